@@ -1,0 +1,1 @@
+"""Every RMSNorm of an ONNX model becomes one node, with a proof per site."""

@@ -1,0 +1,1 @@
+"""One module per target: a match becomes nodes, or a refusal."""

@@ -1,0 +1,1 @@
+"""The operator: specification, ONNX schema and function bodies, NumPy references."""

@@ -1,0 +1,133 @@
+"""The operator's specification: the one definition that all else agrees on.
+
+For a row ``a`` of ``n`` elements (the axes from ``axis`` to the last, flattened), computed in
+``stash_type`` S, with X of type T::
+
+    m   = mean(a_i ** 2)                    over the first partial_size elements, or each group
+    rms = sqrt(m + epsilon)                 or sqrt(m) + epsilon        (epsilon_outside)
+    v   = a / rms                           or T(a) * T(1 / rms)        (round_rstd)
+    y   = T(v) * T(scale_offset + scale) + bias                         in T
+    y   = T(v * (scale_offset + scale) + bias)                          in S (scale_before_cast)
+
+Sources: Zhang & Sennrich 2019, arXiv 1910.07467, equations 4 (RMSNorm) and section 3.2 (partial);
+ai.onnx RMSNormalization-23 for ``axis``, ``epsilon``, ``stash_type`` and the default rounding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal
+
+DOMAIN = "rmsnorm_export"
+OPSET_VERSION = 1
+PLUGIN_NAMESPACE = "rmsnorm_export"
+PLUGIN_VERSION = "1"
+
+Kind = Literal["RMSNorm", "SkipRMSNorm", "GatedRMSNorm"]
+Activation = Literal["silu", "sigmoid"]
+
+FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 1, 10, 11, 16
+"""ONNX element types (TensorProto.DataType) that the operator takes."""
+
+HALF_TYPES = frozenset({FLOAT16, BFLOAT16})
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NormSpec:
+    """The attributes of one RMSNorm; the defaults are the ordinary LLaMA norm.
+
+    Attributes:
+        kind: ``RMSNorm(X, scale?, bias?) -> Y``;
+            ``SkipRMSNorm(X, residual, scale?, bias?) -> Y, sum`` with ``sum = T(X + residual)`` and
+            ``Y = RMSNorm(sum)``; ``GatedRMSNorm(X, gate, scale?, bias?) -> Y``.
+        epsilon: added to the mean square (or to the root), >= 0.
+        axis: first normalised axis, negative; every later axis is normalised with it.
+        stash_type: ONNX element type in which the row is normalised.
+        scale_before_cast: False: round to T, then scale in T (LLaMA). True: scale in the stash
+            type, then round once (Gemma, torch.nn.RMSNorm).
+        scale_offset: added to ``scale`` before it is used (1 for Gemma), in the type in which the
+            product with ``scale`` is computed.
+        epsilon_outside: epsilon is added to the root instead of to the mean square.
+        partial_size: the mean square is that of the first ``partial_size`` elements; 0 means all.
+        group_size: the row is cut in groups of this many elements, each with its own root mean
+            square; 0 means one group.
+        round_rstd: ``1 / rms`` is rounded to T and multiplied with X in T.
+        activation: of the gate (``GatedRMSNorm`` only).
+        gate_first: False: ``Y = T(S(norm) * act(gate))``, where ``norm`` is the ungated result, not
+            rounded when ``scale_before_cast``. True: ``RMSNorm(S(X) * act(gate))``, the product
+            not rounded.
+    """
+
+    kind: Kind = "RMSNorm"
+    epsilon: float = 1e-5
+    axis: int = -1
+    stash_type: int = FLOAT
+    scale_before_cast: bool = False
+    scale_offset: float = 0.0
+    epsilon_outside: bool = False
+    partial_size: int = 0
+    group_size: int = 0
+    round_rstd: bool = False
+    activation: Activation = "silu"
+    gate_first: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.epsilon) and self.epsilon >= 0):
+            raise ValueError(f"epsilon must be finite and >= 0, got {self.epsilon}")
+        if self.axis >= 0:
+            raise ValueError(f"axis must be negative (counted from the end), got {self.axis}")
+        if self.stash_type not in (FLOAT, FLOAT16, DOUBLE, BFLOAT16):
+            raise ValueError(f"stash_type must be a float element type, got {self.stash_type}")
+        if not math.isfinite(self.scale_offset):
+            raise ValueError(f"scale_offset must be finite, got {self.scale_offset}")
+        if self.partial_size < 0 or self.group_size < 0:
+            raise ValueError("partial_size and group_size must be >= 0")
+        if self.partial_size and self.group_size:
+            raise ValueError("partial_size and group_size cannot be combined")
+        if (self.partial_size or self.group_size) and self.axis != -1:
+            raise ValueError("partial_size and group_size need axis = -1")
+        if self.round_rstd and self.scale_before_cast:
+            raise ValueError("round_rstd leaves nothing to scale before the cast")
+
+    def canonical(self, dtype: int) -> NormSpec:
+        """The same norm with the attributes that cannot matter for X of ``dtype`` at default.
+
+        When X is of the stash type no cast rounds, so the rounding order is moot.
+        """
+        spec = self
+        if dtype == spec.stash_type and (spec.scale_before_cast or spec.round_rstd):
+            spec = dataclasses.replace(spec, scale_before_cast=False, round_rstd=False)
+        if spec.epsilon == 0 and spec.epsilon_outside:
+            spec = dataclasses.replace(spec, epsilon_outside=False)
+        return spec
+
+    def attributes(self) -> dict[str, int | float | str]:
+        """The ONNX attributes of a node with this spec, in schema order; all are written out.
+
+        The plugin reads absent fields as its own defaults and warns, so none is left absent.
+        """
+        values: dict[str, int | float | str] = {
+            "epsilon": float(self.epsilon),
+            "axis": self.axis,
+            "stash_type": self.stash_type,
+            "scale_before_cast": int(self.scale_before_cast),
+            "scale_offset": float(self.scale_offset),
+            "epsilon_outside": int(self.epsilon_outside),
+            "partial_size": self.partial_size,
+            "group_size": self.group_size,
+            "round_rstd": int(self.round_rstd),
+        }
+        if self.kind == "GatedRMSNorm":
+            values["activation"] = self.activation
+            values["gate_first"] = int(self.gate_first)
+        return values
+
+    def non_default(self) -> dict[str, int | float | str]:
+        """The attributes that differ from the ordinary LLaMA norm, epsilon and kind apart."""
+        ordinary = NormSpec(kind=self.kind).attributes()
+        return {
+            name: value
+            for name, value in self.attributes().items()
+            if name != "epsilon" and value != ordinary[name]
+        }

@@ -1,0 +1,1 @@
+"""Graph to facts to matches and refusals; never changes the graph."""

@@ -1,0 +1,1 @@
+"""Results as frozen dataclasses, and their text and JSON forms."""

@@ -1,0 +1,1 @@
+"""Load, recognise, lower, replace, clean, save."""

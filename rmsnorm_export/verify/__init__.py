@@ -1,0 +1,1 @@
+"""Proofs per site and comparison of whole models."""
