@@ -1,0 +1,171 @@
+"""When a normalised row is exactly what one operator computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
+from rmsnorm_export.recognize.context import Context
+from rmsnorm_export.recognize.facts import Activated, Event, Norm, View
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.radial import same_dims
+
+REASSOCIATED = "product reassociated"
+"""A gain applied before the division, in a half type: one rounding moved, none lost."""
+
+SMALLEST_FLOAT32 = 2.0**-149
+
+
+def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
+    """The match whose output is ``norm``, or None when no single operator computes it."""
+    if norm.native is not None or norm.radial is None:
+        return _extended_native(ctx, norm, output)
+    if norm.group is not None and norm.gain is None:
+        # Without a gain over the whole row the norm of the cut row says it all.
+        return None
+    dtype, stash = norm.dtype, norm.radial.stash
+    rounding = _rounding(norm, dtype, stash)
+    if rounding is None:
+        return None
+    before, rstd = rounding
+    view = norm.x if norm.group is None else norm.group[0]
+    x, gate, first = ctx.of_type(view, dtype), None, False
+    if norm.gate is not None:
+        gate = _gate(ctx, norm.gate, dtype, stash)
+        if gate is None:
+            return None
+    if x is None and norm.gate is None:
+        pair = gated_input(ctx, view.root, dtype)
+        if pair is not None:
+            x, gate, first = pair[0], pair[1], True
+    if x is None or (gate is not None and not _same_shape(ctx, gate.z, x)):
+        return None
+    epsilon, outside = norm.radial.epsilon
+    if norm.radial.zero_safe and epsilon == 0:
+        epsilon = SMALLEST_FLOAT32
+    if stash != ir.DataType.DOUBLE:
+        epsilon = float(np.float32(epsilon))
+    size = ctx.types.static_last(norm.x.root)
+    spec = NormSpec(
+        kind="GatedRMSNorm" if gate is not None else "RMSNorm",
+        epsilon=epsilon,
+        epsilon_outside=outside,
+        axis=norm.radial.axis,
+        stash_type=int(stash),
+        scale_before_cast=before,
+        round_rstd=rstd,
+        scale_offset=norm.gain.offset if norm.gain is not None else 0.0,
+        partial_size=norm.partial,
+        group_size=(size or 0) if norm.group is not None and size != norm.group[1] else 0,
+        activation=gate.activation if gate is not None else "silu",
+        gate_first=first,
+    )
+    narrow = norm.radial.narrow
+    if norm.reassociated and int(norm.product) in HALF_TYPES:
+        narrow = (*narrow, REASSOCIATED)
+    gains = [g for g in (norm.gain, norm.bias) if g is not None]
+    return Match(
+        spec=spec if gate is not None else spec.canonical(int(dtype)),
+        x=x,
+        output=output,
+        dtype=int(dtype),
+        scale=norm.gain.stored if norm.gain is not None else None,
+        gain=norm.gain.value if norm.gain is not None else None,
+        bias=norm.bias.stored if norm.bias is not None else None,
+        gate=ctx.of_type(gate.z, dtype) if gate is not None else None,
+        n=norm.group[1] if norm.group is not None else _row(norm, size),
+        rank=ctx.types.rank(x),
+        inner=norm.owner,
+        narrow=narrow,
+        opaque_scale=not all(g.early for g in gains),
+        scope=ctx.scope,
+    )
+
+
+def _row(norm: Norm, size: int | None) -> int | None:
+    if norm.radial is None or norm.radial.axis != -1:
+        return None if norm.radial is None else norm.radial.size
+    return size
+
+
+def _rounding(norm: Norm, dtype: ir.DataType, stash: ir.DataType) -> tuple[bool, bool] | None:
+    """(scale_before_cast, round_rstd) when the casts of the chain are those of the operator."""
+    assert norm.radial is not None
+    cast = norm.radial.inverse_cast
+    events = list(norm.events)
+    if dtype == stash:
+        plain = cast is None and norm.product == dtype and all(e[1] == dtype for e in events)
+        return (False, False) if plain else None
+    gated = norm.gate is not None
+    if gated:
+        if events[-2:] != [("gate", stash), ("cast", dtype)]:
+            return None
+        events = events[:-2]
+        if events[:1] == [("cast", dtype)]:
+            if events[-1] != ("cast", stash) or len(events) < 2:
+                return None
+            events = events[:-1]
+    if norm.product == dtype and (cast == dtype or (cast is None and norm.radial.narrow)):
+        return (False, True) if not gated and _all(events, dtype) else None
+    if norm.product != stash or cast is not None:
+        return None
+    if gated and _all(events, stash):
+        return (True, False)
+    if events[:1] == [("cast", dtype)] and _all(events[1:], dtype):
+        return (False, False)
+    if not gated and events[-1:] == [("cast", dtype)] and _all(events[:-1], stash):
+        return (True, False)
+    return None
+
+
+def _all(events: list[Event], dtype: ir.DataType) -> bool:
+    return all(kind != "cast" and at == dtype for kind, at in events)
+
+
+def _gate(
+    ctx: Context, gate: Activated, dtype: ir.DataType, stash: ir.DataType
+) -> Activated | None:
+    if gate.dtype != stash or ctx.of_type(gate.z, dtype) is None:
+        return None
+    return gate
+
+
+def _same_shape(ctx: Context, a: View, b: ir.Value) -> bool:
+    left, right = ctx.types.shape(a.root), ctx.types.shape(b)
+    return left is not None and right is not None and same_dims(left, right)
+
+
+def gated_input(
+    ctx: Context, root: ir.Value, dtype: ir.DataType
+) -> tuple[ir.Value, Activated] | None:
+    """(a, gate) when ``root = a * act(gate)`` with both of ``dtype`` before their casts."""
+    node = root.producer()
+    if node is None or node.op_type != "Mul":
+        return None
+    for a, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
+        fact = ctx.fact(other)
+        if a is None or not isinstance(fact, Activated):
+            continue
+        x = ctx.of_type(ctx.view(a), dtype)
+        if x is None or ctx.of_type(fact.z, dtype) is None or fact.z.root is ctx.view(a).root:
+            continue
+        if _same_shape(ctx, fact.z, x) and fact.dtype == ctx.types.dtype(root):
+            return x, fact
+    return None
+
+
+def _extended_native(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
+    """A node that is an RMSNorm by itself, with a bias or gate behind it."""
+    base = norm.native
+    if base is None or norm.gain is not None or norm.gate is not None:
+        return None
+    if norm.bias is None or base.bias is not None or base.spec.kind != "RMSNorm":
+        return None
+    if base.spec.scale_before_cast or any(at != norm.dtype for _, at in norm.events):
+        return None
+    return Match(
+        spec=base.spec, x=base.x, output=output, dtype=base.dtype, scale=base.scale,
+        gain=base.gain, bias=norm.bias.stored, n=base.n, rank=base.rank, inner=base,
+        opaque_scale=base.opaque_scale or not norm.bias.early, scope=base.scope,
+    )  # fmt: skip

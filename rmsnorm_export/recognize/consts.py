@@ -1,0 +1,171 @@
+"""Constants of a handful of elements; nothing larger is ever read."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+MAX_ELEMENTS = 8
+_MAX_DEPTH = 12
+_UNARY = {
+    "Sqrt": np.sqrt,
+    "Neg": np.negative,
+    "Reciprocal": lambda a: (1 / a.astype(np.float64)).astype(a.dtype),
+}
+_BINARY = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Pow": np.power}
+_DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+class Constants:
+    """Evaluates small constant expressions; results are cached per value."""
+
+    def __init__(self) -> None:
+        self._known: dict[ir.Value, np.ndarray | None] = {}
+
+    def array(self, value: ir.Value | None) -> np.ndarray | None:
+        """The elements of ``value`` if it is constant and small, else None.
+
+        An initializer that is also a graph input can be overridden at run time: not constant.
+        """
+        return None if value is None else self._array(value, 0)
+
+    def scalar(self, value: ir.Value | None) -> float | None:
+        """The one element of ``value`` as a float, or None."""
+        array = self.array(value)
+        if array is None or array.size != 1:
+            return None
+        try:
+            number = float(array.reshape(()).astype(np.float64))
+        except (TypeError, ValueError):
+            return None
+        return number if math.isfinite(number) else None
+
+    def ints(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        """The elements of ``value`` as integers, or None."""
+        array = self.array(value)
+        if array is None or array.dtype.kind not in "iu":
+            return None
+        return tuple(int(element) for element in array.reshape(-1))
+
+    def _array(self, value: ir.Value, depth: int) -> np.ndarray | None:
+        if value in self._known:
+            return self._known[value]
+        result = self._evaluate(value, depth)
+        self._known[value] = result
+        return result
+
+    def _evaluate(self, value: ir.Value, depth: int) -> np.ndarray | None:
+        if value.is_initializer():
+            tensor = value.const_value
+            if tensor is None or value.is_graph_input():
+                return None
+            return _read(tensor)
+        node = value.producer()
+        if node is None or depth > _MAX_DEPTH or node.domain not in _DEFAULT_DOMAINS:
+            return None
+        op = node.op_type
+        if op == "Constant":
+            return _constant(node)
+        if op in ("Gather", "Size"):
+            return self._shape_element(node)
+        inputs = node.inputs
+        if not inputs or inputs[0] is None:
+            return None
+        if op in _BINARY:
+            left = self._array(inputs[0], depth + 1)
+            if left is None or len(inputs) < 2 or inputs[1] is None:
+                return None
+            right = self._array(inputs[1], depth + 1)
+            if right is None:
+                return None
+            with np.errstate(all="ignore"):
+                if op == "Div" and left.dtype.kind in "iu":
+                    return None
+                return np.asarray(_BINARY[op](left, right)).astype(left.dtype)
+        if op not in ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape") and op not in _UNARY:
+            return None
+        source = self._array(inputs[0], depth + 1)
+        if source is None:
+            return None
+        if op == "Identity":
+            return source
+        if op in _UNARY:
+            if source.dtype.kind in "iub":
+                return None
+            with np.errstate(all="ignore"):
+                return np.asarray(_UNARY[op](source)).astype(source.dtype)
+        if op == "Cast":
+            to = node.attributes.get_int("to", 0)
+            try:
+                with np.errstate(all="ignore"):
+                    return source.astype(ir.DataType(to).numpy())
+            except (TypeError, ValueError):
+                return None
+        return self._reshaped(node, source, depth)
+
+    def _reshaped(self, node: ir.Node, source: np.ndarray, depth: int) -> np.ndarray | None:
+        axes: tuple[int, ...] | None = None
+        if len(node.inputs) > 1 and node.inputs[1] is not None:
+            operand = self._array(node.inputs[1], depth + 1)
+            if operand is None:
+                return None
+            axes = tuple(int(element) for element in operand.reshape(-1))
+        elif "axes" in node.attributes:
+            axes = tuple(node.attributes.get_ints("axes", ()))
+        try:
+            if node.op_type == "Reshape":
+                return None if axes is None or 0 in axes else source.reshape(axes)
+            if node.op_type == "Squeeze":
+                return np.squeeze(source, axis=axes)
+            return None if axes is None else np.expand_dims(source, axes)
+        except ValueError:
+            return None
+
+    def _shape_element(self, node: ir.Node) -> np.ndarray | None:
+        """``Gather(Shape(x), i)`` where that dimension is static."""
+        if node.op_type != "Gather" or len(node.inputs) != 2:
+            return None
+        shape_value, index_value = node.inputs
+        producer = shape_value.producer() if shape_value is not None else None
+        if producer is None or producer.op_type != "Shape" or producer.attributes:
+            return None
+        index = self.array(index_value)
+        source = producer.inputs[0]
+        if index is None or index.size != 1 or source is None or source.shape is None:
+            return None
+        position = int(index.reshape(()))
+        shape = source.shape
+        if not -len(shape) <= position < len(shape) or not isinstance(shape[position], int):
+            return None
+        return np.full(index.shape, shape[position], np.int64)
+
+
+def _read(tensor: ir.TensorProtocol) -> np.ndarray | None:
+    if tensor.size > MAX_ELEMENTS or tensor.dtype == ir.DataType.STRING:
+        return None
+    try:
+        return np.asarray(tensor.numpy())
+    except (OSError, ValueError, TypeError):
+        # The file of an external tensor may be absent: its number is then unknown.
+        return None
+
+
+def _constant(node: ir.Node) -> np.ndarray | None:
+    for name, attribute in node.attributes.items():
+        if attribute.is_ref():
+            return None
+        if name == "value":
+            return _read(attribute.as_tensor())
+        if name == "value_float":
+            return np.asarray(attribute.as_float(), np.float32)
+        if name == "value_int":
+            return np.asarray(attribute.as_int(), np.int64)
+        if name == "value_floats":
+            numbers = attribute.as_floats()
+            return np.asarray(numbers, np.float32) if len(numbers) <= MAX_ELEMENTS else None
+        if name == "value_ints":
+            integers = attribute.as_ints()
+            return np.asarray(integers, np.int64) if len(integers) <= MAX_ELEMENTS else None
+    return None

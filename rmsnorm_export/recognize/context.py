@@ -1,0 +1,135 @@
+"""The state of one recognition: facts so far, matches so far, reasons so far."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from rmsnorm_export.recognize.consts import Constants
+from rmsnorm_export.recognize.facts import Candidate, Fact, Norm, Radial, View
+from rmsnorm_export.recognize.match import Decline, Match
+from rmsnorm_export.recognize.types import Types
+
+FLOATS = frozenset(
+    {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16}
+)
+_WIDER = {
+    (ir.DataType.FLOAT16, ir.DataType.FLOAT),
+    (ir.DataType.BFLOAT16, ir.DataType.FLOAT),
+    (ir.DataType.FLOAT16, ir.DataType.DOUBLE),
+    (ir.DataType.BFLOAT16, ir.DataType.DOUBLE),
+    (ir.DataType.FLOAT, ir.DataType.DOUBLE),
+}
+
+
+def widens(source: ir.DataType | None, to: ir.DataType | None) -> bool:
+    """Every number of ``source`` is a number of ``to``."""
+    return source is not None and (source == to or (source, to) in _WIDER)
+
+
+def name_of(node: ir.Node) -> str:
+    """The node's name, or its output's where it has none."""
+    if node.name:
+        return node.name
+    return next((v.name for v in node.outputs if v.name), node.op_type)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Context:
+    """Facts, matches and candidates of one model, and the place where the pass is."""
+
+    constants: Constants
+    types: Types
+    facts: dict[ir.Value, Fact] = dataclasses.field(default_factory=dict)
+    views: dict[ir.Value, View] = dataclasses.field(default_factory=dict)
+    matches: dict[ir.Value, Match] = dataclasses.field(default_factory=dict)
+    candidates: list[Candidate] = dataclasses.field(default_factory=list)
+    last: dict[Candidate, ir.Value] = dataclasses.field(default_factory=dict)
+    declines: list[Decline] = dataclasses.field(default_factory=list)
+    scope: str = "main"
+    opset: int = 0
+
+    def view(self, value: ir.Value) -> View:
+        """``value`` behind its lossless casts."""
+        known = self.views.get(value)
+        if known is not None:
+            return known
+        chain = [value]
+        while True:
+            node = chain[-1].producer()
+            if node is None or node.op_type not in ("Cast", "Identity", "CastLike"):
+                break
+            source = node.inputs[0]
+            if source is None or chain[-1].is_initializer():
+                break
+            if node.op_type != "Identity" and not widens(
+                self.types.dtype(source), self.types.dtype(chain[-1])
+            ):
+                break
+            chain.append(source)
+        view = self.views[value] = View(tuple(reversed(chain)))
+        return view
+
+    def of_type(self, view: View, dtype: ir.DataType) -> ir.Value | None:
+        """The value of the chain that has this element type, the latest one."""
+        for value in reversed(view.values):
+            if self.types.dtype(value) == dtype:
+                return value
+        return None
+
+    def fact(self, value: ir.Value | None) -> Fact | None:
+        return None if value is None else self.facts.get(value)
+
+    def set_radial(self, value: ir.Value, radial: Radial) -> None:
+        self.facts[value] = radial
+        self.last[radial.candidate] = value
+        if radial.rooted:
+            radial.candidate.rooted = True
+
+    def candidate(self, node: ir.Node) -> Candidate:
+        found = Candidate(node, self.scope)
+        self.candidates.append(found)
+        return found
+
+    def flaw(
+        self, candidate: Candidate, node: ir.Node, reason: str, message: str, found: str, hint: str
+    ) -> None:
+        """Remember why a candidate is no RMSNorm; the first reason is the one that is told."""
+        if candidate.flaw is None:
+            candidate.flaw = Decline(node, reason, message, found, hint, self.scope)
+
+    def exclusive(self, value: ir.Value) -> bool:
+        """One consumer, and no output of the graph: nobody else sees this value."""
+        return len(value.uses()) == 1 and not value.is_graph_output()
+
+    def describe(self, value: ir.Value | None) -> str:
+        """A value as a reader of the report knows it."""
+        if value is None:
+            return "nothing"
+        dtype, dims = self.types.info(value)
+        shape = "unknown shape" if dims is None else f"shape {list(dims)}"
+        kind = "initializer" if value.is_initializer() else "value"
+        if value.is_graph_input():
+            kind = "graph input with a default" if value.is_initializer() else "graph input"
+        return f"{kind} {value.name!r} ({'unknown type' if dtype is None else dtype.name}, {shape})"
+
+    def fits(self, rank: int, radial: Radial) -> bool:
+        """A constant of this rank does not raise the rank of ``radial``."""
+        if rank == 0 or (rank == 1 and radial.kept):
+            return True
+        known = self.types.rank(radial.x.root)
+        if known is None:
+            return False
+        return rank <= (known if radial.kept else known + radial.axis)
+
+    def advance(self, value: ir.Value, norm: Norm, match: Match | None) -> None:
+        """``value`` now is ``norm``; a complete match takes the place of its owner."""
+        if match is not None:
+            if norm.owner is not None:
+                self.matches.pop(norm.owner.output, None)
+            self.matches[value] = match
+            norm = dataclasses.replace(norm, owner=match)
+            if norm.radial is not None:
+                norm.radial.candidate.taken = True
+        self.facts[value] = norm

@@ -1,0 +1,184 @@
+"""What is known of a value: the facts that transfer functions make and combine.
+
+A fact is immutable and speaks of one value. Values without a fact are plain tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal
+
+import onnx_ir as ir
+
+from rmsnorm_export.op.spec import Activation
+from rmsnorm_export.recognize.match import Decline, Match
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """``values[0]`` seen through lossless casts; ``values[-1]`` is the value itself.
+
+    Only widening casts are looked through, so every value of the chain holds the same numbers.
+    """
+
+    values: tuple[ir.Value, ...]
+
+    @property
+    def root(self) -> ir.Value:
+        return self.values[0]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Candidate:
+    """A mean square that may become an RMSNorm; remembers why it did not.
+
+    Attributes:
+        node: the node that summed the squares.
+        rooted: a square root was taken.
+        taken: a match was made of it.
+        flaw: the first reason against it.
+    """
+
+    node: ir.Node
+    scope: str
+    rooted: bool = False
+    taken: bool = False
+    flaw: Decline | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Square:
+    """``factor * x**2``, computed in ``dtype``."""
+
+    x: View
+    dtype: ir.DataType
+    factor: float = 1.0
+    flaw: tuple[str, str, str, str] | None = None
+    narrow: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Radial:
+    """A function of the mean square M of x over its trailing axes.
+
+    ``inner = a * M + b``; ``root = c * sqrt(inner) + d`` when ``rooted``; ``m / (...)`` when
+    ``inverse``.
+
+    Attributes:
+        axis: first of the trailing axes, negative.
+        size: elements that were averaged, None when not static.
+        kept: the reduced axes are present with size 1 (else they were removed).
+        dtype: type of this value; ``stash``: type in which the sum was formed.
+        inverse_cast: type to which the inverse root was rounded.
+        epsilons: how many epsilons were added so far.
+        narrow: rounding steps that the operator does not have.
+        graph: the graph that holds the reduction.
+        zero_safe: a zero row gives zero although no epsilon was added (LpNormalization).
+    """
+
+    x: View
+    candidate: Candidate
+    graph: object
+    axis: int
+    size: int | None
+    kept: bool
+    dtype: ir.DataType
+    stash: ir.DataType
+    a: float = 1.0
+    b: float = 0.0
+    rooted: bool = False
+    c: float = 1.0
+    d: float = 0.0
+    inverse: bool = False
+    m: float = 1.0
+    inverse_cast: ir.DataType | None = None
+    epsilons: int = 0
+    narrow: tuple[str, ...] = ()
+    zero_safe: bool = False
+
+    @property
+    def unit(self) -> float:
+        """Factor k in ``this = k / rms`` (inverse) or ``this = k * rms``; 1 for an RMSNorm."""
+        scale = self.c * math.sqrt(self.a) if self.a > 0 else math.nan
+        return self.m / scale if self.inverse else scale
+
+    @property
+    def epsilon(self) -> tuple[float, bool]:
+        """Epsilon of the norm, and whether it is added outside the root."""
+        if self.d:
+            return self.d / (self.c * math.sqrt(self.a)), True
+        return self.b / self.a, False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Gain:
+    """A per-feature factor (or bias): ``offset + scale`` when ``offset`` is not 0.
+
+    Attributes:
+        value: the value in the graph.
+        stored: the stored tensor behind casts and the offset.
+        offset: what is added to ``stored``.
+        early: defined before every node that computes on data (initializer or graph input).
+    """
+
+    value: ir.Value
+    stored: ir.Value
+    offset: float
+    early: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class WeightedInverse:
+    """``gain / rms``, from a product that was associated the other way."""
+
+    radial: Radial
+    gain: Gain
+    dtype: ir.DataType
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Activated:
+    """``act(z)``, computed in ``dtype``."""
+
+    z: View
+    activation: Activation
+    dtype: ir.DataType
+
+
+Event = tuple[Literal["cast", "gain", "bias", "gate"], ir.DataType]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Norm:
+    """A normalised row, and what was done to it since.
+
+    Attributes:
+        x: the numerator.
+        radial: what it was divided by; None for a node that is an RMSNorm by itself.
+        product: type in which the division (or product) was computed.
+        dtype: type of this value.
+        events: casts and factors since the product, in order, each with its type.
+        group: the row before it was cut in groups, and n, once the groups are joined again.
+        partial: elements in the partial mean square; 0: all.
+        owner: the last value of this chain that is a complete operator.
+        reassociated: the gain was applied before the division.
+        native: the match that a native node is by itself.
+    """
+
+    x: View
+    radial: Radial | None
+    product: ir.DataType
+    dtype: ir.DataType
+    events: tuple[Event, ...] = ()
+    gain: Gain | None = None
+    bias: Gain | None = None
+    gate: Activated | None = None
+    group: tuple[View, int] | None = None
+    partial: int = 0
+    owner: Match | None = None
+    reassociated: bool = False
+    native: Match | None = None
+
+
+Fact = Square | Radial | WeightedInverse | Activated | Norm

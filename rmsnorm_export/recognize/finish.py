@@ -1,0 +1,162 @@
+"""From the last complete value of each chain to matches: residual, input gate, source nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from rmsnorm_export.op.spec import NormSpec
+from rmsnorm_export.recognize.complete import gated_input
+from rmsnorm_export.recognize.context import Context, name_of
+from rmsnorm_export.recognize.match import Decline, Match
+from rmsnorm_export.recognize.radial import same_dims
+
+
+def finish(ctx: Context, *, fold_residual: bool, fold_gate: bool) -> tuple[Match, ...]:
+    """The matches of the whole model, in graph order; each Add is folded once."""
+    claimed: set[ir.Node] = set()
+    found: list[Match] = []
+    for match in ctx.matches.values():
+        taken: Match | None = match
+        while taken is not None and taken.spec.kind == "GatedRMSNorm" and not (
+            fold_gate or taken.native
+        ):
+            taken = taken.inner
+        if taken is None:
+            continue
+        taken = _with_nodes(taken)
+        if fold_gate:
+            taken = _input_gate(ctx, taken)
+        if fold_residual:
+            taken = _residual(ctx, taken, claimed)
+        found.append(taken)
+    return tuple(found)
+
+
+def _with_nodes(match: Match) -> Match:
+    if match.nodes:
+        return match
+    inner = None if match.inner is None else _with_nodes(match.inner)
+    return dataclasses.replace(match, nodes=_between(match), inner=inner)
+
+
+def _between(match: Match) -> tuple[ir.Node, ...]:
+    """The nodes that compute ``match.output`` from its inputs, constants left out."""
+    stop = {match.x, match.scale, match.bias, match.residual, match.gate, None}
+    order: list[ir.Node] = []
+    seen: set[ir.Node] = set()
+    stack: list[tuple[ir.Value | None, bool]] = [(match.output, False)]
+    while stack:
+        value, done = stack.pop()
+        node = None if value is None else value.producer()
+        if node is None or (value in stop and value is not match.output):
+            continue
+        if done:
+            order.append(node)
+        elif node not in seen and node.op_type != "Constant":
+            seen.add(node)
+            stack.append((value, True))
+            stack.extend((v, False) for v in reversed(node.inputs))
+    reaching: set[ir.Value | None] = {match.x, match.residual, match.gate}
+    kept = []
+    for node in order:
+        # Constants that are computed (Sqrt of n, Cast of epsilon) are no part of the chain, the
+        # gain's own casts and offset are.
+        if any(v in reaching for v in node.inputs) or _of_gain(node, match, reaching):
+            reaching.update(node.outputs)
+            kept.append(node)
+    return tuple(kept)
+
+
+def _of_gain(node: ir.Node, match: Match, reaching: set[ir.Value | None]) -> bool:
+    gains = {v for v in (match.scale, match.bias) if v is not None}
+    if any(v in gains for v in node.inputs):
+        reaching.update(node.outputs)
+        return True
+    return False
+
+
+def _input_gate(ctx: Context, match: Match) -> Match:
+    """``RMSNorm(a * act(z))`` where nobody else sees the product."""
+    dtype = ir.DataType(match.dtype)
+    if match.spec.kind != "RMSNorm" or match.native or match.spec.stash_type != match.dtype:
+        return match
+    pair = gated_input(ctx, match.x, dtype)
+    if pair is None or not _only_used_by(match.x, match):
+        return match
+    gate = ctx.of_type(pair[1].z, dtype)
+    spec = dataclasses.replace(
+        match.spec, kind="GatedRMSNorm", gate_first=True, activation=pair[1].activation
+    )
+    producer = match.x.producer()
+    if producer is None or gate is None or producer.graph is not _graph_of(match):
+        return match
+    grown = dataclasses.replace(match, spec=spec, x=pair[0], gate=gate, inner=match, nodes=())
+    return dataclasses.replace(grown, nodes=_between(grown))
+
+
+def _only_used_by(value: ir.Value, match: Match) -> bool:
+    nodes = set(match.nodes)
+    return not value.is_graph_output() and all(node in nodes for node, _ in value.uses())
+
+
+def _graph_of(match: Match) -> object:
+    node = match.output.producer()
+    return None if node is None else node.graph
+
+
+def _residual(ctx: Context, match: Match, claimed: set[ir.Node]) -> Match:
+    """``RMSNorm(a + b)``; the sum stays available as the second output."""
+    node = match.x.producer()
+    if (
+        node is None
+        or node.op_type != "Add"
+        or node.domain not in ("", "ai.onnx")
+        or node in claimed
+        or match.spec.kind != "RMSNorm"
+        or match.opaque_scale
+        or match.native
+        or node.graph is not _graph_of(match)
+        or match.spec.axis != -1
+    ):
+        return match
+    a, b = node.inputs[0], node.inputs[1]
+    if a is None or b is None or _weight(a) or _weight(b):
+        return match
+    left, right = ctx.types.shape(a), ctx.types.shape(b)
+    if left is None or right is None or not same_dims(left, right):
+        return match
+    spec: NormSpec = dataclasses.replace(match.spec, kind="SkipRMSNorm")
+    claimed.add(node)
+    return dataclasses.replace(
+        match, spec=spec, x=a, residual=b, sum=match.x, inner=match, nodes=(node, *match.nodes)
+    )
+
+
+def _weight(value: ir.Value) -> bool:
+    return value.is_initializer()
+
+
+def unmatched(ctx: Context) -> tuple[Decline, ...]:
+    """A reason for every rooted mean square that no match was made of."""
+    found: list[Decline] = []
+    for candidate in ctx.candidates:
+        if candidate.taken or not candidate.rooted:
+            continue
+        if candidate.flaw is not None:
+            found.append(candidate.flaw)
+            continue
+        last = ctx.last.get(candidate)
+        consumers = [] if last is None else [node for node, _ in last.uses()]
+        where = consumers[0] if consumers else candidate.node
+        names = ", ".join(f"{n.op_type} {name_of(n)!r}" for n in consumers[:3]) or "nothing"
+        found.append(
+            Decline(
+                where, "no-normalised-row", "the root is not used to divide the row it came from",
+                f"the root is consumed by {names}",
+                "an RMSNorm divides x by the root of the mean of its own squares",
+                candidate.scope,
+            )  # fmt: skip
+        )
+    return tuple(found)

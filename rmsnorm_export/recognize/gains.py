@@ -1,0 +1,137 @@
+"""Which values are per-feature weights, and what is stored behind them."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rmsnorm_export.recognize.context import FLOATS, Context, widens
+from rmsnorm_export.recognize.facts import Gain
+
+_MAX_ANCESTORS = 16
+_SHAPING = ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Flatten")
+
+
+def as_gain(ctx: Context, value: ir.Value, x: ir.Value, axis: int) -> Gain | None:
+    """``value`` as a weight of the axes of ``x`` from ``axis`` on, or None.
+
+    It must hold one number per feature (leading dimensions of 1 allowed), leave the shape of x as
+    it is, and be a weight: an initializer, a graph input, or computed from those alone. Anything
+    that may depend on the data is a gate or modulation and is left where it is.
+    """
+    if value is x or ctx.types.dtype(value) not in FLOATS:
+        return None
+    dims = ctx.types.shape(value)
+    if dims is None or not all(isinstance(d, int) for d in dims):
+        return None
+    k = -axis
+    shape = ctx.types.shape(x)
+    tail: tuple[object, ...]
+    if shape is not None:
+        if len(shape) < k or len(dims) > len(shape):
+            return None
+        tail = shape[axis:]
+    else:
+        last = ctx.types.static_last(x)
+        if k != 1 or last is None or len(dims) > 1:
+            return None
+        tail = (last,)
+    # A weight of fewer axes than are normalised repeats over the others: it is no gain of n.
+    if tuple(dims[-k:]) != tail or any(d != 1 for d in dims[:-k]):
+        return None
+    if not _is_weight(value, x):
+        return None
+    stored, offset = _stored(ctx, value, tail)
+    early = stored.is_initializer() or stored.is_graph_input() or _is_constant(stored)
+    return Gain(value, stored, offset, early)
+
+
+def _is_constant(value: ir.Value) -> bool:
+    node = value.producer()
+    return node is not None and node.op_type == "Constant"
+
+
+def _is_weight(value: ir.Value, x: ir.Value) -> bool:
+    """Nothing but initializers, constants and small inputs behind ``value``."""
+    seen: set[ir.Value] = set()
+    stack: list[tuple[ir.Value, bool]] = [(value, True)]
+    while stack:
+        top, shaped_only = stack.pop()
+        if top in seen:
+            continue
+        seen.add(top)
+        if top is x or len(seen) > _MAX_ANCESTORS:
+            return False
+        if top.is_initializer() and not top.is_graph_input():
+            continue
+        node = top.producer()
+        if node is None:
+            # A graph or function input is a weight only when it is used as it comes: a condition
+            # vector that goes through a layer is data.
+            if not shaped_only:
+                return False
+            continue
+        if node.op_type == "Constant":
+            continue
+        scalar_shift = node.op_type == "Add"
+        stack.extend(
+            (v, shaped_only and (scalar_shift or node.op_type in _SHAPING))
+            for v in node.inputs
+            if v is not None
+        )
+    return True
+
+
+def _stored(ctx: Context, value: ir.Value, tail: tuple[object, ...]) -> tuple[ir.Value, float]:
+    """The tensor behind casts and ``offset +``; casting it once gives the same numbers."""
+    offset = 0.0
+    cast_seen = False
+    current = value
+    for _ in range(_MAX_ANCESTORS):
+        node = current.producer()
+        if node is None or current.is_initializer():
+            break
+        source = _step(ctx, node, cast_seen, offset, current, tail)
+        if source is None:
+            break
+        if node.op_type == "Cast" and source.dtype != current.dtype:
+            if not widens(ctx.types.dtype(source), ctx.types.dtype(current)) and cast_seen:
+                break
+            cast_seen = True
+        if node.op_type == "Add":
+            left = ctx.constants.scalar(node.inputs[0])
+            right = ctx.constants.scalar(node.inputs[1])
+            number = left if source is node.inputs[1] else right
+            offset = number or 0.0
+        current = source
+    return current, offset
+
+
+def _step(
+    ctx: Context,
+    node: ir.Node,
+    cast_seen: bool,
+    offset: float,
+    current: ir.Value,
+    tail: tuple[object, ...],
+) -> ir.Value | None:
+    """The input of ``node`` that holds the same numbers (offset and cast apart), or None."""
+    first = node.inputs[0] if node.inputs else None
+    if first is None:
+        return None
+    if node.op_type == "Identity":
+        return first
+    if node.op_type == "Cast":
+        return first if ctx.types.dtype(first) in FLOATS else None
+    if node.op_type in ("Unsqueeze", "Squeeze", "Reshape"):
+        dims = ctx.types.shape(first)
+        k = len(tail)
+        same = dims is not None and tuple(dims[-k:]) == tail and all(d == 1 for d in dims[:-k])
+        return first if same else None
+    if node.op_type == "Add" and not cast_seen and offset == 0.0:
+        other = node.inputs[1]
+        for scalar, weight in ((first, other), (other, first)):
+            if ctx.constants.scalar(scalar) and weight is not None:
+                dims = ctx.types.shape(weight)
+                if dims is not None and dims == ctx.types.shape(current):
+                    return weight
+    return None

@@ -1,0 +1,79 @@
+"""What recognition hands to lowering: matches and refusals, as values of the graph."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from rmsnorm_export.op.spec import NormSpec
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Match:
+    """A value of the graph that is an RMSNorm of another value.
+
+    ``output == operator(x, residual | gate, scale, bias)`` under ``spec``, with every rounding step
+    of the source except those listed in ``narrow``.
+
+    Attributes:
+        spec: the norm, ``spec.kind`` included, canonical for ``dtype``.
+        x: input; its element type is ``dtype`` and so is that of ``output``.
+        scale: the stored weight as the operator takes it (``spec.scale_offset`` not yet added),
+            any float type, ``n`` elements, leading dimensions of 1 allowed; None: weightless.
+        gain: the value in the source that is the whole gain (``scale`` with the offset added); the
+            same as ``scale`` where the offset is 0.
+        bias: as ``scale``, added last.
+        residual: second operand of the sum (``SkipRMSNorm``).
+        gate: (``GatedRMSNorm``) before the activation; the element type of ``x``.
+        output: the last value of the chain, replaced by the operator's first output.
+        sum: (``SkipRMSNorm``) the value of the residual Add, replaced by the second output.
+        dtype: ONNX element type T.
+        n: elements in a row; None when not static.
+        rank: rank of ``x``; None when unknown.
+        inner: the match that this one extends (the same norm without the bias, the gain, the gate,
+            the residual or the grouping), for targets that cannot say the whole; None at the core.
+        nodes: the nodes between inputs and outputs, in graph order.
+        narrow: rounding steps of the source that ``spec`` does not repeat, e.g.
+            ``("mean rounded to float16",)``; () when ``spec`` is exact.
+        opaque_scale: the scale is computed from other values in the graph (not an initializer,
+            input or a view of one), so it may depend on anything before it.
+        native: operator type when the source already is one node, e.g. ``RMSNormalization``.
+        scope: ``main`` or the function or subgraph that holds the match.
+    """
+
+    spec: NormSpec
+    x: ir.Value
+    output: ir.Value
+    dtype: int
+    scale: ir.Value | None = None
+    gain: ir.Value | None = None
+    bias: ir.Value | None = None
+    residual: ir.Value | None = None
+    gate: ir.Value | None = None
+    sum: ir.Value | None = None
+    n: int | None = None
+    rank: int | None = None
+    inner: Match | None = None
+    nodes: tuple[ir.Node, ...] = ()
+    narrow: tuple[str, ...] = ()
+    opaque_scale: bool = False
+    native: str = ""
+    scope: str = "main"
+
+    @property
+    def spelling(self) -> str:
+        """Operator types of the source nodes in order."""
+        return " ".join(node.op_type for node in self.nodes)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Decline:
+    """Why a value is not taken: a refusal before it has names (see ``report.Refusal``)."""
+
+    node: ir.Node
+    reason: str
+    message: str
+    found: str
+    hint: str
+    scope: str = "main"

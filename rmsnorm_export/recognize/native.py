@@ -1,0 +1,137 @@
+"""Nodes that are an RMSNorm by themselves, so that one target's file can become another's."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rmsnorm_export.op.spec import DOMAIN, DOUBLE, HALF_TYPES, Kind, NormSpec
+from rmsnorm_export.recognize.context import FLOATS, Context
+from rmsnorm_export.recognize.facts import Norm
+from rmsnorm_export.recognize.match import Match
+
+MICROSOFT = "com.microsoft"
+KINDS: tuple[Kind, ...] = ("RMSNorm", "SkipRMSNorm", "GatedRMSNorm")
+
+
+def native(ctx: Context, node: ir.Node) -> None:
+    """RMSNormalization, SimplifiedLayerNormalization, SkipSimplifiedLayerNormalization, ours."""
+    match = _match(ctx, node)
+    if match is None:
+        return
+    ctx.facts[match.output] = Norm(
+        ctx.view(match.x), None, ir.DataType(match.dtype), ir.DataType(match.dtype),
+        owner=match, native=match,
+    )  # fmt: skip
+    ctx.matches[match.output] = match
+
+
+def _match(ctx: Context, node: ir.Node) -> Match | None:
+    x = node.inputs[0] if node.inputs else None
+    dtype = None if x is None else ctx.types.dtype(x)
+    if x is None or dtype not in FLOATS or any(a.is_ref() for a in node.attributes.values()):
+        return None
+    rank = ctx.types.rank(x)
+    kind = next((k for k in KINDS if node.op_type.startswith(k)), None)
+    if node.domain == DOMAIN:
+        spec = _own(node, kind)
+    else:
+        spec = _standard(node, rank, int(dtype))
+    if spec is None:
+        return None
+    skip, gated = spec.kind == "SkipRMSNorm", spec.kind == "GatedRMSNorm"
+    second = _input(node, 1)
+    scale = _input(node, 2 if skip or gated else 1)
+    bias = _input(node, 3 if skip or gated else 2)
+    if scale is not None and node.domain != DOMAIN and ctx.types.dtype(scale) != dtype:
+        return None
+    total = None
+    if skip:
+        index = 1 if node.domain == DOMAIN else 3
+        total = node.outputs[index] if len(node.outputs) > index else None
+    return Match(
+        spec=spec if gated else spec.canonical(int(dtype)),
+        x=x,
+        output=node.outputs[0],
+        dtype=int(dtype),
+        scale=scale,
+        gain=scale if spec.scale_offset == 0 else None,
+        bias=bias,
+        residual=second if skip else None,
+        gate=second if gated else None,
+        sum=total,
+        n=_row(ctx, x, spec.axis),
+        rank=rank,
+        nodes=(node,),
+        narrow=("sum not rounded",) if skip and node.domain != DOMAIN and dtype in HALF_TYPES else (),
+        opaque_scale=not all(
+            v is None or v.is_initializer() or v.is_graph_input() for v in (scale, bias)
+        ),
+        native=node.op_type if node.domain != DOMAIN else f"{DOMAIN}.{spec.kind}",
+        scope=ctx.scope,
+    )
+
+
+def _input(node: ir.Node, index: int) -> ir.Value | None:
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def _row(ctx: Context, x: ir.Value, axis: int) -> int | None:
+    dims = ctx.types.shape(x)
+    if dims is None:
+        return ctx.types.static_last(x) if axis == -1 else None
+    size = 1
+    for dim in dims[axis:]:
+        if not isinstance(dim, int):
+            return None
+        size *= dim
+    return size
+
+
+def _own(node: ir.Node, kind: Kind | None) -> NormSpec | None:
+    if kind is None:
+        return None
+    a, plain = node.attributes, NormSpec()
+    try:
+        return NormSpec(
+            kind=kind,
+            epsilon=a.get_float("epsilon", plain.epsilon),
+            axis=a.get_int("axis", plain.axis),
+            stash_type=a.get_int("stash_type", plain.stash_type),
+            scale_before_cast=bool(a.get_int("scale_before_cast", 0)),
+            scale_offset=a.get_float("scale_offset", 0.0),
+            epsilon_outside=bool(a.get_int("epsilon_outside", 0)),
+            partial_size=a.get_int("partial_size", 0),
+            group_size=a.get_int("group_size", 0),
+            round_rstd=bool(a.get_int("round_rstd", 0)),
+            activation="sigmoid" if a.get_string("activation", "silu") == "sigmoid" else "silu",
+            gate_first=bool(a.get_int("gate_first", 0)),
+        )
+    except ValueError:
+        return None
+
+
+def _standard(node: ir.Node, rank: int | None, dtype: int) -> NormSpec | None:
+    attributes = node.attributes
+    skip = node.op_type == "SkipSimplifiedLayerNormalization"
+    axis = attributes.get_int("axis", -1)
+    if axis >= 0:
+        if rank is None or axis >= rank:
+            return None
+        axis -= rank
+    if any(v.uses() or v.is_graph_output() for v in node.outputs[1 : 3 if skip else None]):
+        return None
+    stash = attributes.get_int("stash_type", 1)
+    if node.op_type != "RMSNormalization" and dtype == DOUBLE:
+        # ONNX Runtime's kernels compute in float64 for float64, whatever stash_type says.
+        stash = DOUBLE
+    try:
+        return NormSpec(
+            kind="SkipRMSNorm" if skip else "RMSNorm",
+            epsilon=attributes.get_float("epsilon", 1e-12 if skip else 1e-5),
+            axis=axis,
+            stash_type=stash,
+            # ONNX Runtime's own operators scale in float32 and round once.
+            scale_before_cast=node.op_type != "RMSNormalization" and dtype in HALF_TYPES,
+        )
+    except ValueError:
+        return None

@@ -1,0 +1,332 @@
+"""Transfer functions for Mul, Div and Add: normalised rows and what is done to them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from rmsnorm_export.recognize import radial as radials
+from rmsnorm_export.recognize.complete import complete
+from rmsnorm_export.recognize.context import Context, name_of
+from rmsnorm_export.recognize.facts import (
+    Activated,
+    Event,
+    Gain,
+    Norm,
+    Radial,
+    Square,
+    View,
+    WeightedInverse,
+)
+from rmsnorm_export.recognize.gains import as_gain
+
+UNIT_TOLERANCE = 1.5e-7
+"""How far the factor of a normalised row may be from 1: two constants rounded to float32 (1/n or
+sqrt(n), half an ulp each). A count that is off by one differs by more up to n = 3 million."""
+
+
+def mul(ctx: Context, node: ir.Node) -> None:
+    a, b = node.inputs[0], node.inputs[1]
+    if a is None or b is None:
+        return
+    facts = ctx.facts
+    fact_a, fact_b = facts.get(a), facts.get(b)
+    if a is b or ((_is_cast(a) or _is_cast(b)) and ctx.view(a).root is ctx.view(b).root):
+        if not isinstance(fact_a, Radial | WeightedInverse):
+            radials.square(ctx, node, a, None)
+        return
+    if fact_a is None and fact_b is None:
+        lp_normalization(ctx, node, a, b)
+        return
+    for value, fact, other in ((a, fact_a, b), (b, fact_b, a)):
+        if isinstance(fact, Norm):
+            multiply_norm(ctx, node, value, fact, other)
+            return
+    for value, fact, other in ((a, fact_a, b), (b, fact_b, a)):
+        if isinstance(fact, Radial):
+            multiply_radial(ctx, node, fact, other)
+            return
+        if isinstance(fact, WeightedInverse):
+            normalise(ctx, node, other, fact.radial, fact.gain)
+            return
+        if isinstance(fact, Square):
+            number = ctx.constants.scalar(other)
+            if number:
+                facts[node.outputs[0]] = dataclasses.replace(fact, factor=fact.factor * number)
+            return
+    for fact, other in ((fact_a, b), (fact_b, a)):
+        if (
+            isinstance(fact, Activated)
+            and fact.activation == "sigmoid"
+            and ctx.view(other).root is fact.z.root
+        ):
+            facts[node.outputs[0]] = dataclasses.replace(fact, activation="silu")
+            return
+
+
+def _is_cast(value: ir.Value) -> bool:
+    node = value.producer()
+    return node is not None and node.op_type in ("Cast", "Identity", "CastLike")
+
+
+def div(ctx: Context, node: ir.Node) -> None:
+    a, b = node.inputs[0], node.inputs[1]
+    if a is None or b is None:
+        return
+    fact_a, fact_b = ctx.facts.get(a), ctx.facts.get(b)
+    if isinstance(fact_b, Radial):
+        array, number = ctx.constants.array(a), ctx.constants.scalar(a)
+        if number is not None and array is not None and ctx.fits(array.ndim, fact_b):
+            radials.inverse_of(ctx, node, fact_b, number)
+        elif fact_b.rooted and not fact_b.inverse:
+            inverse = dataclasses.replace(fact_b, inverse=True, m=1.0)
+            normalise(ctx, node, a, inverse, None)
+        return
+    number = ctx.constants.scalar(b)
+    if not number:
+        return
+    if isinstance(fact_a, Radial):
+        rescale(ctx, node, fact_a, b, 1.0 / number)
+    elif isinstance(fact_a, Square):
+        ctx.facts[node.outputs[0]] = dataclasses.replace(fact_a, factor=fact_a.factor / number)
+
+
+def add(ctx: Context, node: ir.Node) -> None:
+    a, b = node.inputs[0], node.inputs[1]
+    if a is None or b is None:
+        return
+    fact_a, fact_b = ctx.facts.get(a), ctx.facts.get(b)
+    if isinstance(fact_a, Radial):
+        radials.add_epsilon(ctx, node, fact_a, b)
+    elif isinstance(fact_b, Radial):
+        radials.add_epsilon(ctx, node, fact_b, a)
+    else:
+        for value, fact, other in ((a, fact_a, b), (b, fact_b, a)):
+            if isinstance(fact, Norm) and fact.bias is None and fact.gate is None:
+                bias = _factor(ctx, fact, other)
+                if bias is not None and bias.offset:
+                    bias = dataclasses.replace(bias, stored=bias.value, offset=0.0)
+                if bias is not None and ctx.exclusive(value):
+                    step = _with_event(fact, "bias")
+                    extend(ctx, node, dataclasses.replace(step, bias=bias))
+                    return
+
+
+def rescale(
+    ctx: Context, node: ir.Node, radial: Radial, constant: ir.Value, factor: float
+) -> None:
+    """``factor * radial`` for a constant scalar."""
+    array = ctx.constants.array(constant)
+    step = radials.scale_by(radial, factor)
+    if step is not None and array is not None and ctx.fits(array.ndim, radial):
+        ctx.set_radial(node.outputs[0], step)
+
+
+def multiply_radial(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) -> None:
+    number = ctx.constants.scalar(other)
+    array = ctx.constants.array(other)
+    if number is not None and array is not None and not _is_row(ctx, other, radial):
+        rescale(ctx, node, radial, other, number)
+        return
+    if not radial.rooted:
+        return
+    if not radial.inverse:
+        if ctx.view(other).root is radial.x.root:
+            ctx.flaw(
+                radial.candidate, node, "multiplied-by-root", "x is multiplied with its rms",
+                name_of(node), "divide by the root, or multiply with its inverse",
+            )  # fmt: skip
+        return
+    if ctx.view(other).root is not radial.x.root and ctx.types.dtype(other) is not None:
+        gain = as_gain(ctx, other, radial.x.root, radial.axis)
+        dtype = radial.dtype
+        if gain is not None and radial.kept:
+            ctx.facts[node.outputs[0]] = WeightedInverse(radial, gain, dtype)
+            return
+    normalise(ctx, node, other, radial, None)
+
+
+def _is_row(ctx: Context, value: ir.Value, radial: Radial) -> bool:
+    return ctx.view(value).root is radial.x.root
+
+
+def normalise(
+    ctx: Context, node: ir.Node, numerator: ir.Value, radial: Radial, gain: Gain | None
+) -> None:
+    """``numerator * (1 / rms)``: the place where a chain becomes a norm, or does not."""
+    candidate = radial.candidate
+    view = ctx.view(numerator)
+    partial = 0
+    reassociated = gain is not None
+    if view.root is not radial.x.root:
+        weighted = None if gain is not None else _weighted(ctx, numerator, radial)
+        if weighted is not None:
+            view, gain = weighted
+            reassociated = True
+        else:
+            partial = _leading_part(ctx, view, radial)
+            if not partial:
+                ctx.flaw(
+                    candidate, node, "different-numerator",
+                    "what is divided by the root is not what was squared",
+                    f"squared {ctx.describe(radial.x.root)}, divided {ctx.describe(numerator)}",
+                    "square the same tensor that is divided; if they are equal by another way, "
+                    "let them be one value",
+                )  # fmt: skip
+                return
+    if not _sound(ctx, node, view, radial):
+        return
+    dtype = ctx.types.dtype(numerator)
+    if dtype is None:
+        return
+    events: tuple[Event, ...] = () if gain is None else (("gain", dtype),)
+    norm = Norm(
+        view, radial, dtype, dtype, events, gain=gain, partial=partial, reassociated=reassociated
+    )
+    extend(ctx, node, norm)
+
+
+def _sound(ctx: Context, node: ir.Node, view: View, radial: Radial) -> bool:
+    """The mean square is that of an RMSNorm: factor 1, axes kept, no flaw, one graph."""
+    candidate = radial.candidate
+    if abs(radial.unit - 1.0) > UNIT_TOLERANCE:
+        ctx.flaw(
+            candidate, node, "not-the-mean", "the sum of squares is not divided by the row length",
+            f"the row comes out {radial.unit:.9g} times an RMSNorm (row length {radial.size})",
+            "divide by the number of normalised elements; an L2 norm is a different operator",
+        )  # fmt: skip
+    if not radial.kept and ctx.types.rank(view.root) != -radial.axis:
+        ctx.flaw(
+            candidate, node, "axes-dropped",
+            "the reduced axes were removed (keepdims = 0) and not restored, so the division pairs "
+            "other axes", name_of(candidate.node), "use keepdims = 1, or Unsqueeze the axes",
+        )  # fmt: skip
+    if radial.graph is not node.graph:
+        ctx.flaw(
+            candidate, node, "crosses-subgraph", "the chain crosses a subgraph boundary",
+            f"mean in one graph, division {name_of(node)!r} in another",
+            "keep the whole norm inside or outside the branch",
+        )  # fmt: skip
+    centred = _centred(view.root)
+    if centred is not None:
+        ctx.flaw(
+            candidate, node, "layer-norm", "the row is centred first: this is a LayerNorm",
+            f"{name_of(centred)!r} subtracts the mean", "LayerNormalization is the better node",
+        )  # fmt: skip
+    epsilon, _ = radial.epsilon
+    if not epsilon >= 0:
+        return False
+    return candidate.flaw is None
+
+
+def _centred(root: ir.Value) -> ir.Node | None:
+    node = root.producer()
+    if node is None or node.op_type != "Sub" or node.inputs[1] is None:
+        return None
+    mean = node.inputs[1].producer()
+    if mean is None or mean.op_type != "ReduceMean" or not mean.inputs:
+        return None
+    return node if mean.inputs[0] is node.inputs[0] else None
+
+
+def _weighted(ctx: Context, numerator: ir.Value, radial: Radial) -> tuple[View, Gain] | None:
+    """``x * w`` with the x that was squared."""
+    node = numerator.producer()
+    if node is None or node.op_type != "Mul" or node.graph is not radial.graph:
+        return None
+    for x, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
+        if x is None or other is None or ctx.view(x).root is not radial.x.root:
+            continue
+        gain = as_gain(ctx, other, radial.x.root, radial.axis)
+        if gain is not None:
+            return ctx.view(x), gain
+    return None
+
+
+def _leading_part(ctx: Context, view: View, radial: Radial) -> int:
+    """k when the squared tensor is the first k elements of the rows of ``view``, else 0."""
+    node = radial.x.root.producer()
+    k = radial.size
+    if node is None or radial.axis != -1 or not k or not node.inputs:
+        return 0
+    source = node.inputs[0]
+    if source is None or ctx.view(source).root is not view.root:
+        return 0
+    whole = ctx.types.static_last(view.root)
+    if whole is None or k >= whole:
+        return 0
+    rank = ctx.types.rank(view.root)
+    if node.op_type == "Split":
+        axis = node.attributes.get_int("axis", 0)
+        first = radial.x.root is node.outputs[0]
+        last = axis == -1 or (rank is not None and axis == rank - 1)
+        return k if first and last else 0
+    if node.op_type != "Slice" or len(node.inputs) < 4:
+        return 0
+    starts, ends, axes = (ctx.constants.ints(v) for v in node.inputs[1:4])
+    steps = ctx.constants.ints(node.inputs[4]) if len(node.inputs) > 4 else (1,)
+    if starts != (0,) or ends != (k,) or steps != (1,) or axes is None or len(axes) != 1:
+        return 0
+    return k if axes[0] == -1 or (rank is not None and axes[0] == rank - 1) else 0
+
+
+def multiply_norm(
+    ctx: Context, node: ir.Node, value: ir.Value, norm: Norm, other: ir.Value
+) -> None:
+    """A gain, a gate, or something that ends the norm."""
+    if not ctx.exclusive(value):
+        return
+    fact = ctx.facts.get(other)
+    if norm.gain is None and norm.bias is None and norm.gate is None:
+        gain = _factor(ctx, norm, other)
+        if gain is not None:
+            extend(ctx, node, dataclasses.replace(_with_event(norm, "gain"), gain=gain))
+            return
+    if isinstance(fact, Activated) and norm.gate is None and norm.bias is None:
+        extend(ctx, node, dataclasses.replace(_with_event(norm, "gate"), gate=fact))
+
+
+def _factor(ctx: Context, norm: Norm, other: ir.Value) -> Gain | None:
+    x = norm.group[0].values[-1] if norm.group is not None else norm.x.values[-1]
+    axis = norm.radial.axis if norm.radial is not None else -1
+    if norm.native is not None:
+        axis = norm.native.spec.axis
+    return as_gain(ctx, other, x, axis)
+
+
+def _with_event(norm: Norm, kind: str) -> Norm:
+    event: Event = (kind, norm.dtype)  # type: ignore[assignment]
+    return dataclasses.replace(norm, events=(*norm.events, event))
+
+
+def extend(ctx: Context, node: ir.Node, norm: Norm) -> None:
+    """The first output of ``node`` is ``norm``."""
+    output = node.outputs[0]
+    ctx.advance(output, norm, complete(ctx, norm, output))
+
+
+def lp_normalization(ctx: Context, node: ir.Node, a: ir.Value, b: ir.Value) -> None:
+    """``LpNormalization(x) * sqrt(n)``."""
+    for value, other in ((a, b), (b, a)):
+        producer = value.producer()
+        if producer is None or producer.op_type != "LpNormalization":
+            continue
+        number, x = ctx.constants.scalar(other), producer.inputs[0]
+        attributes = producer.attributes
+        if number is None or x is None or attributes.get_int("p", 2) != 2:
+            return
+        axis, rank = attributes.get_int("axis", -1), ctx.types.rank(x)
+        size, dtype = ctx.types.static_last(x), ctx.types.dtype(x)
+        if dtype is None or (axis != -1 and (rank is None or axis != rank - 1)):
+            return
+        candidate = ctx.candidate(producer)
+        candidate.rooted = True
+        if size is None:
+            return
+        radial = Radial(
+            ctx.view(x), candidate, node.graph, -1, size, True, dtype, dtype, a=float(size),
+            rooted=True, inverse=True, m=number, zero_safe=True,
+        )  # fmt: skip
+        normalise(ctx, node, x, radial, None)
+        return

@@ -1,0 +1,303 @@
+"""Transfer functions from a tensor to 1 / rms: squares, reductions, epsilon, roots, inverses."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import onnx_ir as ir
+
+from rmsnorm_export.recognize.context import FLOATS, Context, name_of
+from rmsnorm_export.recognize.facts import Candidate, Radial, Square, View
+from rmsnorm_export.recognize.types import axes_of
+
+_NO_FLAW = None
+
+
+def square(ctx: Context, node: ir.Node, value: ir.Value, flaw: tuple[str, ...] | None) -> None:
+    """``node`` squares ``value`` (or nearly, with the reason in ``flaw``)."""
+    dtype = ctx.types.dtype(value)
+    if dtype is None or dtype not in FLOATS:
+        return
+    told = None if flaw is None else (flaw[0], flaw[1], flaw[2], flaw[3])
+    ctx.facts[node.outputs[0]] = Square(ctx.view(value), dtype, flaw=told)
+
+
+def power(ctx: Context, node: ir.Node) -> None:
+    """Pow: a square, or a root or inverse of what is already known."""
+    base, exponent = node.inputs[0], node.inputs[1]
+    if base is None or exponent is None:
+        return
+    array = ctx.constants.array(exponent)
+    number = ctx.constants.scalar(exponent)
+    fact = ctx.facts.get(base)
+    if isinstance(fact, Radial):
+        if number in (0.5, -0.5, -1.0) and array is not None and ctx.fits(array.ndim, fact):
+            step: Radial | None = fact
+            if number != -1.0:
+                step = _root(fact)
+            if step is not None and number != 0.5:
+                step = _inverse(step, 1.0)
+            if step is not None:
+                ctx.set_radial(node.outputs[0], step)
+            return
+        ctx.flaw(
+            fact.candidate, node, "power-of-mean-square",
+            "the mean square is raised to a power that is no square root or inverse",
+            f"exponent {number if number is not None else ctx.describe(exponent)}",
+            "use Sqrt, or Pow with a constant exponent 0.5 or -0.5",
+        )  # fmt: skip
+        return
+    rank = 0 if array is None else array.ndim
+    if number == 2.0:
+        if rank > 1 and rank > (ctx.types.rank(base) or 0):
+            flaw = (
+                "exponent-rank", "the exponent has a higher rank than x, so the output grows",
+                f"exponent of rank {rank}", "store the exponent as a scalar",
+            )  # fmt: skip
+            square(ctx, node, base, flaw)
+        else:
+            square(ctx, node, base, _NO_FLAW)
+    elif number is None or abs(number - 2.0) < 0.5:
+        flaw = (
+            "exponent-not-two", "the exponent is not the constant 2",
+            f"exponent {number}" if number is not None else ctx.describe(exponent),
+            "make the exponent a constant scalar 2",
+        )  # fmt: skip
+        square(ctx, node, base, flaw)
+
+
+def reduce(ctx: Context, node: ir.Node) -> None:
+    """ReduceMean, ReduceSum of a square; ReduceSumSquare, ReduceL2 of a tensor."""
+    operand = node.inputs[0]
+    if operand is None:
+        return
+    op = node.op_type
+    if op in ("ReduceMean", "ReduceSum"):
+        fact = ctx.facts.get(operand)
+        if not isinstance(fact, Square):
+            return
+    else:
+        dtype = ctx.types.dtype(operand)
+        if dtype is None or dtype not in FLOATS:
+            return
+        fact = Square(ctx.view(operand), dtype)
+    axes = axes_of(node, ctx.constants)
+    if axes == () and node.attributes.get_int("noop_with_empty_axes", 0):
+        return
+    candidate = ctx.candidate(node)
+    if fact.flaw is not None:
+        ctx.flaw(candidate, node, *fact.flaw)
+    axis = _trailing(ctx, node, axes, fact.x, candidate)
+    kept = bool(node.attributes.get_int("keepdims", 1))
+    dims = ctx.types.shape(fact.x.root) if axis is not None else None
+    size = _size(dims, axis)
+    factor = fact.factor
+    if op != "ReduceMean":
+        if size is None:
+            ctx.flaw(
+                candidate, node, "row-length-unknown",
+                "the squares are summed over a row whose length is not static",
+                f"x is {ctx.describe(fact.x.root)}",
+                "export with a static size for the normalised axes",
+            )  # fmt: skip
+        factor *= size or 1
+    radial = Radial(
+        fact.x, candidate, node.graph, axis if axis is not None else -1, size, kept,
+        fact.dtype, fact.dtype, a=factor, narrow=fact.narrow,
+    )  # fmt: skip
+    if op == "ReduceL2":
+        radial = dataclasses.replace(radial, rooted=True)
+    ctx.set_radial(node.outputs[0], radial)
+
+
+def _trailing(
+    ctx: Context, node: ir.Node, axes: tuple[int, ...] | None, x: View, candidate: Candidate
+) -> int | None:
+    """First of the reduced axes as a negative number when they are the trailing ones."""
+    rank = None
+    if axes is None:
+        ctx.flaw(
+            candidate, node, "axes-not-constant", "the reduced axes are not constant",
+            ctx.describe(node.inputs[1] if len(node.inputs) > 1 else None),
+            "make the axes a constant",
+        )  # fmt: skip
+        return None
+    if axes and all(axis < 0 for axis in axes):
+        negative = sorted(axes)
+    else:
+        rank = ctx.types.rank(x.root)
+        if rank is None:
+            ctx.flaw(
+                candidate, node, "rank-unknown",
+                "the reduced axes cannot be told from the end because the rank of x is unknown",
+                f"axes {list(axes)}, x is {ctx.describe(x.root)}",
+                "use negative axes, or store shapes in the model (value_info)",
+            )  # fmt: skip
+            return None
+        negative = sorted(axis if axis < 0 else axis - rank for axis in axes)
+        if not axes:
+            negative = list(range(-rank, 0))
+            if rank != 1:
+                ctx.flaw(
+                    candidate, node, "all-axes", "the mean is taken over the whole tensor",
+                    f"no axes given, x has rank {rank}",
+                    "a norm over all axes is left alone; name its axes if it is meant as one",
+                )  # fmt: skip
+    if negative != list(range(-len(negative), 0)) or (rank is not None and -negative[0] > rank):
+        ctx.flaw(
+            candidate, node, "axes-not-trailing", "the mean is not over the trailing axes",
+            f"axes {list(axes)}" + ("" if rank is None else f" of rank {rank}"),
+            "RMSNorm normalises the last axes; transpose x so that they are last",
+        )  # fmt: skip
+        return None
+    return negative[0]
+
+
+def _size(dims: tuple[int | str | None, ...] | None, axis: int | None) -> int | None:
+    if dims is None or axis is None or len(dims) < -axis:
+        return None
+    size = 1
+    for dim in dims[axis:]:
+        if not isinstance(dim, int):
+            return None
+        size *= dim
+    return size
+
+
+def sqrt(ctx: Context, node: ir.Node) -> None:
+    fact = ctx.fact(node.inputs[0])
+    if isinstance(fact, Radial):
+        step = _root(fact)
+        if step is not None:
+            ctx.set_radial(node.outputs[0], step)
+
+
+def reciprocal(ctx: Context, node: ir.Node) -> None:
+    fact = ctx.fact(node.inputs[0])
+    if isinstance(fact, Radial):
+        step = _inverse(fact, 1.0)
+        if step is not None:
+            ctx.set_radial(node.outputs[0], step)
+
+
+def _root(radial: Radial) -> Radial | None:
+    if radial.rooted or radial.inverse_cast is not None:
+        return None
+    if radial.inverse and radial.m < 0:
+        return None
+    return dataclasses.replace(
+        radial, rooted=True, m=math.sqrt(radial.m) if radial.inverse else radial.m
+    )
+
+
+def _inverse(radial: Radial, m: float) -> Radial | None:
+    if radial.inverse or m == 0:
+        return None
+    return dataclasses.replace(radial, inverse=True, m=m)
+
+
+def scale_by(radial: Radial, factor: float) -> Radial | None:
+    """``factor * radial``."""
+    if factor == 0:
+        return None
+    if radial.inverse:
+        return dataclasses.replace(radial, m=radial.m * factor)
+    if radial.rooted:
+        return dataclasses.replace(radial, c=radial.c * factor, d=radial.d * factor)
+    return dataclasses.replace(radial, a=radial.a * factor, b=radial.b * factor)
+
+
+def inverse_of(ctx: Context, node: ir.Node, radial: Radial, numerator: float) -> None:
+    """``numerator / radial``."""
+    step = _inverse(radial, numerator)
+    if step is not None:
+        ctx.set_radial(node.outputs[0], step)
+
+
+def add_epsilon(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) -> None:
+    """``radial + other``: an epsilon, or a reason."""
+    candidate = radial.candidate
+    array, number = ctx.constants.array(other), ctx.constants.scalar(other)
+    if array is None or number is None:
+        ctx.flaw(
+            candidate, node, "epsilon-not-constant", "epsilon is not a constant scalar",
+            ctx.describe(other) if array is None else f"{array.size} elements in {other.name!r}",
+            "make epsilon a constant; an initializer must not be a graph input as well",
+        )  # fmt: skip
+        number = 0.0
+    elif not ctx.fits(array.ndim, radial):
+        ctx.flaw(
+            candidate, node, "epsilon-rank", "epsilon may have a higher rank than the mean square",
+            f"epsilon of shape {list(array.shape)}", "store epsilon as a scalar",
+        )  # fmt: skip
+    if number < 0:
+        ctx.flaw(
+            candidate, node, "epsilon-negative", "epsilon is negative", f"epsilon {number}",
+            "use an epsilon >= 0",
+        )  # fmt: skip
+    if radial.epsilons:
+        ctx.flaw(
+            candidate, node, "two-epsilons", "a second epsilon is added",
+            f"{number} in {name_of(node)!r}", "add one epsilon, inside or outside the root",
+        )  # fmt: skip
+    if radial.inverse:
+        ctx.flaw(
+            candidate, node, "epsilon-after-inverse", "a number is added to 1 / rms",
+            f"{number} in {name_of(node)!r}", "add epsilon before the inverse",
+        )  # fmt: skip
+        return
+    step = dataclasses.replace(radial, epsilons=radial.epsilons + 1)
+    if radial.rooted:
+        step = dataclasses.replace(step, d=radial.d + number)
+    else:
+        step = dataclasses.replace(step, b=radial.b + number)
+    ctx.set_radial(node.outputs[0], step)
+
+
+def clamp(ctx: Context, node: ir.Node) -> None:
+    """Max, Min, Clip, Relu on a mean square or root: a floor is not an epsilon."""
+    for value in node.inputs:
+        fact = ctx.fact(value)
+        if isinstance(fact, Radial):
+            ctx.flaw(
+                fact.candidate, node, "clamped", "the mean square or root is clamped",
+                f"{node.op_type} {name_of(node)!r} instead of Add",
+                "add epsilon instead of taking a maximum (this is what F.normalize computes)",
+            )  # fmt: skip
+            ctx.set_radial(node.outputs[0], fact)
+            return
+
+
+def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
+    """Unsqueeze, Reshape or Expand of a reduced value: are the axes back where they were?"""
+    out = node.outputs[0]
+    k = -radial.axis
+    if node.op_type == "Unsqueeze" and not radial.kept:
+        axes = axes_of(node, ctx.constants)
+        if not axes:
+            return
+        if not all(axis < 0 for axis in axes):
+            rank = ctx.types.rank(radial.x.root)
+            if rank is None:
+                return
+            axes = tuple(axis if axis < 0 else axis - rank for axis in axes)
+        if sorted(axes) == list(range(-k, 0)):
+            ctx.set_radial(out, dataclasses.replace(radial, kept=True))
+        return
+    if node.op_type == "Unsqueeze":
+        return
+    dims, wanted = ctx.types.shape(out), ctx.types.shape(radial.x.root)
+    if dims is None or wanted is None or len(dims) != len(wanted):
+        return
+    if same_dims(dims[:-k], wanted[:-k]) and (
+        all(d == 1 for d in dims[-k:]) or same_dims(dims[-k:], wanted[-k:])
+    ):
+        ctx.set_radial(out, dataclasses.replace(radial, kept=True))
+
+
+def same_dims(a: tuple[int | str | None, ...], b: tuple[int | str | None, ...]) -> bool:
+    """Certainly equal, dimension by dimension."""
+    return len(a) == len(b) and all(
+        x is not None and x == y for x, y in zip(a, b, strict=True)
+    )

@@ -1,0 +1,179 @@
+"""The pass: one visit to every node in topological order, subgraphs and functions included."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+import onnx_ir as ir
+
+from rmsnorm_export.op.spec import DOMAIN
+from rmsnorm_export.recognize import product, structural
+from rmsnorm_export.recognize import radial as radials
+from rmsnorm_export.recognize.consts import Constants
+from rmsnorm_export.recognize.context import Context
+from rmsnorm_export.recognize.finish import finish, unmatched
+from rmsnorm_export.recognize.match import Decline, Match
+from rmsnorm_export.recognize.native import KINDS, MICROSOFT, native
+from rmsnorm_export.recognize.types import UNKNOWN, Info, Types
+
+Transfer = Callable[[Context, ir.Node], None]
+
+_STANDARD: dict[str, Transfer] = {
+    "Pow": radials.power,
+    "ReduceMean": radials.reduce,
+    "ReduceSum": radials.reduce,
+    "ReduceSumSquare": radials.reduce,
+    "ReduceL2": radials.reduce,
+    "Sqrt": radials.sqrt,
+    "Reciprocal": radials.reciprocal,
+    "Max": radials.clamp,
+    "Min": radials.clamp,
+    "Clip": radials.clamp,
+    "Relu": radials.clamp,
+    "Mul": product.mul,
+    "Div": product.div,
+    "Add": product.add,
+    "Cast": structural.cast,
+    "CastLike": structural.cast,
+    "Identity": structural.identity,
+    "Unsqueeze": structural.reshape,
+    "Squeeze": structural.reshape,
+    "Reshape": structural.reshape,
+    "Expand": structural.reshape,
+    "Sigmoid": structural.sigmoid,
+    "Swish": structural.swish,
+    "RMSNormalization": native,
+    "SimplifiedLayerNormalization": native,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Recognition:
+    """What the pass found: matches in graph order, and a reason for each look-alike."""
+
+    matches: tuple[Match, ...]
+    declines: tuple[Decline, ...]
+
+
+def recognize(
+    model: ir.Model, *, fold_residual: bool = True, fold_gate: bool = True
+) -> Recognition:
+    """Find every RMSNorm of ``model``; the model is not changed.
+
+    Args:
+        model: any valid ONNX model; nodes in topological order.
+        fold_residual: let a match take the Add in front of it (``SkipRMSNorm``).
+        fold_gate: let a match take a SiLU or sigmoid gate (``GatedRMSNorm``).
+    """
+    constants = Constants()
+    ctx = Context(constants, Types(model, constants))
+    calls: dict[ir.OperatorIdentifier, list[list[Info]]] = {}
+    _graph(ctx, model.graph, "main", model.functions, calls)
+    for identifier in _callers_first(model):
+        function = model.functions[identifier]
+        if function.domain == DOMAIN:
+            continue
+        _seed(ctx, function, calls.get(identifier, []))
+        _graph(ctx, function, f"{function.domain}::{function.name}", model.functions, calls)
+    declines = unmatched(ctx)
+    return Recognition(finish(ctx, fold_residual=fold_residual, fold_gate=fold_gate), declines)
+
+
+def _graph(
+    ctx: Context,
+    graph: ir.Graph | ir.Function,
+    scope: str,
+    functions: object,
+    calls: dict[ir.OperatorIdentifier, list[list[Info]]],
+) -> None:
+    stack: list[tuple[Iterable[ir.Node], str]] = [(iter(graph), scope)]
+    while stack:
+        nodes, where = stack[-1]
+        ctx.scope = where
+        for node in nodes:
+            domain = node.domain
+            if domain in ("", "ai.onnx"):
+                transfer = _STANDARD.get(node.op_type)
+                if transfer is not None and node.inputs and node.outputs:
+                    transfer(ctx, node)
+                    continue
+            elif domain == DOMAIN:
+                if node.op_type.startswith(KINDS):
+                    native(ctx, node)
+            elif domain == MICROSOFT and node.op_type == "SkipSimplifiedLayerNormalization":
+                native(ctx, node)
+            elif node.op_identifier() in functions:  # type: ignore[operator]
+                calls.setdefault(node.op_identifier(), []).append(
+                    [UNKNOWN if v is None else _seen(ctx, v) for v in node.inputs]
+                )
+            inner = _subgraphs(node)
+            if inner:
+                # The rest of this graph waits: what the subgraph captures is known by now.
+                name = node.name or node.op_type
+                stack.extend((iter(g), f"{where}/{name}.{label}") for label, g in reversed(inner))
+                break
+        else:
+            stack.pop()
+
+
+def _seen(ctx: Context, value: ir.Value) -> Info:
+    return (ctx.types.dtype(value), ctx.types.shape(value))
+
+
+def _subgraphs(node: ir.Node) -> list[tuple[str, ir.Graph]]:
+    found: list[tuple[str, ir.Graph]] = []
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            found.append((attribute.name, attribute.as_graph()))
+        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+            found.extend((attribute.name, g) for g in attribute.as_graphs())
+    return found
+
+
+def _callers_first(model: ir.Model) -> list[ir.OperatorIdentifier]:
+    """Functions so that each comes after every function that calls it."""
+    functions = model.functions
+    called_by = {
+        key: {n.op_identifier() for n in function.all_nodes()} & functions.keys()
+        for key, function in functions.items()
+    }
+    order: list[ir.OperatorIdentifier] = []
+    state: dict[ir.OperatorIdentifier, int] = {}
+    for start in functions:
+        stack = [(start, iter(called_by[start]))] if start not in state else []
+        state.setdefault(start, 1)
+        while stack:
+            key, rest = stack[-1]
+            callee = next(rest, None)
+            if callee is None:
+                order.append(key)
+                stack.pop()
+            elif callee not in state:
+                state[callee] = 1
+                stack.append((callee, iter(called_by[callee])))
+    order.reverse()
+    return order
+
+
+def _seed(ctx: Context, function: ir.Function, calls: list[list[Info]]) -> None:
+    """Types and shapes of a function's inputs where all its calls agree."""
+    for position, value in enumerate(function.inputs):
+        seen = [call[position] if position < len(call) else UNKNOWN for call in calls]
+        if not seen:
+            continue
+        dtypes = {info[0] for info in seen}
+        shapes = {info[1] for info in seen}
+        dtype = dtypes.pop() if len(dtypes) == 1 else None
+        dims = shapes.pop() if len(shapes) == 1 else None
+        if len(shapes) and dims is None:
+            dims = _common(list(shapes | ({dims} if dims else set())))
+        ctx.types.seed(value, (dtype, dims))
+
+
+def _common(shapes: list[tuple[int | str | None, ...] | None]) -> tuple[int | str | None, ...] | None:
+    """What several shapes agree on."""
+    known = [s for s in shapes if s is not None]
+    if len(known) != len(shapes) or len({len(s) for s in known}) != 1:
+        return None
+    return tuple(column[0] if len(set(column)) == 1 else None for column in zip(*known, strict=True))

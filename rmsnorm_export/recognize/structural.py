@@ -1,0 +1,136 @@
+"""Transfer functions for casts, reshapes and activations."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from rmsnorm_export.recognize import radial as radials
+from rmsnorm_export.recognize.context import FLOATS, Context, widens
+from rmsnorm_export.recognize.facts import (
+    Activated,
+    Event,
+    Norm,
+    Radial,
+    Square,
+    WeightedInverse,
+)
+from rmsnorm_export.recognize.product import extend
+
+
+def cast(ctx: Context, node: ir.Node) -> None:
+    """Cast, CastLike: the same number, or one rounding step."""
+    fact = ctx.fact(node.inputs[0])
+    if fact is None:
+        return
+    output = node.outputs[0]
+    to = ctx.types.dtype(output)
+    if to is None or to not in FLOATS:
+        return
+    if isinstance(fact, Norm):
+        source = node.inputs[0]
+        if source is None or not ctx.exclusive(source):
+            return
+        if to == fact.dtype:
+            extend(ctx, node, fact)
+            return
+        event: Event = ("cast", to)
+        extend(ctx, node, dataclasses.replace(fact, dtype=to, events=(*fact.events, event)))
+    elif isinstance(fact, Radial):
+        ctx.set_radial(output, _cast_radial(fact, to))
+    elif isinstance(fact, Square):
+        narrow = fact.narrow
+        if to != fact.dtype:
+            low = fact.dtype if widens(fact.dtype, to) else to
+            narrow = (*narrow, f"square rounded to {low.name}")
+        ctx.facts[output] = dataclasses.replace(fact, dtype=to, narrow=narrow)
+    elif isinstance(fact, WeightedInverse) and to == fact.dtype:
+        ctx.facts[output] = fact
+
+
+def _cast_radial(radial: Radial, to: ir.DataType) -> Radial:
+    """The operator rounds 1 / rms at most; any other rounding is noted as narrow."""
+    if to == radial.dtype:
+        return radial
+    if widens(radial.dtype, to):
+        if radial.inverse_cast is not None:
+            note = f"1 / rms rounded to {radial.dtype.name}"
+            return dataclasses.replace(
+                radial, dtype=to, inverse_cast=None, narrow=(*radial.narrow, note)
+            )
+        note = f"mean square computed in {radial.dtype.name}"
+        stash = to if widens(radial.stash, to) else radial.stash
+        return dataclasses.replace(radial, dtype=to, stash=stash, narrow=(*radial.narrow, note))
+    if radial.inverse and radial.rooted and radial.inverse_cast is None:
+        return dataclasses.replace(radial, dtype=to, inverse_cast=to)
+    what = "rms" if radial.rooted else "mean square"
+    return dataclasses.replace(
+        radial, dtype=to, narrow=(*radial.narrow, f"{what} rounded to {to.name}")
+    )
+
+
+def identity(ctx: Context, node: ir.Node) -> None:
+    """Identity, and Dropout outside training: the fact goes through."""
+    source = node.inputs[0]
+    fact = ctx.fact(source)
+    if fact is None or source is None:
+        return
+    if isinstance(fact, Norm):
+        if ctx.exclusive(source):
+            extend(ctx, node, fact)
+    elif isinstance(fact, Radial):
+        ctx.set_radial(node.outputs[0], fact)
+    else:
+        ctx.facts[node.outputs[0]] = fact
+
+
+def reshape(ctx: Context, node: ir.Node) -> None:
+    """Unsqueeze, Reshape, Expand: axes restored, or the groups of a row joined again."""
+    source = node.inputs[0]
+    fact = ctx.fact(source)
+    if isinstance(fact, Radial):
+        radials.restore_axes(ctx, node, fact)
+    elif isinstance(fact, Norm) and node.op_type == "Reshape" and source is not None:
+        joined = _joined(ctx, node, fact) if ctx.exclusive(source) else None
+        if joined is not None:
+            extend(ctx, node, joined)
+
+
+def _joined(ctx: Context, node: ir.Node, norm: Norm) -> Norm | None:
+    """The row as it was before a Reshape cut it in groups (or flattened the rows)."""
+    cut = norm.x.root.producer()
+    if cut is None or cut.op_type != "Reshape" or cut.inputs[0] is None or norm.partial:
+        return None
+    if norm.radial is None or norm.radial.axis != -1 or norm.gain or norm.bias or norm.gate:
+        return None
+    source = cut.inputs[0]
+    before, after = ctx.types.shape(source), ctx.types.shape(node.outputs[0])
+    size = ctx.types.static_last(norm.x.root)
+    if before is None or after is None or size is None or len(before) != len(after) or not before:
+        return None
+    n = before[-1]
+    if not isinstance(n, int) or n != after[-1] or size == 0 or n % size:
+        return None
+    # Reshape keeps the number of elements, so one dimension may stay unnamed.
+    pairs = list(zip(before[:-1], after[:-1], strict=True))
+    unknown = sum(1 for a, b in pairs if a is None or a != b)
+    named = [a for a, b in pairs if isinstance(a, int) and isinstance(b, int) and a != b]
+    if unknown > 1 or named:
+        return None
+    return dataclasses.replace(norm, group=(ctx.view(source), n))
+
+
+def sigmoid(ctx: Context, node: ir.Node) -> None:
+    z = node.inputs[0]
+    dtype = None if z is None else ctx.types.dtype(z)
+    if z is not None and dtype is not None:
+        ctx.facts[node.outputs[0]] = Activated(ctx.view(z), "sigmoid", dtype)
+
+
+def swish(ctx: Context, node: ir.Node) -> None:
+    """ai.onnx Swish-24: x * sigmoid(alpha * x)."""
+    z = node.inputs[0]
+    dtype = None if z is None else ctx.types.dtype(z)
+    if z is not None and dtype is not None and node.attributes.get_float("alpha", 1.0) == 1.0:
+        ctx.facts[node.outputs[0]] = Activated(ctx.view(z), "silu", dtype)
