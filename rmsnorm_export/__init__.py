@@ -1,1 +1,85 @@
-"""Every RMSNorm of an ONNX model becomes one node, with a proof per site."""
+"""Every RMSNorm of an ONNX model becomes one node, with a proof per site.
+
+    import rmsnorm_export as rx
+    result = rx.optimize("model.onnx", target="portable")
+    result.save("optimized.onnx")
+
+Names are imported when they are first used, so that ``import rmsnorm_export`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rmsnorm_export.errors import (
+        BackendMissingError,
+        Error,
+        ExitCode,
+        InputError,
+        RequirementError,
+        UsageError,
+        VerificationError,
+    )
+    from rmsnorm_export.op.spec import NormSpec
+    from rmsnorm_export.report.result import Proof, Refusal, Report, Site
+    from rmsnorm_export.rewrite.optimize import Result, inspect, optimize
+    from rmsnorm_export.rewrite.save import SaveResult
+    from rmsnorm_export.verify.compare import Verification, verify
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BackendMissingError",
+    "Error",
+    "ExitCode",
+    "InputError",
+    "NormSpec",
+    "Proof",
+    "Refusal",
+    "Report",
+    "RequirementError",
+    "Result",
+    "SaveResult",
+    "Site",
+    "UsageError",
+    "Verification",
+    "VerificationError",
+    "inspect",
+    "optimize",
+    "verify",
+]
+
+_HOME = {
+    "BackendMissingError": "errors",
+    "Error": "errors",
+    "ExitCode": "errors",
+    "InputError": "errors",
+    "RequirementError": "errors",
+    "UsageError": "errors",
+    "VerificationError": "errors",
+    "NormSpec": "op.spec",
+    "Proof": "report.result",
+    "Refusal": "report.result",
+    "Report": "report.result",
+    "Site": "report.result",
+    "Result": "rewrite.optimize",
+    "inspect": "rewrite.optimize",
+    "optimize": "rewrite.optimize",
+    "SaveResult": "rewrite.save",
+    "Verification": "verify.compare",
+    "verify": "verify.compare",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

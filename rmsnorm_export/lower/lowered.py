@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.report.result import Numerics
 
 
@@ -23,6 +24,7 @@ class Lowered:
         functions: model-local functions that the nodes call.
         min_opset: lowest version of the default domain that knows the new nodes; 0: any.
         notes: what the user may want to know about this site.
+        part: the match that the nodes replace: the one asked for, or one inside it.
     """
 
     nodes: Sequence[ir.Node]
@@ -32,3 +34,4 @@ class Lowered:
     functions: Sequence[ir.Function] = ()
     min_opset: int = 0
     notes: Sequence[str] = ()
+    part: Match | None = None

@@ -19,8 +19,10 @@ def finish(ctx: Context, *, fold_residual: bool, fold_gate: bool) -> tuple[Match
     found: list[Match] = []
     for match in ctx.matches.values():
         taken: Match | None = match
-        while taken is not None and taken.spec.kind == "GatedRMSNorm" and not (
-            fold_gate or taken.native
+        while (
+            taken is not None
+            and taken.spec.kind == "GatedRMSNorm"
+            and not (fold_gate or taken.native)
         ):
             taken = taken.inner
         if taken is None:
@@ -116,7 +118,6 @@ def _residual(ctx: Context, match: Match, claimed: set[ir.Node]) -> Match:
         or node in claimed
         or match.spec.kind != "RMSNorm"
         or match.opaque_scale
-        or match.native
         or node.graph is not _graph_of(match)
         or match.spec.axis != -1
     ):
@@ -130,8 +131,9 @@ def _residual(ctx: Context, match: Match, claimed: set[ir.Node]) -> Match:
     spec: NormSpec = dataclasses.replace(match.spec, kind="SkipRMSNorm")
     claimed.add(node)
     return dataclasses.replace(
-        match, spec=spec, x=a, residual=b, sum=match.x, inner=match, nodes=(node, *match.nodes)
-    )
+        match, spec=spec, x=a, residual=b, sum=match.x, inner=match, native="",
+        nodes=(node, *match.nodes),
+    )  # fmt: skip
 
 
 def _weight(value: ir.Value) -> bool:
@@ -153,7 +155,9 @@ def unmatched(ctx: Context) -> tuple[Decline, ...]:
         names = ", ".join(f"{n.op_type} {name_of(n)!r}" for n in consumers[:3]) or "nothing"
         found.append(
             Decline(
-                where, "no-normalised-row", "the root is not used to divide the row it came from",
+                where,
+                "no-normalised-row",
+                "the root is not used to divide the row it came from",
                 f"the root is consumed by {names}",
                 "an RMSNorm divides x by the root of the mean of its own squares",
                 candidate.scope,

@@ -62,7 +62,9 @@ def _match(ctx: Context, node: ir.Node) -> Match | None:
         n=_row(ctx, x, spec.axis),
         rank=rank,
         nodes=(node,),
-        narrow=("sum not rounded",) if skip and node.domain != DOMAIN and dtype in HALF_TYPES else (),
+        narrow=("sum not rounded",)
+        if skip and node.domain != DOMAIN and dtype in HALF_TYPES
+        else (),
         opaque_scale=not all(
             v is None or v.is_initializer() or v.is_graph_input() for v in (scale, bias)
         ),

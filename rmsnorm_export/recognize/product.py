@@ -113,9 +113,7 @@ def add(ctx: Context, node: ir.Node) -> None:
                     return
 
 
-def rescale(
-    ctx: Context, node: ir.Node, radial: Radial, constant: ir.Value, factor: float
-) -> None:
+def rescale(ctx: Context, node: ir.Node, radial: Radial, constant: ir.Value, factor: float) -> None:
     """``factor * radial`` for a constant scalar."""
     array = ctx.constants.array(constant)
     step = radials.scale_by(radial, factor)

@@ -298,6 +298,4 @@ def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
 
 def same_dims(a: tuple[int | str | None, ...], b: tuple[int | str | None, ...]) -> bool:
     """Certainly equal, dimension by dimension."""
-    return len(a) == len(b) and all(
-        x is not None and x == y for x, y in zip(a, b, strict=True)
-    )
+    return len(a) == len(b) and all(x is not None and x == y for x, y in zip(a, b, strict=True))

@@ -171,9 +171,13 @@ def _seed(ctx: Context, function: ir.Function, calls: list[list[Info]]) -> None:
         ctx.types.seed(value, (dtype, dims))
 
 
-def _common(shapes: list[tuple[int | str | None, ...] | None]) -> tuple[int | str | None, ...] | None:
+def _common(
+    shapes: list[tuple[int | str | None, ...] | None],
+) -> tuple[int | str | None, ...] | None:
     """What several shapes agree on."""
     known = [s for s in shapes if s is not None]
     if len(known) != len(shapes) or len({len(s) for s in known}) != 1:
         return None
-    return tuple(column[0] if len(set(column)) == 1 else None for column in zip(*known, strict=True))
+    return tuple(
+        column[0] if len(set(column)) == 1 else None for column in zip(*known, strict=True)
+    )

@@ -1,0 +1,117 @@
+"""Where output goes: documents and models to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from rmsnorm_export.cli.options import State
+from rmsnorm_export.errors import UsageError
+
+if TYPE_CHECKING:
+    from rmsnorm_export.report.text import Line
+
+STDIO = "-"
+"""The path that stands for stdin or stdout."""
+
+
+def is_styled(stream: TextIO) -> bool:
+    """Whether ``stream`` is a terminal that shows styles (see no-color.org)."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return stream.isatty()
+
+
+@contextlib.contextmanager
+def logging_to_stderr(state: State) -> Iterator[None]:
+    """Logs and warnings on stderr while the block runs: errors only; -v ours, -vv everybody's."""
+    import logging
+    import warnings
+
+    detailed = state.verbosity > 1 or state.debug
+    root, ours = logging.getLogger(), logging.getLogger("rmsnorm_export")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s: %(name)s: %(message)s"))
+    before = root.level, ours.level
+    root.setLevel(logging.WARNING if detailed else logging.ERROR)
+    ours.setLevel(
+        logging.DEBUG if detailed else logging.INFO if state.verbosity > 0 else logging.ERROR
+    )
+    root.addHandler(handler)
+    with warnings.catch_warnings():
+        if not detailed:
+            warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            root.removeHandler(handler)
+            root.setLevel(before[0])
+            ours.setLevel(before[1])
+
+
+@contextlib.contextmanager
+def progress(state: State, message: str) -> Iterator[None]:
+    """A spinner on stderr while the block runs, if somebody is there to see it."""
+    if state.verbosity != 0 or state.debug or not is_styled(sys.stderr):
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(message):
+        yield
+
+
+def read_stdin() -> bytes:
+    """The model that is piped in.
+
+    Raises:
+        UsageError: stdin is a terminal.
+    """
+    if sys.stdin.isatty():
+        raise UsageError(
+            "No model is piped into stdin.",
+            found="stdin is a terminal",
+            fix="give the path of a model, or pipe one in: cat model.onnx | rmsnorm-export ...",
+        )
+    return sys.stdin.buffer.read()
+
+
+def refuse_terminal() -> None:
+    """Before work is done for ``-o -``: no binary model onto a terminal.
+
+    Raises:
+        UsageError: stdout is a terminal.
+    """
+    if sys.stdout.isatty():
+        raise UsageError(
+            "A model cannot be written to a terminal.",
+            found="-o - and stdout is a terminal",
+            fix="give -o PATH, or redirect stdout",
+        )
+
+
+def write_stdout(data: bytes) -> None:
+    """A model onto stdout, all of it."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def show(state: State, lines: Sequence[Line]) -> None:
+    """Print a report as text, on stderr where stdout carries the model."""
+    from rmsnorm_export.report.text import render
+
+    stream = sys.stderr if state.model_on_stdout else sys.stdout
+    click.echo(render(lines, styled=is_styled(stream)), nl=False, file=stream, color=True)
+
+
+def show_json(state: State, result: object, extra: Mapping[str, object] | None = None) -> None:
+    """Print a result as the one JSON document, on stderr where stdout carries the model."""
+    from rmsnorm_export.report.json import to_json
+
+    click.echo(to_json(result, extra=extra), nl=False, err=state.model_on_stdout)

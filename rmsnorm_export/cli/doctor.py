@@ -1,0 +1,110 @@
+"""``doctor``: what is installed, what is not and would be of use, and whether the core works."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rmsnorm_export.cli import console
+from rmsnorm_export.cli.options import State, format_option, logging_options
+
+if TYPE_CHECKING:
+    from rmsnorm_export._doctor import Diagnosis
+    from rmsnorm_export.cli.failure import Failure
+    from rmsnorm_export.report.text import Line
+
+_STYLES = {"ok": "", "missing": "dim", "broken": "bold red"}
+
+
+@click.command("doctor")
+@format_option
+@logging_options
+@click.pass_context
+def command(context: click.Context) -> None:
+    """Check this installation: packages, GPUs, and a small model for every target.
+
+    \b
+    Exit code 0 when the core works, whatever else is missing; 6 when a package
+    that it needs is missing or broken; 4 when the self test fails.
+    """
+    state = context.ensure_object(State)
+    with console.logging_to_stderr(state):
+        from rmsnorm_export._doctor import diagnose
+
+        with console.progress(state, "Importing packages, running the self test"):
+            diagnosis = diagnose()
+        failure = _failure(diagnosis)
+        if state.json:
+            extra = {"error": failure.as_dict()} if failure else None
+            console.show_json(state, diagnosis, extra)
+        else:
+            console.show(state, _lines(diagnosis, state.verbosity))
+    if failure is not None:
+        from rmsnorm_export.cli.failure import ReportedError
+
+        raise ReportedError(failure)
+
+
+def _failure(diagnosis: Diagnosis) -> Failure | None:
+    """The error that the exit code stands for; None when the core works."""
+    from rmsnorm_export.cli.failure import Failure
+    from rmsnorm_export.errors import ExitCode
+
+    if diagnosis.works:
+        return None
+    bad = [c for c in diagnosis.components if c.required and c.status != "ok"]
+    if bad:
+        return Failure(
+            "A package that rmsnorm-export needs does not work.",
+            ", ".join(f"{c.name} is {c.status}" for c in bad),
+            " && ".join(dict.fromkeys(c.install for c in bad)),
+            ExitCode.BACKEND,
+        )
+    failed = [test for test in diagnosis.self_tests if not test.passed]
+    return Failure(
+        "The self test failed.",
+        "; ".join(f"{test.name}: {test.detail}" for test in failed),
+        "reinstall with pip install --force-reinstall rmsnorm-export; if that does not help,"
+        " report the output of rmsnorm-export doctor --format json",
+        ExitCode.VERIFICATION,
+    )
+
+
+def _lines(diagnosis: Diagnosis, verbosity: int) -> list[Line]:
+    """The diagnosis as text."""
+    from rmsnorm_export.report.names import one_line
+    from rmsnorm_export.report.text import table
+
+    ready = sum(c.status == "ok" for c in diagnosis.components)
+    verdict = "the core works" if diagnosis.works else "the core does NOT work"
+    style = "bold green" if diagnosis.works else "bold red"
+    total = len(diagnosis.components)
+    lines: list[Line] = [
+        (f"rmsnorm-export {diagnosis.version}: {verdict}; {ready} of {total} packages", style)
+    ]
+    if verbosity < 0:
+        return lines
+    lines.append(f"  Python {one_line(diagnosis.python)}")
+    lines.append(f"  {one_line(diagnosis.platform)}")
+    lines += [f"  GPU {one_line(gpu)}" for gpu in diagnosis.gpus or ("none found by nvidia-smi",)]
+    lines += ["", ("packages", "bold")]
+    rows = [
+        [f"  {c.name}", c.version or "-", c.status, "needed" if c.required else "optional"]
+        for c in diagnosis.components
+    ]
+    for c, row in zip(diagnosis.components, table(rows), strict=True):
+        lines.append((row, _STYLES[c.status]))
+        if c.detail:
+            lines.append((f"      {one_line(c.detail)}", _STYLES[c.status]))
+        if c.status != "ok":
+            lines.append((f"      for {c.enables}: {c.install}", _STYLES[c.status]))
+    if diagnosis.self_tests:
+        lines += ["", ("self test", "bold")]
+    tests = [
+        [f"  {test.name}", "ok" if test.passed else "FAILED", one_line(test.detail)]
+        for test in diagnosis.self_tests
+    ]
+    for test, row in zip(diagnosis.self_tests, table(tests), strict=True):
+        lines.append((row, "" if test.passed else "bold red"))
+    return lines

@@ -1,0 +1,143 @@
+"""The entry point: options for all commands, exit codes, and errors in three lines.
+
+Only click is imported here; a command's own imports happen when it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+
+import click
+
+from rmsnorm_export.cli import failure
+from rmsnorm_export.cli.options import State, logging_options
+from rmsnorm_export.errors import ExitCode
+
+PROGRAM = "rmsnorm-export"
+_COMPLETE = "_RMSNORM_EXPORT_COMPLETE"
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+"""128 + SIGINT and 128 + SIGPIPE: what a shell reports for a program that these end."""
+
+_COMMANDS = ("optimize", "inspect", "verify", "doctor")
+
+_EPILOG = """\b
+Exit codes:
+  0  done
+  1  internal error (please report it)
+  2  wrong usage
+  3  input unreadable, or output not writable
+  4  verification or a proof failed
+  5  --require was not met; nothing was written
+  6  a needed package is missing
+  130 interrupted, 141 the reader of the output went away
+
+\b
+Data goes to stdout, logs and errors to stderr. An error is three lines:
+  error: what happened
+  found: what was found
+  fix:   what to do
+With --format json stdout holds exactly one JSON document, errors included: a
+document of kind "error", or the report with a key "error", each with what,
+found, fix and exit_code.
+"""
+
+
+class _Commands(click.Group):
+    """The group of commands; a command's module is imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"rmsnorm_export.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+
+@click.group(
+    cls=_Commands,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 88},
+)
+@logging_options
+@click.version_option(package_name=PROGRAM, prog_name=PROGRAM, message="%(prog)s %(version)s")
+def cli() -> None:
+    """Make every RMSNorm of an ONNX model one node, and prove it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        argv: arguments without the program's name; ``sys.argv[1:]`` by default.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    state = State.of_arguments(arguments)
+    _escape_unencodable()
+    if not arguments:
+        click.echo(cli.get_help(click.Context(cli, info_name=PROGRAM)), err=True)
+        return int(ExitCode.USAGE)
+    if instruction := os.environ.get(_COMPLETE):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(cli, {}, PROGRAM, _COMPLETE, instruction)
+    try:
+        with _broken_pipe_as_one_kind():
+            with cli.make_context(PROGRAM, arguments, obj=state) as context:
+                cli.invoke(context)
+            sys.stdout.flush()
+        return int(ExitCode.OK)
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except BrokenPipeError:
+        _discard_output()
+        return _BROKEN_PIPE
+    except KeyboardInterrupt:
+        with contextlib.suppress(OSError):
+            click.echo("interrupted", err=True)
+        return _INTERRUPTED
+    except Exception as error:
+        try:
+            return failure.report(error, state)
+        except BrokenPipeError:
+            _discard_output()
+            return failure.explain(error).exit_code
+
+
+@contextlib.contextmanager
+def _broken_pipe_as_one_kind() -> Iterator[None]:
+    """A write to a pipe without a reader is an ``OSError`` of two kinds, by platform."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EPIPE and not isinstance(error, BrokenPipeError):
+            raise BrokenPipeError(*error.args) from error
+        raise
+
+
+def _escape_unencodable() -> None:
+    """Names that the terminal's encoding lacks are escaped instead of ending the run."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def _discard_output() -> None:
+    """Send what is still buffered nowhere, so that the interpreter's exit does not fail on it."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""The operator as a model-local function of standard ONNX operators, for any opset from 13.
+
+Spelled Pow, ReduceMean, Add, Sqrt, Div, Mul, which ONNX Runtime's own fusion recognises after it
+has inlined the function. Every name inside carries the domain and the function's name: TensorRT's
+parser looks a formal input up among the tensors of the calling graph first, so a plain ``X`` could
+bind to a tensor that is not the node's input.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.op.body_key import CASTLIKE_OPSET, BodyKey, assign_bodies, body_key, unify
+from rmsnorm_export.op.dtypes import numpy_dtype
+from rmsnorm_export.op.spec import BFLOAT16, DOMAIN, DOUBLE, FLOAT
+
+__all__ = ["BodyKey", "assign_bodies", "body_key", "build_function", "unify"]
+
+MIN_OPSET = 13
+"""Below it Constant cannot refer to an attribute by value and ReduceMean takes no bfloat16."""
+
+AXES_INPUT_OPSET = 18
+"""First opset in which the axes of ReduceMean are an input."""
+
+_Attributes: TypeAlias = Mapping[str, int | Sequence[int] | ir.TensorProtocol]
+
+
+def build_function(name: str, key: BodyKey, opset: int) -> ir.Function:
+    """The function ``rmsnorm_export.<name>`` for ``key``.
+
+    Inputs in order: X, residual or gate, scale, bias, as the key has them; all are required.
+    Outputs: Y, and for ``SkipRMSNorm`` the sum. Attributes that it reads from the node: ``epsilon``
+    and, where a scale may have an offset, ``scale_offset``. Nodes may carry more.
+
+    Args:
+        name: operator type of the nodes that call it (see ``assign_bodies``).
+        key: what shapes the body.
+        opset: version of the default domain, that of the model.
+
+    Raises:
+        UsageError: ``opset`` is below 13, or lacks CastLike where ``key.dtype`` does not say the
+            type of X.
+    """
+    if opset < MIN_OPSET:
+        raise UsageError(
+            "no function body for this opset",
+            found=f"opset {opset}",
+            fix=f"convert the model to opset {MIN_OPSET} or later",
+        )
+    if key.casts and key.dtype is None and opset < CASTLIKE_OPSET:
+        raise UsageError(
+            "this body needs CastLike, or to know the type of X",
+            found=f"opset {opset}, no dtype in the key",
+            fix="make the key with body_key(..., opset=opset)",
+        )
+    return _Body(name, key, opset).function()
+
+
+@dataclasses.dataclass(slots=True)
+class _Body:
+    """The body under construction."""
+
+    name: str
+    key: BodyKey
+    opset: int
+    nodes: list[ir.Node] = dataclasses.field(default_factory=list)
+    x: ir.Value = dataclasses.field(init=False)
+
+    def function(self) -> ir.Function:
+        key = self.key
+        self.x = self.value("X")
+        inputs = [self.x]
+        residual = gate = scale = bias = None
+        if key.kind == "SkipRMSNorm":
+            inputs.append(residual := self.value("residual"))
+        if key.kind == "GatedRMSNorm":
+            inputs.append(gate := self.value("gate"))
+        if key.has_scale:
+            inputs.append(scale := self.value("scale"))
+        if key.has_bias:
+            inputs.append(bias := self.value("bias"))
+
+        total = self.x
+        if residual is not None:
+            total = self.add("Add", "sum", [self.x, residual])
+        row = self.to_stash(total, "row")
+        numerator = total
+        activation = None if gate is None else self.activation(gate)
+        if activation is not None and key.gate_first:
+            row = self.add("Mul", "gated_row", [row, activation])
+            numerator = self.to_x(row, "numerator") if key.round_rstd else row
+        y = self.normalised(row, numerator)
+        y = self.scaled(y, scale, bias, ends=activation is None or key.gate_first)
+        if activation is not None and not key.gate_first:
+            # In T already unless the scale came before the cast.
+            ungated = y if key.scale_before_cast else self.to_stash(y, "ungated")
+            y = self.to_x(self.add("Mul", "gated", [ungated, activation]), "Y")
+        outputs = [y, total] if residual is not None else [y]
+        graph = ir.Graph(
+            inputs, outputs, nodes=self.nodes, name=self.name, opset_imports={"": self.opset}
+        )
+        return ir.Function(DOMAIN, self.name, graph=graph, attributes=self.attributes())
+
+    def attributes(self) -> list[ir.Attr]:
+        """Those that the body refers to; without defaults, for every node writes them."""
+        names = []
+        if self.key.epsilon is None:
+            names.append("epsilon")
+        if self.key.has_offset and self.key.scale_offset is None:
+            names.append("scale_offset")
+        return [ir.Attr(name, ir.AttributeType.FLOAT, None) for name in names]
+
+    def normalised(self, row: ir.Value, numerator: ir.Value) -> ir.Value:
+        """``row / rms``; with ``round_rstd`` in the type of X, else in the stash type."""
+        key = self.key
+        shape = None
+        if key.group_size:
+            shape = self.add("Shape", "shape", [row])
+            cut = self.integers([-1, key.group_size], "group_shape")
+            if key.round_rstd:
+                same = numerator is row
+                numerator = self.add("Reshape", "numerator_groups", [numerator, cut])
+                row = numerator if same else self.add("Reshape", "groups", [row, cut])
+            else:
+                row = self.add("Reshape", "groups", [row, cut])
+        squared = row
+        if key.partial_size:
+            bounds = [
+                self.integers([bound], label)
+                for bound, label in ((0, "start"), (key.partial_size, "end"), (-1, "partial_axis"))
+            ]
+            squared = self.add("Slice", "part", [row, *bounds])
+        # Pow takes no bfloat16 exponent before opset 15.
+        old = key.stash_type == BFLOAT16 and self.opset < 15
+        two = self.constant(2.0, FLOAT if old else key.stash_type, "two")
+        mean = self.mean(self.add("Pow", "square", [squared, two]))
+        epsilon = self.scalar("epsilon", key.epsilon, "epsilon_value", like_x=False)
+        if key.epsilon_outside:
+            rms = self.add("Add", "rms", [self.add("Sqrt", "root", [mean]), epsilon])
+        else:
+            rms = self.add("Sqrt", "rms", [self.add("Add", "stabilised", [mean, epsilon])])
+        if key.round_rstd:
+            reciprocal = self.to_x(
+                self.add("Reciprocal", "reciprocal", [rms]), "rounded_reciprocal"
+            )
+            v = self.add("Mul", "normalised", [numerator, reciprocal])
+        else:
+            v = self.add("Div", "normalised", [row, rms])
+        return v if shape is None else self.add("Reshape", "ungrouped", [v, shape])
+
+    def mean(self, square: ir.Value) -> ir.Value:
+        axes = list(range(self.key.axis, 0))
+        if self.opset < AXES_INPUT_OPSET:
+            return self.add("ReduceMean", "mean", [square], {"axes": axes, "keepdims": 1})
+        indices = self.integers(axes, "axes")
+        return self.add("ReduceMean", "mean", [square, indices], {"keepdims": 1})
+
+    def scaled(
+        self, v: ir.Value, scale: ir.Value | None, bias: ir.Value | None, *, ends: bool
+    ) -> ir.Value:
+        """Gain, bias and the cast to T, before or after; ``ends``: nothing follows."""
+        key = self.key
+        y = v
+        if not key.scale_before_cast and not key.round_rstd:
+            y = self.to_x(y, "cast")
+        if scale is not None:
+            gain = self.to_product(scale, "scale_cast") if key.scale_cast else scale
+            if key.has_offset:
+                offset = self.scalar(
+                    "scale_offset",
+                    key.scale_offset,
+                    "offset",
+                    like_x=key.casts and not key.scale_before_cast,
+                )
+                gain = self.add("Add", "gain", [offset, gain])
+            y = self.add("Mul", "scaled", [y, gain])
+        if bias is not None:
+            addend = self.to_product(bias, "bias_cast") if key.bias_cast else bias
+            y = self.add("Add", "biased", [y, addend])
+        return self.to_x(y, "Y") if key.scale_before_cast and ends else y
+
+    def activation(self, gate: ir.Value) -> ir.Value:
+        z = self.to_stash(gate, "gate_cast")
+        sigmoid = self.add("Sigmoid", "sigmoid", [z])
+        if self.key.activation == "sigmoid":
+            return sigmoid
+        return self.add("Mul", "silu", [z, sigmoid])
+
+    def scalar(
+        self, attribute: str, literal: float | None, label: str, *, like_x: bool
+    ) -> ir.Value:
+        """A float attribute of the node, in the stash type or in that of X."""
+        if literal is not None:
+            return self.constant(literal, DOUBLE, label)
+        value = self.value(label)
+        reference = ir.RefAttr("value_float", attribute, ir.AttributeType.FLOAT)
+        self.nodes.append(
+            ir.Node("", "Constant", [], [reference], outputs=[value], name=value.name)
+        )
+        if like_x:
+            return self.to_x(value, f"{label}_cast")
+        if self.key.stash_type != FLOAT:
+            return self.cast(value, self.key.stash_type, f"{label}_cast")
+        return value
+
+    def to_stash(self, value: ir.Value, label: str) -> ir.Value:
+        return self.cast(value, self.key.stash_type, label) if self.key.casts else value
+
+    def to_x(self, value: ir.Value, label: str) -> ir.Value:
+        """Round to the type of X; nothing where that is the stash type."""
+        if not self.key.casts:
+            return value
+        if self.key.dtype is not None:
+            return self.cast(value, self.key.dtype, label)
+        return self.add("CastLike", label, [value, self.x])
+
+    def to_product(self, value: ir.Value, label: str) -> ir.Value:
+        if self.key.casts and not self.key.scale_before_cast:
+            return self.to_x(value, label)
+        return self.cast(value, self.key.stash_type, label)
+
+    def cast(self, value: ir.Value, element_type: int, label: str) -> ir.Value:
+        return self.add("Cast", label, [value], {"to": element_type})
+
+    def constant(self, number: float, element_type: int, label: str) -> ir.Value:
+        stored = np.array(number, numpy_dtype(element_type))
+        return self.add("Constant", label, [], {"value": ir.tensor(stored)})
+
+    def integers(self, values: Sequence[int], label: str) -> ir.Value:
+        return self.add("Constant", label, [], {"value": ir.tensor(np.array(values, np.int64))})
+
+    def add(
+        self,
+        op_type: str,
+        label: str,
+        inputs: Sequence[ir.Value],
+        attributes: _Attributes | None = None,
+    ) -> ir.Value:
+        value = self.value(label)
+        self.nodes.append(
+            ir.node(op_type, inputs, attributes or {}, outputs=[value], name=value.name)
+        )
+        return value
+
+    def value(self, label: str) -> ir.Value:
+        return ir.Value(name=f"{DOMAIN}.{self.name}.{label}")

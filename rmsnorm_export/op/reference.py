@@ -1,0 +1,292 @@
+"""Two NumPy references of the operator: the plain formula, and every rounding step of the spec.
+
+Both evaluate the formula in ``spec.py`` with the same code; they differ in what happens after each
+primitive (nothing, or one rounding to the type in which the spec declares the step). The primitives
+are square, mean, add, square root, divide, multiply, sigmoid and cast. The mean is one primitive:
+its sum is not rounded on the way, so a runtime that accumulates in a half type differs from it.
+
+Rounding float64 results once to a type of at most 24 bits is exact: 53 >= 2 * 24 + 2 makes the
+double rounding innocuous for +, *, / and the square root (Figueroa 1995).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.op.dtypes import Array, Float64Array, element_type, numpy_dtype, round_to
+from rmsnorm_export.op.spec import DOUBLE, FLOAT, NormSpec
+
+Result = Array | tuple[Array, Array]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Rounding:
+    """What happens after a primitive: in the stash type S, in the type T of X; and the mean."""
+
+    stash: Callable[[Float64Array], Float64Array]
+    out: Callable[[Float64Array], Float64Array]
+    mean: Callable[[Float64Array], Float64Array]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Operands:
+    """Inputs as float64, checked; ``scale`` and ``bias`` in the shape of the normalised axes."""
+
+    x: Float64Array
+    scale: Float64Array | None
+    bias: Float64Array | None
+    residual: Float64Array | None
+    gate: Float64Array | None
+
+
+def reference_float64(
+    spec: NormSpec,
+    x: Array,
+    scale: Array | None = None,
+    bias: Array | None = None,
+    *,
+    residual: Array | None = None,
+    gate: Array | None = None,
+) -> Result:
+    """The formula in float64, inputs taken as they are stored, nothing rounded on the way.
+
+    Args:
+        spec: the norm.
+        x: ``[..., n]``, float16, bfloat16, float32 or float64 (``n``: the axes from ``spec.axis``).
+        scale: ``n`` elements in the shape of the normalised axes, leading dimensions of 1 allowed.
+        bias: as ``scale``.
+        residual: shape of ``x``; needed by ``SkipRMSNorm``, and only by it.
+        gate: shape of ``x``; needed by ``GatedRMSNorm``, and only by it.
+
+    Returns:
+        ``y``, float64, shape of ``x``; for ``SkipRMSNorm`` the pair ``(y, x + residual)``.
+
+    Raises:
+        UsageError: operands that do not fit the spec or one another.
+    """
+    operands = _operands(spec, x, scale, bias, residual, gate)
+    y, total = _evaluate(spec, operands, _Rounding(_keep, _keep, _mean))
+    return (y, total) if spec.kind == "SkipRMSNorm" else y
+
+
+def reference_exact(
+    spec: NormSpec,
+    x: Array,
+    scale: Array | None = None,
+    bias: Array | None = None,
+    *,
+    residual: Array | None = None,
+    gate: Array | None = None,
+) -> Result:
+    """The formula with every rounding step that the spec declares: an oracle for runtimes.
+
+    Arguments and errors as ``reference_float64``. ``scale`` and ``bias`` of another float type are
+    cast to the type in which the product is computed. ``epsilon`` and ``scale_offset`` are float32
+    attributes, so they pass through float32 unless they are used in float64.
+
+    Returns:
+        ``y`` of the type and shape of ``x``; for ``SkipRMSNorm`` the pair ``(y, sum)``.
+    """
+    operands = _operands(spec, x, scale, bias, residual, gate)
+    dtype = element_type(x.dtype)
+    spec = spec.canonical(dtype)
+    rounding = _Rounding(
+        stash=lambda values: round_to(values, spec.stash_type),
+        out=lambda values: round_to(values, dtype),
+        mean=_accurate_mean if spec.stash_type == DOUBLE else _mean,
+    )
+    product_type = spec.stash_type if spec.scale_before_cast else dtype
+    spec = dataclasses.replace(
+        spec,
+        epsilon=_as_attribute(spec.epsilon, spec.stash_type),
+        scale_offset=_as_attribute(spec.scale_offset, product_type),
+    )
+    y, total = _evaluate(spec, operands, rounding)
+    stored = y.astype(numpy_dtype(dtype))
+    if spec.kind == "SkipRMSNorm":
+        return stored, total.astype(numpy_dtype(dtype))
+    return stored
+
+
+def _evaluate(
+    spec: NormSpec, operands: _Operands, rounding: _Rounding
+) -> tuple[Float64Array, Float64Array]:
+    """The output and the normalised input (the residual sum where there is one)."""
+    with np.errstate(all="ignore"):
+        total = operands.x
+        if operands.residual is not None:
+            total = rounding.out(total + operands.residual)
+        if total.size == 0:
+            return total.copy(), total
+        row = rounding.stash(total)
+        numerator = total
+        activation = None
+        if operands.gate is not None:
+            activation = _activation(spec, rounding.stash(operands.gate), rounding)
+            if spec.gate_first:
+                row = rounding.stash(row * activation)
+                numerator = rounding.out(row)
+        y = _normalise(spec, row, numerator, rounding)
+        y = _scale(spec, y, operands, rounding)
+        if activation is not None and not spec.gate_first:
+            y = rounding.stash(rounding.stash(y) * activation)
+        return rounding.out(y), total
+
+
+def _normalise(
+    spec: NormSpec, row: Float64Array, numerator: Float64Array, rounding: _Rounding
+) -> Float64Array:
+    """``v`` of the formula; ``numerator`` is what ``1 / rms`` multiplies when it is rounded."""
+    lead = row.shape[: spec.axis]
+    n = math.prod(row.shape[spec.axis :])
+    size = spec.group_size or n
+    rows = row.reshape(*lead, n // size, size)
+    squares = rounding.stash(np.square(rows[..., : spec.partial_size or size]))
+    mean = rounding.stash(rounding.mean(squares))
+    epsilon = rounding.stash(np.float64(spec.epsilon))
+    if spec.epsilon_outside:
+        rms = rounding.stash(rounding.stash(np.sqrt(mean)) + epsilon)
+    else:
+        rms = rounding.stash(np.sqrt(rounding.stash(mean + epsilon)))
+    if spec.round_rstd:
+        reciprocal = rounding.out(rounding.stash(1.0 / rms))
+        v = rounding.out(numerator.reshape(rows.shape) * reciprocal)
+    else:
+        v = rounding.stash(rows / rms)
+    return v.reshape(row.shape)
+
+
+def _scale(
+    spec: NormSpec, v: Float64Array, operands: _Operands, rounding: _Rounding
+) -> Float64Array:
+    """Gain and bias, in the stash type or in T."""
+    product = rounding.stash if spec.scale_before_cast else rounding.out
+    y = product(v)
+    if operands.scale is not None:
+        gain = product(operands.scale)
+        if spec.scale_offset:
+            gain = product(product(np.float64(spec.scale_offset)) + gain)
+        y = product(y * gain)
+    if operands.bias is not None:
+        y = product(y + product(operands.bias))
+    return y
+
+
+def _activation(spec: NormSpec, gate: Float64Array, rounding: _Rounding) -> Float64Array:
+    """``sigmoid(z)`` or ``silu(z) = z * sigmoid(z)``, in the stash type."""
+    sigmoid = rounding.stash(1.0 / (1.0 + np.exp(-gate)))
+    return sigmoid if spec.activation == "sigmoid" else rounding.stash(gate * sigmoid)
+
+
+def _keep(values: Float64Array) -> Float64Array:
+    return values
+
+
+def _mean(values: Float64Array) -> Float64Array:
+    # Pairwise in float64: relative error about log2(n) * 2**-53, far below half an ulp of float32.
+    return np.asarray(values.mean(axis=-1, keepdims=True))
+
+
+def _accurate_mean(values: Float64Array) -> Float64Array:
+    """The mean from a correctly rounded float64 sum of each row."""
+    rows = values.reshape(-1, values.shape[-1])
+    sums = rows.sum(axis=-1)
+    for index in np.flatnonzero(np.isfinite(sums)):
+        try:
+            sums[index] = math.fsum(rows[index].tolist())
+        except OverflowError:  # within rounding of the largest float64: the plain sum stands
+            continue
+    return np.asarray(sums / values.shape[-1]).reshape(*values.shape[:-1], 1)
+
+
+def _as_attribute(value: float, used_in: int) -> float:
+    """The value of a float32 attribute when it is used in the type ``used_in``."""
+    return value if used_in == DOUBLE else float(round_to(value, FLOAT))
+
+
+def _operands(
+    spec: NormSpec,
+    x: Array,
+    scale: Array | None,
+    bias: Array | None,
+    residual: Array | None,
+    gate: Array | None,
+) -> _Operands:
+    """Check the operands against the spec and one another, and widen them to float64."""
+    element_type(x.dtype)
+    if x.ndim < -spec.axis:
+        raise UsageError(
+            "x has fewer dimensions than the norm needs",
+            found=f"shape {x.shape} with axis {spec.axis}",
+            fix=f"give x at least {-spec.axis} dimensions",
+        )
+    n = math.prod(x.shape[spec.axis :])
+    if spec.partial_size > n:
+        raise UsageError(
+            "partial_size is larger than the row",
+            found=f"partial_size {spec.partial_size}, {n} elements in a row",
+            fix="use at most the elements of a row",
+        )
+    if spec.group_size and n % spec.group_size:
+        raise UsageError(
+            "group_size does not divide the row",
+            found=f"group_size {spec.group_size}, {n} elements in a row",
+            fix="use a divisor of the row",
+        )
+    if scale is None and spec.scale_offset:
+        raise UsageError(
+            "scale_offset without a scale",
+            found=f"scale_offset {spec.scale_offset}",
+            fix="pass a scale, or use scale_offset 0",
+        )
+    return _Operands(
+        x=x.astype(np.float64),
+        scale=_per_element(spec, x, scale, "scale"),
+        bias=_per_element(spec, x, bias, "bias"),
+        residual=_like_x(x, residual, "residual", spec.kind == "SkipRMSNorm", spec.kind),
+        gate=_like_x(x, gate, "gate", spec.kind == "GatedRMSNorm", spec.kind),
+    )
+
+
+def _per_element(spec: NormSpec, x: Array, value: Array | None, name: str) -> Float64Array | None:
+    if value is None:
+        return None
+    element_type(value.dtype)
+    shape = x.shape[spec.axis :]
+    if _without_leading_ones(value.shape) != _without_leading_ones(shape):
+        raise UsageError(
+            f"{name} does not have the shape of the normalised axes",
+            found=f"{name} {value.shape}, normalised axes {shape}",
+            fix=f"give {name} one element per element of the row",
+        )
+    return value.astype(np.float64).reshape(shape)
+
+
+def _like_x(
+    x: Array, value: Array | None, name: str, wanted: bool, kind: str
+) -> Float64Array | None:
+    if (value is not None) != wanted:
+        raise UsageError(
+            f"{kind} {'needs' if wanted else 'takes no'} {name}",
+            found=f"{name} {'missing' if wanted else 'given'}",
+            fix=f"{'pass' if wanted else 'leave out'} {name}",
+        )
+    if value is None:
+        return None
+    if value.shape != x.shape or value.dtype != x.dtype:
+        raise UsageError(
+            f"{name} must have the shape and type of x",
+            found=f"{name} {value.dtype} {value.shape}, x {x.dtype} {x.shape}",
+            fix=f"broadcast and cast {name} first",
+        )
+    return value.astype(np.float64)
+
+
+def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    start = next((index for index, dim in enumerate(shape) if dim != 1), len(shape))
+    return shape[start:]

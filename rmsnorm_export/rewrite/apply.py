@@ -1,0 +1,189 @@
+"""Put new nodes in the place of old ones, and remove what is then dead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from rmsnorm_export.lower.lowered import Lowered
+from rmsnorm_export.op.spec import DOMAIN, OPSET_VERSION
+from rmsnorm_export.rewrite.order import all_graphs
+
+FUNCTION_IR_VERSION = 8
+"""First IR version with model-local functions."""
+
+
+class Names:
+    """Unique value and node names for one model; existing names are read on first use."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._taken: set[str] | None = None
+
+    def __call__(self, wish: str) -> str:
+        if self._taken is None:
+            self._taken = _all_names(self._model)
+        name, count = wish, 1
+        while name in self._taken:
+            count += 1
+            name = f"{wish}_{count}"
+        self._taken.add(name)
+        return name
+
+
+def _all_names(model: ir.Model) -> set[str]:
+    taken: set[str] = set()
+    for graph in all_graphs(model):
+        taken.update(v.name for v in graph.inputs if v.name)
+        taken.update(graph.initializers)
+        for node in graph:
+            if node.name:
+                taken.add(node.name)
+            taken.update(v.name for v in node.outputs if v.name)
+    return taken
+
+
+def discard(lowered: Lowered) -> None:
+    """Unhook nodes that were never inserted: they must not count as uses."""
+    for node in lowered.nodes:
+        for index in range(len(node.inputs)):
+            node.replace_input_with(index, None)
+
+
+def apply(model: ir.Model, sites: Sequence[Lowered], names: Names) -> None:
+    """Insert the nodes of every site, redirect the uses of what they replace, remove the dead.
+
+    Values keep their names: what was called ``y`` before is called ``y`` after, graph outputs and
+    captured values included.
+    """
+    order = _Order()
+    functions: dict[str, ir.Function] = {}
+    dead: list[ir.Node] = []
+    bodies = {
+        graph: function
+        for function in model.functions.values()
+        for graph in (function.graph, *function.subgraphs())
+    }
+    for site in sites:
+        anchor = order.place(site)
+        graph = anchor.graph
+        assert graph is not None
+        inside = bodies.get(graph)
+        for value in site.initializers:
+            _add_constant(model, None if inside is None else inside.graph, value)
+        graph.insert_before(anchor, site.nodes)
+        order.inserted(site.nodes, anchor)
+        if inside is not None:
+            for node in site.nodes:
+                inside.opset_imports.setdefault(node.domain, node.version or OPSET_VERSION)
+        for old, new in site.replace:
+            name = old.name
+            producer = old.producer()
+            _copy_metadata(producer, site.nodes)
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+            if name:
+                old.name = names(f"{name}_replaced")
+                new.name = name
+            if producer is not None:
+                dead.append(producer)
+        functions.update((f.name, f) for f in site.functions)
+    _remove_dead(dead)
+    for graph in order.unsorted:
+        graph.sort()
+    if functions:
+        model.opset_imports[DOMAIN] = OPSET_VERSION
+        model.ir_version = max(model.ir_version, FUNCTION_IR_VERSION)
+        for function in functions.values():
+            model.functions[function.identifier()] = function
+
+
+def _copy_metadata(producer: ir.Node | None, nodes: Sequence[ir.Node]) -> None:
+    """What an exporter said of the last source node (module path, stack trace) stays known."""
+    if producer is None:
+        return
+    for key, value in producer.metadata_props.items():
+        for node in nodes:
+            node.metadata_props.setdefault(key, value)
+
+
+def _add_constant(model: ir.Model, function_graph: ir.Graph | None, value: ir.Value) -> None:
+    if function_graph is None:
+        if value.name not in model.graph.initializers:
+            model.graph.register_initializer(value)
+        return
+    if value.producer() is not None or value.const_value is None:
+        return
+    node = ir.node("Constant", [], {"value": value.const_value}, name=value.name)
+    node.outputs[0].name = value.name
+    node.outputs[0].shape, node.outputs[0].type = value.shape, value.type
+    value.replace_all_uses_with(node.outputs[0])
+    first = next(iter(function_graph), None)
+    if first is None:
+        function_graph.append(node)
+    else:
+        function_graph.insert_before(first, node)
+
+
+class _Order:
+    """Where in its graph a node stands, so that a new one is put behind all its inputs."""
+
+    def __init__(self) -> None:
+        self._position: dict[ir.Graph, dict[ir.Node, float]] = {}
+        self.unsorted: list[ir.Graph] = []
+
+    def place(self, site: Lowered) -> ir.Node:
+        """The node in front of which the site goes.
+
+        With one output that is the node it replaces. A residual sum has consumers before the norm,
+        so the site goes where the Add is, unless an input of it is computed later.
+        """
+        producers = [p for old, _ in site.replace if (p := old.producer()) is not None]
+        last = producers[0]
+        if len(producers) == 1:
+            return last
+        graph = last.graph
+        assert graph is not None
+        position = self._known(graph)
+        first = min(producers, key=lambda node: position[node])
+        inputs = (v.producer() for node in site.nodes for v in node.inputs if v is not None)
+        own = set(site.nodes)
+        if all(
+            p is None or p in own or p.graph is not graph or position[p] < position[first]
+            for p in inputs
+        ):
+            return first
+        if graph not in self.unsorted:
+            self.unsorted.append(graph)
+        return last
+
+    def inserted(self, nodes: Sequence[ir.Node], anchor: ir.Node) -> None:
+        position = self._position.get(anchor.graph)  # type: ignore[arg-type]
+        if position is not None:
+            # Just in front of the anchor: what stands there is behind every integer below.
+            for node in nodes:
+                position[node] = position[anchor] - 0.5
+
+    def _known(self, graph: ir.Graph) -> dict[ir.Node, float]:
+        if graph not in self._position:
+            self._position[graph] = {node: float(i) for i, node in enumerate(graph)}
+        return self._position[graph]
+
+
+def _remove_dead(candidates: list[ir.Node]) -> None:
+    """Remove these nodes and what they alone used, as far as nobody needs them."""
+    stack = list(candidates)
+    while stack:
+        node = stack.pop()
+        graph = node.graph
+        if graph is None or any(v.uses() or v.is_graph_output() for v in node.outputs):
+            continue
+        inputs = {v for v in node.inputs if v is not None}
+        graph.remove(node, safe=True)
+        for value in inputs:
+            producer = value.producer()
+            if producer is not None:
+                stack.append(producer)
+            elif value.is_initializer() and not value.uses() and not value.is_graph_input():
+                if not value.is_graph_output() and value.name and value.graph is not None:
+                    value.graph.initializers.pop(value.name, None)

@@ -1,0 +1,69 @@
+"""Raise the opset of a model with ONNX's own version converter; weights stay out of it."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rmsnorm_export.errors import InputError
+
+_LARGE = 1024
+
+
+def raise_opset(model: ir.Model, opset: int) -> ir.Model:
+    """``model`` at ``opset`` of the default domain, converted by ``onnx.version_converter``.
+
+    Tensors of more than 1 KiB are replaced by inputs while the converter runs, so that a model of
+    any size converts, and put back by name.
+
+    Raises:
+        InputError: the converter cannot convert this model.
+    """
+    import onnx
+    from onnx import version_converter
+
+    if model.functions:
+        raise InputError(
+            "The model cannot be raised to another opset.",
+            found=f"{len(model.functions)} model-local functions, which ONNX's converter leaves out",
+            fix=f"export with opset_version={opset}, inline the functions, or use another target",
+        )
+    held = {
+        name: value.const_value
+        for name, value in model.graph.initializers.items()
+        if value.const_value is not None and value.const_value.nbytes > _LARGE
+    }
+    copy = model.clone()
+    names = [value.name for value in copy.graph.inputs]
+    for name in held:
+        value = copy.graph.initializers.pop(name)
+        tensor = value.const_value
+        assert tensor is not None
+        value.const_value = None
+        value.shape, value.type = ir.Shape(tensor.shape), ir.TensorType(tensor.dtype)
+        if value not in copy.graph.inputs:
+            copy.graph.inputs.append(value)
+    proto = ir.serde.serialize_model(copy)
+    try:
+        converted = version_converter.convert_version(proto, opset)
+    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+        raise InputError(
+            "The model cannot be raised to another opset.",
+            found=(str(error).strip().splitlines() or ["no reason given"])[0][:300],
+            fix=f"export with opset_version={opset}, or use --target ort or portable",
+        ) from error
+    result = ir.serde.deserialize_model(converted)
+    for value in list(result.graph.inputs):
+        if value.name in held and value.name not in names:
+            result.graph.inputs.remove(value)
+    by_name = {v.name: v for v in [*result.graph.inputs, *_free_values(result)]}
+    for name, tensor in held.items():
+        value = by_name.get(name)
+        if value is not None:
+            value.const_value = tensor
+            result.graph.register_initializer(value)
+    result.metadata_props.update(model.metadata_props)
+    return result
+
+
+def _free_values(model: ir.Model) -> list[ir.Value]:
+    return [v for node in model.graph.all_nodes() for v in node.inputs if v is not None]

@@ -1,0 +1,363 @@
+"""The pipeline: load, recognise, lower, prove, replace, and the report of it all."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Sequence
+from typing import get_args
+
+import numpy as np
+import onnx_ir as ir
+
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.lower import lower_all
+from rmsnorm_export.lower.lowered import Lowered
+from rmsnorm_export.op.dtypes import type_name
+from rmsnorm_export.op.spec import DOMAIN
+from rmsnorm_export.recognize.consts import Constants
+from rmsnorm_export.recognize.context import name_of
+from rmsnorm_export.recognize.match import Decline, Match
+from rmsnorm_export.recognize.scan import Recognition, recognize
+from rmsnorm_export.recognize.types import Types
+from rmsnorm_export.report.result import Numerics, Proof, Refusal, Report, Site, Target
+from rmsnorm_export.rewrite.apply import Names, apply, discard
+from rmsnorm_export.rewrite.load import LoadedModel, Source, load_model, no_gc
+from rmsnorm_export.rewrite.opset import raise_opset
+from rmsnorm_export.rewrite.order import all_graphs
+from rmsnorm_export.rewrite.save import SaveResult, WeightsPolicy, save_model, to_bytes
+
+_MAX_GAMMA = 1 << 24
+"""Elements of a gain that a proof may read: 64 MiB in f32, far above any row length."""
+
+_NATIVE_FORMS: dict[str, tuple[str, ...]] = {
+    "portable": (f"{DOMAIN}.RMSNorm", f"{DOMAIN}.SkipRMSNorm", f"{DOMAIN}.GatedRMSNorm"),
+    "onnx": ("RMSNormalization",),
+    "ort": ("SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization"),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """Outcome of `optimize`.
+
+    Attributes:
+        model: the optimized model; external weights are referenced, not loaded.
+        report: what was done and why.
+    """
+
+    model: ir.Model
+    report: Report
+    source: LoadedModel
+
+    def save(
+        self, path: str | os.PathLike[str], *, weights: WeightsPolicy = "auto", force: bool = False
+    ) -> SaveResult:
+        """Write the model atomically.
+
+        Args:
+            path: the .onnx file to make.
+            weights: what happens to external weights: ``reference`` them where they are (same
+                folder only), ``link`` or ``copy`` the files, or ``embed`` them; ``auto`` references
+                in the same folder and links elsewhere.
+            force: overwrite an existing file.
+
+        Raises:
+            UsageError: the file exists and ``force`` is not given, or the policy cannot be met.
+            InputError: the place cannot be written.
+        """
+        return save_model(self.model, path, source=self.source, weights=weights, force=force)
+
+    def to_bytes(self) -> bytes:
+        """The model as a serialized ModelProto."""
+        return to_bytes(self.model)
+
+
+def optimize(
+    source: Source,
+    *,
+    target: Target = "portable",
+    numerics: Numerics = "reordered",
+    opset: int | None = None,
+    fold_residual: bool = True,
+    fold_gate: bool = True,
+    prove: bool = False,
+    seed: int = 0,
+) -> Result:
+    """Make every RMSNorm of a model one node.
+
+    Args:
+        source: path of an .onnx file, its bytes, an ``onnx.ModelProto`` or an ``onnx_ir.Model``;
+            never changed.
+        target: ``portable`` (this package's operator with its function body in the file), ``onnx``
+            (RMSNormalization, opset 23) or ``ort`` (ONNX Runtime's SimplifiedLayerNormalization).
+        numerics: loosest class of rewrite allowed: ``exact`` (the rounding steps of the source),
+            ``reordered`` (one rounding of a half type moved or dropped), ``upcast`` (a source that
+            computes in a half type is computed in float32).
+        opset: raise the default domain to this version; None: only if the target needs it.
+        fold_residual: take the Add in front of a norm into the node where the target can.
+        fold_gate: take a SiLU or sigmoid gate into the node where the target can.
+        prove: run every site before and after in ONNX Runtime and in float64; a site whose proof
+            fails keeps its original nodes and is reported as refused (``proof-failed``).
+        seed: of the random inputs of the proofs.
+
+    Returns:
+        The new model and the report.
+
+    Raises:
+        InputError: the model cannot be read, or not be raised to the opset.
+        UsageError: an option has no such value.
+        BackendMissingError: ``prove`` without ONNX Runtime.
+    """
+    _check_options(target, numerics)
+    start = time.perf_counter()
+    with no_gc():
+        loaded = load_model(source)
+        model = loaded.model
+        before = _count(model)
+        version = _opset(model)
+        run = _Run(model, target, numerics, fold_residual, fold_gate)
+        notes = list(loaded.notes)
+        wanted = max(run.min_opset, opset or 0)
+        if wanted > version:
+            model = raise_opset(model, wanted)
+            loaded = dataclasses.replace(loaded, model=model)
+            notes.append(f"raised from opset {version} to {wanted}")
+            run = _Run(model, target, numerics, fold_residual, fold_gate)
+        elif opset is not None and opset < version:
+            raise UsageError(
+                "The opset can be raised, not lowered.",
+                found=f"the model has opset {version}, {opset} was asked for",
+                fix="leave --opset out, or export again with a lower opset",
+            )
+        proofs = _prove(run, numerics, seed) if prove else {}
+        sites = [s for s in run.lowered if proofs.get(s) is None or proofs[s].passed]
+        fused, refused = run.sites(proofs), run.refusals(proofs)
+        for site in run.lowered:
+            if site not in sites:
+                discard(site)
+        apply(model, sites, run.names)
+        report = Report(
+            source=loaded.description,
+            target=target,
+            numerics=numerics,
+            fused=fused,
+            kept=run.kept_sites(),
+            refused=refused,
+            opset_before=version,
+            opset_after=_opset(model),
+            nodes_before=before,
+            nodes_after=_count(model),
+            notes=tuple(notes),
+            seconds=time.perf_counter() - start,
+        )
+    return Result(model, report, loaded)
+
+
+def inspect(
+    source: Source, *, target: Target | None = None, numerics: Numerics = "reordered"
+) -> Report:
+    """Say which RMSNorms a model has, and what `optimize` would do with each; changes nothing.
+
+    Args:
+        source: as for `optimize`.
+        target: judge for this target; None: only what is there.
+        numerics: loosest class of rewrite allowed.
+    """
+    _check_options(target or "portable", numerics)
+    start = time.perf_counter()
+    with no_gc():
+        loaded = load_model(source)
+        model = loaded.model
+        run = _Run(model, target or "portable", numerics, fold_residual=True, fold_gate=True)
+        version, count = _opset(model), _count(model)
+        return Report(
+            source=loaded.description,
+            target=target,
+            numerics=numerics,
+            fused=run.sites({}),
+            kept=run.kept_sites(),
+            refused=run.refusals({}),
+            opset_before=version,
+            opset_after=max(version, run.min_opset) if target else version,
+            nodes_before=count,
+            nodes_after=count,
+            notes=loaded.notes,
+            seconds=time.perf_counter() - start,
+        )
+
+
+class _Run:
+    """One model recognised and lowered for one target; nothing is applied yet."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        target: Target,
+        numerics: Numerics,
+        fold_residual: bool,
+        fold_gate: bool,
+    ) -> None:
+        self.model = model
+        self.names = Names(model)
+        self.target = target
+        found: Recognition = recognize(model, fold_residual=fold_residual, fold_gate=fold_gate)
+        self.declines: list[Decline] = list(found.declines)
+        self.kept: list[Match] = []
+        todo: list[Match] = []
+        for match in found.matches:
+            native = _native_part(match, _NATIVE_FORMS[target])
+            if native is None:
+                todo.append(match)
+            else:
+                self.kept.append(native)
+        if todo and target == "portable" and self.kept:
+            # Bodies are shared by name: norms that are already there are written anew with them.
+            todo = [*self.kept, *todo]
+            self.kept = []
+        self.lowered: list[Lowered] = []
+        constants = Constants()
+        outcomes = lower_all(
+            todo,
+            target=target,
+            numerics=numerics,
+            names=self.names,
+            opset=_opset(model),
+            types=Types(model, constants),
+            fold_residual=fold_residual,
+        )
+        for match, outcome in zip(todo, outcomes, strict=True):
+            if isinstance(outcome, Lowered):
+                self.lowered.append(dataclasses.replace(outcome, part=outcome.part or match))
+            else:
+                self.declines.append(outcome)
+
+    @property
+    def min_opset(self) -> int:
+        return max((site.min_opset for site in self.lowered), default=0)
+
+    def sites(self, proofs: dict[Lowered, Proof]) -> tuple[Site, ...]:
+        return tuple(
+            _site(site, proofs.get(site))
+            for site in self.lowered
+            if proofs.get(site) is None or proofs[site].passed
+        )
+
+    def kept_sites(self) -> tuple[Site, ...]:
+        return tuple(_described(m, m.nodes[-1].op_type, name_of(m.nodes[-1])) for m in self.kept)
+
+    def refusals(self, proofs: dict[Lowered, Proof]) -> tuple[Refusal, ...]:
+        failed = [
+            Refusal(
+                node=_part(site).spelling if not _part(site).nodes else name_of(_part(site).nodes[-1]),
+                op=_part(site).nodes[-1].op_type,
+                reason="proof-failed",
+                message="the new node did not reproduce the original nodes; they were kept",
+                found=proof.reason,
+                hint="please report this model; --numerics exact may avoid it",
+                scope=_part(site).scope,
+            )
+            for site, proof in proofs.items()
+            if not proof.passed
+        ]
+        return (*(_refusal(decline) for decline in self.declines), *failed)
+
+
+def _native_part(match: Match, forms: Sequence[str]) -> Match | None:
+    part: Match | None = match
+    while part is not None:
+        if part.native in forms:
+            return part
+        part = part.inner
+    return None
+
+
+def _part(site: Lowered) -> Match:
+    assert site.part is not None
+    return site.part
+
+
+def _site(site: Lowered, proof: Proof | None) -> Site:
+    norm = next(n for n in site.nodes if n.metadata_props.get("rmsnorm_export.replaces") is not None)
+    described = _described(_part(site), norm.op_type, name_of(norm))
+    return dataclasses.replace(
+        described, numerics=site.numerics, notes=tuple(site.notes), proof=proof
+    )
+
+
+def _described(match: Match, op: str, name: str) -> Site:
+    return Site(
+        name=name,
+        op=op,
+        nodes=tuple(name_of(node) for node in match.nodes),
+        spelling=match.spelling,
+        numerics="exact",
+        dtype=type_name(match.dtype),
+        n=match.n,
+        epsilon=match.spec.epsilon,
+        scope=match.scope,
+        attributes=match.spec.non_default(),
+    )
+
+
+def _refusal(decline: Decline) -> Refusal:
+    return Refusal(
+        node=name_of(decline.node),
+        op=decline.node.op_type,
+        reason=decline.reason,
+        message=decline.message,
+        found=decline.found,
+        hint=decline.hint,
+        scope=decline.scope,
+    )
+
+
+def _prove(run: _Run, numerics: Numerics, seed: int) -> dict[Lowered, Proof]:
+    from rmsnorm_export.verify.prove import prove_site
+
+    functions = tuple(run.model.functions.values())
+    return {
+        site: prove_site(
+            _part(site),
+            site,
+            opset_imports=dict(run.model.opset_imports),
+            functions=functions,
+            numerics=site.numerics,
+            gamma=_gamma(_part(site)),
+            seed=seed,
+        )
+        for site in run.lowered
+    }
+
+
+def _gamma(match: Match) -> np.ndarray | None:
+    """The real gain of a site: the only weight that is ever read, and only for a proof."""
+    tensor = match.scale.const_value if match.scale is not None else None
+    if tensor is None or tensor.size > _MAX_GAMMA:
+        return None
+    try:
+        return np.asarray(tensor.numpy())
+    except (OSError, ValueError):
+        return None
+
+
+def _check_options(target: str, numerics: str) -> None:
+    for name, value, allowed in (
+        ("target", target, get_args(Target)),
+        ("numerics", numerics, get_args(Numerics)),
+    ):
+        if value not in allowed:
+            raise UsageError(
+                f"There is no {name} of this name.",
+                found=repr(value),
+                fix=f"use one of {', '.join(allowed)}",
+            )
+
+
+def _opset(model: ir.Model) -> int:
+    return model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0))
+
+
+def _count(model: ir.Model) -> int:
+    return sum(len(graph) for graph in all_graphs(model))

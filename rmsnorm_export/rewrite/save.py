@@ -1,0 +1,304 @@
+"""Write a model so that a reader sees the old file or the new one, never a part."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import onnx_ir as ir
+from google.protobuf.message import EncodeError  # type: ignore[import-untyped,unused-ignore]
+
+from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.rewrite.atomic import Transaction
+from rmsnorm_export.rewrite.external import (
+    WEIGHTS_POLICIES,
+    UsedPolicy,
+    WeightsPolicy,
+    embedded,
+    place_weights,
+)
+from rmsnorm_export.rewrite.load import LoadedModel, no_gc
+from rmsnorm_export.rewrite.sniff import printable
+from rmsnorm_export.rewrite.tensors import MAX_PROTO_BYTES, TensorSlot, tensor_slots
+
+MAX_EMBEDDED_BYTES = MAX_PROTO_BYTES - (1 << 26)
+"""Most tensor bytes stored inside a model; 64 MiB are left for the graph itself."""
+
+_MIN_SPILLED_BYTES = 1024
+"""Smaller tensors stay in the model: shapes and epsilons are read by every tool."""
+
+Swap = tuple[TensorSlot, ir.TensorProtocol]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SaveResult:
+    """What was written.
+
+    Attributes:
+        path: absolute path of the model file.
+        bytes: its size, external data not counted.
+        weights: what was done with external data; ``none`` when there is none.
+        data_files: files of external data that this save made.
+        notes: for the report.
+    """
+
+    path: Path
+    bytes: int
+    weights: UsedPolicy
+    data_files: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def save_model(
+    model: ir.Model,
+    path: str | os.PathLike[str],
+    *,
+    source: LoadedModel | None = None,
+    weights: WeightsPolicy = "auto",
+    force: bool = False,
+) -> SaveResult:
+    """Save ``model`` at ``path``, atomically.
+
+    The model is written to a temporary file in the same folder, synced and renamed. On any error or
+    interrupt everything made here is removed again and an old file at ``path`` is intact.
+
+    Args:
+        model: left unchanged.
+        path: of the output; its folder must exist.
+        source: where the model came from, for messages.
+        weights: what to do with external data.
+        force: replace an existing file at ``path``. Data files are never replaced.
+
+    Raises:
+        UsageError: the output exists and ``force`` is not given, or ``weights`` does not fit.
+        InputError: the place cannot be written, or the model is too large for the policy.
+    """
+    _check_policy(weights)
+    target = _check_target(path, source, force)
+    try:
+        with no_gc(), Transaction() as files:
+            slots = list(tensor_slots(model))
+            placed = place_weights(slots, target, weights, files)
+            spilled, spill = _spill(slots, placed.swaps, target, weights, files)
+            pending = [*placed.pending, *spill]
+            with _swapped(slots, [*placed.swaps, *spilled]):
+                data = _serialize(model)
+            temp, descriptor = files.temp(target)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            for made, name in pending:
+                files.publish(made, name)
+            files.publish(temp, target, replace=force, last=True)
+    except FileExistsError as error:
+        raise _exists(target, source) from error
+    except OSError as error:
+        raise _unwritable(target, error) from error
+    notes = list(placed.notes)
+    if spill:
+        notes.append(f"weights over 2 GiB were moved to {printable(spill[0][1].name)!r}")
+    return SaveResult(
+        path=target,
+        bytes=len(data),
+        weights=placed.used,
+        data_files=tuple(name for _, name in pending),
+        notes=tuple(notes),
+    )
+
+
+def to_bytes(model: ir.Model, *, weights: WeightsPolicy = "auto") -> bytes:
+    """The model as protobuf bytes, for standard output.
+
+    A stream has no folder, so external data would be lost: it must be embedded, or ``reference``
+    must say that the reader will store the model in the folder of the weights.
+
+    Raises:
+        UsageError: external data with ``auto``, ``link`` or ``copy``.
+        InputError: larger than 2 GiB.
+    """
+    _check_policy(weights)
+    with no_gc():
+        slots = list(tensor_slots(model))
+        external = [slot for slot in slots if isinstance(slot.tensor, ir.ExternalTensor)]
+        if external and weights not in ("embed", "reference"):
+            raise UsageError(
+                "A model on standard output cannot carry external weights along.",
+                found=f"{len(external)} external tensors, the first is "
+                f"{printable(external[0].name)!r}",
+                fix="write to a file, or use --weights embed, or --weights reference when the "
+                "output will be stored in the folder of the weights",
+            )
+        swaps: list[Swap] = []
+        if weights == "embed":
+            _check_embedded(slots)
+            swaps = [
+                (slot, embedded(slot, os.fspath(slot.tensor.base_dir)))
+                for slot in slots
+                if isinstance(slot.tensor, ir.ExternalTensor)
+            ]
+        with _swapped(slots, swaps):
+            return _serialize(model)
+
+
+def _check_policy(weights: WeightsPolicy) -> None:
+    if weights not in WEIGHTS_POLICIES:
+        raise UsageError(
+            "There is no such policy for weights.",
+            found=printable(str(weights)),
+            fix=f"use one of {', '.join(WEIGHTS_POLICIES)}",
+        )
+
+
+def _check_target(path: str | os.PathLike[str], source: LoadedModel | None, force: bool) -> Path:
+    """The absolute output path, or the reason why nothing can be written there."""
+    name = os.fspath(path)
+    shown = printable(str(name), 300)
+    if not name or "\0" in name:
+        raise UsageError("The output has no usable name.", found=repr(name), fix="give a file name")
+    target = Path(os.path.abspath(name))
+    if target.is_dir() or name.endswith(os.sep):
+        raise InputError(
+            "The output is a folder.", found=shown, fix="give the name of a file in it"
+        )
+    if not target.parent.is_dir():
+        raise InputError(
+            "The folder of the output does not exist.",
+            found=printable(str(target.parent), 300),
+            fix="make the folder first, or check the path",
+        )
+    if os.path.lexists(target):
+        if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+            raise InputError(
+                "The output is not an ordinary file.",
+                found=f"{shown} is a device, pipe or socket",
+                fix="give a file name, or - for standard output",
+            )
+        if not force:
+            raise _exists(target, source)
+    return target
+
+
+def _exists(target: Path, source: LoadedModel | None) -> UsageError:
+    is_input = False
+    if source is not None and source.path is not None:
+        with contextlib.suppress(OSError):
+            is_input = os.path.samefile(target, source.path)
+    return UsageError(
+        "The output is the input file." if is_input else "A file of that name exists already.",
+        found=printable(str(target), 300),
+        fix="choose another name, or use --force to replace it",
+    )
+
+
+def _unwritable(target: Path, error: OSError) -> InputError:
+    place = printable(str(target), 300)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        fix = "free some space, or write elsewhere; nothing was changed"
+    else:
+        fix = "check the folder and its permissions; nothing was changed"
+    return InputError(
+        "The output cannot be written.",
+        found=f"{place}: {error.strerror or error}",
+        fix=fix,
+    )
+
+
+def _is_stored(slot: TensorSlot) -> bool:
+    return not isinstance(slot.tensor, ir.ExternalTensor | ir.StringTensor)
+
+
+def _check_embedded(slots: Sequence[TensorSlot]) -> None:
+    total = sum(slot.tensor.nbytes for slot in slots)
+    if total > MAX_EMBEDDED_BYTES:
+        raise InputError(
+            "The weights do not fit into one model file.",
+            found=f"{total} bytes; a protobuf file ends at 2 GiB",
+            fix="use --weights copy, or write beside the source and use --weights reference",
+        )
+
+
+def _spill(
+    slots: Sequence[TensorSlot],
+    placed: Sequence[Swap],
+    target: Path,
+    weights: WeightsPolicy,
+    files: Transaction,
+) -> tuple[list[Swap], list[tuple[Path, Path]]]:
+    """Move initializers to a data file when the model would pass the 2 GiB of protobuf."""
+    if weights == "embed":
+        _check_embedded(slots)
+        return [], []
+    total = sum(slot.tensor.nbytes for slot in slots if _is_stored(slot))
+    if total <= MAX_EMBEDDED_BYTES:
+        return [], []
+    taken = {swap.location for _, swap in placed if isinstance(swap, ir.ExternalTensor)}
+    name = f"{target.name}.data"
+    number = 1
+    while os.path.lexists(target.parent / name) or name in taken:
+        number += 1
+        name = f"{target.name}-{number}.data"
+    temp, descriptor = files.temp(target.parent / name)
+    swaps: list[Swap] = []
+    with os.fdopen(descriptor, "wb") as file:
+        for slot in slots:
+            tensor = slot.tensor
+            if not (_is_stored(slot) and slot.initializer and tensor.nbytes >= _MIN_SPILLED_BYTES):
+                continue
+            offset = file.tell()
+            file.write(tensor.tobytes())
+            stand_in = ir.ExternalTensor(
+                name,
+                offset,
+                file.tell() - offset,
+                ir.DataType(tensor.dtype),
+                shape=ir.Shape(tensor.shape.numpy()),
+                name=tensor.name or "",
+                doc_string=tensor.doc_string,
+                metadata_props=dict(tensor.metadata_props),
+                base_dir=str(target.parent),
+            )
+            swaps.append((slot, stand_in))
+        file.flush()
+        os.fsync(file.fileno())
+    return swaps, [(temp, target.parent / name)]
+
+
+@contextlib.contextmanager
+def _swapped(slots: Sequence[TensorSlot], swaps: Sequence[Swap]) -> Iterator[None]:
+    """Let other tensors stand in while the model is written; names are restored too."""
+    names = [(slot.tensor, slot.tensor.name) for slot in slots if slot.initializer]
+    try:
+        for slot, tensor in swaps:
+            slot.put(tensor)
+        yield
+    finally:
+        for slot, _ in swaps:
+            slot.put(slot.tensor)
+        for tensor, name in names:
+            if tensor.name != name:
+                tensor.name = name
+
+
+def _serialize(model: ir.Model) -> bytes:
+    proto = ir.serde.serialize_model(model)
+    try:
+        data: bytes = proto.SerializeToString()
+    except (EncodeError, ValueError) as error:
+        raise _too_large("more than 2 GiB") from error
+    if len(data) > MAX_PROTO_BYTES:
+        raise _too_large(f"{len(data)} bytes")
+    return data
+
+
+def _too_large(size: str) -> InputError:
+    return InputError(
+        "The model is too large for one file.",
+        found=f"{size} without external data; a protobuf file ends at 2 GiB",
+        fix="keep large constants as initializers, so that they can become external data",
+    )

@@ -1,0 +1,222 @@
+"""Cut a few nodes out of a model into a small model of their own; the source is never changed.
+
+Names in the small model are given in the order of the walk, so equal cuts of different layers
+serialise to equal bytes: a proof or a session made for one serves all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from rmsnorm_export.errors import InputError
+
+MAX_CONSTANT = 64
+"""Largest constant, in elements, that is copied: epsilon, axes, shapes; never a weight."""
+
+MAX_NODES = 512
+"""A norm has a few dozen nodes; a walk beyond this has missed its inputs."""
+
+FunctionKey = tuple[str, str, str]
+
+
+def cut(
+    outputs: Sequence[ir.Value],
+    inputs: Sequence[ir.Value],
+    *,
+    opset_imports: Mapping[str, int],
+    functions: Iterable[ir.Function] = (),
+    ir_version: int = 10,
+    types: Mapping[ir.Value, int] | None = None,
+    shapes: Mapping[ir.Value, Sequence[int | None]] | None = None,
+    references: Mapping[str, ir.Attr] | None = None,
+) -> ir.Model:
+    """A model that computes ``outputs`` from ``inputs``: copies of the nodes between them.
+
+    Works on values of the main graph, of a subgraph and of a function body alike, and on nodes that
+    are in no graph yet: producers are followed, wherever they are. Constants of at most 64 elements
+    are copied; nothing else is read.
+
+    Args:
+        outputs: values to compute; named ``y0``, ``y1``, ... in the new model.
+        inputs: values at which the walk stops; graph inputs ``x0``, ``x1``, ... of the new model,
+            whether they are used or not.
+        opset_imports: domain -> version, those of the graph or function that holds the nodes.
+        functions: model-local functions of the source; the ones that are called come along.
+        ir_version: of the new model.
+        types: ONNX element types of inputs and outputs whose values do not know their own.
+        shapes: of inputs, None for a free dimension; inputs without one are of free rank.
+        references: attributes of the function that holds the nodes, for attributes that refer to
+            them.
+
+    Raises:
+        InputError: the walk reached a value that is neither given nor a small constant (a graph
+            input, a weight), a reference to an unknown attribute, a node with a subgraph, or more
+            than 512 nodes.
+    """
+    types = types or {}
+    walk = _Walk(inputs, references or {})
+    walk.reach(outputs)
+    for value, new in zip(inputs, walk.inputs, strict=True):
+        element = types.get(value, value.dtype)
+        if element is not None:
+            new.type = ir.TensorType(ir.DataType(element))
+        if shapes is not None and value in shapes:
+            new.shape = ir.Shape(shapes[value])
+    new_outputs = [
+        walk.output(value, index, types.get(value, value.dtype))
+        for index, value in enumerate(outputs)
+    ]
+    graph = ir.Graph(
+        walk.inputs,
+        new_outputs,
+        nodes=walk.nodes,
+        initializers=walk.constants,
+        opset_imports=dict(opset_imports),
+        name="cut",
+    )
+    called = _called(walk.nodes, {function.identifier(): function for function in functions})
+    return ir.Model(graph, ir_version=ir_version, functions=called)
+
+
+class _Walk:
+    """Copies of the nodes between ``inputs`` and the values asked for, in topological order."""
+
+    def __init__(self, inputs: Sequence[ir.Value], references: Mapping[str, ir.Attr]) -> None:
+        self.inputs = [ir.Value(name=f"x{index}") for index in range(len(inputs))]
+        self.nodes: list[ir.Node] = []
+        self.constants: list[ir.Value] = []
+        self._references = references
+        self._copies: dict[ir.Value, ir.Value] = dict(zip(inputs, self.inputs, strict=True))
+        self._unnamed = 0
+
+    def reach(self, outputs: Sequence[ir.Value]) -> None:
+        """Copy everything that ``outputs`` need. Iterative: a chain may be deep."""
+        stack: list[tuple[ir.Value, bool]] = [(value, False) for value in reversed(outputs)]
+        on_path: set[ir.Node] = set()
+        while stack:
+            value, ready = stack.pop()
+            if value in self._copies:
+                continue
+            node = value.producer()
+            if node is None:
+                self._copies[value] = self._constant(value)
+            elif ready:
+                self._copy(node)
+                on_path.discard(node)
+            elif node in on_path:
+                raise InputError(
+                    "the nodes cannot be cut out: they form a cycle",
+                    found=f"node {_node_name(node)}",
+                    fix="repair the model; ONNX graphs have no cycles",
+                )
+            else:
+                on_path.add(node)
+                stack.append((value, True))
+                stack.extend((source, False) for source in node.inputs if source is not None)
+
+    def output(self, value: ir.Value, index: int, element: int | None) -> ir.Value:
+        """The copy of ``value`` as graph output ``y<index>``: an Identity, for a value that is also
+        an input or is asked for twice must have a second name."""
+        new = ir.Value(name=f"y{index}")
+        if element is not None:
+            new.type = ir.TensorType(ir.DataType(element))
+        self.nodes.append(
+            ir.Node("", "Identity", [self._copies[value]], outputs=[new], name=f"out{index}")
+        )
+        return new
+
+    def _copy(self, node: ir.Node) -> None:
+        if len(self.nodes) >= MAX_NODES:
+            raise InputError(
+                "the nodes cannot be cut out: the walk does not end at the given inputs",
+                found=f"more than {MAX_NODES} nodes, the last {_node_name(node)}",
+                fix="give the values at which the cut has to stop",
+            )
+        new = ir.Node(
+            node.domain,
+            node.op_type,
+            [None if source is None else self._copies[source] for source in node.inputs],
+            [self._attribute(node, attribute) for attribute in node.attributes.values()],
+            overload=node.overload,
+            outputs=[ir.Value(name=self._name() if out.name != "" else "") for out in node.outputs],
+            name=f"n{len(self.nodes)}",
+        )
+        self.nodes.append(new)
+        self._copies.update(zip(node.outputs, new.outputs, strict=True))
+
+    def _name(self) -> str:
+        self._unnamed += 1
+        return f"t{self._unnamed - 1}"
+
+    def _attribute(self, node: ir.Node, attribute: ir.Attr) -> ir.Attr:
+        if attribute.is_ref():
+            known = self._references.get(attribute.ref_attr_name or "")
+            if known is None or known.value is None:
+                raise InputError(
+                    "the nodes cannot be cut out: an attribute depends on the function's caller",
+                    found=f"attribute {attribute.name} of node {_node_name(node)} refers to "
+                    f"{attribute.ref_attr_name}",
+                    fix="inline the function first",
+                )
+            return ir.Attr(attribute.name, known.type, known.value)
+        if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+            raise InputError(
+                "the nodes cannot be cut out: there is control flow between them",
+                found=f"node {_node_name(node)} ({node.op_type}) holds a subgraph",
+                fix="cut inside the subgraph, or move the control flow out of the chain",
+            )
+        return attribute
+
+    def _constant(self, value: ir.Value) -> ir.Value:
+        tensor = value.const_value
+        overridable = value.is_graph_input()
+        if tensor is None or overridable or tensor.size > MAX_CONSTANT:
+            kind = (
+                f"an initializer of {tensor.size} elements"
+                if tensor is not None and not overridable
+                else "an input of the graph or function"
+            )
+            raise InputError(
+                "the nodes cannot be cut out: they need a value that is not given",
+                found=f"{value.name!r}, {kind}",
+                fix="give it among the inputs of the cut",
+            )
+        if tensor.dtype != ir.DataType.STRING:
+            try:
+                # A copy: an external tensor would tie the new model to the folder of the old one.
+                tensor = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype)
+            except (OSError, ValueError, TypeError) as error:
+                raise InputError(
+                    "the nodes cannot be cut out: a constant cannot be read",
+                    found=f"{value.name!r}: {error}",
+                    fix="check the external data files of the model",
+                ) from error
+        new = ir.Value(
+            name=f"c{len(self.constants)}",
+            type=ir.TensorType(tensor.dtype),
+            shape=ir.Shape(tensor.shape.numpy()),
+            const_value=tensor,
+        )
+        self.constants.append(new)
+        return new
+
+
+def _called(
+    nodes: Iterable[ir.Node], functions: Mapping[FunctionKey, ir.Function]
+) -> list[ir.Function]:
+    """The functions that ``nodes`` call, and those that these call."""
+    found: dict[FunctionKey, ir.Function] = {}
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        key = node.op_identifier()
+        if key in functions and key not in found:
+            found[key] = functions[key]
+            pending.extend(functions[key].all_nodes())
+    return [found[key] for key in sorted(found)]
+
+
+def _node_name(node: ir.Node) -> str:
+    return repr(node.name) if node.name else f"of type {node.op_type}"

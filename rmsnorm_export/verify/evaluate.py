@@ -1,0 +1,275 @@
+"""Evaluate a small model in NumPy: in its declared types, or in float64 with nothing rounded.
+
+The first is what the file says, step by step; a runtime may keep more precision than that (ONNX
+Runtime's CPU provider drops the rounding of float16 casts between float32 operators, observed in
+1.31 with graph optimization disabled). The second is the mathematics of the model: every float
+that depends on an input is a float64, while constants and what is computed from constants alone
+keep the value that their own type gives them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.verify.operators import cast, is_floating, kernel_of, run_reference
+
+_FLOAT64 = np.dtype(np.float64)
+_MAX_CALL_DEPTH = 16
+_FLOAT_ATTRIBUTES = (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Tensor:
+    """A value: its array, the type that the model gives it, whether constants alone made it."""
+
+    array: Array
+    dtype: np.dtype[Any]
+    constant: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Float64Result:
+    """Outputs in float64, and the float constants that met values which depend on an input."""
+
+    outputs: dict[str, Array]
+    constants: tuple[Array, ...]
+
+
+def run_numpy(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Outputs of ``model`` with every operator rounded once, in its declared type.
+
+    Args:
+        model: made of operators and model-local functions; no control flow.
+        feeds: an array for every graph input.
+
+    Raises:
+        InputError: a feed is missing, or an operator is unknown or cannot be evaluated.
+    """
+    return _Evaluator(model, promote=False).run(feeds)
+
+
+def run_float64(model: ir.Model, feeds: Mapping[str, Array]) -> Float64Result:
+    """Outputs of ``model`` with every float type that depends on an input turned into float64.
+
+    Arguments and errors as ``run_numpy``; ``feeds`` are widened, not rounded.
+    """
+    evaluator = _Evaluator(model, promote=True)
+    return Float64Result(evaluator.run(feeds), tuple(evaluator.constants))
+
+
+class _Evaluator:
+    def __init__(self, model: ir.Model, *, promote: bool) -> None:
+        self._model = model
+        self._promote = promote
+        self._functions = {f.identifier(): f for f in model.functions.values()}
+        self.constants: list[Array] = []
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        graph = self._model.graph
+        known: dict[ir.Value, _Tensor] = {}
+        for value in graph.inputs:
+            name = value.name or ""
+            if name not in feeds:
+                raise InputError(
+                    "an input of the model has no array",
+                    found=f"nothing for {name!r}",
+                    fix="feed every graph input",
+                )
+            array = np.asarray(feeds[name])
+            known[value] = _Tensor(self._input(array), array.dtype, False)
+        for value in graph.initializers.values():
+            if value in known or value.const_value is None:
+                continue
+            array = value.const_value.numpy()
+            known[value] = _Tensor(array, array.dtype, True)
+        # Overflow, 0/0 and the like are results here, not accidents.
+        with np.errstate(all="ignore"):
+            self._run_nodes(graph, known, {}, self._model.graph.opset_imports, 0)
+        outputs = {}
+        for value in graph.outputs:
+            tensor = known[value]
+            outputs[value.name or ""] = self._input(tensor.array)
+        return outputs
+
+    def _input(self, array: Array) -> Array:
+        return cast(array, _FLOAT64) if self._promote and is_floating(array.dtype) else array
+
+    def _run_nodes(
+        self,
+        nodes: Iterable[ir.Node],
+        known: dict[ir.Value, _Tensor],
+        references: Mapping[str, ir.Attr],
+        opsets: Mapping[str, int],
+        depth: int,
+    ) -> None:
+        for node in nodes:
+            tensors = [None if value is None else known[value] for value in node.inputs]
+            attributes = _resolve(node, references)
+            function = self._functions.get(node.op_identifier())
+            results: Sequence[_Tensor | None]
+            if function is not None:
+                results = self._call(function, tensors, attributes, depth)
+            else:
+                results = self._apply(node, tensors, attributes, opsets)
+            for value, result in zip(node.outputs, results, strict=False):
+                if result is not None:
+                    known[value] = result
+
+    def _call(
+        self,
+        function: ir.Function,
+        tensors: Sequence[_Tensor | None],
+        attributes: Mapping[str, ir.Attr],
+        depth: int,
+    ) -> list[_Tensor | None]:
+        if depth >= _MAX_CALL_DEPTH:
+            raise InputError(
+                "model-local functions call one another too deeply",
+                found=f"{_MAX_CALL_DEPTH} calls inside one another, the last {function.name}",
+                fix="inline the functions, or break the recursion",
+            )
+        references = {
+            name: attribute
+            for name, attribute in function.attributes.items()
+            if attribute.value is not None
+        }
+        references.update(attributes)
+        known = {
+            value: tensor
+            for value, tensor in zip(function.inputs, tensors, strict=False)
+            if tensor is not None
+        }
+        self._run_nodes(function, known, references, function.opset_imports, depth + 1)
+        return [known.get(value) for value in function.outputs]
+
+    def _apply(
+        self,
+        node: ir.Node,
+        tensors: Sequence[_Tensor | None],
+        attributes: Mapping[str, ir.Attr],
+        opsets: Mapping[str, int],
+    ) -> list[_Tensor | None]:
+        given = [tensor for tensor in tensors if tensor is not None]
+        constant = all(tensor.constant for tensor in given)
+        opset = opsets.get("", opsets.get("ai.onnx", 1))
+        if node.domain in ("", "ai.onnx"):
+            if node.op_type in ("Cast", "CastLike"):
+                return [self._cast(node, tensors, attributes)]
+            if node.op_type == "Constant":
+                array = _constant(attributes)
+                return [_Tensor(array, array.dtype, True)]
+        promote = self._promote and not constant
+        arrays = [None if t is None else self._operand(t, promote) for t in tensors]
+        plain = {name: _plain(attribute) for name, attribute in attributes.items()}
+        kernel = kernel_of(node.domain, node.op_type)
+        results: Sequence[Array | None]
+        if kernel is not None:
+            try:
+                results = kernel(arrays, plain)
+            except (ValueError, IndexError, TypeError) as error:  # shapes that do not fit
+                raise InputError(
+                    f"operator {node.op_type} cannot be evaluated",
+                    found=str(error),
+                    fix="check the shapes of its inputs",
+                ) from error
+        else:
+            results = _by_reference(node, arrays, attributes, opset)
+        floats = [tensor.dtype for tensor in given if is_floating(tensor.dtype)]
+        out: list[_Tensor | None] = []
+        for result in results:
+            if result is None:
+                out.append(None)
+                continue
+            dtype = result.dtype
+            if promote and is_floating(dtype):
+                result, dtype = cast(result, _FLOAT64), floats[0] if floats else dtype
+            out.append(_Tensor(result, dtype, constant))
+        return out
+
+    def _operand(self, tensor: _Tensor, promote: bool) -> Array:
+        if not promote or not is_floating(tensor.array.dtype):
+            return tensor.array
+        if tensor.constant:
+            self.constants.append(tensor.array)
+        return cast(tensor.array, _FLOAT64)
+
+    def _cast(
+        self,
+        node: ir.Node,
+        tensors: Sequence[_Tensor | None],
+        attributes: Mapping[str, ir.Attr],
+    ) -> _Tensor:
+        """To a float type: a rounding for constants, nothing for the rest when all is float64."""
+        source = tensors[0]
+        if source is None:
+            raise InputError("a Cast without input", found=node.name or "", fix="repair the model")
+        if node.op_type == "CastLike":
+            like = tensors[1]
+            dtype = source.dtype if like is None else like.dtype
+        else:
+            dtype = ir.DataType(attributes["to"].as_int()).numpy()
+        if self._promote and not source.constant and is_floating(dtype):
+            return _Tensor(cast(source.array, _FLOAT64), dtype, False)
+        return _Tensor(cast(source.array, dtype), dtype, source.constant)
+
+
+def _resolve(node: ir.Node, references: Mapping[str, ir.Attr]) -> dict[str, ir.Attr]:
+    """Attributes of ``node`` with references replaced; one that refers to nothing is absent."""
+    resolved: dict[str, ir.Attr] = {}
+    for name, attribute in node.attributes.items():
+        if not attribute.is_ref():
+            resolved[name] = attribute
+        elif (known := references.get(attribute.ref_attr_name or "")) is not None:
+            resolved[name] = ir.Attr(name, known.type, known.value)
+    return resolved
+
+
+def _plain(attribute: ir.Attr) -> Any:
+    """The value of an attribute as the file stores it: a float attribute is a float32."""
+    if attribute.type in _FLOAT_ATTRIBUTES:
+        values = np.asarray(attribute.value, dtype=np.float32).astype(np.float64)
+        return values.tolist()
+    return attribute.value
+
+
+def _constant(attributes: Mapping[str, ir.Attr]) -> Array:
+    for name, attribute in attributes.items():
+        if name == "value":
+            return np.asarray(attribute.as_tensor().numpy())
+        if name in ("value_float", "value_floats"):
+            return np.asarray(attribute.value, dtype=np.float32)
+        if name in ("value_int", "value_ints"):
+            return np.asarray(attribute.value, dtype=np.int64)
+    raise InputError(
+        "a Constant node has no numeric value",
+        found=f"attributes {sorted(attributes)}",
+        fix="use a tensor, float or integer constant",
+    )
+
+
+def _by_reference(
+    node: ir.Node,
+    arrays: Sequence[Array | None],
+    attributes: Mapping[str, ir.Attr],
+    opset: int,
+) -> list[Array]:
+    if node.domain not in ("", "ai.onnx"):
+        raise InputError(
+            f"operator {node.domain}.{node.op_type} cannot be evaluated",
+            found="no kernel and no model-local function of this name",
+            fix="add the function to the model",
+        )
+    proto = onnx.NodeProto(op_type=node.op_type)
+    proto.input.extend("" if array is None else f"i{k}" for k, array in enumerate(arrays))
+    proto.output.extend(f"o{k}" for k in range(len(node.outputs)))
+    proto.attribute.extend(ir.serde.serialize_attribute(a) for a in attributes.values())
+    feeds = {f"i{k}": array for k, array in enumerate(arrays) if array is not None}
+    return run_reference(proto, opset, feeds)

@@ -1,0 +1,259 @@
+"""Hold the outputs of original and new nodes against the formula and against each other."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.op.dtypes import Array, Float64Array
+from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.report.result import Numerics, Proof
+from rmsnorm_export.verify import bounds
+from rmsnorm_export.verify.feeds import EQUAL_SQUARES, case_names
+from rmsnorm_export.verify.metrics import nonfinite_agree, ulp_distance, ulp_error, ulp_unit
+
+# Two float64 evaluations with pairwise sums differ by some log2(n) * 2**-53; this is far above it
+# and far below the smallest change of meaning (a count of n + 1 for n = 10**6 shifts by 5e-7).
+_MATHEMATICS = 1e-10
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rows:
+    """What the formula makes of the inputs of one run.
+
+    Attributes:
+        cases: of every row (leading axes, flattened).
+        expected: role of an output (``y``, ``sum``) -> its values in float64.
+        bias: shape of the normalised axes.
+        label: which weight was used, as an addition to a sentence.
+    """
+
+    cases: tuple[str, ...]
+    expected: Mapping[str, Float64Array]
+    bias: Float64Array | None
+    label: str
+
+
+class Judge:
+    """Collects the worst of every statement; the first one that fails is the reason."""
+
+    def __init__(self, match: Match, spec: NormSpec, n: int, numerics: Numerics) -> None:
+        self._match, self._spec, self._n, self._numerics = match, spec, n, numerics
+        self._reason = ""
+        self._runtimes: dict[str, None] = {}
+        self._max_ulp = self._max_abs = self._bound = 0.0
+        self._error_before = self._error_after = 0.0
+        self._different = self._elements = 0
+
+    def proof(self) -> Proof:
+        """The outcome of everything judged so far."""
+        return Proof(
+            passed=not self._reason,
+            reason=self._reason,
+            cases=case_names(self._match.dtype),
+            max_ulp=self._max_ulp,
+            mismatch=self._different / max(1, self._elements),
+            max_abs=self._max_abs,
+            error_before=self._error_before,
+            error_after=self._error_after,
+            bound_ulp=self._bound,
+            runtime=" and ".join(self._runtimes),
+        )
+
+    def mathematics(
+        self, rows: Rows, side: str, role: str, found: Array, constants: Iterable[Array]
+    ) -> None:
+        """Statement 1: float64 outputs of the ``side`` nodes are those of the formula.
+
+        Raises:
+            InputError: they have another shape.
+        """
+        expected = rows.expected.get(role)
+        if expected is None:
+            return
+        if found.shape != expected.shape:
+            raise InputError(
+                f"the {side} nodes give another shape than the norm",
+                found=f"{found.shape} instead of {expected.shape}",
+                fix="keep the original nodes",
+            )
+        tolerance = self._tolerance(constants)
+        size = np.abs(expected)
+        if role == "y" and rows.bias is not None:
+            size = size + np.abs(rows.bias)
+        with np.errstate(all="ignore"):
+            off = np.abs(found - expected) > tolerance * size
+        off |= _nonfinite_differ(found, expected)
+        if not off.any():
+            return
+        for case, members in _cases(rows):
+            if off.reshape(len(rows.cases), -1)[members].any():
+                a, b = (v.reshape(len(rows.cases), -1)[members] for v in (found, expected))
+                self._fail(
+                    f"mathematics: the {side} nodes are not this norm: case {case}{rows.label},"
+                    f" {_worst_pair(a, b)}, relative bound {tolerance:.1e}"
+                )
+                return
+
+    def distance(self, rows: Rows, role: str, before: Array, after: Array, label: str) -> None:
+        """Statements 2 and 3 for one output in the declared types, as ``label`` computed it.
+
+        Raises:
+            InputError: the two differ in shape or type.
+        """
+        if before.shape != after.shape or before.dtype != after.dtype:
+            raise InputError(
+                "original and new nodes give different shapes or types",
+                found=f"{before.dtype} {before.shape} and {after.dtype} {after.shape}",
+                fix="keep the original nodes",
+            )
+        self._runtimes[label] = None
+        magnitude = self._magnitude(rows, role)
+        steps = _steps(after, before, magnitude)
+        self._elements += steps.size
+        self._different += int(np.count_nonzero(steps))
+        columns = [after, before, steps]
+        expected = rows.expected.get(role)
+        if expected is not None:
+            columns += [ulp_error(values, expected, magnitude) for values in (before, after)]
+        by_row = [values.reshape(len(rows.cases), -1) for values in columns]
+        for case, members in _cases(rows):
+            place = f"case {case}{rows.label}, output {role} in {label}"
+            self._case(case, role, [values[members] for values in by_row], place)
+
+    def _case(self, case: str, role: str, columns: list[Array], place: str) -> None:
+        after, before, steps, *errors = columns
+        error_before = error_after = 0.0
+        # Beyond the range of the stash type float64 is no yardstick.
+        if errors and case != "overflow":
+            error_before, error_after = (float(values.max(initial=0.0)) for values in errors)
+        worst = float(steps.max(initial=0.0))
+        bound = self._distance_bound(case, role, place, error_before)
+        self._max_ulp = max(self._max_ulp, worst)
+        self._max_abs = max(self._max_abs, _largest_difference(after, before))
+        self._error_before = max(self._error_before, error_before)
+        self._error_after = max(self._error_after, error_after)
+        # Equal elements have a wide bound of their own: told only where it was needed.
+        if case not in EQUAL_SQUARES or worst > self._bound:
+            self._bound = max(self._bound, bound)
+        upcast = self._numerics == "upcast"
+        if not upcast and not nonfinite_agree(after, before):
+            self._fail(f"NaN or infinity on one side only: {place}, {_worst_pair(after, before)}")
+        elif worst > bound and not (upcast and case == "overflow"):
+            self._fail(
+                f"distance: {worst:g} ulp from the original, {bound:.3g} allowed"
+                f" ({self._numerics}): {place}"
+            )
+        floor = self._floor(case, role)
+        if error_after > max(error_before, floor):
+            self._fail(
+                f"accuracy: {error_after:.4g} ulp from float64, the original"
+                f" {error_before:.4g}, {floor:.4g} explained by rounding: {place}"
+            )
+
+    def _distance_bound(self, case: str, role: str, place: str, error_before: float) -> float:
+        match = self._match
+        if role == "sum":  # one addition on both sides
+            return error_before + 0.5 if self._numerics == "upcast" else 0.0
+        return bounds.distance_bound(
+            match.spec,
+            match.dtype,
+            self._n,
+            self._numerics,
+            scaled=match.scale is not None,
+            biased=match.bias is not None,
+            equal_squares=case in EQUAL_SQUARES,
+            elided=match.dtype in HALF_TYPES and not place.endswith("in numpy"),
+            error_before=error_before,
+        )
+
+    def _floor(self, case: str, role: str) -> float:
+        match = self._match
+        if role == "sum":
+            return 0.5
+        return bounds.accuracy_floor(
+            match.spec,
+            match.dtype,
+            self._n,
+            scaled=match.scale is not None,
+            biased=match.bias is not None,
+            equal_squares=case in EQUAL_SQUARES,
+        )
+
+    def _magnitude(self, rows: Rows, role: str) -> Float64Array | None:
+        """Where an ulp is not that of the output itself: at the larger of result and bias, for the
+        sum may cancel; at the exact result, where the original may be far from it (upcast)."""
+        expected = rows.expected.get(role)
+        if expected is None:
+            return None
+        if role == "y" and rows.bias is not None:
+            return np.maximum(np.abs(expected), np.abs(rows.bias))
+        return expected if self._numerics == "upcast" else None
+
+    def _tolerance(self, constants: Iterable[Array]) -> float:
+        """Constants such as 1/n and sqrt(n) are rounded to their type: one ulp of 1 for each."""
+        rounded = {
+            (str(constant.dtype), constant.tobytes())
+            for constant in constants
+            if constant.dtype != np.float64
+            and _is_rounded(constant)
+            and not np.all(constant.astype(np.float64) == self._spec.epsilon)
+        }
+        units = sum(float(ulp_unit(np.dtype(name), np.float64(1.0))) for name, _ in rounded)
+        return _MATHEMATICS + units
+
+    def _fail(self, reason: str) -> None:
+        self._reason = self._reason or reason
+
+
+def _cases(rows: Rows) -> Iterator[tuple[str, list[int]]]:
+    """Each case with its rows."""
+    for case in dict.fromkeys(rows.cases):
+        yield case, [index for index, name in enumerate(rows.cases) if name == case]
+
+
+def _steps(after: Array, before: Array, magnitude: Float64Array | None) -> Float64Array:
+    """Distance in ulp; at ``magnitude`` where the output is a sum that may cancel."""
+    if magnitude is None:
+        return ulp_distance(after, before)
+    with np.errstate(all="ignore"):
+        steps = np.abs(after.astype(np.float64) - before.astype(np.float64))
+        steps = steps / ulp_unit(after.dtype, magnitude)
+    exact = ulp_distance(after, before)
+    return np.where(np.isfinite(exact) & (exact != 0), steps, exact)
+
+
+def _is_rounded(constant: Array) -> bool:
+    """Whether the significand is used to its end, as that of a rounded 1/n or sqrt(n) is.
+
+    Integers, 0.5 and powers of two leave the last four bits free.
+    """
+    values = constant.astype(np.float64)
+    values = values[np.isfinite(values)]
+    unit = ulp_unit(constant.dtype, values)
+    return bool(np.any(np.fmod(values, 16 * unit) != 0))
+
+
+def _nonfinite_differ(a: Array, b: Array) -> Array:
+    finite = np.isfinite(a) & np.isfinite(b)
+    return np.asarray(~finite & ~((np.isnan(a) & np.isnan(b)) | (a == b)))
+
+
+def _largest_difference(a: Array, b: Array) -> float:
+    with np.errstate(all="ignore"):
+        difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
+    return float(np.max(difference, initial=0.0, where=np.isfinite(difference)))
+
+
+def _worst_pair(a: Array, b: Array) -> str:
+    """The two numbers that are furthest apart, for a reason."""
+    wide_a, wide_b = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
+    with np.errstate(all="ignore"):
+        apart = np.abs(wide_a - wide_b) / np.maximum(np.abs(wide_b), 1e-300)
+    apart = np.where(_nonfinite_differ(wide_a, wide_b), np.inf, np.nan_to_num(apart, posinf=0.0))
+    index = int(np.argmax(apart))
+    return f"{wide_a[index]:.9g} instead of {wide_b[index]:.9g}"

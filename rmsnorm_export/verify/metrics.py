@@ -1,0 +1,260 @@
+"""How far two arrays are apart: absolute, relative, in units in the last place, in direction.
+
+A unit in the last place (ulp) is the gap between neighbouring numbers of the type; counting gaps
+makes errors of float16, bfloat16, float32 and float64 comparable (Goldberg 1991, section 1.2).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import ml_dtypes
+import numpy as np
+
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.op.dtypes import Array, Float64Array
+
+BFLOAT16_DTYPE = np.dtype(ml_dtypes.bfloat16)
+
+# dtype -> (bits of the significand with the hidden one, exponent of the smallest normal number)
+_FORMATS: dict[np.dtype[np.generic], tuple[int, int]] = {
+    np.dtype(np.float16): (11, -14),
+    BFLOAT16_DTYPE: (8, -126),
+    np.dtype(np.float32): (24, -126),
+    np.dtype(np.float64): (53, -1022),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ErrorMetrics:
+    """Distance of an array ``a`` from a reference ``b`` of the same type and shape.
+
+    NaN equals NaN and an infinity equals itself; a number that is finite on one side only, or NaN
+    on one side only, is infinitely far away. Signed zeros are equal.
+
+    Attributes:
+        max_abs: largest ``|a - b|``; for strings 0 or infinity.
+        max_rel: largest ``|a - b| / |b|`` (0 where both are 0).
+        max_ulp: largest number of steps between neighbouring numbers of the type from a to b;
+            for integers and booleans ``|a - b|``, for strings 0 or infinity.
+        mean_ulp: mean of the finite distances; 0 when there is none.
+        ulp_histogram: pairs (bucket, elements): ``0``, ``1``, ``2``, ``3-4``, ``5-8``, ... up to
+            the last one that holds something, then ``inf`` for the infinite distances, if any.
+        mismatch: fraction of elements that differ.
+        cosine: of the two arrays as vectors, over the elements finite in both; 1 when both are 0.
+        nan_inf_agree: NaN and infinities are in the same places with the same signs.
+        shape: of both.
+        dtype: of both, e.g. ``float16``.
+    """
+
+    max_abs: float
+    max_rel: float
+    max_ulp: float
+    mean_ulp: float
+    ulp_histogram: tuple[tuple[str, int], ...]
+    mismatch: float
+    cosine: float
+    nan_inf_agree: bool
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def is_float(dtype: np.dtype[np.generic]) -> bool:
+    """Whether ulp distances of ``dtype`` are distances of a floating-point format known here."""
+    return dtype in _FORMATS
+
+
+def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
+    """Metrics of ``a`` against the reference ``b``.
+
+    Args:
+        a, b: float16, bfloat16, float32, float64, integers, booleans or strings; same shape, type.
+
+    Raises:
+        InputError: shapes or types differ, or the type is none of these.
+    """
+    a, b = np.asarray(a), np.asarray(b)
+    if a.shape != b.shape or (a.dtype != b.dtype and not (_is_text(a) and _is_text(b))):
+        raise InputError(
+            "arrays of different shape or type cannot be compared element by element",
+            found=f"{a.dtype} {a.shape} and {b.dtype} {b.shape}",
+            fix="compare arrays of the same shape and type",
+        )
+    if is_float(a.dtype):
+        ulp = ulp_distance(a, b)
+        wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+        absolute = _absolute(wide_a, wide_b)
+    elif a.dtype.kind in "biu":
+        ulp = absolute = _integer_distance(a, b)
+        wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    elif _is_text(a):
+        different = np.asarray(a.astype(object) != b.astype(object), dtype=bool)
+        ulp = absolute = np.where(different, np.inf, 0.0)
+        wide_a, wide_b = np.ones(a.shape), np.ones(a.shape)
+    else:
+        raise InputError(
+            "arrays of this type cannot be compared",
+            found=str(a.dtype),
+            fix="use float, integer, boolean or string tensors",
+        )
+    finite = ulp[np.isfinite(ulp)]
+    return ErrorMetrics(
+        max_abs=_largest(absolute),
+        max_rel=_largest(_relative(absolute, wide_b)),
+        max_ulp=_largest(ulp),
+        mean_ulp=float(finite.mean()) if finite.size else 0.0,
+        ulp_histogram=_histogram(ulp),
+        mismatch=float(np.mean(ulp != 0)) if ulp.size else 0.0,
+        cosine=_cosine(wide_a, wide_b),
+        nan_inf_agree=nonfinite_agree(wide_a, wide_b),
+        shape=tuple(a.shape),
+        dtype=str(a.dtype) if not _is_text(a) else "string",
+    )
+
+
+def ulp_distance(a: Array, b: Array) -> Float64Array:
+    """Steps between neighbouring numbers from ``a`` to ``b``, element by element, as float64.
+
+    The bits of a float without its sign, read as an integer, count the numbers from zero; numbers
+    of opposite sign are as far apart as the sum of both counts. Exact up to 2**53 steps.
+    """
+    unsigned = np.dtype(f"u{a.dtype.itemsize}")
+    sign_bit = np.uint64(1) << np.uint64(8 * a.dtype.itemsize - 1)
+    bits_a = np.ascontiguousarray(a).view(unsigned).astype(np.uint64)
+    bits_b = np.ascontiguousarray(b).view(unsigned).astype(np.uint64)
+    size_a, size_b = bits_a & ~sign_bit, bits_b & ~sign_bit
+    same_sign = (bits_a & sign_bit) == (bits_b & sign_bit)
+    apart = np.maximum(size_a, size_b) - np.minimum(size_a, size_b)
+    steps = np.where(same_sign, apart, size_a + size_b).astype(np.float64)
+    # Infinity and NaN have bits next to those of the largest number, but are no neighbours of it.
+    finite_a, finite_b = np.isfinite(a), np.isfinite(b)
+    if not (finite_a.all() and finite_b.all()):
+        equal = (np.isnan(a) & np.isnan(b)) | (a == b)
+        steps = np.where(finite_a & finite_b, steps, np.where(equal, 0.0, np.inf))
+    return np.asarray(steps.reshape(a.shape))
+
+
+def ulp_error(
+    values: Array, reference: Float64Array, magnitude: Float64Array | None = None
+) -> Float64Array:
+    """``|values - reference|`` in ulp of the type of ``values``, element by element.
+
+    Args:
+        values: float16, bfloat16, float32 or float64.
+        reference: the exact results as float64, same shape.
+        magnitude: the numbers whose ulp is the unit; the reference when not given. Where a sum
+            cancels, the size of its terms is the fair unit.
+
+    Returns:
+        float64. Below the smallest normal number the unit is the gap of the subnormals. 0 where
+        both are the same infinity, both NaN, or the reference is finite but rounds to the infinity
+        that was found; infinite where else only one of them is finite.
+
+    Raises:
+        InputError: the type of ``values`` is none of these.
+    """
+    unit = ulp_unit(values.dtype, reference if magnitude is None else magnitude)
+    wide = values.astype(np.float64)
+    with np.errstate(all="ignore"):
+        error = np.abs(wide - reference) / unit
+        odd = ~(np.isfinite(wide) & np.isfinite(reference))
+        if odd.any():
+            rounded = reference.astype(np.float32) if values.dtype == BFLOAT16_DTYPE else reference
+            rounded = rounded.astype(values.dtype).astype(np.float64)
+            equal = (np.isnan(wide) & np.isnan(reference)) | (wide == rounded)
+            error = np.where(odd, np.where(equal, 0.0, np.inf), error)
+    return np.asarray(error)
+
+
+def ulp_unit(dtype: np.dtype[np.generic], at: Float64Array) -> Float64Array:
+    """The gap between neighbouring numbers of ``dtype`` at the float64 numbers ``at``.
+
+    Raises:
+        InputError: ``dtype`` is not float16, bfloat16, float32 or float64.
+    """
+    if dtype not in _FORMATS:
+        raise InputError(
+            "only floating-point numbers have units in the last place",
+            found=str(dtype),
+            fix="use float16, bfloat16, float32 or float64",
+        )
+    precision, smallest = _FORMATS[dtype]
+    finite = np.where(np.isfinite(at), at, 1.0)
+    _, exponent = np.frexp(finite)  # at = m * 2**exponent with 0.5 <= m < 1
+    floor = np.maximum(exponent - 1, smallest)
+    return np.asarray(np.ldexp(1.0, floor - (precision - 1)))
+
+
+def nonfinite_agree(a: Array, b: Array) -> bool:
+    """Whether NaN and infinities are in the same places with the same signs."""
+    finite_a, finite_b = np.isfinite(a), np.isfinite(b)
+    if finite_a.all() and finite_b.all():
+        return True
+    equal = (np.isnan(a) & np.isnan(b)) | (a == b)
+    return bool(np.all(np.where(finite_a & finite_b, True, equal)))
+
+
+def _is_text(a: Array) -> bool:
+    return a.dtype.kind in "OSUT"
+
+
+def _absolute(a: Float64Array, b: Float64Array) -> Float64Array:
+    with np.errstate(all="ignore"):
+        difference = np.abs(a - b)
+    odd = ~(np.isfinite(a) & np.isfinite(b))
+    if odd.any():
+        equal = (np.isnan(a) & np.isnan(b)) | (a == b)
+        difference = np.where(odd, np.where(equal, 0.0, np.inf), difference)
+    return np.asarray(difference)
+
+
+def _integer_distance(a: Array, b: Array) -> Float64Array:
+    """``|a - b|`` without overflow: Python integers where 64 bits could wrap."""
+    if a.dtype.itemsize < 8:
+        return np.asarray(np.abs(a.astype(np.int64) - b.astype(np.int64)).astype(np.float64))
+    high, low = np.maximum(a, b), np.minimum(a, b)
+    # The true difference of two 64-bit integers fits uint64, where subtraction is modulo 2**64.
+    return np.asarray((high.astype(np.uint64) - low.astype(np.uint64)).astype(np.float64))
+
+
+def _relative(absolute: Float64Array, reference: Float64Array) -> Float64Array:
+    with np.errstate(all="ignore"):
+        ratio = absolute / np.abs(reference)
+    ratio = np.where(absolute == 0, 0.0, ratio)
+    return np.where(np.isinf(absolute), np.inf, ratio)
+
+
+def _largest(values: Float64Array) -> float:
+    return float(values.max()) if values.size else 0.0
+
+
+def _histogram(ulp: Float64Array) -> tuple[tuple[str, int], ...]:
+    """Buckets 0, 1, 2, 3-4, 5-8, ...: bucket k > 0 holds (2**(k-2), 2**(k-1)] steps."""
+    finite = ulp[np.isfinite(ulp)]
+    mantissa, exponent = np.frexp(finite)
+    # frexp puts an exact power of two at 0.5: it belongs to the bucket that it closes.
+    power = exponent - (mantissa == 0.5)
+    index = np.where(finite == 0, 0, np.maximum(power, 0) + 1).astype(np.int64)
+    counts = np.bincount(index.ravel(), minlength=1)
+    buckets = [(_bucket(k), int(count)) for k, count in enumerate(counts)]
+    infinite = int(ulp.size - finite.size)
+    return (*buckets, ("inf", infinite)) if infinite else tuple(buckets)
+
+
+def _bucket(k: int) -> str:
+    if k <= 2:
+        return str(k)
+    return f"{2 ** (k - 2) + 1}-{2 ** (k - 1)}"
+
+
+def _cosine(a: Float64Array, b: Float64Array) -> float:
+    both = np.isfinite(a) & np.isfinite(b)
+    a, b = a[both], b[both]
+    # Scaled to at most 1, so that the squares neither overflow nor vanish.
+    top_a = float(np.abs(a).max()) if a.size else 0.0
+    top_b = float(np.abs(b).max()) if b.size else 0.0
+    if top_a == 0.0 or top_b == 0.0:
+        return 1.0 if top_a == top_b else 0.0
+    a, b = a / top_a, b / top_b
+    cosine = float(np.dot(a, b) / (np.linalg.norm(a) * np.linalg.norm(b)))
+    return min(1.0, max(-1.0, cosine))

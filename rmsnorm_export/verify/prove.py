@@ -1,0 +1,230 @@
+"""Prove one site: the original nodes against the new ones, on inputs at the edges of the types.
+
+Three statements, each on every case:
+
+1. *Mathematics.* With every float widened to float64, the original nodes compute the site's
+   ``NormSpec``, and so do the new ones.
+2. *Distance.* In the declared types, new and original differ by at most what the site's numerics
+   class allows (``bounds``), NaN and infinities included.
+3. *Accuracy.* Against float64 the new nodes err no more than the original, or than the rounding
+   steps of the spec explain.
+
+Half types are run twice, in NumPy with every declared rounding and in ONNX Runtime, whose CPU
+provider keeps float32 between operators that have no half kernel and so says nothing about the
+rounding order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from rmsnorm_export.errors import BackendMissingError, Error
+from rmsnorm_export.lower.lowered import Lowered
+from rmsnorm_export.op.dtypes import Array, Float64Array
+from rmsnorm_export.op.reference import reference_float64
+from rmsnorm_export.op.spec import DOUBLE, HALF_TYPES, NormSpec
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.report.result import Numerics, Proof
+from rmsnorm_export.verify import site
+from rmsnorm_export.verify.evaluate import run_float64, run_numpy
+from rmsnorm_export.verify.feeds import Batch, batches, gains
+from rmsnorm_export.verify.judge import Judge, Rows
+from rmsnorm_export.verify.runtime import NoKernelError, run_onnxruntime, runtime_name
+
+_KEPT_PROOFS = 256
+_proofs: OrderedDict[tuple[object, ...], Proof] = OrderedDict()
+
+
+def prove_site(
+    match: Match,
+    lowered: Lowered,
+    *,
+    opset_imports: Mapping[str, int],
+    functions: Iterable[ir.Function] = (),
+    numerics: Numerics,
+    gamma: Array | None = None,
+    seed: int = 0,
+) -> Proof:
+    """Run the nodes that a rewrite replaces against the nodes that replace them.
+
+    Nothing of the source is changed, and of its weights nothing is read but ``gamma``. Equal sites
+    (the layers of a model) share one run.
+
+    Args:
+        match: the site; its nodes still in place.
+        lowered: the new nodes.
+        opset_imports: of the graph or function that holds the site, before the rewrite.
+        functions: model-local functions that the original nodes may call.
+        numerics: the class that the rewrite has to keep.
+        gamma: the real values of ``match.scale``; a random scale is always tried as well.
+        seed: of the random inputs.
+
+    Returns:
+        The proof; ``passed`` is False with a reason also where the site cannot be cut out or run.
+
+    Raises:
+        BackendMissingError: ONNX Runtime is not installed.
+    """
+    runtime = runtime_name()
+    functions = tuple(functions)
+    failure: Error | None = None
+    for layout in site.layouts(match):
+        try:
+            pair = site.cut_site(
+                match, lowered, layout, opset_imports=opset_imports, functions=functions
+            )
+            key = _key(pair, layout, numerics, gamma, seed)
+            if key not in _proofs:
+                _proofs[key] = _Run(pair, layout, numerics, seed, runtime).prove(gamma)
+                while len(_proofs) > _KEPT_PROOFS:
+                    _proofs.popitem(last=False)
+            return _proofs[key]
+        except BackendMissingError:
+            raise
+        except Error as error:
+            # The first layout is the likelier one: its error says more.
+            failure = failure or error
+    reason = "no sizes to try" if failure is None else str(failure).replace("\n", "; ")
+    return _failed(reason, runtime)
+
+
+def _failed(reason: str, runtime: str) -> Proof:
+    return Proof(
+        passed=False,
+        reason=reason,
+        cases=(),
+        max_ulp=math.inf,
+        mismatch=1.0,
+        max_abs=math.inf,
+        error_before=math.inf,
+        error_after=math.inf,
+        bound_ulp=0.0,
+        runtime=runtime,
+    )
+
+
+def _key(
+    pair: site.SitePair, layout: site.Layout, numerics: Numerics, gamma: Array | None, seed: int
+) -> tuple[object, ...]:
+    def digest(content: bytes) -> bytes:
+        return hashlib.sha256(content).digest()
+
+    models = [ir.serde.serialize_model(model) for model in (pair.original, pair.new)]
+    scale = None if gamma is None else (gamma.shape, str(gamma.dtype), digest(gamma.tobytes()))
+    match = pair.match
+    shapes = tuple(
+        None if value is None else site.weight_shape(value, layout.row)
+        for value in (match.scale, match.bias)
+    )
+    return (
+        *(digest(model.SerializeToString(deterministic=True)) for model in models),
+        tuple(pair.ports.items()),
+        (match.spec, match.dtype, layout, shapes, numerics, scale, seed),
+    )
+
+
+class _Run:
+    """All cases of one site with one layout."""
+
+    def __init__(
+        self, pair: site.SitePair, layout: site.Layout, numerics: Numerics, seed: int, runtime: str
+    ) -> None:
+        self.pair, self.layout, self.seed, self.runtime = pair, layout, seed, runtime
+        self.spec = _stored(pair.match.spec)
+        self.judge = Judge(pair.match, self.spec, math.prod(layout.row), numerics)
+
+    def prove(self, gamma: Array | None) -> Proof:
+        pair = self.pair
+        for feeds, rows in self._inputs(gamma):
+            for side, model in (("original", pair.original), ("new", pair.new)):
+                result = run_float64(model, feeds)
+                for index, role in enumerate(pair.outputs):
+                    output = result.outputs[f"y{index}"]
+                    self.judge.mathematics(rows, side, role, output, result.constants)
+            for label, before, after in self._runs(feeds):
+                for index, role in enumerate(pair.outputs):
+                    name = f"y{index}"
+                    self.judge.distance(rows, role, before[name], after[name], label)
+        return self.judge.proof()
+
+    def _inputs(self, gamma: Array | None) -> Iterator[tuple[dict[str, Array], Rows]]:
+        """Every run: what to feed, and what the formula makes of it."""
+        match, layout = self.pair.match, self.layout
+        random, addend = gains(match.spec, math.prod(layout.row), self.seed)
+        weights = [("random weight", random)]
+        if gamma is not None and match.scale is not None:
+            weights.append(("stored weight", gamma.astype(np.float64)))
+        for label, weight in weights:
+            scale, bias = (
+                None
+                if value is None
+                else site.as_dtype(
+                    values.reshape(site.weight_shape(value, layout.row)),
+                    site.weight_dtype(value, layout),
+                )
+                for value, values in ((match.scale, weight), (match.bias, addend))
+            )
+            lead, row = layout.lead, layout.row
+            for batch in batches(match.spec, match.dtype, lead, row, self.seed):
+                yield (
+                    self.pair.feeds(batch, scale, bias),
+                    Rows(
+                        cases=batch.cases,
+                        expected=self._expected(batch, scale, bias),
+                        bias=None if bias is None else bias.astype(np.float64).reshape(row),
+                        label=f" with a {label}" if match.scale is not None else "",
+                    ),
+                )
+
+    def _expected(
+        self, batch: Batch, scale: Array | None, bias: Array | None
+    ) -> dict[str, Float64Array]:
+        """The formula in float64, by role of the output."""
+        spec, match = self.spec, self.pair.match
+        residual = gate = None
+        if spec.kind == "SkipRMSNorm":
+            residual = batch.x if match.residual is match.x else batch.residual
+        if spec.kind == "GatedRMSNorm":
+            gate = batch.x if match.gate is match.x else batch.gate
+        with np.errstate(all="ignore"):
+            result = reference_float64(spec, batch.x, scale, bias, residual=residual, gate=gate)
+        if isinstance(result, tuple):
+            return {"y": result[0], "sum": result[1]}
+        return {"y": result}
+
+    def _runs(
+        self, feeds: Mapping[str, Array]
+    ) -> Iterator[tuple[str, Mapping[str, Array], Mapping[str, Array]]]:
+        """(what computed it, outputs of the original, outputs of the new nodes)."""
+        original, new = self.pair.original, self.pair.new
+        before = after = None
+        try:
+            after = run_onnxruntime(new, feeds)
+            before = run_onnxruntime(original, feeds)
+        except NoKernelError:
+            pass
+        if before is not None and after is not None:
+            yield self.runtime, before, after
+        if before is None or self.pair.match.dtype in HALF_TYPES:
+            declared = run_numpy(original, feeds)
+            yield "numpy", declared, run_numpy(new, feeds)
+            if before is None and after is not None:
+                yield f"{self.runtime} against numpy", declared, after
+
+
+def _stored(spec: NormSpec) -> NormSpec:
+    """Epsilon and the offset as they are stored: float32, except in a float64 norm."""
+    if spec.stash_type == DOUBLE:
+        return spec
+    return dataclasses.replace(
+        spec,
+        epsilon=float(np.float32(spec.epsilon)),
+        scale_offset=float(np.float32(spec.scale_offset)),
+    )

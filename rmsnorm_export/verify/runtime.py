@@ -1,0 +1,157 @@
+"""Run models in ONNX Runtime on the CPU: small cuts, kept by content, and whole files."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rmsnorm_export.errors import BackendMissingError, VerificationError
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.op.spec import BFLOAT16
+from rmsnorm_export.verify.metrics import BFLOAT16_DTYPE
+
+PROVIDER = "CPUExecutionProvider"
+
+# Equal cuts of the layers of a model are adjacent, so a handful is enough; sessions hold memory.
+_KEPT_SESSIONS = 16
+_sessions: OrderedDict[bytes, Any] = OrderedDict()
+
+
+class NoKernelError(VerificationError):
+    """ONNX Runtime accepts the model but has no kernel for an operator in this type."""
+
+
+def onnxruntime() -> Any:
+    """The module, imported when it is first needed.
+
+    Raises:
+        BackendMissingError: it is not installed.
+    """
+    try:
+        import onnxruntime as module
+    except ImportError as error:
+        raise BackendMissingError(
+            "this needs ONNX Runtime",
+            found=str(error),
+            fix='pip install "rmsnorm-export[ort]"',
+        ) from error
+    return module
+
+
+def runtime_name() -> str:
+    """For example ``onnxruntime 1.31.1 (CPU)``."""
+    return f"onnxruntime {onnxruntime().__version__} (CPU)"
+
+
+def open_session(
+    source: bytes | str | os.PathLike[str],
+    *,
+    optimize: bool = False,
+    threads: int = 0,
+    external_folder: str | None = None,
+) -> Any:
+    """An ``InferenceSession`` on the CPU.
+
+    Args:
+        source: a serialised model, or the path of one (needed above 2 GB).
+        optimize: leave ONNX Runtime's own graph optimization on.
+        threads: of one operator; 0 lets ONNX Runtime choose.
+        external_folder: where the external data of serialised bytes lies.
+
+    Raises:
+        BackendMissingError: ONNX Runtime is not installed.
+        NoKernelError: an operator has no kernel for its types.
+        VerificationError: ONNX Runtime rejects the model.
+    """
+    ort = onnxruntime()
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if external_folder is not None:
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", external_folder
+        )
+    model = source if isinstance(source, bytes) else os.fspath(source)
+    try:
+        return ort.InferenceSession(model, options, providers=[PROVIDER])
+    # The binding raises classes of its own that share no public base.
+    except Exception as error:
+        kind = NoKernelError if type(error).__name__ == "NotImplemented" else VerificationError
+        raise kind(
+            "ONNX Runtime does not load the model",
+            found=_first_line(error),
+            fix="check the model with onnx.checker, or update onnxruntime",
+        ) from error
+
+
+def run_onnxruntime(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Outputs of a small model, graph optimization disabled, one thread; bfloat16 included.
+
+    Raises:
+        BackendMissingError, NoKernelError, VerificationError: as ``open_session``; or the run
+            fails.
+    """
+    content = ir.serde.serialize_model(model).SerializeToString()
+    session = _sessions.get(content)
+    if session is None:
+        session = _sessions[content] = open_session(content, threads=1)
+        while len(_sessions) > _KEPT_SESSIONS:
+            _sessions.popitem(last=False)
+    else:
+        _sessions.move_to_end(content)
+    return run_session(session, feeds)
+
+
+def run_session(session: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Every output of ``session`` by name.
+
+    Raises:
+        VerificationError: the run fails, for example because the shapes do not fit.
+    """
+    names = [output.name for output in session.get_outputs()]
+    has_bfloat16 = any(
+        "bfloat16" in argument.type for argument in (*session.get_inputs(), *session.get_outputs())
+    )
+    try:
+        if not has_bfloat16:
+            return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+        values = {name: _to_ort(array) for name, array in feeds.items()}
+        results = session.run_with_ort_values(names, values)
+        return {name: _from_ort(value) for name, value in zip(names, results, strict=True)}
+    except Exception as error:
+        raise VerificationError(
+            "ONNX Runtime cannot run the model on these inputs",
+            found=_first_line(error),
+            fix="give inputs, or their shapes, that the model accepts",
+        ) from error
+
+
+def _to_ort(array: Array) -> Any:
+    value = onnxruntime().OrtValue
+    array = np.ascontiguousarray(array)
+    if array.dtype == BFLOAT16_DTYPE:
+        return value.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), BFLOAT16)
+    return value.ortvalue_from_numpy(array)
+
+
+def _from_ort(value: Any) -> Array:
+    """ONNX Runtime does not hand bfloat16 to NumPy: the bytes are copied out."""
+    if not value.is_tensor() or value.element_type() != BFLOAT16:
+        return np.asarray(value.numpy())
+    size = value.tensor_size_in_bytes()
+    content = ctypes.string_at(value.data_ptr(), size) if size else b""
+    array: Array = np.frombuffer(content, dtype=BFLOAT16_DTYPE)
+    return array.reshape(tuple(value.shape()))
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:400] if lines else type(error).__name__

@@ -1,0 +1,130 @@
+"""Child processes with a clock, a memory ceiling and their peak memory, and facts on the machine.
+
+This module and its importer load nothing large: on Linux the peak memory of a child starts at that
+of the process that spawned it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import threading
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+
+_NO_MEMORY = (
+    "memoryerror",
+    "bad_alloc",
+    "unable to allocate",
+    "cannot allocate memory",
+    "failed to allocate",
+    "memory allocation",
+    "failed to map segment",
+)
+"""What Python, C++, NumPy, the C library, ONNX Runtime, OpenBLAS and the loader say."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """One child process.
+
+    Attributes:
+        status: ``ok``, ``out of memory``, ``time limit``, ``killed by SIG...`` or ``failed``.
+        detail: last line that a failed child wrote.
+        wall: seconds from the start of the process to its end.
+        peak_mb: peak resident memory in MiB.
+        result: what the child wrote to its result file; empty if it failed.
+    """
+
+    status: str
+    detail: str
+    wall: float
+    peak_mb: float
+    result: dict[str, Any]
+
+
+def run_process(command: list[str], *, time_limit: float, log: Path) -> tuple[int, float, float]:
+    """Run a command; returns (exit code or -signal, seconds, peak MiB). Its output goes to log."""
+    with log.open("wb") as sink:
+        start = time.perf_counter()
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        timer = threading.Timer(time_limit, os.killpg, (child.pid, signal.SIGKILL))
+        timer.start()
+        _, status, usage = os.wait4(child.pid, 0)
+        wall = time.perf_counter() - start
+        timer.cancel()
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return child.returncode, wall, usage.ru_maxrss / 1024
+
+
+def run_step(step: list[str], *, folder: Path, time_limit: float = 600.0) -> Outcome:
+    """Run one step of bench_tools.py; ``RESULT`` in ``step`` stands for the result file."""
+    result_file, log = folder / "result.json", folder / "log.txt"
+    result_file.unlink(missing_ok=True)
+    arguments = [str(result_file) if text == "RESULT" else text for text in step]
+    command = [sys.executable, str(HERE / "bench_tools.py"), *arguments]
+    code, wall, peak_mb = run_process(command, time_limit=time_limit, log=log)
+    if code == 0 and result_file.exists():
+        result = json.loads(result_file.read_text(encoding="utf-8"))
+        return Outcome("ok", "", wall, peak_mb, result)
+    text = log.read_text(encoding="utf-8", errors="replace")
+    last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    if wall >= time_limit:
+        status = "time limit"
+    elif any(sign in text.lower() for sign in _NO_MEMORY):
+        status = "out of memory"
+    elif code < 0:
+        status = f"killed by {signal.Signals(-code).name}"
+    else:
+        status = "failed"
+    return Outcome(status, last[:300], wall, peak_mb, {})
+
+
+def memory_available() -> int:
+    """Bytes that the machine can still give out."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    raise OSError("no MemAvailable in /proc/meminfo")
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers were measured on."""
+    model = ""
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    return {
+        "cpu": model or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": platform.system(),
+        "python": platform.python_version(),
+    }
+
+
+def versions(names: list[str]) -> dict[str, str]:
+    """Installed version of each distribution; absent ones are left out."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,137 @@
+"""Medians, ratios and the growth exponent of scripts/bench_optimize.py, and their tables."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+OURS = "ours portable"
+
+
+def median_and_range(values: list[float]) -> dict[str, float]:
+    """Median, smallest and largest of at least one value."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def growth(points: list[tuple[float, float]]) -> float:
+    """Exponent k of ``seconds = c * nodes ** k``: the least-squares slope in log-log.
+
+    Args:
+        points: (nodes, seconds), at least two different sizes.
+    """
+    xs = [math.log(x) for x, _ in points]
+    ys = [math.log(y) for _, y in points]
+    mean_x, mean_y = statistics.fmean(xs), statistics.fmean(ys)
+    above = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
+    return above / sum((x - mean_x) ** 2 for x in xs)
+
+
+def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row per graph and tool, with ratios to ours; the first failure of a tool is its row."""
+    keys = dict.fromkeys((run["graph"], run["tool"]) for run in runs)
+    rows = []
+    for graph, tool in keys:
+        mine = [run for run in runs if (run["graph"], run["tool"]) == (graph, tool)]
+        bad = next((run for run in mine if run["status"] != "ok"), None)
+        first = mine[0]
+        row = {name: first[name] for name in ("graph", "tool", "nodes", "norms")}
+        row["status"] = bad["status"] if bad else "ok"
+        row["detail"] = bad["detail"] if bad else ""
+        row["repeats"] = len(mine)
+        row["process_seconds"] = median_and_range([run["process_seconds"] for run in mine])
+        row["peak_mb"] = median_and_range([run["peak_mb"] for run in mine])
+        if not bad:
+            row["fused"] = first["fused"]
+            row["seconds"] = median_and_range([run["seconds"] for run in mine])
+            if "optimize_seconds" in first:
+                row["optimize_seconds"] = median_and_range(
+                    [run["optimize_seconds"] for run in mine]
+                )
+        rows.append(row)
+    ours = {row["graph"]: row for row in rows if row["tool"] == OURS and row["status"] == "ok"}
+    for row in rows:
+        base = ours.get(row["graph"])
+        if base and row["status"] == "ok":
+            for name in ("seconds", "process_seconds", "peak_mb"):
+                row[f"{name}_ratio"] = row[name]["median"] / base[name]["median"]
+    return rows
+
+
+def fit(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Growth of ours over the decoders, in all and of optimize alone; {}: under 2 sizes."""
+    mine = [row for row in rows if row["tool"] == OURS and row["graph"].startswith("decoder")]
+    mine = [row for row in mine if row["status"] == "ok"]
+    if len(mine) < 2:
+        return {}
+    return {
+        name: {
+            "exponent": growth([(row["nodes"], row[name]["median"]) for row in mine]),
+            "microseconds_per_node": {
+                str(row["nodes"]): row[name]["median"] / row["nodes"] * 1e6 for row in mine
+            },
+        }
+        for name in ("seconds", "optimize_seconds")
+    }
+
+
+def _spread(value: dict[str, float], digits: int) -> str:
+    low, high = f"{value['min']:.{digits}f}", f"{value['max']:.{digits}f}"
+    return f"{value['median']:.{digits}f} ({low}-{high})"
+
+
+def render(report: dict[str, Any]) -> None:
+    """Print the report as tables on stdout."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    # A pipe has no width: the table needs its own, or rich folds it to 80 columns.
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=150)
+    machine = report["machine"]
+    console.print(
+        f"{report['date']}, {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['memory_gib']} GiB, Python {machine['python']}"
+    )
+    console.print(", ".join(f"{name} {text}" for name, text in report["versions"].items()))
+    table = Table(
+        title="load + optimize + save, median (smallest-largest); ratios to ours portable",
+        box=box.SIMPLE_HEAD,
+    )
+    for name in ("graph", "tool", "norms fused"):
+        table.add_column(name)
+    for name in ("seconds", "ratio", "whole process", "ratio", "peak MiB", "ratio"):
+        table.add_column(name, justify="right", no_wrap=True)
+    previous = None
+    for row in report["summary"]:
+        if previous not in (None, row["graph"]):
+            table.add_section()
+        label = row["graph"] if row["graph"] != previous else ""
+        previous = row["graph"]
+        process, peak = _spread(row["process_seconds"], 2), f"{row['peak_mb']['median']:,.0f}"
+        if row["status"] == "ok":
+            cells = [f"{row['fused']:,} of {row['norms']:,}", _spread(row["seconds"], 3)]
+            ratios = [
+                f"{row[f'{name}_ratio']:.2f}" if f"{name}_ratio" in row else "-"
+                for name in ("seconds", "process_seconds", "peak_mb")
+            ]
+        else:
+            cells, ratios = [f"[bold]{row['status']}[/bold]", "-"], ["-", "-", "-"]
+        table.add_row(label, row["tool"], *cells, ratios[0], process, ratios[1], peak, ratios[2])
+    console.print(table)
+    for row in report["summary"]:
+        if row["detail"]:
+            console.print(f"{row['graph']}, {row['tool']}: {row['detail']}", markup=False)
+    for name, found in report["growth"].items():
+        label = "load + optimize + save" if name == "seconds" else "optimize alone"
+        each = ", ".join(
+            f"{value:.1f} at {int(nodes):,}"
+            for nodes, value in found["microseconds_per_node"].items()
+        )
+        console.print(f"growth of ours, {label}: nodes^{found['exponent']:.3f}")
+        console.print(f"  microseconds per node: {each}")
+    if report["help"]:
+        seconds = _spread({k: v * 1000 for k, v in report["help"]["seconds"].items()}, 0)
+        console.print(f"rmsnorm-export --help: {seconds} ms, {report['help']['repeats']} runs")

@@ -1,0 +1,135 @@
+"""Models for the command-line tests, and a way to run the program as a user does."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+Run = Callable[..., "Outcome"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a run of the program left behind."""
+
+    code: int
+    stdout: bytes
+    stderr: str
+
+    @property
+    def text(self) -> str:
+        return self.stdout.decode()
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """stdout as one strict JSON document."""
+
+        def refuse(constant: str) -> float:
+            raise AssertionError(f"not JSON: {constant}")
+
+        loaded: dict[str, Any] = json.loads(self.stdout, parse_constant=refuse)
+        return loaded
+
+    def assert_error(self, code: int, *words: str) -> None:
+        """The exit code and exactly three lines on stderr, which hold ``words``."""
+        lines = self.stderr.splitlines()
+        assert self.code == code, self.stderr
+        assert [line.split(": ", 1)[0] for line in lines] == ["error", "found", "fix"], self.stderr
+        assert all(len(line.split(": ", 1)[1]) > 3 for line in lines)
+        for word in words:
+            assert word in self.stderr
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run the program in ``tmp_path`` with no terminal; arguments are made strings."""
+
+    def start(*arguments: object, stdin: bytes = b"", **environment: str) -> Outcome:
+        env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+        done = subprocess.run(
+            [sys.executable, "-m", "rmsnorm_export.cli.main", *map(str, arguments)],
+            input=stdin,
+            capture_output=True,
+            cwd=tmp_path,
+            env=env | environment,
+            timeout=120,
+            check=False,
+        )
+        return Outcome(done.returncode, done.stdout, done.stderr.decode())
+
+    return start
+
+
+def norm_nodes(prefix: str, x: str, epsilon: str = "epsilon") -> list[onnx.NodeProto]:
+    """An RMSNorm of ``x`` as torch.onnx spells it, to ``{prefix}/y``."""
+    steps = [
+        ("Pow", [x, "two"], "square"),
+        ("ReduceMean", [f"{prefix}/square", "axes"], "mean"),
+        ("Add", [f"{prefix}/mean", epsilon], "sum"),
+        ("Sqrt", [f"{prefix}/sum"], "root"),
+        ("Reciprocal", [f"{prefix}/root"], "inverse"),
+        ("Mul", [x, f"{prefix}/inverse"], "normalised"),
+        ("Mul", [f"{prefix}/normalised", "weight"], "y"),
+    ]
+    return [
+        helper.make_node(op, inputs, [f"{prefix}/{out}"], name=f"{prefix}/{op}_{i}")
+        for i, (op, inputs, out) in enumerate(steps)
+    ]
+
+
+def model(norms: int = 3, refused: int = 0, n: int = 40, scale: float = 1.0) -> onnx.ModelProto:
+    """``norms`` RMSNorms one after the other, then ``refused`` with epsilon a graph input."""
+    nodes: list[onnx.NodeProto] = []
+    x = "x"
+    for i in range(norms):
+        nodes += norm_nodes(f"/layers.{i}/norm", x)
+        x = f"/layers.{i}/norm/y"
+    for i in range(refused):
+        nodes += norm_nodes(f"/odd.{i}/norm", x, "eps_input")
+        x = f"/odd.{i}/norm/y"
+    nodes.append(helper.make_node("Identity", [x], ["out"], name="/last"))
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", n])]
+    if refused:
+        inputs.append(helper.make_tensor_value_info("eps_input", TensorProto.FLOAT, []))
+    constants = {
+        "two": np.array(2, np.float32),
+        "axes": np.array([-1], np.int64),
+        "epsilon": np.array(1e-5, np.float32),
+        "weight": np.linspace(0.5, 1.5, n, dtype=np.float32) * np.float32(scale),
+    }
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        inputs,
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["rows", n])],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    opset = helper.make_opsetid("", 18)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=9)
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    """A file with three RMSNorms."""
+    path = tmp_path / "three.onnx"
+    onnx.save(model(3), path)
+    return path
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """A file with two RMSNorms and one that is refused (its epsilon is a graph input)."""
+    path = tmp_path / "mixed.onnx"
+    onnx.save(model(2, refused=1), path)
+    return path

@@ -1,0 +1,65 @@
+"""Build and list the corpus: norm classes and whole architectures, exported and cached."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+import time
+
+from tests.corpus import cache, jobs
+
+
+def _classes(only: str, processes: int) -> None:
+    from tests.corpus import exporters, norm_classes
+
+    found = [n for n in norm_classes.norm_classes() if only in n.key]
+    todo = [
+        (jobs.export_norm, n.key, dtype, exporter)
+        for n in found
+        if n.shape
+        for dtype in norm_classes.DTYPES
+        for exporter in exporters.EXPORTERS
+    ]
+    jobs.run(todo, processes)
+    print(f"{'norm':36} {'classes':>7} {'exports':>8}  what it computes")
+    for norm in found:
+        exports = [
+            exporters.export_norm(norm, dtype, exporter)
+            for dtype in norm_classes.DTYPES
+            for exporter in exporters.EXPORTERS
+        ]
+        made = sum(e.path is not None for e in exports)
+        print(f"{norm.key:36} {len(norm.members):7} {made:4}/{len(exports)}  {norm.reason}")
+        failures: dict[str, list[str]] = collections.defaultdict(list)
+        for export in exports:
+            if export.reason:
+                failures[export.reason].append(f"{export.dtype} {export.exporter}")
+        for reason, which in failures.items():
+            print(f"{'':54}not made: {', '.join(which)}: {reason}")
+    primary = [n for n in found if n.primary]
+    norms = [n for n in primary if n.is_rmsnorm]
+    print(
+        f"{sum(len(n.members) for n in primary)} classes, {len(primary)} bodies; RMSNorm: "
+        f"{sum(len(n.members) for n in norms)} classes, {len(norms)} bodies, "
+        f"{sum(n.is_rmsnorm for n in found)} with the other ways to use them"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.corpus", description=__doc__)
+    parser.add_argument("--classes", action="store_true", help="only the norm classes")
+    parser.add_argument("--architectures", action="store_true", help="only the architectures")
+    parser.add_argument("--only", default="", metavar="NAME", help="a piece of the name")
+    parser.add_argument("--processes", type=int, default=2, help="default: 2")
+    options = parser.parse_args()
+    both = options.classes == options.architectures
+    print(f"cache: {cache.root()}", file=sys.stderr)
+    started = time.perf_counter()
+    if options.classes or both:
+        _classes(options.only, options.processes)
+    print(f"{time.perf_counter() - started:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

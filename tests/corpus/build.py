@@ -1,0 +1,122 @@
+"""Make a norm module from its class alone: arguments from the signature, random weights.
+
+Everything is seeded, so the same class gives the same numbers in every run and process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+WIDTH = 48
+"""Elements in a row: not a power of two, and divisible by GROUP."""
+
+GROUP = 16
+
+_SIZES = frozenset(
+    {"hidden_size", "dim", "size", "channels", "num_channels", "d_model", "c_in", "n"}
+)
+_SIZES |= {"normalized_shape", "embed_dim", "feat_size", "hidden_dim", "num_features"}
+
+
+class _Config(types.SimpleNamespace):
+    """A configuration that knows the sizes which norm classes ask for, and nothing else."""
+
+
+def constructor_arguments(cls: type, *, eps: float, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments for ``cls`` from the names of its parameters.
+
+    Args:
+        cls: a module class.
+        eps: value for every parameter that is an epsilon.
+        overrides: values that win over the guess; names that ``cls`` does not know are an error.
+
+    Raises:
+        TypeError: a parameter without default that no rule covers, or an unknown override.
+    """
+    parameters = inspect.signature(cls).parameters
+    kinds = {p.kind for p in parameters.values()}
+    unknown = {} if inspect.Parameter.VAR_KEYWORD in kinds else set(overrides) - set(parameters)
+    if unknown:
+        raise TypeError(f"{cls.__name__} has no parameter {sorted(unknown)}")
+    arguments: dict[str, Any] = {k: v for k, v in overrides.items() if k not in parameters}
+    for name, parameter in parameters.items():
+        if name in overrides:
+            arguments[name] = overrides[name]
+        elif name in _SIZES:
+            arguments[name] = WIDTH
+        elif "eps" in name:
+            arguments[name] = eps
+        elif name == "group_size":
+            arguments[name] = GROUP
+        elif name in ("num_groups", "n_groups", "num_heads", "n_heads"):
+            arguments[name] = WIDTH // GROUP
+        elif name in ("head_dim", "head_size"):
+            arguments[name] = GROUP
+        elif name == "config":
+            arguments[name] = _Config(
+                hidden_size=WIDTH, eps=eps, rms_norm_eps=eps, head_dim=WIDTH, num_key_value_heads=3
+            )
+        elif name == "feature_dims":
+            arguments[name] = (4,)
+        elif parameter.default is inspect.Parameter.empty and parameter.kind not in (
+            inspect.Parameter.VAR_KEYWORD,
+            inspect.Parameter.VAR_POSITIONAL,
+        ):
+            raise TypeError(f"{cls.__name__}: no value for the parameter {name!r}")
+    return arguments
+
+
+def build(
+    module: str,
+    name: str,
+    *,
+    dtype: torch.dtype = torch.float32,
+    eps: float = 1e-5,
+    overrides: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> torch.nn.Module:
+    """``module.name`` with random weights, in evaluation mode, converted to ``dtype``.
+
+    Raises:
+        TypeError: see ``constructor_arguments``.
+        ImportError, AttributeError: no such class.
+    """
+    cls = getattr(importlib.import_module(module), name)
+    instance = cls(**constructor_arguments(cls, eps=eps, overrides=overrides or {}))
+    randomise(instance, seed=seed)
+    return instance.to(dtype).eval()
+
+
+def randomise(module: torch.nn.Module, *, seed: int) -> None:
+    """Every parameter and floating buffer from a seeded distribution far from zeros and ones.
+
+    Gains lie in +-[0.25, 1.75], so that a dropped, squared or shifted gain shows; buffers (running
+    statistics) are positive, since a variance among them has to be.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            value = torch.rand(parameter.shape, generator=generator) * 1.5 + 0.25
+            sign = torch.where(torch.rand(parameter.shape, generator=generator) < 0.2, -1.0, 1.0)
+            parameter.copy_((value * sign).to(parameter.dtype))
+        for buffer in module.buffers():
+            if buffer.is_floating_point():
+                buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.5)
+
+
+def example_inputs(
+    shape: tuple[int, ...], count: int, *, dtype: torch.dtype = torch.float32, seed: int = 1
+) -> tuple[torch.Tensor, ...]:
+    """``count`` normal tensors of ``shape``; the rows of the first have scales from 0.02 to 20."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = [torch.randn(shape, generator=generator) for _ in range(count)]
+    rows = torch.Size(shape[:-1]).numel()
+    scales = torch.logspace(-1.7, 1.3, rows).reshape(*shape[:-1], 1)
+    tensors[0] = tensors[0] * scales
+    return tuple(t.to(dtype) for t in tensors)

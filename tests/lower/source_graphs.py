@@ -1,0 +1,271 @@
+"""Source graphs with one norm, the matches that recognition would give for them, and their runs.
+
+Graph inputs and outputs are f32 (f64 for an f64 norm) with Casts to the norm's type at the edge, so
+that bf16 needs no special feed. All nodes of a source run in ONNX Runtime as they are written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+import onnxruntime
+from onnx import TensorProto, helper
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from rmsnorm_export.lower.lowered import Lowered
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.recognize.match import Match
+
+Array = npt.NDArray[Any]
+NUMPY: dict[int, Any] = {
+    FLOAT: np.float32,
+    FLOAT16: np.float16,
+    DOUBLE: np.float64,
+    BFLOAT16: ml_dtypes.bfloat16,
+}
+_INTEGER = {FLOAT: np.int32, FLOAT16: np.int16, DOUBLE: np.int64, BFLOAT16: np.int16}
+
+
+def tensor(name: str, values: Any, dtype: int) -> TensorProto:
+    array = np.asarray(values).astype(NUMPY[dtype])
+    return TensorProto(name=name, data_type=dtype, dims=array.shape, raw_data=array.tobytes())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """One norm to be written out as a graph; ``gain`` None is weightless."""
+
+    dtype: int = FLOAT
+    shape: tuple[int, ...] = (4, 5, 123)
+    spec: NormSpec = dataclasses.field(default_factory=lambda: NormSpec(epsilon=1e-3))
+    gain: Array | None = None
+    gain_dtype: int | None = None
+    bias: Array | None = None
+    residual: bool = False
+    opset: int = 23
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        return self.shape[self.spec.axis :]
+
+    @property
+    def edge(self) -> int:
+        return DOUBLE if self.dtype == DOUBLE else FLOAT
+
+
+@dataclasses.dataclass
+class Built:
+    """The graph of a source and the matches in it, the whole one first."""
+
+    model: ir.Model
+    match: Match
+    values: dict[str, ir.Value]
+
+
+def build(source: Source, *, symbolic: bool = False, keep_type_info: bool = True) -> Built:
+    """Write the norm as primitive nodes, one by one in the order of ``spec.py``."""
+    spec, dtype, stash = source.spec, source.dtype, source.spec.stash_type
+    nodes: list[onnx.NodeProto] = []
+    initializers = [tensor("eps", spec.epsilon, stash)]
+    core: list[str] = []
+
+    def add(op: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(op, inputs, [output], name=f"n_{output}", **attributes))
+        core.append(output)
+        return output
+
+    dims = [f"d{i}" if symbolic else d for i, d in enumerate(source.shape)]
+    inputs = [helper.make_tensor_value_info("xi", source.edge, dims)]
+    add("Cast", ["xi"], "x", to=dtype)
+    rows = "x"
+    if source.residual:
+        inputs.append(helper.make_tensor_value_info("ri", source.edge, dims))
+        add("Cast", ["ri"], "r", to=dtype)
+        rows = add("Add", ["x", "r"], "sum")
+    core.clear()
+    wide = rows if stash == dtype else add("Cast", [rows], "wide", to=stash)
+    add("Mul", [wide, wide], "square")
+    axes = np.arange(spec.axis, 0, dtype=np.int64)
+    if source.opset >= 18:
+        initializers.append(helper.make_tensor("axes", TensorProto.INT64, [axes.size], axes))
+        add("ReduceMean", ["square", "axes"], "mean", keepdims=1)
+    else:
+        add("ReduceMean", ["square"], "mean", keepdims=1, axes=list(axes))
+    add("Add", ["mean", "eps"], "stabilised")
+    add("Sqrt", ["stabilised"], "rms")
+    if spec.round_rstd:
+        add("Reciprocal", ["rms"], "rstd")
+        add("Cast", ["rstd"], "rstd_t", to=dtype)
+        normed = add("Mul", [rows, "rstd_t"], "normed")
+    else:
+        normed = add("Div", [wide, "rms"], "normed")
+        if stash != dtype and not (spec.scale_before_cast and source.gain is not None):
+            normed = add("Cast", [normed], "normed_t", to=dtype)
+    weightless, output = normed, normed
+    gain = ""
+    if source.gain is not None:
+        own = source.gain_dtype if source.gain_dtype is not None else dtype
+        initializers.append(tensor("g", source.gain, own))
+        gain = "g"
+        product = stash if spec.scale_before_cast else dtype
+        if own != product:
+            gain = add("Cast", ["g"], "g_cast", to=product)
+        output = add("Mul", [normed, gain], "scaled")
+        if spec.scale_before_cast and stash != dtype:
+            output = add("Cast", [output], "scaled_t", to=dtype)
+    scaled = output
+    if source.bias is not None:
+        initializers.append(tensor("b", source.bias, dtype))
+        output = add("Add", [output, "b"], "biased")
+    produced = list(core)
+    add("Cast", [output], "yo", to=source.edge)
+    outputs = [helper.make_tensor_value_info("yo", source.edge, dims)]
+    if source.residual:
+        add("Cast", ["sum"], "so", to=source.edge)
+        outputs.append(helper.make_tensor_value_info("so", source.edge, dims))
+    graph = helper.make_graph(nodes, "g", inputs, outputs, initializers)
+    proto = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", source.opset)], ir_version=10
+    )
+    if keep_type_info:
+        proto = onnx.shape_inference.infer_shapes(proto, strict_mode=True)
+    model = ir.from_proto(proto)
+    values: dict[str, ir.Value] = dict(model.graph.initializers)
+    values.update({v.name or "": v for node in model.graph for v in node.outputs})
+    match = _matches(source, values, rows, produced, weightless, scaled, output, gain, symbolic)
+    return Built(model, match, values)
+
+
+def _matches(
+    source: Source,
+    values: dict[str, ir.Value],
+    rows: str,
+    produced: list[str],
+    weightless: str,
+    scaled: str,
+    output: str,
+    gain: str,
+    symbolic: bool,
+) -> Match:
+    def nodes(until: str) -> tuple[ir.Node, ...]:
+        upto = produced[: produced.index(until) + 1]
+        found = [values[name].producer() for name in upto]
+        return tuple(node for node in found if node is not None)
+
+    static = {"n": None if symbolic else int(np.prod(source.row)), "rank": len(source.shape)}
+    plain = dataclasses.replace(source.spec, kind="RMSNorm", scale_offset=0.0)
+    match: Match | None = None
+    # Scaled before the cast, the weightless part ends in the stash type: it is no norm of T.
+    if weightless == scaled or not plain.scale_before_cast:
+        match = Match(
+            plain,
+            values[rows],
+            values[weightless],
+            source.dtype,
+            nodes=nodes(weightless),
+            **static,
+        )
+    if scaled != weightless:
+        common = {"scale": values["g"], "gain": values[gain], "inner": match, **static}
+        match = Match(
+            plain, values[rows], values[scaled], source.dtype, nodes=nodes(scaled), **common
+        )
+    assert match is not None
+    if source.bias is not None:
+        match = dataclasses.replace(
+            match, bias=values["b"], output=values[output], nodes=nodes(output), inner=match
+        )
+    if source.residual:
+        add = values["sum"].producer()
+        assert add is not None
+        match = dataclasses.replace(
+            match,
+            spec=dataclasses.replace(match.spec, kind="SkipRMSNorm"),
+            x=values["x"],
+            residual=values["r"],
+            sum=values["sum"],
+            nodes=(add, *match.nodes),
+            inner=match,
+        )
+    return match
+
+
+class Names:
+    """Unique names for one model."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.taken = {v.name for node in model.graph for v in node.outputs}
+        self.taken |= {node.name for node in model.graph} | set(model.graph.initializers)
+
+    def __call__(self, base: str) -> str:
+        name, count = base, 0
+        while name in self.taken:
+            count += 1
+            name = f"{base}_{count}"
+        self.taken.add(name)
+        return name
+
+
+def spliced(built: Built, lowered: Lowered) -> onnx.ModelProto:
+    """The model with the new nodes in place of the old ones (``built`` is changed)."""
+    graph = built.model.graph
+    for value in lowered.initializers:
+        graph.register_initializer(value)
+    for node in lowered.nodes:
+        graph.append(node)
+        built.model.opset_imports.setdefault(node.domain, 1)
+    for old, new in lowered.replace:
+        users = [u for u in old.uses() if u.node not in lowered.nodes]
+        for use in users:
+            use.node.replace_input_with(use.idx, new)
+    graph.sort()
+    RemoveUnusedNodesPass()(built.model)
+    proto = ir.to_proto(built.model)
+    onnx.checker.check_model(proto)
+    return proto
+
+
+def run(model: onnx.ModelProto, feed: dict[str, Array], *, optimized: bool = False) -> list[Array]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    levels = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = (
+        levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
+    )
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return list(session.run(None, feed))
+
+
+def feed(source: Source, seed: int = 0) -> dict[str, Array]:
+    """Ordinary, tiny, large and zero rows, rounded to the norm's type."""
+    rng = np.random.default_rng(seed)
+    names = ["xi", "ri"] if source.residual else ["xi"]
+    result = {}
+    for name in names:
+        x = rng.standard_normal(source.shape)
+        scales = np.resize([1.0, 3.0, 1e-3, 300.0, 0.0, 0.1], source.shape[: source.spec.axis])
+        x *= scales.reshape(*scales.shape, *[1] * -source.spec.axis)
+        result[name] = x.astype(NUMPY[source.dtype]).astype(NUMPY[source.edge])
+    return result
+
+
+def ulps(a: Array, b: Array, dtype: int) -> npt.NDArray[np.int64]:
+    """Distance in units in the last place of ``dtype``, counted in representable numbers."""
+
+    def key(v: Array) -> npt.NDArray[np.int64]:
+        bits = v.astype(NUMPY[dtype]).view(_INTEGER[dtype]).astype(np.int64)
+        magnitude = bits & np.iinfo(_INTEGER[dtype]).max
+        return np.where(bits < 0, -magnitude, magnitude)
+
+    assert np.isfinite(a).all()
+    assert np.isfinite(b).all()
+    return np.abs(key(a) - key(b))

@@ -1,0 +1,304 @@
+"""Every CPU row of the table against the installed ONNX Runtime, and every row that is absent."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnxruntime.capi.onnxruntime_pybind11_state import (
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    NotImplemented,
+)
+from source_graphs import NUMPY, Array, run, tensor, ulps
+
+from rmsnorm_export.lower.runtimes import (
+    CPU,
+    CUDA,
+    RMS_NORMALIZATION,
+    SIMPLIFIED,
+    SKIP_SIMPLIFIED,
+    TABLE,
+    Support,
+    everywhere,
+    support,
+)
+from rmsnorm_export.op.reference import reference_exact, reference_float64
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
+
+TYPES = (FLOAT, FLOAT16, DOUBLE, BFLOAT16)
+OPERATORS = (RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED)
+CPU_ROWS = [row for row in TABLE if row.provider == CPU]
+REFUSALS = (Fail, InvalidArgument, InvalidGraph, NotImplemented)
+N = 123
+EPSILON = 2.0**-10
+
+
+def _id(row: Support) -> str:
+    return f"{row.operator}-{row.x_type}-{row.scale_type}"
+
+
+every_row = pytest.mark.parametrize("row", CPU_ROWS, ids=_id)
+one_type_rows = pytest.mark.parametrize(
+    "row", [row for row in CPU_ROWS if row.x_type == row.scale_type], ids=_id
+)
+
+
+def _blank(operator: str, x_type: int, scale_type: int) -> Support:
+    """A row with the form that is right for the operator, whatever the table says of the types."""
+    like = next(row for row in CPU_ROWS if row.operator == operator)
+    return dataclasses.replace(like, x_type=x_type, scale_type=scale_type, min_opset=23)
+
+
+def _compute(
+    row: Support,
+    x: Array,
+    scale: Array,
+    *,
+    skip: Array | None = None,
+    axis: int = -1,
+    opset: int | None = None,
+    **attributes: Any,
+) -> list[Array]:
+    """Run one node between Casts at the edge of the graph."""
+    edge = DOUBLE if DOUBLE in (row.x_type, row.scale_type) else FLOAT
+    # Rounded here: ONNX Runtime drops a Cast to f16 when it inserts the opposite one behind it.
+    feed = {"xi": x.astype(NUMPY[row.x_type]).astype(NUMPY[edge])}
+    nodes = [helper.make_node("Cast", ["xi"], ["x"], to=row.x_type)]
+    names, outputs = ["x", "g"], ["y"]
+    if row.operator == SKIP_SIMPLIFIED:
+        skip = np.zeros_like(x) if skip is None else skip
+        feed["si"] = skip.astype(NUMPY[row.x_type]).astype(NUMPY[edge])
+        nodes.append(helper.make_node("Cast", ["si"], ["s"], to=row.x_type))
+        names, outputs = ["x", "s", "g"], ["y", "", "", "sum"]
+    else:
+        attributes["axis"] = axis
+    nodes.append(
+        helper.make_node(
+            row.operator, names, outputs, domain=row.domain, epsilon=EPSILON, **attributes
+        )
+    )
+    results = [name for name in outputs if name]
+    nodes += [helper.make_node("Cast", [name], [f"{name}o"], to=edge) for name in results]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(name, edge, list(v.shape)) for name, v in feed.items()],
+        [helper.make_tensor_value_info(f"{name}o", edge, None) for name in results],
+        [tensor("g", scale, row.scale_type)],
+    )
+    imports = [helper.make_opsetid("", opset if opset is not None else max(row.min_opset, 23))]
+    imports.append(helper.make_opsetid("com.microsoft", 1))
+    return run(helper.make_model(graph, opset_imports=imports, ir_version=10), feed)
+
+
+def _data(shape: tuple[int, ...], seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def _loads(row: Support, **options: Any) -> bool:
+    try:
+        _compute(row, _data((2, 3, 7)), _data((7,), 1), **options)
+    except REFUSALS:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("operator", "x_type", "scale_type"), list(itertools.product(OPERATORS, TYPES, TYPES))
+)
+def test_the_table_has_exactly_the_types_that_run(
+    operator: str, x_type: int, scale_type: int
+) -> None:
+    row = support(operator, CPU, x_type, scale_type)
+    assert _loads(_blank(operator, x_type, scale_type)) == (row is not None)
+
+
+def _close(row: Support, y: Array, x: Array, scale: Array, spec: NormSpec) -> None:
+    """The numbers are those of the norm, rounded as the row says."""
+    typed, g = x.astype(NUMPY[row.x_type]), scale.astype(NUMPY[row.scale_type])
+    if row.x_type in HALF_TYPES and row.scale_type == row.x_type:
+        spec = dataclasses.replace(spec, scale_before_cast=True)
+        expected = reference_exact(spec, typed, np.broadcast_to(g, x.shape[spec.axis :]))
+        off = ulps(y, expected.astype(np.float32), row.x_type)
+        # f32 sums in another order flip a rounding now and then, and then by one.
+        assert off.max() <= 1
+        assert (off > 0).mean() < 0.005
+    else:
+        expected = reference_float64(spec, typed, np.broadcast_to(g, x.shape[spec.axis :]))
+        bits = 53 if row.x_type == row.scale_type == DOUBLE else 24
+        # A sequential sum of n squares: n / 2 roundings in the root; 4 for the rest. The f16
+        # output of a mixed row has one rounding more.
+        bound = (x.shape[-1] / 2 + 4) * 2.0**-bits
+        bound += 2.0**-11 if row.scale_type == FLOAT16 else 0
+        np.testing.assert_allclose(y, expected, rtol=bound, atol=2.0**-24)
+
+
+@every_row
+def test_numbers(row: Support) -> None:
+    x, scale = _data((4, 5, N)) * 3, _data((N,), 1)
+    y = _compute(row, x, scale)[0]
+    _close(row, y, x, scale, NormSpec(epsilon=EPSILON, stash_type=_computed(row)))
+
+
+def _computed(row: Support) -> int:
+    return DOUBLE if row.x_type == DOUBLE else FLOAT
+
+
+@pytest.mark.parametrize(
+    "row", [r for r in CPU_ROWS if r.x_type == r.scale_type in HALF_TYPES], ids=_id
+)
+def test_half_rows_scale_before_the_cast(row: Support) -> None:
+    x, scale = _data((4, 5, N)), _data((N,), 1)
+    y = _compute(row, x, scale)[0]
+    spec = NormSpec(epsilon=EPSILON, scale_before_cast=not row.scale_before_cast)
+    other = reference_exact(spec, x.astype(NUMPY[row.x_type]), scale.astype(NUMPY[row.x_type]))
+    off = ulps(y, other.astype(np.float32), row.x_type)
+    # The two orders differ in about a quarter of the elements, never by more than 1 ulp.
+    assert 0.15 < (off > 0).mean() < 0.4
+    assert off.max() == 1
+
+
+@every_row
+def test_stash_type_changes_no_number(row: Support) -> None:
+    x, scale = _data((2, 3, 7)) * 1000, _data((7,), 1)
+    assert not row.stash_honoured
+    results = [_compute(row, x, scale, stash_type=s)[0] for s in row.stash_types]
+    if not results:
+        assert row.operator == SKIP_SIMPLIFIED
+        assert not _loads(row, stash_type=FLOAT)
+    for y in results:
+        np.testing.assert_array_equal(y, results[0])
+        assert np.abs(y).max() > 0.1  # squares of 1000 overflow f16
+
+
+@one_type_rows
+@pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
+def test_ranks(row: Support, rank: int) -> None:
+    x, scale = _data((2, 3, 1, 2, 7)[-rank:]), _data((7,), 1)
+    if row.ranks and rank not in row.ranks:
+        with pytest.raises(REFUSALS, match="3 or 2 dimensions"):
+            _compute(row, x, scale)
+        return
+    spec = NormSpec(epsilon=EPSILON, stash_type=_computed(row))
+    _close(row, _compute(row, x, scale)[0], x, scale, spec)
+
+
+SCALES = {
+    "trailing": (7,),
+    "leading-ones": (1, 1, 7),
+    "one": (1,),
+    "scalar": (),
+    "over-rows": (3, 7),
+}
+
+
+@one_type_rows
+@pytest.mark.parametrize("shape", list(SCALES))
+def test_scale_shapes(row: Support, shape: str) -> None:
+    x, scale = _data((2, 3, 7)), _data(SCALES[shape], 1)
+    if shape not in row.scale_shapes:
+        with pytest.raises(REFUSALS, match=r"(?i)gamma"):
+            _compute(row, x, scale)
+        return
+    y = _compute(row, x, scale)[0]
+    dtype = NUMPY[row.x_type]
+    spec = NormSpec(epsilon=EPSILON, stash_type=_computed(row), scale_before_cast=True)
+    plain = reference_float64(spec, x.astype(dtype))
+    expected = plain * scale.astype(dtype).astype(np.float64)
+    relative = {FLOAT: 2.0**-20, DOUBLE: 2.0**-48, FLOAT16: 2.0**-10, BFLOAT16: 2.0**-7}
+    np.testing.assert_allclose(y, expected, rtol=relative[row.x_type], atol=2.0**-24)
+
+
+@one_type_rows
+def test_a_scale_of_higher_rank_than_x_is_refused(row: Support) -> None:
+    with pytest.raises(REFUSALS, match=r"(?i)rank|gamma"):
+        _compute(row, _data((3, 7)), _data((1, 1, 7), 1))
+
+
+@one_type_rows
+@pytest.mark.parametrize("axis", [-1, -2, 1, 2])
+def test_axes(row: Support, axis: int) -> None:
+    if row.axes == "last":
+        with pytest.raises(REFUSALS, match="axis"):
+            _compute_with_axis_attribute(row)
+        return
+    x = _data((2, 3, 7))
+    negative = axis if axis < 0 else axis - 3
+    scale = _data(x.shape[negative:], 1)
+    spec = NormSpec(epsilon=EPSILON, axis=negative, stash_type=_computed(row))
+    _close(row, _compute(row, x, scale, axis=axis)[0], x, scale, spec)
+
+
+def _compute_with_axis_attribute(row: Support) -> None:
+    node = helper.make_node(
+        row.operator, ["x", "x", "g"], ["y"], domain=row.domain, epsilon=EPSILON, axis=-1
+    )
+    x = helper.make_tensor_value_info("x", FLOAT, [2, 7])
+    y = helper.make_tensor_value_info("y", FLOAT, [2, 7])
+    graph = helper.make_graph([node], "g", [x], [y], [tensor("g", np.ones(7), FLOAT)])
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid(row.domain, 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    run(model, {"x": np.ones((2, 7), np.float32)})
+
+
+@every_row
+def test_the_smallest_row(row: Support) -> None:
+    x = _data((2, 3, row.min_row))
+    y = _compute(row, x, _data((row.min_row,), 1))[0]
+    assert np.isfinite(y).all()
+
+
+@every_row
+@pytest.mark.parametrize("opset", [12, 13, 16, 17, 18, 21, 22, 23, 24])
+def test_opsets(row: Support, opset: int) -> None:
+    assert _loads(row, opset=opset) == (opset >= row.min_opset)
+
+
+@pytest.mark.parametrize("row", [r for r in CPU_ROWS if r.half_sum != "none"], ids=_id)
+def test_the_residual_operator_normalises_the_unrounded_sum(row: Support) -> None:
+    x, skip, scale = _data((8, 16, 768)), _data((8, 16, 768), 1) * 2, _data((768,), 2)
+    y, total = _compute(row, x, scale, skip=skip)
+    dtype = NUMPY[row.x_type]
+    unrounded = x.astype(dtype).astype(np.float32) + skip.astype(dtype).astype(np.float32)
+    rounded = unrounded.astype(dtype).astype(np.float32)
+    np.testing.assert_array_equal(total, rounded)
+    off = {}
+    for name, rows in (("unrounded", unrounded), ("rounded", rounded)):
+        mean = np.mean(rows.astype(np.float64) ** 2, axis=-1, keepdims=True)
+        g = scale.astype(dtype).astype(np.float64)
+        expected = (rows / np.sqrt(mean + EPSILON) * g).astype(np.float32)
+        off[name] = ulps(y, expected, row.x_type)
+    assert row.half_sum == "unrounded"
+    assert (off["unrounded"] > 0).mean() < 0.005
+    assert 0.15 < (off["rounded"] > 0).mean() < 0.3
+
+
+def test_cuda_rows_say_that_they_were_not_run() -> None:
+    rows = [row for row in TABLE if row.provider == CUDA]
+    assert len(rows) == 15
+    assert {row.evidence for row in rows} == {"sources"}
+    assert {row.evidence for row in CPU_ROWS} == {"run"}
+
+
+def test_everywhere_needs_both_providers() -> None:
+    assert everywhere(RMS_NORMALIZATION, BFLOAT16) == ()
+    assert everywhere(SKIP_SIMPLIFIED, DOUBLE) == ()
+    assert [row.provider for row in everywhere(SIMPLIFIED, BFLOAT16)] == [CPU, CUDA]
+
+
+def test_rows_are_unique() -> None:
+    keys = [(row.operator, row.provider, row.x_type, row.scale_type) for row in TABLE]
+    assert len(keys) == len(set(keys))
+
+
+def test_the_schema_of_the_standard_operator_is_of_opset_23() -> None:
+    schema = onnx.defs.get_schema(RMS_NORMALIZATION, 24)
+    assert schema.since_version == support(RMS_NORMALIZATION, CPU, FLOAT).min_opset  # type: ignore[union-attr]
+    assert schema.attributes["stash_type"].default_value.i == TensorProto.FLOAT

@@ -1,0 +1,249 @@
+"""Models of one norm, made on the spot, and how to run them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+
+from rmsnorm_export.op.body import BodyKey, assign_bodies, body_key, build_function
+from rmsnorm_export.op.dtypes import numpy_dtype, round_to
+from rmsnorm_export.op.reference import reference_exact, reference_float64
+from rmsnorm_export.op.spec import (
+    BFLOAT16,
+    DOMAIN,
+    DOUBLE,
+    FLOAT,
+    FLOAT16,
+    PLUGIN_NAMESPACE,
+    PLUGIN_VERSION,
+    NormSpec,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One norm on one kind of input."""
+
+    spec: NormSpec
+    dtype: int
+    scale_dtype: int | None = None
+    bias_dtype: int | None = None
+    shape: tuple[int, ...] = (3, 5, 24)
+
+    def key(self, opset: int) -> BodyKey:
+        return body_key(
+            self.spec,
+            dtype=self.dtype,
+            scale_dtype=self.scale_dtype,
+            bias_dtype=self.bias_dtype,
+            opset=opset,
+        )
+
+    def operands(self, seed: int = 0) -> dict[str, np.ndarray]:
+        """Inputs by name, in the order of the operator."""
+        rng = np.random.default_rng(seed)
+        shape = self.shape
+        row = shape[self.spec.axis :]
+        wanted = {
+            "x": (self.dtype, shape, 1.0),
+            "residual": (self.dtype if self.spec.kind == "SkipRMSNorm" else None, shape, 1.0),
+            "gate": (self.dtype if self.spec.kind == "GatedRMSNorm" else None, shape, 2.0),
+            "scale": (self.scale_dtype, row, 0.5),
+            "bias": (self.bias_dtype, row, 0.5),
+        }
+        return {
+            name: round_to(rng.normal(size=size) * spread, dtype).astype(numpy_dtype(dtype))
+            for name, (dtype, size, spread) in wanted.items()
+            if dtype is not None
+        }
+
+
+def model(
+    cases: Sequence[Case], opset: int, *, weights: bool = False, separate: bool = False
+) -> onnx.ModelProto:
+    """Independent norms in one model; input and output names carry the index of the case.
+
+    ``weights``: scale and bias are initializers (as in real models), else graph inputs.
+    ``separate``: every case has the smallest body that serves it, instead of a shared one.
+    """
+    inputs, outputs, nodes, initializers = [], [], [], []
+    keys = [case.key(opset) for case in cases]
+    assigned = assign_bodies(keys)
+    if separate:
+        assigned = [(f"{key.kind}_{index}", key) for index, key in enumerate(keys)]
+    for index, (case, (name, key)) in enumerate(zip(cases, assigned, strict=True)):
+        operands = case.operands()
+        row = case.shape[case.spec.axis :]
+        neutral = numpy_dtype(key.product_type(case.dtype))
+        if key.has_scale and "scale" not in operands:
+            operands["scale"] = np.ones(row, neutral)
+        if key.has_bias and "bias" not in operands:
+            operands["bias"] = np.zeros(row, neutral)
+        order = ("x", "residual", "gate", "scale", "bias")
+        values = []
+        for operand in order:
+            if operand not in operands:
+                continue
+            array = operands[operand]
+            given = weights or operand not in case.operands()
+            value = ir.Value(
+                name=f"{operand}{index}",
+                type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
+                shape=ir.Shape(array.shape),
+            )
+            if given and operand in order[3:]:
+                value.const_value = ir.tensor(array, name=value.name)
+                initializers.append(value)
+            else:
+                inputs.append(value)
+            values.append(value)
+        results = ["y", "sum"] if case.spec.kind == "SkipRMSNorm" else ["y"]
+        made = [
+            ir.Value(name=f"{result}{index}", type=values[0].type, shape=values[0].shape)
+            for result in results
+        ]
+        attributes = case.spec.attributes()
+        attributes["plugin_version"] = PLUGIN_VERSION
+        attributes["plugin_namespace"] = PLUGIN_NAMESPACE
+        nodes.append(
+            ir.node(name, values, attributes, domain=DOMAIN, outputs=made, name=f"norm{index}")
+        )
+        outputs.extend(made)
+    graph = ir.Graph(
+        inputs,
+        outputs,
+        nodes=nodes,
+        initializers=initializers,
+        name="norms",
+        opset_imports={"": opset, DOMAIN: 1},
+    )
+    functions = [build_function(name, key, opset) for name, key in dict(assigned).items()]
+    return ir.to_proto(ir.Model(graph, ir_version=8 if opset < 21 else 10, functions=functions))
+
+
+def feeds(cases: Sequence[Case], proto: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
+    names = {value.name for value in proto.graph.input}
+    return {
+        f"{name}{index}": array
+        for index, case in enumerate(cases)
+        for name, array in case.operands(seed).items()
+        if f"{name}{index}" in names
+    }
+
+
+def session(
+    proto: onnx.ModelProto, *, optimize: bool = False, optimized_path: Path | None = None
+) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+    if optimized_path is not None:
+        options.optimized_model_filepath = str(optimized_path)
+    return ort.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def optimized_ops(proto: onnx.ModelProto, folder: Path) -> list[str]:
+    """Operator types of the graph that ONNX Runtime makes of the model by default."""
+    path = folder / "optimized.onnx"
+    session(proto, optimize=True, optimized_path=path)
+    return [node.op_type for node in onnx.load(path).graph.node]
+
+
+def with_float32_interface(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The same model with bfloat16 inputs and outputs behind Casts, for runtimes fed by NumPy."""
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    before, after = [], []
+    for values, casts, target in (
+        (made.graph.input, before, BFLOAT16),
+        (made.graph.output, after, FLOAT),
+    ):
+        for value in values:
+            if value.type.tensor_type.elem_type != BFLOAT16:
+                continue
+            value.type.tensor_type.elem_type = FLOAT
+            inner, outer = value.name, f"{value.name}_float32"
+            value.name = outer
+            ends = ([outer], [inner]) if target == BFLOAT16 else ([inner], [outer])
+            casts.append(onnx.helper.make_node("Cast", *ends, to=target))
+    nodes = [*before, *made.graph.node, *after]
+    del made.graph.node[:]
+    made.graph.node.extend(nodes)
+    return made
+
+
+def steps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Distance in representable numbers, elementwise; NaN equals NaN and no number."""
+    assert a.dtype == b.dtype
+    assert a.shape == b.shape
+    signed = {2: np.int16, 4: np.int32, 8: np.int64}[a.dtype.itemsize]
+    lines = []
+    for array in (a, b):
+        bits = np.ascontiguousarray(array).view(signed).astype(object)
+        lowest = -(2 ** (8 * a.dtype.itemsize - 1))
+        lines.append(np.where(np.signbit(array.astype(np.float64)), lowest - bits, bits))
+    distance = np.abs(lines[0] - lines[1])
+    both = np.isnan(a.astype(np.float64)) & np.isnan(b.astype(np.float64))
+    return np.where(both, 0, distance).astype(np.float64)
+
+
+def reference(case: Case, operands: dict[str, np.ndarray], *, exact: bool = True) -> tuple:
+    """The reference's outputs, always as a tuple."""
+    compute = reference_exact if exact else reference_float64
+    result = compute(
+        case.spec,
+        operands["x"],
+        operands.get("scale"),
+        operands.get("bias"),
+        residual=operands.get("residual"),
+        gate=operands.get("gate"),
+    )
+    return result if isinstance(result, tuple) else (result,)
+
+
+FORMS: dict[str, dict] = {
+    "plain": {},
+    "offset": {"scale_offset": 1.0},
+    "outside": {"epsilon_outside": True, "epsilon": 1e-3},
+    "axis2": {"axis": -2},
+    "group": {"group_size": 8},
+    "partial": {"partial_size": 5},
+    "rstd": {"round_rstd": True},
+    "rstd_group": {"round_rstd": True, "group_size": 8},
+    "skip": {"kind": "SkipRMSNorm"},
+    "skip_rstd": {"kind": "SkipRMSNorm", "round_rstd": True, "scale_offset": 1.0},
+    "gated": {"kind": "GatedRMSNorm"},
+    "gated_sigmoid": {"kind": "GatedRMSNorm", "activation": "sigmoid", "scale_offset": 1.0},
+    "gate_first": {"kind": "GatedRMSNorm", "gate_first": True, "group_size": 8},
+    "gate_first_rstd": {"kind": "GatedRMSNorm", "gate_first": True, "round_rstd": True},
+}
+
+
+def variants() -> list[Case]:
+    """Every form in every type, stash type and rounding order, with the operands that matter."""
+    cases = []
+    for dtype in (FLOAT, FLOAT16, DOUBLE, BFLOAT16):
+        other = FLOAT if dtype != FLOAT else FLOAT16
+        for stash in dict.fromkeys((FLOAT, dtype)):
+            for before in (False, True) if stash != dtype else (False,):
+                for form, attributes in FORMS.items():
+                    if attributes.get("round_rstd") and (before or stash == dtype):
+                        continue
+                    spec = NormSpec(stash_type=stash, scale_before_cast=before, **attributes)
+                    operands = [(dtype, None), (other, dtype)]
+                    if form in ("plain", "skip", "gated"):
+                        operands += [(None, None), (None, other), (dtype, dtype)]
+                    cases += [Case(spec, dtype, scale, bias) for scale, bias in operands]
+    cases.append(Case(NormSpec(stash_type=DOUBLE, epsilon=1e-6), FLOAT, FLOAT))
+    cases.append(Case(NormSpec(stash_type=DOUBLE, epsilon=1e-6, scale_offset=0.1), DOUBLE, DOUBLE))
+    return cases

@@ -1,0 +1,286 @@
+"""The references against PyTorch, the properties of the paper, odd sizes and special values."""
+
+import numpy as np
+import pytest
+import torch
+from norm_models import Case, reference, steps
+from torch_arrays import assert_close, to_numpy, to_torch
+
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.op.dtypes import numpy_dtype, type_name
+from rmsnorm_export.op.reference import reference_exact, reference_float64
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
+
+SIZES = (1, 3, 111, 199, 4104)
+EPSILON = 1e-6
+
+
+def _llama(x, w, eps=EPSILON):
+    h = x.float()
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
+    return w * h.to(x.dtype)
+
+
+def _gemma(x, w):
+    h = x.float()
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPSILON)
+    return (h * (1.0 + w.float())).to(x.dtype)
+
+
+def _rstd(x, w):
+    rstd = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + EPSILON).to(x.dtype)
+    return x * rstd * w
+
+
+def _outside(x, w):
+    h = x.float()
+    return w * (h / (h.pow(2).mean(-1, keepdim=True).sqrt() + EPSILON)).to(x.dtype)
+
+
+def _offset_in_t(x, w):
+    return _llama(x, 1 + w)
+
+
+def _builtin(x, w):
+    return torch.nn.functional.rms_norm(x, w.shape, w, EPSILON)
+
+
+TORCH = {
+    "llama": (_llama, {}),
+    "gemma": (_gemma, {"scale_before_cast": True, "scale_offset": 1.0}),
+    "rstd": (_rstd, {"round_rstd": True}),
+    "outside": (_outside, {"epsilon_outside": True}),
+    "offset in T": (_offset_in_t, {"scale_offset": 1.0}),
+    "torch.nn.functional.rms_norm": (_builtin, {"scale_before_cast": True}),
+}
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16, FLOAT], ids=type_name)
+@pytest.mark.parametrize("name", TORCH)
+def test_exact_reference_agrees_with_torch(name, dtype, n):
+    compute, attributes = TORCH[name]
+    case = Case(NormSpec(epsilon=EPSILON, **attributes), dtype, dtype, shape=(2, 8, n))
+    operands = case.operands()
+    expected = to_numpy(compute(to_torch(operands["x"]), to_torch(operands["scale"])))
+    (got,) = reference(case, operands)
+    assert got.dtype == numpy_dtype(dtype)
+    assert_close(got, expected, dtype, n)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=type_name)
+@pytest.mark.parametrize("wrong", [{"scale_before_cast": True}, {"round_rstd": True}], ids=str)
+def test_the_rounding_order_is_visible(dtype, wrong):
+    """The comparison above can fail: another order changes more elements than it allows."""
+    case = Case(NormSpec(epsilon=EPSILON, **wrong), dtype, dtype, shape=(16, 111))
+    operands = case.operands()
+    expected = to_numpy(_llama(to_torch(operands["x"]), to_torch(operands["scale"])))
+    (got,) = reference(case, operands)
+    assert (steps(got, expected) > 0).mean() > 0.15
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16, FLOAT], ids=type_name)
+def test_skip_reference_agrees_with_torch(dtype):
+    case = Case(NormSpec(kind="SkipRMSNorm", epsilon=EPSILON), dtype, dtype, shape=(16, 199))
+    operands = case.operands()
+    total = to_torch(operands["x"]) + to_torch(operands["residual"])
+    y, got_total = reference(case, operands)
+    assert steps(got_total, to_numpy(total)).max() == 0
+    assert_close(y, to_numpy(_llama(total, to_torch(operands["scale"]))), dtype, 199)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_several_axes_agree_with_torch(n):
+    case = Case(NormSpec(axis=-2, epsilon=EPSILON), FLOAT, FLOAT, shape=(4, 3, n))
+    operands = case.operands()
+    x, w = to_torch(operands["x"]), to_torch(operands["scale"])
+    expected = torch.nn.functional.rms_norm(x, w.shape, w, EPSILON)
+    (got,) = reference(case, operands)
+    assert_close(got, expected.numpy(), FLOAT, 3 * n)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_float64_agrees_with_torch(n):
+    case = Case(NormSpec(epsilon=EPSILON, stash_type=DOUBLE), DOUBLE, DOUBLE, shape=(4, n))
+    operands = case.operands()
+    x, w = (torch.from_numpy(operands[name]) for name in ("x", "scale"))
+    expected = w * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPSILON))
+    for exact in (True, False):
+        (got,) = reference(case, operands, exact=exact)
+        np.testing.assert_allclose(got, expected.numpy(), rtol=(n / 2 + 8) * 2.0**-53)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("partial", [1, 7])
+def test_partial_takes_the_mean_of_the_first_elements(n, partial):
+    partial = min(n, partial)
+    case = Case(NormSpec(epsilon=0.0, partial_size=partial), DOUBLE, None, shape=(4, n))
+    x = case.operands()["x"]
+    expected = x / np.sqrt(np.square(x[:, :partial]).mean(-1, keepdims=True))
+    np.testing.assert_allclose(reference(case, {"x": x}, exact=False)[0], expected, rtol=1e-14)
+
+
+# The paper, sections 4.1 and 4.2.
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_output_row_has_norm_sqrt_n(n):
+    x = Case(NormSpec(), DOUBLE, shape=(5, n)).operands()["x"]
+    y = reference_float64(NormSpec(epsilon=0.0), x)
+    np.testing.assert_allclose(np.linalg.norm(y, axis=-1), np.sqrt(n), rtol=1e-14)
+
+
+@pytest.mark.parametrize("factor", [2.0**-20, 3.0, 1e6])
+def test_scaling_the_input_changes_nothing_shifting_it_does(factor):
+    x = Case(NormSpec(), DOUBLE, shape=(5, 199)).operands()["x"]
+    spec = NormSpec(epsilon=0.0)
+    y = reference_float64(spec, x)
+    np.testing.assert_allclose(reference_float64(spec, factor * x), y, rtol=1e-14)
+    assert np.abs(reference_float64(spec, x + factor) - y).max() > 1e-7
+
+
+def test_power_of_two_scaling_is_exact_without_epsilon():
+    x = Case(NormSpec(), FLOAT, shape=(5, 199)).operands()["x"]
+    spec = NormSpec(epsilon=0.0)
+    np.testing.assert_array_equal(
+        reference_exact(spec, x), reference_exact(spec, x * np.float32(2.0**10))
+    )
+
+
+@pytest.mark.parametrize("n", [3, 111, 4104])
+def test_equals_layer_norm_on_rows_of_zero_mean(n):
+    x = Case(NormSpec(), DOUBLE, shape=(5, n)).operands()["x"]
+    x -= x.mean(-1, keepdims=True)
+    expected = torch.nn.functional.layer_norm(torch.from_numpy(x), (n,), eps=1e-5).numpy()
+    np.testing.assert_allclose(reference_float64(NormSpec(), x), expected, rtol=1e-11, atol=1e-14)
+
+
+# Rounding.
+
+
+def test_float64_reference_rounds_nothing_and_exact_reference_stays_close():
+    case = Case(NormSpec(), FLOAT16, FLOAT, FLOAT, shape=(7, 111))
+    operands = case.operands()
+    (plain,), (rounded,) = reference(case, operands, exact=False), reference(case, operands)
+    wide = {name: array.astype(np.float64) for name, array in operands.items()}
+    np.testing.assert_array_equal(plain, reference(case, wide, exact=False)[0])
+    # Cast, gain, product, bias and their operands: five roundings of 2**-11 at magnitude <= 8.
+    assert 0 < np.abs(plain - rounded.astype(np.float64)).max() < 5 * 8 * 2.0**-11
+
+
+def test_scale_of_another_type_is_cast_to_the_type_of_the_product():
+    x = np.ones((1, 2), np.float16)
+    scale = np.array([1 + 2.0**-12, 1 + 2.0**-11 + 2.0**-13], np.float32)
+    after = reference_exact(NormSpec(epsilon=0.0), x, scale)
+    np.testing.assert_array_equal(after, np.array([[1, 1 + 2.0**-10]], np.float16))
+    # The offset is added to the scale in float32, or to the scale rounded to float16.
+    tiny = np.array([2.0**-12, 2.0**-11 + 2.0**-22], np.float32)
+    before = reference_exact(
+        NormSpec(epsilon=0.0, scale_before_cast=True, scale_offset=1.0), x, tiny
+    )
+    np.testing.assert_array_equal(before, np.array([[1, 1 + 2.0**-10]], np.float16))
+    after = reference_exact(NormSpec(epsilon=0.0, scale_offset=1.0), x, tiny)
+    np.testing.assert_array_equal(after, np.array([[1, 1]], np.float16))
+
+
+def test_half_stash_overflows_like_a_runtime():
+    x = np.array([[300.0, 1.0], [200.0, 200.0]], np.float16)
+    half = reference_exact(NormSpec(stash_type=FLOAT16), x)
+    np.testing.assert_array_equal(half, np.array([[0, 0], [1, 1]], np.float16))
+    wide = reference_exact(NormSpec(), x)
+    assert wide[0, 0] > 1.4
+
+
+def test_epsilon_is_a_float32_attribute_unless_used_in_float64():
+    x = np.full((1, 1), 2.0**-60)
+    for stash, epsilon in ((DOUBLE, 1e-6), (FLOAT, float(np.float32(1e-6)))):
+        got = reference_exact(NormSpec(epsilon=1e-6, stash_type=stash), x)
+        expected = x / np.sqrt(epsilon)
+        np.testing.assert_allclose(got, expected, rtol=2.0**-23 if stash == FLOAT else 2.0**-51)
+
+
+def test_float64_sum_is_correctly_rounded():
+    """1 and a million squares of 2**-27: a naive sum would lose every one of them."""
+    x = np.full((1, 2**20), 2.0**-27)
+    x[0, 0] = 1.0
+    got = reference_exact(NormSpec(epsilon=0.0, stash_type=DOUBLE), x)
+    mean = (1 + (2**20 - 1) * 2.0**-54) / 2**20
+    assert abs(got[0, 0] * np.sqrt(mean) - 1) <= 2.0**-52
+
+
+# Special values.
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16, FLOAT, DOUBLE], ids=type_name)
+@pytest.mark.parametrize("attributes", [{}, {"scale_before_cast": True}, {"round_rstd": True}])
+def test_zero_infinite_and_nan_rows(dtype, attributes):
+    stored = numpy_dtype(dtype)
+    rows = [[0, 0, 0], [np.inf, 1, 2], [-np.inf, np.inf, 2], [np.nan, 1, 2]]
+    x = np.array(rows).astype(stored)
+    y = reference_exact(NormSpec(**attributes), x, np.ones(3, stored)).astype(np.float64)
+    nan = np.nan
+    expected = [[0, 0, 0], [nan, 0, 0], [nan, nan, 0], [nan, nan, nan]]
+    np.testing.assert_array_equal(y, expected)
+    without = reference_exact(NormSpec(epsilon=0.0, **attributes), x[:1])
+    assert np.isnan(without.astype(np.float64)).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (2, 0, 4), (3, 0)])
+@pytest.mark.parametrize("kind", ["RMSNorm", "SkipRMSNorm"])
+def test_empty_input(shape, kind):
+    case = Case(NormSpec(kind=kind), FLOAT16, FLOAT16, shape=shape)
+    for output in reference(case, case.operands()):
+        assert output.shape == shape
+        assert output.dtype == np.float16
+
+
+def test_inputs_stay_as_they_are():
+    case = Case(NormSpec(kind="SkipRMSNorm", stash_type=DOUBLE), DOUBLE, DOUBLE, DOUBLE)
+    operands = case.operands()
+    before = {name: array.copy() for name, array in operands.items()}
+    for exact in (True, False):
+        for output in reference(case, operands, exact=exact):
+            output += 1
+    for name, array in operands.items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+# Bad operands.
+
+X = np.ones((2, 6), np.float32)
+
+
+@pytest.mark.parametrize("compute", [reference_exact, reference_float64])
+@pytest.mark.parametrize(
+    ("spec", "arguments", "message"),
+    [
+        (NormSpec(), {"x": X.astype(np.int32)}, "float"),
+        (NormSpec(axis=-3), {"x": X}, "dimensions"),
+        (NormSpec(partial_size=7), {"x": X}, "partial_size"),
+        (NormSpec(group_size=4), {"x": X}, "group_size"),
+        (NormSpec(scale_offset=1.0), {"x": X}, "scale_offset"),
+        (NormSpec(), {"x": X, "scale": X[0, :5]}, "scale"),
+        (NormSpec(), {"x": X, "scale": X}, "scale"),
+        (NormSpec(), {"x": X, "bias": X[0, :1]}, "bias"),
+        (NormSpec(), {"x": X, "scale": np.ones(6, bool)}, "float"),
+        (NormSpec(), {"x": X, "gate": X}, "takes no gate"),
+        (NormSpec(), {"x": X, "residual": X}, "takes no residual"),
+        (NormSpec(kind="SkipRMSNorm"), {"x": X}, "needs residual"),
+        (NormSpec(kind="GatedRMSNorm"), {"x": X}, "needs gate"),
+        (NormSpec(kind="SkipRMSNorm"), {"x": X, "residual": X[:1]}, "shape and type"),
+        (NormSpec(kind="GatedRMSNorm"), {"x": X, "gate": X.astype(np.float16)}, "shape and type"),
+    ],
+)
+def test_operands_that_do_not_fit_are_rejected(compute, spec, arguments, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        compute(spec, **arguments)
+    assert caught.value.found
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize("shape", [(6,), (1, 6), (1, 1, 6)])
+def test_scale_may_have_leading_ones(shape):
+    scale = np.arange(6, dtype=np.float32)
+    np.testing.assert_array_equal(
+        reference_exact(NormSpec(), X, scale.reshape(shape)), reference_exact(NormSpec(), X, scale)
+    )

@@ -1,0 +1,72 @@
+import dataclasses
+
+import pytest
+
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
+
+
+def test_default_is_the_llama_norm():
+    assert NormSpec().attributes() == {
+        "epsilon": 1e-5,
+        "axis": -1,
+        "stash_type": FLOAT,
+        "scale_before_cast": 0,
+        "scale_offset": 0.0,
+        "epsilon_outside": 0,
+        "partial_size": 0,
+        "group_size": 0,
+        "round_rstd": 0,
+    }
+    assert NormSpec(epsilon=1e-6).non_default() == {}
+
+
+def test_only_the_gated_form_has_gate_attributes():
+    gated = NormSpec(kind="GatedRMSNorm", activation="sigmoid", gate_first=True)
+    assert gated.non_default() == {"activation": "sigmoid", "gate_first": 1}
+    assert "activation" not in NormSpec(kind="SkipRMSNorm").attributes()
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"epsilon": -1e-5},
+        {"epsilon": float("nan")},
+        {"epsilon": float("inf")},
+        {"axis": 0},
+        {"axis": 1},
+        {"stash_type": 7},
+        {"scale_offset": float("inf")},
+        {"partial_size": -1},
+        {"group_size": -1},
+        {"partial_size": 2, "group_size": 2},
+        {"partial_size": 2, "axis": -2},
+        {"group_size": 2, "axis": -2},
+        {"round_rstd": True, "scale_before_cast": True},
+    ],
+)
+def test_contradictions_are_rejected(attributes):
+    with pytest.raises(ValueError):
+        NormSpec(**attributes)
+
+
+def test_is_frozen_and_hashable():
+    spec = NormSpec()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spec.epsilon = 1.0
+    assert {NormSpec(), NormSpec(), NormSpec(axis=-2)} == {NormSpec(), NormSpec(axis=-2)}
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16, DOUBLE])
+def test_canonical_keeps_what_rounds(dtype):
+    for spec in (NormSpec(scale_before_cast=True), NormSpec(round_rstd=True)):
+        assert spec.canonical(dtype) == spec
+
+
+def test_canonical_drops_what_cannot_matter():
+    assert NormSpec(scale_before_cast=True).canonical(FLOAT) == NormSpec()
+    assert NormSpec(round_rstd=True).canonical(FLOAT) == NormSpec()
+    half = NormSpec(stash_type=FLOAT16, scale_before_cast=True)
+    assert half.canonical(FLOAT16) == NormSpec(stash_type=FLOAT16)
+    assert half.canonical(FLOAT) == half
+    outside = NormSpec(epsilon=0.0, epsilon_outside=True)
+    assert outside.canonical(FLOAT16) == NormSpec(epsilon=0.0)

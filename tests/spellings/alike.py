@@ -1,0 +1,200 @@
+"""The frame for look-alikes: the ordinary chain with one step replaced."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from .case import NUMPY, ONNX, Case
+from .graph import Graph
+
+FLOAT, FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16
+
+Step = Callable[[str], str]
+Body = Callable[["Alike"], str | Sequence[str]]
+
+
+class Alike:
+    """What the builder of a look-alike works with: a graph, an input and the ordinary steps.
+
+    Args:
+        opset: of the model.
+        constants: how constants are stored (``graph.CONSTANTS``).
+        seed: of inputs and weights.
+    """
+
+    def __init__(self, opset: int, constants: str, seed: int) -> None:
+        self.g = Graph(opset, constants=constants)
+        self.rng = np.random.default_rng(seed)
+        self.dtype = FLOAT
+
+    @classmethod
+    def inside(cls, outer: Alike, graph: Graph) -> Alike:
+        """The same for a subgraph or function body."""
+        inner = cls(outer.g.opset, outer.g.constants, 0)
+        inner.g, inner.rng, inner.dtype = graph, outer.rng, outer.dtype
+        return inner
+
+    def input(
+        self,
+        hint: str = "x",
+        shape: Sequence[int] = (2, 3, 8),
+        *,
+        dims: Sequence[int | str | None] | None | str = "static",
+        dtype: int | None = None,
+        values: np.ndarray | None = None,
+    ) -> str:
+        """A graph input; ``dims`` None declares no shape, "static" the shape itself."""
+        if values is None:
+            values = self.rng.standard_normal(shape)
+        array = np.asarray(values).astype(NUMPY[dtype or self.dtype])
+        declared = array.shape if isinstance(dims, str) else dims
+        return self.g.input(self.g.fresh(hint), array, declared)
+
+    def unranked(self, hint: str = "x", shape: Sequence[int] = (2, 3, 8)) -> str:
+        """A value of unknown rank: reshaped to what another input says."""
+        flat = self.input(hint, (int(np.prod(shape)),))
+        wanted = self.input(
+            "shape", dims=("rank",), dtype=TensorProto.INT64, values=np.array(shape)
+        )
+        return self.g.op("Reshape", flat, wanted)
+
+    def ranked(self, value: str, shape: Sequence[int] = (2, 3, 8)) -> str:
+        """Gives a shape back to a value whose shape nothing else tells: an output needs one."""
+        return self.g.op("Reshape", value, self.g.ints(*shape))
+
+    def weight(self, shape: Sequence[int] = (8,)) -> str:
+        return self.g.const(self.rng.uniform(0.5, 1.5, shape).astype(NUMPY[self.dtype]))
+
+    def scalar(self, value: float, shape: Sequence[int] = ()) -> str:
+        return self.g.scalar(value, self.dtype, shape)
+
+    # the ordinary steps
+
+    def square(self, x: str) -> str:
+        return self.g.op("Pow", x, self.scalar(2.0))
+
+    def mean(self, x: str) -> str:
+        return self.g.reduce("ReduceMean", x, [-1], 1)
+
+    def stabilise(self, x: str) -> str:
+        return self.g.op("Add", x, self.scalar(1e-5))
+
+    def root(self, x: str) -> str:
+        return self.g.op("Sqrt", x)
+
+    def chain(
+        self,
+        x: str,
+        *,
+        square: Step | None = None,
+        mean: Step | None = None,
+        stabilise: Step | None = None,
+        root: Step | None = None,
+        divide: Step | None = None,
+        weight: str | None = None,
+    ) -> str:
+        """The ordinary norm of ``x`` with the given steps in place of its own.
+
+        ``divide`` takes the root to the normalised value; ``weight`` "" leaves the gain out.
+        """
+        value = (square or self.square)(x)
+        value = (mean or self.mean)(value)
+        value = (stabilise or self.stabilise)(value)
+        value = (root or self.root)(value)
+        y = divide(value) if divide else self.g.op("Div", x, value)
+        if weight == "":
+            return y
+        return self.g.op("Mul", y, self.weight() if weight is None else weight)
+
+
+@dataclasses.dataclass(frozen=True)
+class LookAlike:
+    """A registered builder with its ground truth (see ``Case``)."""
+
+    name: str
+    body: Body
+    norms: int
+    most: int
+    refusal: bool
+    opsets: tuple[int, ...]
+    runs: bool
+    dtype: int
+
+    def build(
+        self,
+        opset: int | None = None,
+        constants: str = "initializer",
+        value_infos: bool = True,
+        seed: int = 0,
+    ) -> Case:
+        """The model; ``opset`` is raised or lowered to what the builder can."""
+        wanted = opset or self.opsets[0]
+        opset = min(self.opsets, key=lambda known: (abs(known - wanted), known))
+        alike = Alike(opset, constants, seed)
+        alike.dtype = self.dtype
+        returned = self.body(alike)
+        for output in [returned] if isinstance(returned, str) else returned:
+            alike.g.output(output, 0, None)
+        model = alike.g.model(value_infos=False)
+        inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        outputs = list(inferred.graph.output)
+        del model.graph.output[:]
+        model.graph.output.extend(outputs)
+        if value_infos:
+            model.graph.value_info.extend(inferred.graph.value_info)
+        known = "" if value_infos else ", no value_info"
+        return Case(
+            model=model,
+            variant=f"{self.name} (opset {opset}, constants {constants}{known}, seed {seed})",
+            feeds=alike.g.feeds,
+            norms=self.norms,
+            most=self.most,
+            is_look_alike=True,
+            refusal=self.refusal,
+            dtype=self.dtype,
+            pure_half=self.dtype == FLOAT16,
+            roundings=2,
+            runs=self.runs,
+        )
+
+
+LOOK_ALIKES: dict[str, LookAlike] = {}
+"""Every look-alike by name."""
+
+
+def look_alike(
+    *,
+    norms: int = 0,
+    most: int | None = None,
+    refusal: bool | None = None,
+    opsets: Sequence[int] = (17, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 24),
+    runs: bool = True,
+    dtype: int = FLOAT,
+) -> Callable[[Body], Body]:
+    """Registers a builder under its own name.
+
+    ``refusal`` is by default what follows from the rest: a chain of which nothing may be taken
+    must be refused, aloud.
+    """
+
+    def register(body: Body) -> Body:
+        name = body.__name__
+        assert name not in LOOK_ALIKES, name
+        largest = norms if most is None else most
+        must = largest == 0 if refusal is None else refusal
+        LOOK_ALIKES[name] = LookAlike(
+            name, body, norms, largest, must, tuple(opsets), runs, dtype
+        )
+        return body
+
+    return register
+
+
+def element_type(array: np.ndarray) -> int:
+    """ONNX element type of an array."""
+    return ONNX[array.dtype]

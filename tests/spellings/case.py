@@ -1,0 +1,64 @@
+"""A generated model with its ground truth."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import ml_dtypes
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+NUMPY = {
+    TensorProto.FLOAT: np.dtype(np.float32),
+    TensorProto.DOUBLE: np.dtype(np.float64),
+    TensorProto.FLOAT16: np.dtype(np.float16),
+    TensorProto.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+    TensorProto.INT64: np.dtype(np.int64),
+    TensorProto.INT32: np.dtype(np.int32),
+    TensorProto.BOOL: np.dtype(np.bool_),
+}
+"""NumPy type of each ONNX element type that the models use."""
+
+ONNX = {dtype: code for code, dtype in NUMPY.items()}
+"""ONNX element type of each NumPy type."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Case:
+    """One model and what is true of it by construction.
+
+    Attributes:
+        model: valid for ``onnx.checker`` with ``full_check``.
+        variant: what was chosen, readable.
+        feeds: inputs by name.
+        norms: RMSNorms that must be found.
+        most: RMSNorms that may be found; more than ``norms`` where a smaller norm sits inside
+            something that is not one (a weightless core in front of a modulation).
+        is_look_alike: it was built to be mistaken for an RMSNorm.
+        refusal: square, mean and root are all there and it must not become a norm: somebody has to
+            be told why.
+        dtype: ONNX element type of the (first) normalised tensor.
+        pure_half: the chain is computed in a half type from the square on.
+        roundings: roundings to ``dtype`` between the normalised row and the outputs, summed over
+            chained norms (a bound in ulp follows from it).
+        runs: ONNX Runtime's CPU provider has a kernel for every node.
+        expected: outputs in float64, by the definition of the claimed variant; None for a
+            look-alike, whose truth is its own unchanged model.
+    """
+
+    model: onnx.ModelProto
+    variant: str
+    feeds: dict[str, np.ndarray]
+    norms: int
+    most: int
+    is_look_alike: bool
+    refusal: bool = False
+    dtype: int = TensorProto.FLOAT
+    pure_half: bool = False
+    roundings: int = 0
+    runs: bool = True
+    expected: dict[str, np.ndarray] | None = None
+
+    def __repr__(self) -> str:
+        return f"Case({self.variant})"

@@ -1,0 +1,313 @@
+"""Everything that can be chosen about a spelled RMSNorm and about the graph around it.
+
+Not every combination exists; ``settle`` replaces what cannot stand beside the rest by the nearest
+thing that can, so that any drawn combination gives a valid model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+STAGES = ("cast", "square", "mean", "stabilised", "root", "rstd", "normalised", "weight", "gained")
+"""Values of a chain after which an Identity can stand, or which can be used elsewhere too."""
+
+FRAME_OPTIONS: dict[str, tuple[Any, ...]] = {
+    "opset": (17, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 24),
+    "dtype": ("float32", "float64", "float16", "bfloat16"),
+    "lead": ((2, 3), (3,), (), (2, 2, 3), (1, 1)),
+    "row": ((8,), (1,), (2,), (3,), (5,), (6,), (16,), (64,), (2, 3), (4, 1), (2, 2, 2)),
+    "producer": ("input", "identity", "matmul", "add", "transpose"),
+    "consumer": ("none", "neg", "matmul", "two", "add_x"),
+    "place": (
+        (),
+        ("if",),
+        ("if_both",),
+        ("loop",),
+        ("scan",),
+        ("function",),
+        ("if", "loop"),
+        ("function", "if"),
+        ("scan", "function"),
+        ("function", "function"),
+    ),
+    "symbolic": (False, True),
+    "value_infos": (True, False),
+    "constants": ("initializer", "node", "attribute"),
+    "share": (False, True),
+    "named": (True, False),
+    "rows": ("normal", "zero", "wide"),
+    "leaks": tuple(frozenset({stage}) for stage in ("", *STAGES) if stage != "weight"),
+    "leak_as": ("output", "consumer"),
+}
+
+SPELLING_OPTIONS: dict[str, tuple[Any, ...]] = {
+    "rounding": ("plain", "llama", "gemma", "rstd"),
+    "casts": ("shared", "separate"),
+    "square": ("pow", "mul", "sumsq", "l2", "lp"),
+    "exponent": ("same", "float32", "int64", "int32", "float16", "float64"),
+    "exponent_shape": ((), (1,)),
+    "mean": ("mean", "sum_mul", "sum_div"),
+    "positive_axes": (False, True),
+    "keepdims": ("one", "omitted", "unsqueeze", "late"),
+    "epsilon": ("inside", "outside", "none"),
+    "epsilon_value": (1e-5, 1e-6, 1e-3),
+    "epsilon_shape": ((), (1,), (1, 1)),
+    "epsilon_via": ("plain", "identity", "cast"),
+    "root": ("sqrt", "pow"),
+    "inverse": ("div", "reciprocal", "one_div", "pow", "reciprocal_inside", "one_div_inside"),
+    "gain": ("last", "x", "rstd"),
+    "swap_epsilon": (False, True),
+    "swap_product": (False, True),
+    "swap_gain": (False, True),
+    "swap_bias": (False, True),
+    "swap_sum": (False, True),
+    "swap_gate": (False, True),
+    "weight": ("initializer", "local", "input", "none"),
+    "weight_shape": ("row", "one", "ones"),
+    "weight_via": ("plain", "identity", "cast", "unsqueeze"),
+    "weight_stash": (False, True),
+    "offset": ("none", "one_plus", "plus_one"),
+    "offset_late": (False, True),
+    "bias": ("none", "initializer", "input"),
+    "residual": ("none", "add", "add_used"),
+    "group": (0, 2, 4),
+    "reshape": ("zeros", "minus", "static"),
+    "partial": ("none", "slice", "split"),
+    "gate": ("none", "silu_after", "sigmoid_after", "silu_before", "sigmoid_before"),
+    "gate_own_type": (False, True),
+    "swish": (False, True),
+    "identities": tuple(frozenset({stage}) for stage in ("", *STAGES)),
+}
+
+_NO_STAGE: frozenset[str] = frozenset({""})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Frame:
+    """The graph around the norms; meanings of the values in ``FRAME_OPTIONS``.
+
+    Attributes:
+        lead, row: shape of the normalised tensor, ``row`` being what is normalised together.
+        place: scopes around the norms, the outermost first.
+        symbolic: leading dimensions have names instead of sizes.
+        rows: values of the input rows; ``zero`` has a row of zeros, ``wide`` many magnitudes.
+        leaks: stages of the first norm that are used outside it as well (main graph only).
+        seed: of the weights and inputs.
+    """
+
+    opset: int = 17
+    dtype: str = "float32"
+    lead: tuple[int, ...] = (2, 3)
+    row: tuple[int, ...] = (8,)
+    producer: str = "input"
+    consumer: str = "none"
+    place: tuple[str, ...] = ()
+    symbolic: bool = False
+    value_infos: bool = True
+    constants: str = "initializer"
+    share: bool = False
+    named: bool = True
+    rows: str = "normal"
+    leaks: frozenset[str] = _NO_STAGE
+    leak_as: str = "output"
+    seed: int = 0
+
+    @property
+    def half(self) -> bool:
+        return self.dtype in ("float16", "bfloat16")
+
+    @property
+    def n(self) -> int:
+        """Elements in a row."""
+        return math.prod(self.row)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.lead, *self.row)
+
+    def settled(self) -> Frame:
+        changes: dict[str, Any] = {}
+        if self.producer == "transpose" and len(self.shape) < 2:
+            changes["producer"] = "identity"
+        if self.place:
+            changes["leaks"] = _NO_STAGE
+        if self.dtype == "bfloat16":
+            # If, Loop and Scan take it from 16, Pow from 15, LpNormalization from 22
+            changes["opset"] = max(self.opset, 16)
+        return dataclasses.replace(self, **changes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spelling:
+    """One RMSNorm; the default is LLaMA's as torch writes it, without the casts.
+
+    Attributes:
+        rounding: ``plain`` computes in the type of x. The others compute in a wider type:
+            ``llama`` rounds, then scales; ``gemma`` scales, then rounds; ``rstd`` rounds 1/rms and
+            multiplies in the type of x.
+        square: ``sumsq`` ReduceSumSquare, ``l2`` ReduceL2, ``lp`` LpNormalization.
+        mean: ``sum_mul`` and ``sum_div`` are a sum times 1/n or over n (a norm: their roots).
+        keepdims: ``unsqueeze`` right after the mean, ``late`` after the inverse.
+        inverse: ``*_inside`` take the reciprocal first and the root then.
+        gain: what the weight is multiplied with first.
+        weight_stash: the weight is stored in the type in which it is used.
+        offset: the gain is 1 + weight; ``offset_late``: added after the cast of the weight.
+        group: number of groups, 0 for none.
+        gate_own_type: the gate is computed in the type of x instead of the wider one.
+    """
+
+    rounding: str = "plain"
+    casts: str = "shared"
+    square: str = "pow"
+    exponent: str = "same"
+    exponent_shape: tuple[int, ...] = ()
+    mean: str = "mean"
+    positive_axes: bool = False
+    keepdims: str = "one"
+    epsilon: str = "inside"
+    epsilon_value: float = 1e-5
+    epsilon_shape: tuple[int, ...] = ()
+    epsilon_via: str = "plain"
+    root: str = "sqrt"
+    inverse: str = "div"
+    gain: str = "last"
+    swap_epsilon: bool = False
+    swap_product: bool = False
+    swap_gain: bool = False
+    swap_bias: bool = False
+    swap_sum: bool = False
+    swap_gate: bool = False
+    weight: str = "initializer"
+    weight_shape: str = "row"
+    weight_via: str = "plain"
+    weight_stash: bool = False
+    offset: str = "none"
+    offset_late: bool = False
+    bias: str = "none"
+    residual: str = "none"
+    group: int = 0
+    reshape: str = "zeros"
+    partial: str = "none"
+    gate: str = "none"
+    gate_own_type: bool = False
+    swish: bool = False
+    identities: frozenset[str] = _NO_STAGE
+
+    @property
+    def gate_before(self) -> bool:
+        return self.gate.endswith("_before")
+
+    @property
+    def gate_after(self) -> bool:
+        return self.gate.endswith("_after")
+
+    def settled(self, frame: Frame) -> Spelling:
+        """The nearest spelling that exists in ``frame``; rules in order of precedence."""
+        spelling = self
+        for rule in _RULES:
+            changes = rule(spelling, frame)
+            if changes:
+                spelling = dataclasses.replace(spelling, **changes)
+        return spelling
+
+
+def _rounding(s: Spelling, f: Frame) -> dict[str, Any]:
+    if f.dtype == "float64" and s.rounding != "plain":
+        return {"rounding": "plain"}
+    return {}
+
+
+def _row(s: Spelling, f: Frame) -> dict[str, Any]:
+    """Groups, parts and LpNormalization need one axis that can be cut."""
+    changes: dict[str, Any] = {}
+    single = len(f.row) == 1
+    if s.group and not (single and f.n % s.group == 0 and f.n > s.group):
+        changes["group"] = 0
+    if s.partial != "none" and not (single and f.n > 1 and not changes.get("group", s.group)):
+        changes["partial"] = "none"
+    if s.group and s.reshape == "static" and f.symbolic:
+        changes["reshape"] = "zeros"
+    unknown_type = s.rounding == "plain" and f.dtype == "bfloat16" and f.opset < 22
+    if s.square == "lp" and (not single or s.partial != "none" or unknown_type):
+        changes["square"] = "l2"
+    return changes
+
+
+def _square(s: Spelling, f: Frame) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if s.square in ("sumsq", "l2", "lp") and s.mean == "mean":
+        changes["mean"] = "sum_mul"
+    if s.square == "lp" and s.epsilon != "none":
+        changes["epsilon"] = "none"
+    if s.square == "l2" and s.epsilon == "inside":
+        changes["epsilon"] = "outside"
+    return changes
+
+
+def _inverse(s: Spelling, f: Frame) -> dict[str, Any]:
+    """What has its root already has nothing left for these forms to fold the root into."""
+    rooted = s.square == "l2" or s.epsilon == "outside"
+    changes: dict[str, Any] = {}
+    if rooted and s.inverse in ("pow", "reciprocal_inside", "one_div_inside"):
+        changes["inverse"] = "reciprocal"
+    if s.rounding == "rstd":
+        if changes.get("inverse", s.inverse) == "div":
+            changes["inverse"] = "reciprocal"
+        if s.square == "lp":
+            changes["square"] = "pow"
+            changes["mean"] = "mean"
+            changes["epsilon"] = "inside"
+        if s.gate_before:
+            changes["gate"] = s.gate.replace("before", "after")
+        if s.group:
+            changes["group"] = 0
+    if s.square == "lp" and s.keepdims != "one":
+        changes["keepdims"] = "one"
+    return changes
+
+
+def _gain(s: Spelling, f: Frame) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    early = s.rounding in ("plain", "gemma") and not s.group and s.weight != "none"
+    if s.gain != "last" and not early:
+        changes["gain"] = "last"
+    elif s.gain != "last" and s.square == "lp":
+        changes["gain"] = "last"
+    elif s.gain == "rstd" and s.inverse == "div":
+        changes["gain"] = "x"
+    if s.weight == "none" and s.offset != "none":
+        changes["offset"] = "none"
+    if s.weight == "none" and s.bias != "none":
+        changes["bias"] = "none"
+    return changes
+
+
+def _ranks(s: Spelling, f: Frame) -> dict[str, Any]:
+    """Operands must not have more axes than what they meet: the output would grow.
+
+    A weight with k axes in front of the row needs k leading axes of x; so does an epsilon of
+    shape [1, 1] behind a reduction that dropped the row's axes.
+    """
+    changes: dict[str, Any] = {}
+    leading = {"row": 0, "one": 1, "ones": 2}
+    allowed = [name for name, axes in leading.items() if axes <= len(f.lead)]
+    if s.weight_shape not in allowed:
+        changes["weight_shape"] = allowed[-1]
+    if s.weight_via == "unsqueeze" and changes.get("weight_shape", s.weight_shape) == "row":
+        changes.update({"weight_shape": "one"} if f.lead else {"weight_via": "identity"})
+    dropped = s.keepdims == "late" and not s.group
+    rank = len(f.lead) + (0 if dropped else len(f.row))
+    if len(s.epsilon_shape) > rank:
+        changes["epsilon_shape"] = (1,) * rank
+    return changes
+
+
+def _gate(s: Spelling, f: Frame) -> dict[str, Any]:
+    if s.swish and (f.opset < 24 or "silu" not in s.gate):
+        return {"swish": False}
+    return {}
+
+
+_RULES = (_rounding, _row, _square, _inverse, _gain, _ranks, _gate)

@@ -1,0 +1,302 @@
+"""Puts norms into a graph: producers, consumers, subgraphs, functions; the whole model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import TensorProto
+
+from .build import Evaluate, Norm, dims_of
+from .case import NUMPY, Case
+from .choices import Frame, Spelling
+from .graph import FLOATS, FUNCTION_DOMAIN, Graph
+
+SCANNED = 2
+"""Steps of a Scan, and iterations of a Loop."""
+
+
+@dataclasses.dataclass
+class Emission:
+    """State of one model under construction."""
+
+    frame: Frame
+    spellings: Sequence[Spelling]
+    rng: np.random.Generator
+    leaks: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
+    norms: int = 0
+
+
+def build(spelling: Spelling | Sequence[Spelling], frame: Frame | None = None) -> Case:
+    """One norm, or several in a row, in one graph.
+
+    Both are settled first, so that every combination gives a valid model.
+    """
+    frame = (frame or Frame()).settled()
+    several = [spelling] if isinstance(spelling, Spelling) else list(spelling)
+    if len(several) > 1 or "loop" in frame.place:
+        several = [_well_conditioned(one, frame) for one in several]
+    spellings = [one.settled(frame) for one in several]
+    state = Emission(frame, spellings, np.random.default_rng(frame.seed))
+    graph = Graph(
+        frame.opset, constants=frame.constants, share=frame.share, named=frame.named
+    )
+    dtype = FLOATS[frame.dtype]
+    outer = _outer_dims(frame)
+    x, fed = _producer(graph, state, outer)
+    y, inside = _place(graph, state, x, frame.place)
+    outputs = _consumer(graph, state, x, y)
+    expected = {}
+    truth = inside(fed)
+    for name, function in outputs.items():
+        graph.output(name, dtype, outer)
+        expected[name] = function(fed, truth)
+    for value, leaked, rank in state.leaks:
+        if frame.leak_as == "consumer":
+            value = graph.op("Neg", value)
+        if all(value != info.name for info in graph.outputs):
+            graph.output(value, leaked, [None] * rank)
+    loops = SCANNED if "loop" in frame.place else 1
+    return Case(
+        model=graph.model(value_infos=frame.value_infos),
+        variant=describe(frame, spellings),
+        feeds=graph.feeds,
+        norms=state.norms,
+        most=state.norms,
+        is_look_alike=False,
+        dtype=dtype,
+        pure_half=frame.half and any(one.rounding == "plain" for one in spellings),
+        roundings=loops * sum(_roundings(one, frame) for one in spellings),
+        runs=frame.dtype != "bfloat16",
+        expected=expected,
+    )
+
+
+def _well_conditioned(spelling: Spelling, frame: Frame) -> Spelling:
+    """A norm of one element, or without epsilon, blows up whatever cancels in a sum before it."""
+    if frame.n == 1 or (spelling.residual != "none" and spelling.epsilon == "none"):
+        return dataclasses.replace(spelling, residual="none", bias="none")
+    return spelling
+
+
+def _roundings(spelling: Spelling, frame: Frame) -> int:
+    """Roundings to the type of x that an element sees, from the residual sum to the output."""
+    if spelling.rounding == "plain":
+        # square, mean, its product, epsilon, root, inverse, product, weight and its offset
+        count = 9
+    else:
+        count = {"llama": 1, "gemma": 1, "rstd": 2}[spelling.rounding]
+        if spelling.weight != "none":
+            # the gain may itself be rounded: cast, 1 + weight
+            count += 1 + (spelling.offset != "none") + (spelling.weight_via == "cast")
+    count += spelling.bias != "none"
+    if spelling.gate != "none":
+        count += 3 if spelling.gate_own_type or spelling.rounding == "plain" else 1
+    return count + 2 * (spelling.residual != "none")
+
+
+def _outer_dims(frame: Frame) -> tuple[int | str, ...]:
+    """A Scan cuts its first axis off; what is around it has one more."""
+    extra = (SCANNED,) if "scan" in frame.place else ()
+    return (*extra, *dims_of(frame))
+
+
+# producers and consumers, all exact: they must not blur what is measured
+
+
+def _rows(frame: Frame, rng: np.random.Generator) -> np.ndarray:
+    extra = (SCANNED,) if "scan" in frame.place else ()
+    x = rng.standard_normal((*extra, *frame.shape))
+    if frame.rows == "wide":
+        # squares stay inside the range of the type, subnormals included
+        decades = 1.0 if frame.half else 12.0
+        x *= 10.0 ** rng.uniform(-decades, decades, (*x.shape[: -len(frame.row)],) + (1,) * len(frame.row))
+    elif frame.rows == "zero":
+        x[(0,) * (x.ndim - len(frame.row))] = 0.0
+    return x.astype(NUMPY[FLOATS[frame.dtype]])
+
+
+def _producer(
+    graph: Graph, state: Emission, dims: Sequence[int | str]
+) -> tuple[str, np.ndarray]:
+    frame = state.frame
+    array = _rows(frame, state.rng)
+    exact = array.astype(np.float64)
+    if frame.producer == "transpose":
+        swapped = np.ascontiguousarray(np.swapaxes(array, -1, -2))
+        order = [*range(array.ndim - 2), array.ndim - 1, array.ndim - 2]
+        x = graph.input("x", swapped, [*dims[:-2], dims[-1], dims[-2]])
+        return graph.op("Transpose", x, perm=order), exact
+    x = graph.input("x", array, dims)
+    if frame.producer == "identity":
+        x = graph.op("Identity", x)
+    elif frame.producer == "matmul":
+        x, exact = _permuted(graph, state, x, exact, array.dtype)
+    elif frame.producer == "add":
+        other = state.rng.standard_normal(array.shape).astype(array.dtype)
+        x = graph.op("Add", x, graph.input("other", other, dims))
+        exact = (exact + other.astype(np.float64)).astype(array.dtype).astype(np.float64)
+    return x, exact
+
+
+def _permuted(
+    graph: Graph, state: Emission, x: str, exact: np.ndarray, dtype: np.dtype
+) -> tuple[str, np.ndarray]:
+    """A MatMul by a permutation: exact in every type."""
+    order = state.rng.permutation(exact.shape[-1])
+    matrix = np.eye(exact.shape[-1])[:, order].astype(dtype)
+    name = graph.op("MatMul", x, graph.const(matrix, kind="initializer"))
+    return name, exact[..., order]
+
+
+def _consumer(graph: Graph, state: Emission, x: str, y: str) -> dict[str, Evaluate]:
+    """Outputs by name, each with its value from that of x and that of y."""
+    frame = state.frame
+    kind = frame.consumer
+    if kind == "neg":
+        return {graph.op("Neg", y): lambda x, y: -y}
+    if kind == "two":
+        return {y: lambda x, y: y, graph.op("Neg", y): lambda x, y: -y}
+    if kind == "add_x":
+        return {graph.op("Add", y, x): lambda x, y: x + y}
+    if kind == "matmul":
+        size = frame.shape[-1]
+        order = state.rng.permutation(size)
+        matrix = np.eye(size)[:, order].astype(NUMPY[FLOATS[frame.dtype]])
+        name = graph.op("MatMul", y, graph.const(matrix, kind="initializer"))
+        return {name: lambda x, y: y[..., order]}
+    return {y: lambda x, y: y}
+
+
+# places
+
+
+def _norms(graph: Graph, state: Emission, x: str) -> tuple[str, Evaluate]:
+    steps = []
+    leaks = state.leaks if not state.frame.place else None
+    for spelling in state.spellings:
+        x, step = Norm(graph, state.frame, spelling, state.rng, leaks).emit(x)
+        steps.append(step)
+        leaks = None
+        state.norms += 1
+
+    def evaluate(a: np.ndarray) -> np.ndarray:
+        for step in steps:
+            a = step(a)
+        return a
+
+    return x, evaluate
+
+
+def _place(
+    graph: Graph, state: Emission, x: str, place: tuple[str, ...]
+) -> tuple[str, Evaluate]:
+    if not place:
+        return _norms(graph, state, x)
+    return _PLACES[place[0]](graph, state, x, place[1:])
+
+
+def _if(
+    graph: Graph, state: Emission, x: str, rest: tuple[str, ...], both: bool = False
+) -> tuple[str, Evaluate]:
+    dtype, dims = FLOATS[state.frame.dtype], dims_of(state.frame)
+    then = graph.child()
+    y, evaluate = _place(then, state, x, rest)
+    then.output(y, dtype, dims)
+    otherwise = graph.child()
+    z = _place(otherwise, state, x, rest)[0] if both else otherwise.op("Identity", x)
+    otherwise.output(z, dtype, dims)
+    root = graph.root
+    condition = root.input(root.fresh("condition"), np.array(True), ())
+    y = graph.op(
+        "If",
+        graph.resolve(condition),
+        then_branch=then.subgraph(),
+        else_branch=otherwise.subgraph(),
+    )
+    return y, evaluate
+
+
+def _if_both(
+    graph: Graph, state: Emission, x: str, rest: tuple[str, ...]
+) -> tuple[str, Evaluate]:
+    return _if(graph, state, x, rest, both=True)
+
+
+def _input(body: Graph, hint: str, dtype: int, dims: Sequence[int | str]) -> str:
+    """An input of a subgraph: declared, not fed."""
+    name = body.fresh(hint)
+    body.declare(name, dtype, dims)
+    return name
+
+
+def _loop(
+    graph: Graph, state: Emission, x: str, rest: tuple[str, ...]
+) -> tuple[str, Evaluate]:
+    dtype, dims = FLOATS[state.frame.dtype], dims_of(state.frame)
+    body = graph.child()
+    _input(body, "iteration", TensorProto.INT64, ())
+    going = _input(body, "going", TensorProto.BOOL, ())
+    carried = _input(body, "carried", dtype, dims)
+    y, evaluate = _place(body, state, carried, rest)
+    body.output(body.op("Identity", going), TensorProto.BOOL, ())
+    body.output(y, dtype, dims)
+    trips = graph.const(np.array(SCANNED, np.int64), kind="node")
+    always = graph.const(np.array(True), kind="node")
+    y = graph.op("Loop", trips, always, x, body=body.subgraph())
+
+    def repeated(a: np.ndarray) -> np.ndarray:
+        for _ in range(SCANNED):
+            a = evaluate(a)
+        return a
+
+    return y, repeated
+
+
+def _scan(
+    graph: Graph, state: Emission, x: str, rest: tuple[str, ...]
+) -> tuple[str, Evaluate]:
+    dtype, dims = FLOATS[state.frame.dtype], dims_of(state.frame)
+    body = graph.child()
+    row = _input(body, "scanned", dtype, dims)
+    y, evaluate = _place(body, state, row, rest)
+    body.output(y, dtype, dims)
+    return graph.op("Scan", x, body=body.subgraph(), num_scan_inputs=1), evaluate
+
+
+def _function(
+    graph: Graph, state: Emission, x: str, rest: tuple[str, ...]
+) -> tuple[str, Evaluate]:
+    body = graph.child(is_function=True)
+    y, evaluate = _place(body, state, "in_x", rest)
+    name = graph.fresh("Body")
+    body.add_function(name, ["in_x", *body.received.values()], [y])
+    actual = [x, *(graph.resolve(outer) for outer in body.received)]
+    return graph.op(name, *actual, domain=FUNCTION_DOMAIN), evaluate
+
+
+_PLACES = {
+    "if": _if,
+    "if_both": _if_both,
+    "loop": _loop,
+    "scan": _scan,
+    "function": _function,
+}
+
+
+def describe(frame: Frame, spellings: Sequence[Spelling]) -> str:
+    """What differs from the default, readable."""
+    parts = []
+    for chosen, default in [(frame, Frame()), *((one, Spelling()) for one in spellings)]:
+        differs = [
+            f"{field.name}={_plain(getattr(chosen, field.name))}"
+            for field in dataclasses.fields(chosen)
+            if getattr(chosen, field.name) != getattr(default, field.name)
+        ]
+        parts.append(f"{type(chosen).__name__}({', '.join(differs)})")
+    return " ".join(parts)
+
+
+def _plain(value: object) -> str:
+    return "+".join(sorted(value)) if isinstance(value, frozenset) else str(value)

@@ -1,0 +1,218 @@
+"""The shape of the house: who may import whom, what is public, what is loaded, how long a file is.
+
+The imports are read from the syntax tree, so that one inside a function or under TYPE_CHECKING
+counts as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import rmsnorm_export
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "rmsnorm_export"
+
+# cli -> (rewrite, verify, engine, deploy, bench, report) -> lower -> recognize -> op
+# report only holds results, so it also stands below lower, which names its types.
+_BELOW_MIDDLE = {"lower", "recognize", "op", "report"}
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "op": set(),
+    "recognize": {"op"},
+    "report": {"op"},
+    "lower": {"recognize", "op", "report"},
+    "verify": _BELOW_MIDDLE,
+    "rewrite": _BELOW_MIDDLE | {"verify"},
+    "engine": _BELOW_MIDDLE,
+    "deploy": _BELOW_MIDDLE,
+    "bench": _BELOW_MIDDLE,
+    "torch": {"op", "rewrite"},
+    "api": _BELOW_MIDDLE | {"rewrite", "verify"},
+    "cli": _BELOW_MIDDLE | {"api", "rewrite", "verify", "engine", "deploy", "bench"},
+}
+"""Folder -> folders that it may import; ``api`` stands for the private modules beside them."""
+
+# lower knows the names of results, not how they are rendered.
+ONLY_MODULE = {("lower", "report"): "rmsnorm_export.report.result"}
+
+# The package itself is the public API, for the command line as for everyone.
+MAY_IMPORT_ROOT = {"api", "cli"}
+
+PUBLIC = [
+    "BackendMissingError",
+    "Error",
+    "InputError",
+    "Proof",
+    "Refusal",
+    "Report",
+    "RequirementError",
+    "Result",
+    "Site",
+    "UsageError",
+    "Verification",
+    "VerificationError",
+    "inspect",
+    "optimize",
+    "verify",
+]
+
+HEAVY = ["click", "ml_dtypes", "numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "rich"]
+HEAVY += ["torch", "transformers"]
+
+
+def _modules() -> dict[str, Path]:
+    """Dotted name -> file, for every module of the package."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = _modules()
+
+
+def _imported(name: str, path: Path) -> Iterator[tuple[int, str]]:
+    """(line, dotted name of a module of the package) for every import in the file."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                anchor = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*anchor, base] if base else anchor)
+            # `from package import name` means the module of that name where there is one.
+            targets = [
+                f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base
+                for alias in node.names
+            ]
+        elif (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__")
+            and node.args
+            and isinstance(node.args[0], ast.Constant)
+        ):
+            targets = [str(node.args[0].value)]
+            if targets[0].startswith("."):
+                targets = [package + targets[0]]
+        else:
+            continue
+        for target in targets:
+            if target.split(".")[0] == "rmsnorm_export":
+                yield node.lineno, target
+
+
+def _tier(name: str) -> str:
+    """The folder that holds a module; ``errors``, ``api``, or "" for the package itself."""
+    _, _, rest = name.partition(".")
+    first = rest.split(".")[0]
+    return "api" if first.startswith("_") else first
+
+
+def _violations(name: str, path: Path) -> list[str]:
+    """The imports of one module that point up or sideways."""
+    tier = _tier(name)
+    found = []
+    for line, target in _imported(name, path):
+        other = _tier(target)
+        if other in (tier, "errors"):
+            continue
+        if not other:
+            allowed = tier in MAY_IMPORT_ROOT
+        else:
+            allowed = other in ALLOWED[tier]
+            only = ONLY_MODULE.get((tier, other))
+            allowed = allowed and (only is None or target == only)
+        if not allowed:
+            found.append(f"{path.relative_to(ROOT)}:{line}: {tier} imports {target}")
+    return found
+
+
+def test_every_folder_has_a_place_in_the_order() -> None:
+    tiers = {_tier(name) for name in MODULES if "." in name}
+    assert tiers <= set(ALLOWED), "a new folder needs a place in ALLOWED"
+    assert {"op", "recognize", "lower", "report", "verify", "rewrite", "cli"} <= tiers
+
+
+def test_the_order_has_no_cycle() -> None:
+    done: set[str] = set()
+    while len(done) < len(ALLOWED):
+        ready = {tier for tier, below in ALLOWED.items() if tier not in done and below <= done}
+        assert ready, f"a cycle among {sorted(set(ALLOWED) - done)}"
+        done |= ready
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if "." in name])
+def test_imports_point_one_way(name: str) -> None:
+    assert _violations(name, MODULES[name]) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import rmsnorm_export.cli.main",
+        "from rmsnorm_export.rewrite import pipeline",
+        "from rmsnorm_export import rewrite",
+        "import rmsnorm_export as rx",
+        "from ..lower import lowered",
+        "def f():\n    from rmsnorm_export.lower.lowered import Lowered",
+        "import importlib\nimportlib.import_module('rmsnorm_export.verify')",
+    ],
+)
+def test_an_import_that_points_up_is_seen(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "spec.py"
+    copy.write_text(line, encoding="utf-8")
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    assert len(_violations("rmsnorm_export.op.spec", copy)) == 1
+
+
+def test_public_names() -> None:
+    assert sorted(rmsnorm_export.__all__) == sorted(PUBLIC)
+    missing = [
+        name for name in rmsnorm_export.__all__ if getattr(rmsnorm_export, name, None) is None
+    ]
+    assert missing == []
+    assert set(PUBLIC) <= set(dir(rmsnorm_export))
+
+
+@pytest.mark.parametrize("statement", ["import rmsnorm_export", "import rmsnorm_export.errors"])
+def test_import_loads_nothing_heavy(statement: str) -> None:
+    code = f"{statement}\nimport sys\nprint(*sorted(set({HEAVY!r}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def _lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def _sources() -> list[Path]:
+    """Every source file of the repository, the extensionless scripts included."""
+    files = [path for folder in (PACKAGE, ROOT / "tests") for path in folder.rglob("*.py")]
+    files += [path for path in (ROOT / "scripts").iterdir() if path.is_file()]
+    files += [path for path in (ROOT / "plugins").rglob("*") if path.suffix in _PLUGIN_SUFFIXES]
+    return files
+
+
+_PLUGIN_SUFFIXES = {".cu", ".cuh", ".cpp", ".h"}
+
+
+def test_no_file_is_long() -> None:
+    long = {str(path.relative_to(ROOT)): n for path in _sources() if (n := _lines(path)) >= 500}
+    assert long == {}
+
+
+def test_most_files_are_short() -> None:
+    assert statistics.median(_lines(path) for path in PACKAGE.rglob("*.py")) < 200

@@ -1,0 +1,145 @@
+"""The benchmark and the demo run, and what they conclude from numbers is right."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch):
+    """Import a module of scripts/ by name."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+
+    def load(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    return load
+
+
+def _run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPTS / name), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_bench_optimize_quick(tmp_path: Path) -> None:
+    output = tmp_path / "bench.json"
+    done = _run("bench_optimize.py", "--quick", "--output", str(output))
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(output.read_text(encoding="utf-8"))
+    assert {row["tool"] for row in report["summary"]} == {"ours portable", "ours ort"}
+    for row in report["summary"]:
+        assert row["status"] == "ok"
+        assert row["fused"] == row["norms"] > 1
+        assert 0 < row["seconds"]["median"] < row["process_seconds"]["median"]
+        assert row["peak_mb"]["median"] > 20
+    assert report["help"]["repeats"] == 3
+    assert set(report["growth"]) == {"seconds", "optimize_seconds"}
+    assert "growth of ours" in done.stdout
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 1.3, 2.0])
+def test_growth_is_the_exponent(script, exponent: float) -> None:
+    growth = script("bench_summary").growth
+    points = [(n, 3e-5 * n**exponent) for n in (1_000, 5_000, 20_000, 200_000)]
+    assert growth(points) == pytest.approx(exponent, abs=1e-9)
+
+
+@pytest.mark.parametrize("nodes", [1, 500, 2_000])
+def test_decoder_has_the_nodes_and_norms_it_says(script, nodes: int) -> None:
+    onnx = pytest.importorskip("onnx")
+    model, norms = script("bench_graphs").decoder(nodes)
+    onnx.checker.check_model(model, full_check=True)
+    ops = [node.op_type for node in model.graph.node]
+    assert ops.count("Reciprocal") == norms
+    assert abs(len(ops) - nodes) <= script("bench_graphs").NODES_PER_LAYER + 9
+
+
+def test_a_run_over_its_time_is_killed(script, tmp_path: Path) -> None:
+    process = script("bench_process")
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    code, wall, peak = process.run_process(command, time_limit=0.5, log=tmp_path / "log")
+    assert code == -9
+    assert wall < 30
+    assert peak > 1
+
+
+def test_peak_memory_is_that_of_the_child(tmp_path: Path) -> None:
+    # From a small process, as the benchmark does: a child starts at the peak of its parent.
+    code = (
+        "import sys, pathlib, bench_process\n"
+        "for size in (1, 200):\n"
+        "    child = [sys.executable, '-c', f'x = bytearray({size} << 20)']\n"
+        "    log = pathlib.Path('log')\n"
+        "    print(bench_process.run_process(child, time_limit=60, log=log)[2])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(SCRIPTS)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    small, large = (float(line) for line in done.stdout.split())
+    assert large - small == pytest.approx(199, abs=20)
+
+
+def test_a_run_out_of_memory_is_called_so(script, tmp_path: Path) -> None:
+    process = script("bench_process")
+    model = tmp_path / "model.onnx"
+    made = process.run_step(["decoder", str(model), "2000", "18", "RESULT"], folder=tmp_path)
+    assert made.status == "ok"
+    output = tmp_path / "out.onnx"
+    outcome = process.run_step(
+        ["run", "ours portable", str(model), str(output), "RESULT", str(32 << 20)],
+        folder=tmp_path,
+    )
+    assert outcome.status == "out of memory", outcome
+    assert not output.exists()
+
+
+def test_a_failed_tool_has_no_ratio(script) -> None:
+    run = {"graph": "g", "nodes": 9, "norms": 1, "detail": "", "process_seconds": 2.0}
+    run |= {"peak_mb": 10.0, "fused": 1, "seconds": 1.0}
+    slow = {"process_seconds": 6.0, "seconds": 4.0, "tool": "onnxslim", "status": "ok"}
+    rows = script("bench_summary").summarise(
+        [
+            {**run, "tool": "ours portable", "status": "ok"},
+            {**run, **slow},
+            {**run, "tool": "onnxsim", "status": "out of memory"},
+        ]
+    )
+    assert rows[1]["seconds_ratio"] == 4
+    assert rows[1]["process_seconds_ratio"] == 3
+    assert rows[2]["status"] == "out of memory"
+    assert "seconds_ratio" not in rows[2]
+
+
+def test_worst_difference(script) -> None:
+    worst = script("demo_measure").worst_difference
+    a = np.array([1.0, -4.0, 2.0], np.float32)
+    assert worst(a, a) == 0
+    assert worst(a + np.float32(0.5), a) == pytest.approx(0.125)
+    assert worst(np.array([1.0, np.nan, 2.0]), a) == np.inf
+    assert worst(a[:2], a) == np.inf
+
+
+@pytest.mark.slow
+@pytest.mark.export
+def test_demo_of_one_architecture(tmp_path: Path) -> None:
+    done = _run("demo.py", "--only", "LLaMA", "--seconds", "0.1", "--folder", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "9 of 9" in done.stdout
+    assert "problem" not in done.stdout
+    made = {path.name for path in tmp_path.iterdir()}
+    assert {"llama.onnx", "llama.portable.onnx", "llama.onnx.onnx", "llama.ort.onnx"} <= made
