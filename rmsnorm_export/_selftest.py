@@ -83,7 +83,7 @@ def _model() -> onnx.ModelProto:
         helper.make_node("Mul", ["x", "inverse"], ["normalised"]),
         helper.make_node("Mul", ["normalised", "weight"], ["y"]),
     ]
-    constants = {
+    constants: dict[str, np.ndarray[Any, Any]] = {
         "two": np.array(2, np.float32),
         "axes": np.array([-1], np.int64),
         "epsilon": np.array(_EPSILON, np.float32),

@@ -27,7 +27,7 @@ _env_usable() {
 }
 
 _env_pip() {
-    "$ENV_PYTHON" -m pip --disable-pip-version-check install --quiet --no-input \
+    "$ENV_PYTHON" -m pip --disable-pip-version-check install -qq --no-input \
         --constraint "$ENV_ROOT/constraints.txt" "$@"
 }
 

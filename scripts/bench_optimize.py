@@ -40,14 +40,14 @@ def _arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--sizes", type=int, nargs="+", default=[1_000, 5_000, 20_000, 50_000, 200_000])
+    add("--sizes", type=int, nargs="*", default=[1_000, 5_000, 20_000, 50_000, 200_000])
     add("--peer-limit", type=int, default=5_000, help="largest graph for the peers, in nodes")
     add("--repeats", type=int, default=3, help="runs of each tool on each graph")
     add("--opset", type=int, default=23, help="opset of the decoders; onnxsim only fuses at 23")
     add("--tools", nargs="+", choices=[*OURS, *PEERS], default=[*OURS, *PEERS])
     add("--no-sparse", action="store_true", help="leave out the model with 795 GB of weights")
     add("--help-runs", type=int, default=20, help="runs of rmsnorm-export --help; 0: none")
-    add("--memory", type=float, default=16, help="memory ceiling of a run, GiB")
+    add("--memory", type=float, default=8, help="memory ceiling of a run, GiB")
     add("--time-limit", type=float, default=300, help="time limit of a run, seconds")
     add("--quick", action="store_true", help="a smoke run of a few seconds")
     add("--output", type=Path, help="JSON file; default scripts/results/bench_optimize.json")
@@ -55,7 +55,7 @@ def _arguments() -> argparse.Namespace:
     if arguments.quick:
         arguments.sizes, arguments.peer_limit, arguments.repeats = [200, 400], 0, 1
         arguments.no_sparse, arguments.help_runs = True, 3
-    if min(arguments.sizes) < 1 or arguments.repeats < 1:
+    if min(arguments.sizes, default=1) < 1 or arguments.repeats < 1:
         parser.error("--sizes and --repeats take numbers from 1")
     return arguments
 
@@ -81,6 +81,7 @@ def _measure(
                 ["run", tool, model, str(output), "RESULT", str(limit)],
                 folder=folder,
                 time_limit=arguments.time_limit,
+                memory_limit=limit,
             )
             status, detail, counted = outcome.status, outcome.detail, {}
             if status == "ok":

@@ -38,8 +38,8 @@ class Outcome:
     """One child process.
 
     Attributes:
-        status: ``ok``, ``out of memory``, ``time limit``, ``killed by SIG...`` or ``failed``.
-        detail: last line that a failed child wrote.
+        status: ``ok``, ``out of memory``, ``time limit``, ``killed`` or ``failed``.
+        detail: the signal that ended a failed child, and the line that says why.
         wall: seconds from the start of the process to its end.
         peak_mb: peak resident memory in MiB.
         result: what the child wrote to its result file; empty if it failed.
@@ -72,8 +72,13 @@ def run_process(command: list[str], *, time_limit: float, log: Path) -> tuple[in
     return child.returncode, wall, usage.ru_maxrss / 1024
 
 
-def run_step(step: list[str], *, folder: Path, time_limit: float = 600.0) -> Outcome:
-    """Run one step of bench_tools.py; ``RESULT`` in ``step`` stands for the result file."""
+def run_step(
+    step: list[str], *, folder: Path, time_limit: float = 600.0, memory_limit: int = 0
+) -> Outcome:
+    """Run one step of bench_tools.py; ``RESULT`` in ``step`` stands for the result file.
+
+    ``memory_limit`` (bytes) is what the step limits itself to; it only serves to name a failure.
+    """
     result_file, log = folder / "result.json", folder / "log.txt"
     result_file.unlink(missing_ok=True)
     arguments = [str(result_file) if text == "RESULT" else text for text in step]
@@ -83,16 +88,22 @@ def run_step(step: list[str], *, folder: Path, time_limit: float = 600.0) -> Out
         result = json.loads(result_file.read_text(encoding="utf-8"))
         return Outcome("ok", "", wall, peak_mb, result)
     text = log.read_text(encoding="utf-8", errors="replace")
-    last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    signs = [line for line in lines if any(sign in line.lower() for sign in _NO_MEMORY)]
+    # Native code that does not check its allocations dies of a signal just below the ceiling.
+    starved = memory_limit and code < 0 and peak_mb * 2**20 > 0.8 * memory_limit
     if wall >= time_limit:
         status = "time limit"
-    elif any(sign in text.lower() for sign in _NO_MEMORY):
+    elif signs or starved:
         status = "out of memory"
     elif code < 0:
-        status = f"killed by {signal.Signals(-code).name}"
+        status = "killed"
     else:
         status = "failed"
-    return Outcome(status, last[:300], wall, peak_mb, {})
+    detail = signs[-1] if signs else "" if code < 0 or not lines else lines[-1]
+    if code < 0:
+        detail = f"{signal.Signals(-code).name} {detail}".strip()
+    return Outcome(status, detail[:200], wall, peak_mb, {})
 
 
 def memory_available() -> int:

@@ -14,6 +14,7 @@ import dataclasses
 import os
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import get_args
 
@@ -101,14 +102,22 @@ def _demonstrate(architecture: demo_models.Architecture, folder: Path, seconds: 
     ]
 
 
+def _classes(report: rx.Report) -> str:
+    """How many sites have which class of numerics."""
+    counts = Counter(site.numerics for site in report.fused)
+    return ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
+
+
 def _table(rows: list[Row]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="time: optimized / exported file, default session")
-    table.add_column("architecture", no_wrap=True)
-    table.add_column("target", no_wrap=True)
-    for name in ("norms in PyTorch", "fused", "refused", "proofs passed", "nodes"):
-        table.add_column(name, justify="right")
-    table.add_column("worst logit difference to the export / to PyTorch", justify="right")
-    table.add_column("time ratio (95 % interval)")
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("architecture", "target"):
+        table.add_column(name, no_wrap=True)
+    for name in ("norms in\nPyTorch", "fused", "refused", "proofs\npassed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("numerics", no_wrap=True)
+    table.add_column("nodes,\nwith functions", justify="right", no_wrap=True)
+    table.add_column("worst logit difference\nto export / PyTorch", justify="right", no_wrap=True)
+    table.add_column("time, optimized / export\n(95 % interval)", no_wrap=True)
     previous = ""
     for row in rows:
         if previous and row.architecture != previous:
@@ -122,6 +131,7 @@ def _table(rows: list[Row]) -> Table:
             str(len(report.fused)),
             str(len(report.refused)),
             f"{sum(proof.passed for proof in proofs)} of {len(proofs)}",
+            _classes(report),
             f"{report.nodes_before} -> {report.nodes_after}",
             f"{row.source_difference:.1e} / {row.torch_difference:.1e}",
             row.speed.text(),
@@ -149,11 +159,16 @@ def main() -> int:
     ]
     console = Console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=140)
+        console = Console(highlight=False, width=150)
     console.print(_table(rows))
     for architecture in demo_models.ARCHITECTURES:
         if architecture.name in arguments.only:
             console.print(f"{architecture.name}: {architecture.norms}")
+    console.print(
+        "Logit differences are relative to the largest logit; the export is run without any graph "
+        "optimization,\nthe optimized file with the default one. Times are medians of interleaved "
+        "runs, both with the default one."
+    )
     # Many norms of a target are refused for the same reason: said once.
     reasons = {
         f"{row.architecture}, {row.target}: {refusal.message}"

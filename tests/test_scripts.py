@@ -43,7 +43,7 @@ def test_bench_optimize_quick(tmp_path: Path) -> None:
         assert 0 < row["seconds"]["median"] < row["process_seconds"]["median"]
         assert row["peak_mb"]["median"] > 20
     assert report["help"]["repeats"] == 3
-    assert set(report["growth"]) == {"seconds", "optimize_seconds"}
+    assert set(report["growth"]) == {"seconds", "cpu_seconds", "optimize_seconds"}
     assert "growth of ours" in done.stdout
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
@@ -107,7 +108,9 @@ def show(state: State, lines: Sequence[Line]) -> None:
     from rmsnorm_export.report.text import render
 
     stream = sys.stderr if state.model_on_stdout else sys.stdout
-    click.echo(render(lines, styled=is_styled(stream)), nl=False, file=stream, color=True)
+    width = shutil.get_terminal_size().columns if stream.isatty() else None
+    text = render(lines, styled=is_styled(stream), width=width)
+    click.echo(text, nl=False, file=stream, color=True)
 
 
 def show_json(state: State, result: object, extra: Mapping[str, object] | None = None) -> None:

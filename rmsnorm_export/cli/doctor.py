@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _STYLES = {"ok": "", "missing": "dim", "broken": "bold red"}
 
 
-@click.command("doctor")
+@click.command("doctor", short_help="Check this installation.")
 @format_option
 @logging_options
 @click.pass_context

@@ -30,7 +30,8 @@ class Failure:
     def __init__(self, what: str, found: str, fix: str, exit_code: int) -> None:
         from rmsnorm_export.report.names import one_line
 
-        self.what = one_line(what)
+        what = one_line(what).rstrip(".")
+        self.what = what[:1].upper() + what[1:]
         self.found = one_line(found) or "no details"
         self.fix = one_line(fix) or "run the command again with --debug for the details"
         self.exit_code = int(exit_code)
@@ -116,10 +117,10 @@ def report(error: BaseException, state: State) -> int:
     failure = explain(error)
     if state.debug:
         traceback.print_exception(error, file=sys.stderr)
+    if not (state.json and state.model_on_stdout):
+        click.echo(f"error: {failure.what}\nfound: {failure.found}\nfix: {failure.fix}", err=True)
     if state.json and not isinstance(error, ReportedError):
         from rmsnorm_export.report.json import document
 
         click.echo(document("error", failure.as_dict()), nl=False, err=state.model_on_stdout)
-    if not (state.json and state.model_on_stdout):
-        click.echo(f"error: {failure.what}\nfound: {failure.found}\nfix: {failure.fix}", err=True)
     return failure.exit_code

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.report.result import Numerics, Target
 
 
-@click.command("inspect")
+@click.command("inspect", short_help="List the RMSNorms of a model, and what is none.")
 @click.argument("model")
 @click.option(
     "--target",
@@ -44,8 +44,9 @@ def command(context: click.Context, model: str, target: Target | None, numerics:
         from rmsnorm_export.cli.source import model_source, source_name
         from rmsnorm_export.report.text import report_lines
 
+        source = model_source(model)
         with console.progress(state, "Looking for RMSNorms"):
-            report = rmsnorm_export.inspect(model_source(model), target=target, numerics=numerics)
+            report = rmsnorm_export.inspect(source, target=target, numerics=numerics)
         report = dataclasses.replace(report, source=source_name(model, report.source))
         if state.json:
             console.show_json(state, report)

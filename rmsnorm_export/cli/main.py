@@ -28,14 +28,15 @@ _COMMANDS = ("optimize", "inspect", "verify", "doctor")
 
 _EPILOG = """\b
 Exit codes:
-  0  done
-  1  internal error (please report it)
-  2  wrong usage
-  3  input unreadable, or output not writable
-  4  verification or a proof failed
-  5  --require was not met; nothing was written
-  6  a needed package is missing
-  130 interrupted, 141 the reader of the output went away
+  0    done
+  1    internal error (please report it)
+  2    wrong usage
+  3    input unreadable, or output not writable
+  4    verification or a proof failed
+  5    --require was not met; nothing was written
+  6    a needed package is missing
+  130 interrupted
+  141 the reader of the output went away
 
 \b
 Data goes to stdout, logs and errors to stderr. An error is three lines:

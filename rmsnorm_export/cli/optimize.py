@@ -15,12 +15,14 @@ from rmsnorm_export.cli.options import (
     format_option,
     logging_options,
     numerics_option,
+    seed_option,
 )
 
 if TYPE_CHECKING:
     from rmsnorm_export.cli.failure import Failure
     from rmsnorm_export.report.result import Numerics, Report, Target
     from rmsnorm_export.rewrite.external import WeightsPolicy
+    from rmsnorm_export.rewrite.optimize import Result
     from rmsnorm_export.rewrite.save import SaveResult
 
 
@@ -44,7 +46,7 @@ _WEIGHTS = {
 }
 
 
-@click.command("optimize")
+@click.command("optimize", short_help="Make every RMSNorm of a model one node.")
 @click.argument("model")
 @click.option(
     "-o", "--output", required=True, metavar="OUT", help="File to write, or - for stdout."
@@ -86,7 +88,7 @@ _WEIGHTS = {
     metavar="FILE",
     help="Write the report to FILE too: as JSON if it ends in .json, else as text.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the inputs of --prove.")
+@seed_option("Of the inputs of --prove.")
 @format_option
 @logging_options
 @click.pass_context
@@ -125,25 +127,23 @@ def command(
             report_file.check(report_path, force=force, taken=(model, output))
         if state.model_on_stdout:
             console.refuse_terminal()
+        source = model_source(model)
         with console.progress(state, "Optimizing and proving" if prove else "Optimizing"):
             result = rmsnorm_export.optimize(
-                model_source(model), target=target, numerics=numerics, prove=prove, seed=seed
+                source, target=target, numerics=numerics, prove=prove, seed=seed
             )
         report = dataclasses.replace(result.report, source=source_name(model, result.report.source))
         failure = _unmet(report, require)
-        saved = None
+        written: SaveResult | dict[str, object] | None = None
         if failure is None:
             with console.progress(state, "Writing"):
-                if state.model_on_stdout:
-                    console.write_stdout(result.to_bytes(weights=weights))
-                else:
-                    saved = result.save(output, weights=weights, force=force)
+                written = _write(result, output, weights, force)
             failure = _failed_proofs(report)
-        extra = {"output": saved} | ({"error": failure.as_dict()} if failure else {})
-        lines = report_lines(report, verbose=state.verbosity, output=_written(output, saved))
+        extra = {"output": written} | ({"error": failure.as_dict()} if failure else {})
+        lines = report_lines(report, verbose=state.verbosity, output=_outcome(written))
         if report_path is not None:
-            is_json = report_path.suffix == ".json"
-            text = to_json(report, extra=extra) if is_json else render(lines)
+            as_json = report_path.suffix == ".json"
+            text = to_json(report, extra=extra) if as_json else render(lines)
             report_file.write(report_path, text, force=force)
         if state.json:
             console.show_json(state, report, extra)
@@ -151,6 +151,19 @@ def command(
             console.show(state, lines)
     if failure is not None:
         raise ReportedError(failure)
+
+
+def _write(
+    result: Result, output: str, weights: WeightsPolicy, force: bool
+) -> SaveResult | dict[str, object]:
+    """Save the model, or write it to stdout; what the report says of it."""
+    if output != console.STDIO:
+        return result.save(output, weights=weights, force=force)
+    from rmsnorm_export.rewrite.save import to_bytes
+
+    data = to_bytes(result.model, weights=weights)
+    console.write_stdout(data)
+    return {"path": console.STDIO, "bytes": len(data)}
 
 
 def _unmet(report: Report, require: int | str | None) -> Failure | None:
@@ -189,17 +202,19 @@ def _failed_proofs(report: Report) -> Failure | None:
     )
 
 
-def _written(output: str, saved: SaveResult | None) -> list[str]:
+def _outcome(written: SaveResult | dict[str, object] | None) -> list[str]:
     """Where the output went, and what became of the weights."""
     from rmsnorm_export.report.names import one_line, printable
 
-    if saved is None:
-        return ["wrote the model to stdout"] if output == console.STDIO else ["nothing was written"]
-    lines = [f"wrote {printable(str(saved.path))} ({_size(saved.bytes)})"]
-    if saved.weights != "none":
-        lines.append(f"  {_WEIGHTS[saved.weights]}")
-    lines += [f"  wrote {printable(str(path))}" for path in saved.data_files]
-    return lines + [f"  note: {one_line(note)}" for note in saved.notes]
+    if written is None:
+        return ["nothing was written"]
+    if isinstance(written, dict):
+        return [f"wrote {_size(int(str(written['bytes'])))} to stdout"]
+    lines = [f"wrote {printable(str(written.path))} ({_size(written.bytes)})"]
+    if written.weights != "none":
+        lines.append(f"  {_WEIGHTS[written.weights]}")
+    lines += [f"  wrote {printable(str(path))}" for path in written.data_files]
+    return lines + [f"  note: {one_line(note)}" for note in written.notes]
 
 
 def _size(count: int) -> str:

@@ -119,3 +119,10 @@ def numerics_option(function: F) -> F:
         help="Loosest change of rounding allowed. exact: the same rounding steps; reordered: one "
         "rounding of a half type moved or dropped; upcast: half sums become float32 sums.",
     )(function)
+
+
+def seed_option(what: str) -> Callable[[F], F]:
+    """--seed, from 0; ``what`` says of which random numbers."""
+    return click.option(
+        "--seed", type=click.IntRange(min=0), default=0, show_default=True, help=what
+    )

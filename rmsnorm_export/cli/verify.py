@@ -7,23 +7,173 @@ from typing import TYPE_CHECKING
 import click
 
 from rmsnorm_export.cli import console
-from rmsnorm_export.cli.options import State, format_option, logging_options
+from rmsnorm_export.cli.options import State, format_option, logging_options, seed_option
+from rmsnorm_export.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from rmsnorm_export.cli.failure import Failure
+    from rmsnorm_export.report.text import Line
+    from rmsnorm_export.verify.compare import OutputComparison, Verification
 
 
-def _shapes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, list[int]]:
+def _shapes(
+    _: click.Context, __: click.Parameter, values: tuple[str, ...]
+) -> dict[str, tuple[int, ...]]:
     """``NAME=1x16`` as a pair; the name may hold ``=``."""
-    shapes: dict[str, list[int]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for value in values:
-        name, equals, dims = value.rpartition("=")
+        name, _equals, dims = value.rpartition("=")
         sizes = dims.split("x")
-        if not equals or not name or not all(s.isascii() and s.isdigit() for s in sizes):
+        if not name or not all(size.isascii() and size.isdigit() for size in sizes):
             raise click.BadParameter(f"{value!r} is not NAME=SIZExSIZE..., e.g. input_ids=1x16")
         if name in shapes:
             raise click.BadParameter(f"the shape of {name!r} is given twice")
-        if any(len(s) > 18 or int(s) == 0 for s in sizes):
-            raise click.BadParameter(f"every size in {value!r} must be from 1 to 10**18")
-        shapes[name] = [int(s) for s in sizes]
+        if any(len(size) > 18 or int(size) == 0 for size in sizes):
+            raise click.BadParameter(f"a size in {value!r} is 0 or has more than 18 digits")
+        shapes[name] = tuple(int(size) for size in sizes)
     return shapes
+
+
+@click.command("verify", short_help="Compare the outputs of two models.")
+@click.argument("a")
+@click.argument("b")
+@click.option(
+    "--inputs",
+    metavar="FILE.npz",
+    help="Arrays to feed, by input name; random ones without it.",
+)
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME=1x16",
+    callback=_shapes,
+    help="Shape of one random input; may be repeated. Symbolic sizes are small otherwise.",
+)
+@seed_option("Of the random inputs.")
+@click.option(
+    "--rtol",
+    type=float,
+    help="Largest difference, relative to the largest element of the output.  "
+    "[default: 1e-9 for float64, 1e-4 float32, 1e-2 float16, 4e-2 bfloat16; 0 with --atol]",
+)
+@click.option("--atol", type=float, help="Largest absolute difference, added to that of --rtol.")
+@click.option("--max-ulp", type=float, help="Largest difference in units in the last place, too.")
+@format_option
+@logging_options
+@click.pass_context
+def command(
+    context: click.Context,
+    a: str,
+    b: str,
+    inputs: str | None,
+    shapes: dict[str, tuple[int, ...]],
+    seed: int,
+    rtol: float | None,
+    atol: float | None,
+    max_ulp: float | None,
+) -> None:
+    """Compare the outputs of model B with those of model A, in ONNX Runtime on the CPU.
+
+    A and B are ONNX files; one of them may be - for stdin. A runs without ONNX Runtime's own graph
+    optimization, B with it. Exit code 4 when a bound does not hold.
+    """
+    state = context.ensure_object(State)
+    if a == b == console.STDIO:
+        raise UsageError(
+            "Only one model can be read from stdin.", found="verify - -", fix="give one path"
+        )
+    with console.logging_to_stderr(state):
+        from rmsnorm_export.cli.failure import Failure, ReportedError
+        from rmsnorm_export.cli.source import proto_source
+        from rmsnorm_export.verify.compare import verify
+
+        first, second = proto_source(a), proto_source(b)
+        with console.progress(state, "Comparing"):
+            outcome = verify(
+                first,
+                second,
+                inputs=inputs,
+                shapes=shapes or None,
+                seed=seed,
+                rtol=rtol,
+                atol=atol,
+                max_ulp=max_ulp,
+            )
+        failure = None
+        if not outcome.passed:
+            failure = Failure(
+                "The models differ by more than is allowed",
+                outcome.reason,
+                "; ".join(outcome.notes)
+                or "see the table for where; --rtol, --atol and --max-ulp set the bounds",
+                ExitCode.VERIFICATION,
+            )
+        if state.json:
+            extra = {"error": failure.as_dict()} if failure else None
+            console.show_json(state, outcome, extra)
+        else:
+            console.show(state, _lines(outcome, a, b, state.verbosity))
+    if failure is not None:
+        raise ReportedError(failure)
+
+
+_HEADINGS = ["output", "type", "max abs", "allowed", "max ulp", "differ", "cosine", ""]
+
+
+def _lines(outcome: Verification, a: str, b: str, verbosity: int) -> list[Line]:
+    """The comparison as text."""
+    from rmsnorm_export.report.names import one_line, printable
+    from rmsnorm_export.report.text import table
+
+    total = len(outcome.outputs)
+    good = sum(output.passed for output in outcome.outputs)
+    verdict = "the models agree" if outcome.passed else "the models DIFFER"
+    style = "bold green" if outcome.passed else "bold red"
+    lines: list[Line] = [(f"{verdict}: {good} of {total} outputs within bounds", style)]
+    if verbosity < 0:
+        return lines
+    for label, path, on in zip("AB", (a, b), outcome.optimized, strict=True):
+        lines.append(f"  {label}  {printable(path)} (graph optimization {'on' if on else 'off'})")
+    lines.append(f"  {one_line(outcome.runtime)} | inputs: {one_line(outcome.source)}")
+    lines += [f"      {one_line(fed)}" for fed in outcome.inputs]
+    rows = table([_HEADINGS, *map(_row, outcome.outputs)], right=(2, 3, 4, 5))
+    lines += ["", ("  " + rows[0], "bold")]
+    for output, row in zip(outcome.outputs, rows[1:], strict=True):
+        lines.append(("  " + row, "" if output.passed else "red"))
+        if verbosity > 0:
+            lines += _details(output)
+    if outcome.notes:
+        lines += ["", *(f"note: {one_line(note)}" for note in outcome.notes)]
+    return lines
+
+
+def _row(output: OutputComparison) -> list[str]:
+    from rmsnorm_export.report.names import printable
+    from rmsnorm_export.report.text import number
+
+    metrics = output.metrics
+    shape = "x".join(map(str, metrics.shape)) or "scalar"
+    return [
+        printable(output.name),
+        f"{metrics.dtype} {shape}",
+        number(metrics.max_abs),
+        number(output.bound_abs),
+        number(metrics.max_ulp),
+        f"{metrics.mismatch:.2%}",
+        f"{metrics.cosine:.7f}",
+        "ok" if output.passed else "FAILED",
+    ]
+
+
+def _details(output: OutputComparison) -> list[Line]:
+    """Relative and mean distance, and how many elements are how many ulp apart."""
+    from rmsnorm_export.report.text import number
+
+    metrics = output.metrics
+    buckets = ", ".join(f"{name}: {count:,}" for name, count in metrics.ulp_histogram)
+    agree = "agree" if metrics.nan_inf_agree else "do NOT agree"
+    lines: list[Line] = [
+        f"      max rel {number(metrics.max_rel)}, mean ulp {number(metrics.mean_ulp)},"
+        f" NaN and infinities {agree}"
+    ]
+    return lines + ([f"      elements by ulp  {buckets}"] if buckets else [])

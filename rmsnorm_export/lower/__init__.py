@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rmsnorm_export.lower.lowered import Lowered
 from rmsnorm_export.lower.onnx_target import lower_onnx
@@ -25,6 +25,7 @@ def lower_all(
     opset: int,
     types: Types,
     fold_residual: bool = True,
+    taken: Collection[str] = (),
 ) -> list[Lowered | Decline]:
     """New nodes, or a refusal, for each match of a model.
 
@@ -36,9 +37,12 @@ def lower_all(
         opset: version of the default domain in the model.
         types: element types and shapes.
         fold_residual: take residual Adds where the target can.
+        taken: operator names that a function of someone else has in this package's domain.
     """
     if target == "portable":
-        return lower_portable(matches, numerics=numerics, names=names, opset=opset, types=types)
+        return lower_portable(
+            matches, numerics=numerics, names=names, opset=opset, types=types, taken=taken
+        )
     if target == "onnx":
         return [
             lower_onnx(match, numerics=numerics, names=names, opset=opset, shapes=types.shape)

@@ -8,7 +8,7 @@ the function has. A site without a gain then passes ones, one without a bias zer
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -47,7 +47,13 @@ class _Plan:
 
 
 def lower_portable(
-    matches: Sequence[Match], *, numerics: Numerics, names: Names, opset: int, types: Types
+    matches: Sequence[Match],
+    *,
+    numerics: Numerics,
+    names: Names,
+    opset: int,
+    types: Types,
+    taken: Collection[str] = (),
 ) -> list[Lowered | Decline]:
     """One node of this package's operators for every match of a model.
 
@@ -57,8 +63,12 @@ def lower_portable(
         names: returns a unique name for a wish.
         opset: version of the default domain in the model.
         types: element types and shapes.
+        taken: operator names that a function of someone else has in this package's domain.
     """
-    plans = [_plan(match, numerics, opset, types) for match in matches]
+    plans = [
+        _taken(match) if match.spec.kind in taken else _plan(match, numerics, opset, types)
+        for match in matches
+    ]
     keys = [plan.key for plan in plans if isinstance(plan, _Plan)]
     bodies = iter(assign_bodies(keys))
     functions: dict[str, ir.Function] = {}
@@ -73,6 +83,14 @@ def lower_portable(
             functions[name] = build_function(name, body, opset)
         result.append(_emit(plan, body, functions[name], names, types, shared))
     return result
+
+
+def _taken(match: Match) -> Decline:
+    return Decline(
+        match.output.producer() or match.nodes[-1], "operator-name-taken",
+        "the model has another function of this name in the operator's domain",
+        f"{DOMAIN}::{match.spec.kind}", "rename that function", match.scope,
+    )  # fmt: skip
 
 
 def _plan(match: Match, numerics: Numerics, opset: int, types: Types) -> _Plan | Decline:

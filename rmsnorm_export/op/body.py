@@ -123,12 +123,9 @@ class _Body:
         if key.group_size:
             shape = self.add("Shape", "shape", [row])
             cut = self.integers([-1, key.group_size], "group_shape")
+            row = self.add("Reshape", "groups", [row, cut])
             if key.round_rstd:
-                same = numerator is row
                 numerator = self.add("Reshape", "numerator_groups", [numerator, cut])
-                row = numerator if same else self.add("Reshape", "groups", [row, cut])
-            else:
-                row = self.add("Reshape", "groups", [row, cut])
         squared = row
         if key.partial_size:
             bounds = [
@@ -146,10 +143,9 @@ class _Body:
         else:
             rms = self.add("Sqrt", "rms", [self.add("Add", "stabilised", [mean, epsilon])])
         if key.round_rstd:
-            reciprocal = self.to_x(
-                self.add("Reciprocal", "reciprocal", [rms]), "rounded_reciprocal"
-            )
-            v = self.add("Mul", "normalised", [numerator, reciprocal])
+            reciprocal = self.add("Reciprocal", "reciprocal", [rms])
+            rounded = self.to_x(reciprocal, "rounded_reciprocal")
+            v = self.add("Mul", "normalised", [numerator, rounded])
         else:
             v = self.add("Div", "normalised", [row, rms])
         return v if shape is None else self.add("Reshape", "ungrouped", [v, shape])

@@ -20,7 +20,7 @@ SMALLEST_FLOAT32 = 2.0**-149
 def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     """The match whose output is ``norm``, or None when no single operator computes it."""
     if norm.native is not None or norm.radial is None:
-        return _extended_native(ctx, norm, output)
+        return _extended_native(norm, output)
     if norm.group is not None and norm.gain is None:
         # Without a gain over the whole row the norm of the cut row says it all.
         return None
@@ -30,10 +30,11 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         return None
     before, rstd = rounding
     view = norm.x if norm.group is None else norm.group[0]
-    x, gate, first = ctx.of_type(view, dtype), None, False
+    x, first = ctx.of_type(view, dtype), False
+    gate: Activated | None = None
     if norm.gate is not None:
-        gate = _gate(ctx, norm.gate, dtype, stash)
-        if gate is None:
+        gate = norm.gate
+        if gate.dtype != stash or ctx.of_type(gate.z, dtype) is None:
             return None
     if x is None and norm.gate is None:
         pair = gated_input(ctx, view.root, dtype)
@@ -123,14 +124,6 @@ def _all(events: list[Event], dtype: ir.DataType) -> bool:
     return all(kind != "cast" and at == dtype for kind, at in events)
 
 
-def _gate(
-    ctx: Context, gate: Activated, dtype: ir.DataType, stash: ir.DataType
-) -> Activated | None:
-    if gate.dtype != stash or ctx.of_type(gate.z, dtype) is None:
-        return None
-    return gate
-
-
 def _same_shape(ctx: Context, a: View, b: ir.Value) -> bool:
     left, right = ctx.types.shape(a.root), ctx.types.shape(b)
     return left is not None and right is not None and same_dims(left, right)
@@ -155,7 +148,7 @@ def gated_input(
     return None
 
 
-def _extended_native(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
+def _extended_native(norm: Norm, output: ir.Value) -> Match | None:
     """A node that is an RMSNorm by itself, with a bias or gate behind it."""
     base = norm.native
     if base is None or norm.gain is not None or norm.gate is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
 
 MAX_ELEMENTS = 8
 _MAX_DEPTH = 12
-_UNARY = {
+_UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "Sqrt": np.sqrt,
     "Neg": np.negative,
     "Reciprocal": lambda a: (1 / a.astype(np.float64)).astype(a.dtype),

@@ -47,8 +47,8 @@ class Context:
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
     last: dict[Candidate, ir.Value] = dataclasses.field(default_factory=dict)
     declines: list[Decline] = dataclasses.field(default_factory=list)
+    foreign: frozenset[ir.OperatorIdentifier] = frozenset()
     scope: str = "main"
-    opset: int = 0
 
     def view(self, value: ir.Value) -> View:
         """``value`` behind its lossless casts."""
@@ -98,6 +98,14 @@ class Context:
         """Remember why a candidate is no RMSNorm; the first reason is the one that is told."""
         if candidate.flaw is None:
             candidate.flaw = Decline(node, reason, message, found, hint, self.scope)
+
+    def spoil(
+        self, node: ir.Node, radial: Radial, reason: str, message: str, found: str, hint: str
+    ) -> None:
+        """A flaw whose output is followed all the same, so that the refusal is told if it is
+        divided by in the end."""
+        self.flaw(radial.candidate, node, reason, message, found, hint)
+        self.set_radial(node.outputs[0], radial)
 
     def exclusive(self, value: ir.Value) -> bool:
         """One consumer, and no output of the graph: nobody else sees this value."""

@@ -1,6 +1,7 @@
 """What is known of a value: the facts that transfer functions make and combine.
 
-A fact is immutable and speaks of one value. Values without a fact are plain tensors.
+A fact speaks of one value and is never changed once made (not frozen: hundreds of thousands are
+made, and a frozen dataclass takes three times as long). Values without a fact are plain tensors.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from rmsnorm_export.op.spec import Activation
 from rmsnorm_export.recognize.match import Decline, Match
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(slots=True, eq=False)
 class View:
     """``values[0]`` seen through lossless casts; ``values[-1]`` is the value itself.
 
@@ -47,7 +48,7 @@ class Candidate:
     flaw: Decline | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(slots=True, eq=False)
 class Square:
     """``factor * x**2``, computed in ``dtype``."""
 
@@ -58,7 +59,7 @@ class Square:
     narrow: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(slots=True, eq=False)
 class Radial:
     """A function of the mean square M of x over its trailing axes.
 
@@ -111,7 +112,7 @@ class Radial:
         return self.b / self.a, False
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(slots=True, eq=False)
 class Gain:
     """A per-feature factor (or bias): ``offset + scale`` when ``offset`` is not 0.
 
@@ -128,7 +129,7 @@ class Gain:
     early: bool
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(slots=True, eq=False)
 class WeightedInverse:
     """``gain / rms``, from a product that was associated the other way."""
 
@@ -137,7 +138,7 @@ class WeightedInverse:
     dtype: ir.DataType
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(slots=True, eq=False)
 class Activated:
     """``act(z)``, computed in ``dtype``."""
 
@@ -149,7 +150,7 @@ class Activated:
 Event = tuple[Literal["cast", "gain", "bias", "gate"], ir.DataType]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(slots=True, eq=False)
 class Norm:
     """A normalised row, and what was done to it since.
 

@@ -161,6 +161,6 @@ def unmatched(ctx: Context) -> tuple[Decline, ...]:
                 f"the root is consumed by {names}",
                 "an RMSNorm divides x by the root of the mean of its own squares",
                 candidate.scope,
-            )  # fmt: skip
+            )
         )
     return tuple(found)

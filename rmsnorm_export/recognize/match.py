@@ -67,6 +67,32 @@ class Match:
         return " ".join(node.op_type for node in self.nodes)
 
 
+LOOK_ALIKES = frozenset(
+    {
+        "all-axes",
+        "axes-dropped",
+        "axes-not-trailing",
+        "clamped",
+        "different-numerator",
+        "divided-by-inverse",
+        "empty-row",
+        "epsilon-after-inverse",
+        "epsilon-negative",
+        "exponent-not-two",
+        "layer-norm",
+        "multiplied-by-root",
+        "no-normalised-row",
+        "not-the-mean",
+        "power-of-mean-square",
+        "second-inverse",
+        "second-root",
+        "subtraction",
+        "two-epsilons",
+    }
+)
+"""Reasons that say: this computes something else. Any other reason leaves an RMSNorm unfused."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Decline:
     """Why a value is not taken: a refusal before it has names (see ``report.Refusal``)."""

@@ -30,12 +30,11 @@ def _match(ctx: Context, node: ir.Node) -> Match | None:
     dtype = None if x is None else ctx.types.dtype(x)
     if x is None or dtype not in FLOATS or any(a.is_ref() for a in node.attributes.values()):
         return None
+    if node.domain == DOMAIN and node.op_identifier() in ctx.foreign:
+        return None
     rank = ctx.types.rank(x)
     kind = next((k for k in KINDS if node.op_type.startswith(k)), None)
-    if node.domain == DOMAIN:
-        spec = _own(node, kind)
-    else:
-        spec = _standard(node, rank, int(dtype))
+    spec = _own(node, kind) if node.domain == DOMAIN else _standard(node, rank, int(dtype))
     if spec is None:
         return None
     skip, gated = spec.kind == "SkipRMSNorm", spec.kind == "GatedRMSNorm"

@@ -39,11 +39,8 @@ def mul(ctx: Context, node: ir.Node) -> None:
     if fact_a is None and fact_b is None:
         lp_normalization(ctx, node, a, b)
         return
-    for value, fact, other in ((a, fact_a, b), (b, fact_b, a)):
-        if isinstance(fact, Norm):
-            multiply_norm(ctx, node, value, fact, other)
-            return
-    for value, fact, other in ((a, fact_a, b), (b, fact_b, a)):
+    # Before the norms: the row that is divided may itself be the outcome of a norm.
+    for fact, other in ((fact_a, b), (fact_b, a)):
         if isinstance(fact, Radial):
             multiply_radial(ctx, node, fact, other)
             return
@@ -54,6 +51,10 @@ def mul(ctx: Context, node: ir.Node) -> None:
             number = ctx.constants.scalar(other)
             if number:
                 facts[node.outputs[0]] = dataclasses.replace(fact, factor=fact.factor * number)
+            return
+    for value, fact, other in ((a, fact_a, b), (b, fact_b, a)):
+        if isinstance(fact, Norm):
+            multiply_norm(ctx, node, value, fact, other)
             return
     for fact, other in ((fact_a, b), (fact_b, a)):
         if (
@@ -79,7 +80,13 @@ def div(ctx: Context, node: ir.Node) -> None:
         array, number = ctx.constants.array(a), ctx.constants.scalar(a)
         if number is not None and array is not None and ctx.fits(array.ndim, fact_b):
             radials.inverse_of(ctx, node, fact_b, number)
-        elif fact_b.rooted and not fact_b.inverse:
+        elif fact_b.inverse:
+            if fact_b.rooted:
+                ctx.flaw(
+                    fact_b.candidate, node, "divided-by-inverse", "x is divided by 1 / rms",
+                    name_of(node), "multiply with the inverse, or divide by the root",
+                )  # fmt: skip
+        elif fact_b.rooted:
             inverse = dataclasses.replace(fact_b, inverse=True, m=1.0)
             normalise(ctx, node, a, inverse, None)
         return

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.recognize.context import FLOATS, Context, name_of
 from rmsnorm_export.recognize.facts import Candidate, Radial, Square, View
-from rmsnorm_export.recognize.types import axes_of
+from rmsnorm_export.recognize.shape_rules import axes_of
 
 _NO_FLAW = None
 
@@ -33,16 +33,13 @@ def power(ctx: Context, node: ir.Node) -> None:
     fact = ctx.facts.get(base)
     if isinstance(fact, Radial):
         if number in (0.5, -0.5, -1.0) and array is not None and ctx.fits(array.ndim, fact):
-            step: Radial | None = fact
-            if number != -1.0:
-                step = _root(fact)
-            if step is not None and number != 0.5:
-                step = _inverse(step, 1.0)
-            if step is not None:
-                ctx.set_radial(node.outputs[0], step)
+            if number == -1.0:
+                inverse_of(ctx, node, fact, 1.0)
+            else:
+                _take_root(ctx, node, fact, inverse=number == -0.5)
             return
-        ctx.flaw(
-            fact.candidate, node, "power-of-mean-square",
+        ctx.spoil(
+            node, fact, "power-of-mean-square",
             "the mean square is raised to a power that is no square root or inverse",
             f"exponent {number if number is not None else ctx.describe(exponent)}",
             "use Sqrt, or Pow with a constant exponent 0.5 or -0.5",
@@ -83,7 +80,7 @@ def reduce(ctx: Context, node: ir.Node) -> None:
             return
         fact = Square(ctx.view(operand), dtype)
     axes = axes_of(node, ctx.constants)
-    if axes == () and node.attributes.get_int("noop_with_empty_axes", 0):
+    if axes == () and node.attributes.get_int("noop_with_empty_axes", 0) == 1:
         return
     candidate = ctx.candidate(node)
     if fact.flaw is not None:
@@ -93,6 +90,11 @@ def reduce(ctx: Context, node: ir.Node) -> None:
     dims = ctx.types.shape(fact.x.root) if axis is not None else None
     size = _size(dims, axis)
     factor = fact.factor
+    if size == 0:
+        ctx.flaw(
+            candidate, node, "empty-row", "the rows have no elements",
+            ctx.describe(fact.x.root), "nothing is computed here; check the export",
+        )  # fmt: skip
     if op != "ReduceMean":
         if size is None:
             ctx.flaw(
@@ -168,33 +170,50 @@ def _size(dims: tuple[int | str | None, ...] | None, axis: int | None) -> int | 
 def sqrt(ctx: Context, node: ir.Node) -> None:
     fact = ctx.fact(node.inputs[0])
     if isinstance(fact, Radial):
-        step = _root(fact)
-        if step is not None:
-            ctx.set_radial(node.outputs[0], step)
+        _take_root(ctx, node, fact, inverse=False)
 
 
 def reciprocal(ctx: Context, node: ir.Node) -> None:
     fact = ctx.fact(node.inputs[0])
     if isinstance(fact, Radial):
-        step = _inverse(fact, 1.0)
-        if step is not None:
-            ctx.set_radial(node.outputs[0], step)
+        inverse_of(ctx, node, fact, 1.0)
 
 
-def _root(radial: Radial) -> Radial | None:
-    if radial.rooted or radial.inverse_cast is not None:
-        return None
-    if radial.inverse and radial.m < 0:
-        return None
-    return dataclasses.replace(
-        radial, rooted=True, m=math.sqrt(radial.m) if radial.inverse else radial.m
-    )
+def _take_root(ctx: Context, node: ir.Node, radial: Radial, *, inverse: bool) -> None:
+    """Sqrt, or Sqrt and then the inverse."""
+    if radial.rooted or (radial.inverse and (inverse or radial.m < 0)):
+        ctx.spoil(
+            node, radial, "second-root", "a second root or inverse is taken", name_of(node),
+            "an RMSNorm divides by the square root of the mean square, once",
+        )  # fmt: skip
+        return
+    m = math.sqrt(radial.m) if radial.inverse else radial.m
+    step = dataclasses.replace(radial, rooted=True, m=m, inverse=radial.inverse or inverse)
+    ctx.set_radial(node.outputs[0], step)
 
 
-def _inverse(radial: Radial, m: float) -> Radial | None:
-    if radial.inverse or m == 0:
-        return None
-    return dataclasses.replace(radial, inverse=True, m=m)
+def inverse_of(ctx: Context, node: ir.Node, radial: Radial, numerator: float) -> None:
+    """``numerator / radial``."""
+    if radial.inverse or numerator == 0:
+        ctx.spoil(
+            node, radial, "second-inverse", "the inverse is inverted again", name_of(node),
+            "divide x by the root, or multiply with its inverse",
+        )  # fmt: skip
+        return
+    ctx.set_radial(node.outputs[0], dataclasses.replace(radial, inverse=True, m=numerator))
+
+
+def subtract(ctx: Context, node: ir.Node) -> None:
+    """Sub with a mean square: a variance, or a negative epsilon, but no RMSNorm."""
+    for value in node.inputs:
+        fact = ctx.fact(value)
+        if isinstance(fact, Radial):
+            ctx.spoil(
+                node, fact, "subtraction", "something is subtracted from the mean square, or it "
+                "from something", " - ".join(ctx.describe(v) for v in node.inputs),
+                "an RMSNorm adds epsilon, nothing else; a variance is LayerNormalization's",
+            )  # fmt: skip
+            return
 
 
 def scale_by(radial: Radial, factor: float) -> Radial | None:
@@ -206,13 +225,6 @@ def scale_by(radial: Radial, factor: float) -> Radial | None:
     if radial.rooted:
         return dataclasses.replace(radial, c=radial.c * factor, d=radial.d * factor)
     return dataclasses.replace(radial, a=radial.a * factor, b=radial.b * factor)
-
-
-def inverse_of(ctx: Context, node: ir.Node, radial: Radial, numerator: float) -> None:
-    """``numerator / radial``."""
-    step = _inverse(radial, numerator)
-    if step is not None:
-        ctx.set_radial(node.outputs[0], step)
 
 
 def add_epsilon(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) -> None:
@@ -242,8 +254,8 @@ def add_epsilon(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) ->
             f"{number} in {name_of(node)!r}", "add one epsilon, inside or outside the root",
         )  # fmt: skip
     if radial.inverse:
-        ctx.flaw(
-            candidate, node, "epsilon-after-inverse", "a number is added to 1 / rms",
+        ctx.spoil(
+            node, radial, "epsilon-after-inverse", "a number is added to 1 / rms",
             f"{number} in {name_of(node)!r}", "add epsilon before the inverse",
         )  # fmt: skip
         return
@@ -260,40 +272,49 @@ def clamp(ctx: Context, node: ir.Node) -> None:
     for value in node.inputs:
         fact = ctx.fact(value)
         if isinstance(fact, Radial):
-            ctx.flaw(
-                fact.candidate, node, "clamped", "the mean square or root is clamped",
+            ctx.spoil(
+                node, fact, "clamped", "the mean square or root is clamped",
                 f"{node.op_type} {name_of(node)!r} instead of Add",
                 "add epsilon instead of taking a maximum (this is what F.normalize computes)",
             )  # fmt: skip
-            ctx.set_radial(node.outputs[0], fact)
             return
 
 
 def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
     """Unsqueeze, Reshape or Expand of a reduced value: are the axes back where they were?"""
-    out = node.outputs[0]
-    k = -radial.axis
-    if node.op_type == "Unsqueeze" and not radial.kept:
-        axes = axes_of(node, ctx.constants)
-        if not axes:
-            return
-        if not all(axis < 0 for axis in axes):
-            rank = ctx.types.rank(radial.x.root)
-            if rank is None:
-                return
-            axes = tuple(axis if axis < 0 else axis - rank for axis in axes)
-        if sorted(axes) == list(range(-k, 0)):
-            ctx.set_radial(out, dataclasses.replace(radial, kept=True))
-        return
     if node.op_type == "Unsqueeze":
+        restored = not radial.kept and _unsqueezed(ctx, node, radial)
+    else:
+        dims, wanted = ctx.types.shape(node.outputs[0]), ctx.types.shape(radial.x.root)
+        k = -radial.axis
+        restored = (
+            dims is not None
+            and wanted is not None
+            and len(dims) == len(wanted)
+            and same_dims(dims[:-k], wanted[:-k])
+            and (all(d == 1 for d in dims[-k:]) or same_dims(dims[-k:], wanted[-k:]))
+        )
+    if restored:
+        ctx.set_radial(node.outputs[0], dataclasses.replace(radial, kept=True))
         return
-    dims, wanted = ctx.types.shape(out), ctx.types.shape(radial.x.root)
-    if dims is None or wanted is None or len(dims) != len(wanted):
-        return
-    if same_dims(dims[:-k], wanted[:-k]) and (
-        all(d == 1 for d in dims[-k:]) or same_dims(dims[-k:], wanted[-k:])
-    ):
-        ctx.set_radial(out, dataclasses.replace(radial, kept=True))
+    ctx.spoil(
+        node, radial, "axes-misplaced",
+        "the reduced axes are not certainly put back where they were",
+        f"{node.op_type} {name_of(node)!r} of {ctx.describe(node.inputs[0])}",
+        "use keepdims = 1, or Unsqueeze the reduced axes with constant negative axes",
+    )  # fmt: skip
+
+
+def _unsqueezed(ctx: Context, node: ir.Node, radial: Radial) -> bool:
+    axes = axes_of(node, ctx.constants)
+    if not axes:
+        return False
+    if not all(axis < 0 for axis in axes):
+        rank = ctx.types.rank(radial.x.root)
+        if rank is None:
+            return False
+        axes = tuple(axis if axis < 0 else axis - rank for axis in axes)
+    return sorted(axes) == list(range(radial.axis, 0))
 
 
 def same_dims(a: tuple[int | str | None, ...], b: tuple[int | str | None, ...]) -> bool:

@@ -15,7 +15,8 @@ from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.finish import finish, unmatched
 from rmsnorm_export.recognize.match import Decline, Match
 from rmsnorm_export.recognize.native import KINDS, MICROSOFT, native
-from rmsnorm_export.recognize.types import UNKNOWN, Info, Types
+from rmsnorm_export.recognize.shape_rules import UNKNOWN, Info
+from rmsnorm_export.recognize.types import Types
 
 Transfer = Callable[[Context, ir.Node], None]
 
@@ -34,6 +35,7 @@ _STANDARD: dict[str, Transfer] = {
     "Mul": product.mul,
     "Div": product.div,
     "Add": product.add,
+    "Sub": radials.subtract,
     "Cast": structural.cast,
     "CastLike": structural.cast,
     "Identity": structural.identity,
@@ -50,10 +52,11 @@ _STANDARD: dict[str, Transfer] = {
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Recognition:
-    """What the pass found: matches in graph order, and a reason for each look-alike."""
+    """What the pass found: matches in graph order, a reason for each look-alike, the types seen."""
 
     matches: tuple[Match, ...]
     declines: tuple[Decline, ...]
+    types: Types
 
 
 def recognize(
@@ -67,7 +70,7 @@ def recognize(
         fold_gate: let a match take a SiLU or sigmoid gate (``GatedRMSNorm``).
     """
     constants = Constants()
-    ctx = Context(constants, Types(model, constants))
+    ctx = Context(constants, Types(model, constants), foreign=foreign_functions(model))
     calls: dict[ir.OperatorIdentifier, list[list[Info]]] = {}
     _graph(ctx, model.graph, "main", model.functions, calls)
     for identifier in _callers_first(model):
@@ -77,7 +80,21 @@ def recognize(
         _seed(ctx, function, calls.get(identifier, []))
         _graph(ctx, function, f"{function.domain}::{function.name}", model.functions, calls)
     declines = unmatched(ctx)
-    return Recognition(finish(ctx, fold_residual=fold_residual, fold_gate=fold_gate), declines)
+    matches = finish(ctx, fold_residual=fold_residual, fold_gate=fold_gate)
+    return Recognition(matches, declines, ctx.types)
+
+
+def foreign_functions(model: ir.Model) -> frozenset[ir.OperatorIdentifier]:
+    """Functions in this package's domain that this package did not write.
+
+    Ours name every value after the domain (see ``op.body``).
+    """
+    return frozenset(
+        key
+        for key, function in model.functions.items()
+        if function.domain == DOMAIN
+        and not all((v.name or "").startswith(f"{DOMAIN}.") for v in function.inputs)
+    )
 
 
 def _graph(

@@ -6,8 +6,9 @@ import dataclasses
 
 import onnx_ir as ir
 
+from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.recognize import radial as radials
-from rmsnorm_export.recognize.context import FLOATS, Context, widens
+from rmsnorm_export.recognize.context import FLOATS, Context, name_of, widens
 from rmsnorm_export.recognize.facts import (
     Activated,
     Event,
@@ -27,6 +28,8 @@ def cast(ctx: Context, node: ir.Node) -> None:
     output = node.outputs[0]
     to = ctx.types.dtype(output)
     if to is None or to not in FLOATS:
+        if isinstance(fact, Radial):
+            _lossy(ctx, node, fact, "an integer or unknown type")
         return
     if isinstance(fact, Norm):
         source = node.inputs[0]
@@ -38,36 +41,43 @@ def cast(ctx: Context, node: ir.Node) -> None:
         event: Event = ("cast", to)
         extend(ctx, node, dataclasses.replace(fact, dtype=to, events=(*fact.events, event)))
     elif isinstance(fact, Radial):
-        ctx.set_radial(output, _cast_radial(fact, to))
+        _cast_radial(ctx, node, fact, to)
     elif isinstance(fact, Square):
         narrow = fact.narrow
         if to != fact.dtype:
             low = fact.dtype if widens(fact.dtype, to) else to
-            narrow = (*narrow, f"square rounded to {low.name}")
+            narrow = (*narrow, f"square rounded to {type_name(int(low))}")
         ctx.facts[output] = dataclasses.replace(fact, dtype=to, narrow=narrow)
     elif isinstance(fact, WeightedInverse) and to == fact.dtype:
         ctx.facts[output] = fact
 
 
-def _cast_radial(radial: Radial, to: ir.DataType) -> Radial:
+def _cast_radial(ctx: Context, node: ir.Node, radial: Radial, to: ir.DataType) -> None:
     """The operator rounds 1 / rms at most; any other rounding is noted as narrow."""
+    step = radial
     if to == radial.dtype:
-        return radial
-    if widens(radial.dtype, to):
-        if radial.inverse_cast is not None:
-            note = f"1 / rms rounded to {radial.dtype.name}"
-            return dataclasses.replace(
-                radial, dtype=to, inverse_cast=None, narrow=(*radial.narrow, note)
-            )
-        note = f"mean square computed in {radial.dtype.name}"
-        stash = to if widens(radial.stash, to) else radial.stash
-        return dataclasses.replace(radial, dtype=to, stash=stash, narrow=(*radial.narrow, note))
-    if radial.inverse and radial.rooted and radial.inverse_cast is None:
-        return dataclasses.replace(radial, dtype=to, inverse_cast=to)
-    what = "rms" if radial.rooted else "mean square"
-    return dataclasses.replace(
-        radial, dtype=to, narrow=(*radial.narrow, f"{what} rounded to {to.name}")
-    )
+        pass
+    elif widens(radial.dtype, to):
+        if radial.dtype != radial.stash:
+            _lossy(ctx, node, radial, radial.dtype.name)
+            return
+        note = f"mean square computed in {type_name(int(radial.dtype))}"
+        step = dataclasses.replace(radial, dtype=to, stash=to, narrow=(*radial.narrow, note))
+    elif radial.inverse and radial.rooted and radial.inverse_cast is None:
+        step = dataclasses.replace(radial, dtype=to, inverse_cast=to)
+    else:
+        what = "rms" if radial.rooted else "mean square"
+        note = f"{what} rounded to {type_name(int(to))}"
+        step = dataclasses.replace(radial, dtype=to, narrow=(*radial.narrow, note))
+    ctx.set_radial(node.outputs[0], step)
+
+
+def _lossy(ctx: Context, node: ir.Node, radial: Radial, through: str) -> None:
+    ctx.spoil(
+        node, radial, "lossy-cast", "the mean square is rounded to a smaller type and back",
+        f"{name_of(node)!r} casts {ctx.describe(node.inputs[0])} after {through}",
+        "keep the mean square in the type in which it was summed",
+    )  # fmt: skip
 
 
 def identity(ctx: Context, node: ir.Node) -> None:

@@ -89,6 +89,8 @@ class Refusal:
         found: what was found there.
         hint: what would have to be different, or what to do.
         scope: ``main`` or the function or subgraph.
+        kind: ``norm``: an RMSNorm that was not fused, or one as far as the file tells;
+            ``look-alike``: it computes something else.
     """
 
     node: str
@@ -98,6 +100,7 @@ class Refusal:
     found: str
     hint: str
     scope: str
+    kind: Literal["norm", "look-alike"] = "norm"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

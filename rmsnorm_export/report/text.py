@@ -1,14 +1,15 @@
 """A report as text for a person: one line that says it all, groups, then every refusal.
 
 Made for a model with 200 norms: sites that differ in nothing but their name are one group. Lines
-are never cut or wrapped here (logs get grepped), and every string that comes from the model is
-escaped first (``names.printable``).
+are never cut (logs get grepped), and every string that comes from the model is escaped first
+(``names.printable``).
 """
 
 from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
@@ -24,8 +25,15 @@ Line = str | tuple[str, str]
 """A line of text, or a line and the rich style of the whole of it."""
 
 
-def render(lines: Iterable[Line], *, styled: bool = False) -> str:
-    """``lines`` as one string, with terminal styles if ``styled``; never wrapped or cut."""
+def render(lines: Iterable[Line], *, styled: bool = False, width: int | None = None) -> str:
+    """``lines`` as one string.
+
+    Args:
+        lines: what to print.
+        styled: with terminal styles.
+        width: of a terminal: longer lines are continued, indented, between words. None: no line is
+            broken, so that a log can be searched. Nothing is ever cut.
+    """
     buffer = io.StringIO()
     console = Console(
         file=buffer,
@@ -38,8 +46,22 @@ def render(lines: Iterable[Line], *, styled: bool = False) -> str:
     )
     for line in lines:
         text, style = (line, "") if isinstance(line, str) else line
-        console.print(Text(text.rstrip(), style=style), soft_wrap=True)
+        for part in [text.rstrip()] if width is None else _continued(text, width):
+            console.print(Text(part, style=style), soft_wrap=True)
     return buffer.getvalue()
+
+
+def _continued(text: str, width: int) -> list[str]:
+    """``text`` in lines of ``width``, unless a single word is longer."""
+    indent = " " * (len(text) - len(text.lstrip()) + 4)
+    wrapped = textwrap.wrap(
+        text.rstrip(),
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return wrapped or [""]
 
 
 def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:

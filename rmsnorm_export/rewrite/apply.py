@@ -74,9 +74,10 @@ def apply(model: ir.Model, sites: Sequence[Lowered], names: Names) -> None:
             _add_constant(model, None if inside is None else inside.graph, value)
         graph.insert_before(anchor, site.nodes)
         order.inserted(site.nodes, anchor)
-        if inside is not None:
-            for node in site.nodes:
-                inside.opset_imports.setdefault(node.domain, node.version or OPSET_VERSION)
+        for node in site.nodes:
+            for holder in (model, inside):
+                if holder is not None and node.domain:
+                    holder.opset_imports.setdefault(node.domain, node.version or OPSET_VERSION)
         for old, new in site.replace:
             name = old.name
             producer = old.producer()
@@ -171,19 +172,31 @@ class _Order:
 
 
 def _remove_dead(candidates: list[ir.Node]) -> None:
-    """Remove these nodes and what they alone used, as far as nobody needs them."""
-    stack = list(candidates)
-    while stack:
-        node = stack.pop()
-        graph = node.graph
-        if graph is None or any(v.uses() or v.is_graph_output() for v in node.outputs):
+    """Remove these nodes and what they alone used, as far as nobody needs them.
+
+    In waves, so that a constant which thousands of norms share is looked at a few times, not once
+    for each of them.
+    """
+    wave = dict.fromkeys(candidates)
+    loose: dict[ir.Value, None] = {}
+    while wave:
+        gone: dict[ir.Graph, list[ir.Node]] = {}
+        for node in wave:
+            graph = node.graph
+            if graph is not None and not any(v.is_graph_output() or v.uses() for v in node.outputs):
+                gone.setdefault(graph, []).append(node)
+        wave = {}
+        for graph, nodes in gone.items():
+            inputs = [v for node in nodes for v in node.inputs if v is not None]
+            graph.remove(nodes, safe=True)
+            for value in inputs:
+                producer = value.producer()
+                if producer is None:
+                    loose[value] = None
+                elif producer.graph is not None:
+                    wave[producer] = None
+    for value in loose:
+        if not value.is_initializer() or value.is_graph_input() or value.is_graph_output():
             continue
-        inputs = {v for v in node.inputs if v is not None}
-        graph.remove(node, safe=True)
-        for value in inputs:
-            producer = value.producer()
-            if producer is not None:
-                stack.append(producer)
-            elif value.is_initializer() and not value.uses() and not value.is_graph_input():
-                if not value.is_graph_output() and value.name and value.graph is not None:
-                    value.graph.initializers.pop(value.name, None)
+        if value.graph is not None and value.name and not value.uses():
+            value.graph.initializers.pop(value.name, None)

@@ -21,7 +21,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.rewrite.atomic import Transaction
 from rmsnorm_export.rewrite.filecopy import copy_contents, same_contents
-from rmsnorm_export.rewrite.sniff import printable
+from rmsnorm_export.rewrite.sniff import printable, quoted
 from rmsnorm_export.rewrite.tensors import TensorSlot
 
 WeightsPolicy = Literal["auto", "reference", "link", "copy", "embed"]
@@ -185,7 +185,7 @@ def _check_range(
 def _bad(slot: TensorSlot, location: str, reason: str, fix: str) -> InputError:
     return InputError(
         "The external data of a tensor cannot be used.",
-        found=f"tensor {printable(slot.name)!r}: location {printable(location, 200)!r} {reason}",
+        found=f"tensor {quoted(slot.name)}: location {quoted(location, 200)} {reason}",
         fix=fix,
     )
 
@@ -243,8 +243,7 @@ class _Plan:
             if file.path == os.path.realpath(self.target):
                 raise UsageError(
                     "The output would replace the weights of the model.",
-                    found=f"{printable(str(self.target), 200)} holds tensor "
-                    f"{printable(slot.name)!r}",
+                    found=f"{printable(str(self.target), 200)} holds tensor {quoted(slot.name)}",
                     fix="choose another output name",
                 )
             self._locations[key] = self._settle(file, base)
@@ -260,23 +259,20 @@ class _Plan:
         if self.policy == "reference":
             raise UsageError(
                 "Weights can be referenced in place only from the folder that they are in.",
-                found=f"{printable(file.location, 200)!r} lies in {printable(base, 200)}, the "
+                found=f"{quoted(file.location, 200)} lies in {printable(base, 200)}, the "
                 f"output in {printable(self.folder, 200)}",
                 fix="write the output into the folder of the source, or use --weights copy",
             )
         wanted = self._free_name(file)
         if wanted is None:
-            self.notes.append(
-                f"weights {printable(file.location)!r} were already beside the output"
-            )
+            self.notes.append(f"weights {quoted(file.location)} were already beside the output")
             return file.location
         new = os.path.relpath(wanted, self.folder)
         temp, how = self._stage(file, wanted)
         self.pending.append((temp, wanted))
         self.used = "link" if how == "linked" else "copy"
         self.notes.append(
-            f"weights {printable(file.location)!r} ({file.size} bytes) were {how} to "
-            f"{printable(new)!r}"
+            f"weights {quoted(file.location)} ({file.size} bytes) were {how} to {quoted(new)}"
         )
         return new
 
@@ -316,7 +312,7 @@ class _Plan:
                 return path
         raise InputError(
             "No free name is left for the weights.",
-            found=f"10,000 files like {printable(same.name)!r} in {printable(self.folder, 200)}",
+            found=f"10,000 files like {quoted(same.name)} in {printable(self.folder, 200)}",
             fix="write to another folder",
         )
 

@@ -25,12 +25,21 @@ def copy_contents(source: str, target_fd: int) -> str:
         if _clone(source_fd, target_fd):
             return "cloned"
         size = os.fstat(source_fd).st_size
-        for start, end in _extents(source_fd, size):
+        extents = _extents(source_fd, size)
+        if sum(end - start for start, end in extents) > _free_bytes(target_fd):
+            # Better now than after an hour of copying.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        for start, end in extents:
             _copy_range(source_fd, target_fd, start, end)
         os.ftruncate(target_fd, size)
         return "copied"
     finally:
         os.close(source_fd)
+
+
+def _free_bytes(fd: int) -> int:
+    space = os.fstatvfs(fd)
+    return space.f_bavail * space.f_frsize
 
 
 def same_contents(first: str, second: str) -> bool:

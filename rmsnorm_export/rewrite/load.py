@@ -13,6 +13,7 @@ import gc
 import logging
 import os
 import stat
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -182,10 +183,11 @@ def _from_bytes(data: bytes, path: Path | None, description: str) -> LoadedModel
 
 
 def _not_onnx(data: bytes, description: str, otherwise: str = "") -> InputError:
-    kind = looks_like(data) or otherwise or "bytes that are no protobuf message of that kind"
+    kind = looks_like(data)
+    otherwise = otherwise or "bytes that are no protobuf message of that kind"
     return InputError(
         "The file is not an ONNX model.",
-        found=f"{description} looks like {kind}" if not otherwise else f"{description}: {kind}",
+        found=f"{description} looks like {kind}" if kind else f"{description}: {otherwise}",
         fix="give the .onnx file; if it is one, export or download it again",
     )
 
@@ -211,8 +213,8 @@ def _from_proto(
 
 
 def _unreadable(proto: onnx.ModelProto, error: BaseException) -> InputError:
-    while error.__cause__ is not None:
-        error = error.__cause__
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
     if isinstance(error, UnicodeDecodeError):
         found = "a name or string that is not UTF-8"
     else:
@@ -274,11 +276,13 @@ def _finish(
 
 @contextlib.contextmanager
 def _quiet_onnx_ir() -> Iterator[None]:
-    """Keep onnx_ir's warnings about broken graphs off stderr: here they become errors."""
+    """Keep warnings about broken graphs off stderr: here they become errors and notes."""
     logger = logging.getLogger("onnx_ir.serde")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logger.setLevel(level)

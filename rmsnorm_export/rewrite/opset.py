@@ -24,8 +24,8 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
     if model.functions:
         raise InputError(
             "The model cannot be raised to another opset.",
-            found=f"{len(model.functions)} model-local functions, which ONNX's converter leaves out",
-            fix=f"export with opset_version={opset}, inline the functions, or use another target",
+            found=f"{len(model.functions)} model-local functions, which the converter leaves out",
+            fix=f"export with opset_version={opset}, or use another target",
         )
     held = {
         name: value.const_value
@@ -39,7 +39,8 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
         tensor = value.const_value
         assert tensor is not None
         value.const_value = None
-        value.shape, value.type = ir.Shape(tensor.shape), ir.TensorType(tensor.dtype)
+        value.shape = ir.Shape(tensor.shape.numpy())
+        value.type = ir.TensorType(tensor.dtype)
         if value not in copy.graph.inputs:
             copy.graph.inputs.append(value)
     proto = ir.serde.serialize_model(copy)
@@ -57,10 +58,10 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
             result.graph.inputs.remove(value)
     by_name = {v.name: v for v in [*result.graph.inputs, *_free_values(result)]}
     for name, tensor in held.items():
-        value = by_name.get(name)
-        if value is not None:
-            value.const_value = tensor
-            result.graph.register_initializer(value)
+        restored = by_name.get(name)
+        if restored is not None:
+            restored.const_value = tensor
+            result.graph.register_initializer(restored)
     result.metadata_props.update(model.metadata_props)
     return result
 

@@ -16,11 +16,9 @@ from rmsnorm_export.lower import lower_all
 from rmsnorm_export.lower.lowered import Lowered
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import DOMAIN
-from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.context import name_of
-from rmsnorm_export.recognize.match import Decline, Match
-from rmsnorm_export.recognize.scan import Recognition, recognize
-from rmsnorm_export.recognize.types import Types
+from rmsnorm_export.recognize.match import LOOK_ALIKES, Decline, Match
+from rmsnorm_export.recognize.scan import Recognition, foreign_functions, recognize
 from rmsnorm_export.report.result import Numerics, Proof, Refusal, Report, Site, Target
 from rmsnorm_export.rewrite.apply import Names, apply, discard
 from rmsnorm_export.rewrite.load import LoadedModel, Source, load_model, no_gc
@@ -131,7 +129,7 @@ def optimize(
                 found=f"the model has opset {version}, {opset} was asked for",
                 fix="leave --opset out, or export again with a lower opset",
             )
-        proofs = _prove(run, numerics, seed) if prove else {}
+        proofs = _prove(run, seed) if prove else {}
         sites = [s for s in run.lowered if proofs.get(s) is None or proofs[s].passed]
         fused, refused = run.sites(proofs), run.refusals(proofs)
         for site in run.lowered:
@@ -217,15 +215,15 @@ class _Run:
             todo = [*self.kept, *todo]
             self.kept = []
         self.lowered: list[Lowered] = []
-        constants = Constants()
         outcomes = lower_all(
             todo,
             target=target,
             numerics=numerics,
             names=self.names,
             opset=_opset(model),
-            types=Types(model, constants),
+            types=found.types,
             fold_residual=fold_residual,
+            taken={name for _, name, _ in foreign_functions(model)},
         )
         for match, outcome in zip(todo, outcomes, strict=True):
             if isinstance(outcome, Lowered):
@@ -250,7 +248,9 @@ class _Run:
     def refusals(self, proofs: dict[Lowered, Proof]) -> tuple[Refusal, ...]:
         failed = [
             Refusal(
-                node=_part(site).spelling if not _part(site).nodes else name_of(_part(site).nodes[-1]),
+                node=_part(site).spelling
+                if not _part(site).nodes
+                else name_of(_part(site).nodes[-1]),
                 op=_part(site).nodes[-1].op_type,
                 reason="proof-failed",
                 message="the new node did not reproduce the original nodes; they were kept",
@@ -279,7 +279,9 @@ def _part(site: Lowered) -> Match:
 
 
 def _site(site: Lowered, proof: Proof | None) -> Site:
-    norm = next(n for n in site.nodes if n.metadata_props.get("rmsnorm_export.replaces") is not None)
+    norm = next(
+        n for n in site.nodes if n.metadata_props.get("rmsnorm_export.replaces") is not None
+    )
     described = _described(_part(site), norm.op_type, name_of(norm))
     return dataclasses.replace(
         described, numerics=site.numerics, notes=tuple(site.notes), proof=proof
@@ -310,10 +312,11 @@ def _refusal(decline: Decline) -> Refusal:
         found=decline.found,
         hint=decline.hint,
         scope=decline.scope,
+        kind="look-alike" if decline.reason in LOOK_ALIKES else "norm",
     )
 
 
-def _prove(run: _Run, numerics: Numerics, seed: int) -> dict[Lowered, Proof]:
+def _prove(run: _Run, seed: int) -> dict[Lowered, Proof]:
     from rmsnorm_export.verify.prove import prove_site
 
     functions = tuple(run.model.functions.values())

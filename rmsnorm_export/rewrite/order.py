@@ -8,7 +8,7 @@ from typing import TypeVar
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.rewrite.sniff import printable
+from rmsnorm_export.rewrite.sniff import printable, quoted
 
 K = TypeVar("K", bound=Hashable)
 
@@ -28,21 +28,26 @@ def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
     """The nodes of ``graph``, each followed by those of its subgraphs."""
     for node in graph:
         yield node
-        for subgraph in subgraphs(node):
-            yield from all_nodes(subgraph)
+        if node.attributes:
+            for subgraph in subgraphs(node):
+                yield from all_nodes(subgraph)
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """The main graph, the bodies of the functions, and every subgraph of these."""
-    for root in (model.graph, *(function.graph for function in model.functions.values())):
-        yield root
-        for node in all_nodes(root):
-            yield from subgraphs(node)
+    waiting = [model.graph, *(function.graph for function in model.functions.values())]
+    while waiting:
+        graph = waiting.pop()
+        yield graph
+        for node in graph:
+            if node.attributes:
+                waiting += subgraphs(node)
 
 
 def label(node: ir.Node) -> str:
     """Name and operator of a node, safe to print."""
-    return printable(f"{node.name!r} ({node.op_type})" if node.name else f"a {node.op_type} node")
+    op = printable(node.op_type)
+    return f"{quoted(node.name)} ({op})" if node.name else f"a {op} node"
 
 
 def sort_graphs(model: ir.Model) -> None:

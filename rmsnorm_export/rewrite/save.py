@@ -23,8 +23,10 @@ from rmsnorm_export.rewrite.external import (
     place_weights,
 )
 from rmsnorm_export.rewrite.load import LoadedModel, no_gc
-from rmsnorm_export.rewrite.sniff import printable
+from rmsnorm_export.rewrite.sniff import printable, quoted
 from rmsnorm_export.rewrite.tensors import MAX_PROTO_BYTES, TensorSlot, tensor_slots
+
+__all__ = ["SaveResult", "WeightsPolicy", "save_model", "to_bytes"]
 
 MAX_EMBEDDED_BYTES = MAX_PROTO_BYTES - (1 << 26)
 """Most tensor bytes stored inside a model; 64 MiB are left for the graph itself."""
@@ -79,8 +81,8 @@ def save_model(
         InputError: the place cannot be written, or the model is too large for the policy.
     """
     _check_policy(weights)
-    target = _check_target(path, source, force)
     try:
+        target = _check_target(path, source, force)
         with no_gc(), Transaction() as files:
             slots = list(tensor_slots(model))
             placed = place_weights(slots, target, weights, files)
@@ -97,12 +99,12 @@ def save_model(
                 files.publish(made, name)
             files.publish(temp, target, replace=force, last=True)
     except FileExistsError as error:
-        raise _exists(target, source) from error
+        raise _exists(Path(path), source) from error
     except OSError as error:
-        raise _unwritable(target, error) from error
+        raise _unwritable(os.fspath(path), error) from error
     notes = list(placed.notes)
     if spill:
-        notes.append(f"weights over 2 GiB were moved to {printable(spill[0][1].name)!r}")
+        notes.append(f"weights over 2 GiB were moved to {quoted(spill[0][1].name)}")
     return SaveResult(
         path=target,
         bytes=len(data),
@@ -129,8 +131,7 @@ def to_bytes(model: ir.Model, *, weights: WeightsPolicy = "auto") -> bytes:
         if external and weights not in ("embed", "reference"):
             raise UsageError(
                 "A model on standard output cannot carry external weights along.",
-                found=f"{len(external)} external tensors, the first is "
-                f"{printable(external[0].name)!r}",
+                found=f"{len(external)} external tensors, the first is {quoted(external[0].name)}",
                 fix="write to a file, or use --weights embed, or --weights reference when the "
                 "output will be stored in the folder of the weights",
             )
@@ -196,10 +197,13 @@ def _exists(target: Path, source: LoadedModel | None) -> UsageError:
     )
 
 
-def _unwritable(target: Path, error: OSError) -> InputError:
-    place = printable(str(target), 300)
+def _unwritable(path: str, error: OSError) -> InputError:
+    place = printable(path, 300)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        fix = "free some space, or write elsewhere; nothing was changed"
+        fix = (
+            "free some space, or write beside the source, where weights are referenced in place; "
+            "nothing was changed"
+        )
     else:
         fix = "check the folder and its permissions; nothing was changed"
     return InputError(
@@ -286,7 +290,21 @@ def _swapped(slots: Sequence[TensorSlot], swaps: Sequence[Swap]) -> Iterator[Non
 
 
 def _serialize(model: ir.Model) -> bytes:
-    proto = ir.serde.serialize_model(model)
+    try:
+        proto = ir.serde.serialize_model(model)
+    except ir.serde.SerdeError as error:
+        inner: BaseException = error
+        while inner.__cause__ is not None:
+            inner = inner.__cause__
+        if isinstance(inner, OSError):
+            raise inner from error
+        if isinstance(inner, UnicodeError):
+            raise InputError(
+                "A name or text in the model is not UTF-8.",
+                found=printable(str(inner)),
+                fix="repair the program that wrote the model",
+            ) from error
+        raise
     try:
         data: bytes = proto.SerializeToString()
     except (EncodeError, ValueError) as error:

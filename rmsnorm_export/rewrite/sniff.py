@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rmsnorm_export.report import names
+
 _MAGIC: tuple[tuple[int, bytes, str], ...] = (
     (0, b"PK\x03\x04", "a zip archive, as PyTorch (.pt, .pth), .npz and .keras files are"),
     (0, b"\x80\x02", "a Python pickle, as old PyTorch checkpoints are"),
@@ -29,17 +31,19 @@ _TOP_LEVEL_FIELDS = frozenset({1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26})
 """Field numbers of ModelProto (onnx.proto, IR version 13)."""
 
 
-def printable(text: str, limit: int = 100) -> str:
-    """``text`` with control, invisible and undecodable characters escaped, cut at ``limit``.
+def printable(text: str | bytes, limit: int = 100) -> str:
+    """``text`` cut at ``limit`` characters, those that could steer a terminal escaped.
 
-    Names come from the file: a terminal escape or a right-to-left mark in one must not reach the
-    user's terminal.
+    protobuf hands over a string that is not UTF-8 as bytes.
     """
-    cut = text if len(text) <= limit else text[: limit - 3] + "..."
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "replace").decode("ascii")
-        for char in cut
-    )
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "backslashreplace")
+    return names.printable(text if len(text) <= limit else text[: limit - 3] + "...")
+
+
+def quoted(text: str | bytes, limit: int = 100) -> str:
+    """A name in single quotes, safe to print."""
+    return f"'{printable(text, limit)}'"
 
 
 def looks_like(data: bytes) -> str:

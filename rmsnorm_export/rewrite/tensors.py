@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.rewrite.order import all_graphs
-from rmsnorm_export.rewrite.sniff import printable
+from rmsnorm_export.rewrite.sniff import printable, quoted
 
 MAX_PROTO_BYTES = 2**31 - 1
 """Largest protobuf message, by the protobuf specification."""
@@ -66,15 +66,19 @@ def tensor_slots(model: ir.Model) -> Iterator[TensorSlot]:
             if value.const_value is not None:
                 yield TensorSlot(value.name or "", value.const_value, _initializer_put(value), True)
         for node in graph:
+            if not node.attributes:
+                continue
             for attribute in node.attributes.values():
                 if attribute.is_ref():
                     continue
+                # .value and not .as_tensor(): that asks for every property of the tensor, at 10
+                # microseconds each, and raises for an element type that it does not know.
                 if attribute.type == ir.AttributeType.TENSOR:
-                    tensor = attribute.as_tensor()
+                    tensor = attribute.value
                     put = _attribute_put(node, attribute.name)
                     yield TensorSlot(_holder(node, tensor), tensor, put, False)
                 elif attribute.type == ir.AttributeType.TENSORS:
-                    for index, tensor in enumerate(attribute.as_tensors()):
+                    for index, tensor in enumerate(attribute.value):
                         put = _attributes_put(node, attribute.name, index)
                         yield TensorSlot(_holder(node, tensor), tensor, put, False)
 
@@ -101,7 +105,7 @@ def _attribute_put(node: ir.Node, name: str) -> Callable[[ir.TensorProtocol], No
 def _attributes_put(node: ir.Node, name: str, index: int) -> Callable[[ir.TensorProtocol], None]:
     def put(tensor: ir.TensorProtocol) -> None:
         old = node.attributes[name]
-        tensors = list(old.as_tensors())
+        tensors = list(old.value)
         tensors[index] = tensor
         node.attributes[name] = ir.AttrTensors(name, tensors, doc_string=old.doc_string)
 
@@ -133,12 +137,12 @@ def _check_proto(slot: TensorSlot, proto: onnx.TensorProto) -> None:
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(
             "A tensor has no element type that ONNX knows.",
-            found=f"tensor {printable(slot.name)!r} of type number {proto.data_type}",
+            found=f"tensor {quoted(slot.name)} of type number {proto.data_type}",
             fix="export the model again, or install a newer onnx package",
         ) from error
     expected = (count * bits + 7) // 8
     if expected > MAX_PROTO_BYTES:
-        raise _misfit(slot, "at most 2 GiB in one file", f"{expected} bytes")
+        raise _misfit(slot, "less than 2 GiB, as every model file does", f"{expected} bytes")
     if proto.HasField("raw_data"):
         if len(proto.raw_data) != expected:
             raise _misfit(slot, f"{len(proto.raw_data)} bytes", f"{expected}")
@@ -153,7 +157,7 @@ def _element_count(slot: TensorSlot, dims: tuple[int, ...]) -> int:
     if any(dim < 0 for dim in dims) or count >= 2**63:
         raise InputError(
             "A tensor has impossible dimensions.",
-            found=f"tensor {printable(slot.name)!r} of shape {printable(str(list(dims)))}",
+            found=f"tensor {quoted(slot.name)} of shape {printable(str(list(dims)))}",
             fix="export the model again; the file may be corrupt",
         )
     return count
@@ -162,7 +166,7 @@ def _element_count(slot: TensorSlot, dims: tuple[int, ...]) -> int:
 def _misfit(slot: TensorSlot, found: str, needed: str) -> InputError:
     return InputError(
         "The data of a tensor does not fit its shape.",
-        found=f"tensor {printable(slot.name)!r} holds {found}, its shape needs {needed}",
+        found=f"tensor {quoted(slot.name)} holds {found}, its shape needs {needed}",
         fix="export the model again; the file may be corrupt",
     )
 
@@ -176,10 +180,14 @@ def forget_negative_dims(model: ir.Model) -> int:
     for graph in all_graphs(model):
         for value in _values(graph):
             shape = value.shape
-            if shape is not None and any(type(dim) is int and dim < 0 for dim in shape.dims):
-                dims = [None if isinstance(dim, int) and dim < 0 else dim for dim in shape.dims]
-                value.shape = ir.Shape(dims)
-                changed += 1
+            if shape is None:
+                continue
+            for dim in shape.dims:
+                if isinstance(dim, int) and dim < 0:
+                    dims = [None if isinstance(d, int) and d < 0 else d for d in shape.dims]
+                    value.shape = ir.Shape(dims)
+                    changed += 1
+                    break
     return changed
 
 

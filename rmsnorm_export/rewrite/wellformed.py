@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.rewrite.order import all_nodes, find_cycle, label, subgraphs
-from rmsnorm_export.rewrite.sniff import printable
+from rmsnorm_export.rewrite.sniff import printable, quoted
 
 MAX_NESTING = 31
 """Deepest nest of subgraphs. Protobuf parsers stop at 100 nested messages; a graph in a graph costs
@@ -47,7 +47,7 @@ def check_versions(ir_version: int, opsets: dict[str, int]) -> list[str]:
         if not 1 <= version < 2**31:
             raise InputError(
                 "The model imports an operator set version that does not exist.",
-                found=f"version {version} of domain {printable(domain)!r}",
+                found=f"version {version} of domain {quoted(domain)}",
                 fix="export the model again",
             )
     version = opsets.get("", opsets.get("ai.onnx", 0))
@@ -91,10 +91,11 @@ def _check_scope(
         if initializer.const_value is None:
             raise InputError(
                 "An initializer has no data.",
-                found=f"initializer {printable(str(initializer.name))!r}",
+                found=f"initializer {quoted(str(initializer.name))}",
                 fix="give it a tensor, or make it a graph input",
             )
     for node in graph:
+        _check_writable(node)
         for value in node.inputs:
             if value is None:
                 continue
@@ -106,18 +107,47 @@ def _check_scope(
                 if producer.graph not in outer:
                     raise InputError(
                         "A node uses a value of a graph that does not enclose it.",
-                        found=f"node {label(node)} reads {printable(str(value.name))!r}, made by "
+                        found=f"node {label(node)} reads {quoted(str(value.name))}, made by "
                         f"{label(producer)}",
                         fix="repair the program that wrote the model",
                     )
                 ordered = False
-        for subgraph in subgraphs(node):
+        for subgraph in subgraphs(node) if node.attributes else ():
             ordered &= _check_scope(subgraph, seen, outer, depth + 1, names)
         seen.add(node)
     for output in graph.outputs:
         if output.producer() is None and not (output.is_graph_input() or output.is_initializer()):
             raise _undefined(output, "the graph returns")
     return ordered
+
+
+def _check_writable(node: ir.Node) -> None:
+    """Refuse what can be read but not written: names that are not UTF-8, untyped attributes.
+
+    protobuf hands over a string that is not UTF-8 as bytes.
+    """
+    names: list[object] = [node.name, node.op_type]
+    for value in node.outputs:
+        names.append(value.name)
+    for name in names:
+        if isinstance(name, bytes):
+            raise _not_utf8(name)
+    if node.attributes:
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.UNDEFINED and not attribute.is_ref():
+                raise InputError(
+                    "An attribute has no type, so its value is lost.",
+                    found=f"attribute {quoted(attribute.name)} of node {label(node)}",
+                    fix="export the model again; types are written since ONNX IR version 2",
+                )
+
+
+def _not_utf8(name: bytes) -> InputError:
+    return InputError(
+        "A name in the model is not UTF-8.",
+        found=quoted(name),
+        fix="repair the program that wrote the model",
+    )
 
 
 def _names(graph: ir.Graph) -> Iterator[str | None]:
@@ -130,13 +160,15 @@ def _names(graph: ir.Graph) -> Iterator[str | None]:
                 yield value.name
 
 
-def _check_unique(names: Iterable[str | None], kind: str) -> None:
+def _check_unique(names: Iterable[str | bytes | None], kind: str) -> None:
     known: set[str | None] = set()
     for name in names:
+        if isinstance(name, bytes):
+            raise _not_utf8(name)
         if name in known:
             raise InputError(
                 f"Two values of one graph have the same name (a second {kind}).",
-                found=f"duplicate name {printable(str(name))!r}",
+                found=f"duplicate name {quoted(str(name))}",
                 fix="give every value its own name; repair the program that wrote the model",
             )
         known.add(name)
@@ -145,7 +177,7 @@ def _check_unique(names: Iterable[str | None], kind: str) -> None:
 def _undefined(value: ir.Value, where: str) -> InputError:
     return InputError(
         "The graph uses a value that nothing produces.",
-        found=f"{where} {printable(str(value.name))!r}, which is undefined: no input, initializer "
+        found=f"{where} {quoted(str(value.name))}, which is undefined: no input, initializer "
         "or node output has that name",
         fix="export the model again, or add the missing input",
     )
@@ -205,23 +237,50 @@ def check_proto(proto: onnx.ModelProto) -> list[str]:
     """Refuse what onnx_ir would drop or merge without a word; notes for what is safely dropped.
 
     Raises:
-        InputError: sparse initializers, two initializers, functions or opset imports of one name.
+        InputError: sparse initializers, two initializers, functions or opset imports of one name,
+            an initializer of no known type, an offset or length that is not a number.
     """
     if proto.graph.sparse_initializer:
         raise InputError(
             "The model stores sparse initializers, which cannot be carried over.",
             found=f"{len(proto.graph.sparse_initializer)} sparse initializers, the first is "
-            f"{printable(proto.graph.sparse_initializer[0].values.name)!r}",
+            f"{quoted(proto.graph.sparse_initializer[0].values.name)}",
             fix="export the model with dense initializers",
         )
+    extra = {key for tensor in proto.graph.initializer for key in _check_entries(tensor)}
     _check_unique((tensor.name for tensor in proto.graph.initializer if tensor.name), "initializer")
     _check_unique(
         (f"{entry.domain}::{entry.name}:{entry.overload}" for entry in proto.functions), "function"
     )
     _check_unique((entry.domain for entry in proto.opset_import), "opset import")
+    notes = []
     if proto.training_info:
-        return ["the training_info of the model is not carried over"]
-    return []
+        notes.append("the training_info of the model is not carried over")
+    if extra:
+        keys = ", ".join(sorted(quoted(key) for key in extra))
+        notes.append(f"entries {printable(keys, 200)} of external data are not carried over")
+    return notes
+
+
+def _check_entries(tensor: onnx.TensorProto) -> list[str]:
+    """Check one initializer; the keys of its external data that onnx_ir does not keep."""
+    name = quoted(tensor.name)
+    if tensor.data_type == 0 or tensor.data_type not in onnx.TensorProto.DataType.values():
+        raise InputError(
+            "A tensor has no element type that ONNX knows.",
+            found=f"tensor {name} of type number {tensor.data_type}",
+            fix="export the model again, or install a newer onnx package",
+        )
+    for entry in tensor.external_data:
+        digits = entry.value.isascii() and entry.value.isdigit()
+        if entry.key in ("offset", "length") and not digits:
+            raise InputError(
+                f"The {entry.key} of external data is negative or not a number.",
+                found=f"tensor {name}: {entry.key} {quoted(entry.value)}",
+                fix="export the model again",
+            )
+    kept = ("location", "offset", "length")
+    return [entry.key for entry in tensor.external_data if entry.key not in kept]
 
 
 def clash(proto: onnx.ModelProto) -> str:
@@ -245,11 +304,11 @@ def clash(proto: onnx.ModelProto) -> str:
             for name in node.output:
                 if name in makers:
                     return (
-                        f"duplicate name {printable(name)!r}: made by {makers[name]} and again by "
-                        f"node {printable(node.name)!r} ({printable(node.op_type)})"
+                        f"duplicate name {quoted(name)}: made by {makers[name]} and again by "
+                        f"node {quoted(node.name)} ({printable(node.op_type)})"
                     )
                 if name:
-                    makers[name] = f"node {printable(node.name)!r}"
+                    makers[name] = f"node {quoted(node.name)}"
             scopes += [
                 (
                     [
@@ -266,7 +325,7 @@ def clash(proto: onnx.ModelProto) -> str:
         for name in function.output:
             if name not in made:
                 return (
-                    f"output {printable(name)!r} of function {printable(function.name)!r} is "
+                    f"output {quoted(name)} of function {quoted(function.name)} is "
                     "undefined: nothing in it produces it"
                 )
     return ""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 
-from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
 from rmsnorm_export.report.result import Numerics
 
 UNIT_ROUNDOFF = {FLOAT16: 2.0**-11, BFLOAT16: 2.0**-8, FLOAT: 2.0**-24, DOUBLE: 2.0**-53}
@@ -45,10 +45,12 @@ def stash_error(spec: NormSpec, dtype: int, n: int, *, equal_squares: bool) -> f
         equal_squares: every element of the row has the same size.
     """
     terms = spec.partial_size or spec.group_size or n
-    slack = _ELEMENTWISE + (terms / 2 if equal_squares else 2 * math.sqrt(terms))
+    error = _ELEMENTWISE
+    if spec.stash_type not in HALF_TYPES:  # there the mean is one operator, rounded once
+        error += terms / 2 if equal_squares else 2 * math.sqrt(terms)
     if spec.kind == "GatedRMSNorm":
-        slack += _SIGMOID
-    return slack * UNIT_ROUNDOFF[spec.stash_type] / UNIT_ROUNDOFF[dtype]
+        error += _SIGMOID
+    return error * UNIT_ROUNDOFF[spec.stash_type] / UNIT_ROUNDOFF[dtype]
 
 
 def roundings(spec: NormSpec, dtype: int, *, scaled: bool, biased: bool) -> int:

@@ -31,6 +31,7 @@ def cut(
     types: Mapping[ir.Value, int] | None = None,
     shapes: Mapping[ir.Value, Sequence[int | None]] | None = None,
     references: Mapping[str, ir.Attr] | None = None,
+    constants: Iterable[ir.Value] = (),
 ) -> ir.Model:
     """A model that computes ``outputs`` from ``inputs``: copies of the nodes between them.
 
@@ -49,6 +50,8 @@ def cut(
         shapes: of inputs, None for a free dimension; inputs without one are of free rank.
         references: attributes of the function that holds the nodes, for attributes that refer to
             them.
+        constants: initializers that are copied whatever their size, such as those that a rewrite
+            has made.
 
     Raises:
         InputError: the walk reached a value that is neither given nor a small constant (a graph
@@ -56,7 +59,7 @@ def cut(
             than 512 nodes.
     """
     types = types or {}
-    walk = _Walk(inputs, references or {})
+    walk = _Walk(inputs, references or {}, frozenset(constants))
     walk.reach(outputs)
     for value, new in zip(inputs, walk.inputs, strict=True):
         element = types.get(value, value.dtype)
@@ -83,12 +86,20 @@ def cut(
 class _Walk:
     """Copies of the nodes between ``inputs`` and the values asked for, in topological order."""
 
-    def __init__(self, inputs: Sequence[ir.Value], references: Mapping[str, ir.Attr]) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[ir.Value],
+        references: Mapping[str, ir.Attr],
+        allowed: frozenset[ir.Value],
+    ) -> None:
+        self._allowed = allowed
         self.inputs = [ir.Value(name=f"x{index}") for index in range(len(inputs))]
         self.nodes: list[ir.Node] = []
         self.constants: list[ir.Value] = []
         self._references = references
         self._copies: dict[ir.Value, ir.Value] = dict(zip(inputs, self.inputs, strict=True))
+        # A source may cast one value twice, once for the square and once for the numerator.
+        self._views = {_view(value): copy for value, copy in self._copies.items()}
         self._unnamed = 0
 
     def reach(self, outputs: Sequence[ir.Value]) -> None:
@@ -100,7 +111,9 @@ class _Walk:
             if value in self._copies:
                 continue
             node = value.producer()
-            if node is None:
+            if (same := self._views.get(_view(value))) is not None:
+                self._copies[value] = same
+            elif node is None:
                 self._copies[value] = self._constant(value)
             elif ready:
                 self._copy(node)
@@ -172,7 +185,8 @@ class _Walk:
     def _constant(self, value: ir.Value) -> ir.Value:
         tensor = value.const_value
         overridable = value.is_graph_input()
-        if tensor is None or overridable or tensor.size > MAX_CONSTANT:
+        too_large = tensor is not None and tensor.size > MAX_CONSTANT and value not in self._allowed
+        if tensor is None or overridable or too_large:
             kind = (
                 f"an initializer of {tensor.size} elements"
                 if tensor is not None and not overridable
@@ -201,6 +215,24 @@ class _Walk:
         )
         self.constants.append(new)
         return new
+
+
+def _view(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:
+    """The value behind Identity and Cast nodes, and the types that it was cast to."""
+    casts: list[int] = []
+    for _ in range(MAX_NODES):
+        node = value.producer()
+        if node is None or node.domain not in ("", "ai.onnx") or len(node.inputs) != 1:
+            break
+        source, to = node.inputs[0], node.attributes.get("to")
+        if source is None or node.op_type not in ("Identity", "Cast"):
+            break
+        if node.op_type == "Cast":
+            if to is None or to.is_ref():
+                break
+            casts.append(to.as_int())
+        value = source
+    return value, tuple(casts)
 
 
 def _called(

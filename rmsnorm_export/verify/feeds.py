@@ -131,10 +131,11 @@ def _row(name: str, rng: np.random.Generator, n: int, spec: NormSpec, dtype: int
 def _denormal_size(spec: NormSpec, dtype: int) -> float:
     """Where squares (or X itself) are subnormal; without epsilon, where they just are not.
 
-    With no epsilon the mean of subnormal squares has few bits left, and no two runtimes agree.
+    With no epsilon, or a subnormal one, the mean of subnormal squares has few bits left, and no two
+    runtimes agree.
     """
     smallest = _finfo(spec.stash_type).smallest_normal
-    if spec.epsilon == 0.0:
+    if spec.epsilon < smallest:
         return max(1e-6, math.sqrt(smallest) * 64) if dtype in HALF_TYPES else 64 * smallest**0.5
     return 1e-6 if dtype in HALF_TYPES else smallest**0.5 / 64
 

@@ -181,7 +181,7 @@ def ulp_unit(dtype: np.dtype[np.generic], at: Float64Array) -> Float64Array:
     precision, smallest = _FORMATS[dtype]
     finite = np.where(np.isfinite(at), at, 1.0)
     _, exponent = np.frexp(finite)  # at = m * 2**exponent with 0.5 <= m < 1
-    floor = np.maximum(exponent - 1, smallest)
+    floor = np.where(finite == 0, smallest, np.maximum(exponent - 1, smallest))
     return np.asarray(np.ldexp(1.0, floor - (precision - 1)))
 
 

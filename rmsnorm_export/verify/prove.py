@@ -75,7 +75,11 @@ def prove_site(
     runtime = runtime_name()
     functions = tuple(functions)
     failure: Error | None = None
-    for layout in site.layouts(match):
+    try:
+        layouts = tuple(site.layouts(match, lowered))
+    except Error as error:
+        layouts, failure = (), error
+    for layout in layouts:
         try:
             pair = site.cut_site(
                 match, lowered, layout, opset_imports=opset_imports, functions=functions
@@ -163,12 +167,7 @@ class _Run:
             weights.append(("stored weight", gamma.astype(np.float64)))
         for label, weight in weights:
             scale, bias = (
-                None
-                if value is None
-                else site.as_dtype(
-                    values.reshape(site.weight_shape(value, layout.row)),
-                    site.weight_dtype(value, layout),
-                )
+                None if value is None else site.weight(value, values, layout)
                 for value, values in ((match.scale, weight), (match.bias, addend))
             )
             lead, row = layout.lead, layout.row

@@ -21,6 +21,9 @@ _ROLES = ("x", "scale", "bias", "residual", "gate")
 # Largest x that a proof makes when the source fixes the leading sizes: 32 MB in float64.
 _MAX_ELEMENTS = 2**22
 
+# Longest row that is tried at all; no norm of a model comes near.
+_MAX_ROW = 2**24
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
@@ -96,7 +99,8 @@ def cut_site(
     for value, replacement in lowered.replace:
         if value is match.output or value is match.sum:
             types[value] = types[replacement] = match.dtype
-    imports = dict(opset_imports)
+    imports = _imports_of(match, opset_imports)
+    imports.setdefault("", max(13, lowered.min_opset))
     new_imports = _merge_imports(imports, lowered)
     return SitePair(
         match=match,
@@ -107,6 +111,7 @@ def cut_site(
             opset_imports=new_imports,
             functions=[*lowered.functions, *functions],
             types=types,
+            constants=lowered.initializers,
         ),
         ports={role: names[value] for role, value in roles.items()},
         outputs=tuple(
@@ -116,10 +121,13 @@ def cut_site(
     )
 
 
-def layouts(match: Match) -> Iterator[Layout]:
+def layouts(match: Match, lowered: Lowered) -> Iterator[Layout]:
     """Sizes to try: free ones first, then those that the file declares; types likewise.
 
     Reshapes of the source may hold constant sizes, which only the declared shape fits.
+
+    Raises:
+        InputError: the rows are too long.
     """
     spec, rows = match.spec, len(case_names(match.dtype))
     axes = -spec.axis
@@ -127,8 +135,14 @@ def layouts(match: Match) -> Iterator[Layout]:
     rank = match.rank or (len(declared) if declared is not None else max(3, axes + 1))
     if declared is None:
         declared = (None,) * rank
-    row = _row_sizes(match, declared[len(declared) - axes :])
-    leads = [leading_sizes(rank - axes, rows)]
+    row = _row_sizes(match, lowered, declared[len(declared) - axes :])
+    n = math.prod(row)
+    if n > _MAX_ROW:
+        raise InputError(
+            "the rows are too long to try", found=f"{n} elements", fix="keep the original nodes"
+        )
+    # Long rows are run a few at a time.
+    leads = [leading_sizes(rank - axes, rows if rows * n <= _MAX_ELEMENTS else 1)]
     fixed = tuple(
         free if size is None else size
         for size, free in zip(declared[: rank - axes], leads[0], strict=False)
@@ -146,14 +160,24 @@ def layouts(match: Match) -> Iterator[Layout]:
 
 def weight_shape(value: ir.Value, row: tuple[int, ...]) -> tuple[int, ...]:
     """The declared shape of a scale or bias, or else that of the normalised axes."""
-    shape = value.shape
-    if shape is None and value.const_value is not None:
-        return tuple(int(size) for size in value.const_value.shape.numpy())
-    sizes = () if shape is None else tuple(shape)
-    known = tuple(size for size in sizes if isinstance(size, int))
-    if sizes and len(known) == len(sizes) and math.prod(known) == math.prod(row):
-        return known
-    return row
+    known = _static_shape(value)
+    return known if known is not None and math.prod(known) == math.prod(row) else row
+
+
+def weight(value: ir.Value, values: Array, layout: Layout) -> Array:
+    """``values`` in the type and shape of a scale or bias.
+
+    Raises:
+        InputError: another number of elements.
+    """
+    shape = weight_shape(value, layout.row)
+    if values.size != math.prod(shape):
+        raise InputError(
+            "a weight does not fit the row",
+            found=f"{values.size} values for {value.name!r} of shape {shape}",
+            fix="give one value per element of the row",
+        )
+    return values.reshape(shape).astype(numpy_dtype(weight_dtype(value, layout)))
 
 
 def weight_dtype(value: ir.Value, layout: Layout) -> int:
@@ -174,21 +198,57 @@ def _declared(match: Match) -> tuple[int | None, ...] | None:
     return tuple(size if isinstance(size, int) else None for size in shape)
 
 
-def _row_sizes(match: Match, declared: tuple[int | None, ...]) -> tuple[int, ...]:
-    """Sizes of the normalised axes: declared, from n, or small where the file does not say."""
+def _static_shape(value: ir.Value) -> tuple[int, ...] | None:
+    if value.shape is not None:
+        sizes = tuple(value.shape)
+    elif (tensor := _constant(value)) is not None:
+        sizes = tuple(tensor.shape.numpy())
+    else:
+        return None
+    known = tuple(size for size in sizes if isinstance(size, int))
+    return known if len(known) == len(sizes) else None
+
+
+def _constant(value: ir.Value) -> ir.TensorProtocol | None:
+    """The tensor of an initializer or of a Constant node."""
+    node = value.producer()
+    if value.const_value is not None or node is None or node.op_type != "Constant":
+        return value.const_value
+    attribute = node.attributes.get("value")
+    return None if attribute is None or attribute.is_ref() else attribute.as_tensor()
+
+
+def _row_sizes(match: Match, lowered: Lowered, declared: tuple[int | None, ...]) -> tuple[int, ...]:
+    """Sizes of the normalised axes: declared by x or a weight (one that the rewrite made has the
+    sizes that lowering knew), from n, or small where the file does not say."""
     spec, axes = match.spec, -match.spec.axis
     if len(declared) == axes and all(size is not None for size in declared):
         return tuple(size for size in declared if size is not None)
-    for value in (match.scale, match.bias):
-        shape = None if value is None else value.shape
-        sizes = [] if shape is None else [s for s in shape if isinstance(s, int)]
-        if shape is not None and len(sizes) == len(shape) and len(sizes) >= axes and axes > 1:
-            return tuple(sizes[-axes:])
     n = match.n
+    made = [value for node in lowered.nodes if node.op_type == "Constant" for value in node.outputs]
+    for value in (match.scale, match.bias, *lowered.initializers, *made):
+        known = None if value is None else _static_shape(value)
+        if known is None:
+            continue
+        if value in (match.scale, match.bias):
+            n = n or math.prod(known)
+        if len(known) >= axes > 1 and math.prod(known) == n:
+            return known[-axes:]
     if n is None:
         n = max(8, 4 * spec.group_size, spec.partial_size + 3 if spec.partial_size else 0)
         return (*(2,) * (axes - 1), n) if axes > 1 else (n,)
     return (*(1,) * (axes - 1), n)
+
+
+def _imports_of(match: Match, opset_imports: Mapping[str, int]) -> dict[str, int]:
+    """Operator sets of the function that holds the site, of the model where it is in none."""
+    producer = match.output.producer()
+    graph = producer.graph if producer is not None else None
+    own = dict(graph.opset_imports) if graph is not None else {}
+    merged = {**opset_imports, **own}
+    if "ai.onnx" in merged:
+        merged[""] = merged.pop("ai.onnx")
+    return merged
 
 
 def _merge_imports(imports: Mapping[str, int], lowered: Lowered) -> dict[str, int]:
@@ -200,8 +260,3 @@ def _merge_imports(imports: Mapping[str, int], lowered: Lowered) -> dict[str, in
     for domain, version in wanted:
         merged[domain] = max(merged.get(domain, 1), version)
     return merged
-
-
-def as_dtype(array: Array, element_type: int) -> Array:
-    """``array`` in an ONNX float type."""
-    return array.astype(numpy_dtype(element_type))

@@ -7,6 +7,7 @@ number of processes may fill the cache at once, and a killed one leaves no half 
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import importlib.metadata
@@ -44,11 +45,24 @@ def versions() -> str:
 
 @functools.cache
 def source_hash(*files: str) -> str:
-    """Hash of source files of this package, by name without suffix."""
+    """Hash of source files of this package, by name without suffix; comments do not count."""
     digest = hashlib.sha256()
     for name in files:
-        digest.update((_HERE / f"{name}.py").read_bytes())
+        tree = ast.parse((_HERE / f"{name}.py").read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            body = getattr(node, "body", None)
+            if isinstance(body, list):
+                node.body = [n for n in body if not _is_string(n)]  # type: ignore[attr-defined]
+        digest.update(ast.dump(tree).encode())
     return digest.hexdigest()[:16]
+
+
+def _is_string(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def entry(kind: str, name: str, key: str, fill: Callable[[pathlib.Path], None]) -> pathlib.Path:

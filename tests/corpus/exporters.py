@@ -9,9 +9,12 @@ import contextlib
 import dataclasses
 import functools
 import io
+import itertools
 import json
 import logging
+import os
 import pathlib
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,7 +29,7 @@ EXPORTERS = ("dynamo18", "dynamo23-plain", "torchscript17")
 """``torch.onnx.export``: TorchDynamo at opset 18 with its optimizer, TorchDynamo at opset 23 with
 ``optimize=False``, and TorchScript at opset 17."""
 
-_SOURCES = ("scan", "build", "classify", "norm_classes", "exporters", "cache")
+_SOURCES = ("build", "exporters")  # what a file depends on, besides the norm itself
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,33 +70,42 @@ class NormExport:
         return _numbered(self.arrays, "out")
 
 
-def norm_exports(
-    *, only: str = "", dtypes: Sequence[str] = tuple(DTYPES), rmsnorm: bool | None = True
-) -> Iterator[NormExport]:
-    """Every norm in every type by every exporter; made when first asked for, then from the cache.
+def combinations(norm: NormClass) -> list[tuple[str, str]]:
+    """The (type, exporter) pairs in which ``norm`` is in the corpus.
+
+    An RMSNorm is there in all; the other norms, which hold none, in fewer: they cost the same time.
+    """
+    if norm.is_rmsnorm:
+        return list(itertools.product(DTYPES, EXPORTERS))
+    if not norm.shape:
+        return []
+    return list(itertools.product(("float32", "float16"), ("dynamo18", "torchscript17")))
+
+
+def norm_exports(*, only: str = "", rmsnorm: bool | None = True) -> Iterator[NormExport]:
+    """Every norm by every exporter; made when first asked for, then from the cache.
 
     Args:
-        only: a piece of the key that has to be in it.
-        dtypes: subset of ``float32``, ``float16``, ``bfloat16``.
+        only: a piece of the key (``LlamaRMSNorm-float16-dynamo18``) that has to be in it.
         rmsnorm: True: RMSNorms. False: the other norm classes, which hold none (``expected`` is 0).
             None: both.
     """
     for norm in norm_classes():
-        if not norm.shape or (rmsnorm is not None and norm.is_rmsnorm != rmsnorm):
+        if rmsnorm is not None and norm.is_rmsnorm != rmsnorm:
             continue
-        for dtype in dtypes:
-            for exporter in EXPORTERS:
-                if only in f"{norm.key}-{dtype}-{exporter}":
-                    yield export_norm(norm, dtype, exporter)
+        for dtype, exporter in combinations(norm):
+            if only in f"{norm.key}-{dtype}-{exporter}":
+                yield export_norm(norm, dtype, exporter)
 
 
 def export_norm(norm: NormClass, dtype: str, exporter: str) -> NormExport:
     """One entry; see ``norm_exports``."""
-    key = f"{norm.key}-{dtype}-{exporter}"
+    name = f"{norm.key}-{dtype}-{exporter}"
+    use = (norm.module, norm.source, norm.arguments, norm.shape, norm.inputs)
     folder = cache.entry(
         "norms",
-        key,
-        cache.source_hash(*_SOURCES),
+        name,
+        f"{name} {use} {cache.source_hash(*_SOURCES)}",
         lambda folder: _fill(folder, norm, dtype, exporter),
     )
     about = json.loads((folder / "about.json").read_text())
@@ -112,11 +124,13 @@ def export_norm(norm: NormClass, dtype: str, exporter: str) -> NormExport:
 
 def _fill(folder: pathlib.Path, norm: NormClass, dtype: str, exporter: str) -> None:
     module, inputs = norm.make(dtype)
-    with torch.no_grad():
-        outputs = module(*inputs)
-    save_io(folder / "arrays.npz", inputs, outputs)
     reason, dynamic = "", False
-    for dynamic in (True, False):
+    try:
+        with torch.no_grad():
+            save_io(folder / "arrays.npz", inputs, module(*inputs))
+    except RuntimeError as error:  # some mix types that PyTorch's own kernels do not take
+        reason = f"PyTorch cannot run it: {first_line(error)}"
+    for dynamic in () if reason else (True, False):
         try:
             export_module(
                 module,
@@ -126,7 +140,7 @@ def _fill(folder: pathlib.Path, norm: NormClass, dtype: str, exporter: str) -> N
                 dynamic_axes=(0, 1) if dynamic else (),
             )
         except Exception as error:  # the reason is the entry
-            reason = _first_line(error)
+            reason = first_line(error)
             continue
         reason = ""
         break
@@ -219,14 +233,15 @@ def _load(path: pathlib.Path) -> dict[str, np.ndarray]:
     return cache.load_arrays(path)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Type and first line of an error, short enough for a table."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without warnings, logs and printed progress of the exporter."""
+    """Without warnings, logs and printed progress of the exporter, its C++ parts included."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -234,8 +249,25 @@ def _quiet() -> Iterator[None]:
             warnings.catch_warnings(),
             contextlib.redirect_stdout(io.StringIO()),
             contextlib.redirect_stderr(io.StringIO()),
+            _muted(1),
+            _muted(2),
         ):
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(before)
+
+
+@contextlib.contextmanager
+def _muted(descriptor: int) -> Iterator[None]:
+    """Nothing written to a file descriptor gets through."""
+    (sys.stdout if descriptor == 1 else sys.stderr).flush()
+    kept = os.dup(descriptor)
+    sink = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(sink, descriptor)
+        yield
+    finally:
+        os.dup2(kept, descriptor)
+        os.close(kept)
+        os.close(sink)

@@ -1,4 +1,23 @@
-"""Every norm class of the installed ``transformers``, and what it computes, decided by numbers."""
+"""Every norm class of the installed ``transformers``, and what it computes, decided by numbers.
+
+What was found with transformers 5.23 and torch 2.13 (T: type of the input, S: float32):
+
+- 282 classes that call no child module, 46 distinct bodies with ``torch.nn.RMSNorm``; 218 classes
+  and 22 bodies are RMSNorms. The others: 21 centre the row (LayerNorm, GroupNorm), two are affine
+  (frozen BatchNorm, NoNorm), one divides by the deviation without centring (PocketTTS), one clamps
+  an L2 norm (Zaya), one returns 1 / RMS alone (HYV4).
+- Rounding: ``T(x / rms) * w`` (Llama, T5, CpmAnt, Llama-4, xLSTM, Mamba-2 and the like),
+  ``T(x / rms * w)`` (Gemma, Gemma-3n, OLMo-2, Helium, Moshi, torch), ``x * T(1 / rms)``
+  (DeepSeek-V4), everything in T (ImageGPT, GradiumPhononTTS).
+- Gain ``1 + w``: added in S (Gemma, Qwen4Exp); added in T and then used in S
+  (MuseSparkTextCentered). MuseSparkTextInputScaled has it in front: ``T(x * T(1 + w))`` is
+  normalised without a weight.
+- Gates: ``T(T(x / rms) * w) * silu(z)`` in S (Qwen3Next); the same with sigmoid and nothing rounded
+  in between (KimiLinear) and with silu in groups (FalconH1); in front of the norm in S, in groups,
+  nothing rounded (Mamba-2).
+- Not leaves, so not here, but an RMSNorm is written out in them: Reformer's LSHSelfAttention and
+  VibeVoice's final layer (``F.rms_norm``, then AdaLN modulation).
+"""
 
 from __future__ import annotations
 

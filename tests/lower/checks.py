@@ -97,7 +97,8 @@ def _compare_runs(source: Source, old: list[Array], new: list[Array], lowered: L
         rounded = new[0].astype(NUMPY[source.dtype])
         assert _error(source, rounded) <= _error(source, _rounded_source(source))
     for total, expected in zip(new[1:], old[1:], strict=True):
-        np.testing.assert_array_equal(total, expected)
+        dtype = NUMPY[source.dtype]
+        np.testing.assert_array_equal(total.astype(dtype), expected.astype(dtype))
 
 
 def _operands(source: Source) -> tuple[Array, Array | None, Array | None]:

@@ -158,10 +158,12 @@ def test_ties_go_to_the_earlier_site_and_nothing_else_depends_on_the_order():
     llama, gemma = key(), key(scale_before_cast=True)
     assert assign_bodies([gemma, llama])[0][0] == "RMSNorm"
     assert assign_bodies([llama, gemma])[0][0] == "RMSNorm"
-    keys = [case.key(18) for case in variants()] + [key(), key()]
-    assert dict(zip(keys, assign_bodies(keys), strict=True)) == dict(
-        zip(keys[::-1], assign_bodies(keys[::-1]), strict=True)
-    )
+    weightless, group = key(scale=None), key(group_size=8)
+    keys = [llama] * 3 + [gemma] * 2 + [weightless, group]
+    expected = dict(zip(keys, assign_bodies(keys), strict=True))
+    assert expected[gemma][0] == "RMSNorm_scale_before_cast"
+    for order in itertools.permutations(keys):
+        assert assign_bodies(order) == [expected[own] for own in order]
 
 
 def test_every_site_can_use_its_body_and_names_are_unique():

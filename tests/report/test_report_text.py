@@ -195,6 +195,16 @@ def test_long_names_are_neither_cut_nor_wrapped() -> None:
     assert name in text(fused=(dataclasses.replace(SITE, name=name),)).replace("\n", "|")
 
 
+def test_a_terminal_gets_long_lines_continued_between_words() -> None:
+    name = "/" + "x" * 200
+    report = dataclasses.replace(REPORT, refused=(dataclasses.replace(REFUSAL, node=name),))
+    lines = render(report_lines(report), width=60).splitlines()
+    assert all(len(line) <= 60 or name in line for line in lines)
+    assert any(name in line for line in lines)
+    joined = " ".join(" ".join(lines).split())
+    assert joined == " ".join(render(report_lines(report)).split())
+
+
 def test_styles_only_on_request() -> None:
     assert "\x1b[" not in text()
     styled = render(report_lines(REPORT), styled=True)

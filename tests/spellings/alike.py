@@ -44,7 +44,7 @@ class Alike:
         hint: str = "x",
         shape: Sequence[int] = (2, 3, 8),
         *,
-        dims: Sequence[int | str | None] | None | str = "static",
+        dims: Sequence[int | str | None] | str | None = "static",
         dtype: int | None = None,
         values: np.ndarray | None = None,
     ) -> str:
@@ -158,7 +158,7 @@ class LookAlike:
             refusal=self.refusal,
             dtype=self.dtype,
             pure_half=self.dtype == FLOAT16,
-            roundings=2,
+            roundings=4,
             runs=self.runs,
         )
 
@@ -187,9 +187,7 @@ def look_alike(
         assert name not in LOOK_ALIKES, name
         largest = norms if most is None else most
         must = largest == 0 if refusal is None else refusal
-        LOOK_ALIKES[name] = LookAlike(
-            name, body, norms, largest, must, tuple(opsets), runs, dtype
-        )
+        LOOK_ALIKES[name] = LookAlike(name, body, norms, largest, must, tuple(opsets), runs, dtype)
         return body
 
     return register

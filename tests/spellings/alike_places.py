@@ -49,9 +49,7 @@ def count_from_the_shape(a: Alike) -> str:
     """1/n computed in the graph."""
     x = a.input()
     n = a.g.cast(a.g.op("Gather", a.g.op("Shape", x), a.g.ints(-1)), FLOAT)
-    return a.chain(
-        x, mean=lambda v: a.g.op("Div", a.g.reduce("ReduceSum", v, [-1], 1), n)
-    )
+    return a.chain(x, mean=lambda v: a.g.op("Div", a.g.reduce("ReduceSum", v, [-1], 1), n))
 
 
 @look_alike(refusal=False)
@@ -68,16 +66,14 @@ def sum_over_unknown_length(a: Alike) -> str:
 # subgraphs
 
 
-def _branch(a: Alike, body: Graph, value: str, dims: tuple[int, ...]) -> Graph:
+def _branch(body: Graph, value: str, dims: tuple[int, ...]) -> Graph:
     body.output(value, FLOAT, dims)
     return body
 
 
 def _if(a: Alike, then: Graph, otherwise: Graph) -> str:
     condition = a.input("condition", values=np.array(False), dtype=BOOL)
-    return a.g.op(
-        "If", condition, then_branch=then.subgraph(), else_branch=otherwise.subgraph()
-    )
+    return a.g.op("If", condition, then_branch=then.subgraph(), else_branch=otherwise.subgraph())
 
 
 @look_alike(refusal=False)
@@ -88,8 +84,8 @@ def root_from_one_branch(a: Alike) -> str:
     root = inside.root(inside.stabilise(inside.mean(inside.square(x))))
     other = a.g.child()
     ones = other.const(np.ones((2, 3, 1), np.float32))
-    then = _branch(a, inside.g, root, (2, 3, 1))
-    chosen = _if(a, then, _branch(a, other, other.op("Identity", ones), (2, 3, 1)))
+    then = _branch(inside.g, root, (2, 3, 1))
+    chosen = _if(a, then, _branch(other, other.op("Identity", ones), (2, 3, 1)))
     return a.g.op("Mul", a.g.op("Div", x, chosen), a.weight())
 
 
@@ -102,7 +98,7 @@ def branch_finishes_an_outer_root(a: Alike) -> str:
     y = then.op("Div", x, root)
     z = other.op("Mul", x, root)
     dims = (2, 3, 8)
-    return _if(a, _branch(a, then, y, dims), _branch(a, other, z, dims))
+    return _if(a, _branch(then, y, dims), _branch(other, z, dims))
 
 
 @look_alike(refusal=False)
@@ -114,7 +110,7 @@ def branches_share_a_mean(a: Alike) -> str:
     y = then.g.op("Div", x, then.g.op("Add", then.root(mean), x))
     z = other.g.op("Mul", x, other.root(other.stabilise(mean)))
     dims = (2, 3, 8)
-    return _if(a, _branch(a, then.g, y, dims), _branch(a, other.g, z, dims))
+    return _if(a, _branch(then.g, y, dims), _branch(other.g, z, dims))
 
 
 def _loop(a: Alike, body: Graph, *carried: str, count: int) -> list[str]:
@@ -182,7 +178,7 @@ def loop_carries_the_epsilon(a: Alike) -> str:
 # functions
 
 
-def _function(a: Alike, name: str, body: Graph, inputs: list[str], output: str) -> None:
+def _function(name: str, body: Graph, inputs: list[str], output: str) -> None:
     body.add_function(name, inputs, [output])
 
 
@@ -196,7 +192,7 @@ def _plain_norm(body: Graph, x: str, axes: list[int]) -> str:
 def function_called_with_two_types(a: Alike) -> list[str]:
     """One body, float32 and float16: what is computed in half in one call is not in the other."""
     body = a.g.child(is_function=True)
-    _function(a, "Norm", body, ["v"], _plain_norm(body, "v", [-1]))
+    _function("Norm", body, ["v"], _plain_norm(body, "v", [-1]))
     calls = [a.input(), a.input(values=a.rng.uniform(0.5, 2, (2, 3, 8)), dtype=FLOAT16)]
     return [a.g.op("Norm", x, domain=FUNCTION_DOMAIN) for x in calls]
 
@@ -205,7 +201,7 @@ def function_called_with_two_types(a: Alike) -> list[str]:
 def function_called_with_two_ranks(a: Alike) -> list[str]:
     """Axis 1 is the last one in the first call only."""
     body = a.g.child(is_function=True)
-    _function(a, "Norm", body, ["v"], _plain_norm(body, "v", [1]))
+    _function("Norm", body, ["v"], _plain_norm(body, "v", [1]))
     calls = [a.input(shape=(3, 8)), a.input(shape=(2, 8, 8))]
     return [a.g.op("Norm", x, domain=FUNCTION_DOMAIN) for x in calls]
 
@@ -214,11 +210,10 @@ def function_called_with_two_ranks(a: Alike) -> list[str]:
 def function_called_with_weight_and_gate(a: Alike) -> list[str]:
     """The second argument is a weight in one call and a modulation in the other."""
     body = Alike.inside(a, a.g.child(is_function=True))
-    _function(a, "Norm", body.g, ["v", "w"], body.chain("v", weight="w"))
+    _function("Norm", body.g, ["v", "w"], body.chain("v", weight="w"))
     x = a.input()
     return [
-        a.g.op("Norm", x, other, domain=FUNCTION_DOMAIN)
-        for other in (a.weight(), a.input("scale"))
+        a.g.op("Norm", x, other, domain=FUNCTION_DOMAIN) for other in (a.weight(), a.input("scale"))
     ]
 
 
@@ -226,7 +221,7 @@ def function_called_with_weight_and_gate(a: Alike) -> list[str]:
 def function_called_with_growing_weight(a: Alike) -> list[str]:
     """[3, 1] * [8] grows, [3, 8] * [8] does not."""
     body = Alike.inside(a, a.g.child(is_function=True))
-    _function(a, "Norm", body.g, ["v", "w"], body.chain("v", weight="w"))
+    _function("Norm", body.g, ["v", "w"], body.chain("v", weight="w"))
     w = a.weight()
     return [
         a.g.op("Norm", a.input(shape=shape), w, domain=FUNCTION_DOMAIN)
@@ -246,9 +241,7 @@ def function_with_epsilon_attribute(a: Alike) -> list[str]:
     y = body.chain("v", stabilise=lambda v: body.g.op("Add", v, "epsilon"))
     opsets = [helper.make_opsetid("", a.g.opset)]
     a.g.add_function_proto(
-        helper.make_function(
-            FUNCTION_DOMAIN, "Norm", ["v"], [y], body.g.nodes, opsets, ["epsilon"]
-        )
+        helper.make_function(FUNCTION_DOMAIN, "Norm", ["v"], [y], body.g.nodes, opsets, ["epsilon"])
     )
     x = a.input()
     return [a.g.op("Norm", x, domain=FUNCTION_DOMAIN, epsilon=value) for value in (1e-5, 2.0)]
@@ -258,7 +251,7 @@ def function_with_epsilon_attribute(a: Alike) -> list[str]:
 def function_finishes_an_outer_root(a: Alike) -> str:
     """x and its root go in; who sees only the body sees two unrelated inputs."""
     body = a.g.child(is_function=True)
-    _function(a, "Finish", body, ["v", "root"], body.op("Div", "v", "root"))
+    _function("Finish", body, ["v", "root"], body.op("Div", "v", "root"))
     x = a.input()
     root = a.root(a.stabilise(a.mean(a.square(x))))
     return a.g.op("Finish", x, root, domain=FUNCTION_DOMAIN)
@@ -269,7 +262,7 @@ def function_gets_two_tensors(a: Alike) -> str:
     """Square of the first argument below the second; both are other values in the call."""
     body = Alike.inside(a, a.g.child(is_function=True))
     y = body.chain("v", divide=lambda v: body.g.op("Div", "u", v))
-    _function(a, "Norm", body.g, ["v", "u"], y)
+    _function("Norm", body.g, ["v", "u"], y)
     return a.g.op("Norm", a.input(), a.input("other"), domain=FUNCTION_DOMAIN)
 
 
@@ -277,7 +270,7 @@ def function_gets_two_tensors(a: Alike) -> str:
 def function_has_the_name_of_the_operator(a: Alike) -> list[str]:
     """The model brings its own ``RMSNorm`` that is something else; a real norm is beside it."""
     body = a.g.child(is_function=True)
-    _function(a, "RMSNorm", body, ["v", "w"], body.op("Add", "v", "w"))
+    _function("RMSNorm", body, ["v", "w"], body.op("Add", "v", "w"))
     x = a.input()
     w = a.weight()
     return [a.g.op("RMSNorm", x, w, domain=FUNCTION_DOMAIN), a.chain(x, weight=w)]
@@ -345,8 +338,8 @@ def weight_from_outer_scope_of_same_shape_as_row(a: Alike) -> str:
     y = inside.chain(x, weight=w)
     other = a.g.child()
     dims = (2, 3, 8)
-    then = _branch(a, inside.g, y, dims)
-    return _if(a, _branch(a, other, other.op("Neg", x), dims), then)
+    then = _branch(inside.g, y, dims)
+    return _if(a, _branch(other, other.op("Neg", x), dims), then)
 
 
 @look_alike(refusal=False)

@@ -25,7 +25,8 @@ class Norm:
         frame: the graph around it, settled.
         spelling: settled in ``frame``.
         rng: of the weights.
-        leaks: collects ``(value, element type, rank)`` of the stages used elsewhere; None: no leaks.
+        leaks: collects ``(value, element type, rank)`` of the stages used elsewhere; None
+            where none may leave the scope.
     """
 
     def __init__(
@@ -165,9 +166,7 @@ class Norm:
         elif s.gain == "rstd":
             rstd = self.times_weight(rstd)
         product = self.pair("Mul", numerator, rstd, s.swap_product)
-        return self.stage(
-            "normalised", product, self.own if s.rounding == "rstd" else self.stash
-        )
+        return self.stage("normalised", product, self.own if s.rounding == "rstd" else self.stash)
 
     def lp(self, x: str) -> str:
         axis = self.rank - 1 if self.s.positive_axes else -1

@@ -40,8 +40,11 @@ class Case:
             be told why.
         dtype: ONNX element type of the (first) normalised tensor.
         pure_half: the chain is computed in a half type from the square on.
+        reassociated: in a half type, x or 1/rms is multiplied with the weight before the other: a
+            rounding in another place, which only the class ``upcast`` covers.
         roundings: roundings to ``dtype`` between the normalised row and the outputs, summed over
             chained norms (a bound in ulp follows from it).
+        axes: trailing axes that are normalised together.
         runs: ONNX Runtime's CPU provider has a kernel for every node.
         expected: outputs in float64, by the definition of the claimed variant; None for a
             look-alike, whose truth is its own unchanged model.
@@ -56,9 +59,16 @@ class Case:
     refusal: bool = False
     dtype: int = TensorProto.FLOAT
     pure_half: bool = False
+    reassociated: bool = False
     roundings: int = 0
+    axes: int = 1
     runs: bool = True
     expected: dict[str, np.ndarray] | None = None
+
+    @property
+    def opset(self) -> int:
+        """Version of the default domain."""
+        return next(entry.version for entry in self.model.opset_import if not entry.domain)
 
     def __repr__(self) -> str:
         return f"Case({self.variant})"

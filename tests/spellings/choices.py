@@ -38,7 +38,7 @@ FRAME_OPTIONS: dict[str, tuple[Any, ...]] = {
     "share": (False, True),
     "named": (True, False),
     "rows": ("normal", "zero", "wide"),
-    "leaks": tuple(frozenset({stage}) for stage in ("", *STAGES) if stage != "weight"),
+    "leaks": (frozenset(), *(frozenset({stage}) for stage in STAGES if stage != "weight")),
     "leak_as": ("output", "consumer"),
 }
 
@@ -52,7 +52,7 @@ SPELLING_OPTIONS: dict[str, tuple[Any, ...]] = {
     "positive_axes": (False, True),
     "keepdims": ("one", "omitted", "unsqueeze", "late"),
     "epsilon": ("inside", "outside", "none"),
-    "epsilon_value": (1e-5, 1e-6, 1e-3),
+    "epsilon_value": (1e-5, 1e-6, 1e-3, 0.0),
     "epsilon_shape": ((), (1,), (1, 1)),
     "epsilon_via": ("plain", "identity", "cast"),
     "root": ("sqrt", "pow"),
@@ -78,10 +78,10 @@ SPELLING_OPTIONS: dict[str, tuple[Any, ...]] = {
     "gate": ("none", "silu_after", "sigmoid_after", "silu_before", "sigmoid_before"),
     "gate_own_type": (False, True),
     "swish": (False, True),
-    "identities": tuple(frozenset({stage}) for stage in ("", *STAGES)),
+    "identities": (frozenset(), *(frozenset({stage}) for stage in STAGES)),
 }
 
-_NO_STAGE: frozenset[str] = frozenset({""})
+_NO_STAGE: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -235,7 +235,7 @@ def _row(s: Spelling, f: Frame) -> dict[str, Any]:
     return changes
 
 
-def _square(s: Spelling, f: Frame) -> dict[str, Any]:
+def _square(s: Spelling, _: Frame) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     if s.square in ("sumsq", "l2", "lp") and s.mean == "mean":
         changes["mean"] = "sum_mul"
@@ -246,7 +246,7 @@ def _square(s: Spelling, f: Frame) -> dict[str, Any]:
     return changes
 
 
-def _inverse(s: Spelling, f: Frame) -> dict[str, Any]:
+def _inverse(s: Spelling, _: Frame) -> dict[str, Any]:
     """What has its root already has nothing left for these forms to fold the root into."""
     rooted = s.square == "l2" or s.epsilon == "outside"
     changes: dict[str, Any] = {}
@@ -268,12 +268,10 @@ def _inverse(s: Spelling, f: Frame) -> dict[str, Any]:
     return changes
 
 
-def _gain(s: Spelling, f: Frame) -> dict[str, Any]:
+def _gain(s: Spelling, _: Frame) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     early = s.rounding in ("plain", "gemma") and not s.group and s.weight != "none"
-    if s.gain != "last" and not early:
-        changes["gain"] = "last"
-    elif s.gain != "last" and s.square == "lp":
+    if s.gain != "last" and (not early or s.square == "lp"):
         changes["gain"] = "last"
     elif s.gain == "rstd" and s.inverse == "div":
         changes["gain"] = "x"
@@ -311,3 +309,39 @@ def _gate(s: Spelling, f: Frame) -> dict[str, Any]:
 
 
 _RULES = (_rounding, _row, _square, _inverse, _gain, _ranks, _gate)
+
+
+COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
+    ("rounding", "llama"): {"dtype": "float16"},
+    ("rounding", "gemma"): {"dtype": "float16"},
+    ("rounding", "rstd"): {"dtype": "float16", "inverse": "reciprocal"},
+    ("casts", "separate"): {"dtype": "float16", "rounding": "llama"},
+    ("mean", "mean"): {"square": "pow"},
+    ("square", "sumsq"): {"mean": "sum_mul"},
+    ("square", "l2"): {"mean": "sum_mul", "epsilon": "outside"},
+    ("square", "lp"): {"mean": "sum_mul", "epsilon": "none"},
+    ("gain", "rstd"): {"inverse": "reciprocal"},
+    ("weight_shape", "ones"): {"weight_via": "plain"},
+    ("weight_via", "unsqueeze"): {"weight_shape": "ones"},
+    ("weight_stash", True): {"dtype": "float16", "rounding": "gemma"},
+    ("offset_late", True): {"dtype": "float16", "rounding": "gemma", "offset": "plus_one"},
+    ("swap_bias", True): {"bias": "initializer"},
+    ("swap_sum", True): {"residual": "add_used"},
+    ("swap_gate", True): {"gate": "silu_after"},
+    ("swap_product", True): {"inverse": "reciprocal"},
+    ("reshape", "minus"): {"group": 2},
+    ("reshape", "static"): {"group": 2},
+    ("gate_own_type", True): {"dtype": "float16", "rounding": "llama", "gate": "silu_after"},
+    ("swish", True): {"opset": 24, "gate": "silu_after"},
+    ("leak_as", "consumer"): {"leaks": frozenset({"mean"})},
+}
+"""What a choice needs beside it to make a difference, or to exist at all."""
+
+
+def single(name: str, value: Any) -> tuple[Spelling, Frame]:
+    """The default with one option changed, and what that option needs beside it."""
+    chosen = {**COMPANIONS.get((name, value), {}), name: value}
+    if chosen.get("dtype") in ("float16", "bfloat16"):
+        chosen.setdefault("rounding", "llama")
+    frame = {key: chosen.pop(key) for key in list(chosen) if key in FRAME_OPTIONS}
+    return Spelling(**chosen), Frame(**frame)

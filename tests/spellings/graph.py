@@ -199,7 +199,7 @@ class Graph:
             producer_name="spellings",
         )
         if value_infos:
-            model = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+            model = onnx.shape_inference.infer_shapes(model, strict_mode=True)
         return model
 
 

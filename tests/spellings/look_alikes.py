@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from . import alike_operands, alike_places, alike_values
+from . import alike_factors, alike_numerators, alike_places, alike_values
 from .alike import LOOK_ALIKES, LookAlike
 
-__all__ = ["LOOK_ALIKES", "LookAlike", "alike_operands", "alike_places", "alike_values"]
+__all__ = [
+    "LOOK_ALIKES",
+    "LookAlike",
+    "alike_factors",
+    "alike_numerators",
+    "alike_places",
+    "alike_values",
+]

@@ -35,13 +35,10 @@ def build(spelling: Spelling | Sequence[Spelling], frame: Frame | None = None) -
     """
     frame = (frame or Frame()).settled()
     several = [spelling] if isinstance(spelling, Spelling) else list(spelling)
-    if len(several) > 1 or "loop" in frame.place:
-        several = [_well_conditioned(one, frame) for one in several]
+    several = _well_conditioned(several, frame)
     spellings = [one.settled(frame) for one in several]
     state = Emission(frame, spellings, np.random.default_rng(frame.seed))
-    graph = Graph(
-        frame.opset, constants=frame.constants, share=frame.share, named=frame.named
-    )
+    graph = Graph(frame.opset, constants=frame.constants, share=frame.share, named=frame.named)
     dtype = FLOATS[frame.dtype]
     outer = _outer_dims(frame)
     x, fed = _producer(graph, state, outer)
@@ -67,20 +64,32 @@ def build(spelling: Spelling | Sequence[Spelling], frame: Frame | None = None) -
         is_look_alike=False,
         dtype=dtype,
         pure_half=frame.half and any(one.rounding == "plain" for one in spellings),
-        roundings=loops * sum(_roundings(one, frame) for one in spellings),
+        reassociated=frame.half
+        and any(one.rounding == "plain" and one.gain != "last" for one in spellings),
+        roundings=loops * sum(_roundings(one) for one in spellings),
+        axes=len(frame.row),
         runs=frame.dtype != "bfloat16",
         expected=expected,
     )
 
 
-def _well_conditioned(spelling: Spelling, frame: Frame) -> Spelling:
-    """A norm of one element, or without epsilon, blows up whatever cancels in a sum before it."""
-    if frame.n == 1 or (spelling.residual != "none" and spelling.epsilon == "none"):
-        return dataclasses.replace(spelling, residual="none", bias="none")
-    return spelling
+def _well_conditioned(several: list[Spelling], frame: Frame) -> list[Spelling]:
+    """Takes sums away where a later norm would blow up what cancels in them.
+
+    It does where the root can be small although the row is not: of one element, of a part of the
+    row, or without epsilon. Then the smallest difference in front decides about the numbers, in
+    whatever spelling.
+    """
+    repeated = len(several) > 1 or "loop" in frame.place
+    touchy = any(
+        one.partial != "none" or one.epsilon == "none" or not one.epsilon_value for one in several
+    )
+    if repeated and (touchy or frame.n == 1):
+        return [dataclasses.replace(one, residual="none", bias="none") for one in several]
+    return several
 
 
-def _roundings(spelling: Spelling, frame: Frame) -> int:
+def _roundings(spelling: Spelling) -> int:
     """Roundings to the type of x that an element sees, from the residual sum to the output."""
     if spelling.rounding == "plain":
         # square, mean, its product, epsilon, root, inverse, product, weight and its offset
@@ -111,15 +120,14 @@ def _rows(frame: Frame, rng: np.random.Generator) -> np.ndarray:
     if frame.rows == "wide":
         # squares stay inside the range of the type, subnormals included
         decades = 1.0 if frame.half else 12.0
-        x *= 10.0 ** rng.uniform(-decades, decades, (*x.shape[: -len(frame.row)],) + (1,) * len(frame.row))
+        rows = (*x.shape[: -len(frame.row)], *(1 for _ in frame.row))
+        x *= 10.0 ** rng.uniform(-decades, decades, rows)
     elif frame.rows == "zero":
         x[(0,) * (x.ndim - len(frame.row))] = 0.0
     return x.astype(NUMPY[FLOATS[frame.dtype]])
 
 
-def _producer(
-    graph: Graph, state: Emission, dims: Sequence[int | str]
-) -> tuple[str, np.ndarray]:
+def _producer(graph: Graph, state: Emission, dims: Sequence[int | str]) -> tuple[str, np.ndarray]:
     frame = state.frame
     array = _rows(frame, state.rng)
     exact = array.astype(np.float64)
@@ -155,9 +163,9 @@ def _consumer(graph: Graph, state: Emission, x: str, y: str) -> dict[str, Evalua
     frame = state.frame
     kind = frame.consumer
     if kind == "neg":
-        return {graph.op("Neg", y): lambda x, y: -y}
+        return {graph.op("Neg", y): lambda _, y: -y}
     if kind == "two":
-        return {y: lambda x, y: y, graph.op("Neg", y): lambda x, y: -y}
+        return {y: lambda _, y: y, graph.op("Neg", y): lambda _, y: -y}
     if kind == "add_x":
         return {graph.op("Add", y, x): lambda x, y: x + y}
     if kind == "matmul":
@@ -165,8 +173,8 @@ def _consumer(graph: Graph, state: Emission, x: str, y: str) -> dict[str, Evalua
         order = state.rng.permutation(size)
         matrix = np.eye(size)[:, order].astype(NUMPY[FLOATS[frame.dtype]])
         name = graph.op("MatMul", y, graph.const(matrix, kind="initializer"))
-        return {name: lambda x, y: y[..., order]}
-    return {y: lambda x, y: y}
+        return {name: lambda _, y: y[..., order]}
+    return {y: lambda _, y: y}
 
 
 # places
@@ -189,9 +197,7 @@ def _norms(graph: Graph, state: Emission, x: str) -> tuple[str, Evaluate]:
     return x, evaluate
 
 
-def _place(
-    graph: Graph, state: Emission, x: str, place: tuple[str, ...]
-) -> tuple[str, Evaluate]:
+def _place(graph: Graph, state: Emission, x: str, place: tuple[str, ...]) -> tuple[str, Evaluate]:
     if not place:
         return _norms(graph, state, x)
     return _PLACES[place[0]](graph, state, x, place[1:])
@@ -218,9 +224,7 @@ def _if(
     return y, evaluate
 
 
-def _if_both(
-    graph: Graph, state: Emission, x: str, rest: tuple[str, ...]
-) -> tuple[str, Evaluate]:
+def _if_both(graph: Graph, state: Emission, x: str, rest: tuple[str, ...]) -> tuple[str, Evaluate]:
     return _if(graph, state, x, rest, both=True)
 
 
@@ -231,9 +235,7 @@ def _input(body: Graph, hint: str, dtype: int, dims: Sequence[int | str]) -> str
     return name
 
 
-def _loop(
-    graph: Graph, state: Emission, x: str, rest: tuple[str, ...]
-) -> tuple[str, Evaluate]:
+def _loop(graph: Graph, state: Emission, x: str, rest: tuple[str, ...]) -> tuple[str, Evaluate]:
     dtype, dims = FLOATS[state.frame.dtype], dims_of(state.frame)
     body = graph.child()
     _input(body, "iteration", TensorProto.INT64, ())
@@ -254,9 +256,7 @@ def _loop(
     return y, repeated
 
 
-def _scan(
-    graph: Graph, state: Emission, x: str, rest: tuple[str, ...]
-) -> tuple[str, Evaluate]:
+def _scan(graph: Graph, state: Emission, x: str, rest: tuple[str, ...]) -> tuple[str, Evaluate]:
     dtype, dims = FLOATS[state.frame.dtype], dims_of(state.frame)
     body = graph.child()
     row = _input(body, "scanned", dtype, dims)
@@ -265,9 +265,7 @@ def _scan(
     return graph.op("Scan", x, body=body.subgraph(), num_scan_inputs=1), evaluate
 
 
-def _function(
-    graph: Graph, state: Emission, x: str, rest: tuple[str, ...]
-) -> tuple[str, Evaluate]:
+def _function(graph: Graph, state: Emission, x: str, rest: tuple[str, ...]) -> tuple[str, Evaluate]:
     body = graph.child(is_function=True)
     y, evaluate = _place(body, state, "in_x", rest)
     name = graph.fresh("Body")

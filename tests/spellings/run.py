@@ -8,10 +8,11 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx.inliner
 import onnx.reference
 import onnxruntime as ort
 
-from .case import NUMPY, Case
+from .case import NUMPY, ONNX, Case
 
 Outputs = dict[str, np.ndarray]
 
@@ -35,8 +36,12 @@ def run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> Outputs:
 
 
 def evaluate(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> Outputs:
-    """Outputs by name, from onnx's reference evaluator: for types without kernels."""
+    """Outputs by name, from onnx's reference evaluator: for types without kernels.
+
+    Functions are inlined first: the evaluator wants each one behind those that it calls.
+    """
     names = [output.name for output in model.graph.output]
+    model = onnx.inliner.inline_local_functions(model)
     with np.errstate(all="ignore"):
         values = onnx.reference.ReferenceEvaluator(model).run(names, dict(feeds))
     return dict(zip(names, values, strict=True))
@@ -53,9 +58,22 @@ def epsilon(dtype: int) -> float:
     return float(ml_dtypes.finfo(NUMPY[dtype]).eps)
 
 
-def disagreement(
-    actual: np.ndarray, wanted: np.ndarray, relative: float, axes: int = 1
-) -> str:
+def tolerance(case: Case, array: np.ndarray) -> float:
+    """Relative difference allowed between two evaluations of a case, for one of its outputs.
+
+    In a half type every rounding moves a value by at most half a spacing; two evaluations that
+    round nearly equal numbers are therefore apart by at most one spacing per rounding, and one for
+    the sums in front of it. In float32 and float64 the rounding steps themselves are compared: up
+    to 64 elements are summed in any order (64 half spacings, halved by the root) and about a dozen
+    steps follow, on both sides: within 4 spacings per counted step (1.2e-5 for a float32 norm with
+    all its extras).
+    """
+    spacing = epsilon(ONNX[array.dtype])
+    half = array.dtype.itemsize == 2
+    return spacing * (case.roundings + 1 if half else 4 * case.roundings + 24)
+
+
+def disagreement(actual: np.ndarray, wanted: np.ndarray, relative: float, axes: int = 1) -> str:
     """Why two arrays do not agree, or "".
 
     NaN must meet NaN and an infinity itself. Elsewhere ``|actual - wanted| <= relative * top`` with

@@ -26,6 +26,9 @@ CORE = """
   v = Mul ({row}, r)
 """
 
+LLAMA = "{core}\n  vh = Cast <to = {dtype}> (v)\n  y = Mul (w, vh)"
+GEMMA = "{core}\n  wf = Cast <to = 1> (w)\n  yf = Mul (v, wf)\n  y = Cast <to = {dtype}> (yf)"
+
 
 def source(
     body: str,
@@ -39,13 +42,17 @@ def source(
     shape: str = "B, S",
     extra: str = "",
     weight: int | None = None,
+    row: str = "",
 ) -> ir.Model:
-    """A model around ``body``; ``{core}`` in it is the usual chain from ``row`` to ``v``."""
+    """A model around ``body``; ``{core}`` in it is the usual chain from ``row`` to ``v``.
+
+    ``row`` is x, or x cast to the stash type where that differs.
+    """
     t, w = NAMES[dtype], NAMES[weight or dtype]
-    row = "x" if dtype == stash else "xf"
-    body = body.replace("{core}", CORE).replace("{row}", row)
-    if dtype != stash and "xf =" not in body:
+    if not row and dtype != stash:
         body = f"  xf = Cast <to = {stash}> (x)\n" + body
+    body = body.replace("{core}", CORE).replace("{dtype}", str(dtype))
+    body = body.replace("{row}", row or ("x" if dtype == stash else "xf"))
     arguments = ", ".join(
         f"{w}[{n}] {name}" if name in ("w", "b") else f"{t}[{shape}, {n}] {name}" for name in inputs
     )

@@ -1,0 +1,313 @@
+"""Element type and shape of a node's output from those of its inputs, for common operators."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+
+from rmsnorm_export.recognize.consts import Constants
+
+Dim = int | str | None
+Dims = tuple[Dim, ...] | None
+Info = tuple[ir.DataType | None, Dims]
+
+UNKNOWN: Info = (None, None)
+
+
+@dataclasses.dataclass(slots=True)
+class Call:
+    """A node with what is known of its inputs; ``index`` is the output asked for."""
+
+    node: ir.Node
+    inputs: list[Info]
+    index: int
+    constants: Constants
+
+
+Rule = Callable[[Call], Info]
+
+
+def merge_dims(first: Dims, second: Dims) -> Dims:
+    """The more definite of two descriptions of one shape."""
+    if first is None or second is None or len(first) != len(second):
+        return second if first is None else first
+    return tuple(
+        b if a is None or (isinstance(b, int) and not isinstance(a, int)) else a
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def broadcast(shapes: Sequence[Dims]) -> Dims:
+    """Multidirectional broadcast; None where the outcome cannot be told."""
+    rank = 0
+    for dims in shapes:
+        if dims is None:
+            return None
+        rank = max(rank, len(dims))
+    result: list[Dim] = []
+    for position in range(-rank, 0):
+        column = [d[position] for d in shapes if d is not None and len(d) >= -position]
+        large = [d for d in column if isinstance(d, int) and d != 1]
+        rest = [d for d in column if not isinstance(d, int)]
+        if large:
+            result.append(large[0])
+        elif not rest:
+            result.append(1)
+        else:
+            result.append(rest[0] if all(d == rest[0] for d in rest) else None)
+    return tuple(result)
+
+
+def _same(call: Call) -> Info:
+    return call.inputs[0] if call.inputs and call.index == 0 else UNKNOWN
+
+
+def _elementwise(call: Call) -> Info:
+    dtype = next((i[0] for i in call.inputs if i[0] is not None), None)
+    return (
+        call.inputs[0][0] if call.node.op_type == "Pow" else dtype,
+        broadcast([i[1] for i in call.inputs]),
+    )
+
+
+def _where(call: Call) -> Info:
+    if len(call.inputs) != 3:
+        return UNKNOWN
+    return (call.inputs[1][0] or call.inputs[2][0], broadcast([i[1] for i in call.inputs]))
+
+
+def _cast(call: Call) -> Info:
+    attribute = call.node.attributes.get("to")
+    if attribute is None or attribute.is_ref() or not call.inputs:
+        return (None, call.inputs[0][1] if call.inputs else None)
+    return (ir.DataType(attribute.as_int()), call.inputs[0][1])
+
+
+def _cast_like(call: Call) -> Info:
+    return (call.inputs[1][0], call.inputs[0][1]) if len(call.inputs) == 2 else UNKNOWN
+
+
+def _matmul(call: Call) -> Info:
+    if len(call.inputs) != 2:
+        return UNKNOWN
+    (dtype, left), (other, right) = call.inputs
+    dtype = dtype or other
+    if left is None or right is None or len(left) < 2 or len(right) < 2:
+        return (dtype, None)
+    lead = broadcast([left[:-2], right[:-2]])
+    return (dtype, None if lead is None else (*lead, left[-2], right[-1]))
+
+
+def _gemm(call: Call) -> Info:
+    (dtype, left), (_, right) = call.inputs[0], call.inputs[1]
+    if left is None or right is None or len(left) != 2 or len(right) != 2:
+        return (dtype, None)
+    rows = left[1] if call.node.attributes.get_int("transA", 0) else left[0]
+    columns = right[0] if call.node.attributes.get_int("transB", 0) else right[1]
+    return (dtype, (rows, columns))
+
+
+def _gather(call: Call) -> Info:
+    (dtype, data), (_, indices) = call.inputs[0], call.inputs[1]
+    axis = call.node.attributes.get_int("axis", 0)
+    if data is None or indices is None or not -len(data) <= axis < len(data):
+        return (dtype, None)
+    axis %= len(data)
+    return (dtype, (*data[:axis], *indices, *data[axis + 1 :]))
+
+
+def _transpose(call: Call) -> Info:
+    dtype, dims = call.inputs[0]
+    if dims is None:
+        return (dtype, None)
+    order = call.node.attributes.get_ints("perm", tuple(reversed(range(len(dims)))))
+    if sorted(order) != list(range(len(dims))):
+        return (dtype, None)
+    return (dtype, tuple(dims[i] for i in order))
+
+
+def _reshape(call: Call) -> Info:
+    dtype, dims = call.inputs[0]
+    wanted = call.constants.ints(call.node.inputs[1]) if len(call.node.inputs) > 1 else None
+    if wanted is None or call.node.attributes.get_int("allowzero", 0) == 1:
+        return (dtype, None)
+    result: list[Dim] = []
+    for position, size in enumerate(wanted):
+        if size == 0:
+            result.append(dims[position] if dims is not None and position < len(dims) else None)
+        else:
+            result.append(size if size > 0 else None)
+    if wanted.count(-1) == 1 and dims is not None:
+        result[wanted.index(-1)] = _remaining(dims, result, wanted.index(-1))
+    return (dtype, tuple(result))
+
+
+def _remaining(dims: tuple[Dim, ...], result: list[Dim], hole: int) -> Dim:
+    """The dimension that -1 stands for, when symbols cancel."""
+    symbols = [d for d in dims if not isinstance(d, int)]
+    total, others = 1, 1
+    for d in dims:
+        total *= d if isinstance(d, int) else 1
+    for position, d in enumerate(result):
+        if position == hole:
+            continue
+        if isinstance(d, int):
+            others *= d
+        elif d is not None and d in symbols:
+            symbols.remove(d)
+        else:
+            return None
+    if others == 0 or total % others:
+        return None
+    if not symbols:
+        return total // others
+    return symbols[0] if len(symbols) == 1 and total == others else None
+
+
+def _unsqueeze(call: Call) -> Info:
+    dtype, dims = call.inputs[0]
+    axes = axes_of(call.node, call.constants)
+    if dims is None or not axes:
+        return (dtype, None)
+    rank = len(dims) + len(axes)
+    places = {axis % rank for axis in axes if -rank <= axis < rank}
+    rest = iter(dims)
+    if len(places) != len(axes):
+        return (dtype, None)
+    return (dtype, tuple(1 if i in places else next(rest) for i in range(rank)))
+
+
+def _squeeze(call: Call) -> Info:
+    dtype, dims = call.inputs[0]
+    axes = axes_of(call.node, call.constants)
+    if dims is None or not axes or not all(-len(dims) <= a < len(dims) for a in axes):
+        return (dtype, None)
+    gone = {axis % len(dims) for axis in axes}
+    return (dtype, tuple(d for i, d in enumerate(dims) if i not in gone))
+
+
+def _reduce(call: Call) -> Info:
+    dtype, dims = call.inputs[0]
+    axes = axes_of(call.node, call.constants)
+    if dims is None or not axes or not all(-len(dims) <= a < len(dims) for a in axes):
+        return (dtype, None)
+    gone = {axis % len(dims) for axis in axes}
+    if call.node.attributes.get_int("keepdims", 1):
+        return (dtype, tuple(1 if i in gone else d for i, d in enumerate(dims)))
+    return (dtype, tuple(d for i, d in enumerate(dims) if i not in gone))
+
+
+def _concat(call: Call) -> Info:
+    dtype = next((i[0] for i in call.inputs if i[0] is not None), None)
+    shapes = [i[1] for i in call.inputs]
+    first = shapes[0] if shapes else None
+    axis = call.node.attributes.get_int("axis", 0)
+    if first is None or not -len(first) <= axis < len(first):
+        return (dtype, None)
+    axis %= len(first)
+    total = 0
+    for dims in shapes:
+        if dims is None or len(dims) != len(first) or not isinstance(dims[axis], int):
+            return (dtype, (*first[:axis], None, *first[axis + 1 :]))
+        total += int(dims[axis] or 0)
+    return (dtype, (*first[:axis], total, *first[axis + 1 :]))
+
+
+def _slice(call: Call) -> Info:
+    """Only the rank and the untouched dimensions; sizes after slicing are left open."""
+    dtype, dims = call.inputs[0]
+    axes = call.constants.ints(call.node.inputs[3]) if len(call.node.inputs) > 3 else None
+    if dims is None or axes is None or not all(-len(dims) <= a < len(dims) for a in axes):
+        return (dtype, None)
+    cut = {axis % len(dims) for axis in axes}
+    return (dtype, tuple(None if i in cut else d for i, d in enumerate(dims)))
+
+
+def _constant(call: Call) -> Info:
+    array = call.constants.array(call.node.outputs[0])
+    if array is not None:
+        return (ir.DataType.from_numpy(array.dtype), tuple(array.shape))
+    attribute = call.node.attributes.get("value")
+    if attribute is None or attribute.is_ref():
+        return UNKNOWN
+    tensor = attribute.as_tensor()
+    return (tensor.dtype, tuple(d if isinstance(d, int) else None for d in tensor.shape))
+
+
+def axes_of(node: ir.Node, constants: Constants) -> tuple[int, ...] | None:
+    """Axes of a reduction, Squeeze or Unsqueeze: from the attribute or the second input.
+
+    () when none are given, None when they are not constant.
+    """
+    if "axes" in node.attributes:
+        attribute = node.attributes["axes"]
+        return None if attribute.is_ref() else tuple(attribute.as_ints())
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        return constants.ints(node.inputs[1])
+    return ()
+
+
+_UNARY = (
+    "Identity",
+    "Abs",
+    "Neg",
+    "Sqrt",
+    "Reciprocal",
+    "Exp",
+    "Log",
+    "Sigmoid",
+    "Tanh",
+    "Relu",
+    "Gelu",
+    "Erf",
+    "Softmax",
+    "LogSoftmax",
+    "Clip",
+    "Dropout",
+    "LayerNormalization",
+    "RMSNormalization",
+    "SimplifiedLayerNormalization",
+    "Softplus",
+    "Swish",
+    "HardSwish",
+    "Elu",
+    "LeakyRelu",
+    "Floor",
+    "Ceil",
+    "Round",
+    "Sin",
+    "Cos",
+    "LpNormalization",
+    "RMSNorm",
+    "GatedRMSNorm",
+    "SkipRMSNorm",
+    "Mish",
+    "Selu",
+    "HardSigmoid",
+    "CumSum",
+    "Trilu",
+    "ScatterND",
+    "GroupNormalization",
+)
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(_UNARY, _same),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum"), _elementwise),
+    **dict.fromkeys(
+        ("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2", "ReduceMax"), _reduce
+    ),
+    "Constant": _constant,
+    "Where": _where,
+    "Cast": _cast,
+    "CastLike": _cast_like,
+    "MatMul": _matmul,
+    "Gemm": _gemm,
+    "Gather": _gather,
+    "Transpose": _transpose,
+    "Reshape": _reshape,
+    "Unsqueeze": _unsqueeze,
+    "Squeeze": _squeeze,
+    "Concat": _concat,
+    "Slice": _slice,
+}

@@ -1,0 +1,257 @@
+"""``optimize`` as a program: output, reports, exit codes; nothing else is touched."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, external_data_helper, helper
+
+from rmsnorm_export.report.json import from_json
+from rmsnorm_export.report.result import Proof, Report
+from rmsnorm_export.verify.prove import prove_site
+
+from .conftest import Run, model
+
+
+def op_types(path: Path) -> list[str]:
+    loaded = onnx.load(path)
+    onnx.checker.check_model(loaded)
+    return [node.op_type for node in loaded.graph.node]
+
+
+@pytest.mark.parametrize(
+    ("target", "op"),
+    [
+        ("portable", "RMSNorm"),
+        ("onnx", "RMSNormalization"),
+        ("ort", "SimplifiedLayerNormalization"),
+    ],
+)
+def test_every_norm_is_one_node(run: Run, three: Path, target: str, op: str) -> None:
+    before = three.read_bytes()
+    done = run("optimize", three, "-o", "out.onnx", "--target", target, "--require", "all")
+    assert (done.code, done.stderr) == (0, "")
+    assert done.text.startswith("3 of 3 RMSNorms are one node: 3 fused, 0 refused\n")
+    assert f"3 x  {op}  float32  n=40  epsilon=1e-05  exact" in done.text
+    assert "/layers.{0-2}/norm/" in done.text
+    out = three.parent / "out.onnx"
+    assert f"wrote {out} (" in done.text
+    loaded = [node.op_type for node in onnx.load(out).graph.node]
+    assert loaded.count(op) == 3
+    assert "ReduceMean" not in loaded
+    assert three.read_bytes() == before
+    assert sorted(p.name for p in three.parent.iterdir()) == ["out.onnx", "three.onnx"]
+
+
+def test_json_is_one_document_that_reads_back(run: Run, mixed: Path) -> None:
+    done = run("optimize", mixed, "-o", "out.onnx", "--format", "json")
+    assert (done.code, done.stderr) == (0, "")
+    document = done.json
+    assert list(document)[:2] == ["schema_version", "kind"]
+    report = from_json(done.text, Report)
+    assert (len(report.fused), len(report.refused)) == (2, 1)
+    assert report.refused[0].reason == "epsilon-not-constant"
+    assert document["output"]["path"] == str(mixed.parent / "out.onnx")
+    assert document["output"]["bytes"] == (mixed.parent / "out.onnx").stat().st_size
+    assert document["output"]["weights"] == "none"
+    assert "error" not in document
+
+
+def test_model_through_a_pipe(run: Run, three: Path) -> None:
+    done = run("optimize", "-", "-o", "-", stdin=three.read_bytes())
+    assert done.code == 0
+    piped = onnx.load_model_from_string(done.stdout)
+    assert [node.op_type for node in piped.graph.node].count("RMSNorm") == 3
+    assert done.stderr.startswith("3 of 3 RMSNorms are one node")
+    assert "  stdin | target portable" in done.stderr
+    assert done.stderr.endswith("to stdout\n")
+
+
+def test_with_the_model_on_stdout_the_document_is_all_of_stderr(run: Run, mixed: Path) -> None:
+    done = run("optimize", mixed, "-o", "-", "--format", "json")
+    onnx.load_model_from_string(done.stdout)
+    document = json.loads(done.stderr)
+    assert document["output"] == {"path": "-", "bytes": len(done.stdout)}
+    unmet = run("optimize", mixed, "-o", "-", "--format", "json", "--require", "all")
+    assert (unmet.code, unmet.stdout) == (5, b"")
+    assert json.loads(unmet.stderr)["error"]["exit_code"] == 5
+    missing = run("optimize", "missing.onnx", "-o", "-", "--format", "json")
+    assert (missing.code, missing.stdout) == (3, b"")
+    assert json.loads(missing.stderr)["kind"] == "error"
+
+
+def test_an_existing_output_is_replaced_only_by_force(run: Run, three: Path) -> None:
+    out = three.parent / "out.onnx"
+    out.write_bytes(b"precious")
+    run("optimize", three, "-o", out).assert_error(2, "--force")
+    assert out.read_bytes() == b"precious"
+    assert run("optimize", three, "-o", out, "--force").code == 0
+    assert "RMSNorm" in op_types(out)
+
+
+def test_the_source_is_not_overwritten(run: Run, three: Path) -> None:
+    before = three.read_bytes()
+    run("optimize", three, "-o", three).assert_error(2, "input")
+    assert three.read_bytes() == before
+
+
+@pytest.mark.parametrize("require", ["1", "2", "002"])
+def test_require_is_met(run: Run, mixed: Path, require: str) -> None:
+    assert run("optimize", mixed, "-o", "out.onnx", "--require", require).code == 0
+
+
+@pytest.mark.parametrize("require", ["3", "all"])
+def test_require_is_not_met(run: Run, mixed: Path, require: str) -> None:
+    done = run("optimize", mixed, "-o", "out.onnx", "--require", require)
+    done.assert_error(5, f"--require {require}", "2 norms", "epsilon-not-constant")
+    assert "nothing was written" in done.text
+    assert not (mixed.parent / "out.onnx").exists()
+    as_json = run("optimize", mixed, "-o", "out.onnx", "--require", require, "--format", "json")
+    as_json.assert_error(5)
+    assert as_json.json["output"] is None
+    assert as_json.json["error"]["exit_code"] == 5
+    assert as_json.json["refused"][0]["node"] == "/odd.0/norm/Add_2"
+
+
+def test_require_all_of_a_model_without_norms_fails(run: Run, tmp_path: Path) -> None:
+    onnx.save(model(0), tmp_path / "none.onnx")
+    run("optimize", "none.onnx", "-o", "out.onnx", "--require", "all").assert_error(5, "0 norms")
+    done = run("optimize", "none.onnx", "-o", "out.onnx")
+    assert (done.code, done.text.splitlines()[0][:16]) == (0, "no RMSNorm found")
+
+
+@pytest.mark.parametrize("require", ["0", "-1", "some", "1.5", "", "9" * 30, "\u0663"])
+def test_require_takes_a_number_or_all(run: Run, three: Path, require: str) -> None:
+    done = run("optimize", three, "-o", "out.onnx", f"--require={require}")
+    done.assert_error(2, "--require")
+
+
+def test_prove_says_what_was_seen(run: Run, three: Path) -> None:
+    done = run("optimize", three, "-o", "out.onnx", "--prove", "--seed", "7")
+    assert done.code == 0, done.stderr
+    assert "proofs: 3 of 3 sites hold, computed by onnxruntime" in done.text
+    again = run("optimize", three, "-o", "o.onnx", "--prove", "--format", "json")
+    assert all(site["proof"]["passed"] for site in again.json["fused"])
+
+
+def test_report_file(run: Run, mixed: Path) -> None:
+    folder = mixed.parent
+    done = run("optimize", mixed, "-o", "a.onnx", "--report", "r.json")
+    assert done.text.startswith("2 of 3")
+    written = (folder / "r.json").read_text()
+    assert len(from_json(written, Report).fused) == 2
+    done = run("optimize", mixed, "-o", "b.onnx", "--report", "r.txt", "--format", "json")
+    assert done.json["kind"] == "report"
+    assert (folder / "r.txt").read_text().startswith("2 of 3 RMSNorm candidates are one node")
+    taken = run("optimize", mixed, "-o", "c.onnx", "--report", "r.json")
+    taken.assert_error(2, "r.json exists", "--force")
+    assert (folder / "r.json").read_text() == written
+    assert not (folder / "c.onnx").exists()
+    assert run("optimize", mixed, "-o", "c.onnx", "--report", "r.json", "--force").code == 0
+    unmet = run("optimize", mixed, "-o", "d.onnx", "--report", "u.json", "--require", "all")
+    assert unmet.code == 5
+    assert json.loads((folder / "u.json").read_text())["error"]["exit_code"] == 5
+    assert run("optimize", mixed, "-o", "e.onnx", "--report", "/dev/null").code == 0
+    assert [p.name for p in folder.iterdir() if p.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(
+    ("report", "code", "word"),
+    [
+        ("-", 2, "--report -"),
+        ("three.onnx", 2, "overwrite a model"),
+        ("./out.onnx", 2, "overwrite a model"),
+        ("missing/r.json", 3, "no folder missing"),
+        (".", 3, "folder"),
+    ],
+)
+def test_report_file_that_cannot_be(
+    run: Run, three: Path, report: str, code: int, word: str
+) -> None:
+    before = three.read_bytes()
+    done = run("optimize", three, "-o", "out.onnx", "--force", "--report", report)
+    done.assert_error(code, word)
+    assert three.read_bytes() == before
+    assert not (three.parent / "out.onnx").exists()
+
+
+@pytest.mark.parametrize("weights", ["auto", "reference", "link", "copy", "embed"])
+def test_the_report_says_what_became_of_the_weights(run: Run, tmp_path: Path, weights: str) -> None:
+    proto = model(1, n=1024)
+    external_data_helper.convert_model_to_external_data(
+        proto, location="w.data", size_threshold=1024
+    )
+    onnx.save(proto, tmp_path / "m.onnx")
+    data = (tmp_path / "w.data").read_bytes()
+    done = run("optimize", "m.onnx", "-o", "out.onnx", "--weights", weights, "--format", "json")
+    assert done.code == 0, done.stderr
+    assert done.json["output"]["weights"] in ("reference", "link", "copy", "embed")
+    text = run("optimize", "m.onnx", "-o", "out2.onnx", "--weights", weights).text
+    assert "weights" in text.split("wrote ")[1]
+    assert (tmp_path / "w.data").read_bytes() == data
+    loaded = onnx.load(tmp_path / "out.onnx")
+    weight = next(t for t in loaded.graph.initializer if t.name == "weight")
+    assert onnx.numpy_helper.to_array(weight).tobytes() == data
+
+
+def test_external_weights_and_stdout(run: Run, tmp_path: Path) -> None:
+    proto = model(1, n=1024)
+    external_data_helper.convert_model_to_external_data(
+        proto, location="w.data", size_threshold=1024
+    )
+    onnx.save(proto, tmp_path / "m.onnx")
+    refused = run("optimize", "m.onnx", "-o", "-")
+    refused.assert_error(2, "--weights embed")
+    assert refused.stdout == b""
+    done = run("optimize", "m.onnx", "-o", "-", "--weights", "embed")
+    assert done.code == 0, done.stderr
+    piped = onnx.load_model_from_string(done.stdout)
+    assert not any(external_data_helper.uses_external_data(t) for t in piped.graph.initializer)
+
+
+def test_hostile_names_do_not_reach_the_terminal(run: Run, tmp_path: Path) -> None:
+    proto = model(1, refused=1)
+    for node in proto.graph.node:
+        node.name = "\x1b]0;owned\x07\r\n\u202e" + node.name
+    onnx.save(proto, tmp_path / "m.onnx")
+    for arguments in (["-v"], [], ["--require", "all"], ["--format", "json"]):
+        done = run("optimize", "m.onnx", "-o", "o.onnx", "--force", *arguments)
+        for stream in (done.text, done.stderr):
+            assert all(c.isprintable() or c == "\n" for c in stream), repr(stream)
+    assert len(done.json["fused"]) == 1
+
+
+def test_a_proof_that_fails_keeps_the_nodes_and_ends_with_4(
+    run: Run, three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **options: object) -> Proof:
+        return dataclasses.replace(
+            prove_site(*arguments, **options), passed=False, reason="9 ulp apart"
+        )
+
+    monkeypatch.setattr("rmsnorm_export.verify.prove.prove_site", fail)
+    done = run("optimize", three, "-o", "out.onnx", "--prove", "--format", "json")
+    done.assert_error(4, "3 proofs failed", "9 ulp apart")
+    assert done.json["error"]["exit_code"] == 4
+    assert [refusal["reason"] for refusal in done.json["refused"]] == ["proof-failed"] * 3
+    assert op_types(three.parent / "out.onnx").count("ReduceMean") == 3
+    unmet = run("optimize", three, "-o", "o2.onnx", "--prove", "--require", "1")
+    unmet.assert_error(5, "proof-failed")
+    assert not (three.parent / "o2.onnx").exists()
+
+
+def test_a_value_named_like_an_option_is_a_path(run: Run, three: Path, tmp_path: Path) -> None:
+    (tmp_path / "--format").write_bytes(three.read_bytes())
+    assert run("optimize", "-o", "out.onnx", "--", "--format").code == 0
+
+
+def test_unknown_types_of_graph_inputs_are_no_obstacle(run: Run, tmp_path: Path) -> None:
+    proto = model(2)
+    proto.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.FLOAT, None))
+    onnx.save(proto, tmp_path / "m.onnx")
+    done = run("optimize", "m.onnx", "-o", "out.onnx")
+    assert done.code == 0, done.stderr

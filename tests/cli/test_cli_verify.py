@@ -1,0 +1,204 @@
+"""``verify``, ``inspect`` and ``doctor`` as programs."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from rmsnorm_export import Verification
+from rmsnorm_export import _doctor as doctor
+from rmsnorm_export._doctor import Diagnosis, _Known
+from rmsnorm_export.report.json import from_json
+from rmsnorm_export.report.result import Report
+
+from .conftest import Run, model
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """As ``three``, with weights larger by one percent."""
+    path = tmp_path / "other.onnx"
+    onnx.save(model(3, scale=1.01), path)
+    return path
+
+
+def test_a_model_and_its_optimized_form_agree(run: Run, three: Path) -> None:
+    assert run("optimize", three, "-o", "out.onnx").code == 0
+    done = run("verify", three, "out.onnx")
+    assert (done.code, done.stderr) == (0, "")
+    assert done.text.startswith("the models agree: 1 of 1 outputs within bounds\n")
+    assert "x float32 [2, 40]" in done.text
+    as_json = run("verify", three, "out.onnx", "--format", "json")
+    outcome = from_json(as_json.text, Verification)
+    assert outcome.passed
+    assert outcome.outputs[0].metrics.max_abs <= outcome.outputs[0].bound_abs
+    assert "elements by ulp  0: " in run("verify", three, "out.onnx", "-v").text
+
+
+def test_models_that_differ(run: Run, three: Path, other: Path) -> None:
+    done = run("verify", three, other)
+    done.assert_error(4, "out: largest difference")
+    assert done.text.startswith("the models DIFFER: 0 of 1 outputs within bounds\n")
+    assert "FAILED" in done.text
+    as_json = run("verify", three, other, "--format", "json")
+    as_json.assert_error(4)
+    assert as_json.json["error"]["exit_code"] == 4
+    assert not from_json(as_json.text, Verification).passed
+
+
+def test_bounds(run: Run, three: Path, other: Path) -> None:
+    assert run("verify", three, other, "--rtol", "0.1").code == 0
+    assert run("verify", three, other, "--atol", "0.1").code == 0
+    run("verify", three, other, "--atol", "1e-9").assert_error(4)
+    run("verify", three, other, "--rtol", "0.1", "--max-ulp", "1").assert_error(4, "ulp")
+    run("verify", three, other, "--rtol", "-1").assert_error(2, "rtol")
+    run("verify", three, other, "--rtol", "nan").assert_error(2, "rtol")
+
+
+def test_inputs_and_shapes(run: Run, three: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", x=np.ones((7, 40), np.float32))
+    done = run("verify", three, three, "--inputs", "in.npz")
+    assert done.code == 0
+    assert "x float32 [7, 40]" in done.text
+    assert "in.npz" in done.text
+    done = run("verify", three, three, "--shape", "x=3x40", "--seed", "5")
+    assert "x float32 [3, 40]" in done.text
+    assert "seed 5" in done.text
+    run("verify", three, three, "--shape", "y=3x40").assert_error(2, "y")
+    run("verify", three, three, "--shape", "x=3", "--inputs", "in.npz").assert_error(2)
+    run("verify", three, three, "--inputs", "missing.npz").assert_error(3, "missing.npz")
+    np.savez(tmp_path / "wrong.npz", x=np.ones((7, 41), np.float32))
+    run("verify", three, three, "--inputs", "wrong.npz").assert_error(3, "41")
+
+
+def test_a_model_from_stdin(run: Run, three: Path) -> None:
+    assert run("verify", "-", three, stdin=three.read_bytes()).code == 0
+    assert run("verify", three, "-", stdin=three.read_bytes()).code == 0
+
+
+def test_inspect_changes_nothing_and_says_so(run: Run, mixed: Path) -> None:
+    before = mixed.read_bytes()
+    done = run("inspect", mixed)
+    assert (done.code, done.stderr) == (0, "")
+    assert done.text.startswith("2 of 3 RMSNorm candidates can be one node: 2 fusable, 1 refused")
+    assert "epsilon-not-constant: " in done.text
+    assert "/odd.0/norm/Add_2 [Add]: " in done.text
+    assert mixed.read_bytes() == before
+    assert [p.name for p in mixed.parent.iterdir()] == ["mixed.onnx"]
+    report = from_json(run("inspect", mixed, "--format", "json").text, Report)
+    assert (report.target, len(report.fused), len(report.refused)) == (None, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("target", "op"),
+    [
+        ("portable", "RMSNorm"),
+        ("onnx", "RMSNormalization"),
+        ("ort", "SimplifiedLayerNormalization"),
+    ],
+)
+def test_inspect_for_a_target(run: Run, three: Path, target: str, op: str) -> None:
+    report = from_json(run("inspect", three, "--target", target, "--format", "json").text, Report)
+    assert report.target == target
+    assert [site.op for site in report.fused] == [op] * 3
+
+
+def test_what_is_one_node_already_is_kept(run: Run, three: Path) -> None:
+    run("optimize", three, "-o", "out.onnx", "--target", "onnx")
+    report = from_json(
+        run("inspect", "out.onnx", "--target", "onnx", "--format", "json").text, Report
+    )
+    assert (len(report.fused), len(report.kept)) == (0, 3)
+    assert "3 already one node" in run("inspect", "out.onnx", "--target", "onnx", "-q").text
+
+
+def test_inspect_from_stdin(run: Run, three: Path) -> None:
+    done = run("inspect", "-", "--format", "json", stdin=three.read_bytes())
+    assert done.json["source"] == "stdin"
+
+
+SMALL = (
+    _Known("onnx", True, "models", "pip install onnx"),
+    _Known("onnxruntime", False, "running", "pip install onnxruntime", "detail = 'probed'"),
+    _Known("no_such_package", False, "nothing", "pip install nothing"),
+)
+
+
+def test_doctor(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_KNOWN", SMALL)
+    done = run("doctor", "--format", "json")
+    assert (done.code, done.stderr) == (0, "")
+    diagnosis = from_json(done.text, Diagnosis)
+    assert diagnosis.works
+    assert [c.status for c in diagnosis.components] == ["ok", "ok", "missing"]
+    assert diagnosis.components[0].version == onnx.__version__
+    assert diagnosis.components[1].detail == "probed"
+    assert [test.name for test in diagnosis.self_tests] == [
+        "target portable",
+        "target onnx",
+        "target ort",
+    ]
+    assert all(test.passed and "right within" in test.detail for test in diagnosis.self_tests)
+    text = run("doctor").text
+    assert "the core works; 2 of 3 packages" in text
+    assert "for nothing: pip install nothing" in text
+
+
+@pytest.mark.parametrize(
+    ("source", "word"),
+    [
+        ("raise RuntimeError('driver\\x1b[2J gone')", "driver\\x1b[2J gone"),
+        ("import sys; sys.exit(3)", "exit code 3"),
+        ("import os; os.abort()", "exit code -6"),
+        ("import no_such_dependency", "no_such_dependency"),
+    ],
+)
+def test_a_broken_package_is_reported_and_ends_nothing(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, word: str
+) -> None:
+    (tmp_path / "broken_package.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    broken = _Known("broken_package", False, "breaking", "pip install whole")
+    monkeypatch.setattr(doctor, "_KNOWN", (*SMALL[:1], broken))
+    done = run("doctor")
+    assert (done.code, done.stderr) == (0, "")
+    assert "broken" in done.text
+    assert word in done.text
+    assert "pip install whole" in done.text
+    needed = _Known("broken_package", True, "breaking", "pip install whole")
+    monkeypatch.setattr(doctor, "_KNOWN", (*SMALL[:1], needed))
+    run("doctor").assert_error(6, "broken_package is broken", "pip install whole")
+
+
+def test_a_package_that_hangs_is_reported(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hanging_package.py").write_text("import time; time.sleep(600)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    known = _Known("hanging_package", False, "waiting", "pip install it")
+    monkeypatch.setattr(doctor, "_KNOWN", (known,))
+    monkeypatch.setattr(doctor, "_TIMEOUT", 1)
+    done = run("doctor")
+    assert done.code == 0
+    assert "did not end within 1 s" in done.text
+
+
+def test_a_failing_self_test_ends_with_4(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_KNOWN", SMALL)
+    monkeypatch.setattr("rmsnorm_export._selftest._EPSILON", 0.5)
+    monkeypatch.setattr("rmsnorm_export._selftest._expected", lambda x: x)
+    done = run("doctor", "--format", "json")
+    done.assert_error(4, "target portable", "wrong by")
+    assert done.json["works"] is False
+    assert done.json["error"]["exit_code"] == 4
+
+
+def test_a_folder_in_the_working_directory_is_no_package(tmp_path: Path) -> None:
+    (tmp_path / "tensorrt").mkdir()
+    assert importlib.util.find_spec("rmsnorm_export") is not None
+    known = _Known("tensorrt_of_the_working_directory", False, "x", "y")
+    assert doctor._start(known) is None

@@ -1,0 +1,1 @@
+"""Hostile and odd model files; see ``hostile_models``."""

@@ -1,0 +1,107 @@
+"""Files that are no ONNX model at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from hostile.frames import (
+    norm_model,
+    write,
+)
+from hostile.registry import hostile
+
+
+@hostile("does not exist", "absent.onnx")
+def missing_file(folder: Path) -> Path:
+    return folder / "absent.onnx"
+
+
+@hostile("folder")
+def a_folder(folder: Path) -> Path:
+    path = folder / "model.onnx"
+    path.mkdir()
+    return path
+
+
+@hostile("does not exist")
+def dangling_symlink(folder: Path) -> Path:
+    path = folder / "model.onnx"
+    path.symlink_to(folder / "gone.onnx")
+    return path
+
+
+@hostile("not an ordinary file")
+def a_pipe(folder: Path) -> Path:
+    path = folder / "model.onnx"
+    os.mkfifo(path)
+    return path
+
+
+@hostile("empty", "0 bytes")
+def empty_file(folder: Path) -> Path:
+    path = folder / "model.onnx"
+    path.write_bytes(b"")
+    return path
+
+
+@hostile("not an ONNX model", "ends early", "bytes short")
+def truncated_file(folder: Path) -> Path:
+    path = write(folder, norm_model())
+    path.write_bytes(path.read_bytes()[:-40])
+    return path
+
+
+def _stuff(name: str, data: bytes, *words: str) -> None:
+    def make(folder: Path) -> Path:
+        path = folder / "model.onnx"
+        path.write_bytes(data)
+        return path
+
+    make.__name__ = name
+    hostile("not an ONNX model", *words)(make)
+
+
+_stuff("random_bytes", np.random.default_rng(0).bytes(5000))
+_stuff("zero_bytes", bytes(4096), "zero bytes")
+_stuff("json_text", json.dumps({"ir_version": 8}).encode(), "JSON")
+_stuff("html_page", b"<!DOCTYPE html><html><body>404</body></html>", "HTML")
+_stuff("text_protobuf", b'ir_version: 8\ngraph {\n  name: "g"\n}\n', "text form")
+_stuff(
+    "onnx_text", b'<\n  ir_version: 8,\n  opset_import: ["" : 18]\n>\ng (f x) => (f y) {}', "text"
+)
+_stuff("plain_text", b"hello, this is not a model\n", "plain text")
+_stuff("pickle_file", b"\x80\x02}q\x00." * 9, "pickle")
+_stuff("gguf_file", b"GGUF" + bytes(range(64)), "GGUF")
+_stuff("gzip_file", b"\x1f\x8b\x08\x00" + bytes(range(64)), "gzip")
+_stuff("ort_file", b"\x1c\x00\x00\x00ORTM" + bytes(64), "ONNX Runtime")
+_stuff("lfs_pointer", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "LFS")
+_stuff("engine_file", b"ftrt" + bytes(range(100)), "TensorRT")
+
+
+@hostile("not an ONNX model", "zip", ".pt")
+def torch_checkpoint(folder: Path) -> Path:
+    path = folder / "model.onnx"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data.pkl", b"\x80\x02.")
+    return path
+
+
+@hostile("not an ONNX model", "safetensors")
+def safetensors_file(folder: Path) -> Path:
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    path = folder / "model.onnx"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    return path
+
+
+@hostile("larger than any", "2 GiB")
+def three_gib_file(folder: Path) -> Path:
+    path = folder / "model.onnx"
+    with path.open("wb") as file:
+        file.truncate(3 << 30)
+    return path

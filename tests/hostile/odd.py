@@ -1,0 +1,133 @@
+"""Models that are odd, and sound."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+from hostile.frames import (
+    GAIN,
+    branch,
+    external_model,
+    if_nodes,
+    norm_model,
+    norm_nodes,
+    write,
+)
+from hostile.registry import odd
+
+
+@odd("'checksum'")
+def external_checksum(folder: Path) -> Path:
+    path = external_model(folder, data=GAIN)
+    model = onnx.load(path, load_external_data=False)
+    model.graph.initializer[3].external_data.add(key="checksum", value="0" * 40)
+    return write(folder, model)
+
+
+@odd()
+def sound(folder: Path) -> Path:
+    return write(folder, norm_model())
+
+
+@odd()
+def external_sound(folder: Path) -> Path:
+    return external_model(folder, data=GAIN)
+
+
+@odd()
+def external_without_offset(folder: Path) -> Path:
+    return external_model(folder, offset=None, length=None, data=GAIN)
+
+
+@odd()
+def symlink_that_stays_inside(folder: Path) -> Path:
+    (folder / "real.bin").write_bytes(GAIN)
+    (folder / "w.bin").symlink_to("real.bin")
+    return external_model(folder)
+
+
+@odd("hard links")
+def hard_linked_data(folder: Path) -> Path:
+    path = external_model(folder, data=GAIN)
+    os.link(folder / "w.bin", folder / "other.bin")
+    return path
+
+
+@odd("sorted")
+def nodes_out_of_order(folder: Path) -> Path:
+    return write(folder, norm_model(norm_nodes()[::-1]))
+
+
+@odd()
+def unknown_domain(folder: Path) -> Path:
+    model = norm_model([*norm_nodes(), helper.make_node("Magic", ["y"], ["z"], domain="far.away")])
+    model.opset_import.add(domain="far.away", version=7)
+    return write(folder, model)
+
+
+@odd("opset 11")
+def old_opset(folder: Path) -> Path:
+    nodes = norm_nodes()
+    nodes[1] = helper.make_node("ReduceMean", ["square"], ["mean"], name="reduce", axes=[-1])
+    model = norm_model(nodes)
+    model.opset_import[0].version = 11
+    return write(folder, model)
+
+
+@odd("opset 999")
+def future_opset(folder: Path) -> Path:
+    model = norm_model()
+    model.opset_import[0].version = 999
+    return write(folder, model)
+
+
+@odd("negative dimensions")
+def negative_value_dims(folder: Path) -> Path:
+    model = norm_model()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    return write(folder, model)
+
+
+@odd()
+def huge_value_dims(folder: Path) -> Path:
+    model = norm_model()
+    model.graph.value_info.append(
+        helper.make_tensor_value_info("square", TensorProto.FLOAT, [2**62, 2**62, 8])
+    )
+    return write(folder, model)
+
+
+@odd()
+def strange_names(folder: Path) -> Path:
+    model = norm_model()
+    for node in model.graph.node:
+        node.name = "\x1b[31m\u202e" + node.name + "\n" + "\u00e9" * 3000
+    return write(folder, model)
+
+
+@odd()
+def big_attribute(folder: Path) -> Path:
+    nodes = [*norm_nodes(), helper.make_node("Constant", [], ["c"], value_ints=range(1_000_000))]
+    return write(folder, norm_model(nodes))
+
+
+@odd()
+def deepest_nest(folder: Path) -> Path:
+    then = branch([helper.make_node("Neg", ["x"], ["v31"])], "v31")
+    for level in range(30, 0, -1):
+        other = branch([helper.make_node("Abs", ["x"], [f"e{level}"])], f"e{level}")
+        node = helper.make_node("If", ["flag"], [f"v{level}"], then_branch=then, else_branch=other)
+        then = branch([node], f"v{level}")
+    other = branch([helper.make_node("Neg", ["x"], ["b"])], "b")
+    return write(folder, norm_model(if_nodes(then, other)))
+
+
+@odd()
+def no_nodes(folder: Path) -> Path:
+    model = norm_model([])
+    del model.graph.output[:]
+    return write(folder, model)

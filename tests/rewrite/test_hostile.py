@@ -1,0 +1,190 @@
+"""Every hostile file gives a three-line error and changes nothing; every odd one is read right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from folders import snapshot
+from hostile_models import (
+    GAIN,
+    HOSTILE,
+    SHAPE,
+    external_model,
+    nested_bytes,
+    norm_model,
+    norm_nodes,
+    write,
+)
+
+from rmsnorm_export.errors import Error, InputError
+from rmsnorm_export.rewrite.load import load_model
+from rmsnorm_export.rewrite.save import save_model, to_bytes
+
+BAD = [name for name, case in HOSTILE.items() if case.error is not None]
+ODD = [name for name, case in HOSTILE.items() if case.error is None]
+
+# ONNX Runtime has no operator of that domain, no such opset, or no output to compute.
+NOT_RUN = {"unknown_domain", "future_opset", "no_nodes"}
+
+
+def assert_three_lines(error: Error) -> None:
+    lines = str(error).split("\n")
+    assert len(lines) == 3, lines
+    assert lines[1].startswith("found: ")
+    assert lines[2].startswith("fix: ")
+    assert all(line.isprintable() and len(line) > 6 for line in lines)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_hostile_file(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    case = HOSTILE[name]
+    path = case.make(tmp_path)
+    before = snapshot(tmp_path)
+    assert case.error is not None
+    with pytest.raises(case.error) as caught:
+        load_model(path)
+    assert isinstance(caught.value, Error)
+    assert_three_lines(caught.value)
+    for word in case.words:
+        assert word in str(caught.value)
+    assert snapshot(tmp_path) == before
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_file(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    case = HOSTILE[name]
+    path = case.make(tmp_path)
+    before = snapshot(tmp_path)
+    loaded = load_model(path)
+    for word in case.words:
+        assert word in " ".join(loaded.notes)
+    if not case.words:
+        assert loaded.notes == ()
+    out = path.with_name("out.onnx")
+    save_model(loaded.model, out, source=loaded)
+    after = snapshot(tmp_path)
+    assert after.pop("out.onnx")
+    assert after == before
+    assert capfd.readouterr() == ("", "")
+    if name not in NOT_RUN:
+        np.testing.assert_array_equal(_run(out), _run(path))
+
+
+def _run(path: Path) -> np.ndarray:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
+    return session.run(None, {"x": x})[0]
+
+
+@pytest.mark.parametrize("cut", range(1, 400, 7))
+def test_a_model_cut_anywhere_is_an_input_error(cut: int, tmp_path: Path) -> None:
+    path = write(tmp_path, norm_model())
+    data = path.read_bytes()
+    # The opset import is the last field: whatever is cut off the end, it is incomplete.
+    with pytest.raises(InputError):
+        load_model(data[:-cut])
+
+
+def test_random_damage_never_gives_another_exception(tmp_path: Path) -> None:
+    constant = onnx.helper.make_tensor("pair", onnx.TensorProto.FLOAT, [2], [1.0, 2.0])
+    extra = onnx.helper.make_node("Constant", [], ["c"], name="c", value=constant)
+    sources = [
+        norm_model([*norm_nodes(), extra]).SerializeToString(),
+        external_model(tmp_path, data=GAIN).read_bytes(),
+    ]
+    rng = np.random.default_rng(0)
+    refused = 0
+    for turn in range(2000):
+        damaged = bytearray(sources[turn % 2])
+        for position in rng.integers(0, len(damaged), 3):
+            damaged[position] = rng.integers(0, 256)
+        try:
+            to_bytes(load_model(bytes(damaged)).model, weights="reference")
+        except InputError as error:
+            assert_three_lines(error)
+            refused += 1
+    assert 200 < refused < 2000
+
+
+def test_deep_nest_in_memory() -> None:
+    proto = norm_model()
+    graph = proto.graph
+    for _ in range(10_000):
+        attribute = graph.node.add(op_type="If").attribute.add(name="then_branch")
+        attribute.type = onnx.AttributeProto.GRAPH
+        graph = attribute.g
+    with pytest.raises(InputError, match="nested too deeply"):
+        load_model(proto)
+
+
+def test_deep_nest_of_onnx_ir() -> None:
+    inner = ir.Graph([], [], nodes=[], name="leaf")
+    for _ in range(2_000):
+        node = ir.Node("", "If", [], [ir.AttrGraph("then_branch", inner)])
+        inner = ir.Graph([], [], nodes=[node], opset_imports={"": 18})
+    with pytest.raises(InputError, match="nested too deeply"):
+        load_model(ir.Model(inner, ir_version=10))
+
+
+@pytest.mark.parametrize("depth", [32, 33, 34, 1000])
+def test_nests_around_the_limit_of_the_parser(depth: int) -> None:
+    with pytest.raises(InputError, match=r"nested too deeply|undefined"):
+        load_model(nested_bytes(depth))
+
+
+def test_cycle_in_onnx_ir() -> None:
+    model = ir.from_proto(norm_model())
+    nodes = {node.name: node for node in model.graph}
+    nodes["div"].replace_input_with(1, nodes["mul"].outputs[0])
+    with pytest.raises(InputError, match="cycle"):
+        load_model(model)
+
+
+def test_duplicate_name_in_onnx_ir() -> None:
+    model = ir.from_proto(norm_model())
+    nodes = {node.name: node for node in model.graph}
+    nodes["sqrt"].outputs[0].name = "mean"
+    with pytest.raises(InputError, match="duplicate name 'mean'"):
+        load_model(model)
+
+
+def test_value_of_a_foreign_graph_in_onnx_ir() -> None:
+    model, other = ir.from_proto(norm_model()), ir.from_proto(norm_model())
+    stranger = next(node for node in other.graph if node.name == "sqrt").outputs[0]
+    next(node for node in model.graph if node.name == "div").replace_input_with(1, stranger)
+    with pytest.raises(InputError, match="does not enclose it"):
+        load_model(model)
+
+
+def test_initializer_without_data_in_onnx_ir() -> None:
+    model = ir.from_proto(norm_model())
+    model.graph.initializers["eps"].const_value = None
+    with pytest.raises(InputError, match="'eps'"):
+        load_model(model)
+
+
+def test_undefined_name_in_a_function(tmp_path: Path) -> None:
+    body = [onnx.helper.make_node("Neg", ["nowhere"], ["b"], name="negate")]
+    function = onnx.helper.make_function(
+        "local", "F", ["a"], ["b"], body, [onnx.helper.make_opsetid("", 18)]
+    )
+    nodes = [onnx.helper.make_node("F", ["x"], ["y"], domain="local")]
+    with pytest.raises(InputError, match="'nowhere'"):
+        load_model(write(tmp_path, norm_model(nodes, functions=[function])))
+
+
+def test_nodes_out_of_order_in_onnx_ir_leave_the_model_alone() -> None:
+    model = ir.from_proto(norm_model(norm_nodes()[::-1]))
+    loaded = load_model(model)
+    assert [node.name for node in model.graph] == ["mul", "div", "sqrt", "add", "reduce", "pow"]
+    assert next(node.name for node in loaded.model.graph) == "pow"
+    assert "sorted" in loaded.notes[0]

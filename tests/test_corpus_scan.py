@@ -1,0 +1,169 @@
+"""The corpus itself: what the scan finds, and that the verdicts come from numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+
+from tests.corpus import build, cache, classify, norm_classes
+from tests.corpus.scan import Candidate, scan
+
+
+@pytest.fixture(scope="module")
+def found() -> list[norm_classes.NormClass]:
+    return norm_classes.norm_classes()
+
+
+def test_every_class_named_rmsnorm_is_a_candidate() -> None:
+    import transformers
+
+    root = pathlib.Path(transformers.__file__).parent
+    named = set()
+    for path in root.glob("models/*/modeling_*.py"):
+        names = re.findall(
+            r"^\s*class (\w*(?:RMS|Rms)[Nn]orm\w*)\(", path.read_text(), re.MULTILINE
+        )
+        named |= {(path.stem, name) for name in names}
+    candidates = {(c.module.rsplit(".", 1)[1], c.name) for c in scan()}
+    # the modulation of a norm, which holds two linear layers and no norm
+    assert named - candidates == {("modeling_voxtral_realtime", "VoxtralRealtimeTextAdaRmsNorm")}
+    assert len(named) > 200
+
+
+def test_body_ignores_names_and_docstrings_but_not_the_computation(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "models" / "a"
+    folder.mkdir(parents=True)
+    (folder / "modeling_a.py").write_text(
+        "class ANorm(nn.Module):\n"
+        "    def forward(self, x):\n"
+        '        "text"\n'
+        "        m = x.pow(2).mean(-1)\n"
+        "        return x * torch.rsqrt(m)\n"
+        "if 1:\n"
+        "    class BNorm(nn.Module):\n"
+        "        def forward(self, hidden: T) -> T:\n"
+        "            v = hidden.pow(2).mean(-1)\n"
+        "            return hidden * torch.rsqrt(v)\n"
+        "class CNorm(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        m = x.pow(2).mean(-2)\n"
+        "        return x * torch.rsqrt(m)\n"
+    )
+    a, b, c = scan(tmp_path)
+    assert (a.name, b.name, c.name) == ("ANorm", "BNorm", "CNorm")
+    assert a.body == b.body != c.body
+
+
+def test_every_body_is_decided(found: list[norm_classes.NormClass]) -> None:
+    assert [n.key for n in found if not n.shape] == []
+    assert [n.key for n in found if n.is_rmsnorm and not n.variant.rounding] == []
+    assert len({n.key for n in found}) == len(found)
+
+
+def test_known_norms(found: list[norm_classes.NormClass]) -> None:
+    by_key = {n.key: n for n in found}
+    want = {
+        "LlamaRMSNorm": classify.Variant(rounding="round, then scale"),
+        "GemmaRMSNorm": classify.Variant(gain="1+w", rounding="scale, then round"),
+        "Olmo2RMSNorm": classify.Variant(rounding="scale, then round"),
+        "DeepseekV4UnweightedRMSNorm": classify.Variant(gain="none", rounding="round rstd"),
+        "MambaRMSNormGated": classify.Variant(
+            gate="silu before", group_size=build.GROUP, rounding="round, then scale"
+        ),
+        "Qwen3NextRMSNormGated": classify.Variant(
+            gate="silu after", rounding="round, then scale, gate in S"
+        ),
+        "RMSNorm-two-axes": classify.Variant(axes=2, rounding="scale, then round"),
+    }
+    assert {key: by_key[key].variant for key in want} == want
+    others = ["CohereLayerNorm", "NoNorm", "HYV4UnweightedRMSNorm", "PocketTTSTimestepNorm"]
+    assert not any(by_key[key].is_rmsnorm for key in others)
+
+
+@pytest.mark.parametrize(
+    ("change", "fits"),
+    [
+        (lambda x, w: x / (x.square().mean(-1, keepdim=True) + 0.1).sqrt() * w, True),
+        (lambda x, w: x / (x.square().mean(-1, keepdim=True).sqrt() + 0.1) * w, True),
+        (lambda x, w: x / (x.square().sum(-1, keepdim=True) + 0.1).sqrt() * w, False),
+        (lambda x, w: (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True)).sqrt() * w, False),
+        (lambda x, w: x / (x.square().mean(-2, keepdim=True) + 0.1).sqrt() * w, False),
+        (lambda x, w: x / (x.abs().mean(-1, keepdim=True) + 0.1) * w, False),
+    ],
+)
+def test_fit_takes_root_mean_squares_only(change, fits: bool) -> None:
+    class Norm(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.empty(build.WIDTH))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return change(x, self.weight)
+
+    module = Norm()
+    build.randomise(module, seed=0)
+    variants = classify.fit(module, build.example_inputs((2, 5, build.WIDTH), 1), 0.1)
+    assert len(variants) == int(fits)
+
+
+def test_weights_are_neither_zeros_nor_ones(found: list[norm_classes.NormClass]) -> None:
+    for norm in found:
+        module, _ = norm.make("float32")
+        for parameter in module.parameters():
+            assert parameter.unique().numel() > 2 or parameter.numel() <= 2
+            assert float(parameter.detach().abs().min()) >= 0.25
+
+
+def test_cache_entry_appears_whole_or_not_at_all(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RMSNORM_EXPORT_CACHE", str(tmp_path))
+
+    def broken(folder: pathlib.Path) -> None:
+        (folder / "half").write_text("half")
+        raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        cache.entry("kind", "name", "key", broken)
+    assert list((tmp_path / "kind").iterdir()) == []
+    calls = []
+
+    def whole(folder: pathlib.Path) -> None:
+        calls.append(folder)
+        # another process finishes the same entry first
+        if len(calls) == 1:
+            cache.entry("kind", "name", "key", whole)
+        (folder / "text").write_text(str(len(calls)))
+
+    entry = cache.entry("kind", "name", "key", whole)
+    assert [p.name for p in (tmp_path / "kind").iterdir()] == [entry.name]
+    assert cache.entry("kind", "name", "key", broken) == entry
+    assert cache.entry("kind", "name", "other", lambda _: None) != entry
+
+
+def test_arrays_keep_their_types(tmp_path: pathlib.Path) -> None:
+    import ml_dtypes
+
+    arrays = {
+        "a": np.array([1.5, -2.0], np.float16),
+        "b": np.array([1.5, -2.0], ml_dtypes.bfloat16),
+        "c": np.array([[3]], np.int64),
+    }
+    cache.save_arrays(tmp_path / "x.npz", arrays)
+    loaded = cache.load_arrays(tmp_path / "x.npz")
+    assert {k: v.dtype for k, v in loaded.items()} == {k: v.dtype for k, v in arrays.items()}
+    assert all((loaded[k] == arrays[k]).all() for k in arrays)
+
+
+def test_candidate_and_norm_class_are_values() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Candidate("m", "n", "def f(): pass", ()).name = "x"

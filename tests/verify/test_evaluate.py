@@ -1,0 +1,145 @@
+"""The NumPy evaluators: declared types against ONNX Runtime, float64 against the mathematics."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.op.reference import reference_exact
+from rmsnorm_export.op.spec import BFLOAT16, FLOAT16, NormSpec
+from rmsnorm_export.verify.evaluate import run_float64, run_numpy
+from rmsnorm_export.verify.runtime import NoKernelError, run_onnxruntime
+from verify.sites import LLAMA, source
+
+ONE_EACH = {
+    "Add": "y = Add (x, w)",
+    "Sub": "y = Sub (x, w)",
+    "Div": "y = Div (x, w)",
+    "Pow": "a = Abs (x)\n  e = Constant <value_float = 1.7> ()\n  y = Pow (a, e)",
+    "Sqrt": "a = Abs (x)\n  y = Sqrt (a)",
+    "Reciprocal": "y = Reciprocal (x)",
+    "Exp": "y = Exp (x)",
+    "Sigmoid": "y = Sigmoid (x)",
+    "Max": "y = Max (x, w)",
+    "ReduceMean": "m = ReduceMean <keepdims = 0> (x, axes)\n  u = Unsqueeze (m, axes)\n"
+    "  y = Mul (u, x)",
+    "ReduceSum": "m = ReduceSum (x, axes)\n  y = Mul (m, x)",
+    "ReduceSumSquare": "m = ReduceSumSquare (x, axes)\n  y = Mul (m, x)",
+    "ReduceL2": "m = ReduceL2 (x, axes)\n  y = Mul (m, x)",
+    "LpNormalization": "y = LpNormalization <axis = -1> (x)",
+    "Reshape": "s = Shape (x)\n  g = Constant <value_ints = [0, 0, -1, 4]> ()\n"
+    "  r = Reshape (x, g)\n  t = Neg (r)\n  y = Reshape (t, s)",
+    "Gather": "i = Constant <value_ints = [1, 0]> ()\n  k = Gather <axis = 0> (x, i)\n"
+    "  y = Add (k, x)",
+    "Transpose": "t = Transpose <perm = [0, 2, 1]> (x)\n  u = Neg (t)\n"
+    "  y = Transpose <perm = [0, 2, 1]> (u)",
+    "Concat": "z = Concat <axis = -1> (x, x)\n  y = Slice (z, i0, n, axes)",
+    "reference": "t = Tanh (x)\n  y = Softmax <axis = -1> (t)",
+}
+
+
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_operators_agree_with_onnxruntime(name: str) -> None:
+    extra = ", int64[1] i0 = {0}, int64[1] n = {96}"
+    model = source("  " + ONE_EACH[name], extra=extra)
+    rng = np.random.default_rng(0)
+    feeds = {
+        "x": rng.standard_normal((2, 3, 96)).astype(np.float32),
+        "w": rng.uniform(0.5, 2, 96).astype(np.float32),
+    }
+    expected = run_onnxruntime(model, feeds)["y"]
+    found = run_numpy(model, feeds)["y"]
+    assert found.dtype == expected.dtype
+    # Sigmoid apart (an approximation there), a few units of roundoff.
+    np.testing.assert_allclose(found, expected, rtol=5e-6 if name == "Sigmoid" else 1e-6)
+    wide = run_float64(model, feeds).outputs["y"]
+    assert wide.dtype == np.float64
+    np.testing.assert_allclose(found, wide, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
+@pytest.mark.parametrize("n", [1, 96, 199])
+def test_every_declared_rounding_is_there(dtype: int, n: int) -> None:
+    model = source(LLAMA, dtype=dtype, n=n)
+    rng = np.random.default_rng(1)
+    kind = np.float16 if dtype == FLOAT16 else ml_dtypes.bfloat16
+    x, w = rng.standard_normal((4, 3, n)).astype(kind), rng.uniform(0.5, 2, n).astype(kind)
+    expected = reference_exact(NormSpec(epsilon=1e-6), x, w)
+    found = run_numpy(model, {"x": x, "w": w})["y"]
+    # float32 sums may put an element on the other side of a rounding boundary, rarely.
+    assert np.mean(found != expected) < 0.005
+
+
+def test_onnxruntime_has_no_bfloat16_chain_but_runs_the_fused_node() -> None:
+    feeds = {
+        "x": np.ones((2, 3, 96), ml_dtypes.bfloat16),
+        "w": np.full(96, 1.5, ml_dtypes.bfloat16),
+    }
+    with pytest.raises(NoKernelError):
+        run_onnxruntime(source(LLAMA, dtype=BFLOAT16), feeds)
+    fused = source("  y = SimplifiedLayerNormalization (x, w)", dtype=BFLOAT16)
+    found = run_onnxruntime(fused, feeds)["y"]
+    assert found.dtype == ml_dtypes.bfloat16
+    assert np.all(found == ml_dtypes.bfloat16(1.5))
+    np.testing.assert_array_equal(found, run_numpy(fused, feeds)["y"])
+
+
+def test_float64_rounds_nothing_that_depends_on_an_input() -> None:
+    model = source(LLAMA, dtype=FLOAT16)
+    rng = np.random.default_rng(2)
+    x = 300 * rng.standard_normal((2, 96))
+    w = rng.standard_normal(96)
+    found = run_float64(model, {"x": x, "w": w}).outputs["y"]
+    epsilon = float(np.float32(1e-6))
+    expected = x / np.sqrt(np.mean(x * x, -1, keepdims=True) + epsilon) * w
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
+def test_constants_keep_the_value_of_their_type() -> None:
+    body = "  wide = Constant <value_float = 0.000001> ()\n  small = Cast <to = 10> (wide)\n"
+    body += "  like = CastLike (wide, x)\n  s = Add (x, small)\n  y = Add (s, like)"
+    model = source(body, dtype=FLOAT16)
+    zeros = {"x": np.zeros((1, 1, 96), np.float16), "w": np.zeros(96, np.float16)}
+    result = run_float64(model, zeros)
+    expected = 2 * float(np.float16(1e-6))
+    assert expected != 2e-6
+    np.testing.assert_array_equal(result.outputs["y"], expected)
+    assert {str(constant.dtype) for constant in result.constants} == {"float16"}
+
+
+def test_functions_see_the_attributes_of_their_caller() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 18, "local" : 1]>
+    main (float[4] x) => (float[4] y) { t = local.Shift <by = 2.5> (x)
+      y = local.Shift (t) }
+    <domain: "local", opset_import: ["" : 18]>
+    Shift <by: float = 1.0> (x) => (y) {
+      c = Constant <value_float: float = @by> ()
+      y = Add (x, c)
+    }"""
+    found = run_numpy(ir.from_onnx_text(text), {"x": np.zeros(4, np.float32)})["y"]
+    assert found.tolist() == [3.5] * 4
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("  y = Neg (x, w)", "cannot be evaluated"),
+        (
+            "  g = Constant <value_ints = [7, -1]> ()\n  r = Reshape (x, g)\n  y = Neg (r)",
+            "Reshape",
+        ),
+        ("  y = NoSuchOperator (x)", "NoSuchOperator"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_said(body: str, message: str) -> None:
+    feeds = {"x": np.zeros((2, 1, 96), np.float32), "w": np.zeros(96, np.float32)}
+    with pytest.raises(InputError, match=message):
+        run_numpy(source(body), feeds)
+
+
+def test_a_missing_feed_is_said() -> None:
+    with pytest.raises(InputError, match="has no array"):
+        run_numpy(source("  y = Neg (x)"), {"x": np.zeros((1, 1, 96), np.float32)})
