@@ -48,7 +48,8 @@ _env_make() {
             return 0
         fi
         tried="$tried $candidate"
-        if ! grep -q "No matching distribution found for torch" "$log"; then
+        # Under a constraint pip calls a missing wheel a conflict.
+        if ! grep -Eq "No matching distribution|ResolutionImpossible" "$log"; then
             cat "$log" >&2
             break
         fi

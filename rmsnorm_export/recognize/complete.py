@@ -14,6 +14,16 @@ from rmsnorm_export.recognize.radial import same_dims
 REASSOCIATED = "product reassociated"
 """A gain applied before the division, in a half type: one rounding moved, none lost."""
 
+ROUNDED_LENGTH = "row length rounded to a half type"
+"""The sum of squares was multiplied with a rounded 1/n; the operator divides by n."""
+
+MOVED = frozenset({REASSOCIATED, ROUNDED_LENGTH})
+"""Narrow steps that move one rounding of a half type; all others are a different computation."""
+
+UNIT_TOLERANCE = 1.5e-7
+"""How far the factor of a normalised row may be from 1: two constants rounded to float32 (1/n or
+sqrt(n), half an ulp each). A count that is off by one differs by more up to n = 3 million."""
+
 SMALLEST_FLOAT32 = 2.0**-149
 
 
@@ -65,6 +75,8 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     narrow = norm.radial.narrow
     if norm.reassociated and int(norm.product) in HALF_TYPES:
         narrow = (*narrow, REASSOCIATED)
+    if abs(norm.radial.unit - 1.0) > UNIT_TOLERANCE:
+        narrow = (*narrow, ROUNDED_LENGTH)
     gains = [g for g in (norm.gain, norm.bias) if g is not None]
     return Match(
         spec=spec if gate is not None else spec.canonical(int(dtype)),

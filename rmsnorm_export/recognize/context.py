@@ -23,6 +23,17 @@ _WIDER = {
 }
 
 
+_PURE = ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Slice", "Split", "Concat", "Shape")
+"""Operators that only move data: equal inputs give equal outputs, and there is no arithmetic."""
+
+
+def _same_attributes(a: ir.Node, b: ir.Node) -> bool:
+    return a.attributes.keys() == b.attributes.keys() and all(
+        not x.is_ref() and not b.attributes[name].is_ref() and x.value == b.attributes[name].value
+        for name, x in a.attributes.items()
+    )
+
+
 def widens(source: ir.DataType | None, to: ir.DataType | None) -> bool:
     """Every number of ``source`` is a number of ``to``."""
     return source is not None and (source == to or (source, to) in _WIDER)
@@ -70,6 +81,29 @@ class Context:
             chain.append(source)
         view = self.views[value] = View(tuple(reversed(chain)))
         return view
+
+    def same(self, a: ir.Value, b: ir.Value, depth: int = 4) -> bool:
+        """Both values hold the same numbers: one root, or the same reshaping of one root."""
+        a, b = self.view(a).root, self.view(b).root
+        if a is b:
+            return True
+        left, right = a.producer(), b.producer()
+        if left is None or right is None or depth == 0 or a.index() != b.index():
+            return False
+        if left.op_type != right.op_type or left.op_type not in _PURE:
+            return False
+        if len(left.inputs) != len(right.inputs) or not _same_attributes(left, right):
+            return False
+        for x, y in zip(left.inputs, right.inputs, strict=True):
+            if x is y:
+                continue
+            if x is None or y is None:
+                return False
+            ints = self.constants.ints(x)
+            equal = ints is not None and ints == self.constants.ints(y)
+            if not equal and not self.same(x, y, depth - 1):
+                return False
+        return True
 
     def of_type(self, view: View, dtype: ir.DataType) -> ir.Value | None:
         """The value of the chain that has this element type, the latest one."""

@@ -55,6 +55,7 @@ class Square:
     x: View
     dtype: ir.DataType
     factor: float = 1.0
+    slack: float = 0.0
     flaw: tuple[str, str, str, str] | None = None
     narrow: tuple[str, ...] = ()
 
@@ -76,6 +77,7 @@ class Radial:
         narrow: rounding steps that the operator does not have.
         graph: the graph that holds the reduction.
         zero_safe: a zero row gives zero although no epsilon was added (LpNormalization).
+        slack: relative error of the constants in half types that it was multiplied with.
     """
 
     x: View
@@ -97,6 +99,7 @@ class Radial:
     epsilons: int = 0
     narrow: tuple[str, ...] = ()
     zero_safe: bool = False
+    slack: float = 0.0
 
     @property
     def unit(self) -> float:

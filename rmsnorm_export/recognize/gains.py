@@ -93,7 +93,7 @@ def _stored(ctx: Context, value: ir.Value, tail: tuple[object, ...]) -> tuple[ir
         source = _step(ctx, node, cast_seen, offset, current, tail)
         if source is None:
             break
-        if node.op_type == "Cast" and source.dtype != current.dtype:
+        if node.op_type == "Cast" and ctx.types.dtype(source) != ctx.types.dtype(current):
             if not widens(ctx.types.dtype(source), ctx.types.dtype(current)) and cast_seen:
                 break
             cast_seen = True

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+import ml_dtypes
+import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.recognize import radial as radials
-from rmsnorm_export.recognize.complete import complete
+from rmsnorm_export.recognize.complete import UNIT_TOLERANCE, complete
 from rmsnorm_export.recognize.context import Context, name_of
 from rmsnorm_export.recognize.facts import (
     Activated,
@@ -21,10 +23,6 @@ from rmsnorm_export.recognize.facts import (
 )
 from rmsnorm_export.recognize.gains import as_gain
 
-UNIT_TOLERANCE = 1.5e-7
-"""How far the factor of a normalised row may be from 1: two constants rounded to float32 (1/n or
-sqrt(n), half an ulp each). A count that is off by one differs by more up to n = 3 million."""
-
 
 def mul(ctx: Context, node: ir.Node) -> None:
     a, b = node.inputs[0], node.inputs[1]
@@ -32,12 +30,14 @@ def mul(ctx: Context, node: ir.Node) -> None:
         return
     facts = ctx.facts
     fact_a, fact_b = facts.get(a), facts.get(b)
-    if a is b or ((_is_cast(a) or _is_cast(b)) and ctx.view(a).root is ctx.view(b).root):
+    if _same_row(ctx, a, b):
         if not isinstance(fact_a, Radial | WeightedInverse):
             radials.square(ctx, node, a, None)
         return
     if fact_a is None and fact_b is None:
-        lp_normalization(ctx, node, a, b)
+        for value, other in ((a, b), (b, a)):
+            if _made_by(value, "LpNormalization"):
+                lp_normalization(ctx, node, value, ctx.constants.scalar(other))
         return
     # Before the norms: the row that is divided may itself be the outcome of a norm.
     for fact, other in ((fact_a, b), (fact_b, a)):
@@ -48,9 +48,7 @@ def mul(ctx: Context, node: ir.Node) -> None:
             normalise(ctx, node, other, fact.radial, fact.gain)
             return
         if isinstance(fact, Square):
-            number = ctx.constants.scalar(other)
-            if number:
-                facts[node.outputs[0]] = dataclasses.replace(fact, factor=fact.factor * number)
+            _scale_square(ctx, node, fact, other, inverse=False)
             return
     for value, fact, other in ((a, fact_a, b), (b, fact_b, a)):
         if isinstance(fact, Norm):
@@ -66,9 +64,17 @@ def mul(ctx: Context, node: ir.Node) -> None:
             return
 
 
-def _is_cast(value: ir.Value) -> bool:
+def _made_by(value: ir.Value, *op_types: str) -> bool:
     node = value.producer()
-    return node is not None and node.op_type in ("Cast", "Identity", "CastLike")
+    return node is not None and node.op_type in op_types
+
+
+def _same_row(ctx: Context, a: ir.Value, b: ir.Value) -> bool:
+    """Two values that hold the same numbers; only looked for where casts or reshapes made them."""
+    if a is b:
+        return True
+    kinds = ("Cast", "Identity", "CastLike", "Reshape")
+    return (_made_by(a, *kinds) or _made_by(b, *kinds)) and ctx.same(a, b)
 
 
 def div(ctx: Context, node: ir.Node) -> None:
@@ -93,10 +99,23 @@ def div(ctx: Context, node: ir.Node) -> None:
     number = ctx.constants.scalar(b)
     if not number:
         return
-    if isinstance(fact_a, Radial):
+    if fact_a is None:
+        lp_normalization(ctx, node, a, 1.0 / number)
+    elif isinstance(fact_a, Radial):
         rescale(ctx, node, fact_a, b, 1.0 / number)
     elif isinstance(fact_a, Square):
-        ctx.facts[node.outputs[0]] = dataclasses.replace(fact_a, factor=fact_a.factor / number)
+        _scale_square(ctx, node, fact_a, b, inverse=True)
+
+
+def _scale_square(
+    ctx: Context, node: ir.Node, fact: Square, other: ir.Value, *, inverse: bool
+) -> None:
+    array, number = ctx.constants.array(other), ctx.constants.scalar(other)
+    if array is None or not number or array.ndim > 1:
+        return
+    factor = fact.factor / number if inverse else fact.factor * number
+    slack = fact.slack + rounding_of(array)
+    ctx.facts[node.outputs[0]] = dataclasses.replace(fact, factor=factor, slack=slack)
 
 
 def add(ctx: Context, node: ir.Node) -> None:
@@ -125,25 +144,31 @@ def rescale(ctx: Context, node: ir.Node, radial: Radial, constant: ir.Value, fac
     array = ctx.constants.array(constant)
     step = radials.scale_by(radial, factor)
     if step is not None and array is not None and ctx.fits(array.ndim, radial):
+        step.slack += rounding_of(array)
         ctx.set_radial(node.outputs[0], step)
+
+
+def rounding_of(constant: np.ndarray) -> float:
+    """Half an ulp of a constant in a half type; those in f32 are within UNIT_TOLERANCE."""
+    return 0.5 * float(ml_dtypes.finfo(constant.dtype).eps) if constant.dtype.itemsize == 2 else 0.0
 
 
 def multiply_radial(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) -> None:
     number = ctx.constants.scalar(other)
     array = ctx.constants.array(other)
-    if number is not None and array is not None and not _is_row(ctx, other, radial):
+    if number is not None and array is not None:
         rescale(ctx, node, radial, other, number)
         return
     if not radial.rooted:
         return
     if not radial.inverse:
-        if ctx.view(other).root is radial.x.root:
+        if ctx.same(other, radial.x.root):
             ctx.flaw(
                 radial.candidate, node, "multiplied-by-root", "x is multiplied with its rms",
                 name_of(node), "divide by the root, or multiply with its inverse",
             )  # fmt: skip
         return
-    if ctx.view(other).root is not radial.x.root and ctx.types.dtype(other) is not None:
+    if not ctx.same(other, radial.x.root) and ctx.types.dtype(other) is not None:
         gain = as_gain(ctx, other, radial.x.root, radial.axis)
         dtype = radial.dtype
         if gain is not None and radial.kept:
@@ -152,34 +177,28 @@ def multiply_radial(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value
     normalise(ctx, node, other, radial, None)
 
 
-def _is_row(ctx: Context, value: ir.Value, radial: Radial) -> bool:
-    return ctx.view(value).root is radial.x.root
-
-
 def normalise(
     ctx: Context, node: ir.Node, numerator: ir.Value, radial: Radial, gain: Gain | None
 ) -> None:
     """``numerator * (1 / rms)``: the place where a chain becomes a norm, or does not."""
     candidate = radial.candidate
     view = ctx.view(numerator)
-    partial = 0
     reassociated = gain is not None
-    if view.root is not radial.x.root:
-        weighted = None if gain is not None else _weighted(ctx, numerator, radial)
+    part = _part_squared(ctx, view, radial)
+    if part is None and gain is None:
+        weighted = _weighted(ctx, numerator, radial)
         if weighted is not None:
-            view, gain = weighted
+            view, gain, part = weighted
             reassociated = True
-        else:
-            partial = _leading_part(ctx, view, radial)
-            if not partial:
-                ctx.flaw(
-                    candidate, node, "different-numerator",
-                    "what is divided by the root is not what was squared",
-                    f"squared {ctx.describe(radial.x.root)}, divided {ctx.describe(numerator)}",
-                    "square the same tensor that is divided; if they are equal by another way, "
-                    "let them be one value",
-                )  # fmt: skip
-                return
+    if part is None:
+        ctx.flaw(
+            candidate, node, "different-numerator",
+            "what is divided by the root is not what was squared",
+            f"squared {ctx.describe(radial.x.root)}, divided {ctx.describe(numerator)}",
+            "square the same tensor that is divided; if they are equal by another way, "
+            "let them be one value",
+        )  # fmt: skip
+        return
     if not _sound(ctx, node, view, radial):
         return
     dtype = ctx.types.dtype(numerator)
@@ -187,7 +206,7 @@ def normalise(
         return
     events: tuple[Event, ...] = () if gain is None else (("gain", dtype),)
     norm = Norm(
-        view, radial, dtype, dtype, events, gain=gain, partial=partial, reassociated=reassociated
+        view, radial, dtype, dtype, events, gain=gain, partial=part, reassociated=reassociated
     )
     extend(ctx, node, norm)
 
@@ -195,7 +214,7 @@ def normalise(
 def _sound(ctx: Context, node: ir.Node, view: View, radial: Radial) -> bool:
     """The mean square is that of an RMSNorm: factor 1, axes kept, no flaw, one graph."""
     candidate = radial.candidate
-    if abs(radial.unit - 1.0) > UNIT_TOLERANCE:
+    if abs(radial.unit - 1.0) > UNIT_TOLERANCE + radial.slack:
         ctx.flaw(
             candidate, node, "not-the-mean", "the sum of squares is not divided by the row length",
             f"the row comes out {radial.unit:.9g} times an RMSNorm (row length {radial.size})",
@@ -235,18 +254,28 @@ def _centred(root: ir.Value) -> ir.Node | None:
     return node if mean.inputs[0] is node.inputs[0] else None
 
 
-def _weighted(ctx: Context, numerator: ir.Value, radial: Radial) -> tuple[View, Gain] | None:
+def _weighted(ctx: Context, numerator: ir.Value, radial: Radial) -> tuple[View, Gain, int] | None:
     """``x * w`` with the x that was squared."""
     node = numerator.producer()
     if node is None or node.op_type != "Mul" or node.graph is not radial.graph:
         return None
     for x, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
-        if x is None or other is None or ctx.view(x).root is not radial.x.root:
+        if x is None or other is None:
             continue
-        gain = as_gain(ctx, other, radial.x.root, radial.axis)
+        part = _part_squared(ctx, ctx.view(x), radial)
+        if part is None:
+            continue
+        gain = as_gain(ctx, other, ctx.view(x).root, radial.axis)
         if gain is not None:
-            return ctx.view(x), gain
+            return ctx.view(x), gain, part
     return None
+
+
+def _part_squared(ctx: Context, view: View, radial: Radial) -> int | None:
+    """0 when the whole row of ``view`` was squared, k when its first k elements were, else None."""
+    if view.root is radial.x.root or ctx.same(view.root, radial.x.root):
+        return 0
+    return _leading_part(ctx, view, radial) or None
 
 
 def _leading_part(ctx: Context, view: View, radial: Radial) -> int:
@@ -256,7 +285,7 @@ def _leading_part(ctx: Context, view: View, radial: Radial) -> int:
     if node is None or radial.axis != -1 or not k or not node.inputs:
         return 0
     source = node.inputs[0]
-    if source is None or ctx.view(source).root is not view.root:
+    if source is None or not ctx.same(source, view.root):
         return 0
     whole = ctx.types.static_last(view.root)
     if whole is None or k >= whole:
@@ -311,27 +340,22 @@ def extend(ctx: Context, node: ir.Node, norm: Norm) -> None:
     ctx.advance(output, norm, complete(ctx, norm, output))
 
 
-def lp_normalization(ctx: Context, node: ir.Node, a: ir.Value, b: ir.Value) -> None:
-    """``LpNormalization(x) * sqrt(n)``."""
-    for value, other in ((a, b), (b, a)):
-        producer = value.producer()
-        if producer is None or producer.op_type != "LpNormalization":
-            continue
-        number, x = ctx.constants.scalar(other), producer.inputs[0]
-        attributes = producer.attributes
-        if number is None or x is None or attributes.get_int("p", 2) != 2:
-            return
-        axis, rank = attributes.get_int("axis", -1), ctx.types.rank(x)
-        size, dtype = ctx.types.static_last(x), ctx.types.dtype(x)
-        if dtype is None or (axis != -1 and (rank is None or axis != rank - 1)):
-            return
-        candidate = ctx.candidate(producer)
-        candidate.rooted = True
-        if size is None:
-            return
-        radial = Radial(
-            ctx.view(x), candidate, node.graph, -1, size, True, dtype, dtype, a=float(size),
-            rooted=True, inverse=True, m=number, zero_safe=True,
-        )  # fmt: skip
-        normalise(ctx, node, x, radial, None)
+def lp_normalization(ctx: Context, node: ir.Node, value: ir.Value, factor: float | None) -> None:
+    """``LpNormalization(x) * factor``, an RMSNorm when the factor is sqrt(n)."""
+    producer = value.producer()
+    if producer is None or producer.op_type != "LpNormalization" or factor is None:
         return
+    x, attributes = producer.inputs[0], producer.attributes
+    if x is None or attributes.get_int("p", 2) != 2:
+        return
+    axis, rank = attributes.get_int("axis", -1), ctx.types.rank(x)
+    size, dtype = ctx.types.static_last(x), ctx.types.dtype(x)
+    if not size or dtype is None or (axis != -1 and (rank is None or axis != rank - 1)):
+        return
+    candidate = ctx.candidate(producer)
+    candidate.rooted = True
+    radial = Radial(
+        ctx.view(x), candidate, node.graph, -1, size, True, dtype, dtype, a=float(size),
+        rooted=True, inverse=True, m=factor, zero_safe=True,
+    )  # fmt: skip
+    normalise(ctx, node, x, radial, None)

@@ -106,7 +106,7 @@ def reduce(ctx: Context, node: ir.Node) -> None:
         factor *= size or 1
     radial = Radial(
         fact.x, candidate, node.graph, axis if axis is not None else -1, size, kept,
-        fact.dtype, fact.dtype, a=factor, narrow=fact.narrow,
+        fact.dtype, fact.dtype, a=factor, narrow=fact.narrow, slack=fact.slack,
     )  # fmt: skip
     if op == "ReduceL2":
         radial = dataclasses.replace(radial, rooted=True)

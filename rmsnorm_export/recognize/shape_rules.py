@@ -216,13 +216,44 @@ def _concat(call: Call) -> Info:
 
 
 def _slice(call: Call) -> Info:
-    """Only the rank and the untouched dimensions; sizes after slicing are left open."""
+    """Sizes where starts, ends and steps are constant, else only the untouched dimensions."""
     dtype, dims = call.inputs[0]
-    axes = call.constants.ints(call.node.inputs[3]) if len(call.node.inputs) > 3 else None
-    if dims is None or axes is None or not all(-len(dims) <= a < len(dims) for a in axes):
+    given = [call.constants.ints(v) for v in call.node.inputs[1:]]
+    if dims is None or len(given) < 3 or given[2] is None:
         return (dtype, None)
-    cut = {axis % len(dims) for axis in axes}
-    return (dtype, tuple(None if i in cut else d for i, d in enumerate(dims)))
+    starts, ends, axes = given[0], given[1], given[2]
+    if not all(-len(dims) <= axis < len(dims) for axis in axes):
+        return (dtype, None)
+    steps = given[3] if len(given) > 3 else (1,) * len(axes)
+    result = list(dims)
+    for position, axis in enumerate(axes):
+        size = dims[axis]
+        result[axis] = None
+        if starts and ends and steps and isinstance(size, int):
+            cut = slice(starts[position], ends[position], steps[position] or 1)
+            result[axis] = len(range(*cut.indices(size)))
+    return (dtype, tuple(result))
+
+
+def _split(call: Call) -> Info:
+    dtype, dims = call.inputs[0]
+    axis = call.node.attributes.get_int("axis", 0)
+    if dims is None or not -len(dims) <= axis < len(dims):
+        return (dtype, None)
+    sizes: Sequence[int] | None = None
+    if "split" in call.node.attributes:
+        sizes = call.node.attributes.get_ints("split", ())
+    elif len(call.node.inputs) > 1 and call.node.inputs[1] is not None:
+        sizes = call.constants.ints(call.node.inputs[1])
+    axis %= len(dims)
+    size: Dim = None
+    if sizes is not None and call.index < len(sizes):
+        size = sizes[call.index]
+    elif isinstance(dims[axis], int) and len(call.node.inputs) == 1:
+        count = len(call.node.outputs)
+        chunk = -(-int(dims[axis] or 0) // count)
+        size = min(chunk, int(dims[axis] or 0) - chunk * call.index)
+    return (dtype, (*dims[:axis], size, *dims[axis + 1 :]))
 
 
 def _constant(call: Call) -> Info:
@@ -310,4 +341,5 @@ RULES: dict[str, Rule] = {
     "Squeeze": _squeeze,
     "Concat": _concat,
     "Slice": _slice,
+    "Split": _split,
 }

@@ -36,6 +36,7 @@ from rmsnorm_export.verify import site
 from rmsnorm_export.verify.evaluate import run_float64, run_numpy
 from rmsnorm_export.verify.feeds import Batch, batches, gains
 from rmsnorm_export.verify.judge import Judge, Rows
+from rmsnorm_export.verify.layout import Layout, layouts
 from rmsnorm_export.verify.runtime import NoKernelError, run_onnxruntime, runtime_name
 
 _KEPT_PROOFS = 256
@@ -76,10 +77,10 @@ def prove_site(
     functions = tuple(functions)
     failure: Error | None = None
     try:
-        layouts = tuple(site.layouts(match, lowered))
+        tried = tuple(layouts(match, lowered))
     except Error as error:
-        layouts, failure = (), error
-    for layout in layouts:
+        tried, failure = (), error
+    for layout in tried:
         try:
             pair = site.cut_site(
                 match, lowered, layout, opset_imports=opset_imports, functions=functions
@@ -115,7 +116,7 @@ def _failed(reason: str, runtime: str) -> Proof:
 
 
 def _key(
-    pair: site.SitePair, layout: site.Layout, numerics: Numerics, gamma: Array | None, seed: int
+    pair: site.SitePair, layout: Layout, numerics: Numerics, gamma: Array | None, seed: int
 ) -> tuple[object, ...]:
     def digest(content: bytes) -> bytes:
         return hashlib.sha256(content).digest()
@@ -138,7 +139,7 @@ class _Run:
     """All cases of one site with one layout."""
 
     def __init__(
-        self, pair: site.SitePair, layout: site.Layout, numerics: Numerics, seed: int, runtime: str
+        self, pair: site.SitePair, layout: Layout, numerics: Numerics, seed: int, runtime: str
     ) -> None:
         self.pair, self.layout, self.seed, self.runtime = pair, layout, seed, runtime
         self.spec = _stored(pair.match.spec)
@@ -209,12 +210,16 @@ class _Run:
             before = run_onnxruntime(original, feeds)
         except NoKernelError:
             pass
-        if before is not None and after is not None:
+        half = self.pair.match.dtype in HALF_TYPES
+        # Where the row itself is computed in half, ONNX Runtime keeps some results in float32 and
+        # some not, so that two spellings differ by all that a half square loses.
+        blurred = half and self.spec.stash_type in HALF_TYPES
+        if before is not None and after is not None and not blurred:
             yield self.runtime, before, after
-        if before is None or self.pair.match.dtype in HALF_TYPES:
+        if before is None or half:
             declared = run_numpy(original, feeds)
             yield "numpy", declared, run_numpy(new, feeds)
-            if before is None and after is not None:
+            if before is None and after is not None and not blurred:
                 yield f"{self.runtime} against numpy", declared, after
 
 

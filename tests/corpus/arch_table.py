@@ -101,7 +101,11 @@ ENTRIES: dict[str, Entry] = {
     "gemma4": Entry(
         "gemma4_text",
         "weightless norm of values, Pow(-0.5)",
-        {"vocab_size_per_layer_input": 101, "hidden_size_per_layer_input": 16},
+        {
+            "vocab_size_per_layer_input": 101,
+            "hidden_size_per_layer_input": 16,
+            "global_head_dim": 16,
+        },
     ),
     "phi3": Entry("phi3", "fused projections behind the norm"),
     "olmo2": Entry("olmo2", "norm after the block, norm over all heads together"),
@@ -185,7 +189,20 @@ ENTRIES: dict[str, Entry] = {
         model="ImageGPTModel",
     ),
     "muse_spark": Entry(
-        "muse_spark_text", "row scaled by 1 + w in front of the norm", _EXPERTS, model="AutoModel"
+        "muse_spark_text",
+        "row scaled by 1 + w in front of the norm",
+        {**_EXPERTS, "moe_hidden_size": 48},
+        model="AutoModel",
     ),
-    "deepseek_v4": Entry("deepseek_v4", "weightless norm with 1 / RMS rounded", _EXPERTS),
+    "deepseek_v4": Entry(
+        "deepseek_v4",
+        "weightless norm with 1 / RMS rounded",
+        {
+            **_EXPERTS,
+            "q_lora_rank": 16,
+            "o_lora_rank": 16,
+            "index_n_heads": 4,
+            "index_head_dim": 16,
+        },
+    ),
 }

@@ -191,3 +191,17 @@ def test_a_cycle_is_an_error() -> None:
     first.replace_input_with(0, second.outputs[0])
     with pytest.raises(InputError, match="cycle"):
         cut(second.outputs, [], opset_imports=OPSETS)
+
+
+def test_a_second_cast_of_the_same_value_is_the_input() -> None:
+    body = "  xf = Cast <to = 1> (x)\n  i = Identity (x)\n  xg = Cast <to = 1> (i)\n"
+    body += "  p = Pow (xg, two)\n  m = ReduceMean (p, axes)\n  a = Add (m, epsilon)\n"
+    body += "  s = Sqrt (a)\n  v = Div (xf, s)\n  y = Mul (v, w)"
+    model = source(body, dtype=10, row="xf")
+    named = values(model)
+    types = {named["xf"]: 1, named["w"]: 1}
+    small = cut([named["y"]], [named["xf"], named["w"]], opset_imports=OPSETS, types=types)
+    assert [node.op_type for node in small.graph][:2] == ["Pow", "ReduceMean"]
+    assert "Cast" not in [node.op_type for node in small.graph]
+    arrays, expected = feeds(np.random.default_rng(6))
+    np.testing.assert_allclose(run_numpy(small, arrays)["y0"], expected, rtol=1e-5)

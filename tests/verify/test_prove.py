@@ -212,3 +212,48 @@ def test_unknown_size_rank_and_types() -> None:
     match = dataclasses.replace(match, n=None, rank=None)
     proof = prove(match, node(match))
     assert proof.passed, proof.reason
+
+
+@pytest.mark.parametrize("weight", [FLOAT16, FLOAT])
+def test_unknown_type_of_a_weight(weight: int) -> None:
+    body = GEMMA if weight == FLOAT16 else (
+        "{core}\n  yf = Mul (v, w)\n  y = Cast <to = {dtype}> (yf)"
+    )  # fmt: skip
+    match = match_of(source(body, dtype=FLOAT16, weight=weight), GEMMA_SPEC, FLOAT16)
+    match.scale.type = None
+    wide, scale, back = (ir.Value(name=name) for name in ("wide", "scale", "back"))
+    norm = ir.node(SIMPLIFIED, [wide, scale], attributes={"epsilon": F32_EPSILON})
+    nodes = [
+        ir.node("Cast", [match.x], attributes={"to": FLOAT}, outputs=[wide]),
+        ir.node("Cast", [match.scale], attributes={"to": FLOAT}, outputs=[scale]),
+        norm,
+        ir.node("Cast", [norm.outputs[0]], attributes={"to": FLOAT16}, outputs=[back]),
+    ]
+    lowered = dataclasses.replace(node(match), nodes=nodes, replace=[(match.output, back)])
+    proof = prove(match, lowered)
+    assert proof.passed, proof.reason
+
+
+def test_sizes_that_only_a_reshape_knows() -> None:
+    """x of unknown shape; the source reshapes to constant sizes, the new nodes know two axes."""
+    body = "  back = Constant <value_ints = [2, 5, 4, 3]> ()\n"
+    body += "  flat = Constant <value_ints = [10, 12]> ()\n"
+    body += "  k = Reshape (x, flat)\n{core}\n  y = Reshape (v, back)"
+    model = source(body, row="k", n=12, inputs=("x",))
+    match = match_of(model, dataclasses.replace(SPEC, axis=-2), n=12)
+    match.x.shape = None
+    match = dataclasses.replace(match, rank=4)
+    ones = ir.Value(name="ones", const_value=ir.tensor(np.ones((4, 3), np.float32)))
+    lowered = one_node(match, SIMPLIFIED, inputs=[match.x, ones], epsilon=F32_EPSILON, axis=-2)
+    lowered = dataclasses.replace(lowered, initializers=[ones])
+    proof = prove(match, lowered)
+    assert proof.passed, proof.reason
+
+
+def test_absurdly_long_rows_are_not_tried() -> None:
+    match = match_of(source("{core}\n  y = Mul (v, w)"), SPEC)
+    for value in (match.x, match.scale):
+        value.shape = None
+    proof = prove(dataclasses.replace(match, n=2**40), node(match))
+    assert not proof.passed
+    assert "too long" in proof.reason

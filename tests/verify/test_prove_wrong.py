@@ -195,3 +195,23 @@ def test_another_output_type() -> None:
 def test_unknown_operator() -> None:
     match = site("float")
     caught(match, one_node(match, "NoSuchNorm", domain="nowhere"), "NoSuchNorm")
+
+
+def test_an_offset_added_in_another_type() -> None:
+    """T(1 + w) of a float32 weight is one rounding, 1 + T(w) in T is two."""
+    body = "  one = Constant <value_float = 1.0> ()\n  g = Add (w, one)\n"
+    body += "  gh = Cast <to = {dtype}> (g)\n{core}\n  vh = Cast <to = {dtype}> (v)\n"
+    model = source(body + "  y = Mul (vh, gh)", dtype=FLOAT16, weight=FLOAT, n=1031)
+    match = match_of(model, dataclasses.replace(SPEC, scale_offset=1.0), FLOAT16, n=1031)
+    half = ir.node("Cast", [match.scale], attributes={"to": FLOAT16})
+    one = ir.Value(name="one", const_value=ir.tensor(np.float16(1)))
+    gain = ir.node("Add", [half.outputs[0], one])
+    norm = one_node(match, "RMSNormalization", inputs=[match.x, gain.outputs[0]],
+                    min_opset=23, epsilon=F32_EPSILON)  # fmt: skip
+    wrong = dataclasses.replace(norm, nodes=[half, gain, *norm.nodes])
+    caught(match, wrong, "accuracy", "rounding order")
+    source_gain = next(n for n in model.graph if n.op_type == "Add").outputs[0]
+    source_gain = next(u.outputs[0] for u, _ in source_gain.uses() if u.op_type == "Cast")
+    right = one_node(match, "RMSNormalization", inputs=[match.x, source_gain],
+                     min_opset=23, epsilon=F32_EPSILON)  # fmt: skip
+    assert prove(match, right).passed
