@@ -29,9 +29,12 @@ from rmsnorm_export.lower.parts import (
 )
 from rmsnorm_export.lower.runtimes import everywhere
 from rmsnorm_export.op.dtypes import type_name
-from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, NormSpec
+from rmsnorm_export.op.spec import DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
 from rmsnorm_export.recognize.match import Decline, Match
 from rmsnorm_export.report.result import Numerics
+
+_SMALLEST_SAFE_EPSILON = 65504.0**-2
+"""Below it 1 / sqrt(epsilon) is no finite float16: a row of zeros is 0 * inf in the source."""
 
 # A match declined for one of these is tried again without the part in question.
 STRUCTURAL = frozenset(
@@ -115,6 +118,9 @@ def _forms(match: Match, gain: Gain, dialect: Dialect) -> list[Form]:
     plain_runs = half and bool(everywhere(dialect.operator, dtype))
     if spec.round_rstd:
         note = "1 / rms is not rounded on the way"
+        if dtype == FLOAT16 and spec.epsilon < _SMALLEST_SAFE_EPSILON:
+            note += ", where it overflowed for tiny rows"
+            return [Form("plain", "upcast", note)] if half else []
         if gain.value is None:
             return [Form("plain" if plain_runs else "wide", "reordered", note)]
         # Two roundings fewer in front of the scale: up to 2 ulp, more than "reordered" promises.

@@ -27,7 +27,6 @@ from rmsnorm_export.op.spec import (
     PLUGIN_VERSION,
     NormSpec,
 )
-from rmsnorm_export.recognize.complete import MOVED
 from rmsnorm_export.recognize.match import Decline, Match
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.report.result import Numerics
@@ -123,8 +122,7 @@ def _plan(match: Match, numerics: Numerics, opset: int, types: Types) -> _Plan |
 def _class(part: Match, limit: Numerics) -> tuple[NormSpec, Numerics, tuple[str, ...]]:
     spec = part.spec
     if part.narrow:
-        found: Numerics = "reordered" if MOVED.issuperset(part.narrow) else "upcast"
-        return spec, found, (f"the source has {', '.join(part.narrow)}; the new node has not",)
+        return spec, "upcast", (f"the source has {', '.join(part.narrow)}; the new node has not",)
     if spec.stash_type in HALF_TYPES and allowed("upcast", limit):
         note = f"the source computes in {type_name(spec.stash_type)}, the new node in float32"
         return dataclasses.replace(spec, stash_type=FLOAT), "upcast", (note,)

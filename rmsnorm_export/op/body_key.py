@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.dtypes import round_to, type_name
-from rmsnorm_export.op.spec import DOUBLE, FLOAT, Activation, Kind, NormSpec
+from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, Activation, Kind, NormSpec
 
 CASTLIKE_OPSET = 15
 """First opset with CastLike; below it a body with casts is for one type of X only."""
@@ -55,6 +55,11 @@ class BodyKey:
     scale_offset: float | None = None
     activation: Activation = "silu"
     gate_first: bool = False
+
+    @property
+    def rounds(self) -> bool:
+        """``x * (1 / rms)`` and ``x / rms`` are different numbers: there is a half type."""
+        return self.casts or self.stash_type in HALF_TYPES
 
     @property
     def any_order(self) -> bool:
@@ -133,7 +138,7 @@ def unify(a: BodyKey, b: BodyKey) -> BodyKey | None:
         return None
     if (a.dtype is not None or b.dtype is not None) and _named_type(a) != _named_type(b):
         return None
-    if a.casts and b.casts and a.round_rstd != b.round_rstd:
+    if a.rounds and b.rounds and a.round_rstd != b.round_rstd:
         return None
     if a.any_order:
         order = b
@@ -141,6 +146,8 @@ def unify(a: BodyKey, b: BodyKey) -> BodyKey | None:
         order = a
     else:
         return None
+    if a.any_order and b.any_order:
+        order = a if a.rounds else b
     return dataclasses.replace(
         a,
         **{name: getattr(a, name) or getattr(b, name) for name in _JOINED},

@@ -96,8 +96,10 @@ class NormSpec:
         When X is of the stash type no cast rounds, so the rounding order is moot.
         """
         spec = self
-        if dtype == spec.stash_type and (spec.scale_before_cast or spec.round_rstd):
-            spec = dataclasses.replace(spec, scale_before_cast=False, round_rstd=False)
+        if dtype == spec.stash_type:
+            # In f32 and f64 ``a * (1 / rms)`` is ``a / rms`` to an ulp; in a half type it is not.
+            rstd = spec.round_rstd and dtype in HALF_TYPES
+            spec = dataclasses.replace(spec, scale_before_cast=False, round_rstd=rstd)
         if spec.epsilon == 0 and spec.epsilon_outside:
             spec = dataclasses.replace(spec, epsilon_outside=False)
         return spec

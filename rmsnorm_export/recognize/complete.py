@@ -5,26 +5,20 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import Activated, Event, Norm, View
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.radial import same_dims
 
-REASSOCIATED = "product reassociated"
-"""A gain applied before the division, in a half type: one rounding moved, none lost."""
-
-ROUNDED_LENGTH = "row length rounded to a half type"
-"""The sum of squares was multiplied with a rounded 1/n; the operator divides by n."""
-
-MOVED = frozenset({REASSOCIATED, ROUNDED_LENGTH})
-"""Narrow steps that move one rounding of a half type; all others are a different computation."""
-
 UNIT_TOLERANCE = 1.5e-7
 """How far the factor of a normalised row may be from 1: two constants rounded to float32 (1/n or
 sqrt(n), half an ulp each). A count that is off by one differs by more up to n = 3 million."""
 
-SMALLEST_FLOAT32 = 2.0**-149
+SMALLEST_FLOAT32, SMALLEST_DOUBLE = 2.0**-149, 2.0**-1074
+"""Added to the mean square of an LpNormalization, which leaves a zero row zero: it changes no sum
+that is not itself subnormal."""
 
 
 def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
@@ -54,7 +48,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         return None
     epsilon, outside = norm.radial.epsilon
     if norm.radial.zero_safe and epsilon == 0:
-        epsilon = SMALLEST_FLOAT32
+        epsilon = SMALLEST_DOUBLE if stash == ir.DataType.DOUBLE else SMALLEST_FLOAT32
     if stash != ir.DataType.DOUBLE:
         epsilon = float(np.float32(epsilon))
     size = ctx.types.static_last(norm.x.root)
@@ -73,10 +67,10 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         gate_first=first,
     )
     narrow = norm.radial.narrow
-    if norm.reassociated and int(norm.product) in HALF_TYPES:
-        narrow = (*narrow, REASSOCIATED)
-    if abs(norm.radial.unit - 1.0) > UNIT_TOLERANCE:
-        narrow = (*narrow, ROUNDED_LENGTH)
+    if int(norm.product) in HALF_TYPES and norm.reassociated:
+        narrow = (*narrow, f"scale applied before the division in {type_name(int(norm.product))}")
+    if int(stash) in HALF_TYPES and not norm.radial.plain:
+        narrow = (*narrow, f"other roundings on the way in {type_name(int(stash))}")
     gains = [g for g in (norm.gain, norm.bias) if g is not None]
     return Match(
         spec=spec if gate is not None else spec.canonical(int(dtype)),
@@ -109,7 +103,8 @@ def _rounding(norm: Norm, dtype: ir.DataType, stash: ir.DataType) -> tuple[bool,
     events = list(norm.events)
     if dtype == stash:
         plain = cast is None and norm.product == dtype and all(e[1] == dtype for e in events)
-        return (False, False) if plain else None
+        # In a half type x * (1 / rms) and x / rms are two roundings and one.
+        return (False, int(dtype) in HALF_TYPES and norm.inverted) if plain else None
     gated = norm.gate is not None
     if gated:
         if events[-2:] != [("gate", stash), ("cast", dtype)]:

@@ -78,6 +78,8 @@ class Radial:
         graph: the graph that holds the reduction.
         zero_safe: a zero row gives zero although no epsilon was added (LpNormalization).
         slack: relative error of the constants in half types that it was multiplied with.
+        plain: made by Pow or Mul, ReduceMean, Add, Sqrt and one inverse, as the operator does it;
+            in a half type any other way rounds otherwise.
     """
 
     x: View
@@ -100,6 +102,7 @@ class Radial:
     narrow: tuple[str, ...] = ()
     zero_safe: bool = False
     slack: float = 0.0
+    plain: bool = True
 
     @property
     def unit(self) -> float:
@@ -167,6 +170,7 @@ class Norm:
         partial: elements in the partial mean square; 0: all.
         owner: the last value of this chain that is a complete operator.
         reassociated: the gain was applied before the division.
+        inverted: the row was multiplied with 1 / rms (else divided by rms).
         native: the match that a native node is by itself.
     """
 
@@ -182,6 +186,7 @@ class Norm:
     partial: int = 0
     owner: Match | None = None
     reassociated: bool = False
+    inverted: bool = False
     native: Match | None = None
 
 

@@ -145,6 +145,7 @@ def rescale(ctx: Context, node: ir.Node, radial: Radial, constant: ir.Value, fac
     step = radials.scale_by(radial, factor)
     if step is not None and array is not None and ctx.fits(array.ndim, radial):
         step.slack += rounding_of(array)
+        step.plain = False
         ctx.set_radial(node.outputs[0], step)
 
 
@@ -206,7 +207,15 @@ def normalise(
         return
     events: tuple[Event, ...] = () if gain is None else (("gain", dtype),)
     norm = Norm(
-        view, radial, dtype, dtype, events, gain=gain, partial=part, reassociated=reassociated
+        view,
+        radial,
+        dtype,
+        dtype,
+        events,
+        gain=gain,
+        partial=part,
+        reassociated=reassociated,
+        inverted=node.op_type == "Mul",
     )
     extend(ctx, node, norm)
 

@@ -110,6 +110,7 @@ def reduce(ctx: Context, node: ir.Node) -> None:
     )  # fmt: skip
     if op == "ReduceL2":
         radial = dataclasses.replace(radial, rooted=True)
+    radial.plain = op == "ReduceMean" and fact.factor == 1.0
     ctx.set_radial(node.outputs[0], radial)
 
 
@@ -188,7 +189,10 @@ def _take_root(ctx: Context, node: ir.Node, radial: Radial, *, inverse: bool) ->
         )  # fmt: skip
         return
     m = math.sqrt(radial.m) if radial.inverse else radial.m
-    step = dataclasses.replace(radial, rooted=True, m=m, inverse=radial.inverse or inverse)
+    plain = radial.plain and node.op_type == "Sqrt" and not radial.inverse
+    step = dataclasses.replace(
+        radial, rooted=True, m=m, inverse=radial.inverse or inverse, plain=plain
+    )
     ctx.set_radial(node.outputs[0], step)
 
 
@@ -200,7 +204,10 @@ def inverse_of(ctx: Context, node: ir.Node, radial: Radial, numerator: float) ->
             "divide x by the root, or multiply with its inverse",
         )  # fmt: skip
         return
-    ctx.set_radial(node.outputs[0], dataclasses.replace(radial, inverse=True, m=numerator))
+    plain = radial.plain and node.op_type != "Pow" and numerator == 1.0
+    ctx.set_radial(
+        node.outputs[0], dataclasses.replace(radial, inverse=True, m=numerator, plain=plain)
+    )
 
 
 def subtract(ctx: Context, node: ir.Node) -> None:

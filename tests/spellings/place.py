@@ -65,11 +65,22 @@ def build(spelling: Spelling | Sequence[Spelling], frame: Frame | None = None) -
         dtype=dtype,
         pure_half=frame.half and any(one.rounding == "plain" for one in spellings),
         reassociated=frame.half
-        and any(one.rounding == "plain" and one.gain != "last" for one in spellings),
+        and any(one.rounding == "plain" and _rounds_otherwise(one) for one in spellings),
         roundings=loops * sum(_roundings(one) for one in spellings),
         axes=len(frame.row),
         runs=frame.dtype != "bfloat16",
         expected=expected,
+    )
+
+
+def _rounds_otherwise(one: Spelling) -> bool:
+    """In a half type not the roundings of Pow, ReduceMean, Add, Sqrt and one inverse."""
+    return (
+        one.gain != "last"
+        or one.square not in ("pow", "mul")
+        or one.mean != "mean"
+        or one.root != "sqrt"
+        or one.inverse not in ("div", "reciprocal", "one_div")
     )
 
 
