@@ -23,10 +23,10 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from rmsnorm_export.op.spec import NormSpec
+    from rmsnorm_export.proof.compare import Verification, verify
     from rmsnorm_export.report.result import Proof, Refusal, Report, Site
     from rmsnorm_export.rewrite.optimize import Result, inspect, optimize
     from rmsnorm_export.rewrite.save import SaveResult
-    from rmsnorm_export.verify.compare import Verification, verify
 
 __version__ = "0.1.0"
 
@@ -68,8 +68,8 @@ _HOME = {
     "inspect": "rewrite.optimize",
     "optimize": "rewrite.optimize",
     "SaveResult": "rewrite.save",
-    "Verification": "verify.compare",
-    "verify": "verify.compare",
+    "Verification": "proof.compare",
+    "verify": "proof.compare",
 }
 
 

@@ -20,7 +20,7 @@ import rmsnorm_export
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "rmsnorm_export"
 
-# cli -> (rewrite, verify, engine, deploy, bench, report) -> lower -> recognize -> op
+# cli -> (rewrite, proof, engine, deploy, bench, report) -> lower -> recognize -> op
 # report only holds results, so it also stands below lower, which names its types.
 _BELOW_MIDDLE = {"lower", "recognize", "op", "report"}
 ALLOWED: dict[str, set[str]] = {
@@ -29,14 +29,14 @@ ALLOWED: dict[str, set[str]] = {
     "recognize": {"op"},
     "report": {"op"},
     "lower": {"recognize", "op", "report"},
-    "verify": _BELOW_MIDDLE,
-    "rewrite": _BELOW_MIDDLE | {"verify"},
+    "proof": _BELOW_MIDDLE,
+    "rewrite": _BELOW_MIDDLE | {"proof"},
     "engine": _BELOW_MIDDLE,
     "deploy": _BELOW_MIDDLE,
     "bench": _BELOW_MIDDLE,
     "torch": {"op", "rewrite"},
-    "api": _BELOW_MIDDLE | {"rewrite", "verify"},
-    "cli": _BELOW_MIDDLE | {"api", "rewrite", "verify", "engine", "deploy", "bench"},
+    "api": _BELOW_MIDDLE | {"rewrite", "proof"},
+    "cli": _BELOW_MIDDLE | {"api", "rewrite", "proof", "engine", "deploy", "bench"},
 }
 """Folder -> folders that it may import; ``api`` stands for the private modules beside them."""
 
@@ -144,7 +144,7 @@ def _violations(name: str, path: Path) -> list[str]:
 def test_every_folder_has_a_place_in_the_order() -> None:
     tiers = {_tier(name) for name in MODULES if "." in name}
     assert tiers <= set(ALLOWED), "a new folder needs a place in ALLOWED"
-    assert {"op", "recognize", "lower", "report", "verify", "rewrite", "cli"} <= tiers
+    assert {"op", "recognize", "lower", "report", "proof", "rewrite", "cli"} <= tiers
 
 
 def test_the_order_has_no_cycle() -> None:
@@ -169,7 +169,7 @@ def test_imports_point_one_way(name: str) -> None:
         "import rmsnorm_export as rx",
         "from ..lower import lowered",
         "def f():\n    from rmsnorm_export.lower.lowered import Lowered",
-        "import importlib\nimportlib.import_module('rmsnorm_export.verify')",
+        "import importlib\nimportlib.import_module('rmsnorm_export.proof')",
     ],
 )
 def test_an_import_that_points_up_is_seen(

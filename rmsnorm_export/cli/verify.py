@@ -11,8 +11,8 @@ from rmsnorm_export.cli.options import State, format_option, logging_options, se
 from rmsnorm_export.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from rmsnorm_export.proof.compare import OutputComparison, Verification
     from rmsnorm_export.report.text import Line
-    from rmsnorm_export.verify.compare import OutputComparison, Verification
 
 
 def _shapes(
@@ -85,7 +85,7 @@ def command(
     with console.logging_to_stderr(state):
         from rmsnorm_export.cli.failure import Failure, ReportedError
         from rmsnorm_export.cli.source import proto_source
-        from rmsnorm_export.verify.compare import verify
+        from rmsnorm_export.proof.compare import verify
 
         first, second = proto_source(a), proto_source(b)
         with console.progress(state, "Comparing"):

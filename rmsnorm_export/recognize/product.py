@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -150,8 +149,10 @@ def rescale(ctx: Context, node: ir.Node, radial: Radial, constant: ir.Value, fac
 
 
 def rounding_of(constant: np.ndarray) -> float:
-    """Half an ulp of a constant in a half type; those in f32 are within UNIT_TOLERANCE."""
-    return 0.5 * float(ml_dtypes.finfo(constant.dtype).eps) if constant.dtype.itemsize == 2 else 0.0
+    """Half an ulp of a constant in f16 or bf16; those in f32 are within UNIT_TOLERANCE."""
+    if constant.dtype.itemsize != 2 or constant.dtype.kind in "iu":
+        return 0.0
+    return 2.0**-11 if constant.dtype == np.float16 else 2.0**-8
 
 
 def multiply_radial(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) -> None:

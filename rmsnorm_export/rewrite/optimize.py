@@ -317,7 +317,7 @@ def _refusal(decline: Decline) -> Refusal:
 
 
 def _prove(run: _Run, seed: int) -> dict[Lowered, Proof]:
-    from rmsnorm_export.verify.prove import prove_site
+    from rmsnorm_export.proof.prove import prove_site
 
     functions = tuple(run.model.functions.values())
     return {

@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, external_data_helper, helper
 
+from rmsnorm_export.proof.prove import prove_site
 from rmsnorm_export.report.json import from_json
 from rmsnorm_export.report.result import Proof, Report
-from rmsnorm_export.verify.prove import prove_site
 
 from .conftest import Run, model
 
@@ -233,7 +233,7 @@ def test_a_proof_that_fails_keeps_the_nodes_and_ends_with_4(
             prove_site(*arguments, **options), passed=False, reason="9 ulp apart"
         )
 
-    monkeypatch.setattr("rmsnorm_export.verify.prove.prove_site", fail)
+    monkeypatch.setattr("rmsnorm_export.proof.prove.prove_site", fail)
     done = run("optimize", three, "-o", "out.onnx", "--prove", "--format", "json")
     done.assert_error(4, "3 proofs failed", "9 ulp apart")
     assert done.json["error"]["exit_code"] == 4

@@ -6,11 +6,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from proof.sites import source, values
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.verify.cut import cut
-from rmsnorm_export.verify.evaluate import run_numpy
-from rmsnorm_export.verify.runtime import run_onnxruntime
-from verify.sites import source, values
+from rmsnorm_export.proof.cut import cut
+from rmsnorm_export.proof.evaluate import run_numpy
+from rmsnorm_export.proof.runtime import run_onnxruntime
 
 OPSETS = {"": 18}
 

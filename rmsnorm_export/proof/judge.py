@@ -10,11 +10,11 @@ import numpy as np
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array, Float64Array
 from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
+from rmsnorm_export.proof import bounds
+from rmsnorm_export.proof.feeds import EQUAL_SQUARES, case_names
+from rmsnorm_export.proof.metrics import nonfinite_agree, ulp_distance, ulp_error, ulp_unit
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.report.result import Numerics, Proof
-from rmsnorm_export.verify import bounds
-from rmsnorm_export.verify.feeds import EQUAL_SQUARES, case_names
-from rmsnorm_export.verify.metrics import nonfinite_agree, ulp_distance, ulp_error, ulp_unit
 
 # Two float64 evaluations with pairwise sums differ by some log2(n) * 2**-53; this is far above it
 # and far below the smallest change of meaning (a count of n + 1 for n = 10**6 shifts by 5e-7).

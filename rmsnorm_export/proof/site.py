@@ -11,10 +11,10 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.lower.lowered import Lowered
 from rmsnorm_export.op.dtypes import Array, numpy_dtype
+from rmsnorm_export.proof.cut import cut
+from rmsnorm_export.proof.feeds import Batch
+from rmsnorm_export.proof.layout import Layout, static_shape
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.verify.cut import cut
-from rmsnorm_export.verify.feeds import Batch
-from rmsnorm_export.verify.layout import Layout, static_shape
 
 _ROLES = ("x", "scale", "bias", "residual", "gate")
 

@@ -30,14 +30,14 @@ from rmsnorm_export.lower.lowered import Lowered
 from rmsnorm_export.op.dtypes import Array, Float64Array
 from rmsnorm_export.op.reference import reference_float64
 from rmsnorm_export.op.spec import DOUBLE, HALF_TYPES, NormSpec
+from rmsnorm_export.proof import site
+from rmsnorm_export.proof.evaluate import run_float64, run_numpy
+from rmsnorm_export.proof.feeds import Batch, batches, gains
+from rmsnorm_export.proof.judge import Judge, Rows
+from rmsnorm_export.proof.layout import Layout, layouts
+from rmsnorm_export.proof.runtime import NoKernelError, run_onnxruntime, runtime_name
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.report.result import Numerics, Proof
-from rmsnorm_export.verify import site
-from rmsnorm_export.verify.evaluate import run_float64, run_numpy
-from rmsnorm_export.verify.feeds import Batch, batches, gains
-from rmsnorm_export.verify.judge import Judge, Rows
-from rmsnorm_export.verify.layout import Layout, layouts
-from rmsnorm_export.verify.runtime import NoKernelError, run_onnxruntime, runtime_name
 
 _KEPT_PROOFS = 256
 _proofs: OrderedDict[tuple[object, ...], Proof] = OrderedDict()

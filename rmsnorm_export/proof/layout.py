@@ -11,8 +11,8 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.lower.lowered import Lowered
 from rmsnorm_export.op.spec import FLOAT
+from rmsnorm_export.proof.feeds import case_names, leading_sizes
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.verify.feeds import case_names, leading_sizes
 
 # Largest x where the source fixes the leading sizes: 32 MB in float64.
 _MAX_ELEMENTS = 2**22

@@ -15,7 +15,7 @@ import numpy as np
 
 from rmsnorm_export.errors import Error, UsageError, VerificationError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.verify.inputs import (
+from rmsnorm_export.proof.inputs import (
     SIZE_CHOICES,
     check_inputs,
     declared_inputs,
@@ -23,9 +23,9 @@ from rmsnorm_export.verify.inputs import (
     make_inputs,
     read_npz,
 )
-from rmsnorm_export.verify.metrics import ErrorMetrics, compare_arrays
-from rmsnorm_export.verify.runtime import open_session, run_session, runtime_name
-from rmsnorm_export.verify.source import Source, Sourced, open_source
+from rmsnorm_export.proof.metrics import ErrorMetrics, compare_arrays
+from rmsnorm_export.proof.runtime import open_session, run_session, runtime_name
+from rmsnorm_export.proof.source import Source, Sourced, open_source
 
 # Largest |a - b| over the largest |a|. A fused norm differs from its source by some units of
 # roundoff (u), and each layer of a residual network passes such differences on about as large as

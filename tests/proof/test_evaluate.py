@@ -7,12 +7,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from proof.sites import LLAMA, source
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT16, NormSpec
-from rmsnorm_export.verify.evaluate import run_float64, run_numpy
-from rmsnorm_export.verify.runtime import NoKernelError, run_onnxruntime
-from verify.sites import LLAMA, source
+from rmsnorm_export.proof.evaluate import run_float64, run_numpy
+from rmsnorm_export.proof.runtime import NoKernelError, run_onnxruntime
 
 ONE_EACH = {
     "Add": "y = Add (x, w)",

@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.verify.dimensions import Dimensions
-from rmsnorm_export.verify.metrics import BFLOAT16_DTYPE, is_float
+from rmsnorm_export.proof.dimensions import Dimensions
+from rmsnorm_export.proof.metrics import BFLOAT16_DTYPE, is_float
 
 _TYPES: dict[str, np.dtype[Any]] = {
     "tensor(float)": np.dtype(np.float32),

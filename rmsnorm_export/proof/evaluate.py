@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.verify.operators import cast, is_floating, kernel_of, run_reference
+from rmsnorm_export.proof.operators import cast, is_floating, kernel_of, run_reference
 
 _FLOAT64 = np.dtype(np.float64)
 _MAX_CALL_DEPTH = 16

@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from proof.sites import F32_EPSILON, GEMMA, LLAMA, match_of, one_node, prove, source
 from rmsnorm_export.lower.lowered import Lowered
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.recognize.match import Match
-from verify.sites import F32_EPSILON, GEMMA, LLAMA, match_of, one_node, prove, source
 
 SPEC = NormSpec(epsilon=F32_EPSILON)
 GEMMA_SPEC = dataclasses.replace(SPEC, scale_before_cast=True)

@@ -11,10 +11,10 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from proof.sites import GEMMA, LLAMA, source
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError, VerificationError
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT16
-from rmsnorm_export.verify.compare import verify
-from verify.sites import GEMMA, LLAMA, source
+from rmsnorm_export.proof.compare import verify
 
 CHAIN = "{core}\n  y = Mul (v, w)"
 FUSED = "  y = SimplifiedLayerNormalization <epsilon = 0.000001> (x, w)"

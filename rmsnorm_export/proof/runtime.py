@@ -14,7 +14,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import BackendMissingError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import BFLOAT16
-from rmsnorm_export.verify.metrics import BFLOAT16_DTYPE
+from rmsnorm_export.proof.metrics import BFLOAT16_DTYPE
 
 PROVIDER = "CPUExecutionProvider"
 
