@@ -12,6 +12,9 @@ from rmsnorm_export.recognize.facts import Activated, Event, Norm, View
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.radial import same_dims
 
+SCALE_FIRST = "scale applied before the division in a half type"
+"""One rounding at another place; with x * (w / rms) the source may also overflow earlier."""
+
 UNIT_TOLERANCE = 1.5e-7
 """How far the factor of a normalised row may be from 1: two constants rounded to float32 (1/n or
 sqrt(n), half an ulp each). A count that is off by one differs by more up to n = 3 million."""
@@ -68,7 +71,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     )
     narrow = norm.radial.narrow
     if int(norm.product) in HALF_TYPES and norm.reassociated:
-        narrow = (*narrow, f"scale applied before the division in {type_name(int(norm.product))}")
+        narrow = (*narrow, SCALE_FIRST)
     if int(stash) in HALF_TYPES and not norm.radial.plain:
         narrow = (*narrow, f"other roundings on the way in {type_name(int(stash))}")
     gains = [g for g in (norm.gain, norm.bias) if g is not None]

@@ -11,12 +11,15 @@ _MAX_ANCESTORS = 16
 _SHAPING = ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Flatten")
 
 
-def as_gain(ctx: Context, value: ir.Value, x: ir.Value, axis: int) -> Gain | None:
+def as_gain(
+    ctx: Context, value: ir.Value, x: ir.Value, axis: int, *, computed: bool = False
+) -> Gain | None:
     """``value`` as a weight of the axes of ``x`` from ``axis`` on, or None.
 
     It must hold one number per feature (leading dimensions of 1 allowed), leave the shape of x as
     it is, and be a weight: an initializer, a graph input, or computed from those alone. Anything
-    that may depend on the data is a gate or modulation and is left where it is.
+    that may depend on the data is a gate or modulation and is left where it is, unless it is
+    ``computed``: an operand that an operator calls its scale.
     """
     if value is x or ctx.types.dtype(value) not in FLOATS:
         return None
@@ -38,7 +41,7 @@ def as_gain(ctx: Context, value: ir.Value, x: ir.Value, axis: int) -> Gain | Non
     # A weight of fewer axes than are normalised repeats over the others: it is no gain of n.
     if tuple(dims[-k:]) != tail or any(d != 1 for d in dims[:-k]):
         return None
-    if not _is_weight(value, x):
+    if not computed and not _is_weight(value, x):
         return None
     stored, offset = _stored(ctx, value, tail)
     early = stored.is_initializer() or stored.is_graph_input() or _is_constant(stored)

@@ -7,6 +7,7 @@ import onnx_ir as ir
 from rmsnorm_export.op.spec import DOMAIN, DOUBLE, HALF_TYPES, Kind, NormSpec
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Norm
+from rmsnorm_export.recognize.gains import as_gain
 from rmsnorm_export.recognize.match import Match
 
 MICROSOFT = "com.microsoft"
@@ -43,6 +44,11 @@ def _match(ctx: Context, node: ir.Node) -> Match | None:
     bias = _input(node, 3 if skip or gated else 2)
     if scale is not None and node.domain != DOMAIN and ctx.types.dtype(scale) != dtype:
         return None
+    if scale is not None:
+        if _ones(ctx, scale):
+            scale = None
+        elif as_gain(ctx, scale, x, spec.axis, computed=True) is None:
+            return None
     total = None
     if skip:
         index = 1 if node.domain == DOMAIN else 3
@@ -70,6 +76,17 @@ def _match(ctx: Context, node: ir.Node) -> Match | None:
         native=node.op_type if node.domain != DOMAIN else f"{DOMAIN}.{spec.kind}",
         scope=ctx.scope,
     )
+
+
+def _ones(ctx: Context, value: ir.Value) -> bool:
+    """Ones of the shape of x: what exporters write for a norm without a weight."""
+    node = value.producer()
+    if node is None or node.op_type not in ("ConstantOfShape", "Expand"):
+        return False
+    if node.op_type == "Expand":
+        return ctx.constants.scalar(node.inputs[0]) == 1.0
+    fill = node.attributes.get("value")
+    return fill is not None and float(fill.as_tensor().numpy().reshape(-1)[0]) == 1.0
 
 
 def _input(node: ir.Node, index: int) -> ir.Value | None:

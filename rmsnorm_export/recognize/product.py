@@ -171,10 +171,9 @@ def multiply_radial(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value
             )  # fmt: skip
         return
     if not ctx.same(other, radial.x.root) and ctx.types.dtype(other) is not None:
-        gain = as_gain(ctx, other, radial.x.root, radial.axis)
-        dtype = radial.dtype
+        gain = as_gain(ctx, other, _whole_row(radial), radial.axis)
         if gain is not None and radial.kept:
-            ctx.facts[node.outputs[0]] = WeightedInverse(radial, gain, dtype)
+            ctx.facts[node.outputs[0]] = WeightedInverse(radial, gain, radial.dtype)
             return
     normalise(ctx, node, other, radial, None)
 
@@ -202,6 +201,8 @@ def normalise(
         )  # fmt: skip
         return
     if not _sound(ctx, node, view, radial):
+        return
+    if gain is not None and as_gain(ctx, gain.value, view.root, radial.axis) is None:
         return
     dtype = ctx.types.dtype(numerator)
     if dtype is None:
@@ -279,6 +280,14 @@ def _weighted(ctx: Context, numerator: ir.Value, radial: Radial) -> tuple[View, 
         if gain is not None:
             return ctx.view(x), gain, part
     return None
+
+
+def _whole_row(radial: Radial) -> ir.Value:
+    """What was squared, or what it is a part of."""
+    node = radial.x.root.producer()
+    if node is not None and node.op_type in ("Slice", "Split") and node.inputs[0] is not None:
+        return node.inputs[0]
+    return radial.x.root
 
 
 def _part_squared(ctx: Context, view: View, radial: Radial) -> int | None:
