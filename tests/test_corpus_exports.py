@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -64,6 +67,22 @@ def test_architecture_is_the_same_every_time(name: str) -> None:
             "cohere": 0,
         }[name]
     )
+
+
+@pytest.mark.parametrize("name", ["llama4", "deepseek_v2"])
+def test_rotary_embedding_without_complex_numbers_is_the_same(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, inputs = architectures.architecture(name).make()
+    with torch.no_grad():
+        real = model(*inputs)
+        monkeypatch.setattr(architectures, "_COMPLEX", {})
+        assert not any(isinstance(m, functools.partial) for m in vars(_module(model)).values())
+        torch.testing.assert_close(real, model(*inputs), rtol=1e-5, atol=1e-5)
+
+
+def _module(model: torch.nn.Module) -> types.ModuleType:
+    return sys.modules[type(model.model).__module__]
 
 
 def test_torchscript_export_holds_inputs_and_outputs(

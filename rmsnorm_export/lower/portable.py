@@ -27,13 +27,11 @@ from rmsnorm_export.op.spec import (
     PLUGIN_VERSION,
     NormSpec,
 )
-from rmsnorm_export.recognize.complete import SCALE_FIRST
 from rmsnorm_export.recognize.match import Decline, Match
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.report.result import Numerics
 
 MIN_OPSET = 13
-_MODERATE_EPSILON = 0.9e-6
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -124,16 +122,11 @@ def _plan(match: Match, numerics: Numerics, opset: int, types: Types) -> _Plan |
 def _class(part: Match, limit: Numerics) -> tuple[NormSpec, Numerics, tuple[str, ...]]:
     spec = part.spec
     if part.narrow:
-        # 1 / rms is at most 1 / sqrt(epsilon): w / rms stays finite in f16 for |w| < 65.
-        moved = part.narrow == (SCALE_FIRST,) and spec.epsilon >= _MODERATE_EPSILON
-        return (
-            spec,
-            "reordered" if moved else "upcast",
-            (f"the source has {', '.join(part.narrow)}; the new node has not",),
-        )
+        return spec, "upcast", (f"the source has {', '.join(part.narrow)}; the new node has not",)
     if spec.stash_type in HALF_TYPES and allowed("upcast", limit):
         note = f"the source computes in {type_name(spec.stash_type)}, the new node in float32"
-        return dataclasses.replace(spec, stash_type=FLOAT), "upcast", (note,)
+        wide = dataclasses.replace(spec, stash_type=FLOAT, round_rstd=False, association=0)
+        return wide, "upcast", (note,)
     return spec, "exact", ()
 
 

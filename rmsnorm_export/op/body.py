@@ -95,8 +95,9 @@ class _Body:
         if activation is not None and key.gate_first:
             row = self.add("Mul", "gated_row", [row, activation])
             numerator = self.to_x(row, "numerator") if key.round_rstd else row
-        y = self.normalised(row, numerator)
-        y = self.scaled(y, scale, bias, ends=activation is None or key.gate_first)
+        gain = None if scale is None else self.gain(scale)
+        y = self.normalised(row, numerator, gain)
+        y = self.scaled(y, gain, bias, ends=activation is None or key.gate_first)
         if activation is not None and not key.gate_first:
             # In T already unless the scale came before the cast.
             ungated = y if key.scale_before_cast else self.to_stash(y, "ungated")
@@ -116,8 +117,11 @@ class _Body:
             names.append("scale_offset")
         return [ir.Attr(name, ir.AttributeType.FLOAT, None) for name in names]
 
-    def normalised(self, row: ir.Value, numerator: ir.Value) -> ir.Value:
-        """``row / rms``; with ``round_rstd`` in the type of X, else in the stash type."""
+    def normalised(self, row: ir.Value, numerator: ir.Value, gain: ir.Value | None) -> ir.Value:
+        """``row / rms``; with ``round_rstd`` in the type of X, else in the stash type.
+
+        With an ``association`` the gain is in it already.
+        """
         key = self.key
         shape = None
         if key.group_size:
@@ -142,9 +146,13 @@ class _Body:
             rms = self.add("Add", "rms", [self.add("Sqrt", "root", [mean]), epsilon])
         else:
             rms = self.add("Sqrt", "rms", [self.add("Add", "stabilised", [mean, epsilon])])
+        if gain is not None and key.association == 2:
+            row = numerator = self.add("Mul", "weighted", [row, gain])
         if key.round_rstd:
             reciprocal = self.add("Reciprocal", "reciprocal", [rms])
             rounded = self.to_x(reciprocal, "rounded_reciprocal")
+            if gain is not None and key.association == 1:
+                rounded = self.add("Mul", "weighted", [rounded, gain])
             v = self.add("Mul", "normalised", [numerator, rounded])
         else:
             v = self.add("Div", "normalised", [row, rms])
@@ -157,24 +165,29 @@ class _Body:
         indices = self.integers(axes, "axes")
         return self.add("ReduceMean", "mean", [square, indices], {"keepdims": 1})
 
+    def gain(self, scale: ir.Value) -> ir.Value:
+        """``scale_offset + scale`` in the type of the product."""
+        key = self.key
+        gain = self.to_product(scale, "scale_cast") if key.scale_cast else scale
+        if key.has_offset:
+            offset = self.scalar(
+                "scale_offset",
+                key.scale_offset,
+                "offset",
+                like_x=key.casts and not key.scale_before_cast,
+            )
+            gain = self.add("Add", "gain", [offset, gain])
+        return gain
+
     def scaled(
-        self, v: ir.Value, scale: ir.Value | None, bias: ir.Value | None, *, ends: bool
+        self, v: ir.Value, gain: ir.Value | None, bias: ir.Value | None, *, ends: bool
     ) -> ir.Value:
         """Gain, bias and the cast to T, before or after; ``ends``: nothing follows."""
         key = self.key
         y = v
         if not key.scale_before_cast and not key.round_rstd:
             y = self.to_x(y, "cast")
-        if scale is not None:
-            gain = self.to_product(scale, "scale_cast") if key.scale_cast else scale
-            if key.has_offset:
-                offset = self.scalar(
-                    "scale_offset",
-                    key.scale_offset,
-                    "offset",
-                    like_x=key.casts and not key.scale_before_cast,
-                )
-                gain = self.add("Add", "gain", [offset, gain])
+        if gain is not None and not key.association:
             y = self.add("Mul", "scaled", [y, gain])
         if bias is not None:
             addend = self.to_product(bias, "bias_cast") if key.bias_cast else bias

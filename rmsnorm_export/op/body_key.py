@@ -29,7 +29,7 @@ class BodyKey:
         has_scale, has_bias: formal inputs; a bias implies a scale, for inputs are positional.
         casts: X may be of another type than the stash type.
         stash_type, scale_before_cast, round_rstd, epsilon_outside, partial_size, group_size, axis,
-            activation, gate_first: as in ``NormSpec``.
+            activation, gate_first, association: as in ``NormSpec``.
         has_offset: the attribute ``scale_offset`` is added to the scale.
         scale_cast, bias_cast: may be of another type than the one in which the product is computed.
         dtype: element type of X, where the body must name it (casts below opset 15).
@@ -55,6 +55,7 @@ class BodyKey:
     scale_offset: float | None = None
     activation: Activation = "silu"
     gate_first: bool = False
+    association: int = 0
 
     @property
     def rounds(self) -> bool:
@@ -124,6 +125,7 @@ def body_key(
         scale_offset=_literal(spec.scale_offset, product_type),
         activation=spec.activation,
         gate_first=spec.gate_first,
+        association=spec.association if scale_dtype is not None else 0,
     )
     return dataclasses.replace(key, scale_before_cast=False) if key.any_order else key
 
@@ -203,6 +205,7 @@ _FIXED = (
     "scale_offset",
     "activation",
     "gate_first",
+    "association",
 )
 
 
@@ -248,6 +251,7 @@ def _words(body: BodyKey) -> list[tuple[str, str]]:
         ("group_size", f"group_{body.group_size}" if body.group_size else "ungrouped"),
         ("axis", f"last_{-body.axis}_axes" if body.axis < -1 else "last_axis"),
         ("activation", body.activation),
+        ("association", f"association_{body.association}"),
         ("gate_first", "gate_first" if body.gate_first else "gate_last"),
         ("epsilon", "epsilon_literal" if body.epsilon is not None else "epsilon_attribute"),
         ("scale_offset", "offset_literal" if body.scale_offset is not None else "offset_attribute"),

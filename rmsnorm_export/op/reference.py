@@ -131,7 +131,7 @@ def _evaluate(
             if spec.gate_first:
                 row = rounding.stash(row * activation)
                 numerator = rounding.out(row)
-        y = _normalise(spec, row, numerator, rounding)
+        y = _normalise(spec, row, numerator, rounding, operands)
         y = _scale(spec, y, operands, rounding)
         if activation is not None and not spec.gate_first:
             y = rounding.stash(rounding.stash(y) * activation)
@@ -139,9 +139,16 @@ def _evaluate(
 
 
 def _normalise(
-    spec: NormSpec, row: Float64Array, numerator: Float64Array, rounding: _Rounding
+    spec: NormSpec,
+    row: Float64Array,
+    numerator: Float64Array,
+    rounding: _Rounding,
+    operands: _Operands,
 ) -> Float64Array:
-    """``v`` of the formula; ``numerator`` is what ``1 / rms`` multiplies when it is rounded."""
+    """``v`` of the formula; ``numerator`` is what ``1 / rms`` multiplies when it is rounded.
+
+    With an ``association`` the gain is in it already.
+    """
     lead = row.shape[: spec.axis]
     n = math.prod(row.shape[spec.axis :])
     size = spec.group_size or n
@@ -153,8 +160,17 @@ def _normalise(
         rms = rounding.stash(rounding.stash(np.sqrt(mean)) + epsilon)
     else:
         rms = rounding.stash(np.sqrt(rounding.stash(mean + epsilon)))
+    gain = _gain(spec, operands, rounding.out) if spec.association else None
+    if gain is not None:
+        # One group only: the gain of the whole row fits the rows as they are cut here.
+        gain = np.broadcast_to(gain, row.shape[spec.axis :]).reshape(1, size)
+    if gain is not None and spec.association == 2:
+        rows = rounding.out(rows * gain)
+        numerator = rows
     if spec.round_rstd:
         reciprocal = rounding.out(rounding.stash(1.0 / rms))
+        if gain is not None and spec.association == 1:
+            reciprocal = rounding.out(reciprocal * gain)
         v = rounding.out(numerator.reshape(rows.shape) * reciprocal)
     else:
         v = rounding.stash(rows / rms)
@@ -167,14 +183,24 @@ def _scale(
     """Gain and bias, in the stash type or in T."""
     product = rounding.stash if spec.scale_before_cast else rounding.out
     y = product(v)
-    if operands.scale is not None:
-        gain = product(operands.scale)
-        if spec.scale_offset:
-            gain = product(product(np.float64(spec.scale_offset)) + gain)
+    gain = None if spec.association else _gain(spec, operands, product)
+    if gain is not None:
         y = product(y * gain)
     if operands.bias is not None:
         y = product(y + product(operands.bias))
     return y
+
+
+def _gain(
+    spec: NormSpec, operands: _Operands, product: Callable[[Float64Array], Float64Array]
+) -> Float64Array | None:
+    """``scale_offset + scale`` in the type of the product."""
+    if operands.scale is None:
+        return None
+    gain = product(operands.scale)
+    if spec.scale_offset:
+        gain = product(product(np.asarray(np.float64(spec.scale_offset))) + gain)
+    return gain
 
 
 def _activation(spec: NormSpec, gate: Float64Array, rounding: _Rounding) -> Float64Array:

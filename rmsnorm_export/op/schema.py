@@ -56,6 +56,7 @@ _ATTRIBUTES = {
     "partial_size": "Elements at the start of the row that the mean is taken from; 0: all.",
     "group_size": "Elements of a group, each with its own root mean square; 0: the whole row.",
     "round_rstd": "1: 1 / rms is rounded to T and multiplied with X in T.",
+    "association": "In a half stash type, 1: x * (scale / rms); 2: (x * scale) / rms.",
     "activation": "Of the gate: silu or sigmoid.",
     "gate_first": "1: the gate multiplies X before the norm; 0: the gate multiplies the norm.",
     "plugin_version": "Version of the TensorRT plugin that computes the node.",

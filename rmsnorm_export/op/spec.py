@@ -9,6 +9,9 @@ For a row ``a`` of ``n`` elements (the axes from ``axis`` to the last, flattened
     y   = T(v) * T(scale_offset + scale) + bias                         in T
     y   = T(v * (scale_offset + scale) + bias)                          in S (scale_before_cast)
 
+When T is S and a half type, ``association`` says which of the two products of x, 1 / rms and scale
+is rounded first: 0: with x, as above; 1: ``x * (scale / rms)``; 2: ``(x * scale) / rms``.
+
 Sources: Zhang & Sennrich 2019, arXiv 1910.07467, equations 4 (RMSNorm) and section 3.2 (partial);
 ai.onnx RMSNormalization-23 for ``axis``, ``epsilon``, ``stash_type`` and the default rounding.
 """
@@ -53,6 +56,7 @@ class NormSpec:
         group_size: the row is cut in groups of this many elements, each with its own root mean
             square; 0 means one group.
         round_rstd: ``1 / rms`` is rounded to T and multiplied with X in T.
+        association: order of the products in a half stash type, see above.
         activation: of the gate (``GatedRMSNorm`` only).
         gate_first: False: ``Y = T(S(norm) * act(gate))``, where ``norm`` is the ungated result, not
             rounded when ``scale_before_cast``. True: ``RMSNorm(S(X) * act(gate))``, the product
@@ -69,6 +73,7 @@ class NormSpec:
     partial_size: int = 0
     group_size: int = 0
     round_rstd: bool = False
+    association: int = 0
     activation: Activation = "silu"
     gate_first: bool = False
 
@@ -87,6 +92,10 @@ class NormSpec:
             raise ValueError("partial_size and group_size cannot be combined")
         if (self.partial_size or self.group_size) and self.axis != -1:
             raise ValueError("partial_size and group_size need axis = -1")
+        if self.association not in (0, 1, 2):
+            raise ValueError(f"association must be 0, 1 or 2, got {self.association}")
+        if self.association and self.group_size:
+            raise ValueError("association and group_size cannot be combined")
         if self.round_rstd and self.scale_before_cast:
             raise ValueError("round_rstd leaves nothing to scale before the cast")
 
@@ -100,6 +109,8 @@ class NormSpec:
             # In f32 and f64 ``a * (1 / rms)`` is ``a / rms`` to an ulp; in a half type it is not.
             rstd = spec.round_rstd and dtype in HALF_TYPES
             spec = dataclasses.replace(spec, scale_before_cast=False, round_rstd=rstd)
+        if spec.association and (dtype != spec.stash_type or dtype not in HALF_TYPES):
+            spec = dataclasses.replace(spec, association=0)
         if spec.epsilon == 0 and spec.epsilon_outside:
             spec = dataclasses.replace(spec, epsilon_outside=False)
         return spec
@@ -119,6 +130,7 @@ class NormSpec:
             "partial_size": self.partial_size,
             "group_size": self.group_size,
             "round_rstd": int(self.round_rstd),
+            "association": self.association,
         }
         if self.kind == "GatedRMSNorm":
             values["activation"] = self.activation

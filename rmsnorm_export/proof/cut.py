@@ -93,6 +93,7 @@ class _Walk:
         allowed: frozenset[ir.Value],
     ) -> None:
         self._allowed = allowed
+        self._given = list(inputs)
         self.inputs = [ir.Value(name=f"x{index}") for index in range(len(inputs))]
         self.nodes: list[ir.Node] = []
         self.constants: list[ir.Value] = []
@@ -127,7 +128,9 @@ class _Walk:
             else:
                 on_path.add(node)
                 stack.append((value, True))
-                stack.extend((source, False) for source in node.inputs if source is not None)
+                stack.extend(
+                    (source, False) for source in self._sources(node) if source is not None
+                )
 
     def output(self, value: ir.Value, index: int, element: int | None) -> ir.Value:
         """The copy of ``value`` as graph output ``y<index>``: an Identity, for a value that is also
@@ -147,17 +150,35 @@ class _Walk:
                 found=f"more than {MAX_NODES} nodes, the last {_node_name(node)}",
                 fix="give the values at which the cut has to stop",
             )
+        op_type, sources = node.op_type, self._sources(node)
+        attributes = [self._attribute(node, attribute) for attribute in node.attributes.values()]
+        if len(sources) < len(node.inputs):
+            op_type = "Cast"
+            attributes = [ir.AttrInt64("to", int(node.outputs[0].dtype or 0))]
         new = ir.Node(
             node.domain,
-            node.op_type,
-            [None if source is None else self._copies[source] for source in node.inputs],
-            [self._attribute(node, attribute) for attribute in node.attributes.values()],
+            op_type,
+            [None if source is None else self._copies[source] for source in sources],
+            attributes,
             overload=node.overload,
             outputs=[ir.Value(name=self._name() if out.name != "" else "") for out in node.outputs],
             name=f"n{len(self.nodes)}",
         )
         self.nodes.append(new)
         self._copies.update(zip(node.outputs, new.outputs, strict=True))
+
+    def _sources(self, node: ir.Node) -> list[ir.Value | None]:
+        """The inputs whose elements matter: not the model of a CastLike, and of a Shape any value
+        of the same shape will do. Either may come from in front of the cut."""
+        inputs = list(node.inputs)
+        if node.op_type == "CastLike" and node.outputs[0].dtype is not None:
+            return inputs[:1]
+        if node.op_type == "Shape" and inputs and inputs[0] is not None:
+            dims = _dims(inputs[0])
+            twins = [value for value in self._given if dims is not None and _dims(value) == dims]
+            if twins and inputs[0] not in self._copies:
+                return [twins[0]]
+        return inputs
 
     def _name(self) -> str:
         self._unnamed += 1
@@ -215,6 +236,14 @@ class _Walk:
         )
         self.constants.append(new)
         return new
+
+
+def _dims(value: ir.Value) -> tuple[int | str, ...] | None:
+    """The shape of ``value`` when every dimension is a number or a symbol."""
+    if value.shape is None:
+        return None
+    dims = [d if isinstance(d, int) else d.value for d in value.shape]
+    return None if None in dims else tuple(d for d in dims if d is not None)
 
 
 def _view(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:

@@ -218,6 +218,10 @@ def _rms_normalization(before_cast: bool) -> Kernel:
             stash_type=int(attributes.get("stash_type", FLOAT)),
             scale_before_cast=before_cast,
         )
+        if scale.shape != x.shape[spec.axis :] and scale.size > 1:
+            # ai.onnx allows any scale that broadcasts; the reference wants one element per feature.
+            y = _norm(spec, x, None)[0]
+            return [cast(_wide(y) * _wide(scale), y.dtype)]
         return [_norm(spec, x, scale)[0]]
 
     return kernel

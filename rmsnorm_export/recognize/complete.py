@@ -12,9 +12,6 @@ from rmsnorm_export.recognize.facts import Activated, Event, Norm, View
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.radial import same_dims
 
-SCALE_FIRST = "scale applied before the division in a half type"
-"""One rounding at another place; with x * (w / rms) the source may also overflow earlier."""
-
 UNIT_TOLERANCE = 1.5e-7
 """How far the factor of a normalised row may be from 1: two constants rounded to float32 (1/n or
 sqrt(n), half an ulp each). A count that is off by one differs by more up to n = 3 million."""
@@ -55,6 +52,12 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     if stash != ir.DataType.DOUBLE:
         epsilon = float(np.float32(epsilon))
     size = ctx.types.static_last(norm.x.root)
+    narrow = norm.radial.narrow
+    associated = int(stash) in HALF_TYPES and dtype == stash and norm.group is None
+    if int(norm.product) in HALF_TYPES and norm.association and not associated:
+        narrow = (*narrow, f"scale applied before the division in {type_name(int(norm.product))}")
+    if int(stash) in HALF_TYPES and not norm.radial.plain:
+        narrow = (*narrow, f"other roundings on the way in {type_name(int(stash))}")
     spec = NormSpec(
         kind="GatedRMSNorm" if gate is not None else "RMSNorm",
         epsilon=epsilon,
@@ -63,17 +66,13 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         stash_type=int(stash),
         scale_before_cast=before,
         round_rstd=rstd,
+        association=norm.association if associated else 0,
         scale_offset=norm.gain.offset if norm.gain is not None else 0.0,
         partial_size=norm.partial,
         group_size=(size or 0) if norm.group is not None and size != norm.group[1] else 0,
         activation=gate.activation if gate is not None else "silu",
         gate_first=first,
     )
-    narrow = norm.radial.narrow
-    if int(norm.product) in HALF_TYPES and norm.reassociated:
-        narrow = (*narrow, SCALE_FIRST)
-    if int(stash) in HALF_TYPES and not norm.radial.plain:
-        narrow = (*narrow, f"other roundings on the way in {type_name(int(stash))}")
     gains = [g for g in (norm.gain, norm.bias) if g is not None]
     return Match(
         spec=spec if gate is not None else spec.canonical(int(dtype)),

@@ -169,7 +169,7 @@ class Norm:
         group: the row before it was cut in groups, and n, once the groups are joined again.
         partial: elements in the partial mean square; 0: all.
         owner: the last value of this chain that is a complete operator.
-        reassociated: the gain was applied before the division.
+        association: 1: the gain was multiplied with 1 / rms, 2: with x, before the two met.
         inverted: the row was multiplied with 1 / rms (else divided by rms).
         native: the match that a native node is by itself.
     """
@@ -185,7 +185,7 @@ class Norm:
     group: tuple[View, int] | None = None
     partial: int = 0
     owner: Match | None = None
-    reassociated: bool = False
+    association: int = 0
     inverted: bool = False
     native: Match | None = None
 

@@ -121,6 +121,7 @@ def _own(node: ir.Node, kind: Kind | None) -> NormSpec | None:
             partial_size=a.get_int("partial_size", 0),
             group_size=a.get_int("group_size", 0),
             round_rstd=bool(a.get_int("round_rstd", 0)),
+            association=a.get_int("association", 0),
             activation="sigmoid" if a.get_string("activation", "silu") == "sigmoid" else "silu",
             gate_first=bool(a.get_int("gate_first", 0)),
         )

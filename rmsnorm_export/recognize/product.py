@@ -184,13 +184,13 @@ def normalise(
     """``numerator * (1 / rms)``: the place where a chain becomes a norm, or does not."""
     candidate = radial.candidate
     view = ctx.view(numerator)
-    reassociated = gain is not None
+    association = 0 if gain is None else 1
     part = _part_squared(ctx, view, radial)
     if part is None and gain is None:
         weighted = _weighted(ctx, numerator, radial)
         if weighted is not None:
             view, gain, part = weighted
-            reassociated = True
+            association = 2
     if part is None:
         ctx.flaw(
             candidate, node, "different-numerator",
@@ -216,7 +216,7 @@ def normalise(
         events,
         gain=gain,
         partial=part,
-        reassociated=reassociated,
+        association=association,
         inverted=node.op_type == "Mul",
     )
     extend(ctx, node, norm)

@@ -26,6 +26,9 @@ TYPES = ("float32", "float16")
 _CHUNKED = ("torch_chunk_gated_delta_rule", "chunk_kimi_delta_attention")
 _CHUNK = 8
 
+# Families whose rotary embedding uses complex numbers: axis of the heads where it is applied.
+_COMPLEX = {"llama4": 2, "deepseek_v2": 1}
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Architecture:
@@ -106,7 +109,7 @@ class FirstOutput(torch.nn.Module):
         self.kind = kind
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with _short_chunks(self.model):
+        with _exportable(self.model):
             if self.kind == "pixels":
                 out = self.model(pixel_values=x)
             else:
@@ -219,7 +222,7 @@ def _fill(folder: pathlib.Path, arch: Architecture, dtype: str) -> None:
                 names=[name],
             )
         except Exception as error:  # the reason is part of the entry
-            reasons.append(f"{exporter} {list(dynamic)}: {exporters.first_line(error)}")
+            reasons.append(f"{exporter} {list(dynamic)}: {_root(error)}")
             continue
         made = {"exporter": exporter, "dynamic": dynamic}
         break
@@ -246,17 +249,55 @@ def _model(entry: Entry, dtype: torch.dtype) -> torch.nn.Module:
 
 
 @contextlib.contextmanager
-def _short_chunks(model: torch.nn.Module) -> Iterator[None]:
-    """Linear attention in chunks of 8 tokens, not 64: an export unrolls its loop over a chunk."""
+def _exportable(model: torch.nn.Module) -> Iterator[None]:
+    """Functions of the model's own file replaced by equals that an exporter can take.
+
+    Linear attention goes in chunks of 8 tokens, not 64: an export unrolls the loop over a chunk.
+    Rotary embeddings that use complex numbers use their real and imaginary parts: ONNX has no
+    operators for complex numbers.
+    """
     module = sys.modules[type(model).__module__]
-    kept = {name: getattr(module, name) for name in _CHUNKED if hasattr(module, name)}
-    for name, function in kept.items():
-        setattr(module, name, functools.partial(function, chunk_size=_CHUNK))
+    replaced: dict[str, Any] = {
+        name: functools.partial(getattr(module, name), chunk_size=_CHUNK)
+        for name in _CHUNKED
+        if hasattr(module, name)
+    }
+    family = module.__name__.rsplit(".", 1)[1].removeprefix("modeling_")
+    if family in _COMPLEX:
+        replaced["apply_rotary_emb"] = functools.partial(_rotate, heads=_COMPLEX[family])
+    kept = {name: getattr(module, name) for name in replaced}
+    for name, function in replaced.items():
+        setattr(module, name, function)
     try:
         yield
     finally:
         for name, function in kept.items():
             setattr(module, name, function)
+
+
+def _rotate(
+    query: torch.Tensor, key: torch.Tensor, freqs_cis: torch.Tensor, heads: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pairs of neighbours turned by the angle of ``freqs_cis``, [batch, sequence, size / 2].
+
+    Args:
+        heads: axis of the heads in query and key, which ``freqs_cis`` lacks.
+    """
+    cos, sin = (part.unsqueeze(heads) for part in (freqs_cis.real, freqs_cis.imag))
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+        pairs = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+        return pairs.flatten(-2).type_as(x)
+
+    return turned(query), turned(key)
+
+
+def _root(error: BaseException) -> str:
+    """The error that began a chain of them, in one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return exporters.first_line(error)
 
 
 def _name(module: torch.nn.Module) -> str:

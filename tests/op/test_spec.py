@@ -16,6 +16,7 @@ def test_default_is_the_llama_norm():
         "partial_size": 0,
         "group_size": 0,
         "round_rstd": 0,
+        "association": 0,
     }
     assert NormSpec(epsilon=1e-6).non_default() == {}
 

@@ -76,8 +76,7 @@ def build(spelling: Spelling | Sequence[Spelling], frame: Frame | None = None) -
 def _rounds_otherwise(one: Spelling) -> bool:
     """In a half type not the roundings of Pow, ReduceMean, Add, Sqrt and one inverse."""
     return (
-        one.gain != "last"
-        or one.square not in ("pow", "mul")
+        one.square not in ("pow", "mul")
         or one.mean != "mean"
         or one.root != "sqrt"
         or one.inverse not in ("div", "reciprocal", "one_div")
