@@ -65,11 +65,20 @@ class Result:
             UsageError: the file exists and ``force`` is not given, or the policy cannot be met.
             InputError: the place cannot be written.
         """
-        return save_model(self.model, path, source=self.source, weights=weights, force=force)
+        with no_gc():
+            return save_model(self.model, path, source=self.source, weights=weights, force=force)
 
-    def to_bytes(self) -> bytes:
-        """The model as a serialized ModelProto."""
-        return to_bytes(self.model)
+    def to_bytes(self, *, weights: WeightsPolicy = "auto") -> bytes:
+        """The model as a serialized ModelProto.
+
+        Args:
+            weights: ``embed`` or ``reference`` for a model with external weights.
+
+        Raises:
+            InputError: the model has external weights and ``weights`` does not say what to do.
+        """
+        with no_gc():
+            return to_bytes(self.model, weights=weights)
 
 
 def optimize(
