@@ -1,0 +1,110 @@
+"""Every RMSNorm class of transformers, from three exporters in three types: found, proved, equal.
+
+The corpus finds the classes by scanning the installed package and decides by numbers which are
+RMSNorms, so this list is not written by hand anywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import onnx
+import pytest
+
+pytest.importorskip("torch", reason="exports come from PyTorch: pip install 'rmsnorm-export[torch]'")
+pytest.importorskip("transformers", reason="needs the catalogue: pip install transformers")
+
+import onnx_ir as ir
+
+import rmsnorm_export as rx
+from tests.corpus.exporters import NormExport, combinations, export_norm
+from tests.corpus.norm_classes import NormClass, norm_classes
+
+pytestmark = pytest.mark.export
+
+NORMS = {norm.key: norm for norm in norm_classes()}
+EXPORTS = [
+    (key, dtype, exporter)
+    for key, norm in NORMS.items()
+    for dtype, exporter in combinations(norm)
+]
+RMSNORMS = [case for case in EXPORTS if NORMS[case[0]].is_rmsnorm]
+OTHERS = [case for case in EXPORTS if not NORMS[case[0]].is_rmsnorm]
+
+
+@functools.cache
+def exported(key: str, dtype: str, exporter: str) -> NormExport:
+    return export_norm(NORMS[key], dtype, exporter)
+
+
+def path_of(case: tuple[str, str, str]) -> str:
+    export = exported(*case)
+    if export.path is None:
+        # torch's own limit, e.g. aten::rms_norm has no TorchScript translation.
+        pytest.skip(f"the exporter cannot: {export.reason}; nothing enables it with this torch")
+    return str(export.path)
+
+
+def name(case: tuple[str, str, str]) -> str:
+    return "-".join(case)
+
+
+def test_the_scan_found_the_catalogue() -> None:
+    rms: list[NormClass] = [norm for norm in NORMS.values() if norm.is_rmsnorm]
+    assert len(rms) >= 22
+    assert len(NORMS) > len(rms), "the corpus also holds norms that are no RMSNorm"
+
+
+@pytest.mark.parametrize("case", RMSNORMS, ids=name)
+def test_portable_is_one_proved_node(case: tuple[str, str, str]) -> None:
+    """At the default numerics, whatever the class, the type and the exporter."""
+    result = rx.optimize(path_of(case), prove=True)
+    report = result.report
+    assert len(report.fused) == 1, report.refused
+    proof = report.fused[0].proof
+    assert proof is not None
+    assert proof.passed
+    onnx.checker.check_model(ir.serde.serialize_model(result.model), full_check=True)
+
+
+@pytest.mark.parametrize("target", ["ort", "onnx"])
+@pytest.mark.parametrize("case", RMSNORMS, ids=name)
+def test_other_targets_take_it_or_say_why(case: tuple[str, str, str], target: str) -> None:
+    """Fused with proof; a chain computed wholly in a half type only where that is allowed."""
+    path = path_of(case)
+    report = rx.optimize(path, target=target, prove=True).report
+    if not (report.fused or report.kept):
+        assert [refusal.reason for refusal in report.refused] == ["numerics"]
+        assert case[1] != "float32"
+        report = rx.optimize(path, target=target, numerics="upcast", prove=True).report
+    assert len(report.fused) + len(report.kept) == 1, report.refused
+
+
+@pytest.mark.parametrize("case", OTHERS, ids=name)
+def test_no_other_norm_is_taken(case: tuple[str, str, str]) -> None:
+    """LayerNorm, L2 norm, batch norm: not one node changes."""
+    path = path_of(case)
+    result = rx.optimize(path, numerics="upcast")
+    assert not result.report.fused
+    assert ir.serde.serialize_model(result.model).graph == _as_loaded(path).graph
+
+
+def _as_loaded(path: str) -> onnx.ModelProto:
+    return ir.serde.serialize_model(ir.load(path))
+
+
+@pytest.mark.parametrize("case", [c for c in RMSNORMS if c[1] == "float32"], ids=name)
+def test_numbers_are_those_of_pytorch(case: tuple[str, str, str]) -> None:
+    """Optimized for each target and run in ONNX Runtime, against the module itself in PyTorch."""
+    ort = pytest.importorskip("onnxruntime", reason="pip install 'rmsnorm-export[ort]'")
+    path = path_of(case)
+    export = exported(*case)
+    expected = export.outputs()[0]
+    for target in ("portable", "ort", "onnx"):
+        model = rx.optimize(path, target=target).to_bytes()
+        session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+        names = [value.name for value in session.get_inputs()]
+        found = session.run(None, dict(zip(names, export.inputs(), strict=True)))[0]
+        # Two float32 evaluations of up to 4 roundings and one sum of 48 squares.
+        assert np.abs(found - expected).max() <= 16 * 2.0**-24 * np.abs(expected).max()
