@@ -21,7 +21,7 @@ def as_gain(
     that may depend on the data is a gate or modulation and is left where it is, unless it is
     ``computed``: an operand that an operator calls its scale.
     """
-    if value is x or ctx.types.dtype(value) not in FLOATS:
+    if ctx.view(value).root is ctx.view(x).root or ctx.types.dtype(value) not in FLOATS:
         return None
     dims = ctx.types.shape(value)
     if dims is None or not all(isinstance(d, int) for d in dims):
@@ -41,7 +41,7 @@ def as_gain(
     # A weight of fewer axes than are normalised repeats over the others: it is no gain of n.
     if tuple(dims[-k:]) != tail or any(d != 1 for d in dims[:-k]):
         return None
-    if not computed and not _is_weight(value, x):
+    if not computed and not _is_weight(value, ctx.view(x).root):
         return None
     stored, offset = _stored(ctx, value, tail)
     early = stored.is_initializer() or stored.is_graph_input() or _is_constant(stored)

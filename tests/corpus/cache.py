@@ -1,6 +1,7 @@
 """A cache on disk for things that take long to make and follow from versions and sources alone.
 
-The folder is ``.cache/exports`` in the repository root, or ``RMSNORM_EXPORT_CACHE``. An entry is a
+The folder is ``rmsnorm_export/exports`` in the user's cache folder (``XDG_CACHE_HOME``), shared by
+all checkouts, or ``RMSNORM_EXPORT_CACHE``. An entry is a
 folder that appears whole or not at all: it is written under a temporary name and renamed, so any
 number of processes may fill the cache at once, and a killed one leaves no half entry behind.
 """
@@ -28,7 +29,10 @@ _BF16 = "@bfloat16"
 def root() -> pathlib.Path:
     """The folder that holds the cache; made on first use."""
     named = os.environ.get("RMSNORM_EXPORT_CACHE")
-    return pathlib.Path(named) if named else _HERE.parent.parent / ".cache" / "exports"
+    if named:
+        return pathlib.Path(named)
+    caches = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    return pathlib.Path(caches) / "rmsnorm_export" / "exports"
 
 
 @functools.cache
