@@ -36,7 +36,7 @@ def mul(ctx: Context, node: ir.Node) -> None:
     if fact_a is None and fact_b is None:
         for value, other in ((a, b), (b, a)):
             if _made_by(value, "LpNormalization"):
-                lp_normalization(ctx, node, value, ctx.constants.scalar(other))
+                lp_normalization(ctx, node, value, other, inverse=False)
         return
     # Before the norms: the row that is divided may itself be the outcome of a norm.
     for fact, other in ((fact_a, b), (fact_b, a)):
@@ -99,7 +99,7 @@ def div(ctx: Context, node: ir.Node) -> None:
     if not number:
         return
     if fact_a is None:
-        lp_normalization(ctx, node, a, 1.0 / number)
+        lp_normalization(ctx, node, a, b, inverse=True)
     elif isinstance(fact_a, Radial):
         rescale(ctx, node, fact_a, b, 1.0 / number)
     elif isinstance(fact_a, Square):
@@ -361,10 +361,13 @@ def extend(ctx: Context, node: ir.Node, norm: Norm) -> None:
     ctx.advance(output, norm, complete(ctx, norm, output))
 
 
-def lp_normalization(ctx: Context, node: ir.Node, value: ir.Value, factor: float | None) -> None:
-    """``LpNormalization(x) * factor``, an RMSNorm when the factor is sqrt(n)."""
-    producer = value.producer()
-    if producer is None or producer.op_type != "LpNormalization" or factor is None:
+def lp_normalization(
+    ctx: Context, node: ir.Node, value: ir.Value, other: ir.Value, *, inverse: bool
+) -> None:
+    """``LpNormalization(x) * sqrt(n)``, or divided by ``1 / sqrt(n)``."""
+    producer, array = value.producer(), ctx.constants.array(other)
+    number = ctx.constants.scalar(other)
+    if producer is None or producer.op_type != "LpNormalization" or not number or array is None:
         return
     x, attributes = producer.inputs[0], producer.attributes
     if x is None or attributes.get_int("p", 2) != 2:
@@ -377,6 +380,7 @@ def lp_normalization(ctx: Context, node: ir.Node, value: ir.Value, factor: float
     candidate.rooted = True
     radial = Radial(
         ctx.view(x), candidate, node.graph, -1, size, True, dtype, dtype, a=float(size),
-        rooted=True, inverse=True, m=factor, zero_safe=True,
+        rooted=True, inverse=True, m=1.0 / number if inverse else number, zero_safe=True,
+        slack=rounding_of(array), plain=False,
     )  # fmt: skip
     normalise(ctx, node, x, radial, None)

@@ -113,7 +113,8 @@ def _add_constant(model: ir.Model, function_graph: ir.Graph | None, value: ir.Va
         if value.name not in model.graph.initializers:
             model.graph.register_initializer(value)
         return
-    if value.producer() is not None or value.const_value is None:
+    if value.const_value is None or not value.uses():
+        # Without uses: the Constant of an earlier site in this function serves already.
         return
     node = ir.node("Constant", [], {"value": value.const_value}, name=value.name)
     node.outputs[0].name = value.name

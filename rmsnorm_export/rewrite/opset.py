@@ -13,26 +13,24 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
     """``model`` at ``opset`` of the default domain, converted by ``onnx.version_converter``.
 
     Tensors of more than 1 KiB are replaced by inputs while the converter runs, so that a model of
-    any size converts, and put back by name.
+    any size converts, and put back by name. Model-local functions are inlined.
 
     Raises:
         InputError: the converter cannot convert this model.
     """
     import onnx
     from onnx import version_converter
+    from onnx_ir.passes.common import InlinePass
 
-    if model.functions:
-        raise InputError(
-            "The model cannot be raised to another opset.",
-            found=f"{len(model.functions)} model-local functions, which the converter leaves out",
-            fix=f"export with opset_version={opset}, or use another target",
-        )
+    copy = model.clone()
+    if copy.functions:
+        # The converter leaves functions as they are, at their old opset.
+        copy = InlinePass()(copy).model
     held = {
         name: value.const_value
-        for name, value in model.graph.initializers.items()
+        for name, value in copy.graph.initializers.items()
         if value.const_value is not None and value.const_value.nbytes > _LARGE
     }
-    copy = model.clone()
     names = [value.name for value in copy.graph.inputs]
     for name in held:
         value = copy.graph.initializers.pop(name)
@@ -63,7 +61,20 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
             restored.const_value = tensor
             result.graph.register_initializer(restored)
     result.metadata_props.update(model.metadata_props)
+    _restore_metadata(copy, result)
     return result
+
+
+def _restore_metadata(source: ir.Model, result: ir.Model) -> None:
+    """What an exporter said of its nodes (module path, stack trace), which the converter drops."""
+    said = {
+        node.outputs[0].name: node.metadata_props
+        for node in source.graph.all_nodes()
+        if node.metadata_props and node.outputs
+    }
+    for node in result.graph.all_nodes():
+        for key, text in said.get(node.outputs[0].name if node.outputs else None, {}).items():
+            node.metadata_props.setdefault(key, text)
 
 
 def _free_values(model: ir.Model) -> list[ir.Value]:

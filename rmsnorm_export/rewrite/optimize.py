@@ -11,7 +11,7 @@ from typing import get_args
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.errors import UsageError
+from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.lower import lower_all
 from rmsnorm_export.lower.lowered import Lowered
 from rmsnorm_export.op.dtypes import type_name
@@ -128,10 +128,16 @@ def optimize(
         notes = list(loaded.notes)
         wanted = max(run.min_opset, opset or 0)
         if wanted > version:
-            model = raise_opset(model, wanted)
-            loaded = dataclasses.replace(loaded, model=model)
-            notes.append(f"raised from opset {version} to {wanted}")
-            run = _Run(model, target, numerics, fold_residual, fold_gate)
+            try:
+                model = raise_opset(model, wanted)
+            except InputError as error:
+                if opset is not None:
+                    raise
+                run.give_up("opset", f"the target needs opset {wanted}", error)
+            else:
+                loaded = dataclasses.replace(loaded, model=model)
+                notes.append(f"raised from opset {version} to {wanted} by onnx.version_converter")
+                run = _Run(model, target, numerics, fold_residual, fold_gate)
         elif opset is not None and opset < version:
             raise UsageError(
                 "The opset can be raised, not lowered.",
@@ -239,6 +245,15 @@ class _Run:
                 self.lowered.append(dataclasses.replace(outcome, part=outcome.part or match))
             else:
                 self.declines.append(outcome)
+
+    def give_up(self, reason: str, message: str, error: Error) -> None:
+        """Refuse every site: the model as a whole cannot be made ready for the target."""
+        for site in self.lowered:
+            node = _part(site).output.producer() or _part(site).nodes[-1]
+            scope = _part(site).scope
+            self.declines.append(Decline(node, reason, message, error.found, error.fix, scope))
+            discard(site)
+        self.lowered = []
 
     @property
     def min_opset(self) -> int:
