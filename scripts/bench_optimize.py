@@ -3,7 +3,8 @@
 Graphs: decoders of 1,000 to 200,000 nodes in the spelling of torch.onnx.export(dynamo=True), and a
 126-layer model with 795 GB of external weights in one sparse file. Tools: ours (targets portable
 and ort), onnxscript (optimize_for_ort; optimizer and onnx_fusions), the optimizer of
-onnxruntime.transformers, onnxsim and OnnxSlim, each as its documentation or command line runs it.
+onnxruntime.transformers, onnxsim and OnnxSlim, each as its documentation or command line runs it;
+and onnx_ir's load and save alone, which is the floor for ours and for onnxscript.
 
 Every run is a process of its own with a memory ceiling and a time limit; the repeats of the tools
 are interleaved. Each number is a median with its smallest and largest value. Most peers do more
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -26,6 +28,7 @@ import bench_summary
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = ("ours portable", "ours ort")
+FLOOR = "onnx_ir load + save"
 PEERS = ("onnxscript ort", "onnxscript onnx", "ort.transformers", "onnxsim", "onnxslim")
 PACKAGES = ["rmsnorm-export", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxsim", "onnxslim"]
 SPARSE = "sparse 795 GB"
@@ -44,7 +47,7 @@ def _arguments() -> argparse.Namespace:
     add("--peer-limit", type=int, default=5_000, help="largest graph for the peers, in nodes")
     add("--repeats", type=int, default=3, help="runs of each tool on each graph")
     add("--opset", type=int, default=23, help="opset of the decoders; onnxsim only fuses at 23")
-    add("--tools", nargs="+", choices=[*OURS, *PEERS], default=[*OURS, *PEERS])
+    add("--tools", nargs="+", choices=[*OURS, FLOOR, *PEERS], default=[*OURS, FLOOR, *PEERS])
     add("--no-sparse", action="store_true", help="leave out the model with 795 GB of weights")
     add("--help-runs", type=int, default=20, help="runs of rmsnorm-export --help; 0: none")
     add("--memory", type=float, default=8, help="memory ceiling of a run, GiB")
@@ -137,7 +140,8 @@ def main() -> int:
     arguments = _arguments()
     # Read the date before the runs: it names the run, not its end.
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    ours = [tool for tool in arguments.tools if tool in OURS]
+    load_before = os.getloadavg()[0]
+    ours = [tool for tool in arguments.tools if tool in (*OURS, FLOOR)]
     runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="bench_optimize_") as name:
         folder, models = Path(name), Path(name) / "models"
@@ -159,6 +163,7 @@ def main() -> int:
         "schema_version": 1,
         "date": date,
         "machine": bench_process.machine(),
+        "load_average": {"before": load_before, "after": os.getloadavg()[0]},
         "versions": bench_process.versions(PACKAGES),
         "options": {key: value for key, value in vars(arguments).items() if key != "output"},
         "help": help_time,
@@ -170,7 +175,9 @@ def main() -> int:
     output: Path = arguments.output or ROOT / "scripts" / "results" / "bench_optimize.json"
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(f"written: {output}")
+    tables = output.with_suffix(".md")
+    tables.write_text(bench_summary.markdown(report), encoding="utf-8")
+    print(f"written: {output} and {tables}")
     return 1 if any(row["status"] != "ok" and row["tool"] in OURS for row in rows) else 0
 
 

@@ -64,20 +64,24 @@ def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def fit(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Growth of ours over the decoders, in all and of the call; {}: under 2 sizes."""
-    mine = [row for row in rows if row["tool"] == OURS and row["graph"].startswith("decoder")]
-    mine = [row for row in mine if row["status"] == "ok"]
-    if len(mine) < 2:
-        return {}
-    return {
-        name: {
-            "exponent": growth([(row["nodes"], row[name]["median"]) for row in mine]),
-            "microseconds_per_node": {
-                str(row["nodes"]): row[name]["median"] / row["nodes"] * 1e6 for row in mine
-            },
+    """Growth over the decoders, by tool and time; a tool with fewer than two sizes has none."""
+    result: dict[str, Any] = {}
+    for tool in dict.fromkeys(row["tool"] for row in rows):
+        mine = [row for row in rows if row["tool"] == tool and row["graph"].startswith("decoder")]
+        mine = [row for row in mine if row["status"] == "ok"]
+        if len(mine) < 2:
+            continue
+        result[tool] = {
+            name: {
+                "exponent": growth([(row["nodes"], row[name]["median"]) for row in mine]),
+                "microseconds_per_node": {
+                    str(row["nodes"]): row[name]["median"] / row["nodes"] * 1e6 for row in mine
+                },
+            }
+            for name in _TIMES
+            if all(name in row for row in mine)
         }
-        for name in _TIMES
-    }
+    return result
 
 
 def _spread(value: dict[str, float], digits: int) -> str:
@@ -85,8 +89,67 @@ def _spread(value: dict[str, float], digits: int) -> str:
     return f"{value['median']:.{digits}f} ({low}-{high})"
 
 
+_HEADINGS = (
+    *("graph", "tool", "norms fused", "seconds", "ratio"),
+    *("process, s", "ratio", "peak MiB", "ratio"),
+)
+_TITLE = (
+    "Load + optimize + save, and the whole process with its imports: median (smallest-largest). "
+    f"Ratios are to {OURS}."
+)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    process, peak = _spread(row["process_seconds"], 2), f"{row['peak_mb']['median']:,.0f}"
+    if row["status"] == "ok":
+        fused, seconds = f"{row['fused']:,} of {row['norms']:,}", _spread(row["seconds"], 3)
+        ratios = [
+            f"{row[f'{name}_ratio']:.2f}" if f"{name}_ratio" in row else "-"
+            for name in ("seconds", "process_seconds", "peak_mb")
+        ]
+    else:
+        fused, seconds, ratios = row["status"], "-", ["-", "-", "-"]
+    return [
+        row["graph"], row["tool"], fused,
+        seconds, ratios[0], process, ratios[1], peak, ratios[2],
+    ]  # fmt: skip
+
+
+def _head(report: dict[str, Any]) -> list[str]:
+    machine, load = report["machine"], report["load_average"]
+    return [
+        f"{report['date']}, {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['memory_gib']} GiB, Python {machine['python']}",
+        ", ".join(f"{name} {text}" for name, text in report["versions"].items()),
+        f"load average of the machine: {load['before']:.2f} before, {load['after']:.2f} after",
+    ]
+
+
+def _tail(report: dict[str, Any]) -> list[str]:
+    """Why tools failed, growth with the size of the graph, and the time of --help."""
+    lines = [
+        f"{row['graph']}, {row['tool']}: {row['status']}, {row['detail']}"
+        for row in report["summary"]
+        if row["detail"]
+    ]
+    for tool, times in report["growth"].items():
+        for name, found in times.items():
+            each = ", ".join(
+                f"{value:.1f} at {int(nodes):,}"
+                for nodes, value in found["microseconds_per_node"].items()
+            )
+            lines.append(
+                f"growth of {tool}, {_TIMES[name]}: nodes^{found['exponent']:.3f}; "
+                f"microseconds per node: {each}"
+            )
+    if report["help"]:
+        seconds = _spread({k: v * 1000 for k, v in report["help"]["seconds"].items()}, 0)
+        lines.append(f"rmsnorm-export --help: {seconds} ms, {report['help']['repeats']} runs")
+    return lines
+
+
 def render(report: dict[str, Any]) -> None:
-    """Print the report as tables on stdout."""
+    """Print the report as a table on stdout."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -95,47 +158,28 @@ def render(report: dict[str, Any]) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=150)
-    machine = report["machine"]
-    console.print(
-        f"{report['date']}, {machine['cpu']}, {machine['cores']} cores, "
-        f"{machine['memory_gib']} GiB, Python {machine['python']}"
-    )
-    console.print(", ".join(f"{name} {text}" for name, text in report["versions"].items()))
-    table = Table(
-        title="load + optimize + save, median (smallest-largest); ratios to ours portable",
-        box=box.SIMPLE_HEAD,
-    )
-    for name in ("graph", "tool", "norms fused"):
-        table.add_column(name)
-    for name in ("seconds", "ratio", "whole process", "ratio", "peak MiB", "ratio"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for line in _head(report):
+        console.print(line, markup=False)
+    table = Table(title=_TITLE, box=box.SIMPLE_HEAD)
+    for i, name in enumerate(_HEADINGS):
+        table.add_column(name, justify="right" if i > 2 else "left", no_wrap=i > 2)
     previous = None
     for row in report["summary"]:
-        if previous not in (None, row["graph"]):
+        cells = _cells(row)
+        if previous not in (None, cells[0]):
             table.add_section()
-        label = row["graph"] if row["graph"] != previous else ""
-        previous = row["graph"]
-        process, peak = _spread(row["process_seconds"], 2), f"{row['peak_mb']['median']:,.0f}"
-        if row["status"] == "ok":
-            cells = [f"{row['fused']:,} of {row['norms']:,}", _spread(row["seconds"], 3)]
-            ratios = [
-                f"{row[f'{name}_ratio']:.2f}" if f"{name}_ratio" in row else "-"
-                for name in ("seconds", "process_seconds", "peak_mb")
-            ]
-        else:
-            cells, ratios = [f"[bold]{row['status']}[/bold]", "-"], ["-", "-", "-"]
-        table.add_row(label, row["tool"], *cells, ratios[0], process, ratios[1], peak, ratios[2])
+        table.add_row(cells[0] if cells[0] != previous else "", *cells[1:])
+        previous = cells[0]
     console.print(table)
-    for row in report["summary"]:
-        if row["detail"]:
-            console.print(f"{row['graph']}, {row['tool']}: {row['detail']}", markup=False)
-    for name, found in report["growth"].items():
-        each = ", ".join(
-            f"{value:.1f} at {int(nodes):,}"
-            for nodes, value in found["microseconds_per_node"].items()
-        )
-        console.print(f"growth of ours, {_TIMES[name]}: nodes^{found['exponent']:.3f}")
-        console.print(f"  microseconds per node: {each}")
-    if report["help"]:
-        seconds = _spread({k: v * 1000 for k, v in report["help"]["seconds"].items()}, 0)
-        console.print(f"rmsnorm-export --help: {seconds} ms, {report['help']['repeats']} runs")
+    for line in _tail(report):
+        console.print(line, markup=False)
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The same report as a Markdown page."""
+    lines = ["# Optimize beside its peers", "", *(f"- {line}" for line in _head(report))]
+    lines += ["", _TITLE, ""]
+    lines += ["| " + " | ".join(_HEADINGS) + " |", "|---|---|---" + "|---:" * 6 + "|"]
+    lines += ["| " + " | ".join(_cells(row)) + " |" for row in report["summary"]]
+    lines += ["", *(f"- {line}" for line in _tail(report)), ""]
+    return "\n".join(lines)

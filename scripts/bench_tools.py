@@ -53,6 +53,16 @@ def _ours(target: str) -> Run:
     return run
 
 
+def _floor() -> Run:
+    import onnx_ir as ir
+
+    def run(model: str, output: str) -> dict[str, float]:
+        ir.save(ir.load(model), output)
+        return {}
+
+    return run
+
+
 def _onnxscript_ort() -> Run:
     import onnx_ir as ir
     from onnxscript.rewriter.ort_fusions import optimize_for_ort
@@ -121,6 +131,7 @@ def _onnxslim() -> Run:
 TOOLS: dict[str, Callable[[], Run]] = {
     "ours portable": lambda: _ours("portable"),
     "ours ort": lambda: _ours("ort"),
+    "onnx_ir load + save": _floor,
     "onnxscript ort": _onnxscript_ort,
     "onnxscript onnx": _onnxscript_onnx,
     "ort.transformers": _ort_transformers,

@@ -36,15 +36,20 @@ def test_bench_optimize_quick(tmp_path: Path) -> None:
     done = _run("bench_optimize.py", "--quick", "--output", str(output))
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(output.read_text(encoding="utf-8"))
-    assert {row["tool"] for row in report["summary"]} == {"ours portable", "ours ort"}
+    floor = "onnx_ir load + save"
+    assert {row["tool"] for row in report["summary"]} == {"ours portable", "ours ort", floor}
     for row in report["summary"]:
         assert row["status"] == "ok"
-        assert row["fused"] == row["norms"] > 1
+        assert row["fused"] == (0 if row["tool"] == floor else row["norms"])
+        assert row["norms"] > 1
         assert 0 < row["seconds"]["median"] < row["process_seconds"]["median"]
         assert row["peak_mb"]["median"] > 20
     assert report["help"]["repeats"] == 3
-    assert set(report["growth"]) == {"seconds", "cpu_seconds", "optimize_seconds"}
-    assert "growth of ours" in done.stdout
+    assert set(report["growth"]["ours portable"]) == {"seconds", "cpu_seconds", "optimize_seconds"}
+    assert set(report["growth"][floor]) == {"seconds", "cpu_seconds"}
+    assert "growth of ours portable, load + optimize + save: nodes^" in done.stdout
+    tables = output.with_suffix(".md").read_text(encoding="utf-8")
+    assert tables.count("| ours portable | ") == 2
 
 
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 1.3, 2.0])

@@ -141,9 +141,15 @@ class Context:
         self.flaw(radial.candidate, node, reason, message, found, hint)
         self.set_radial(node.outputs[0], radial)
 
-    def exclusive(self, value: ir.Value) -> bool:
-        """One consumer, and no output of the graph: nobody else sees this value."""
-        return len(value.uses()) == 1 and not value.is_graph_output()
+    def exclusive(self, value: ir.Value, node: ir.Node) -> bool:
+        """``node``, in the same graph, is the only one that sees this value."""
+        producer = value.producer()
+        return (
+            producer is not None
+            and producer.graph is node.graph
+            and len(value.uses()) == 1
+            and not value.is_graph_output()
+        )
 
     def describe(self, value: ir.Value | None) -> str:
         """A value as a reader of the report knows it."""

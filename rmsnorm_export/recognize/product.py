@@ -132,7 +132,7 @@ def add(ctx: Context, node: ir.Node) -> None:
                 bias = _factor(ctx, fact, other)
                 if bias is not None and bias.offset:
                     bias = dataclasses.replace(bias, stored=bias.value, offset=0.0)
-                if bias is not None and ctx.exclusive(value):
+                if bias is not None and ctx.exclusive(value, node):
                     step = _with_event(fact, "bias")
                     extend(ctx, node, dataclasses.replace(step, bias=bias))
                     return
@@ -330,7 +330,7 @@ def multiply_norm(
     ctx: Context, node: ir.Node, value: ir.Value, norm: Norm, other: ir.Value
 ) -> None:
     """A gain, a gate, or something that ends the norm."""
-    if not ctx.exclusive(value):
+    if not ctx.exclusive(value, node):
         return
     fact = ctx.facts.get(other)
     if norm.gain is None and norm.bias is None and norm.gate is None:

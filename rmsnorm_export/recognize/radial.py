@@ -16,11 +16,24 @@ _NO_FLAW = None
 
 def square(ctx: Context, node: ir.Node, value: ir.Value, flaw: tuple[str, ...] | None) -> None:
     """``node`` squares ``value`` (or nearly, with the reason in ``flaw``)."""
+    made = _square_of(ctx, value)
+    if made is not None:
+        if flaw is not None and made.flaw is None:
+            made.flaw = (flaw[0], flaw[1], flaw[2], flaw[3])
+        ctx.facts[node.outputs[0]] = made
+
+
+def _square_of(ctx: Context, value: ir.Value) -> Square | None:
+    """The square of ``value``, computed in its type; None where that is no float type."""
     dtype = ctx.types.dtype(value)
-    if dtype is None or dtype not in FLOATS:
-        return
-    told = None if flaw is None else (flaw[0], flaw[1], flaw[2], flaw[3])
-    ctx.facts[node.outputs[0]] = Square(ctx.view(value), dtype, flaw=told)
+    if dtype is None:
+        flaw = (
+            "type-unknown", "the element type of x is unknown, so the rounding steps are",
+            ctx.describe(value),
+            "store types in the model (value_info); a function must be called with one type",
+        )  # fmt: skip
+        return Square(ctx.view(value), ir.DataType.UNDEFINED, flaw=flaw)
+    return Square(ctx.view(value), dtype) if dtype in FLOATS else None
 
 
 def power(ctx: Context, node: ir.Node) -> None:
@@ -75,10 +88,10 @@ def reduce(ctx: Context, node: ir.Node) -> None:
         if not isinstance(fact, Square):
             return
     else:
-        dtype = ctx.types.dtype(operand)
-        if dtype is None or dtype not in FLOATS:
+        made = _square_of(ctx, operand)
+        if made is None:
             return
-        fact = Square(ctx.view(operand), dtype)
+        fact = made
     axes = axes_of(node, ctx.constants)
     if axes == () and node.attributes.get_int("noop_with_empty_axes", 0) == 1:
         return

@@ -33,7 +33,7 @@ def cast(ctx: Context, node: ir.Node) -> None:
         return
     if isinstance(fact, Norm):
         source = node.inputs[0]
-        if source is None or not ctx.exclusive(source):
+        if source is None or not ctx.exclusive(source, node):
             return
         if to == fact.dtype:
             extend(ctx, node, fact)
@@ -87,7 +87,7 @@ def identity(ctx: Context, node: ir.Node) -> None:
     if fact is None or source is None:
         return
     if isinstance(fact, Norm):
-        if ctx.exclusive(source):
+        if ctx.exclusive(source, node):
             extend(ctx, node, fact)
     elif isinstance(fact, Radial):
         ctx.set_radial(node.outputs[0], fact)
@@ -102,7 +102,7 @@ def reshape(ctx: Context, node: ir.Node) -> None:
     if isinstance(fact, Radial):
         radials.restore_axes(ctx, node, fact)
     elif isinstance(fact, Norm) and node.op_type == "Reshape" and source is not None:
-        joined = _joined(ctx, node, fact) if ctx.exclusive(source) else None
+        joined = _joined(ctx, node, fact) if ctx.exclusive(source, node) else None
         if joined is not None:
             extend(ctx, node, joined)
 
