@@ -10,11 +10,16 @@ import functools
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
-pytest.importorskip("torch", reason="exports come from PyTorch: pip install 'rmsnorm-export[torch]'")
+pytest.importorskip(
+    "torch", reason="exports come from PyTorch: pip install 'rmsnorm-export[torch]'"
+)
 pytest.importorskip("transformers", reason="needs the architectures: pip install transformers")
-ort = pytest.importorskip("onnxruntime", reason="pip install 'rmsnorm-export[ort]'")
+pytest.importorskip("onnxruntime", reason="pip install 'rmsnorm-export[ort]'")
+
+import onnxruntime as ort
 
 import rmsnorm_export as rx
 from tests.corpus.architectures import TYPES, ArchExport, architecture, architectures
@@ -82,6 +87,14 @@ def test_every_norm_is_one_node(name: str, dtype: str) -> None:
         after = logits(result.to_bytes(), made)
         assert np.isfinite(after).all()
         assert np.abs(after - before).max() <= TOLERANCE[dtype] * largest, target
+
+
+@pytest.mark.parametrize("name", [a.name for a in architectures()])
+def test_found_without_any_stored_shape(name: str) -> None:
+    """Types and shapes are then inferred, by local rules or by ONNX."""
+    model = onnx.load(path_of(name, "float32"))
+    del model.graph.value_info[:]
+    assert len(rx.inspect(model).fused) == exported(name, "float32").expected_norms
 
 
 @pytest.mark.parametrize("name", [a.name for a in architectures()])

@@ -124,6 +124,12 @@ def text(dims: Dims) -> str:
     return "[" + ", ".join("?" if d is None else str(d) for d in dims) + "]"
 
 
+def stem(match: Match) -> str:
+    """What the names of a site's nodes begin with: the module it came from, or its last node."""
+    last = match.nodes[-1] if match.nodes else None
+    return match.module or (last.name if last is not None else None) or match.output.name or "norm"
+
+
 class Site:
     """The new nodes of one site, in topological order.
 
@@ -139,9 +145,7 @@ class Site:
         self.nodes: list[ir.Node] = []
         self.initializers: list[ir.Value] = []
         self._names = names
-        last = match.nodes[-1] if match.nodes else None
-        stem = (last.name if last is not None else None) or match.output.name or "norm"
-        self._stem = f"{stem}/RMSNorm"
+        self._stem = f"{stem(match)}/RMSNorm"
 
     def norm(
         self,

@@ -14,7 +14,15 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.lower.lowered import Lowered
-from rmsnorm_export.lower.parts import NUMERICS, REPLACES, SPELLING, Names, allowed, node_label
+from rmsnorm_export.lower.parts import (
+    NUMERICS,
+    REPLACES,
+    SPELLING,
+    Names,
+    allowed,
+    node_label,
+    stem,
+)
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import BodyKey, assign_bodies, body_key
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
@@ -147,7 +155,7 @@ def _emit(
 ) -> Lowered:
     part, spec = plan.part, plan.spec
     last = part.output.producer()
-    stem = f"{(last.name if last is not None else None) or part.output.name or 'norm'}/{spec.kind}"
+    base = f"{stem(part)}/{spec.kind}"
     initializers: list[ir.Value] = []
 
     def neutral(number: float) -> ir.Value:
@@ -173,10 +181,10 @@ def _emit(
         inputs.append(part.scale if part.scale is not None else neutral(1.0 - offset))
     if body.has_bias:
         inputs.append(part.bias if part.bias is not None else neutral(0.0))
-    outputs = [_like(part.output, part.dtype, names(f"{stem}_output"), types)]
+    outputs = [_like(part.output, part.dtype, names(f"{base}_output"), types)]
     replace = [(part.output, outputs[0])]
     if part.residual is not None and part.sum is not None:
-        outputs.append(_like(part.sum, part.dtype, names(f"{stem}_sum"), types))
+        outputs.append(_like(part.sum, part.dtype, names(f"{base}_sum"), types))
         replace.append((part.sum, outputs[1]))
     node = ir.node(
         function.name,
@@ -189,7 +197,7 @@ def _emit(
         domain=DOMAIN,
         version=OPSET_VERSION,
         outputs=outputs,
-        name=names(stem),
+        name=names(base),
         metadata_props={
             REPLACES: ", ".join(node_label(n) for n in part.nodes),
             NUMERICS: plan.numerics,

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 
 import onnx_ir as ir
 
 from rmsnorm_export.op.spec import NormSpec
+
+
+def module_path(node: ir.Node) -> str | None:
+    """The innermost module in a node's ``pkg.torch.onnx.name_scopes``, or None.
+
+    The scopes are the Python literal of a list: the modules from the outermost (``''``) inwards,
+    then the traced operation.
+    """
+    text = node.metadata_props.get("pkg.torch.onnx.name_scopes")
+    if text is None:
+        return None
+    try:
+        scopes = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    if not isinstance(scopes, list) or not all(isinstance(scope, str) for scope in scopes):
+        return None
+    return next((scope for scope in reversed(scopes[:-1]) if scope), None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +79,14 @@ class Match:
     opaque_scale: bool = False
     native: str = ""
     scope: str = "main"
+
+    @property
+    def module(self) -> str | None:
+        """Path of the PyTorch module that the norm came from, e.g. ``model.layers.0.norm``.
+
+        Known where ``torch.onnx.export(dynamo=True)`` wrote its name scopes on the nodes.
+        """
+        return module_path(self.nodes[-1]) if self.nodes else None
 
     @property
     def spelling(self) -> str:

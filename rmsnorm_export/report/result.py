@@ -61,6 +61,7 @@ class Site:
         attributes: attributes other than epsilon that differ from the ordinary LLaMA norm.
         notes: what the user may want to know about this site.
         proof: outcome of the proof, if one was asked for.
+        module: path of the PyTorch module it came from, where the exporter wrote it down.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Site:
     attributes: dict[str, int | float | str]
     notes: tuple[str, ...] = ()
     proof: Proof | None = None
+    module: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -324,6 +324,7 @@ def _described(match: Match, op: str, name: str) -> Site:
         epsilon=match.spec.epsilon,
         scope=match.scope,
         attributes=match.spec.non_default(),
+        module=match.module,
     )
 
 
