@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-pytest.importorskip("torch", reason="exports come from PyTorch: pip install 'rmsnorm-export[torch]'")
+pytest.importorskip("torch", reason="exports come from it: pip install 'rmsnorm-export[torch]'")
 pytest.importorskip("transformers", reason="needs the catalogue: pip install transformers")
 
 import onnx_ir as ir
@@ -25,9 +25,7 @@ pytestmark = pytest.mark.export
 
 NORMS = {norm.key: norm for norm in norm_classes()}
 EXPORTS = [
-    (key, dtype, exporter)
-    for key, norm in NORMS.items()
-    for dtype, exporter in combinations(norm)
+    (key, dtype, exporter) for key, norm in NORMS.items() for dtype, exporter in combinations(norm)
 ]
 RMSNORMS = [case for case in EXPORTS if NORMS[case[0]].is_rmsnorm]
 OTHERS = [case for case in EXPORTS if not NORMS[case[0]].is_rmsnorm]

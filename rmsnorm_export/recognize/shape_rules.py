@@ -260,6 +260,9 @@ def _constant(call: Call) -> Info:
     array = call.constants.array(call.node.outputs[0])
     if array is not None:
         return (ir.DataType.from_numpy(array.dtype), tuple(array.shape))
+    floats = call.node.attributes.get("value_floats")
+    if floats is not None and not floats.is_ref():
+        return (ir.DataType.FLOAT, (len(floats.as_floats()),))
     attribute = call.node.attributes.get("value")
     if attribute is None or attribute.is_ref():
         return UNKNOWN
