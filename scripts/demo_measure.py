@@ -55,12 +55,6 @@ class Speed:
     high: float
     beyond_noise: bool
 
-    def text(self) -> str:
-        """For the table."""
-        if not self.beyond_noise:
-            return f"{self.ratio:.2f}, no difference beyond noise"
-        return f"{self.ratio:.2f} ({self.low:.2f}-{self.high:.2f})"
-
 
 def _median_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Median and its distribution-free 95 % interval, from the order statistics (binomial 1/2)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 
@@ -51,6 +53,8 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         epsilon = SMALLEST_DOUBLE if stash == ir.DataType.DOUBLE else SMALLEST_FLOAT32
     if stash != ir.DataType.DOUBLE:
         epsilon = float(np.float32(epsilon))
+    if not math.isfinite(epsilon):
+        return None
     size = ctx.types.static_last(norm.x.root)
     narrow = norm.radial.narrow
     associated = int(stash) in HALF_TYPES and dtype == stash and norm.group is None

@@ -227,7 +227,7 @@ def normalise(
 def _sound(ctx: Context, node: ir.Node, view: View, radial: Radial) -> bool:
     """The mean square is that of an RMSNorm: factor 1, axes kept, no flaw, one graph."""
     candidate = radial.candidate
-    if abs(radial.unit - 1.0) > UNIT_TOLERANCE + radial.slack:
+    if not abs(radial.unit - 1.0) <= UNIT_TOLERANCE + radial.slack:  # NaN is no unit either
         ctx.flaw(
             candidate, node, "not-the-mean", "the sum of squares is not divided by the row length",
             f"the row comes out {radial.unit:.9g} times an RMSNorm (row length {radial.size})",
