@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
+from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import Activated, Event, Norm, View
 from rmsnorm_export.recognize.match import Match
@@ -147,7 +148,7 @@ def gated_input(
 ) -> tuple[ir.Value, Activated] | None:
     """(a, gate) when ``root = a * act(gate)`` with both of ``dtype`` before their casts."""
     node = root.producer()
-    if node is None or node.op_type != "Mul":
+    if node is None or standard(node) != "Mul":
         return None
     for a, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
         fact = ctx.fact(other)

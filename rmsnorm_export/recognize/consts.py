@@ -19,6 +19,14 @@ _BINARY = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divi
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
+def standard(node: ir.Node | None) -> str:
+    """Operator type of a node of the default domain; "" for any other, whatever its name.
+
+    A model-local function may be called Identity or Dropout and do anything.
+    """
+    return node.op_type if node is not None and node.domain in _DEFAULT_DOMAINS else ""
+
+
 class Constants:
     """Evaluates small constant expressions; results are cached per value."""
 
@@ -81,10 +89,13 @@ class Constants:
             right = self._array(inputs[1], depth + 1)
             if right is None:
                 return None
-            with np.errstate(all="ignore"):
-                if op == "Div" and left.dtype.kind in "iu":
-                    return None
-                return np.asarray(_BINARY[op](left, right)).astype(left.dtype)
+            if left.dtype.kind in "iu" and op in ("Div", "Pow"):
+                return None
+            try:
+                with np.errstate(all="ignore"):
+                    return np.asarray(_BINARY[op](left, right)).astype(left.dtype)
+            except (TypeError, ValueError):
+                return None
         if op not in ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape") and op not in _UNARY:
             return None
         source = self._array(inputs[0], depth + 1)
@@ -130,14 +141,16 @@ class Constants:
             return None
         shape_value, index_value = node.inputs
         producer = shape_value.producer() if shape_value is not None else None
-        if producer is None or producer.op_type != "Shape" or producer.attributes:
+        if producer is None or standard(producer) != "Shape":
             return None
         index = self.array(index_value)
         source = producer.inputs[0]
         if index is None or index.size != 1 or source is None or source.shape is None:
             return None
         position = int(index.reshape(()))
-        shape = source.shape
+        start = producer.attributes.get_int("start", 0)
+        stop = producer.attributes.get_int("end", None)  # type: ignore[call-overload]
+        shape = tuple(source.shape)[start:stop]
         if not -len(shape) <= position < len(shape) or not isinstance(shape[position], int):
             return None
         return np.full(index.shape, shape[position], np.int64)

@@ -6,7 +6,7 @@ import dataclasses
 
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.consts import Constants
+from rmsnorm_export.recognize.consts import Constants, standard
 from rmsnorm_export.recognize.facts import Candidate, Fact, Norm, Radial, View
 from rmsnorm_export.recognize.match import Decline, Match
 from rmsnorm_export.recognize.types import Types
@@ -69,7 +69,7 @@ class Context:
         chain = [value]
         while True:
             node = chain[-1].producer()
-            if node is None or node.op_type not in ("Cast", "Identity", "CastLike"):
+            if node is None or standard(node) not in ("Cast", "Identity", "CastLike"):
                 break
             source = node.inputs[0]
             if source is None or chain[-1].is_initializer():
@@ -90,7 +90,7 @@ class Context:
         left, right = a.producer(), b.producer()
         if left is None or right is None or depth == 0 or a.index() != b.index():
             return False
-        if left.op_type != right.op_type or left.op_type not in _PURE:
+        if standard(left) != standard(right) or standard(left) not in _PURE:
             return False
         if len(left.inputs) != len(right.inputs) or not _same_attributes(left, right):
             return False

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.recognize.complete import gated_input
+from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import Context, name_of
 from rmsnorm_export.recognize.match import Decline, Match
 from rmsnorm_export.recognize.radial import same_dims
@@ -113,8 +114,7 @@ def _residual(ctx: Context, match: Match, claimed: set[ir.Node]) -> Match:
     node = match.x.producer()
     if (
         node is None
-        or node.op_type != "Add"
-        or node.domain not in ("", "ai.onnx")
+        or standard(node) != "Add"
         or node in claimed
         or match.spec.kind != "RMSNorm"
         or match.opaque_scale
@@ -142,7 +142,7 @@ def _weight(value: ir.Value) -> bool:
 
 def unmatched(ctx: Context) -> tuple[Decline, ...]:
     """A reason for every rooted mean square that no match was made of."""
-    found: list[Decline] = []
+    found: list[Decline] = list(ctx.declines)
     for candidate in ctx.candidates:
         if candidate.taken or not candidate.rooted:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import FLOATS, Context, widens
 from rmsnorm_export.recognize.facts import Gain
 
@@ -50,7 +51,7 @@ def as_gain(
 
 def _is_constant(value: ir.Value) -> bool:
     node = value.producer()
-    return node is not None and node.op_type == "Constant"
+    return standard(node) == "Constant"
 
 
 def _is_weight(value: ir.Value, x: ir.Value) -> bool:
@@ -73,11 +74,11 @@ def _is_weight(value: ir.Value, x: ir.Value) -> bool:
             if not shaped_only:
                 return False
             continue
-        if node.op_type == "Constant":
+        if standard(node) == "Constant":
             continue
-        scalar_shift = node.op_type == "Add"
+        scalar_shift = standard(node) == "Add"
         stack.extend(
-            (v, shaped_only and (scalar_shift or node.op_type in _SHAPING))
+            (v, shaped_only and (scalar_shift or standard(node) in _SHAPING))
             for v in node.inputs
             if v is not None
         )
@@ -96,11 +97,11 @@ def _stored(ctx: Context, value: ir.Value, tail: tuple[object, ...]) -> tuple[ir
         source = _step(ctx, node, cast_seen, offset, current, tail)
         if source is None:
             break
-        if node.op_type == "Cast" and ctx.types.dtype(source) != ctx.types.dtype(current):
+        if standard(node) == "Cast" and ctx.types.dtype(source) != ctx.types.dtype(current):
             if not widens(ctx.types.dtype(source), ctx.types.dtype(current)) and cast_seen:
                 break
             cast_seen = True
-        if node.op_type == "Add":
+        if standard(node) == "Add":
             left = ctx.constants.scalar(node.inputs[0])
             right = ctx.constants.scalar(node.inputs[1])
             number = left if source is node.inputs[1] else right
@@ -121,16 +122,16 @@ def _step(
     first = node.inputs[0] if node.inputs else None
     if first is None:
         return None
-    if node.op_type == "Identity":
+    if standard(node) == "Identity":
         return first
-    if node.op_type == "Cast":
+    if standard(node) == "Cast":
         return first if ctx.types.dtype(first) in FLOATS else None
-    if node.op_type in ("Unsqueeze", "Squeeze", "Reshape"):
+    if standard(node) in ("Unsqueeze", "Squeeze", "Reshape"):
         dims = ctx.types.shape(first)
         k = len(tail)
         same = dims is not None and tuple(dims[-k:]) == tail and all(d == 1 for d in dims[:-k])
         return first if same else None
-    if node.op_type == "Add" and not cast_seen and offset == 0.0:
+    if standard(node) == "Add" and not cast_seen and offset == 0.0:
         other = node.inputs[1]
         for scalar, weight in ((first, other), (other, first)):
             if ctx.constants.scalar(scalar) and weight is not None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rmsnorm_export.op.spec import DOMAIN, DOUBLE, HALF_TYPES, Kind, NormSpec
+from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Norm
 from rmsnorm_export.recognize.gains import as_gain
-from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.match import Decline, Match
 
 MICROSOFT = "com.microsoft"
 KINDS: tuple[Kind, ...] = ("RMSNorm", "SkipRMSNorm", "GatedRMSNorm")
@@ -32,6 +33,19 @@ def _match(ctx: Context, node: ir.Node) -> Match | None:
     if x is None or dtype not in FLOATS or any(a.is_ref() for a in node.attributes.values()):
         return None
     if node.domain == DOMAIN and node.op_identifier() in ctx.foreign:
+        return None
+    if node.domain == MICROSOFT and _input(node, 3) is not None:
+        # Its bias belongs to the sum, not to the norm.
+        ctx.declines.append(
+            Decline(
+                node,
+                "bias",
+                "the residual sum has a bias",
+                ctx.describe(_input(node, 3)),
+                "the node is left as it is; ONNX Runtime runs it",
+                ctx.scope,
+            )  # fmt: skip
+        )
         return None
     rank = ctx.types.rank(x)
     kind = next((k for k in KINDS if node.op_type.startswith(k)), None)
@@ -81,7 +95,7 @@ def _match(ctx: Context, node: ir.Node) -> Match | None:
 def _ones(ctx: Context, value: ir.Value) -> bool:
     """Ones of the shape of x: what exporters write for a norm without a weight."""
     node = value.producer()
-    if node is None or node.op_type not in ("ConstantOfShape", "Expand"):
+    if node is None or standard(node) not in ("ConstantOfShape", "Expand"):
         return False
     if node.op_type == "Expand":
         return ctx.constants.scalar(node.inputs[0]) == 1.0

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.recognize import radial as radials
 from rmsnorm_export.recognize.complete import UNIT_TOLERANCE, complete
+from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import Context, name_of
 from rmsnorm_export.recognize.facts import (
     Activated,
@@ -65,7 +66,7 @@ def mul(ctx: Context, node: ir.Node) -> None:
 
 def _made_by(value: ir.Value, *op_types: str) -> bool:
     node = value.producer()
-    return node is not None and node.op_type in op_types
+    return node is not None and standard(node) in op_types
 
 
 def _same_row(ctx: Context, a: ir.Value, b: ir.Value) -> bool:
@@ -259,10 +260,10 @@ def _sound(ctx: Context, node: ir.Node, view: View, radial: Radial) -> bool:
 
 def _centred(root: ir.Value) -> ir.Node | None:
     node = root.producer()
-    if node is None or node.op_type != "Sub" or node.inputs[1] is None:
+    if node is None or standard(node) != "Sub" or node.inputs[1] is None:
         return None
     mean = node.inputs[1].producer()
-    if mean is None or mean.op_type != "ReduceMean" or not mean.inputs:
+    if mean is None or standard(mean) != "ReduceMean" or not mean.inputs:
         return None
     return node if mean.inputs[0] is node.inputs[0] else None
 
@@ -270,7 +271,7 @@ def _centred(root: ir.Value) -> ir.Node | None:
 def _weighted(ctx: Context, numerator: ir.Value, radial: Radial) -> tuple[View, Gain, int] | None:
     """``x * w`` with the x that was squared."""
     node = numerator.producer()
-    if node is None or node.op_type != "Mul" or node.graph is not radial.graph:
+    if node is None or standard(node) != "Mul" or node.graph is not radial.graph:
         return None
     for x, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
         if x is None or other is None:
@@ -287,7 +288,7 @@ def _weighted(ctx: Context, numerator: ir.Value, radial: Radial) -> tuple[View, 
 def _whole_row(radial: Radial) -> ir.Value:
     """What was squared, or what it is a part of."""
     node = radial.x.root.producer()
-    if node is not None and node.op_type in ("Slice", "Split") and node.inputs[0] is not None:
+    if node is not None and standard(node) in ("Slice", "Split") and node.inputs[0] is not None:
         return node.inputs[0]
     return radial.x.root
 
@@ -312,12 +313,12 @@ def _leading_part(ctx: Context, view: View, radial: Radial) -> int:
     if whole is None or k >= whole:
         return 0
     rank = ctx.types.rank(view.root)
-    if node.op_type == "Split":
+    if standard(node) == "Split":
         axis = node.attributes.get_int("axis", 0)
         first = radial.x.root is node.outputs[0]
         last = axis == -1 or (rank is not None and axis == rank - 1)
         return k if first and last else 0
-    if node.op_type != "Slice" or len(node.inputs) < 4:
+    if standard(node) != "Slice" or len(node.inputs) < 4:
         return 0
     starts, ends, axes = (ctx.constants.ints(v) for v in node.inputs[1:4])
     steps = ctx.constants.ints(node.inputs[4]) if len(node.inputs) > 4 else (1,)
@@ -367,7 +368,7 @@ def lp_normalization(
     """``LpNormalization(x) * sqrt(n)``, or divided by ``1 / sqrt(n)``."""
     producer, array = value.producer(), ctx.constants.array(other)
     number = ctx.constants.scalar(other)
-    if producer is None or producer.op_type != "LpNormalization" or not number or array is None:
+    if producer is None or standard(producer) != "LpNormalization" or not number or array is None:
         return
     x, attributes = producer.inputs[0], producer.attributes
     if x is None or attributes.get_int("p", 2) != 2:

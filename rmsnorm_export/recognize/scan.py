@@ -105,6 +105,7 @@ def _graph(
     calls: dict[ir.OperatorIdentifier, list[list[Info]]],
 ) -> None:
     stack: list[tuple[Iterable[ir.Node], str]] = [(iter(graph), scope)]
+    in_function = isinstance(graph, ir.Function)
     while stack:
         nodes, where = stack[-1]
         ctx.scope = where
@@ -113,7 +114,8 @@ def _graph(
             if domain in ("", "ai.onnx"):
                 transfer = _STANDARD.get(node.op_type)
                 if transfer is not None and node.inputs and node.outputs:
-                    transfer(ctx, node)
+                    if not (in_function and _by_reference(node)):
+                        transfer(ctx, node)
                     continue
             elif domain == DOMAIN:
                 if node.op_type.startswith(KINDS):
@@ -132,6 +134,11 @@ def _graph(
                 break
         else:
             stack.pop()
+
+
+def _by_reference(node: ir.Node) -> bool:
+    """An attribute depends on the function's caller: what the node does is not known here."""
+    return any(attribute.is_ref() for attribute in node.attributes.values())
 
 
 def _seen(ctx: Context, value: ir.Value) -> Info:

@@ -64,6 +64,11 @@ def _same(call: Call) -> Info:
     return call.inputs[0] if call.inputs and call.index == 0 else UNKNOWN
 
 
+def _skip(call: Call) -> Info:
+    """The norm (0) and the residual sum (1 of ours, 3 of com.microsoft) are like the input."""
+    return call.inputs[0] if call.inputs and call.index in (0, 1, 3) else UNKNOWN
+
+
 def _elementwise(call: Call) -> Info:
     dtype = next((i[0] for i in call.inputs if i[0] is not None), None)
     return (
@@ -316,7 +321,6 @@ _UNARY = (
     "LpNormalization",
     "RMSNorm",
     "GatedRMSNorm",
-    "SkipRMSNorm",
     "Mish",
     "Selu",
     "HardSigmoid",
@@ -332,6 +336,8 @@ RULES: dict[str, Rule] = {
         ("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2", "ReduceMax"), _reduce
     ),
     "Constant": _constant,
+    "SkipRMSNorm": _skip,
+    "SkipSimplifiedLayerNormalization": _skip,
     "Where": _where,
     "Cast": _cast,
     "CastLike": _cast_like,

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.recognize import radial as radials
+from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import FLOATS, Context, name_of, widens
 from rmsnorm_export.recognize.facts import (
     Activated,
@@ -110,7 +111,7 @@ def reshape(ctx: Context, node: ir.Node) -> None:
 def _joined(ctx: Context, node: ir.Node, norm: Norm) -> Norm | None:
     """The row as it was before a Reshape cut it in groups (or flattened the rows)."""
     cut = norm.x.root.producer()
-    if cut is None or cut.op_type != "Reshape" or cut.inputs[0] is None or norm.partial:
+    if cut is None or standard(cut) != "Reshape" or cut.inputs[0] is None or norm.partial:
         return None
     if norm.radial is None or norm.radial.axis != -1 or norm.gain or norm.bias or norm.gate:
         return None

@@ -9,8 +9,11 @@ import logging
 
 import onnx_ir as ir
 
+from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.consts import Constants
-from rmsnorm_export.recognize.shape_rules import RULES, UNKNOWN, Call, Dims, Info, merge_dims
+from rmsnorm_export.recognize.shape_rules import RULES, UNKNOWN, Call, Dims, Info, Rule, merge_dims
+
+_KNOWN_DOMAINS = ("", "ai.onnx", DOMAIN, "com.microsoft")
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +88,7 @@ class Types:
                 continue
             declared = _declared(top)
             node = top.producer()
-            rule = None if node is None else RULES.get(node.op_type)
+            rule = None if node is None else _rule(node)
             complete = declared[0] is not None and declared[1] is not None
             if rule is None or node is None or (complete and None not in (declared[1] or ())):
                 known[top] = declared
@@ -122,6 +125,15 @@ class Types:
             # Inference is an aid: a model that it cannot read only keeps its unknown shapes.
             logger.warning("ONNX shape inference failed, unknown shapes stay unknown: %s", error)
         return result
+
+
+def _rule(node: ir.Node) -> Rule | None:
+    """The rule for a node; none where an attribute depends on a function's caller."""
+    if node.domain not in _KNOWN_DOMAINS:
+        return None
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        return None
+    return RULES.get(node.op_type)
 
 
 def _declared(value: ir.Value) -> Info:

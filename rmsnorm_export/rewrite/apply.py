@@ -151,7 +151,7 @@ class _Order:
         inputs = (v.producer() for node in site.nodes for v in node.inputs if v is not None)
         own = set(site.nodes)
         if all(
-            p is None or p in own or p.graph is not graph or position[p] < position[first]
+            p is None or p in own or p.graph is not graph or position.get(p, -1.0) < position[first]
             for p in inputs
         ):
             return first
