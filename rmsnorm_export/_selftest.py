@@ -41,13 +41,13 @@ def _test(target: Target, with_runtime: bool) -> SelfTest:
         return SelfTest(name, False, f"the norm was not made one node; refused: {reasons or '-'}")
     op = result.report.fused[0].op
     if not with_runtime:
-        return SelfTest(name, True, f"one {op} node; not run, as onnxruntime is not installed")
+        return SelfTest(name, True, f"{op}; not run, as onnxruntime is not installed")
     random = np.random.default_rng(0)
     x = random.standard_normal((_ROWS, _N)).astype(np.float32)
     error = float(np.max(np.abs(_run(result.to_bytes(), x) - _expected(x))))
     if not error <= _TOLERANCE:
-        return SelfTest(name, False, f"one {op} node, wrong by {error:.2g} in ONNX Runtime")
-    return SelfTest(name, True, f"one {op} node, right within {error:.2g} in ONNX Runtime")
+        return SelfTest(name, False, f"{op}, wrong by {error:.2g} in ONNX Runtime")
+    return SelfTest(name, True, f"{op}, right within {error:.2g}")
 
 
 def _run(model: bytes, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -43,8 +43,8 @@ def _arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--sizes", type=int, nargs="*", default=[1_000, 5_000, 20_000, 50_000, 200_000])
-    add("--peer-limit", type=int, default=5_000, help="largest graph for the peers, in nodes")
+    add("--sizes", type=int, nargs="*", default=[1_000, 2_000, 5_000, 20_000, 200_000])
+    add("--peer-limit", type=int, default=2_000, help="largest graph for the peers, in nodes")
     add("--repeats", type=int, default=3, help="runs of each tool on each graph")
     add("--opset", type=int, default=23, help="opset of the decoders; onnxsim only fuses at 23")
     add("--tools", nargs="+", choices=[*OURS, FLOOR, *PEERS], default=[*OURS, FLOOR, *PEERS])

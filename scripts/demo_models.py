@@ -78,13 +78,11 @@ class Architecture:
 
 
 ARCHITECTURES = (
-    Architecture("LLaMA", _llama, "weight after the cast, residual"),
-    Architecture(
-        "Qwen3 f16", _qwen3, "the same in half precision, and a norm per head", torch.half
-    ),
-    Architecture("Gemma-3", _gemma3, "gain 1 + w before the cast, norms after the block, per head"),
-    Architecture("Mamba-2", _mamba2, "gated by silu(z)"),
-    Architecture("Falcon-H1", _falcon_h1, "grouped and gated"),
+    Architecture("LLaMA", _llama, "gain after the cast, residual sums"),
+    Architecture("Qwen3 f16", _qwen3, "as LLaMA, and a norm per head; half precision", torch.half),
+    Architecture("Gemma-3", _gemma3, "gain 1 + w before the cast, also behind the block, per head"),
+    Architecture("Mamba-2", _mamba2, "gated by silu(z) in front of the norm, in groups"),
+    Architecture("Falcon-H1", _falcon_h1, "in groups, a gain for each, then gated"),
 )
 
 

@@ -61,11 +61,27 @@ _WEIGHTS = {
 )
 @numerics_option
 @click.option(
+    "--opset",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Raise the model to this opset; without it, only as far as the target needs.",
+)
+@click.option(
+    "--no-fold-residual",
+    is_flag=True,
+    help="Leave the Add in front of a norm a node of its own, where the target could take it in.",
+)
+@click.option(
+    "--no-fold-gate",
+    is_flag=True,
+    help="Leave the SiLU or sigmoid gate of a norm as it is, where the target could take it in.",
+)
+@click.option(
     "--require",
     metavar="N|all",
     callback=_require,
     help="Fail with exit code 5, and write nothing, unless N norms are one node; all: unless there "
-    "is a norm and none was refused.",
+    "is a norm and none was refused (look-alikes do not count).",
 )
 @click.option(
     "--prove",
@@ -98,6 +114,9 @@ def command(
     output: str,
     target: Target,
     numerics: Numerics,
+    opset: int | None,
+    no_fold_residual: bool,
+    no_fold_gate: bool,
     require: int | str | None,
     prove: bool,
     weights: WeightsPolicy,
@@ -122,15 +141,25 @@ def command(
         from rmsnorm_export.cli.source import model_source, source_name
         from rmsnorm_export.report.json import to_json
         from rmsnorm_export.report.text import render, report_lines
+        from rmsnorm_export.rewrite.save import check_output
 
         if report_path is not None:
             report_file.check(report_path, force=force, taken=(model, output))
         if state.model_on_stdout:
             console.refuse_terminal()
+        else:
+            check_output(output, source=model if model != console.STDIO else None, force=force)
         source = model_source(model)
         with console.progress(state, "Optimizing and proving" if prove else "Optimizing"):
             result = rmsnorm_export.optimize(
-                source, target=target, numerics=numerics, prove=prove, seed=seed
+                source,
+                target=target,
+                numerics=numerics,
+                opset=opset,
+                fold_residual=not no_fold_residual,
+                fold_gate=not no_fold_gate,
+                prove=prove,
+                seed=seed,
             )
         report = dataclasses.replace(result.report, source=source_name(model, result.report.source))
         failure = _unmet(report, require)
@@ -170,14 +199,19 @@ def _unmet(report: Report, require: int | str | None) -> Failure | None:
     """The error of ``--require``; None when it is met or was not given."""
     from rmsnorm_export.cli.failure import Failure
     from rmsnorm_export.errors import ExitCode
+    from rmsnorm_export.report.text import look_alikes, norms
 
-    done, refused = len(report.fused) + len(report.kept), len(report.refused)
-    if require is None or (done > 0 and refused == 0 if require == "all" else done >= int(require)):
+    done, refused = len(report.fused) + len(report.kept), norms(report.refused)
+    if require is None or (done > 0 and not refused if require == "all" else done >= int(require)):
         return None
-    reasons = ", ".join(dict.fromkeys(refusal.reason for refusal in report.refused))
+    found = f"{done} norms are one node, {len(refused)} refused"
+    if refused:
+        found += f" ({', '.join(dict.fromkeys(refusal.reason for refusal in refused))})"
+    if alike := look_alikes(report.refused):
+        found += f"; {len(alike)} look-alikes, which are no RMSNorm, left alone"
     return Failure(
         f"--require {require} is not met; nothing was written.",
-        f"{done} norms are one node, {refused} refused" + (f" ({reasons})" if reasons else ""),
+        found,
         "see the hints of the refusals in the report, or lower --require"
         if refused
         else "check that this is the right model, or leave --require away",

@@ -124,5 +124,10 @@ def numerics_option(function: F) -> F:
 def seed_option(what: str) -> Callable[[F], F]:
     """--seed, from 0; ``what`` says of which random numbers."""
     return click.option(
-        "--seed", type=click.IntRange(min=0), default=0, show_default=True, help=what
+        "--seed",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default="0",
+        metavar="N",
+        help=what,
     )

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rmsnorm_export.cli import console
 from rmsnorm_export.errors import InputError
-
-if TYPE_CHECKING:
-    import onnx
 
 STDIN = "stdin"
 """How a model that was piped in is called in reports."""
@@ -27,29 +22,6 @@ def model_source(argument: str) -> str | bytes:
     if not data:
         raise InputError("Stdin holds no model.", found="0 bytes", fix="pipe in a whole ONNX file")
     return data
-
-
-def proto_source(argument: str) -> str | onnx.ModelProto:
-    """The path as it is, or for ``-`` the model that is piped in.
-
-    Raises:
-        UsageError: stdin is a terminal.
-        InputError: what was piped in is no ONNX model.
-    """
-    source = model_source(argument)
-    if isinstance(source, str):
-        return source
-    import onnx
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped,unused-ignore]
-
-    try:
-        return onnx.load_model_from_string(source)
-    except DecodeError as error:
-        raise InputError(
-            "Stdin is not an ONNX model.",
-            found=f"{len(source):,} bytes that do not parse: {error}",
-            fix="pipe in a whole ONNX file, or give its path",
-        ) from error
 
 
 def source_name(argument: str, description: str) -> str:

@@ -83,11 +83,11 @@ def command(
             "Only one model can be read from stdin.", found="verify - -", fix="give one path"
         )
     with console.logging_to_stderr(state):
+        from rmsnorm_export._verify import verify
         from rmsnorm_export.cli.failure import Failure, ReportedError
-        from rmsnorm_export.cli.source import proto_source
-        from rmsnorm_export.proof.compare import verify
+        from rmsnorm_export.cli.source import model_source
 
-        first, second = proto_source(a), proto_source(b)
+        first, second = model_source(a), model_source(b)
         with console.progress(state, "Comparing"):
             outcome = verify(
                 first,

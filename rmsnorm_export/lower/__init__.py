@@ -37,7 +37,7 @@ def lower_all(
         opset: version of the default domain in the model.
         types: element types and shapes.
         fold_residual: take residual Adds where the target can.
-        taken: operator names that a function of someone else has in this package's domain.
+        taken: operator names in this package's domain that are in use for something else.
     """
     if target == "portable":
         return lower_portable(

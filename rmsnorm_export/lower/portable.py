@@ -70,14 +70,11 @@ def lower_portable(
         names: returns a unique name for a wish.
         opset: version of the default domain in the model.
         types: element types and shapes.
-        taken: operator names that a function of someone else has in this package's domain.
+        taken: operator names in this package's domain that are in use for something else.
     """
-    plans = [
-        _taken(match) if match.spec.kind in taken else _plan(match, numerics, opset, types)
-        for match in matches
-    ]
+    plans = [_plan(match, numerics, opset, types) for match in matches]
     keys = [plan.key for plan in plans if isinstance(plan, _Plan)]
-    bodies = iter(assign_bodies(keys))
+    bodies = iter(assign_bodies(keys, taken))
     functions: dict[str, ir.Function] = {}
     shared: dict[tuple[object, ...], ir.Value] = {}
     result: list[Lowered | Decline] = []
@@ -90,14 +87,6 @@ def lower_portable(
             functions[name] = build_function(name, body, opset)
         result.append(_emit(plan, body, functions[name], names, types, shared))
     return result
-
-
-def _taken(match: Match) -> Decline:
-    return Decline(
-        match.output.producer() or match.nodes[-1], "operator-name-taken",
-        "the model has another function of this name in the operator's domain",
-        f"{DOMAIN}::{match.spec.kind}", "rename that function", match.scope,
-    )  # fmt: skip
 
 
 def _plan(match: Match, numerics: Numerics, opset: int, types: Types) -> _Plan | Decline:
@@ -183,9 +172,12 @@ def _emit(
         inputs.append(part.bias if part.bias is not None else neutral(0.0))
     outputs = [_like(part.output, part.dtype, names(f"{base}_output"), types)]
     replace = [(part.output, outputs[0])]
-    if part.residual is not None and part.sum is not None:
-        outputs.append(_like(part.sum, part.dtype, names(f"{base}_sum"), types))
-        replace.append((part.sum, outputs[1]))
+    if part.residual is not None:
+        # The body has both outputs, whether the sum is used or not.
+        like = part.sum if part.sum is not None else part.x
+        outputs.append(_like(like, part.dtype, names(f"{base}_sum"), types))
+        if part.sum is not None:
+            replace.append((part.sum, outputs[1]))
     node = ir.node(
         function.name,
         inputs,

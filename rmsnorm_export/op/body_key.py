@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.dtypes import round_to, type_name
@@ -159,12 +159,14 @@ def unify(a: BodyKey, b: BodyKey) -> BodyKey | None:
     )
 
 
-def assign_bodies(keys: Sequence[BodyKey]) -> list[tuple[str, BodyKey]]:
+def assign_bodies(
+    keys: Sequence[BodyKey], reserved: Collection[str] = ()
+) -> list[tuple[str, BodyKey]]:
     """For each site's key the name of its function and the body that it shares.
 
     Of each operator, the body with most sites has the operator's own name; the others say after it
     in what they differ, e.g. ``RMSNorm_scale_before_cast``. The outcome does not depend on the
-    order of the sites, except that a tie goes to the earlier one.
+    order of the sites, except that a tie goes to the earlier one. ``reserved`` names are not used.
     """
     counts = Counter(keys)
     groups: list[list[BodyKey]] = []
@@ -187,7 +189,7 @@ def assign_bodies(keys: Sequence[BodyKey]) -> list[tuple[str, BodyKey]]:
     result: dict[BodyKey, tuple[str, BodyKey]] = {}
     for index in sorted(range(len(groups)), key=lambda index: (-sizes[index], first[index])):
         body = shared[index]
-        name = _name(body, names)
+        name = _name(body, names, reserved)
         names[name] = body
         result.update((member, (name, body)) for member in groups[index])
     return [result[key] for key in keys]
@@ -218,12 +220,12 @@ def _literal(value: float, used_in: int) -> float | None:
     return value if used_in == DOUBLE and float(round_to(value, FLOAT)) != value else None
 
 
-def _name(body: BodyKey, names: dict[str, BodyKey]) -> str:
+def _name(body: BodyKey, names: dict[str, BodyKey], reserved: Collection[str]) -> str:
     """The operator's name, or that and what distinguishes the body from the operator's first."""
     base: str = body.kind
-    if base not in names:
+    if base not in names and base not in reserved:
         return base
-    main = names[base]
+    main = names.get(base, BodyKey(kind=body.kind))
     words = [
         word
         for field, word in _words(body)
@@ -232,7 +234,7 @@ def _name(body: BodyKey, names: dict[str, BodyKey]) -> str:
     name = "_".join([base, *words])
     count = 1
     unique = name
-    while unique in names:
+    while unique in names or unique in reserved:
         count += 1
         unique = f"{name}_{count}"
     return unique

@@ -82,8 +82,8 @@ class Verification:
 
 
 def verify(
-    a: Source,
-    b: Source,
+    a: Source | Sourced,
+    b: Source | Sourced,
     *,
     inputs: str | os.PathLike[str] | Mapping[str, Array] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -94,31 +94,14 @@ def verify(
     optimize_a: bool = False,
     optimize_b: bool = True,
 ) -> Verification:
-    """Run two models in ONNX Runtime on the CPU and compare every output of ``a`` with ``b``'s.
+    """The public ``rmsnorm_export.verify``, on models that are well-formed; see there.
 
     Args:
-        a: the reference: a path (needed above 2 GB), ``onnx.ModelProto`` or ``onnx_ir.Model``.
-        b: the model to check, with the inputs and outputs of ``a`` by name.
-        inputs: an .npz file or arrays, by input name; random ones where not given.
-        shapes: sizes of single random inputs; symbolic dimensions get small sizes otherwise.
-        seed: of the random inputs.
-        atol: absolute bound, 0 by default.
-        rtol: bound relative to the largest element of the output; by default 1e-9 for float64, 1e-4
-            for float32, 1e-2 for float16, 4e-2 for bfloat16, 0 for every other type. When only
-            ``atol`` is given it is 0.
-        max_ulp: bound in units in the last place, in addition.
-        optimize_a, optimize_b: leave ONNX Runtime's graph optimization on. Off for the reference,
-            for ONNX Runtime fuses norms itself, some of them wrongly.
-
-    Returns:
-        The comparison; it does not raise when a bound fails.
+        a, b: models; ``Sourced`` where they were read and checked already.
+        inputs, shapes, seed, atol, rtol, max_ulp, optimize_a, optimize_b: as there.
 
     Raises:
-        InputError: a file cannot be read, or the inputs do not fit the model.
-        UsageError: a negative bound, or ``shapes`` together with ``inputs``.
-        VerificationError: ONNX Runtime rejects or cannot run a model, or the two have different
-            inputs, outputs, types or shapes.
-        BackendMissingError: ONNX Runtime is not installed.
+        InputError, UsageError, VerificationError, BackendMissingError: as there.
     """
     _check_options(inputs, shapes, atol=atol, rtol=rtol, max_ulp=max_ulp)
     runtime = runtime_name()

@@ -32,6 +32,7 @@ def cut(
     shapes: Mapping[ir.Value, Sequence[int | None]] | None = None,
     references: Mapping[str, ir.Attr] | None = None,
     constants: Iterable[ir.Value] = (),
+    aliases: Mapping[ir.Value, ir.Value] | None = None,
 ) -> ir.Model:
     """A model that computes ``outputs`` from ``inputs``: copies of the nodes between them.
 
@@ -53,13 +54,15 @@ def cut(
         constants: initializers that are copied whatever their size, such as those that a rewrite
             has made.
 
+        aliases: values at which the walk stops as well -> the input that has their elements.
+
     Raises:
         InputError: the walk reached a value that is neither given nor a small constant (a graph
             input, a weight), a reference to an unknown attribute, a node with a subgraph, or more
             than 512 nodes.
     """
     types = types or {}
-    walk = _Walk(inputs, references or {}, frozenset(constants))
+    walk = _Walk(inputs, references or {}, frozenset(constants), aliases or {})
     walk.reach(outputs)
     for value, new in zip(inputs, walk.inputs, strict=True):
         element = types.get(value, value.dtype)
@@ -91,6 +94,7 @@ class _Walk:
         inputs: Sequence[ir.Value],
         references: Mapping[str, ir.Attr],
         allowed: frozenset[ir.Value],
+        aliases: Mapping[ir.Value, ir.Value],
     ) -> None:
         self._allowed = allowed
         self._given = list(inputs)
@@ -99,6 +103,7 @@ class _Walk:
         self.constants: list[ir.Value] = []
         self._references = references
         self._copies: dict[ir.Value, ir.Value] = dict(zip(inputs, self.inputs, strict=True))
+        self._copies.update({alias: self._copies[value] for alias, value in aliases.items()})
         # A source may cast one value twice, once for the square and once for the numerator.
         self._views = {_view(value): copy for value, copy in self._copies.items()}
         self._unnamed = 0

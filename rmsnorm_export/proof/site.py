@@ -83,7 +83,14 @@ def cut_site(
     new_imports = _merge_imports(imports, lowered)
     return SitePair(
         match=match,
-        original=cut(old, inputs, opset_imports=imports, functions=functions, types=types),
+        original=cut(
+            old,
+            inputs,
+            opset_imports=imports,
+            functions=functions,
+            types=types,
+            aliases={} if match.alias is None else {match.alias: match.x},
+        ),
         new=cut(
             new,
             inputs,

@@ -78,6 +78,9 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         activation=gate.activation if gate is not None else "silu",
         gate_first=first,
     )
+    alias = None
+    if norm.group is None and not norm.partial and not first:
+        alias = ctx.of_type(norm.radial.x, dtype)
     gains = [g for g in (norm.gain, norm.bias) if g is not None]
     return Match(
         spec=spec if gate is not None else spec.canonical(int(dtype)),
@@ -91,6 +94,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         n=norm.group[1] if norm.group is not None else _row(norm, size),
         rank=ctx.types.rank(x),
         inner=norm.owner,
+        alias=alias if alias is not x else None,
         narrow=narrow,
         opaque_scale=not all(g.early for g in gains),
         scope=ctx.scope,

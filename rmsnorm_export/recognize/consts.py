@@ -149,7 +149,7 @@ class Constants:
             return None
         position = int(index.reshape(()))
         start = producer.attributes.get_int("start", 0)
-        stop = producer.attributes.get_int("end", None)  # type: ignore[call-overload]
+        stop = producer.attributes.get_int("end", None)
         shape = tuple(source.shape)[start:stop]
         if not -len(shape) <= position < len(shape) or not isinstance(shape[position], int):
             return None

@@ -129,7 +129,7 @@ class Context:
     def flaw(
         self, candidate: Candidate, node: ir.Node, reason: str, message: str, found: str, hint: str
     ) -> None:
-        """Remember why a candidate is no RMSNorm; the first reason is the one that is told."""
+        """Remember why a candidate may be no RMSNorm; the first is told if nothing comes of it."""
         if candidate.flaw is None:
             candidate.flaw = Decline(node, reason, message, found, hint, self.scope)
 
@@ -139,7 +139,7 @@ class Context:
         """A flaw whose output is followed all the same, so that the refusal is told if it is
         divided by in the end."""
         self.flaw(radial.candidate, node, reason, message, found, hint)
-        self.set_radial(node.outputs[0], radial)
+        self.set_radial(node.outputs[0], dataclasses.replace(radial, spoiled=True))
 
     def exclusive(self, value: ir.Value, node: ir.Node) -> bool:
         """``node``, in the same graph, is the only one that sees this value."""

@@ -78,6 +78,7 @@ class Radial:
         graph: the graph that holds the reduction.
         zero_safe: a zero row gives zero although no epsilon was added (LpNormalization).
         slack: relative error of the constants in half types that it was multiplied with.
+        spoiled: something on the way is not what an RMSNorm does; kept to the end for the refusal.
         plain: made by Pow or Mul, ReduceMean, Add, Sqrt and one inverse, as the operator does it;
             in a half type any other way rounds otherwise.
     """
@@ -102,6 +103,7 @@ class Radial:
     narrow: tuple[str, ...] = ()
     zero_safe: bool = False
     slack: float = 0.0
+    spoiled: bool = False
     plain: bool = True
 
     @property

@@ -17,6 +17,8 @@ from rmsnorm_export.recognize.radial import same_dims
 def finish(ctx: Context, *, fold_residual: bool, fold_gate: bool) -> tuple[Match, ...]:
     """The matches of the whole model, in graph order; each Add is folded once."""
     claimed: set[ir.Node] = set()
+    # The output of one match is no part of another, or both would replace the same nodes.
+    outputs = set(ctx.matches)
     found: list[Match] = []
     for match in ctx.matches.values():
         taken: Match | None = match
@@ -29,9 +31,9 @@ def finish(ctx: Context, *, fold_residual: bool, fold_gate: bool) -> tuple[Match
         if taken is None:
             continue
         taken = _with_nodes(taken)
-        if fold_gate:
+        if fold_gate and taken.x not in outputs:
             taken = _input_gate(ctx, taken)
-        if fold_residual:
+        if fold_residual and taken.x not in outputs:
             taken = _residual(ctx, taken, claimed)
         found.append(taken)
     return tuple(found)
@@ -46,7 +48,7 @@ def _with_nodes(match: Match) -> Match:
 
 def _between(match: Match) -> tuple[ir.Node, ...]:
     """The nodes that compute ``match.output`` from its inputs, constants left out."""
-    stop = {match.x, match.scale, match.bias, match.residual, match.gate, None}
+    stop = {match.x, match.alias, match.scale, match.bias, match.residual, match.gate, None}
     order: list[ir.Node] = []
     seen: set[ir.Node] = set()
     stack: list[tuple[ir.Value | None, bool]] = [(match.output, False)]
@@ -61,7 +63,7 @@ def _between(match: Match) -> tuple[ir.Node, ...]:
             seen.add(node)
             stack.append((value, True))
             stack.extend((v, False) for v in reversed(node.inputs))
-    reaching: set[ir.Value | None] = {match.x, match.residual, match.gate}
+    reaching: set[ir.Value | None] = {match.x, match.alias, match.residual, match.gate} - {None}
     kept = []
     for node in order:
         # Constants that are computed (Sqrt of n, Cast of epsilon) are no part of the chain, the

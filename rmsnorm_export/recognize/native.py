@@ -31,38 +31,37 @@ def _match(ctx: Context, node: ir.Node) -> Match | None:
     x = node.inputs[0] if node.inputs else None
     dtype = None if x is None else ctx.types.dtype(x)
     if x is None or dtype not in FLOATS or any(a.is_ref() for a in node.attributes.values()):
-        return None
+        found = "an attribute of the function's caller" if x is not None else "no input"
+        if x is not None and dtype not in FLOATS:
+            found = ctx.describe(x)
+        return _declined(ctx, node, "type-unknown", "what the node computes is not known", found)
     if node.domain == DOMAIN and node.op_identifier() in ctx.foreign:
         return None
     if node.domain == MICROSOFT and _input(node, 3) is not None:
         # Its bias belongs to the sum, not to the norm.
-        ctx.declines.append(
-            Decline(
-                node,
-                "bias",
-                "the residual sum has a bias",
-                ctx.describe(_input(node, 3)),
-                "the node is left as it is; ONNX Runtime runs it",
-                ctx.scope,
-            )  # fmt: skip
-        )
-        return None
+        return _declined(ctx, node, "sum-bias", "the residual sum has a bias",
+                         ctx.describe(_input(node, 3)))  # fmt: skip
     rank = ctx.types.rank(x)
     kind = next((k for k in KINDS if node.op_type.startswith(k)), None)
     spec = _own(node, kind) if node.domain == DOMAIN else _standard(node, rank, int(dtype))
     if spec is None:
-        return None
+        return _declined(
+            ctx, node, "native-form", "an attribute or a used second output of the node has no "
+            "counterpart", f"attributes {sorted(node.attributes)}, x is {ctx.describe(x)}",
+        )  # fmt: skip
     skip, gated = spec.kind == "SkipRMSNorm", spec.kind == "GatedRMSNorm"
     second = _input(node, 1)
     scale = _input(node, 2 if skip or gated else 1)
     bias = _input(node, 3 if skip or gated else 2)
     if scale is not None and node.domain != DOMAIN and ctx.types.dtype(scale) != dtype:
-        return None
+        return _declined(ctx, node, "scale-type", "the scale is of another type than x",
+                         f"{ctx.describe(scale)}, x is {dtype.name}")  # fmt: skip
     if scale is not None:
         if _ones(ctx, scale):
             scale = None
-        elif as_gain(ctx, scale, x, spec.axis, computed=True) is None:
-            return None
+        elif node.domain != DOMAIN and as_gain(ctx, scale, x, spec.axis, computed=True) is None:
+            return _declined(ctx, node, "scale-shape", "the scale is not one number per feature",
+                             ctx.describe(scale))  # fmt: skip
     total = None
     if skip:
         index = 1 if node.domain == DOMAIN else 3
@@ -90,6 +89,13 @@ def _match(ctx: Context, node: ir.Node) -> Match | None:
         native=node.op_type if node.domain != DOMAIN else f"{DOMAIN}.{spec.kind}",
         scope=ctx.scope,
     )
+
+
+def _declined(ctx: Context, node: ir.Node, reason: str, message: str, found: str) -> Match | None:
+    ctx.declines.append(
+        Decline(node, reason, message, found, "the node is left as it is", ctx.scope)
+    )
+    return None
 
 
 def _ones(ctx: Context, value: ir.Value) -> bool:

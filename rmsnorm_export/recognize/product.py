@@ -98,6 +98,8 @@ def div(ctx: Context, node: ir.Node) -> None:
         return
     number = ctx.constants.scalar(b)
     if not number:
+        if isinstance(fact_a, Radial) and not fact_a.rooted:
+            _count_not_constant(ctx, node, fact_a, b)
         return
     if fact_a is None:
         lp_normalization(ctx, node, a, b, inverse=True)
@@ -112,6 +114,11 @@ def _scale_square(
 ) -> None:
     array, number = ctx.constants.array(other), ctx.constants.scalar(other)
     if array is None or not number or array.ndim > 1:
+        flaw = (
+            "weighted-square", "the square is multiplied with another tensor", ctx.describe(other),
+            "an RMSNorm averages the plain squares of a row",
+        )  # fmt: skip
+        ctx.facts[node.outputs[0]] = dataclasses.replace(fact, flaw=fact.flaw or flaw)
         return
     factor = fact.factor / number if inverse else fact.factor * number
     slack = fact.slack + rounding_of(array)
@@ -137,6 +144,14 @@ def add(ctx: Context, node: ir.Node) -> None:
                     step = _with_event(fact, "bias")
                     extend(ctx, node, dataclasses.replace(step, bias=bias))
                     return
+
+
+def _count_not_constant(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) -> None:
+    ctx.spoil(
+        node, radial, "count-not-constant",
+        "the sum of squares is scaled by a number that is not constant", ctx.describe(other),
+        "export with a static size for the normalised axes, or use ReduceMean",
+    )  # fmt: skip
 
 
 def rescale(ctx: Context, node: ir.Node, radial: Radial, constant: ir.Value, factor: float) -> None:
@@ -165,6 +180,7 @@ def multiply_radial(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value
         rescale(ctx, node, radial, other, number)
         return
     if not radial.rooted:
+        _count_not_constant(ctx, node, radial, other)
         return
     if not radial.inverse:
         if ctx.same(other, radial.x.root):
@@ -226,36 +242,35 @@ def normalise(
 
 
 def _sound(ctx: Context, node: ir.Node, view: View, radial: Radial) -> bool:
-    """The mean square is that of an RMSNorm: factor 1, axes kept, no flaw, one graph."""
-    candidate = radial.candidate
+    """The mean square is that of an RMSNorm: factor 1, axes kept, one graph, nothing spoiled."""
+    problems: list[tuple[str, str, str, str]] = []
     if not abs(radial.unit - 1.0) <= UNIT_TOLERANCE + radial.slack:  # NaN is no unit either
-        ctx.flaw(
-            candidate, node, "not-the-mean", "the sum of squares is not divided by the row length",
+        problems.append((
+            "not-the-mean", "the sum of squares is not divided by the row length",
             f"the row comes out {radial.unit:.9g} times an RMSNorm (row length {radial.size})",
             "divide by the number of normalised elements; an L2 norm is a different operator",
-        )  # fmt: skip
+        ))  # fmt: skip
     if not radial.kept and ctx.types.rank(view.root) != -radial.axis:
-        ctx.flaw(
-            candidate, node, "axes-dropped",
+        problems.append((
+            "axes-dropped",
             "the reduced axes were removed (keepdims = 0) and not restored, so the division pairs "
-            "other axes", name_of(candidate.node), "use keepdims = 1, or Unsqueeze the axes",
-        )  # fmt: skip
+            "other axes", name_of(radial.candidate.node), "use keepdims = 1, or Unsqueeze the axes",
+        ))  # fmt: skip
     if radial.graph is not node.graph:
-        ctx.flaw(
-            candidate, node, "crosses-subgraph", "the chain crosses a subgraph boundary",
+        problems.append((
+            "crosses-subgraph", "the chain crosses a subgraph boundary",
             f"mean in one graph, division {name_of(node)!r} in another",
             "keep the whole norm inside or outside the branch",
-        )  # fmt: skip
+        ))  # fmt: skip
     centred = _centred(view.root)
     if centred is not None:
-        ctx.flaw(
-            candidate, node, "layer-norm", "the row is centred first: this is a LayerNorm",
+        problems.append((
+            "layer-norm", "the row is centred first: this is a LayerNorm",
             f"{name_of(centred)!r} subtracts the mean", "LayerNormalization is the better node",
-        )  # fmt: skip
-    epsilon, _ = radial.epsilon
-    if not epsilon >= 0:
-        return False
-    return candidate.flaw is None
+        ))  # fmt: skip
+    for problem in problems:
+        ctx.flaw(radial.candidate, node, *problem)
+    return not problems and not radial.spoiled and radial.epsilon[0] >= 0
 
 
 def _centred(root: ir.Value) -> ir.Node | None:

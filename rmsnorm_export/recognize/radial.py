@@ -124,6 +124,7 @@ def reduce(ctx: Context, node: ir.Node) -> None:
     if op == "ReduceL2":
         radial = dataclasses.replace(radial, rooted=True)
     radial.plain = op == "ReduceMean" and fact.factor == 1.0
+    radial.spoiled = candidate.flaw is not None
     ctx.set_radial(node.outputs[0], radial)
 
 
@@ -250,8 +251,10 @@ def scale_by(radial: Radial, factor: float) -> Radial | None:
 def add_epsilon(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) -> None:
     """``radial + other``: an epsilon, or a reason."""
     candidate = radial.candidate
+    spoiled = radial.spoiled
     array, number = ctx.constants.array(other), ctx.constants.scalar(other)
     if array is None or number is None:
+        spoiled = True
         ctx.flaw(
             candidate, node, "epsilon-not-constant", "epsilon is not a constant scalar",
             ctx.describe(other) if array is None else f"{array.size} elements in {other.name!r}",
@@ -259,16 +262,19 @@ def add_epsilon(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) ->
         )  # fmt: skip
         number = 0.0
     elif not ctx.fits(array.ndim, radial):
+        spoiled = True
         ctx.flaw(
             candidate, node, "epsilon-rank", "epsilon may have a higher rank than the mean square",
             f"epsilon of shape {list(array.shape)}", "store epsilon as a scalar",
         )  # fmt: skip
     if number < 0:
+        spoiled = True
         ctx.flaw(
             candidate, node, "epsilon-negative", "epsilon is negative", f"epsilon {number}",
             "use an epsilon >= 0",
         )  # fmt: skip
     if radial.epsilons:
+        spoiled = True
         ctx.flaw(
             candidate, node, "two-epsilons", "a second epsilon is added",
             f"{number} in {name_of(node)!r}", "add one epsilon, inside or outside the root",
@@ -279,7 +285,7 @@ def add_epsilon(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) ->
             f"{number} in {name_of(node)!r}", "add epsilon before the inverse",
         )  # fmt: skip
         return
-    step = dataclasses.replace(radial, epsilons=radial.epsilons + 1)
+    step = dataclasses.replace(radial, epsilons=radial.epsilons + 1, spoiled=spoiled)
     if radial.rooted:
         step = dataclasses.replace(step, d=radial.d + number)
     else:

@@ -23,10 +23,30 @@ def printable(text: str) -> str:
     )
 
 
+def short(text: str | bytes, limit: int = 100) -> str:
+    """``text``, at most ``limit`` characters of it, made printable.
+
+    protobuf hands over a string that is not UTF-8 as bytes.
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "backslashreplace")
+    return printable(text if len(text) <= limit else text[: limit - 3] + "...")
+
+
+def quoted(text: str | bytes, limit: int = 100) -> str:
+    """``short`` in single quotes."""
+    return f"'{short(text, limit)}'"
+
+
 def one_line(text: str, limit: int = 2000) -> str:
     """``printable`` for prose: line breaks become spaces, and what is beyond ``limit`` is cut."""
     line = printable(" ".join(text.split()))
     return line if len(line) <= limit else line[: limit - 4] + " ..."
+
+
+def family(name: str) -> tuple[str, ...]:
+    """What ``name`` has in common with names that differ from it in numbers only."""
+    return tuple(_NUMBERS.split(name)[0::2])
 
 
 def collapse(names: Iterable[str]) -> list[str]:
@@ -38,8 +58,7 @@ def collapse(names: Iterable[str]) -> list[str]:
     """
     families: dict[tuple[str, ...], list[list[str]]] = {}
     for name in dict.fromkeys(names):
-        parts = _NUMBERS.split(name)
-        families.setdefault(tuple(parts[0::2]), []).append(parts)
+        families.setdefault(family(name), []).append(_NUMBERS.split(name))
     return [_collapse_family(members) for members in families.values()]
 
 

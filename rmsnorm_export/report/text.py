@@ -1,25 +1,29 @@
-"""A report as text for a person: one line that says it all, groups, then every refusal.
+"""A report as text for a person: one line that says it all, then groups.
 
-Made for a model with 200 norms: sites that differ in nothing but their name are one group. Lines
-are never cut (logs get grepped), and every string that comes from the model is escaped first
-(``names.printable``).
+Made for a model with 200 norms: sites, and refusals, that differ in nothing but their names are one
+group. Lines are never cut (logs get grepped), and every string that comes from the model is escaped
+first (``names.printable``).
 """
 
 from __future__ import annotations
 
 import io
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
-from rmsnorm_export.report.names import collapse, one_line, printable
+from rmsnorm_export.report.names import collapse, family, one_line, printable
 from rmsnorm_export.report.result import Proof, Refusal, Report, Site
 
 _FAMILIES = 4
-"""Name families shown per group; a group of a real model has one or two."""
+"""Name families shown per group, and kinds of finding per refusal; a real model has one or two."""
+
+_LABEL = re.compile(r"( +(\d+ x|[a-z]{3,5}) {2,3}| {13})(?=\S)")
+"""What the continuation of a line hangs under: a count, a label, or the place below a label."""
 
 Line = str | tuple[str, str]
 """A line of text, or a line and the rich style of the whole of it."""
@@ -52,8 +56,12 @@ def render(lines: Iterable[Line], *, styled: bool = False, width: int | None = N
 
 
 def _continued(text: str, width: int) -> list[str]:
-    """``text`` in lines of ``width``, unless a single word is longer."""
-    indent = " " * (len(text) - len(text.lstrip()) + 4)
+    """``text`` in lines of ``width``, unless a single word is longer.
+
+    They go on under what follows a label or a count, else a little to the right.
+    """
+    label = _LABEL.match(text)
+    indent = " " * (label.end() if label else len(text) - len(text.lstrip()) + 4)
     wrapped = textwrap.wrap(
         text.rstrip(),
         width,
@@ -93,15 +101,19 @@ def report_lines(
     lines: list[Line] = [head(report, planned=planned)]
     if verbose < 0:
         return lines
-    lines.append("  " + _about(report))
+    lines += [f"  {printable(report.source)}", "  " + _about(report)]
     sections = [("fusable" if planned else "fused", report.fused), ("kept as is", report.kept)]
     for title, sites in sections:
         if sites:
             lines += ["", (f"{title} ({len(sites)})", "bold")]
             lines += _site_list(sites) if verbose > 0 else _groups(sites)
-    if report.refused:
-        lines += ["", (f"refused ({len(report.refused)}): left as they were", "bold yellow")]
-        lines += _refusals(report.refused)
+    if refused := norms(report.refused):
+        title = "cannot be fused" if planned else "were not fused"
+        lines += ["", (f"refused ({len(refused)}): RMSNorms that {title}", "bold yellow")]
+        lines += _refusals(refused, verbose=verbose)
+    if alike := look_alikes(report.refused):
+        lines += ["", (f"look-alikes ({len(alike)}): no RMSNorms, left alone", "bold")]
+        lines += _refusals(alike, verbose=verbose)
     proofs = proof_lines(report)
     if proofs:
         lines += ["", *proofs]
@@ -112,25 +124,36 @@ def report_lines(
     return lines
 
 
-def head(report: Report, *, planned: bool = False) -> Line:
-    """The line that says it all.
+def norms(refused: Iterable[Refusal]) -> list[Refusal]:
+    """The refusals that leave an RMSNorm unfused."""
+    return [refusal for refusal in refused if refusal.kind == "norm"]
 
-    What was refused may be a look-alike rather than a norm, so where anything was refused the
-    total counts candidates.
-    """
-    fused, kept, refused = len(report.fused), len(report.kept), len(report.refused)
-    total = fused + kept + refused
+
+def look_alikes(refused: Iterable[Refusal]) -> list[Refusal]:
+    """The refusals of what computes something else."""
+    return [refusal for refusal in refused if refusal.kind == "look-alike"]
+
+
+def head(report: Report, *, planned: bool = False) -> Line:
+    """The line that says it all; look-alikes are no part of the total."""
+    fused, kept, refused = len(report.fused), len(report.kept), len(norms(report.refused))
+    total, alike = fused + kept + refused, len(look_alikes(report.refused))
+    aside = f"; {_plural(alike, 'look-alike')} left alone" if alike else ""
     if total == 0:
-        return ("no RMSNorm found, and nothing that looks like one", "bold yellow")
-    what = "RMSNorm candidate" if refused else "RMSNorm"
+        return (f"no RMSNorm found{aside or ', and nothing that looks like one'}", "bold yellow")
     verb = "can be one node" if planned else "is one node" if total == 1 else "are one node"
-    parts = [f"{fused} fusable" if planned else f"{fused} fused"]
+    parts = [f"{fused} {'fusable' if planned else 'fused'}"] if kept or refused else []
     if kept:
         parts.append(f"{kept} already one node")
-    parts.append(f"{refused} refused")
-    plural = "" if total == 1 else "s"
+    if refused:
+        parts.append(f"{refused} refused")
+    what = f"{fused + kept} of {_plural(total, 'RMSNorm')} {verb}"
     style = "bold yellow" if refused else "bold green"
-    return (f"{fused + kept} of {total} {what}{plural} {verb}: {', '.join(parts)}", style)
+    return (f"{what}{': ' if parts else ''}{', '.join(parts)}{aside}", style)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _about(report: Report) -> str:
@@ -141,8 +164,8 @@ def _about(report: Report) -> str:
     nodes = f"{report.nodes_before:,} nodes"
     if report.nodes_after != report.nodes_before:
         nodes += f" -> {report.nodes_after:,}"
-    parts = [printable(report.source), target, f"numerics {report.numerics}", opset, nodes]
-    return " | ".join([*parts, f"{report.seconds:.2f} s"])
+    parts = [target, f"numerics {report.numerics}", opset, nodes, f"{report.seconds:.2f} s"]
+    return " | ".join(parts)
 
 
 def _key(site: Site) -> tuple[object, ...]:
@@ -182,53 +205,95 @@ def _groups(sites: Sequence[Site]) -> list[Line]:
         lines.append("  " + fact)
         if group[0].spelling:
             lines.append(f"      was    {printable(group[0].spelling)}")
-        families = collapse(_scoped(site) for site in group)
-        for i, family in enumerate(families[:_FAMILIES]):
-            lines.append(f"      {'nodes' if i == 0 else '':5}  {family}")
-        if len(families) > _FAMILIES:
-            rest = len(families) - _FAMILIES
-            lines.append(f"             and {rest} more kinds of name (-v lists all)")
+        lines += _names("nodes", map(_scoped, group))
+        lines += _names("from", (str(site.module) for site in group if _module_says_more(site)))
         lines += [f"      note   {one_line(note)}" for note in group[0].notes]
     return lines
 
 
+def _names(label: str, names: Iterable[str]) -> list[Line]:
+    """The families of ``names``, one a line, the label in front of the first."""
+    families = collapse(names)
+    lines: list[Line] = [
+        f"      {'' if i else label:5}  {name}" for i, name in enumerate(families[:_FAMILIES])
+    ]
+    if len(families) > _FAMILIES:
+        lines.append(f"             and {len(families) - _FAMILIES} more kinds (-v lists all)")
+    return lines
+
+
+def _module_says_more(site: Site) -> bool:
+    """Whether the PyTorch module is known and the node is not named after it."""
+    return site.module is not None and site.module not in site.name
+
+
 def _site_list(sites: Sequence[Site]) -> list[Line]:
-    """Every site: a line of facts and, where asked for, of its proof; then what it replaces."""
-    facts = table([[printable(_scoped(site)), *_columns(site)] for site in sites])
+    """Every site: its name, a line of facts, what it replaces and, where asked for, its proof."""
+    facts = table([_columns(site) for site in sites])
     lines: list[Line] = []
     for fact, site in zip(facts, sites, strict=True):
-        lines.append("  " + fact)
+        lines += [f"  {printable(_scoped(site))}", f"      {fact}"]
+        if _module_says_more(site):
+            lines.append(f"      from   {printable(str(site.module))}")
         if site.nodes:
-            names = ", ".join(printable(node) for node in site.nodes)
-            lines.append(f"      was    {printable(site.spelling)}: {names}")
+            lines.append(f"      was    {printable(site.spelling)}")
+            lines.append(f"             {', '.join(printable(node) for node in site.nodes)}")
         if site.proof is not None:
             lines.append(f"      proof  {_proof(site.proof)}")
         lines += [f"      note   {one_line(note)}" for note in site.notes]
     return lines
 
 
-def _scoped(site: Site) -> str:
-    return site.name if site.scope == "main" else f"{site.name} in {site.scope}"
+def _scoped(item: Site | Refusal) -> str:
+    name = item.name if isinstance(item, Site) else item.node
+    return name if item.scope == "main" else f"{name} in {item.scope}"
 
 
-def _refusals(refused: Sequence[Refusal]) -> list[Line]:
-    """Every refusal, those with the same reason and the same advice under one heading."""
+def _refusals(refused: Sequence[Refusal], *, verbose: int) -> list[Line]:
+    """Refusals with the same reason as one group, the largest first.
+
+    What was found and what to do are left out for look-alikes, where nothing is to be done, unless
+    every one is listed.
+    """
     groups: dict[tuple[str, str, str], list[Refusal]] = {}
     for refusal in refused:
         key = (refusal.reason, refusal.message, refusal.hint)
         groups.setdefault(key, []).append(refusal)
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    width = len(str(len(ordered[0][1])))
     lines: list[Line] = []
-    for (reason, message, hint), members in groups.items():
-        count = f" ({len(members)})" if len(members) > 1 else ""
-        lines.append((f"  {printable(reason)}{count}: {one_line(message)}", "yellow"))
-        for refusal in members:
-            place = "" if refusal.scope == "main" else f" in {printable(refusal.scope)}"
-            lines.append(
-                f"      {printable(refusal.node)} [{printable(refusal.op)}]{place}:"
+    for (reason, message, hint), members in ordered:
+        alike = members[0].kind == "look-alike"
+        what = f"  {len(members):{width}} x  {printable(reason)}: {one_line(message)}"
+        lines.append((what, "" if alike else "yellow"))
+        if verbose > 0:
+            lines += [
+                f"      {printable(refusal.node)} [{printable(refusal.op)}]"
+                f"{'' if refusal.scope == 'main' else f' in {printable(refusal.scope)}'}:"
                 f" {one_line(refusal.found)}"
-            )
-        if hint:
-            lines.append(f"      fix: {one_line(hint)}")
+                for refusal in members
+            ]
+        elif alike:
+            lines += _names("nodes", map(_scoped, members))
+        else:
+            lines += _findings(members)
+        if hint and (verbose > 0 or not alike):
+            lines.append(f"      {'hint' if alike else 'fix':5}  {one_line(hint)}")
+    return lines
+
+
+def _findings(members: Sequence[Refusal]) -> list[Line]:
+    """What was found where; findings that differ in numbers only are one."""
+    kinds: dict[tuple[str, ...], list[Refusal]] = {}
+    for refusal in members:
+        kinds.setdefault(family(one_line(refusal.found)), []).append(refusal)
+    lines: list[Line] = []
+    for kind in list(kinds.values())[:_FAMILIES]:
+        lines += _names("nodes", map(_scoped, kind))
+        lines += [f"      found  {text}" for text in collapse(one_line(r.found) for r in kind)]
+    if len(kinds) > _FAMILIES:
+        rest = len(kinds) - _FAMILIES
+        lines.append(f"      and {rest} more kinds of finding (-v lists all)")
     return lines
 
 
@@ -244,9 +309,9 @@ def proof_lines(report: Report) -> list[Line]:
     site, worst = max(proofs, key=lambda pair: _rank(pair[1].max_ulp))
     lines: list[Line] = [
         (summary, style),
-        f"  largest difference {number(worst.max_ulp)} ulp"
-        f" (allowed {number(worst.bound_ulp)}) at {printable(_scoped(site))}",
-        f"  largest error against float64"
+        f"  largest difference from the original: {_ulp(worst)}"
+        + (f", at {printable(_scoped(site))}" if worst.max_ulp else ""),
+        f"  largest error against float64:"
         f" {number(_largest(p.error_before for _, p in proofs))} ulp before,"
         f" {number(_largest(p.error_after for _, p in proofs))} ulp after",
     ]
@@ -261,11 +326,13 @@ def proof_lines(report: Report) -> list[Line]:
 def _proof(proof: Proof) -> str:
     verdict = "holds" if proof.passed else f"FAILED ({one_line(proof.reason)})"
     return (
-        f"{verdict}: {number(proof.max_ulp)} ulp of {number(proof.bound_ulp)} allowed,"
-        f" {proof.mismatch:.2%} of elements differ, largest difference {number(proof.max_abs)},"
-        f" error against float64 {number(proof.error_before)} ->"
-        f" {number(proof.error_after)} ulp, {one_line(proof.runtime)}"
+        f"{verdict}: {_ulp(proof)}, {proof.mismatch:.2%} of elements differ; error against"
+        f" float64 {number(proof.error_before)} ulp before, {number(proof.error_after)} after"
     )
+
+
+def _ulp(proof: Proof) -> str:
+    return f"{number(proof.max_ulp)} ulp ({number(proof.bound_ulp)} allowed)"
 
 
 def _rank(value: float) -> float:

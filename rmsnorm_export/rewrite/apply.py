@@ -20,14 +20,16 @@ class Names:
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._taken: set[str] | None = None
+        self._last: dict[str, int] = {}
 
     def __call__(self, wish: str) -> str:
         if self._taken is None:
             self._taken = _all_names(self._model)
-        name, count = wish, 1
+        name, count = wish, self._last.get(wish, 1)
         while name in self._taken:
             count += 1
             name = f"{wish}_{count}"
+        self._last[wish] = count
         self._taken.add(name)
         return name
 
@@ -82,6 +84,11 @@ def apply(model: ir.Model, sites: Sequence[Lowered], names: Names) -> None:
             name = old.name
             producer = old.producer()
             _copy_metadata(producer, site.nodes)
+            new.doc_string = new.doc_string or old.doc_string
+            new.metadata_props.update(old.metadata_props)
+            new.meta.update(old.meta)
+            if old.shape is not None:
+                new.shape = old.shape
             old.replace_all_uses_with(new, replace_graph_outputs=True)
             if name:
                 old.name = names(f"{name}_replaced")

@@ -19,9 +19,9 @@ import onnx
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.report.names import quoted, short
 from rmsnorm_export.rewrite.atomic import Transaction
 from rmsnorm_export.rewrite.filecopy import copy_contents, same_contents
-from rmsnorm_export.rewrite.sniff import printable, quoted
 from rmsnorm_export.rewrite.tensors import TensorSlot
 
 WeightsPolicy = Literal["auto", "reference", "link", "copy", "embed"]
@@ -145,7 +145,7 @@ def _locate(slot: TensorSlot, location: str, base: str) -> ExternalFile:
         raise _bad(
             slot,
             location,
-            f"leaves the folder of the model by a symbolic link to {printable(path, 200)}",
+            f"leaves the folder of the model by a symbolic link to {short(path, 200)}",
             "put the data file itself into the folder of the model",
         )
     try:
@@ -153,9 +153,7 @@ def _locate(slot: TensorSlot, location: str, base: str) -> ExternalFile:
     except OSError as error:
         missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
         reason = "does not exist" if missing else f"cannot be read ({error.strerror})"
-        raise _bad(
-            slot, location, reason, f"put the data file into {printable(base, 200)}"
-        ) from error
+        raise _bad(slot, location, reason, f"put the data file into {short(base, 200)}") from error
     if not stat.S_ISREG(info.st_mode):
         raise _bad(slot, location, "is not an ordinary file", "put the data file there")
     return ExternalFile(location, path, info.st_size, info.st_nlink)
@@ -243,7 +241,7 @@ class _Plan:
             if file.path == os.path.realpath(self.target):
                 raise UsageError(
                     "The output would replace the weights of the model.",
-                    found=f"{printable(str(self.target), 200)} holds tensor {quoted(slot.name)}",
+                    found=f"{short(str(self.target), 200)} holds tensor {quoted(slot.name)}",
                     fix="choose another output name",
                 )
             self._locations[key] = self._settle(file, base)
@@ -259,8 +257,8 @@ class _Plan:
         if self.policy == "reference":
             raise UsageError(
                 "Weights can be referenced in place only from the folder that they are in.",
-                found=f"{quoted(file.location, 200)} lies in {printable(base, 200)}, the "
-                f"output in {printable(self.folder, 200)}",
+                found=f"{quoted(file.location, 200)} lies in {short(base, 200)}, the "
+                f"output in {short(self.folder, 200)}",
                 fix="write the output into the folder of the source, or use --weights copy",
             )
         wanted = self._free_name(file)
@@ -312,7 +310,7 @@ class _Plan:
                 return path
         raise InputError(
             "No free name is left for the weights.",
-            found=f"10,000 files like {quoted(same.name)} in {printable(self.folder, 200)}",
+            found=f"10,000 files like {quoted(same.name)} in {short(self.folder, 200)}",
             fix="write to another folder",
         )
 

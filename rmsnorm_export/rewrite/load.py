@@ -22,9 +22,10 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped,unused-ignore]
 
 from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.report.names import short
 from rmsnorm_export.rewrite.external import adopt_external
 from rmsnorm_export.rewrite.order import sort_graphs
-from rmsnorm_export.rewrite.sniff import looks_like, printable
+from rmsnorm_export.rewrite.sniff import looks_like
 from rmsnorm_export.rewrite.tensors import (
     MAX_PROTO_BYTES,
     check_tensor,
@@ -122,7 +123,7 @@ def load_model(source: Source) -> LoadedModel:
 
 def _from_path(source: str | os.PathLike[str]) -> LoadedModel:
     name = os.fspath(source)
-    shown = printable(str(name), 300)
+    shown = short(str(name), 300)
     if name == "-":
         raise UsageError(
             "Standard input is read by the command line, not by this function.",
@@ -160,7 +161,7 @@ def _from_path(source: str | os.PathLike[str]) -> LoadedModel:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(
             "The model file cannot be read.",
-            found=f"{shown}: {printable(reason)}",
+            found=f"{shown}: {short(reason)}",
             fix="check the path and its permissions",
         ) from error
     return _from_bytes(data, path, shown)
@@ -225,7 +226,7 @@ def _unreadable(proto: onnx.ModelProto, error: BaseException) -> InputError:
         found = clash(proto) or str(error).split("\n")[0] or type(error).__name__
     return InputError(
         "The graph in the file cannot be read.",
-        found=printable(found, 300),
+        found=short(found, 300),
         fix="check the file with onnx.checker and export it again",
     )
 

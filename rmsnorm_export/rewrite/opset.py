@@ -7,6 +7,9 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 
 _LARGE = 1024
+_KEEP = "rmsnorm_export.keep"
+"""Domain of nodes that the converter has to leave alone, while it runs."""
+_RUNTIME_OPERATORS = frozenset({"SimplifiedLayerNormalization"})
 
 
 def raise_opset(model: ir.Model, opset: int) -> ir.Model:
@@ -23,9 +26,15 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
     from onnx_ir.passes.common import InlinePass
 
     copy = model.clone()
-    if copy.functions:
-        # The converter leaves functions as they are, at their old opset.
-        copy = InlinePass()(copy).model
+    try:
+        if copy.functions:
+            # The converter leaves functions as they are, at their old opset.
+            copy = InlinePass()(copy).model
+    except ValueError as error:
+        raise _not_raised(opset, error) from error
+    for node in _beyond_onnx(copy):
+        node.domain = _KEEP
+    copy.opset_imports[_KEEP] = 1
     held = {
         name: value.const_value
         for name, value in copy.graph.initializers.items()
@@ -45,28 +54,52 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
     try:
         converted = version_converter.convert_version(proto, opset)
     except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
-        raise InputError(
-            "The model cannot be raised to another opset.",
-            found=(str(error).strip().splitlines() or ["no reason given"])[0][:300],
-            fix=f"export with opset_version={opset}, or use --target ort or portable",
-        ) from error
+        raise _not_raised(opset, error) from error
     result = ir.serde.deserialize_model(converted)
+    by_name = {
+        v.name: v for v in [*_free_values(result), *result.graph.outputs, *result.graph.inputs]
+    }
     for value in list(result.graph.inputs):
         if value.name in held and value.name not in names:
             result.graph.inputs.remove(value)
-    by_name = {v.name: v for v in [*result.graph.inputs, *_free_values(result)]}
     for name, tensor in held.items():
         restored = by_name.get(name)
         if restored is not None:
             restored.const_value = tensor
             result.graph.register_initializer(restored)
+    for node in result.graph.all_nodes():
+        if node.domain == _KEEP:
+            node.domain = ""
+    result.opset_imports.pop(_KEEP, None)
     result.metadata_props.update(model.metadata_props)
+    result.graph.metadata_props.update(model.graph.metadata_props)
+    result.graph.doc_string = result.graph.doc_string or model.graph.doc_string
     _restore_metadata(copy, result)
     return result
 
 
+def _not_raised(opset: int, error: Exception) -> InputError:
+    return InputError(
+        "The model cannot be raised to another opset.",
+        found=(str(error).strip().splitlines() or ["no reason given"])[0][:300],
+        fix=f"export with opset_version={opset}, or use --target ort or portable",
+    )
+
+
+def _beyond_onnx(model: ir.Model) -> list[ir.Node]:
+    """ONNX Runtime's operators in the default domain, which the converter does not know."""
+    return [node for node in model.graph.all_nodes() if node.op_type in _RUNTIME_OPERATORS]
+
+
 def _restore_metadata(source: ir.Model, result: ir.Model) -> None:
-    """What an exporter said of its nodes (module path, stack trace), which the converter drops."""
+    """What was said of nodes and values (module path, documentation), which the converter drops."""
+    values = {v.name: v for v in _values(source)}
+    for value in _values(result):
+        old = values.get(value.name)
+        if old is not None:
+            value.doc_string = value.doc_string or old.doc_string
+            value.metadata_props.update(old.metadata_props)
+            value.meta.update(old.meta)
     said = {
         node.outputs[0].name: node.metadata_props
         for node in source.graph.all_nodes()
@@ -79,3 +112,8 @@ def _restore_metadata(source: ir.Model, result: ir.Model) -> None:
 
 def _free_values(model: ir.Model) -> list[ir.Value]:
     return [v for node in model.graph.all_nodes() for v in node.inputs if v is not None]
+
+
+def _values(model: ir.Model) -> list[ir.Value]:
+    made = [v for node in model.graph.all_nodes() for v in node.outputs]
+    return [*model.graph.inputs, *model.graph.initializers.values(), *made]

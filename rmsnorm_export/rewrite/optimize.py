@@ -19,12 +19,14 @@ from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.context import name_of
 from rmsnorm_export.recognize.match import LOOK_ALIKES, Decline, Match
 from rmsnorm_export.recognize.scan import Recognition, foreign_functions, recognize
+from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.report.result import Numerics, Proof, Refusal, Report, Site, Target
 from rmsnorm_export.rewrite.apply import Names, apply, discard
 from rmsnorm_export.rewrite.load import LoadedModel, Source, load_model, no_gc
 from rmsnorm_export.rewrite.opset import raise_opset
 from rmsnorm_export.rewrite.order import all_graphs
 from rmsnorm_export.rewrite.save import SaveResult, WeightsPolicy, save_model, to_bytes
+from rmsnorm_export.rewrite.unfold import remove_unused_own, unfold
 
 _MAX_GAMMA = 1 << 24
 """Elements of a gain that a proof may read: 64 MiB in f32, far above any row length."""
@@ -121,8 +123,9 @@ def optimize(
     start = time.perf_counter()
     with no_gc():
         loaded = load_model(source)
-        model = loaded.model
-        before = _count(model)
+        before = _count(loaded.model)
+        model = unfold(loaded.model, target)
+        loaded = dataclasses.replace(loaded, model=model)
         version = _opset(model)
         run = _Run(model, target, numerics, fold_residual, fold_gate)
         notes = list(loaded.notes)
@@ -136,7 +139,10 @@ def optimize(
                 run.give_up("opset", f"the target needs opset {wanted}", error)
             else:
                 loaded = dataclasses.replace(loaded, model=model)
-                notes.append(f"raised from opset {version} to {wanted} by onnx.version_converter")
+                notes.append(
+                    f"raised from opset {version} to {wanted} by onnx.version_converter"
+                    + (", functions inlined" if run.model.functions else "")
+                )
                 run = _Run(model, target, numerics, fold_residual, fold_gate)
         elif opset is not None and opset < version:
             raise UsageError(
@@ -151,6 +157,7 @@ def optimize(
             if site not in sites:
                 discard(site)
         apply(model, sites, run.names)
+        remove_unused_own(model)
         report = Report(
             source=loaded.description,
             target=target,
@@ -182,8 +189,8 @@ def inspect(
     start = time.perf_counter()
     with no_gc():
         loaded = load_model(source)
-        model = loaded.model
-        run = _Run(model, target or "portable", numerics, fold_residual=True, fold_gate=True)
+        model = unfold(loaded.model, target or "portable")
+        run = _Run(model, target or "portable", numerics, True, True, keep_all=target is None)
         version, count = _opset(model), _count(model)
         return Report(
             source=loaded.description,
@@ -211,16 +218,21 @@ class _Run:
         numerics: Numerics,
         fold_residual: bool,
         fold_gate: bool,
+        *,
+        keep_all: bool = False,
     ) -> None:
         self.model = model
         self.names = Names(model)
-        self.target = target
+        forms = _NATIVE_FORMS[target]
+        if keep_all:
+            forms = tuple(form for some in _NATIVE_FORMS.values() for form in some)
         found: Recognition = recognize(model, fold_residual=fold_residual, fold_gate=fold_gate)
-        self.declines: list[Decline] = list(found.declines)
+        # A node that is the target's own operator is no refusal, whatever it is like.
+        self.declines: list[Decline] = [d for d in found.declines if d.node.op_type not in forms]
         self.kept: list[Match] = []
         todo: list[Match] = []
         for match in found.matches:
-            native = _native_part(match, _NATIVE_FORMS[target])
+            native = _native_part(match, forms)
             if native is None:
                 todo.append(match)
             else:
@@ -230,6 +242,7 @@ class _Run:
             todo = [*self.kept, *todo]
             self.kept = []
         self.lowered: list[Lowered] = []
+        _type_operands(found.types, todo)
         outcomes = lower_all(
             todo,
             target=target,
@@ -238,7 +251,7 @@ class _Run:
             opset=_opset(model),
             types=found.types,
             fold_residual=fold_residual,
-            taken={name for _, name, _ in foreign_functions(model)},
+            taken=_names_in_use(model, [match.nodes[-1] for match in todo]),
         )
         for match, outcome in zip(todo, outcomes, strict=True):
             if isinstance(outcome, Lowered):
@@ -286,6 +299,25 @@ class _Run:
             if not proof.passed
         ]
         return (*(_refusal(decline) for decline in self.declines), *failed)
+
+
+def _type_operands(types: Types, matches: Sequence[Match]) -> None:
+    """Write down what is known of the operands, for lowering asks the values themselves."""
+    for match in matches:
+        for value in (match.x, match.scale, match.gain, match.bias, match.gate, match.residual):
+            if value is not None and value.dtype is None:
+                dtype = types.dtype(value)
+                value.type = None if dtype is None else ir.TensorType(dtype)
+
+
+def _names_in_use(model: ir.Model, rewritten: Sequence[ir.Node]) -> set[str]:
+    """Operator names of this package's domain that nodes or functions keep."""
+    names = {name for _, name, _ in foreign_functions(model)}
+    if DOMAIN in model.opset_imports:
+        gone = set(rewritten)
+        for graph in all_graphs(model):
+            names.update(n.op_type for n in graph if n.domain == DOMAIN and n not in gone)
+    return names
 
 
 def _native_part(match: Match, forms: Sequence[str]) -> Match | None:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped,unused-ignore]
 
 from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.report.names import quoted, short
 from rmsnorm_export.rewrite.atomic import Transaction
 from rmsnorm_export.rewrite.external import (
     WEIGHTS_POLICIES,
@@ -23,10 +24,9 @@ from rmsnorm_export.rewrite.external import (
     place_weights,
 )
 from rmsnorm_export.rewrite.load import LoadedModel, no_gc
-from rmsnorm_export.rewrite.sniff import printable, quoted
 from rmsnorm_export.rewrite.tensors import MAX_PROTO_BYTES, TensorSlot, tensor_slots
 
-__all__ = ["SaveResult", "WeightsPolicy", "save_model", "to_bytes"]
+__all__ = ["SaveResult", "WeightsPolicy", "check_output", "save_model", "to_bytes"]
 
 MAX_EMBEDDED_BYTES = MAX_PROTO_BYTES - (1 << 26)
 """Most tensor bytes stored inside a model; 64 MiB are left for the graph itself."""
@@ -81,8 +81,9 @@ def save_model(
         InputError: the place cannot be written, or the model is too large for the policy.
     """
     _check_policy(weights)
+    origin = source.path if source is not None else None
+    target = check_output(path, source=origin, force=force)
     try:
-        target = _check_target(path, source, force)
         with no_gc(), Transaction() as files:
             slots = list(tensor_slots(model))
             placed = place_weights(slots, target, weights, files)
@@ -99,7 +100,7 @@ def save_model(
                 files.publish(made, name)
             files.publish(temp, target, replace=force, last=True)
     except FileExistsError as error:
-        raise _exists(Path(path), source) from error
+        raise _exists(target, origin) from error
     except OSError as error:
         raise _unwritable(os.fspath(path), error) from error
     notes = list(placed.notes)
@@ -151,15 +152,41 @@ def _check_policy(weights: WeightsPolicy) -> None:
     if weights not in WEIGHTS_POLICIES:
         raise UsageError(
             "There is no such policy for weights.",
-            found=printable(str(weights)),
+            found=short(str(weights)),
             fix=f"use one of {', '.join(WEIGHTS_POLICIES)}",
         )
 
 
-def _check_target(path: str | os.PathLike[str], source: LoadedModel | None, force: bool) -> Path:
-    """The absolute output path, or the reason why nothing can be written there."""
+def check_output(
+    path: str | os.PathLike[str],
+    *,
+    source: str | os.PathLike[str] | None = None,
+    force: bool = False,
+) -> Path:
+    """The absolute output path, if a model can be saved there; nothing is made or changed.
+
+    ``save_model`` does this too; call it before work whose result would otherwise be lost.
+
+    Args:
+        path: of the output.
+        source: path of the input, for the message when both are one file.
+        force: an existing file may be replaced.
+
+    Raises:
+        UsageError: the output exists and ``force`` is not given, or its name is unusable.
+        InputError: it is a folder or a device, or its folder is missing or not writable.
+    """
+    try:
+        return _check_output(path, source, force)
+    except OSError as error:
+        raise _unwritable(os.fspath(path), error) from error
+
+
+def _check_output(
+    path: str | os.PathLike[str], source: str | os.PathLike[str] | None, force: bool
+) -> Path:
     name = os.fspath(path)
-    shown = printable(str(name), 300)
+    shown = short(str(name), 300)
     if not name or "\0" in name:
         raise UsageError("The output has no usable name.", found=repr(name), fix="give a file name")
     target = Path(os.path.abspath(name))
@@ -170,7 +197,7 @@ def _check_target(path: str | os.PathLike[str], source: LoadedModel | None, forc
     if not target.parent.is_dir():
         raise InputError(
             "The folder of the output does not exist.",
-            found=printable(str(target.parent), 300),
+            found=short(str(target.parent), 300),
             fix="make the folder first, or check the path",
         )
     if os.path.lexists(target):
@@ -182,23 +209,29 @@ def _check_target(path: str | os.PathLike[str], source: LoadedModel | None, forc
             )
         if not force:
             raise _exists(target, source)
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise InputError(
+            "The output cannot be written.",
+            found=f"no permission to make files in {short(str(target.parent), 300)}",
+            fix="check the folder and its permissions, or write to another one",
+        )
     return target
 
 
-def _exists(target: Path, source: LoadedModel | None) -> UsageError:
+def _exists(target: Path, source: str | os.PathLike[str] | None) -> UsageError:
     is_input = False
-    if source is not None and source.path is not None:
-        with contextlib.suppress(OSError):
-            is_input = os.path.samefile(target, source.path)
+    if source is not None:
+        with contextlib.suppress(OSError, ValueError):
+            is_input = os.path.samefile(target, source)
     return UsageError(
         "The output is the input file." if is_input else "A file of that name exists already.",
-        found=printable(str(target), 300),
+        found=short(str(target), 300),
         fix="choose another name, or use --force to replace it",
     )
 
 
 def _unwritable(path: str, error: OSError) -> InputError:
-    place = printable(path, 300)
+    place = short(path, 300)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         fix = (
             "free some space, or write beside the source, where weights are referenced in place; "
@@ -301,7 +334,7 @@ def _serialize(model: ir.Model) -> bytes:
         if isinstance(inner, UnicodeError):
             raise InputError(
                 "A name or text in the model is not UTF-8.",
-                found=printable(str(inner)),
+                found=short(str(inner)),
                 fix="repair the program that wrote the model",
             ) from error
         raise

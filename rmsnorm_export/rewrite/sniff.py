@@ -1,8 +1,11 @@
-"""Say what a file that is not an ONNX model looks like, and print hostile names safely."""
+"""Say what a file that is not an ONNX model looks like."""
 
 from __future__ import annotations
 
-from rmsnorm_export.report import names
+from rmsnorm_export.report.names import quoted
+from rmsnorm_export.report.names import short as printable
+
+__all__ = ["looks_like", "printable", "quoted"]
 
 _MAGIC: tuple[tuple[int, bytes, str], ...] = (
     (0, b"PK\x03\x04", "a zip archive, as PyTorch (.pt, .pth), .npz and .keras files are"),
@@ -29,21 +32,6 @@ _MAGIC: tuple[tuple[int, bytes, str], ...] = (
 _TEXT_PROTO = (b"ir_version", b"graph", b"opset_import", b"producer_name", b"model_version")
 _TOP_LEVEL_FIELDS = frozenset({1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26})
 """Field numbers of ModelProto (onnx.proto, IR version 13)."""
-
-
-def printable(text: str | bytes, limit: int = 100) -> str:
-    """``text`` cut at ``limit`` characters, those that could steer a terminal escaped.
-
-    protobuf hands over a string that is not UTF-8 as bytes.
-    """
-    if isinstance(text, bytes):
-        text = text.decode("utf-8", "backslashreplace")
-    return names.printable(text if len(text) <= limit else text[: limit - 3] + "...")
-
-
-def quoted(text: str | bytes, limit: int = 100) -> str:
-    """A name in single quotes, safe to print."""
-    return f"'{printable(text, limit)}'"
 
 
 def looks_like(data: bytes) -> str:

@@ -80,7 +80,7 @@ def spawn(tmp_path: Path) -> Run:
 
     def start(*arguments: object, stdin: bytes = b"") -> Outcome:
         done = subprocess.run(
-            [sys.executable, "-m", "rmsnorm_export.cli.main", *map(str, arguments)],
+            [sys.executable, "-m", "rmsnorm_export", *map(str, arguments)],
             input=stdin,
             capture_output=True,
             cwd=tmp_path,

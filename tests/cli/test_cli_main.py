@@ -23,7 +23,7 @@ from rmsnorm_export.report.result import Numerics, Target
 
 from .conftest import Run, model
 
-PROGRAM = [sys.executable, "-m", "rmsnorm_export.cli.main"]
+PROGRAM = [sys.executable, "-m", "rmsnorm_export"]
 HEAVY = ("numpy", "onnx", "onnx_ir", "onnxruntime", "rich", "torch", "ml_dtypes", "logging")
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
 import pytest
 from onnx import TensorProto, external_data_helper, helper
 
+import rmsnorm_export
 from rmsnorm_export.proof.prove import prove_site
 from rmsnorm_export.report.json import from_json
 from rmsnorm_export.report.result import Proof, Report
@@ -35,7 +38,7 @@ def test_every_norm_is_one_node(run: Run, three: Path, target: str, op: str) -> 
     before = three.read_bytes()
     done = run("optimize", three, "-o", "out.onnx", "--target", target, "--require", "all")
     assert (done.code, done.stderr) == (0, "")
-    assert done.text.startswith("3 of 3 RMSNorms are one node: 3 fused, 0 refused\n")
+    assert done.text.startswith("3 of 3 RMSNorms are one node\n")
     assert f"3 x  {op}  float32  n=40  epsilon=1e-05  exact" in done.text
     assert "/layers.{0-2}/norm/" in done.text
     out = three.parent / "out.onnx"
@@ -67,7 +70,7 @@ def test_model_through_a_pipe(run: Run, three: Path) -> None:
     piped = onnx.load_model_from_string(done.stdout)
     assert [node.op_type for node in piped.graph.node].count("RMSNorm") == 3
     assert done.stderr.startswith("3 of 3 RMSNorms are one node")
-    assert "  stdin | target portable" in done.stderr
+    assert "\n  stdin\n  target portable | " in done.stderr
     assert done.stderr.endswith("to stdout\n")
 
 
@@ -146,7 +149,11 @@ def test_report_file(run: Run, mixed: Path) -> None:
     assert len(from_json(written, Report).fused) == 2
     done = run("optimize", mixed, "-o", "b.onnx", "--report", "r.txt", "--format", "json")
     assert done.json["kind"] == "report"
-    assert (folder / "r.txt").read_text().startswith("2 of 3 RMSNorm candidates are one node")
+    assert (
+        (folder / "r.txt")
+        .read_text()
+        .startswith("2 of 3 RMSNorms are one node: 2 fused, 1 refused")
+    )
     taken = run("optimize", mixed, "-o", "c.onnx", "--report", "r.json")
     taken.assert_error(2, "r.json exists", "--force")
     assert (folder / "r.json").read_text() == written
@@ -255,3 +262,120 @@ def test_unknown_types_of_graph_inputs_are_no_obstacle(run: Run, tmp_path: Path)
     onnx.save(proto, tmp_path / "m.onnx")
     done = run("optimize", "m.onnx", "-o", "out.onnx")
     assert done.code == 0, done.stderr
+
+
+def test_opset_is_raised(run: Run, three: Path) -> None:
+    done = run("optimize", three, "-o", "out.onnx", "--opset", "21", "--format", "json")
+    assert (done.code, done.json["opset_before"], done.json["opset_after"]) == (0, 18, 21)
+    imports = {entry.domain: entry.version for entry in onnx.load("out.onnx").opset_import}
+    assert imports[""] == 21
+    lower = run("optimize", three, "-o", "low.onnx", "--opset", "17")
+    lower.assert_error(2, "opset 18, 17 was asked for")
+    assert not Path("low.onnx").exists()
+    run("optimize", three, "-o", "low.onnx", "--opset", "0").assert_error(2, "--opset")
+
+
+def residual_and_gate() -> onnx.ModelProto:
+    """``out = RMSNorm(x + r) * silu(z)``."""
+    proto = model(1)
+    graph = proto.graph
+    del graph.node[7:]  # Tanh and Identity
+    for node in graph.node:
+        node.input[:] = ["h" if name == "x" else name for name in node.input]
+    graph.node.insert(0, helper.make_node("Add", ["x", "r"], ["h"], name="/add"))
+    graph.node.append(helper.make_node("Sigmoid", ["z"], ["s"], name="/sigmoid"))
+    graph.node.append(helper.make_node("Mul", ["z", "s"], ["silu"], name="/silu"))
+    graph.node.append(helper.make_node("Mul", ["/layers.0/norm/y", "silu"], ["out"], name="/gate"))
+    for name in ("r", "z"):
+        graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", 40]))
+    return proto
+
+
+@pytest.mark.parametrize(
+    ("options", "op"),
+    [
+        ([], "GatedRMSNorm"),
+        (["--no-fold-gate"], "SkipRMSNorm"),
+        (["--no-fold-gate", "--no-fold-residual"], "RMSNorm"),
+    ],
+)
+def test_what_is_folded_can_be_chosen(
+    run: Run, tmp_path: Path, options: list[str], op: str
+) -> None:
+    onnx.save(residual_and_gate(), tmp_path / "m.onnx")
+    done = run("optimize", "m.onnx", "-o", "o.onnx", "--prove", "--format", "json", *options)
+    assert done.code == 0, done.stderr
+    assert [site["op"] for site in done.json["fused"]] == [op]
+    assert op in op_types(tmp_path / "o.onnx")
+
+
+def with_a_look_alike() -> onnx.ModelProto:
+    """One RMSNorm, then a division by the 2-norm of the row."""
+    proto = model(1)
+    last = proto.graph.node.pop()
+    proto.graph.node.extend(
+        [
+            helper.make_node("Mul", [last.input[0]] * 2, ["l2/square"], name="l2/Mul"),
+            helper.make_node("ReduceSum", ["l2/square", "axes"], ["l2/sum"], name="l2/Sum"),
+            helper.make_node("Add", ["l2/sum", "epsilon"], ["l2/stable"], name="l2/Add"),
+            helper.make_node("Sqrt", ["l2/stable"], ["l2/root"], name="l2/Sqrt"),
+            helper.make_node("Div", [last.input[0], "l2/root"], ["out"], name="l2/Div"),
+        ]
+    )
+    return proto
+
+
+def test_a_look_alike_does_not_fail_require_all(run: Run, tmp_path: Path) -> None:
+    onnx.save(with_a_look_alike(), tmp_path / "m.onnx")
+    done = run("optimize", "m.onnx", "-o", "o.onnx", "--require", "all")
+    assert (done.code, done.stderr) == (0, "")
+    assert done.text.startswith("1 of 1 RMSNorm is one node; 1 look-alike left alone\n")
+    assert "look-alikes (1): no RMSNorms, left alone\n  1 x  not-the-mean: " in done.text
+    assert "nodes  l2/Div\n" in done.text
+    as_json = run("optimize", "m.onnx", "-o", "p.onnx", "--format", "json").json
+    assert [(r["node"], r["kind"]) for r in as_json["refused"]] == [("l2/Div", "look-alike")]
+    alone = run("inspect", "m.onnx", "-q")
+    assert alone.text == "1 of 1 RMSNorm can be one node; 1 look-alike left alone\n"
+    unmet = run("optimize", "m.onnx", "-o", "q.onnx", "--require", "2")
+    unmet.assert_error(5, "1 norms are one node, 0 refused; 1 look-alikes")
+
+
+def folder_without_permission(folder: Path) -> Path:
+    (folder / "locked").mkdir(mode=0o500)
+    return folder / "locked" / "out.onnx"
+
+
+def taken(folder: Path) -> Path:
+    (folder / "out.onnx").write_bytes(b"precious")
+    return folder / "out.onnx"
+
+
+@pytest.mark.parametrize(
+    ("place", "code", "word"),
+    [
+        (taken, 2, "--force"),
+        (lambda folder: folder / "three.onnx", 2, "is the input file"),
+        (lambda folder: folder / "absent" / "out.onnx", 3, "folder of the output does not exist"),
+        (lambda folder: folder, 3, "is a folder"),
+        (lambda folder: folder / ("x" * 300), 3, "name too long"),
+        (folder_without_permission, 3, "no permission"),
+    ],
+)
+def test_a_bad_output_place_is_told_before_the_work(
+    run: Run,
+    three: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: Callable[[Path], Path],
+    code: int,
+    word: str,
+) -> None:
+    def work(*_: object, **__: object) -> None:
+        raise AssertionError("the work was done first")
+
+    monkeypatch.setattr(rmsnorm_export, "optimize", work)
+    # root may write anywhere, so the system is asked in its stead
+    monkeypatch.setattr(os, "access", lambda path, _: "locked" not in str(path))
+    out = place(three.parent)
+    before = sorted(three.parent.rglob("*"))
+    run("optimize", three, "-o", out, "--prove").assert_error(code, word)
+    assert sorted(three.parent.rglob("*")) == before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmsnorm_export.report.names import collapse, one_line, printable
+from rmsnorm_export.report.names import collapse, family, one_line, printable, quoted, short
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,25 @@ from rmsnorm_export.report.names import collapse, one_line, printable
 )
 def test_printable(name: str, expected: str) -> None:
     assert printable(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("layers.0/norm", "layers.0/norm"),
+        ("a\nb\x1b[2J", r"a\nb\x1b[2J"),
+        (b"n\xff\xfe", r"n\xff\xfe"),
+        ("x" * 100, "x" * 100),
+        ("x" * 101, "x" * 97 + "..."),
+    ],
+)
+def test_short(name: str | bytes, expected: str) -> None:
+    assert short(name) == expected
+    assert quoted(name) == f"'{expected}'"
+
+
+def test_family() -> None:
+    assert family("layers.0.norm_1") == family("layers.10.norm_7") != family("layers.0.norm")
 
 
 def test_one_line_joins_lines_and_cuts_only_what_is_absurd() -> None:

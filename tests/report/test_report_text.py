@@ -55,6 +55,18 @@ REPORT = Report(
 )
 
 
+ALIKE = Refusal(
+    node="/head/Div",
+    op="Div",
+    reason="layer-norm",
+    message="the row is centred first: this is a LayerNorm",
+    found="'/head/Sub' subtracts the mean",
+    hint="LayerNormalization is the better node",
+    scope="main",
+    kind="look-alike",
+)
+
+
 def sites(count: int, pattern: str = "/layers.{}/norm/Mul_1", **changes: object) -> list[Site]:
     return [dataclasses.replace(SITE, name=pattern.format(i), **changes) for i in range(count)]
 
@@ -66,7 +78,7 @@ def text(report: Report = REPORT, **changes: object) -> str:
 def test_two_hundred_norms_are_a_few_lines() -> None:
     norms = sites(100) + sites(100, "/layers.{}/post/Mul_1", op="SkipRMSNorm", epsilon=0.5)
     out = text(fused=tuple(norms))
-    assert out.splitlines()[0] == "200 of 200 RMSNorms are one node: 200 fused, 0 refused"
+    assert out.splitlines()[0] == "200 of 200 RMSNorms are one node"
     assert len(out.splitlines()) < 12
     assert "/layers.{0-99}/norm/Mul_1" in out
     assert "/layers.{0-99}/post/Mul_1" in out
@@ -102,32 +114,106 @@ def test_verbose_lists_every_site_and_what_it_replaces() -> None:
 def test_quiet_is_the_first_line() -> None:
     report = dataclasses.replace(REPORT, refused=(REFUSAL,), notes=("raised",))
     assert render(report_lines(report, verbose=-1)) == (
-        "1 of 2 RMSNorm candidates are one node: 1 fused, 1 refused\n"
+        "1 of 2 RMSNorms are one node: 1 fused, 1 refused\n"
     )
 
 
 def test_head_line_says_what_is_planned_and_what_was_one_node_already() -> None:
     report = dataclasses.replace(REPORT, kept=tuple(sites(2)), target=None)
     planned = render(report_lines(report, planned=True)).splitlines()[0]
-    assert planned == "3 of 3 RMSNorms can be one node: 1 fusable, 2 already one node, 0 refused"
+    assert planned == "3 of 3 RMSNorms can be one node: 1 fusable, 2 already one node"
     assert text(fused=(), kept=(SITE,)).splitlines()[0] == (
-        "1 of 1 RMSNorm is one node: 0 fused, 1 already one node, 0 refused"
+        "1 of 1 RMSNorm is one node: 0 fused, 1 already one node"
     )
 
 
 def test_no_norm_at_all() -> None:
-    assert text(fused=()).startswith("no RMSNorm found")
+    assert text(fused=()).startswith("no RMSNorm found, and nothing that looks like one\n")
+    alike = text(fused=(), refused=(ALIKE,))
+    assert alike.startswith("no RMSNorm found; 1 look-alike left alone\n")
 
 
-def test_refusals_are_listed_in_full_and_grouped_by_reason() -> None:
-    refused = [dataclasses.replace(REFUSAL, node=f"/head{i}/Add") for i in range(40)]
+def test_forty_refusals_for_one_reason_are_four_lines() -> None:
+    refused = [
+        dataclasses.replace(REFUSAL, node=f"/head{i}/Add", found=f"the graph input eps_{i}")
+        for i in range(40)
+    ]
+    out = text(refused=tuple(refused))
+    assert out.startswith("1 of 41 RMSNorms are one node: 1 fused, 40 refused\n")
+    section = out[out.index("refused (40)") :].splitlines()
+    assert section == [
+        "refused (40): RMSNorms that were not fused",
+        "  40 x  epsilon-not-constant: epsilon is not a constant",
+        "      nodes  /head{0-39}/Add",
+        "      found  the graph input eps_{0-39}",
+        "      fix    make it an initializer",
+    ]
+
+
+def test_refusals_are_grouped_by_reason_and_finding_the_largest_group_first() -> None:
     other = dataclasses.replace(REFUSAL, reason="not-trailing", message="axis 1", scope="fn:Block")
-    out = text(refused=(*refused, other))
-    assert out.count("epsilon-not-constant (40): epsilon is not a constant") == 1
-    assert out.count("fix: make it an initializer") == 2
-    for i in range(40):
-        assert f"/head{i}/Add [Add]: the graph input eps" in out
-    assert "/head/Add [Add] in fn:Block: the graph input eps" in out
+    many = [
+        dataclasses.replace(REFUSAL, node=f"n{i}", found=f"a {'x' * i} input") for i in range(1, 7)
+    ]
+    out = text(refused=(other, *many))
+    assert out.index("6 x  epsilon-not-constant: ") < out.index("1 x  not-trailing: axis 1")
+    assert "nodes  /head/Add in fn:Block" in out
+    assert out.count("fix    make it an initializer") == 2
+    assert "found  a xxxx input" in out
+    assert "xxxxx" not in out
+    assert "and 2 more kinds of finding (-v lists all)" in out
+    listed = render(report_lines(dataclasses.replace(REPORT, refused=(other, *many)), verbose=1))
+    for i in range(1, 7):
+        assert f"      n{i} [Add]: a {'x' * i} input" in listed
+    assert "      /head/Add [Add] in fn:Block: the graph input eps" in listed
+
+
+def test_names_of_many_kinds_are_cut_short_unless_all_are_listed() -> None:
+    refused = tuple(dataclasses.replace(REFUSAL, node="n" * (i + 1)) for i in range(7))
+    out = text(refused=refused)
+    assert "nnnn" in out
+    assert "nnnnn" not in out
+    assert "and 3 more kinds (-v lists all)" in out
+    assert "nnnnnnn [Add]" in render(
+        report_lines(dataclasses.replace(REPORT, refused=refused), verbose=1)
+    )
+
+
+def test_look_alikes_are_a_section_of_their_own_and_not_counted_as_norms() -> None:
+    alikes = tuple(dataclasses.replace(ALIKE, node=f"/b.{i}/Div") for i in range(200))
+    report = dataclasses.replace(REPORT, refused=(REFUSAL, *alikes))
+    out = render(report_lines(report))
+    assert out.splitlines()[0] == (
+        "1 of 2 RMSNorms are one node: 1 fused, 1 refused; 200 look-alikes left alone"
+    )
+    assert out.index("refused (1): RMSNorms that were not fused") < out.index("look-alikes (200)")
+    section = out[out.index("look-alikes (200)") :].splitlines()
+    assert section == [
+        "look-alikes (200): no RMSNorms, left alone",
+        "  200 x  layer-norm: the row is centred first: this is a LayerNorm",
+        "      nodes  /b.{0-199}/Div",
+    ]
+    listed = render(report_lines(report, verbose=1))
+    assert "      /b.7/Div [Div]: '/head/Sub' subtracts the mean" in listed
+    assert "      hint   LayerNormalization is the better node" in listed
+    assert text(refused=alikes).splitlines()[0] == (
+        "1 of 1 RMSNorm is one node; 200 look-alikes left alone"
+    )
+    planned = render(report_lines(report, planned=True)).splitlines()
+    assert planned[0].startswith("1 of 2 RMSNorms can be one node: 1 fusable, 1 refused; 200")
+    assert "refused (1): RMSNorms that cannot be fused" in planned
+
+
+def test_the_module_is_named_where_the_node_is_not_named_after_it() -> None:
+    fused = [
+        dataclasses.replace(SITE, name=f"node_{i}/RMSNorm", module=f"layers.{i}.norm")
+        for i in range(3)
+    ]
+    assert "      from   layers.{0-2}.norm\n" in text(fused=tuple(fused))
+    listed = render(report_lines(dataclasses.replace(REPORT, fused=tuple(fused)), verbose=1))
+    assert "      from   layers.1.norm\n" in listed
+    named = dataclasses.replace(SITE, name="layers.0.norm/RMSNorm", module="layers.0.norm")
+    assert "from   " not in text(fused=(named,))
 
 
 def test_proof_summary_names_the_worst_site() -> None:
@@ -138,8 +224,8 @@ def test_proof_summary_names_the_worst_site() -> None:
     ]
     out = text(fused=tuple(norms))
     assert "proofs: 2 of 2 sites hold, computed by onnxruntime 9.9 (CPU)" in out
-    assert "largest difference 2 ulp (allowed 4) at w" in out
-    assert "float64 0.75 ulp before, 0.625 ulp after" in out
+    assert "largest difference from the original: 2 ulp (4 allowed), at w" in out
+    assert "float64: 0.75 ulp before, 0.625 ulp after" in out
     assert "failed" not in out
 
 
@@ -151,7 +237,7 @@ def test_a_failed_proof_and_a_site_without_one_are_not_counted_as_held() -> None
     ]
     out = text(fused=(*norms, SITE))
     assert "proofs: 1 of 3 sites hold" in out
-    assert "largest difference nan ulp" in out
+    assert "largest difference from the original: nan ulp" in out
     assert "failed: w: FAILED (3 ulp)" in out
 
 
@@ -172,11 +258,17 @@ def test_control_characters_of_a_hostile_file_do_not_reach_the_terminal() -> Non
         scope=evil,
         attributes={evil: evil},
         notes=(evil,),
+        module=f"{evil}/module",
         proof=dataclasses.replace(PROOF, passed=False, reason=evil, runtime=evil),
     )
     refusal = Refusal(evil, evil, evil, evil, evil, evil, evil)
     report = dataclasses.replace(
-        REPORT, source=evil, fused=(site, SITE), kept=(site,), refused=(refusal,), notes=(evil,)
+        REPORT,
+        source=evil,
+        fused=(site, SITE),
+        kept=(site,),
+        refused=(refusal, dataclasses.replace(refusal, kind="look-alike")),
+        notes=(evil,),
     )
     for verbose in (-1, 0, 1):
         out = render(report_lines(report, verbose=verbose, output=()))
@@ -203,6 +295,18 @@ def test_a_terminal_gets_long_lines_continued_between_words() -> None:
     assert any(name in line for line in lines)
     joined = " ".join(" ".join(lines).split())
     assert joined == " ".join(render(report_lines(report)).split())
+
+
+def test_continued_lines_hang_under_what_follows_the_label() -> None:
+    lines = ["      note   one two three four", "  12 x  one two three", "  one two three four five"]
+    assert render(lines, width=22).splitlines() == [
+        "      note   one two",
+        "             three",
+        "             four",
+        "  12 x  one two three",
+        "  one two three four",
+        "      five",
+    ]
 
 
 def test_styles_only_on_request() -> None:

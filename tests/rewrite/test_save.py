@@ -18,7 +18,7 @@ from hostile_models import GAIN, external_model, norm_model, write
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.rewrite import atomic, save
 from rmsnorm_export.rewrite.load import load_model
-from rmsnorm_export.rewrite.save import save_model, to_bytes
+from rmsnorm_export.rewrite.save import check_output, save_model, to_bytes
 
 OLD = b"the old file"
 
@@ -158,6 +158,22 @@ def test_places_that_cannot_be_written(
     with pytest.raises(InputError, match=f"(?i){words}"):
         save_model(load_model(norm_model()).model, target, force=True)
     assert snapshot(tmp_path) == before
+
+
+def test_the_place_can_be_checked_before_the_work(tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    assert check_output(out) == out
+    assert check_output(os.path.relpath(out)) == out
+    assert os.listdir(tmp_path) == []
+    out.write_bytes(OLD)
+    with pytest.raises(UsageError, match="exists already"):
+        check_output(out, source=tmp_path / "absent.onnx")
+    with pytest.raises(UsageError, match="is the input"):
+        check_output(out, source=tmp_path / "." / "out.onnx")
+    assert check_output(out, force=True) == out
+    with pytest.raises(InputError, match="name too long"):
+        check_output(tmp_path / ("x" * 300))
+    assert out.read_bytes() == OLD
 
 
 @pytest.mark.parametrize("name", ["", "a\0b"])

@@ -1,0 +1,119 @@
+"""Take apart the fused nodes of another target, so that recognition sees their parts again.
+
+A file written for one target can then become a file for any other, residual sums, gates and groups
+included.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.op.spec import DOMAIN
+from rmsnorm_export.recognize.native import MICROSOFT
+from rmsnorm_export.recognize.scan import foreign_functions
+from rmsnorm_export.report.result import Target
+from rmsnorm_export.rewrite.order import all_graphs
+
+_WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+
+
+def unfold(model: ir.Model, target: Target) -> ir.Model:
+    """``model`` without fused nodes that ``target`` has no use for; changed in place.
+
+    The default domain is called by its short name afterwards.
+
+    This package's operators are replaced by their function bodies, which spell every rounding step.
+    SkipSimplifiedLayerNormalization in f32 and f64 becomes Add and SimplifiedLayerNormalization; in
+    half types it normalises a sum that is not rounded, which no other operator does, and stays.
+    """
+    _one_default_domain(model)
+    if target != "portable":
+        model = _inline_own(model)
+    if target != "ort" and MICROSOFT in model.opset_imports:
+        for graph in all_graphs(model):
+            for node in list(graph):
+                _split_skip(graph, node)
+    return model
+
+
+def _one_default_domain(model: ir.Model) -> None:
+    """``ai.onnx`` is the default domain's other name; two imports of it could differ."""
+    holders: list[ir.Model | ir.Function] = [model, *model.functions.values()]
+    for holder in holders:
+        version = holder.opset_imports.pop("ai.onnx", None)
+        if version is not None:
+            holder.opset_imports.setdefault("", version)
+    for graph in all_graphs(model):
+        for node in graph:
+            if node.domain == "ai.onnx":
+                node.domain = ""
+
+
+def _inline_own(model: ir.Model) -> ir.Model:
+    foreign = foreign_functions(model)
+    own = {key for key, f in model.functions.items() if f.domain == DOMAIN and key not in foreign}
+    if not own:
+        return model
+    from onnx_ir.passes.common import InlinePass
+
+    try:
+        return InlinePass(criteria=lambda function: function.identifier() in own)(model).model
+    except ValueError as error:
+        raise InputError(
+            "The function bodies of an earlier run cannot be put in the place of their nodes.",
+            found=str(error).splitlines()[0][:300],
+            fix="optimize the original model for this target",
+        ) from error
+
+
+def _split_skip(graph: ir.Graph, node: ir.Node) -> None:
+    if node.domain != MICROSOFT or node.op_type != "SkipSimplifiedLayerNormalization":
+        return
+    operands = [*node.inputs, None, None, None, None][:4]
+    x, skip, scale, bias = operands
+    if x is None or skip is None or scale is None or x.dtype not in _WIDE:
+        return
+    if any(v.uses() or v.is_graph_output() for v in node.outputs[1:3]):
+        return
+    epsilon = node.attributes.get_float("epsilon", 1e-12)
+    stem = node.name or node.outputs[0].name or "skip"
+    new: list[ir.Node] = []
+    total = x
+    for index, addend in enumerate(v for v in (bias, skip) if v is not None):
+        add = ir.node("Add", [total, addend], name=f"{stem}/Add_{index}")
+        add.outputs[0].shape, add.outputs[0].type = x.shape, x.type
+        new.append(add)
+        total = add.outputs[0]
+    norm = ir.node(
+        "SimplifiedLayerNormalization",
+        [total, scale],
+        {"axis": -1, "epsilon": epsilon, "stash_type": 1},
+        name=f"{stem}/RMSNorm",
+        metadata_props=dict(node.metadata_props),
+    )
+    new.append(norm)
+    graph.insert_before(node, new)
+    pairs = [(node.outputs[0], norm.outputs[0])]
+    if len(node.outputs) > 3:
+        pairs.append((node.outputs[3], total))
+    for old, value in pairs:
+        value.shape, value.type = old.shape or x.shape, old.type or x.type
+        name = old.name
+        old.replace_all_uses_with(value, replace_graph_outputs=True)
+        old.name = None
+        value.name = name or value.name
+    graph.remove(node, safe=True)
+
+
+def remove_unused_own(model: ir.Model) -> None:
+    """Drop functions and the import of this package's domain that no node needs any more."""
+    if DOMAIN not in model.opset_imports:
+        return
+    called = {n.op_identifier() for graph in all_graphs(model) for n in graph if n.domain == DOMAIN}
+    foreign = foreign_functions(model)
+    for key in list(model.functions):
+        if key[0] == DOMAIN and key not in called and key not in foreign:
+            del model.functions[key]
+    if not called and not any(key[0] == DOMAIN for key in model.functions):
+        del model.opset_imports[DOMAIN]

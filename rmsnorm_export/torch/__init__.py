@@ -1,0 +1,26 @@
+"""RMSNorm in PyTorch: the operators ``torch.ops.rmsnorm_export.*`` and a module for every variant.
+
+    import rmsnorm_export.torch as rt
+    y = rt.rms_norm(x, weight, epsilon=1e-6)
+    norm = rt.RMSNorm(4096, epsilon=1e-6)
+
+Importing this package registers the operators. It needs the extra ``torch``.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from rmsnorm_export.errors import BackendMissingError
+
+if find_spec("torch") is None:
+    raise BackendMissingError(
+        "rmsnorm_export.torch needs PyTorch",
+        found="no package torch",
+        fix="pip install 'rmsnorm-export[torch]'",
+    )
+
+from rmsnorm_export.torch.module import RMSNorm
+from rmsnorm_export.torch.ops import call, gated_rms_norm, rms_norm, skip_rms_norm
+
+__all__ = ["RMSNorm", "call", "gated_rms_norm", "rms_norm", "skip_rms_norm"]

@@ -1,0 +1,76 @@
+"""Tidy what the exporter wrote, without changing a number.
+
+``torch.onnx.export(optimize=True)`` is not used: its rules compare constants with a tolerance
+(``x + 0`` matches every addend up to 1e-8), which deletes the epsilon of a norm that has a small
+one, and at opset 23 it fuses norms in an order of rounding that is not the source's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import onnx_ir as ir
+from onnx_ir.passes import common as passes
+from onnxscript import optimizer
+from onnxscript.rewriter import RewritePass
+from onnxscript.rewriter.rules import common as rules
+
+from rmsnorm_export.torch.translate import spell_out
+
+_EXACT_RULES = (
+    rules.collapse_slice_rule,
+    rules.collapse_slice2_rule,
+    rules.no_op_cast_rule,
+    rules.no_op_dynamic_scatter_nd_rule,
+    rules.no_op_expand_rule,
+    rules.no_op_static_scatter_nd_rule,
+    rules.no_op_transpose_rule,
+    rules.reshape_reshape_rule,
+    rules.squeeze_reshape_1d_rule,
+    rules.transpose_transpose_rule,
+    rules.unsqueeze_unsqueeze_rule,
+)
+"""Rules that move elements or remove what does nothing, whatever the values are."""
+
+
+def tidy(model: ir.Model) -> None:
+    """Inline functions, fold small constants, remove what is unused or twice there; in place."""
+    spell_out(model)
+    passes.InlinePass()(model)
+    optimizer.fold_constants(model, onnx_shape_inference=True)
+    RewritePass(_EXACT_RULES)(model)
+    optimizer.fold_constants(model, onnx_shape_inference=True)
+    for step in (
+        passes.RemoveUnusedNodesPass(),
+        passes.RemoveUnusedFunctionsPass(),
+        passes.RemoveUnusedOpsetsPass(),
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        passes.LiftSubgraphInitializersToMainGraphPass(),
+        passes.DeduplicateInitializersPass(),
+        passes.CommonSubexpressionEliminationPass(),
+        passes.OutputFixPass(),
+        passes.NameFixPass(),
+    ):
+        step(model)
+    _share_storage(model)
+
+
+def _share_storage(model: ir.Model) -> None:
+    """Use one initializer where two are the same memory: tied weights."""
+    first: dict[tuple[object, ...], ir.Value] = {}
+    for name, value in list(model.graph.initializers.items()):
+        for key in _storage(value):
+            kept = first.setdefault(key, value)
+            if kept is not value and not value.is_graph_output() and not value.is_graph_input():
+                value.replace_all_uses_with(kept)
+                del model.graph.initializers[name]
+
+
+def _storage(value: ir.Value) -> Iterator[tuple[object, ...]]:
+    """What two views of one piece of memory have in common; nothing for other tensors."""
+    raw = getattr(value.const_value, "raw", None)
+    with contextlib.suppress(AttributeError, RuntimeError, TypeError):
+        if raw.device.type == "meta" or raw.numel() == 0 or raw.data_ptr() == 0:
+            return
+        yield (str(raw.device), raw.data_ptr(), raw.dtype, tuple(raw.shape), raw.stride())

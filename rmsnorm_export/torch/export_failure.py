@@ -1,0 +1,149 @@
+"""What went wrong in an export, in terms of the module and its arguments."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from rmsnorm_export.errors import Error, InputError, UsageError
+
+_DETAILS = "run with --debug, or look at __cause__, for PyTorch's own account"
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def explain(
+    error: BaseException, module: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Error:
+    """The error of this package that stands for an exception of PyTorch's exporter."""
+    chain = list(_chain(error))
+    for inner in chain:
+        if isinstance(inner, Error):
+            return inner
+    root = _root(chain)
+    place = _module_of(chain, module)
+    where = f"module {place!r}" if place else f"the module {type(module).__name__}"
+    kind = type(root).__name__
+    text = _first_lines(root)
+    if isinstance(root, MemoryError):
+        return InputError(
+            "There is not enough memory to export the module.",
+            found=text or kind,
+            fix="use a smaller --dtype, or a machine with more memory",
+        )
+    if kind in ("GuardOnDataDependentSymNode", "PendingUnbackedSymbolNotFound"):
+        return InputError(
+            "The module's control flow depends on the values of a tensor, which ONNX cannot trace.",
+            found=f"{where}: {text}",
+            fix="use torch.where or torch.cond instead of Python's if, or leave that branch out of "
+            "the exported module",
+        )
+    if kind == "DispatchError" or "No ONNX function found" in str(root):
+        operator = re.search(r"op='([^']+)', overload='([^']+)'", str(root))
+        name = f"{operator[1]}.{operator[2]}" if operator else text
+        return InputError(
+            "An operator of the module has no translation to ONNX.",
+            found=name,
+            fix="write it with operators that PyTorch's exporter knows, or try a higher --opset",
+        )
+    if kind in ("UserError", "ConstraintViolationError") or "dynamic_shapes" in str(root):
+        return UsageError(
+            "The dynamic shapes do not fit the module.",
+            found=text,
+            fix="leave those dimensions fixed, or change their ranges (--shapes, dynamic_shapes)",
+        )
+    bound = _argument_error(module, args, kwargs)
+    if bound:
+        return UsageError(
+            "The arguments do not fit the module's forward.",
+            found=f"{bound}; forward{_signature(module)}",
+            fix="give the inputs that forward takes (args and kwargs, or --shapes)",
+        )
+    if _is_dtype(str(root)):
+        return InputError(
+            "The module cannot compute with the types of its inputs and weights.",
+            found=f"{where}: {text}; inputs: {describe(args, kwargs)}",
+            fix="give inputs of the type of the weights (--dtype, --shapes)",
+        )
+    return InputError(
+        "The module cannot be traced with these inputs.",
+        found=f"{where}: {kind}: {text or 'no details'}; inputs: {describe(args, kwargs)}",
+        fix=f"check the shapes and types of the inputs (--shapes); {_DETAILS}",
+    )
+
+
+def describe(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Types and shapes of the arguments, for a message."""
+    parts = [_describe(value) for value in args]
+    parts += [f"{name}={_describe(value)}" for name, value in kwargs.items()]
+    return ", ".join(parts) or "none"
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return type(value).__name__
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__
+
+
+def _root(chain: list[BaseException]) -> BaseException:
+    """The innermost exception that says anything."""
+    return next((e for e in reversed(chain) if str(e).strip()), chain[-1])
+
+
+def _first_lines(error: BaseException, limit: int = 300) -> str:
+    lines = [_COLOURS.sub("", line).strip() for line in str(error).splitlines()]
+    return next((line for line in lines if line), "")[:limit]
+
+
+def _module_of(chain: list[BaseException], module: object) -> str:
+    """Path of the innermost submodule whose code was running."""
+    if not isinstance(module, torch.nn.Module):
+        return ""
+    paths = {id(child): path for path, child in module.named_modules()}
+    found = ""
+    for error in chain:
+        trace = error.__traceback__
+        while trace is not None:
+            holder = trace.tb_frame.f_locals.get("self")
+            if isinstance(holder, torch.nn.Module):
+                found = paths.get(id(holder), "") or found
+            trace = trace.tb_next
+    return found
+
+
+def _argument_error(module: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    forward = getattr(module, "forward", None)
+    if forward is None:
+        return ""
+    try:
+        inspect.signature(forward).bind(*args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    except ValueError:
+        return ""
+    return ""
+
+
+def _signature(module: object) -> str:
+    forward = getattr(module, "forward", None)
+    names = inspect.signature(forward).parameters if forward is not None else {}
+    return "(" + ", ".join(names) + ")"
+
+
+def _is_dtype(text: str) -> bool:
+    return any(
+        words in text
+        for words in ("dtype", "not implemented for 'Half'", "same type", "Expected tensor for arg")
+    )

@@ -1,0 +1,101 @@
+"""Names of a graph's outputs, and whether the dimensions that were to be dynamic are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch.utils import _pytree as pytree
+
+from rmsnorm_export.errors import UsageError
+
+
+def output_names(program: torch.export.ExportedProgram | None, model: ir.Model) -> list[str]:
+    """Names for the outputs: the keys of a dictionary (``logits``), else ``output``, ``output_1``.
+
+    Empty when the graph has other outputs than the program returns.
+    """
+    spec = None if program is None else program.call_spec.out_spec
+    count = len(model.graph.outputs)
+    if spec is None or spec.num_leaves != count:
+        return []
+    built = pytree.tree_unflatten(list(range(count)), spec)
+    keys: list[str] = []
+    if isinstance(built, Mapping):
+        for key, value in built.items():
+            leaves = pytree.tree_leaves(value)
+            keys += [str(key) if len(leaves) == 1 else f"{key}_{i}" for i in range(len(leaves))]
+    else:
+        keys = ["output" if i == 0 else f"output_{i}" for i in range(count)]
+    return keys if len(keys) == count else []
+
+
+def rename_outputs(model: ir.Model, names: Sequence[str]) -> None:
+    """Give the outputs these names; a value that has one of them already keeps its own."""
+    outputs = list(model.graph.outputs)
+    others = {v.name for v in model.graph.inputs} | set(model.graph.initializers)
+    others |= {v.name for node in model.graph.all_nodes() for v in node.outputs}
+    for value, name in zip(outputs, names, strict=True):
+        if name not in others and value.producer() is not None and outputs.count(value) == 1:
+            value.name = name
+
+
+def check_names(names: Sequence[str] | None, option: str, values: Sequence[ir.Value]) -> None:
+    """Refuse names that are not as many as the values, or not unique.
+
+    Raises:
+        UsageError: naming the option and the values.
+    """
+    if names is None:
+        return
+    have = ", ".join(str(value.name) for value in values)
+    if len(names) != len(values) or len(set(names)) != len(names):
+        raise UsageError(
+            f"{option} must give each {option.split('_')[0]} of the graph its own name.",
+            found=f"{len(names)} names ({', '.join(names)}) for {len(values)}: {have}",
+            fix=f"give {len(values)} different names, in that order",
+        )
+
+
+def check_dynamic(model: ir.Model, dynamic_shapes: Any) -> None:
+    """Every dimension that was asked to be dynamic is symbolic in the graph.
+
+    PyTorch fixes a dimension on which the module's Python code depends without an error.
+
+    Raises:
+        UsageError: naming the input, the axis and the size at which the module fixes it.
+    """
+    if not dynamic_shapes:
+        return
+    leaves, _ = pytree.tree_flatten(dynamic_shapes, is_leaf=_is_axes)
+    if len(leaves) != len(model.graph.inputs):
+        return
+    for value, leaf in zip(model.graph.inputs, leaves, strict=True):
+        axes = leaf.items() if isinstance(leaf, dict) else enumerate(leaf or ())
+        for axis, wanted in axes:
+            if not _wants_dynamic(wanted) or value.shape is None or axis >= len(value.shape):
+                continue
+            size = value.shape[axis]
+            if isinstance(size, int):
+                name = wanted if isinstance(wanted, str) else getattr(wanted, "__name__", "")
+                raise UsageError(
+                    "The module fixes the size of a dimension that was asked to be dynamic.",
+                    found=f"input {value.name!r}, axis {axis} ({name or 'dynamic'}): {size}",
+                    fix="give it a fixed size, or change the module so that its code does not "
+                    "depend on that size",
+                )
+
+
+def _wants_dynamic(wanted: object) -> bool:
+    return isinstance(wanted, str | torch.export.Dim) or wanted == torch.export.Dim.DYNAMIC
+
+
+def _is_axes(value: object) -> bool:
+    """A leaf of ``dynamic_shapes``: the axes of one input."""
+    if isinstance(value, dict):
+        return all(isinstance(key, int) for key in value)
+    if isinstance(value, list | tuple):
+        return all(not isinstance(item, list | tuple | dict) for item in value)
+    return value is None

@@ -1,0 +1,106 @@
+"""Weights that are not in memory while a module is exported, and are read one by one when written.
+
+A module made under ``torch.device("meta")`` has shapes but no values. It is traced with fake
+tensors in their place; in the ONNX model each is a lazy tensor, asked for when the file is written
+(or when a proof wants a gain) and dropped again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+
+import onnx_ir as ir
+import torch
+from onnx_ir.tensor_adapters import TorchTensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from rmsnorm_export.errors import InputError, UsageError
+
+State = Mapping[str, torch.Tensor] | Callable[[str], torch.Tensor]
+"""Values by name, as in ``state_dict()``: a mapping, or a function that makes one when asked."""
+
+
+def missing(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers without values, by name."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return {name: tensor for name, tensor in named if tensor.device.type == "meta"}
+
+
+def check_state(names: Mapping[str, torch.Tensor], state: State | None) -> None:
+    """Every weight without values can be had from ``state``.
+
+    Raises:
+        UsageError: naming the first that cannot.
+    """
+    lacking = list(names) if state is None else []
+    if isinstance(state, Mapping):
+        lacking = [name for name in names if name not in state]
+    if lacking:
+        raise UsageError(
+            "The module has weights without values.",
+            found=f"{len(lacking)} on the meta device, the first is {lacking[0]!r}",
+            fix="pass state=..., a mapping or a function from the name of a weight to its values, "
+            "or load the weights before exporting",
+        )
+
+
+@contextlib.contextmanager
+def stand_ins(module: torch.nn.Module, names: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """Fake tensors on the CPU in the place of the weights without values."""
+    if not names:
+        yield
+        return
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    kept: list[tuple[dict[str, torch.Tensor | None], str, torch.Tensor]] = []
+    fakes: dict[int, torch.Tensor] = {}
+    for owner in module.modules():
+        for holder in (owner._parameters, owner._buffers):
+            for name, tensor in holder.items():
+                if tensor is None or tensor.device.type != "meta":
+                    continue
+                if id(tensor) not in fakes:
+                    with mode:
+                        fake = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+                    if isinstance(tensor, torch.nn.Parameter):
+                        fake = torch.nn.Parameter(fake, requires_grad=False)
+                    fakes[id(tensor)] = fake
+                kept.append((holder, name, tensor))  # type: ignore[arg-type]
+    for holder, name, tensor in kept:
+        holder[name] = fakes[id(tensor)]
+    try:
+        yield
+    finally:
+        for holder, name, tensor in kept:
+            holder[name] = tensor
+
+
+def attach(model: ir.Model, names: Mapping[str, torch.Tensor], state: State | None) -> None:
+    """Lazy tensors for the initializers whose values come from ``state``."""
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if name not in names or tensor is None or state is None:
+            continue
+        value.const_value = ir.LazyTensor(
+            functools.partial(_read, state, name, names[name]),
+            dtype=tensor.dtype,
+            shape=ir.Shape(list(names[name].shape)),
+            name=name,
+        )
+
+
+def _read(state: State, name: str, wanted: torch.Tensor) -> ir.TensorProtocol:
+    found = state[name] if isinstance(state, Mapping) else state(name)
+    if not isinstance(found, torch.Tensor) or found.device.type == "meta":
+        what = type(found).__name__
+    elif found.shape != wanted.shape:
+        what = f"shape {list(found.shape)}"
+    else:
+        values = found.detach().to(device="cpu", dtype=wanted.dtype).contiguous()
+        return TorchTensor(values, name=name)
+    raise InputError(
+        "A weight is not what the module needs.",
+        found=f"{name!r}: {what}, needed: a tensor of shape {list(wanted.shape)}",
+        fix="check what state gives for this name",
+    )

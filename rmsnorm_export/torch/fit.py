@@ -1,0 +1,181 @@
+"""What probing a module finds: the norm that it computes, or why it is none.
+
+A module is described in two layers. The *formula* is what it computes in exact arithmetic; it does
+not depend on types. The *rounding* says, for one type of the rows and one of the parameters, which
+operator gives the module's own numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from rmsnorm_export.op.spec import FLOAT, Activation, Kind, NormSpec
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Formula:
+    """An RMSNorm in exact arithmetic, with the names of the tensors that take part.
+
+    Attributes:
+        kind: which operator, hence what the second input is.
+        axes: trailing axes that are normalised together.
+        group_size: elements that share one root mean square; 0 means the whole row.
+        partial_size: elements from which the mean square is taken; 0 means all.
+        epsilon: added to the mean square, or to the root.
+        epsilon_outside: whether it is added to the root.
+        scale: name of the parameter (or buffer) that is the gain; None where there is none.
+        scale_offset: added to the gain.
+        scale_in_front: the row is multiplied by ``scale_offset + scale`` before it is normalised,
+            and by nothing after.
+        bias: name of the parameter that is added last; None where there is none.
+        activation: of the gate.
+        gate_first: whether the gate acts before the norm.
+        returns_sum: a residual norm that returns ``(y, x + residual)``, not ``y`` alone.
+    """
+
+    kind: Kind = "RMSNorm"
+    axes: int = 1
+    group_size: int = 0
+    partial_size: int = 0
+    epsilon: float = 0.0
+    epsilon_outside: bool = False
+    scale: str | None = None
+    scale_offset: float = 0.0
+    scale_in_front: bool = False
+    bias: str | None = None
+    activation: Activation = "silu"
+    gate_first: bool = False
+    returns_sum: bool = False
+
+    @property
+    def inputs(self) -> int:
+        """Tensors that a call takes."""
+        return 1 if self.kind == "RMSNorm" else 2
+
+    def spec(self, **rounding: float) -> NormSpec:
+        """The operator of this formula; ``rounding``: the attributes that a formula leaves open.
+
+        A gain in front, or an offset added before the operator, is no part of it.
+        """
+        known: dict[str, float] = {
+            "epsilon": self.epsilon,
+            "scale_offset": 0.0 if self.scale_in_front else self.scale_offset,
+        }
+        return NormSpec(
+            kind=self.kind,
+            axis=-self.axes,
+            group_size=self.group_size,
+            partial_size=self.partial_size,
+            epsilon_outside=self.epsilon_outside,
+            activation=self.activation,
+            gate_first=self.gate_first,
+            **{**known, **rounding},  # type: ignore[arg-type]  # one float type stands for all
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Rounding:
+    """The operator that gives the module's numbers in one combination of types.
+
+    Attributes:
+        dtype: of the rows, and of the result.
+        stored: of the parameters; None where there are none.
+        spec: the operator.
+        offset_first: ``scale_offset + scale`` is computed in ``stored`` and handed to the operator,
+            whose own offset is 0.
+        elements: that were compared with the module itself.
+        different: of these, how many are not bitwise equal.
+        ulps: the largest difference, in units in the last place of ``dtype`` (of float32 where a
+            double is normalised in float32).
+    """
+
+    dtype: torch.dtype
+    stored: torch.dtype | None
+    spec: NormSpec
+    offset_first: bool
+    elements: int
+    different: int
+    ulps: int
+
+    def __str__(self) -> str:
+        name = short_name(self.dtype)
+        if self.stored not in (None, self.dtype):
+            name += f" rows, {short_name(self.stored)} parameters"
+        if not self.different:
+            return f"{name}: {self.elements} of {self.elements} elements bitwise equal"
+        narrowed = self.dtype == torch.float64 and self.spec.stash_type == FLOAT
+        return (
+            f"{name}: {self.elements - self.different} of {self.elements} elements bitwise equal, "
+            f"the others within {self.ulps} ulp{' of float32' if narrowed else ''}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """One way to call the module.
+
+    Attributes:
+        formula: what it computes.
+        shape: of the normalised axes as they were probed.
+        any_width: whether it takes other widths as well; only without parameters.
+        roundings: one for each combination of types in which an operator was found.
+        refused: the other combinations and why no operator was found.
+    """
+
+    formula: Formula
+    shape: tuple[int, ...]
+    any_width: bool
+    roundings: tuple[Rounding, ...]
+    refused: tuple[tuple[torch.dtype, torch.dtype | None, str], ...]
+
+    def rounding(self, dtype: torch.dtype, stored: torch.dtype | None) -> Rounding | None:
+        """That for rows of ``dtype`` and parameters of ``stored``; None: none was found."""
+        wanted = None if self.formula.scale is None and self.formula.bias is None else stored
+        for found in self.roundings:
+            if found.dtype == dtype and found.stored == wanted:
+                return found
+        return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A module that is an RMSNorm.
+
+    Attributes:
+        forms: the ways to call it that are one, fewest inputs first.
+        names: of the inputs of ``forward``, in order.
+    """
+
+    forms: tuple[Form, ...]
+    names: tuple[str, ...]
+
+    @property
+    def spec(self) -> NormSpec:
+        """The operator of the last form (the gated one where there is a gate), narrowest type.
+
+        Half types come first: there the order of rounding shows.
+        """
+        roundings = self.forms[-1].roundings
+        return min(roundings, key=lambda r: torch.finfo(r.dtype).bits).spec
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NotANorm:
+    """A module that is no RMSNorm, or none that the operator can say.
+
+    Attributes:
+        reason: what it does instead, in one sentence.
+    """
+
+    reason: str
+
+
+class RefusedError(Exception):
+    """Inside the probe: the module does not do what is being tried; the message is the reason."""
+
+
+def short_name(dtype: torch.dtype | None) -> str:
+    """``float16`` for ``torch.float16``."""
+    return str(dtype).removeprefix("torch.")

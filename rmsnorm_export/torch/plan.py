@@ -1,0 +1,130 @@
+"""A spec made ready for one type of X: PyTorch types, numbers rounded as the spec declares."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import torch
+
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.op.dtypes import round_to
+from rmsnorm_export.op.spec import (
+    BFLOAT16,
+    DOUBLE,
+    FLOAT,
+    FLOAT16,
+    HALF_TYPES,
+    Kind,
+    NormSpec,
+)
+
+TORCH_TYPES: dict[int, torch.dtype] = {
+    FLOAT: torch.float32,
+    FLOAT16: torch.float16,
+    DOUBLE: torch.float64,
+    BFLOAT16: torch.bfloat16,
+}
+"""ONNX element type -> PyTorch type, for the types that the operator takes."""
+
+ELEMENT_TYPES = {dtype: element_type for element_type, dtype in TORCH_TYPES.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How to compute a spec on tensors of one type.
+
+    Attributes:
+        spec: the norm.
+        out: T, the type of X and Y.
+        stash: S, the type in which the row is normalised.
+        product: the type in which the product with the scale is computed.
+        mean: the type in which the squares are summed; float32 for a half stash type.
+        grad: the type in which gradients are computed; float32 for a half stash type, whose sums
+            would overflow.
+        epsilon: rounded as the float32 attribute that it is, then to S.
+        offset: ``scale_offset``, rounded likewise to the product type.
+        round_rstd, association: of the spec, off where they cannot matter.
+    """
+
+    spec: NormSpec
+    out: torch.dtype
+    stash: torch.dtype
+    product: torch.dtype
+    mean: torch.dtype
+    grad: torch.dtype
+    epsilon: float
+    offset: float
+    round_rstd: bool
+    association: int
+
+
+@functools.lru_cache(maxsize=4096)
+def make_spec(kind: Kind, **attributes: Any) -> NormSpec:
+    """The spec with these attributes.
+
+    Raises:
+        UsageError: what NormSpec refuses.
+    """
+    try:
+        return NormSpec(kind=kind, **attributes)
+    except (TypeError, ValueError) as error:
+        given = ", ".join(f"{name}={value!r}" for name, value in attributes.items())
+        raise UsageError(
+            f"{kind} cannot have these attributes: {error}",
+            found=given or "the defaults",
+            fix="see rmsnorm_export.NormSpec for the attributes and what they combine with",
+        ) from None
+
+
+@functools.lru_cache(maxsize=4096)
+def make_plan(spec: NormSpec, dtype: torch.dtype) -> Plan:
+    """The plan of ``spec`` for X of ``dtype``.
+
+    Raises:
+        UsageError: ``dtype`` is none of the four float types, ``activation`` is unknown, or
+            ``association`` 1 meets a reciprocal that is not rounded.
+    """
+    if dtype not in ELEMENT_TYPES:
+        raise UsageError(
+            "the operator takes float tensors only",
+            found=f"a tensor of {dtype}",
+            fix="convert it to float16, bfloat16, float32 or float64",
+        )
+    if spec.activation not in ("silu", "sigmoid"):
+        raise UsageError(
+            "unknown activation of the gate",
+            found=repr(spec.activation),
+            fix="use silu or sigmoid",
+        )
+    element_type = ELEMENT_TYPES[dtype]
+    exact = spec.canonical(element_type)
+    if exact.association == 1 and not exact.round_rstd:
+        raise UsageError(
+            "association 1 multiplies the scale with a reciprocal that the spec does not have",
+            found="association=1, round_rstd=False",
+            fix="use round_rstd=True, or association 0 or 2",
+        )
+    product = exact.stash_type if exact.scale_before_cast else element_type
+    stash = TORCH_TYPES[exact.stash_type]
+    wide = torch.float32 if exact.stash_type in HALF_TYPES else stash
+    return Plan(
+        spec=exact,
+        out=dtype,
+        stash=stash,
+        product=TORCH_TYPES[product],
+        mean=wide,
+        grad=wide,
+        epsilon=_attribute(exact.epsilon, exact.stash_type),
+        offset=_attribute(exact.scale_offset, product),
+        round_rstd=exact.round_rstd,
+        association=exact.association,
+    )
+
+
+def _attribute(value: float, used_in: int) -> float:
+    """A float32 attribute when it is used in the type ``used_in``; unrounded in float64."""
+    if used_in == DOUBLE:
+        return value
+    return float(round_to(round_to(value, FLOAT), used_in))

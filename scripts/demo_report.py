@@ -1,0 +1,192 @@
+"""The demo's rows as a table, as JSON and as Markdown, and what in them must not happen."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import demo_measure
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import rmsnorm_export as rx
+
+LOGIT_BOUND = {"float32": 1e-4, "float16": 1e-2}
+"""Largest logit difference, relative to the largest logit. One ulp per norm is 6e-8 (f32) or 5e-4
+(f16); some twenty norms and the matrices between them amplify that. A constant in the place of one
+random gain moved the logits by 0.008 to 0.6 in f32, and by 0.03 or more in f16."""
+
+_LEGEND = (
+    "norms: calls of RMSNorm modules in PyTorch; fused: now one node; proved: sites whose new "
+    "nodes agree with the old ones. nodes: of the file, function bodies included. logits: largest "
+    "difference, relative to the largest logit, from the exported file run without graph "
+    "optimization and from PyTorch. time: optimized / exported file, both with ONNX Runtime's "
+    "default graph optimization, median of interleaved runs (95 % interval); '=' marks what is no "
+    "more than the difference between two runs of the exported file."
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """One architecture on one target: a line of the table."""
+
+    architecture: str
+    target: str
+    norm_calls: int
+    report: rx.Report
+    source_difference: float
+    torch_difference: float
+    speed: demo_measure.Speed
+    dtype: str
+
+    def problems(self) -> list[str]:
+        """What must not happen."""
+        found = []
+        report, bound = self.report, LOGIT_BOUND[self.dtype]
+        sites = len(report.fused) + len(report.kept)
+        if self.target == "portable" and sites != self.norm_calls:
+            found.append(f"{sites} of {self.norm_calls} norms are one node")
+        if sites + len(report.refused) < self.norm_calls:
+            found.append(f"{self.norm_calls - sites} norms are missing, not all with a reason")
+        if self.proved != len(report.fused):
+            found.append(f"{self.proved} of {len(report.fused)} sites are proved")
+        if any(refusal.reason == "proof-failed" for refusal in report.refused):
+            found.append("a proof failed")
+        # Written so that NaN fails too.
+        if not self.source_difference <= bound:
+            found.append(f"the logits are {self.source_difference:.1e} off the export's")
+        if not self.torch_difference <= bound:
+            found.append(f"the logits are {self.torch_difference:.1e} off PyTorch's")
+        return [f"{self.architecture}, {self.target}: {text}" for text in found]
+
+    @property
+    def proved(self) -> int:
+        """Sites with a proof that holds."""
+        return sum(site.proof is not None and site.proof.passed for site in self.report.fused)
+
+    def classes(self) -> str:
+        """How many sites have which class of numerics."""
+        counts = Counter(site.numerics for site in self.report.fused)
+        return ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
+
+    def remarks(self) -> list[str]:
+        """Operators, reasons of refusals and notes of sites, each once with its number."""
+        said = Counter(_operator(site) for site in self.report.fused)
+        said.update(f"refused: {refusal.message}" for refusal in self.report.refused)
+        notes = (note for site in self.report.fused for note in site.notes)
+        said.update(note.replace("part of the norm stays as it was", "left outside") for note in notes)
+        return [f"{n} x {text}" for text, n in said.items()]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "architecture": self.architecture,
+            "target": self.target,
+            "dtype": self.dtype,
+            "norms": self.norm_calls,
+            "fused": len(self.report.fused),
+            "refused": len(self.report.refused),
+            "proved": self.proved,
+            "numerics": self.classes(),
+            "nodes_before": self.report.nodes_before,
+            "nodes_after": self.report.nodes_after,
+            "logits_to_export": self.source_difference,
+            "logits_to_torch": self.torch_difference,
+            "time": dataclasses.asdict(self.speed),
+            "remarks": self.remarks(),
+        }
+
+
+def _operator(site: rx.Site) -> str:
+    """The node of a site, with the attributes that an ordinary norm has not."""
+    attributes = " ".join(f"{name}={value}" for name, value in site.attributes.items())
+    # The attributes are those of the source's norm: only the portable operator has them all.
+    portable = site.op in ("RMSNorm", "SkipRMSNorm", "GatedRMSNorm")
+    return f"{site.op} {attributes}".strip() if portable else site.op
+
+
+_HEADINGS = (
+    *("model", "target", "norms", "fused", "refused", "proved", "numerics", "nodes"),
+    *("logits:\nexport", "\ntorch", "time"),
+)
+_LEFT = frozenset({0, 1, 6, 10})
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    time = row["time"]
+    interval = f"({time['low']:.2f}-{time['high']:.2f})"
+    return [
+        row["architecture"],
+        row["target"],
+        *(str(row[name]) for name in ("norms", "fused", "refused", "proved")),
+        row["numerics"],
+        f"{row['nodes_before']} -> {row['nodes_after']}",
+        f"{row['logits_to_export']:.0e}",
+        f"{row['logits_to_torch']:.0e}",
+        f"{time['ratio']:.2f} {interval}" + ("" if time["beyond_noise"] else " ="),
+    ]
+
+
+def render(report: dict[str, Any], console: Console) -> None:
+    """Print the table, what its columns say, and what is to be known of single models."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for i, name in enumerate(_HEADINGS):
+        table.add_column(name, justify="left" if i in _LEFT else "right", no_wrap=True)
+    previous = None
+    for row in report["rows"]:
+        cells = _cells(row)
+        if previous not in (None, cells[0]):
+            table.add_section()
+        table.add_row(cells[0] if cells[0] != previous else "", *cells[1:])
+        previous = cells[0]
+    console.print(table)
+    console.print(_LEGEND, markup=False)
+    console.print()
+    for line in _remarks(report):
+        console.print(line, markup=False)
+
+
+def _remarks(report: dict[str, Any]) -> list[str]:
+    """What the norms of each model are, and below it what each target made of them."""
+    lines = []
+    for name, norms in report["models"].items():
+        lines.append(f"{name}: {norms}")
+        for row in report["rows"]:
+            if row["architecture"] == name:
+                lines.append(f"  {row['target']}: {'; '.join(row['remarks'])}")
+    return lines
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The same report as a Markdown page."""
+    machine = report["machine"]
+    versions = ", ".join(f"{name} {text}" for name, text in report["versions"].items())
+    below = [f"- {line}" if line[0] != " " else f"  - {line.strip()}" for line in _remarks(report)]
+    headings = [name.replace("\n", " ").strip() for name in _HEADINGS]
+    lines = [
+        "# The demo: five architectures, three targets",
+        "",
+        f"- {report['date']}, {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['memory_gib']} GiB, Python {machine['python']}",
+        f"- {versions}",
+        f"- load average of the machine: {report['load_average']['before']:.2f} before, "
+        f"{report['load_average']['after']:.2f} after",
+        "",
+        _LEGEND,
+        "",
+        "| " + " | ".join(headings) + " |",
+        "|" + "|".join("---" if i in _LEFT else "---:" for i in range(len(headings))) + "|",
+        *("| " + " | ".join(_cells(row)) + " |" for row in report["rows"]),
+        "",
+        *below,
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def problems(rows: Sequence[Row]) -> list[str]:
+    """Everything that did not hold."""
+    return [text for row in rows for text in row.problems()]

@@ -1,0 +1,240 @@
+"""Every hostile and odd file of the registry through the command line.
+
+A hostile file: three lines on stderr that name the culprit, the exit code of the contract, nothing
+on stdout, nothing changed on disk. An odd one: the right output.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hostile_models import GAIN, HOSTILE, SHAPE, external_model, norm_model, write
+from rewrite.folders import snapshot
+
+from rmsnorm_export.errors import Error
+from rmsnorm_export.rewrite.atomic import TEMP_SUFFIX
+
+from .conftest import Outcome, Run
+
+BAD = {name: case.error for name, case in HOSTILE.items() if case.error is not None}
+ODD = [name for name, case in HOSTILE.items() if case.error is None]
+
+NOT_RUN = {"unknown_domain", "future_opset", "no_nodes"}
+"""ONNX Runtime has no operator of that domain, no such opset, or no output to compute."""
+
+WITHOUT_NORM = {"deepest_nest", "no_nodes"}
+
+SPAWNED = ("a_pipe", "deep_nest", "random_bytes", "parent_location", "control_characters_in_names")
+"""Run in a process of their own too: whatever writes to the descriptors past Python is seen."""
+
+
+def commands(path: Path, good: Path) -> list[list[object]]:
+    """Every way to hand over a model file; ``good`` is a sound one."""
+    return [
+        ["optimize", path, "-o", path.parent / "out.onnx"],
+        ["optimize", path, "-o", path.parent / "out.onnx", "--target", "onnx", "--prove"],
+        ["optimize", path, "-o", "-"],
+        ["inspect", path],
+        ["verify", path, good],
+        ["verify", good, path],
+    ]
+
+
+def exit_code(name: str) -> int:
+    error = BAD[name]
+    assert issubclass(error, Error)
+    return int(error.exit_code)
+
+
+def assert_refused(name: str, done: Outcome) -> None:
+    done.assert_error(exit_code(name), *HOSTILE[name].words)
+    assert done.stdout == b""
+    assert all(line.isprintable() for line in done.stderr.splitlines())
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("good"), norm_model())
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_hostile_file(name: str, run: Run, tmp_path: Path, good: Path) -> None:
+    path = HOSTILE[name].make(tmp_path)
+    before = snapshot(tmp_path)
+    for arguments in commands(path, good):
+        assert_refused(name, run(*arguments))
+        as_json = run(*arguments, "--format", "json")
+        document = json.loads(as_json.stderr) if "-" in arguments else as_json.json
+        assert list(document) == ["schema_version", "kind", "what", "found", "fix", "exit_code"]
+        assert (document["kind"], document["exit_code"]) == ("error", exit_code(name))
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", SPAWNED)
+def test_hostile_file_in_a_process_of_its_own(
+    name: str, spawn: Run, tmp_path: Path, good: Path
+) -> None:
+    path = HOSTILE[name].make(tmp_path)
+    before = snapshot(tmp_path)
+    for arguments in (commands(path, good)[0], commands(path, good)[-1]):
+        assert_refused(name, spawn(*arguments))
+    assert snapshot(tmp_path) == before
+
+
+NOT_PIPED = {"missing_file", "a_folder", "dangling_symlink", "a_pipe", "three_gib_file"}
+PIPED = [name for name in BAD if name not in NOT_PIPED]
+
+
+@pytest.mark.parametrize("name", PIPED)
+def test_hostile_file_on_stdin(name: str, run: Run, tmp_path: Path, good: Path) -> None:
+    data = HOSTILE[name].make(tmp_path).read_bytes()
+    if onnx_with_external_data(data):
+        # Without the folder only the location can be judged; the weights of a pipe lie nowhere.
+        run("verify", "-", good, stdin=data).assert_error(3)
+        return
+    before = snapshot(tmp_path)
+    for arguments in (["optimize", "-", "-o", "out.onnx"], ["inspect", "-"], ["verify", "-", good]):
+        done = run(*arguments, stdin=data)
+        done.assert_error(exit_code(name))
+        assert done.stdout == b""
+    assert snapshot(tmp_path) == before
+
+
+def onnx_with_external_data(data: bytes) -> bool:
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception:
+        return False
+    return any(tensor.external_data for tensor in model.graph.initializer)
+
+
+@pytest.mark.parametrize("target", ["portable", "onnx", "ort"])
+@pytest.mark.parametrize("name", ODD)
+def test_odd_file(name: str, target: str, run: Run, tmp_path: Path) -> None:
+    case = HOSTILE[name]
+    path = case.make(tmp_path)
+    before = snapshot(tmp_path)
+    out = path.with_name("out.onnx")
+    arguments = ["optimize", path, "-o", out, "--target", target, "--format", "json"]
+    done = run(*arguments, *(["--prove"] if name != "future_opset" else []))
+    assert (done.code, done.stderr) == (0, ""), done.stderr
+    for word in case.words:
+        assert word in " ".join(done.json["notes"])
+    assert len(done.json["fused"]) + len(done.json["refused"]) == (name not in WITHOUT_NORM)
+    if name != "future_opset":
+        assert all(site["proof"]["passed"] for site in done.json["fused"])
+    after = snapshot(tmp_path)
+    assert after.pop("out.onnx")
+    assert after == before
+    if name not in NOT_RUN:
+        np.testing.assert_allclose(_run(out), _run(path), rtol=1e-6, atol=0)
+        agreed = run("verify", path, out, "--format", "json")
+        assert (agreed.code, agreed.stderr) == (0, "")
+        assert agreed.json["passed"] is True
+        assert run("inspect", out, "--target", target).code == 0
+
+
+def _run(path: Path) -> np.ndarray:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
+    return session.run(None, {"x": x})[0]
+
+
+def test_what_no_runtime_knows_is_not_proved(run: Run, tmp_path: Path) -> None:
+    path = HOSTILE["future_opset"].make(tmp_path)
+    done = run("optimize", path, "-o", path.with_name("out.onnx"), "--prove")
+    done.assert_error(4, "ONNX Runtime does not load the model", "999")
+    kept = onnx.load(path.with_name("out.onnx"))
+    assert [node.op_type for node in kept.graph.node].count("ReduceMean") == 1
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_file_is_inspected(name: str, run: Run, tmp_path: Path) -> None:
+    path = HOSTILE[name].make(tmp_path)
+    before = snapshot(tmp_path)
+    for arguments in ([], ["-v"], ["--format", "json"]):
+        done = run("inspect", path, *arguments)
+        assert (done.code, done.stderr) == (0, "")
+        assert all(line.isprintable() for line in done.text.splitlines())
+    assert snapshot(tmp_path) == before
+
+
+# One call of os.<name>, the count-th, ends the process; weights are copied before the model.
+KILLER = """
+import os, signal, sys
+from rmsnorm_export.cli.main import main
+name, count, after = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "after"
+real, calls = getattr(os, name), 0
+def killer(*args, **options):
+    global calls
+    calls += 1
+    if calls == count and not after:
+        os.kill(os.getpid(), signal.SIGKILL)
+    result = real(*args, **options)
+    if calls == count:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+setattr(os, name, killer)
+sys.exit(main(sys.argv[4:]))
+"""
+
+
+@pytest.mark.parametrize("old", [None, b"the old file"])
+@pytest.mark.parametrize(
+    ("name", "count", "when", "done"),
+    [
+        ("fsync", 1, "before", False),
+        ("fsync", 2, "after", False),
+        ("replace", 1, "before", False),
+        ("replace", 1, "after", True),
+    ],
+)
+def test_a_kill_in_the_middle_of_saving(
+    tmp_path: Path, name: str, count: int, when: str, done: bool, old: bytes | None
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    target.mkdir()
+    path, out = external_model(source, data=GAIN), target / "out.onnx"
+    if old is not None:
+        out.write_bytes(old)
+    before = snapshot(source)
+    arguments = ["optimize", path, "-o", out, "--force", "--weights", "copy"]
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLER, name, str(count), when, *map(str, arguments)],
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert snapshot(source) == before
+    if done:
+        np.testing.assert_allclose(_run(out), _run(path), rtol=1e-6, atol=0)
+    elif old is None:
+        assert not out.exists()
+    else:
+        assert out.read_bytes() == old
+    visible = {entry for entry in os.listdir(target) if not entry.endswith(TEMP_SUFFIX)}
+    assert visible <= {"out.onnx", "w.bin"}
+    # What was left behind does not stand in the way.
+    again = subprocess.run(
+        [sys.executable, "-m", "rmsnorm_export", *map(str, arguments)],
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert again.returncode == 0, again.stderr
+    np.testing.assert_allclose(_run(out), _run(path), rtol=1e-6, atol=0)

@@ -1,0 +1,165 @@
+"""Models written in ONNX's text form, and the checks that every optimized model must pass."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import onnxruntime as ort
+
+import rmsnorm_export as rx
+from rmsnorm_export.report.result import Target
+
+TARGETS: tuple[Target, ...] = ("portable", "onnx", "ort")
+CONSTANTS = "float two = {2.0}, float eps = {0.00001}"
+WEIGHT = "float[8] w = {1.5, 2, 3, 4, 5, 6, 7, 8}"
+
+_NUMPY = {
+    onnx.TensorProto.FLOAT: np.dtype(np.float32),
+    onnx.TensorProto.FLOAT16: np.dtype(np.float16),
+    onnx.TensorProto.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+    onnx.TensorProto.DOUBLE: np.dtype(np.float64),
+    onnx.TensorProto.BOOL: np.dtype(np.bool_),
+}
+_SIZE_OF_A_SYMBOL = 3
+
+
+def norm(x: str, y: str, prefix: str = "", weight: str | None = "w") -> str:
+    """Pow, ReduceMean, Add, Sqrt, Div, Mul from ``x`` to ``y``; intermediates start with prefix."""
+    p = prefix
+    last = f"{p}n = Div({x}, {p}s)\n {y} = Mul({p}n, {weight})"
+    if weight is None:
+        last = f"{y} = Div({x}, {p}s)"
+    return f"""{p}sq = Pow({x}, two)
+ {p}m = ReduceMean<axes = [-1], keepdims = 1>({p}sq)
+ {p}e = Add({p}m, eps)
+ {p}s = Sqrt({p}e)
+ {last}
+ """
+
+
+def model(
+    body: str,
+    *,
+    inputs: str = "float[B,S,8] x",
+    outputs: str = "float[B,S,8] y",
+    constants: str = f"{WEIGHT}, {CONSTANTS}",
+    opset: int = 17,
+    imports: str = "",
+    functions: str = "",
+) -> onnx.ModelProto:
+    """A model of one graph; ``imports`` and ``functions`` are appended in text form."""
+    return onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : {opset}{imports}]>\n'
+        f"g ({inputs}) => ({outputs}) <{constants}> {{\n{body}\n}}\n{functions}"
+    )
+
+
+def function(name: str, signature: str, body: str, *, opset: int = 17, imports: str = "") -> str:
+    """A model-local function of domain ``my`` in text form; it has ``two`` and ``eps``."""
+    return f"""
+<domain: "my", opset_import: ["" : {opset}{imports}]>
+{name} {signature} {{
+ two = Constant<value_float = 2.0>()
+ eps = Constant<value_float = 0.00001>()
+ {body}
+}}
+"""
+
+
+def feeds(source: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
+    """Random arrays for every input without a default."""
+    rng = np.random.default_rng(seed)
+    defaults = {tensor.name for tensor in source.graph.initializer}
+    made = {}
+    for value in source.graph.input:
+        if value.name in defaults:
+            continue
+        tensor = value.type.tensor_type
+        shape = [d.dim_value or _SIZE_OF_A_SYMBOL for d in tensor.shape.dim]
+        made[value.name] = rng.standard_normal(shape).astype(_NUMPY[tensor.elem_type])
+    return made
+
+
+def run(
+    proto: onnx.ModelProto, arrays: dict[str, np.ndarray], *, optimized: bool = False
+) -> list[np.ndarray]:
+    """All outputs in order, from ONNX Runtime on the CPU."""
+    levels = ort.GraphOptimizationLevel
+    options = ort.SessionOptions()
+    options.graph_optimization_level = (
+        levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
+    )
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return [np.asarray(array) for array in session.run(None, arrays)]
+
+
+def ops(proto: onnx.ModelProto) -> list[str]:
+    """Operator types of the main graph in order."""
+    return [node.op_type for node in proto.graph.node]
+
+
+def found(report: rx.Report) -> int:
+    """Norms that are one node now."""
+    return len(report.fused) + len(report.kept)
+
+
+def told(report: rx.Report) -> int:
+    """Everything that the report has a word for."""
+    return found(report) + len(report.refused)
+
+
+def check_same(
+    source: onnx.ModelProto, result: onnx.ModelProto, arrays: dict[str, np.ndarray] | None = None
+) -> None:
+    """Same inputs and outputs by name, type and shape, and the same numbers to a few f32 ulps."""
+    assert [v.name for v in result.graph.input] == [v.name for v in source.graph.input]
+    assert [v.name for v in result.graph.output] == [v.name for v in source.graph.output]
+    arrays = feeds(source) if arrays is None else arrays
+    wanted = run(source, arrays)
+    for optimized in (False, True):
+        for old, new in zip(wanted, run(result, arrays, optimized=optimized), strict=True):
+            assert old.dtype == new.dtype
+            assert old.shape == new.shape
+            # One f32 norm is within 1e-6; a residual chain of a few adds up. A gain, bias or row
+            # that is not the right one is off by far more.
+            np.testing.assert_allclose(new, old, rtol=2e-5, atol=2e-5)
+
+
+def optimized(
+    source: onnx.ModelProto,
+    target: Target,
+    *,
+    arrays: dict[str, np.ndarray] | None = None,
+    opset: int | None = None,
+) -> tuple[rx.Report, onnx.ModelProto]:
+    """Optimize, and check all that holds for every model: valid, same numbers, stable, no harm."""
+    before = source.SerializeToString()
+    result = rx.optimize(source, target=target, numerics="upcast", opset=opset)
+    assert source.SerializeToString() == before, "the caller's model was changed"
+    proto = ir.to_proto(result.model)
+    if not any(n.op_type.endswith("SimplifiedLayerNormalization") for n in _nodes(proto)):
+        onnx.checker.check_model(proto, full_check=True)
+    check_same(source, proto, arrays)
+    again = rx.optimize(proto, target=target, numerics="upcast")
+    assert not again.report.fused, "a second run found more"
+    assert len(again.report.kept) == found(result.report), "a second run lost a norm"
+    assert ops(ir.to_proto(again.model)) == ops(proto)
+    return result.report, proto
+
+
+def _nodes(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """The nodes of a model with those of its functions and subgraphs."""
+    waiting = [list(proto.graph.node), *(list(f.node) for f in proto.functions)]
+    nodes = []
+    while waiting:
+        for node in waiting.pop():
+            nodes.append(node)
+            waiting += [list(a.g.node) for a in node.attribute if a.HasField("g")]
+    return nodes

@@ -1,0 +1,141 @@
+"""Norms to compute: every combination of attributes that differs, on inputs that leave no slack.
+
+The sum of squares is the one step whose rounding depends on its order. Here x is made of small
+integers, whose squares add up exactly in any order, and gates are 0 or 40, whose sigmoid is exact,
+so that two correct implementations agree in every bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from rmsnorm_export.op.dtypes import numpy_dtype, round_to, type_name
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
+from rmsnorm_export.torch.plan import TORCH_TYPES
+
+DTYPES = (FLOAT, FLOAT16, BFLOAT16, DOUBLE)
+SIZES = (1, 3, 111, 123, 199, 4104)
+
+FORMS: dict[str, dict] = {
+    "plain": {},
+    "paper": {"epsilon": 0.0},
+    "outside": {"epsilon_outside": True, "epsilon": 1e-3},
+    "offset": {"scale_offset": 1.0},
+    "odd offset": {"scale_offset": 0.1},
+    "two axes": {"axis": -2},
+    "partial": {"partial_size": 0.4},
+    "grouped": {"group_size": 1 / 3},
+    "grouped outside": {"group_size": 1 / 3, "epsilon_outside": True},
+    "skip": {"kind": "SkipRMSNorm"},
+    "skip partial": {"kind": "SkipRMSNorm", "partial_size": 0.0625},
+    "gated": {"kind": "GatedRMSNorm"},
+    "gated sigmoid": {"kind": "GatedRMSNorm", "activation": "sigmoid", "scale_offset": 1.0},
+    "gate first": {"kind": "GatedRMSNorm", "gate_first": True, "group_size": 1 / 3},
+    "gate first sigmoid": {"kind": "GatedRMSNorm", "gate_first": True, "activation": "sigmoid"},
+}
+"""Sizes are shares of the row here; see ``spec_of``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One norm on one kind of input."""
+
+    spec: NormSpec
+    dtype: int
+    scale: int | None
+    bias: int | None
+
+    def __str__(self) -> str:
+        types = [type_name(t) if t else "none" for t in (self.dtype, self.scale, self.bias)]
+        return f"{self.spec} of x, scale, bias {', '.join(types)}"
+
+
+def spec_of(form: str, n: int, **attributes) -> NormSpec:
+    """The form on rows of n elements: partial and group sizes that fit."""
+    values = {**FORMS[form], **attributes}
+    if "partial_size" in values:
+        values["partial_size"] = max(1, int(n * values["partial_size"]))
+    if "group_size" in values:
+        values["group_size"] = n // 3 if n % 3 == 0 else n
+    return NormSpec(**values)
+
+
+def orders(dtype: int, form: str) -> Iterator[dict]:
+    """Stash types and rounding orders that give different numbers for X of ``dtype``."""
+    for stash in dict.fromkeys((FLOAT, DOUBLE, dtype)):
+        yield {"stash_type": stash}
+        if stash != dtype:
+            yield {"stash_type": stash, "scale_before_cast": True}
+        if stash != dtype or stash in HALF_TYPES:
+            yield {"stash_type": stash, "round_rstd": True}
+        if stash == dtype and stash in HALF_TYPES and "group_size" not in FORMS[form]:
+            yield {"stash_type": stash, "association": 1, "round_rstd": True}
+            yield {"stash_type": stash, "association": 2}
+            yield {"stash_type": stash, "association": 2, "round_rstd": True}
+
+
+def cases(dtype: int, form: str, n: int) -> list[Case]:
+    """Every order of one form with the operands that matter."""
+    other = FLOAT if dtype != FLOAT else FLOAT16
+    operands = [(dtype, None), (other, dtype), (dtype, other)]
+    if "scale_offset" not in FORMS[form]:
+        operands += [(None, None), (None, dtype)]
+    return [
+        Case(spec_of(form, n, **order), dtype, scale, bias)
+        for order, (scale, bias) in itertools.product(orders(dtype, form), operands)
+    ]
+
+
+def arrays(case: Case, shape: tuple[int, ...], *, exact: bool = True) -> dict[str, np.ndarray]:
+    """Operands by name; ``exact``: no sum or sigmoid is rounded, see above."""
+    rng = np.random.default_rng(shape[-1])
+    kind, row = case.spec.kind, shape[case.spec.axis :]
+
+    # No zero, alone or as a sum: a row of zeros without an epsilon is NaN, which compares nothing.
+    x = rng.choice([-3.0, -2.0, -1.0, 1.0, 2.0, 3.0], shape)
+    residual = rng.choice([-6.0, -5.0, -4.0, 4.0, 5.0, 6.0], shape)
+    if not exact:
+        x, residual = rng.normal(size=(2, *shape))
+    found = {"x": (case.dtype, x)}
+    if kind == "SkipRMSNorm":
+        found["residual"] = (case.dtype, residual)
+    if kind == "GatedRMSNorm":
+        gate = rng.choice([0.0, 40.0], shape) if exact else rng.normal(size=shape) * 2
+        gate[..., 0] = 40.0
+        found["gate"] = (case.dtype, gate)
+    for name, dtype in (("scale", case.scale), ("bias", case.bias)):
+        if dtype is not None:
+            found[name] = (dtype, rng.normal(size=row))
+    return {
+        name: round_to(values, dtype).astype(numpy_dtype(dtype))
+        for name, (dtype, values) in found.items()
+    }
+
+
+def tensor(array: np.ndarray) -> torch.Tensor:
+    """The same bits as a PyTorch tensor."""
+    if array.dtype == numpy_dtype(BFLOAT16):
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def array(value: torch.Tensor) -> np.ndarray:
+    """The same bits as a NumPy array."""
+    value = value.detach()
+    if value.dtype == torch.bfloat16:
+        return value.view(torch.int16).numpy().view(numpy_dtype(BFLOAT16))
+    return value.numpy()
+
+
+def tensors(case: Case, shape: tuple[int, ...], *, exact: bool = True) -> dict[str, torch.Tensor]:
+    """``arrays`` as PyTorch tensors."""
+    return {name: tensor(value) for name, value in arrays(case, shape, exact=exact).items()}
+
+
+def torch_type(element_type: int) -> torch.dtype:
+    return TORCH_TYPES[element_type]

@@ -1,0 +1,339 @@
+"""The operators compute what the spec says, to the bit; their schema, errors and types."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import rmsnorm_export.torch as rt
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.op.dtypes import type_name
+from rmsnorm_export.op.reference import reference_exact, reference_float64
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.torch.library import NAMES
+from tests.op.norm_models import steps
+from tests.torch.norm_cases import (
+    DTYPES,
+    FORMS,
+    SIZES,
+    Case,
+    array,
+    arrays,
+    cases,
+    spec_of,
+    tensor,
+    tensors,
+    torch_type,
+)
+
+OPS = torch.ops.rmsnorm_export
+WRAPPERS = {
+    "RMSNorm": rt.rms_norm,
+    "SkipRMSNorm": rt.skip_rms_norm,
+    "GatedRMSNorm": rt.gated_rms_norm,
+}
+
+
+def _shape(n: int) -> tuple[int, ...]:
+    return (2, 3, n)
+
+
+def _tuple(value) -> tuple:
+    return value if isinstance(value, tuple) else (value,)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=type_name)
+def test_every_bit_is_that_of_the_exact_reference(dtype, form, n):
+    for case in cases(dtype, form, n):
+        operands = arrays(case, _shape(n))
+        expected = _tuple(reference_exact(case.spec, **operands))
+        got = _tuple(rt.call(case.spec, **{k: tensor(v) for k, v in operands.items()}))
+        assert len(got) == len(expected)
+        for value, right in zip(got, expected, strict=True):
+            assert value.dtype == torch_type(dtype)
+            assert value.is_contiguous()
+            assert np.isfinite(right.astype(np.float64)).mean() > 0.9
+            if dtype != DOUBLE == case.spec.stash_type and dtype != FLOAT:
+                # PyTorch casts float64 to a half type by way of float32, which rounds twice.
+                distance = steps(array(value), right)
+                assert distance.max() <= 1
+                assert (distance > 0).mean() <= 0.01 or right.size < 1000
+            elif DOUBLE == dtype == case.spec.stash_type:
+                # The square root of MKL is an ulp off now and then; bias may cancel.
+                bound = 2.0**-50
+                np.testing.assert_allclose(array(value), right, rtol=bound, atol=bound)
+            else:
+                np.testing.assert_array_equal(array(value), right, err_msg=str(case))
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=type_name)
+def test_the_bitwise_comparison_sees_a_wrong_rounding_order(dtype):
+    """It can fail: each order gives other numbers."""
+    operands = arrays(Case(NormSpec(), dtype, dtype, None), _shape(111), exact=False)
+    given = {name: tensor(value) for name, value in operands.items()}
+    orders = [{}, {"scale_before_cast": True}, {"round_rstd": True}, {"stash_type": dtype}]
+    results = [array(rt.rms_norm(**given, **order)) for order in orders]
+    for i, left in enumerate(results):
+        for right in results[i + 1 :]:
+            assert (steps(left, right) > 0).mean() > 0.02
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=type_name)
+def test_random_rows_agree_but_for_the_order_of_the_sum(dtype, form, n):
+    """Sums in any order differ by n * u relative, half of that after the root, u of the stash type.
+
+    A gate adds the error of the device's exponential, a few u. In a half type that moves a
+    rounding across a midpoint now and then, and the product with the gain may double the step.
+    """
+    for case in cases(dtype, form, n):
+        if case.bias is not None:  # A sum that cancels has no bound in its own ulps.
+            continue
+        operands = arrays(case, _shape(n), exact=False)
+        expected = _tuple(reference_exact(case.spec, **operands))[0]
+        got = array(_tuple(rt.call(case.spec, **{k: tensor(v) for k, v in operands.items()}))[0])
+        if dtype in (FLOAT, DOUBLE):
+            unit = 2.0**-24 if FLOAT in (dtype, case.spec.stash_type) else 2.0**-53
+            bound = (n / 2 + 16) * unit
+            np.testing.assert_allclose(got, expected, rtol=bound, atol=0, err_msg=str(case))
+            continue
+        distance = steps(got, expected)
+        # A half stash type rounds four times in a row: one step of the mean goes through them all.
+        limit = 4 if case.spec.stash_type == dtype else 2
+        assert distance.max() <= limit, case
+        assert (distance > 1).mean() <= 0.05, case
+
+
+@pytest.mark.parametrize("n", [3, 111, 199, 4096, 8192])
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16, FLOAT], ids=type_name)
+@pytest.mark.parametrize("scaled", [1e-3, 1.0, 50.0])
+def test_as_accurate_as_torch(dtype, n, scaled):
+    """Against float64, over many rows: no larger mean error than torch.nn.functional.rms_norm."""
+    spec = NormSpec(scale_before_cast=True)
+    rng = np.random.default_rng(n)
+    x = torch.from_numpy(rng.normal(size=(512, n)) * scaled).to(torch_type(dtype))
+    weight = torch.from_numpy(rng.normal(size=n)).to(torch_type(dtype))
+    truth = reference_float64(spec, array(x), array(weight))
+    theirs = torch.nn.functional.rms_norm(x, (n,), weight, spec.epsilon)
+    ours = rt.call(spec, x, weight)
+    errors = [np.abs(array(y).astype(np.float64) - truth).mean() for y in (ours, theirs)]
+    # The two draw their roundings independently: equal errors differ by chance below 2 %.
+    assert errors[0] <= errors[1] * 1.02
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=type_name)
+def test_special_rows(dtype):
+    rows = np.array([[0, 0, 0], [np.inf, 1, 2], [-np.inf, np.inf, 2], [np.nan, 1, 2]])
+    x = torch.from_numpy(rows).to(torch_type(dtype))
+    for attributes in ({}, {"scale_before_cast": True}, {"round_rstd": True}, {"epsilon": 0.0}):
+        expected = reference_exact(NormSpec(**attributes), array(x))
+        got = array(rt.rms_norm(x, **attributes))
+        np.testing.assert_array_equal(got.astype(np.float64), expected.astype(np.float64))
+
+
+@pytest.mark.parametrize("magnitude", [1e-30, 1e-18, 1e15, 1e18, 3e38])
+def test_tiny_and_huge_rows(magnitude):
+    """Also where the squares underflow or overflow float32, as they do in the reference."""
+    x = np.full((2, 199), magnitude, np.float32)
+    x[1, ::2] *= -1
+    got = array(rt.rms_norm(torch.from_numpy(x), epsilon=1e-6))
+    with np.errstate(over="ignore"):
+        expected = reference_exact(NormSpec(epsilon=1e-6), x)
+    np.testing.assert_allclose(got, expected, rtol=(199 / 2 + 8) * 2.0**-24)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (2, 0, 4), (3, 0)])
+@pytest.mark.parametrize("form", ["plain", "skip", "gated", "outside"])
+def test_empty_input(shape, form):
+    case = Case(spec_of(form, 4), FLOAT16, FLOAT16, None)
+    operands = {
+        name: torch.zeros(shape[-1:] if name == "scale" else shape, dtype=torch.float16)
+        for name in tensors(case, (1, 4))
+    }
+    for output in _tuple(rt.call(case.spec, **operands)):
+        assert output.shape == shape
+
+
+@pytest.mark.parametrize("form", ["plain", "partial", "grouped", "skip", "gated", "two axes"])
+def test_strided_input_and_inputs_left_alone(form):
+    case = Case(spec_of(form, 6), FLOAT, FLOAT, FLOAT)
+    dense = tensors(case, (4, 5, 6), exact=False)
+    strided = {
+        name: value.mT.contiguous().mT if value.ndim > 1 else torch.stack([value, value], 1)[:, 0]
+        for name, value in dense.items()
+    }
+    before = {name: value.clone() for name, value in strided.items()}
+    expected, got = _tuple(rt.call(case.spec, **dense)), _tuple(rt.call(case.spec, **strided))
+    for value, right in zip(got, expected, strict=True):
+        torch.testing.assert_close(value, right, rtol=0, atol=0)
+        assert value.is_contiguous()
+    for name, value in strided.items():
+        assert torch.equal(value, before[name])
+        assert all(output.data_ptr() != value.data_ptr() for output in got)
+
+
+def test_scale_of_another_shape_with_leading_ones():
+    x, scale = torch.randn(2, 3, 6), torch.randn(6)
+    for shape in ((6,), (1, 6), (1, 1, 6), (1, 1, 1, 1, 6)):
+        assert torch.equal(rt.rms_norm(x, scale.reshape(shape)), rt.rms_norm(x, scale))
+
+
+# Schema and wrappers.
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_schema_and_wrapper_have_the_attributes_and_defaults_of_the_spec(kind):
+    spec = NormSpec(kind=kind)
+    expected = {
+        field.name: getattr(spec, field.name)
+        for field in dataclasses.fields(spec)
+        if field.name in spec.attributes()
+    }
+    schema = getattr(OPS, NAMES[kind]).default._schema
+    declared = {a.name: a.default_value for a in schema.arguments if a.kwarg_only}
+    assert declared == expected
+    assert list(declared) == list(spec.attributes())
+    types = {a.name: str(a.type) for a in schema.arguments if a.kwarg_only}
+    assert types == {name: type(value).__name__ for name, value in expected.items()}
+    parameters = inspect.signature(WRAPPERS[kind]).parameters.values()
+    keywords = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    assert keywords == expected
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert positional == [a.name for a in schema.arguments if not a.kwarg_only]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_wrapper_operator_and_call_are_the_same(form):
+    case = Case(spec_of(form, 111), FLOAT16, FLOAT16, None)
+    operands = tensors(case, _shape(111))
+    fields = case.spec.attributes()
+    attributes = {name: getattr(case.spec, name) for name in fields}
+    expected = _tuple(rt.call(case.spec, **operands))
+    for function in (WRAPPERS[case.spec.kind], getattr(OPS, NAMES[case.spec.kind])):
+        got = _tuple(function(**operands, **attributes))
+        for value, right in zip(got, expected, strict=True):
+            assert torch.equal(value, right)
+
+
+# Errors.
+
+X = torch.ones(2, 6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "message"),
+    [
+        ("RMSNorm", {"x": X.int()}, "float tensors only"),
+        ("RMSNorm", {"x": X.to(torch.complex64)}, "float tensors only"),
+        ("RMSNorm", {"x": X, "axis": -3}, "dimensions"),
+        ("RMSNorm", {"x": torch.ones(())}, "dimensions"),
+        ("RMSNorm", {"x": X, "axis": 1}, "axis must be negative"),
+        ("RMSNorm", {"x": X, "partial_size": 7}, "partial_size"),
+        ("RMSNorm", {"x": X, "group_size": 4}, "does not divide"),
+        ("RMSNorm", {"x": X, "group_size": 3, "partial_size": 3}, "cannot be combined"),
+        ("RMSNorm", {"x": X, "stash_type": 7}, "stash_type"),
+        ("RMSNorm", {"x": X, "epsilon": -1.0}, "epsilon"),
+        ("RMSNorm", {"x": X, "scale_offset": 1.0}, "scale_offset without a scale"),
+        ("RMSNorm", {"x": X.half(), "stash_type": 10, "association": 1}, "association 1"),
+        ("RMSNorm", {"x": X, "scale": X[0, :5]}, "scale does not have the shape"),
+        ("RMSNorm", {"x": X, "scale": X}, "scale does not have the shape"),
+        ("RMSNorm", {"x": X, "bias": X[0, :1]}, "bias does not have the shape"),
+        ("RMSNorm", {"x": X, "scale": X[0].bool()}, "scale must be a float"),
+        ("RMSNorm", {"x": X, "scale": X[0].to("meta")}, "another device"),
+        ("SkipRMSNorm", {"x": X, "residual": X[:1]}, "shape and type"),
+        ("SkipRMSNorm", {"x": X.half(), "residual": X}, "shape and type"),
+        ("GatedRMSNorm", {"x": X, "gate": X.half()}, "shape and type"),
+        ("GatedRMSNorm", {"x": X, "gate": X, "activation": "relu"}, "activation"),
+    ],
+)
+def test_operands_that_do_not_fit_are_rejected(kind, arguments, message):
+    for function in (WRAPPERS[kind], getattr(OPS, NAMES[kind])):
+        with pytest.raises(UsageError, match=message) as caught:
+            function(**arguments)
+        assert caught.value.found
+        assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("spec", "arguments", "message"),
+    [
+        (NormSpec(), {"gate": X}, "takes no gate"),
+        (NormSpec(), {"residual": X}, "takes no residual"),
+        (NormSpec(kind="SkipRMSNorm"), {}, "needs residual"),
+        (NormSpec(kind="SkipRMSNorm"), {"residual": X, "gate": X}, "takes no gate"),
+        (NormSpec(kind="GatedRMSNorm"), {}, "needs gate"),
+    ],
+)
+def test_call_rejects_what_the_kind_does_not_take(spec, arguments, message):
+    with pytest.raises(UsageError, match=message):
+        rt.call(spec, X, **arguments)
+
+
+def test_without_torch_the_error_says_how_to_get_it():
+    code = (
+        "import importlib.util as u, sys\n"
+        "real = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'torch' else real(name, *a)\n"
+        "try:\n    import rmsnorm_export.torch\n"
+        "except Exception as e:\n    print(type(e).__name__, int(e.exit_code), e.fix)\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    expected = "BackendMissingError 6 pip install 'rmsnorm-export[torch]'"
+    assert done.stdout.splitlines() == [expected, "False"]
+
+
+# Autocast: a norm runs in the type of its input.
+
+
+@pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16])
+def test_autocast_leaves_the_operators_alone(lower):
+    x, scale = torch.randn(4, 111), torch.randn(111)
+    expected = {dtype: rt.rms_norm(x.to(dtype), scale) for dtype in (torch.float32, lower)}
+    residual, gate = torch.randn(4, 111), torch.randn(4, 111)
+    skip, gated = rt.skip_rms_norm(x, residual), rt.gated_rms_norm(x, gate)
+    with torch.autocast("cpu", dtype=lower):
+        assert (x @ x.T).dtype == lower
+        for dtype, value in expected.items():
+            got = rt.rms_norm(x.to(dtype), scale)
+            assert got.dtype == dtype
+            assert torch.equal(got, value)
+        assert torch.equal(rt.skip_rms_norm(x, residual)[0], skip[0])
+        assert torch.equal(rt.gated_rms_norm(x, gate), gated)
+        with pytest.raises(UsageError, match="residual must have the shape and type of x"):
+            rt.skip_rms_norm(x, residual.to(lower))
+
+
+def test_scale_of_another_type_is_cast_to_the_type_of_the_product():
+    x = torch.ones(1, 2, dtype=torch.float16)
+    scale = torch.tensor([1 + 2.0**-12, 1 + 2.0**-11 + 2.0**-13])
+    got = rt.rms_norm(x, scale, epsilon=0.0)
+    assert torch.equal(got, torch.tensor([[1, 1 + 2.0**-10]], dtype=torch.float16))
+    tiny = torch.tensor([2.0**-12, 2.0**-11 + 2.0**-22])
+    before = rt.rms_norm(x, tiny, epsilon=0.0, scale_before_cast=True, scale_offset=1.0)
+    assert torch.equal(before, torch.tensor([[1, 1 + 2.0**-10]], dtype=torch.float16))
+    after = rt.rms_norm(x, tiny, epsilon=0.0, scale_offset=1.0)
+    assert torch.equal(after, torch.tensor([[1, 1]], dtype=torch.float16))
+
+
+def test_vmap_gives_the_same_numbers():
+    x, scale = torch.randn(5, 3, 7), torch.randn(7)
+    got = torch.func.vmap(lambda row: OPS.rms_norm(row, scale))(x)
+    assert torch.equal(got, rt.rms_norm(x, scale))
+
+
+def test_epsilon_is_a_float32_attribute_unless_used_in_float64():
+    x = torch.full((1, 1), 2.0**-60, dtype=torch.float64)
+    for stash, epsilon in ((DOUBLE, 1e-6), (FLOAT, float(np.float32(1e-6)))):
+        got = rt.rms_norm(x, epsilon=1e-6, stash_type=stash)
+        tolerance = 2.0**-23 if stash == FLOAT else 2.0**-51
+        torch.testing.assert_close(got, x / epsilon**0.5, rtol=tolerance, atol=0)
