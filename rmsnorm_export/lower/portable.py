@@ -118,11 +118,14 @@ def _plan(match: Match, numerics: Numerics, opset: int, types: Types) -> _Plan |
 
 def _class(part: Match, limit: Numerics) -> tuple[NormSpec, Numerics, tuple[str, ...]]:
     spec = part.spec
-    if part.narrow:
-        return spec, "upcast", (f"the source has {', '.join(part.narrow)}; the new node has not",)
-    if spec.stash_type in HALF_TYPES and allowed("upcast", limit):
-        note = f"the source computes in {type_name(spec.stash_type)}, the new node in float32"
+    half = spec.stash_type in HALF_TYPES
+    wide = spec
+    if half:
         wide = dataclasses.replace(spec, stash_type=FLOAT, round_rstd=False, association=0)
+    if part.narrow:
+        return wide, "upcast", (f"the source has {', '.join(part.narrow)}; the new node has not",)
+    if half and allowed("upcast", limit):
+        note = f"the source computes in {type_name(spec.stash_type)}, the new node in float32"
         return wide, "upcast", (note,)
     return spec, "exact", ()
 

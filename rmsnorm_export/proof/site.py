@@ -89,7 +89,7 @@ def cut_site(
             opset_imports=imports,
             functions=functions,
             types=types,
-            aliases={} if match.alias is None else {match.alias: match.x},
+            aliases={v: match.x for v in match.aliases if v.dtype in (None, match.x.dtype)},
         ),
         new=cut(
             new,

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
 from rmsnorm_export.recognize.consts import standard
-from rmsnorm_export.recognize.context import Context
+from rmsnorm_export.recognize.context import Context, widens
 from rmsnorm_export.recognize.facts import Activated, Event, Norm, View
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.radial import same_dims
@@ -78,9 +78,11 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         activation=gate.activation if gate is not None else "silu",
         gate_first=first,
     )
-    alias = None
+    aliases: tuple[ir.Value, ...] = ()
     if norm.group is None and not norm.partial and not first:
-        alias = ctx.of_type(norm.radial.x, dtype)
+        seen = dict.fromkeys((*norm.radial.x.values, *view.values))
+        # Wider ones are computed from x.
+        aliases = tuple(v for v in seen if v is not x and widens(ctx.types.dtype(v), dtype))
     gains = [g for g in (norm.gain, norm.bias) if g is not None]
     return Match(
         spec=spec if gate is not None else spec.canonical(int(dtype)),
@@ -94,7 +96,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         n=norm.group[1] if norm.group is not None else _row(norm, size),
         rank=ctx.types.rank(x),
         inner=norm.owner,
-        alias=alias if alias is not x else None,
+        aliases=aliases,
         narrow=narrow,
         opaque_scale=not all(g.early for g in gains),
         scope=ctx.scope,

@@ -48,7 +48,7 @@ def _with_nodes(match: Match) -> Match:
 
 def _between(match: Match) -> tuple[ir.Node, ...]:
     """The nodes that compute ``match.output`` from its inputs, constants left out."""
-    stop = {match.x, match.alias, match.scale, match.bias, match.residual, match.gate, None}
+    stop = {match.x, *match.aliases, match.scale, match.bias, match.residual, match.gate, None}
     order: list[ir.Node] = []
     seen: set[ir.Node] = set()
     stack: list[tuple[ir.Value | None, bool]] = [(match.output, False)]
@@ -63,7 +63,7 @@ def _between(match: Match) -> tuple[ir.Node, ...]:
             seen.add(node)
             stack.append((value, True))
             stack.extend((v, False) for v in reversed(node.inputs))
-    reaching: set[ir.Value | None] = {match.x, match.alias, match.residual, match.gate} - {None}
+    reaching: set[ir.Value | None] = {match.x, *match.aliases, match.residual, match.gate} - {None}
     kept = []
     for node in order:
         # Constants that are computed (Sqrt of n, Cast of epsilon) are no part of the chain, the

@@ -52,8 +52,8 @@ class Match:
         rank: rank of ``x``; None when unknown.
         inner: the match that this one extends (the same norm without the bias, the gain, the gate,
             the residual or the grouping), for targets that cannot say the whole; None at the core.
-        alias: another value with the elements of ``x`` (the same Reshape, written twice) that the
-            nodes read too.
+        aliases: other values with the elements of ``x`` that the nodes read too: in front of a
+            widening cast, or the same Reshape written twice.
         nodes: the nodes between inputs and outputs, in graph order.
         narrow: rounding steps of the source that ``spec`` does not repeat, e.g.
             ``("mean rounded to float16",)``; () when ``spec`` is exact.
@@ -76,7 +76,7 @@ class Match:
     n: int | None = None
     rank: int | None = None
     inner: Match | None = None
-    alias: ir.Value | None = None
+    aliases: tuple[ir.Value, ...] = ()
     nodes: tuple[ir.Node, ...] = ()
     narrow: tuple[str, ...] = ()
     opaque_scale: bool = False

@@ -346,3 +346,22 @@ def _unsqueezed(ctx: Context, node: ir.Node, radial: Radial) -> bool:
 def same_dims(a: tuple[int | str | None, ...], b: tuple[int | str | None, ...]) -> bool:
     """Certainly equal, dimension by dimension."""
     return len(a) == len(b) and all(x is not None and x == y for x, y in zip(a, b, strict=True))
+
+
+def by_reference(ctx: Context, node: ir.Node) -> None:
+    """A node in a function body with an attribute that the caller gives: anything may happen."""
+    reason = (
+        "attribute-reference", "an attribute depends on the caller of the function",
+        f"{node.op_type} {name_of(node)!r}", "inline the function, or give it as a constant",
+    )  # fmt: skip
+    for value in node.inputs:
+        fact = ctx.fact(value)
+        if isinstance(fact, Radial):
+            ctx.spoil(node, fact, *reason)
+        elif isinstance(fact, Square) and node.op_type in ("ReduceMean", "ReduceSum"):
+            candidate = ctx.candidate(node)
+            made = Radial(
+                fact.x, candidate, node.graph, -1, None, True, fact.dtype, fact.dtype, spoiled=True
+            )
+            ctx.flaw(candidate, node, *reason)
+            ctx.set_radial(node.outputs[0], made)

@@ -114,7 +114,9 @@ def _graph(
             if domain in ("", "ai.onnx"):
                 transfer = _STANDARD.get(node.op_type)
                 if transfer is not None and node.inputs and node.outputs:
-                    if not (in_function and _by_reference(node)):
+                    if in_function and _by_reference(node):
+                        radials.by_reference(ctx, node)
+                    else:
                         transfer(ctx, node)
                     continue
             elif domain == DOMAIN:

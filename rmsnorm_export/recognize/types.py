@@ -88,7 +88,7 @@ class Types:
                 continue
             declared = _declared(top)
             node = top.producer()
-            rule = None if node is None else _rule(node)
+            rule = None if node is None else self._rule(node)
             complete = declared[0] is not None and declared[1] is not None
             if rule is None or node is None or (complete and None not in (declared[1] or ())):
                 known[top] = declared
@@ -104,6 +104,20 @@ class Types:
             dtype, dims = rule(Call(node, inputs, top.index() or 0, self._constants))
             known[top] = (declared[0] or dtype, merge_dims(declared[1], dims))
         return known[value]
+
+    def _rule(self, node: ir.Node) -> Rule | None:
+        if node.op_identifier() in self._model.functions:
+            return self._called
+        return _rule(node)
+
+    def _called(self, call: Call) -> Info:
+        """An output of a function call: that of the body, for inputs like these."""
+        function = self._model.functions[call.node.op_identifier()]
+        inner = Types(self._model, self._constants)
+        inner._inferred = {}
+        for position, value in enumerate(function.inputs):
+            inner.seed(value, call.inputs[position] if position < len(call.inputs) else UNKNOWN)
+        return inner.info(function.outputs[call.index])
 
     def _library(self, value: ir.Value) -> Info:
         if self._inferred is None:

@@ -101,7 +101,7 @@ def report_lines(
     lines: list[Line] = [head(report, planned=planned)]
     if verbose < 0:
         return lines
-    lines += [f"  {printable(report.source)}", "  " + _about(report)]
+    lines += _about(report)
     sections = [("fusable" if planned else "fused", report.fused), ("kept as is", report.kept)]
     for title, sites in sections:
         if sites:
@@ -156,16 +156,18 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _about(report: Report) -> str:
-    target = f"target {report.target}" if report.target else "no target"
+def _about(report: Report) -> list[Line]:
     opset = f"opset {report.opset_before}"
     if report.opset_after != report.opset_before:
         opset += f" -> {report.opset_after}"
     nodes = f"{report.nodes_before:,} nodes"
     if report.nodes_after != report.nodes_before:
         nodes += f" -> {report.nodes_after:,}"
-    parts = [target, f"numerics {report.numerics}", opset, nodes, f"{report.seconds:.2f} s"]
-    return " | ".join(parts)
+    target = f"target {report.target}" if report.target else "no target"
+    return [
+        f"  {printable(report.source)}: {opset}, {nodes}",
+        f"  {target}, numerics {report.numerics}, {report.seconds:.2f} s",
+    ]
 
 
 def _key(site: Site) -> tuple[object, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from rmsnorm_export.lower import lower_all
 from rmsnorm_export.lower.lowered import Lowered
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import DOMAIN
-from rmsnorm_export.recognize.context import name_of
+from rmsnorm_export.recognize.context import FLOATS, name_of
 from rmsnorm_export.recognize.match import LOOK_ALIKES, Decline, Match
 from rmsnorm_export.recognize.scan import Recognition, foreign_functions, recognize
 from rmsnorm_export.recognize.types import Types
@@ -227,8 +228,11 @@ class _Run:
         if keep_all:
             forms = tuple(form for some in _NATIVE_FORMS.values() for form in some)
         found: Recognition = recognize(model, fold_residual=fold_residual, fold_gate=fold_gate)
-        # A node that is the target's own operator is no refusal, whatever it is like.
-        self.declines: list[Decline] = [d for d in found.declines if d.node.op_type not in forms]
+        self.declines: list[Decline] = []
+        # The target's own operators in a form that no other target could say: no refusal.
+        self.own: list[Decline] = []
+        for decline in found.declines:
+            (self.own if decline.node.op_type in forms else self.declines).append(decline)
         self.kept: list[Match] = []
         todo: list[Match] = []
         for match in found.matches:
@@ -280,7 +284,8 @@ class _Run:
         )
 
     def kept_sites(self) -> tuple[Site, ...]:
-        return tuple(_described(m, m.nodes[-1].op_type, name_of(m.nodes[-1])) for m in self.kept)
+        matched = [_described(m, m.nodes[-1].op_type, name_of(m.nodes[-1])) for m in self.kept]
+        return (*matched, *(_own_node(decline) for decline in self.own))
 
     def refusals(self, proofs: dict[Lowered, Proof]) -> tuple[Refusal, ...]:
         failed = [
@@ -358,6 +363,30 @@ def _described(match: Match, op: str, name: str) -> Site:
         attributes=match.spec.non_default(),
         module=match.module,
     )
+
+
+def _own_node(decline: Decline) -> Site:
+    """An operator of the target that was not understood further."""
+    node = decline.node
+    x = node.inputs[0] if node.inputs else None
+    return Site(
+        name=name_of(node),
+        op=node.op_type,
+        nodes=(name_of(node),),
+        spelling=node.op_type,
+        numerics="exact",
+        dtype=type_name(int(x.dtype)) if x is not None and x.dtype in FLOATS else "unknown",
+        n=None,
+        epsilon=_float(node, "epsilon"),
+        scope=decline.scope,
+        attributes={},
+        notes=(decline.message,),
+    )
+
+
+def _float(node: ir.Node, name: str) -> float:
+    attribute = node.attributes.get(name)
+    return math.nan if attribute is None or attribute.is_ref() else attribute.as_float()
 
 
 def _refusal(decline: Decline) -> Refusal:

@@ -38,9 +38,10 @@ def tidy(model: ir.Model) -> None:
     """Inline functions, fold small constants, remove what is unused or twice there; in place."""
     spell_out(model)
     passes.InlinePass()(model)
-    optimizer.fold_constants(model, onnx_shape_inference=True)
-    RewritePass(_EXACT_RULES)(model)
-    optimizer.fold_constants(model, onnx_shape_inference=True)
+    for rules_next in (True, False):
+        optimizer.fold_constants(model, onnx_shape_inference=True, should_fold=_should_fold)
+        if rules_next:
+            RewritePass(_EXACT_RULES)(model)
     for step in (
         passes.RemoveUnusedNodesPass(),
         passes.RemoveUnusedFunctionsPass(),
@@ -54,6 +55,11 @@ def tidy(model: ir.Model) -> None:
     ):
         step(model)
     _share_storage(model)
+
+
+def _should_fold(node: ir.Node) -> bool | None:
+    """Not what is made of a weight: it would lose its name, and be stored in another type."""
+    return False if any(v is not None and v.is_initializer() for v in node.inputs) else None
 
 
 def _share_storage(model: ir.Model) -> None:

@@ -24,7 +24,10 @@ State = Mapping[str, torch.Tensor] | Callable[[str], torch.Tensor]
 
 def missing(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and buffers without values, by name."""
-    named = [*module.named_parameters(), *module.named_buffers()]
+    named = [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]
     return {name: tensor for name, tensor in named if tensor.device.type == "meta"}
 
 
@@ -36,7 +39,9 @@ def check_state(names: Mapping[str, torch.Tensor], state: State | None) -> None:
     """
     lacking = list(names) if state is None else []
     if isinstance(state, Mapping):
-        lacking = [name for name in names if name not in state]
+        # One name of a weight that has several (tied weights) is enough.
+        had = {id(tensor) for name, tensor in names.items() if name in state}
+        lacking = [name for name, tensor in names.items() if id(tensor) not in had]
     if lacking:
         raise UsageError(
             "The module has weights without values.",
@@ -77,21 +82,33 @@ def stand_ins(module: torch.nn.Module, names: Mapping[str, torch.Tensor]) -> Ite
 
 
 def attach(model: ir.Model, names: Mapping[str, torch.Tensor], state: State | None) -> None:
-    """Lazy tensors for the initializers whose values come from ``state``."""
-    for name, value in model.graph.initializers.items():
+    """Lazy tensors for the initializers whose values come from ``state``; tied ones become one."""
+    first: dict[int, ir.Value] = {}
+    for name, value in list(model.graph.initializers.items()):
         tensor = value.const_value
         if name not in names or tensor is None or state is None:
             continue
+        kept = first.setdefault(id(names[name]), value)
+        if kept is not value:
+            value.replace_all_uses_with(kept)
+            del model.graph.initializers[name]
+            continue
+        aliases = [alias for alias, other in names.items() if other is names[name]]
         value.const_value = ir.LazyTensor(
-            functools.partial(_read, state, name, names[name]),
+            functools.partial(_read, state, [name, *aliases], names[name]),
             dtype=tensor.dtype,
             shape=ir.Shape(list(names[name].shape)),
             name=name,
         )
 
 
-def _read(state: State, name: str, wanted: torch.Tensor) -> ir.TensorProtocol:
-    found = state[name] if isinstance(state, Mapping) else state(name)
+def _read(state: State, names: list[str], wanted: torch.Tensor) -> ir.TensorProtocol:
+    name = names[0]
+    if isinstance(state, Mapping):
+        name = next(name for name in names if name in state)
+        found = state[name]
+    else:
+        found = state(name)
     if not isinstance(found, torch.Tensor) or found.device.type == "meta":
         what = type(found).__name__
     elif found.shape != wanted.shape:

@@ -48,6 +48,13 @@ class Order:
     attributes: tuple[tuple[str, float], ...]
     offset_first: bool = False
 
+    @classmethod
+    def of(cls, found: Rounding) -> Order:
+        """That of a rounding which was found, with its epsilon: it may depend on the type."""
+        names = ("epsilon", "stash_type", "scale_before_cast", "round_rstd", "association")
+        values = tuple((name, getattr(found.spec, name)) for name in names)
+        return cls(values, found.offset_first)
+
 
 def inputs(
     formula: Formula,
@@ -80,9 +87,10 @@ def inputs(
     )
     scales = 10 ** (torch.rand(len(x), generator=generator, dtype=torch.float64) * 3 - 1.7)
     root = formula.epsilon if formula.epsilon_outside else math.sqrt(formula.epsilon)
+    root = root or 1e-4
     scales[:4] = torch.tensor([0.1, 0.5, 1.0, 3.0], dtype=torch.float64) * root
     scales[4] = 300.0  # its square overflows in float16
-    scales[5] = 0.0 if formula.epsilon else 1.0
+    scales[5] = 1.0 if finite and not formula.epsilon else 0.0
     x *= scales[:, None]
     x[6, 0] *= 1000.0
     if not finite:

@@ -308,10 +308,11 @@ def _confirm(subject: Subject, formula: Formula, shape: tuple[int, ...]) -> bool
     last = shape[len(shape) - formula.axes :]
     shapes = [shape, (5, *last), (2, 3, *last), (2, 3, 2, *last)]
     wider: list[tuple[int, ...]] = []
-    if formula.scale is None and formula.bias is None and formula.axes == 1:
+    if formula.scale is None and formula.bias is None:
         # Without a parameter nothing ties the width.
+        lead = shape[: len(shape) - formula.axes]
         step = formula.group_size or 1
-        wider = [(*shape[:-1], last[0] + step), (*shape[:-1], 2 * last[0])]
+        wider = [(*lead, *last[:-1], last[-1] + step), (*lead, 2 * last[0], *last[1:])]
     taken = []
     for seed, each in enumerate(dict.fromkeys(shapes + wider)):
         operands = fit_rounding.inputs(
@@ -384,7 +385,8 @@ def _roundings(subject: Subject, formula: Formula, shape: tuple[int, ...], any_w
         except RefusedError as reason:
             refused.append((dtype, stored, str(reason)))
     if not found:
-        raise RefusedError(f"an RMSNorm, but {refused[-1][2]}")
+        plain = next(why for dtype, _, why in refused if dtype == torch.float32)
+        raise RefusedError(f"an RMSNorm in exact arithmetic, but in float32: {plain}")
     return Form(
         formula=formula,
         shape=shape[len(shape) - formula.axes :],

@@ -203,7 +203,8 @@ def _same_computation(module: torch.nn.Module) -> Hashable | None:
             continue
         if not _is_plain(value):
             return None
-        attributes.append((name, type(value).__name__, value))
+        # 1, 1.0 and True are equal, and not the same
+        attributes.append((name, repr(value), value))
     tensors = []
     for name, tensor in {**module._parameters, **module._buffers}.items():
         if tensor is not None and (tensor.numel() == 1 or not tensor.is_floating_point()):
@@ -229,25 +230,25 @@ def _replaced(
     """
     lines: list[str] = []
     spec = None
-    reasons: list[str] = []
     for form in fit.forms:
-        name = form.formula.scale or form.formula.bias
-        stored = None if name is None else getattr(module, name).dtype
+        formula = form.formula
+        types_of = {getattr(module, n).dtype for n in (formula.scale, formula.bias) if n}
+        if len(types_of) > 1:
+            raise RefusedError("its gain and its bias are of different types")
+        stored = next(iter(types_of), None)
         rounding = form.rounding(stored or dtype, stored)
-        if rounding is None:
-            reasons += [why for x, w, why in form.refused if (x, w) == (stored or dtype, stored)]
-            continue
-        spec = rounding.spec
-        call = f"call with {form.formula.inputs} inputs, " if len(fit.forms) > 1 else ""
+        call = f"call with {formula.inputs} inputs, " if len(fit.forms) > 1 else ""
+        own = "runs its own forward, since"
         lines += [f"{call}{found}" for found in form.roundings]
-        lines += [
-            f"{call}{_types(x, w)}: runs its own forward, since {why}" for x, w, why in form.refused
-        ]
-        if verify:
-            lines += _verified(module, form, rounding, call)
+        lines += [f"{call}{_types(x, w)}: {own} {why}" for x, w, why in form.refused]
+        if rounding is not None:
+            spec = rounding.spec
+            if verify:
+                lines += _verified(module, form, rounding, call)
     if spec is None:
-        what = short_name(dtype if fit.forms[0].formula.scale is None else None)
-        raise RefusedError(reasons[0] if reasons else f"an RMSNorm, but not in {what}")
+        wanted = short_name(stored or dtype)
+        found = [line for line in lines if line.startswith(f"{wanted}:")]
+        raise RefusedError(f"an RMSNorm, but not in its own type, {'; '.join(found) or wanted}")
     return Replaced(path, type(module).__name__, spec, tuple(lines))
 
 
@@ -278,19 +279,7 @@ def _verified(module: torch.nn.Module, form: Form, rounding: Rounding, call: str
         except Exception as error:  # whatever the module raises is its answer
             raise RefusedError(f"raises {type(error).__name__} with its own parameters") from error
         results = results if isinstance(results, tuple) else (results,)
-        order = fit_rounding.Order(
-            tuple(
-                (name, getattr(rounding.spec, name))
-                for name in (
-                    "stash_type",
-                    "scale_before_cast",
-                    "round_rstd",
-                    "association",
-                    "epsilon",
-                )
-            ),
-            rounding.offset_first,
-        )
+        order = fit_rounding.Order.of(rounding)
         found = fit_rounding.compare(formula, order, results, operands, parameters, rounding.stored)
     if not fit_rounding.accepted(found):
         raise RefusedError(f"differs from the operator with its own parameters: {found}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import rmsnorm_export as rx
 from rmsnorm_export.report.result import Target
 
 from .text_models import CONSTANTS, TARGETS, WEIGHT, function, model, norm, optimized, told
@@ -37,9 +39,7 @@ NAMESAKES = {
 @pytest.mark.parametrize("name", NAMESAKES)
 def test_a_namesake_of_another_domain_is_not_the_operator(name: str, target: Target) -> None:
     op_type, inner, body, norms = NAMESAKES[name]
-    source = model(
-        body, imports=', "my" : 1', functions=function(op_type, "(a) => (b)", inner)
-    )
+    source = model(body, imports=', "my" : 1', functions=function(op_type, "(a) => (b)", inner))
     report, _ = optimized(source, target)
     assert len(report.fused) == norms
 
@@ -83,9 +83,7 @@ def test_an_attribute_reference_is_no_crash(name: str, target: Target) -> None:
     assert told(report) == 1
 
 
-def _square(width: int):  # noqa: ANN202 - arrays by name
-    import numpy as np
-
+def _square(width: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     return {
         "x": rng.standard_normal((8, 8)).astype(np.float32),
@@ -119,8 +117,6 @@ UNUSUAL_CONSTANTS = {
 
 @pytest.mark.parametrize("name", UNUSUAL_CONSTANTS)
 def test_a_constant_without_a_value_is_no_epsilon(name: str) -> None:
-    import rmsnorm_export as rx
-
     # Not run: division of integers by zero ends the process in some runtimes.
     source = model(
         UNUSUAL_CONSTANTS[name] + "\n" + norm("x", "y").replace("Add(m, eps)", "Add(m, c)"),

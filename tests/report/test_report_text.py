@@ -242,8 +242,8 @@ def test_a_failed_proof_and_a_site_without_one_are_not_counted_as_held() -> None
 
 
 def test_opset_and_node_counts_are_said_when_they_change() -> None:
-    assert "opset 18 -> 23 | 1,234 nodes -> 1,200" in text(opset_after=23)
-    assert "opset 18 | 1,234 nodes |" in text(nodes_after=1234)
+    assert "  model.onnx: opset 18 -> 23, 1,234 nodes -> 1,200\n" in text(opset_after=23)
+    assert "opset 18, 1,234 nodes\n" in text(nodes_after=1234)
 
 
 def test_control_characters_of_a_hostile_file_do_not_reach_the_terminal() -> None:
@@ -298,7 +298,11 @@ def test_a_terminal_gets_long_lines_continued_between_words() -> None:
 
 
 def test_continued_lines_hang_under_what_follows_the_label() -> None:
-    lines = ["      note   one two three four", "  12 x  one two three", "  one two three four five"]
+    lines = [
+        "      note   one two three four",
+        "  12 x  one two three",
+        "  one two three four five",
+    ]
     assert render(lines, width=22).splitlines() == [
         "      note   one two",
         "             three",

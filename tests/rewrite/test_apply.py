@@ -1,0 +1,294 @@
+"""New nodes in the place of old ones: every name, output and document survives, order holds."""
+
+from __future__ import annotations
+
+import time
+
+import onnx
+import onnx_ir as ir
+import pytest
+from recognize.text_models import (
+    CONSTANTS,
+    TARGETS,
+    WEIGHT,
+    feeds,
+    function,
+    model,
+    norm,
+    ops,
+    optimized,
+    run,
+)
+
+import rmsnorm_export as rx
+from rmsnorm_export.report.result import Target
+from rmsnorm_export.rewrite.apply import Names
+
+RESIDUAL = "float[2,3,8] x, float[2,3,8] r"
+
+PLACES = {
+    "sum is an output": (
+        "h = Add(x, r)\n" + norm("h", "y"), "float[2,3,8] y, float[2,3,8] h", 1,
+    ),
+    "sum is read before the norm": (
+        "h = Add(x, r)\n a = Relu(h)\n" + norm("h", "y0") + "y = Add(y0, a)", "float[2,3,8] y", 1,
+    ),
+    "sum is read in a branch before the norm": (
+        """h = Add(x, r)
+        a = If (c) <then_branch = t () => (float[2,3,8] u) { u = Relu(h) },
+                    else_branch = f () => (float[2,3,8] v) { v = Abs(h) }>
+        """ + norm("h", "y0") + "y = Add(y0, a)",
+        "float[2,3,8] y", 1,
+    ),
+    "two norms of one sum": (
+        "h = Add(x, r)\n" + norm("h", "y") + norm("h", "z", "k", "w2"),
+        "float[2,3,8] y, float[2,3,8] z", 2,
+    ),
+    "x added to itself": ("h = Add(x, x)\n" + norm("h", "y"), "float[2,3,8] y", 1),
+    "sums of sums": (
+        "h0 = Add(x, r)\n h1 = Add(h0, x)\n z = Relu(h1)\n h = Add(h1, z)\n"
+        + norm("h", "y") + norm("h1", "y1", "k"),
+        "float[2,3,8] y, float[2,3,8] y1", 2,
+    ),
+    "the gain is computed between Add and norm": (
+        "h = Add(x, r)\n a = Relu(h)\n g = Add(w, w2)\n" + norm("h", "y0", "", "g")
+        + "y = Add(y0, a)",
+        "float[2,3,8] y", 1,
+    ),
+    "the gain is computed from the sum": (
+        "h = Add(x, r)\n g = ReduceMean<axes = [0, 1], keepdims = 0>(h)\n a = Relu(h)\n"
+        + norm("h", "y0", "", "g") + "y = Add(y0, a)",
+        "float[2,3,8] y", 1,
+    ),
+    "a norm of a norm": (norm("x", "y0") + norm("y0", "y", "k"), "float[2,3,8] y", 2),
+    "a norm of a gated norm": (
+        norm("x", "y0") + "t = Sigmoid(r)\n g = Mul(r, t)\n z = Mul(y0, g)\n" + norm("z", "y", "k"),
+        "float[2,3,8] y, float[2,3,8] z", 2,
+    ),
+    "a gated norm that nobody else reads": (
+        norm("x", "y0") + "t = Sigmoid(r)\n g = Mul(r, t)\n z = Mul(y0, g)\n" + norm("z", "y", "k"),
+        "float[2,3,8] y", 2,
+    ),
+    "Add outside, norm in a branch": (
+        "h = Add(x, r)\n"
+        "y = If (c) <then_branch = t () => (float[2,3,8] u) {" + norm("h", "u") + "},\n"
+        "else_branch = f () => (float[2,3,8] v) { v = Abs(h) }>",
+        "float[2,3,8] y", 1,
+    ),
+    "gain in a branch": (
+        norm("x", "n0", weight=None)
+        + "y = If (c) <then_branch = t () => (float[2,3,8] u) { u = Mul(n0, w) },\n"
+        "else_branch = f () => (float[2,3,8] v) { v = Relu(n0) }>",
+        "float[2,3,8] y", 1,
+    ),
+    "a norm in both branches": (
+        "y = If (c) <then_branch = t () => (float[2,3,8] u) {" + norm("x", "u") + "},\n"
+        "else_branch = f () => (float[2,3,8] u) {" + norm("x", "u", "", "w2") + "}>",
+        "float[2,3,8] y", 2,
+    ),
+    "a loop": (
+        "t = Constant<value_int = 3>()\n"
+        "y = Loop (t, , x) <body = b (int64 i, bool k, float[2,3,8] a)"
+        " => (bool k2, float[2,3,8] o) { k2 = Identity(k)\n h = Add(a, x)\n"
+        + norm("h", "o0") + "o = Add(o0, h) }>",
+        "float[2,3,8] y", 1,
+    ),
+    "a scan": (
+        "y = Scan <num_scan_inputs = 1, body = b (float[3,8] a) => (float[3,8] o) {"
+        + norm("a", "o") + "}> (x)",
+        "float[2,3,8] y", 1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", PLACES)
+def test_places(name: str, target: Target) -> None:
+    body, outputs, norms = PLACES[name]
+    inputs = RESIDUAL + (", bool c" if "If (c)" in body else "")
+    source = model(
+        body,
+        inputs=inputs,
+        outputs=outputs,
+        constants=f"{WEIGHT}, {CONSTANTS}, float[8] w2 = {{8, 7, 6, 5, 4, 3, 2, 1}}",
+    )
+    report, proto = optimized(source, target)
+    assert len(report.fused) == norms
+    assert not _unread(proto), "a node was left that nobody reads"
+
+
+def _unread(proto: onnx.ModelProto) -> list[str]:
+    """Operators of the main graph whose outputs have no reader."""
+    read = {v.name for v in proto.graph.output}
+    waiting = list(proto.graph.node)
+    while waiting:
+        node = waiting.pop()
+        read.update(node.input)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                waiting += attribute.g.node
+                read.update(v.name for v in attribute.g.output)
+    return [n.op_type for n in proto.graph.node if not read.intersection(n.output)]
+
+
+@pytest.mark.parametrize("shape", ["1,8", "8"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_add_is_a_bias_or_a_residual_never_both(target: Target, shape: str) -> None:
+    # A bias of the shape of x: the Add ends one norm and could start the next.
+    source = model(
+        norm("x", "y0") + "h = Add(y0, b)\n" + norm("h", "y", "k"),
+        inputs=f"float[{shape}] x, float[{shape}] b",
+        outputs=f"float[{shape}] y, float[{shape}] h",
+    )
+    report, proto = optimized(source, target)
+    assert len(report.fused) == 2
+    assert not _unread(proto)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_documents_of_a_replaced_output(target: Target) -> None:
+    source = model(norm("x", "y0") + "y = Relu(y0)", outputs="float[B,S,8] y, float[B,S,8] y0")
+    for value in source.graph.output:
+        value.doc_string = f"about {value.name}"
+        value.metadata_props.add(key="layout", value=value.name)
+    source.graph.node[-1].metadata_props.add(key="module", value="relu")
+    _, proto = optimized(source, target)
+    for old, new in zip(source.graph.output, proto.graph.output, strict=True):
+        assert new == old
+    assert [(p.key, p.value) for p in proto.graph.node[-1].metadata_props] == [("module", "relu")]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_input_and_a_weight_that_are_outputs(target: Target) -> None:
+    source = model(norm("x", "y"), outputs="float[B,S,8] y, float[B,S,8] x, float[8] w")
+    report, _ = optimized(source, target)
+    assert len(report.fused) == 1
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_output_that_is_named_twice(target: Target) -> None:
+    source = model(norm("x", "y"))
+    source.graph.output.append(source.graph.output[0])
+    result = rx.optimize(source, target=target)
+    assert [v.name for v in ir.to_proto(result.model).graph.output] == ["y", "y"]
+    assert len(result.report.fused) == 1
+
+
+OURS = {
+    "n": "y_replaced",
+    "s": "y/RMSNorm",
+    "e": "y/RMSNorm_output",
+    "m": "y/RMSNorm_ones",
+    "sq": "rmsnorm_export.ones_8_float32",
+    "w": "rmsnorm_export.RMSNorm.X",
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("weight", ["w", None], ids=["gain", "no gain"])
+def test_values_that_have_our_names_already(target: Target, weight: str | None) -> None:
+    body = norm("x", "y", "", weight) + norm("y", "z", "k")
+    source = model(body, outputs="float[B,S,8] y, float[B,S,8] z")
+    for node in source.graph.node:
+        node.input[:] = [OURS.get(name, name) for name in node.input]
+        node.output[:] = [OURS.get(name, name) for name in node.output]
+        node.name = node.output[0]
+    for tensor in source.graph.initializer:
+        tensor.name = OURS.get(tensor.name, tensor.name)
+    report, _ = optimized(source, target)
+    assert len(report.fused) == 2
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_new_names_are_new_where_nodes_share_one(target: Target) -> None:
+    source = model(norm("x", "y0") + norm("y0", "y", "k"))
+    for node in source.graph.node:
+        node.name = "same"
+    proto = ir.to_proto(rx.optimize(source, target=target).model)
+    names = [node.name for node in proto.graph.node]
+    assert len(set(names)) == len(names)
+    arrays = feeds(source)
+    for node in source.graph.node:
+        node.name = ""
+    assert run(proto, arrays)[0] == pytest.approx(run(source, arrays)[0], rel=1e-5, abs=1e-5)
+
+
+def test_names_in_linear_time() -> None:
+    # Counting up from 2 for every wish takes 200 million steps here, a minute or more.
+    names = Names(ir.from_proto(model(norm("x", "y"))))
+    start = time.perf_counter()
+    made = {names("y") for _ in range(20_000)}
+    assert len(made) == 20_000
+    assert time.perf_counter() - start < 5
+
+
+def test_weightless_residual_norms_in_functions_and_outside() -> None:
+    # One tensor of ones is shared by sites of one size, but a function cannot see the main graph.
+    body = (
+        "h = Add(x, r)\n" + norm("h", "a", "p") + "k = Add(a, h)\n" + norm("k", "b", "q", None)
+        + "c = Relu(b)\n t = Add(c, k)\n" + norm("t", "d", "s", None) + "y = Relu(d)"
+    )  # fmt: skip
+    main = "u = my.F(x, w, x)\n v = Relu(u)\n" + norm("v", "o", "p", None) + norm("o", "z", "q")
+    branch = (
+        "y = If (c) <then_branch = t1 () => (float[2,3,8] o1) {" + norm("z", "o1", "t", None)
+        + "},\n else_branch = t2 () => (float[2,3,8] o2) { o2 = Relu(z) }>"
+    )  # fmt: skip
+    source = model(
+        main + branch,
+        inputs="float[2,3,8] x, bool c",
+        outputs="float[2,3,8] y, float[2,3,8] u, float[2,3,8] o",
+        imports=', "my" : 1',
+        functions=function("F", "(x, w, r) => (y)", body),
+    )
+    report, _ = optimized(source, "portable")
+    assert len(report.fused) == 6
+
+
+def test_ones_in_a_branch_of_a_function() -> None:
+    inner = (
+        "y = If (c) <then_branch = t1 () => (float[2,3,8] o1) {" + norm("x", "o1", "t", None)
+        + "},\n else_branch = t2 () => (float[2,3,8] o2) {" + norm("x", "o2", "u") + "}>"
+    )  # fmt: skip
+    source = model(
+        "y = my.F(x, w, c)\n" + norm("y", "z", "p", None),
+        inputs="float[2,3,8] x, bool c",
+        outputs="float[2,3,8] y, float[2,3,8] z",
+        imports=', "my" : 1',
+        functions=function("F", "(x, w, c) => (y)", inner),
+    )
+    report, _ = optimized(source, "portable")
+    assert len(report.fused) == 3
+
+
+FIRST = {
+    "weightless, n unknown": (
+        norm("x", "y", weight=None) + "z = Relu(v)\n" + norm("z", "y2", "k"),
+        "float[B,S,N] x, float[B,8] v", "float[B,S,N] y, float[B,8] y2",
+    ),
+    "weightless": (norm("x", "y", weight=None), "float[B,S,8] x", "float[B,S,8] y"),
+    "weighted": (norm("x", "y"), "float[B,S,8] x", "float[B,S,8] y"),
+    "residual": ("h = Add(x, r)\n" + norm("h", "y"), RESIDUAL, "float[2,3,8] y"),
+}  # fmt: skip
+SECOND = {
+    "weighted": norm("a", "o", "a_"),
+    "bias": norm("a", "o0", "a_") + "o = Add(o0, w)",
+    "weightless": norm("a", "o", "a_", None),
+    "residual": "h2 = Add(a, a)\n" + norm("h2", "o", "a_"),
+}
+
+
+@pytest.mark.parametrize("second", SECOND)
+@pytest.mark.parametrize("first", FIRST)
+def test_new_norms_beside_those_of_an_earlier_run(first: str, second: str) -> None:
+    # Function bodies are shared by name: the old nodes must keep a body that fits them.
+    body, inputs, outputs = FIRST[first]
+    old = model(body, inputs=inputs, outputs=outputs)
+    merged = ir.to_proto(rx.optimize(old).model)
+    added = model(SECOND[second], inputs="float[2,3,8] a", outputs="float[2,3,8] o")
+    merged.graph.node.extend(added.graph.node)
+    merged.graph.input.extend(added.graph.input)
+    merged.graph.output.extend(added.graph.output)
+    there = {tensor.name for tensor in merged.graph.initializer}
+    merged.graph.initializer.extend(t for t in added.graph.initializer if t.name not in there)
+    _, proto = optimized(merged, "portable")
+    assert not {"Pow", "ReduceMean", "Sqrt"} & set(ops(proto))

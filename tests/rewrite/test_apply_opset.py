@@ -1,0 +1,171 @@
+"""Raising the opset for RMSNormalization: nothing of the model gets lost on the way."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from recognize.text_models import CONSTANTS, WEIGHT, function, model, norm, ops, optimized
+
+BIG = 2000
+"""A weight of 8 kB: too large to be shown to the version converter."""
+
+INPUT_AXES = norm("x", "y").replace(
+    "ReduceMean<axes = [-1], keepdims = 1>(sq)", "ReduceMean(sq, ax)"
+)
+
+
+def _initializer(source: onnx.ModelProto, name: str, size: int = BIG) -> None:
+    data = np.linspace(0.5, 2, size, dtype=np.float32)
+    source.graph.initializer.append(onnx.numpy_helper.from_array(data, name))
+
+
+def _big(body: str, inputs: str = "", outputs: str = "") -> onnx.ModelProto:
+    source = model(
+        body,
+        inputs=f"float[B,S,{BIG}] x" + inputs,
+        outputs=f"float[B,S,{BIG}] y" + outputs,
+        constants=CONSTANTS,
+    )
+    _initializer(source, "w")
+    return source
+
+
+@pytest.mark.parametrize("opset", range(13, 25))
+@pytest.mark.parametrize("place", ["main", "branch", "loop"])
+def test_every_opset(opset: int, place: str) -> None:
+    inner = INPUT_AXES if opset >= 18 else norm("x", "y")
+    body = inner
+    if place == "branch":
+        body = (
+            "y = If (c) <then_branch = t () => (float[B,S,8] u) {"
+            + inner.replace("y = ", "u = ")
+            + "}, else_branch = f () => (float[B,S,8] v) { v = Relu(x) }>"
+        )
+    elif place == "loop":
+        body = (
+            "t = Constant<value_int = 2>()\n y = Loop (t, , x) <body = b (int64 i, bool k,"
+            " float[B,S,8] a) => (bool k2, float[B,S,8] o) { k2 = Identity(k)\n"
+            + inner.replace("(x", "(a").replace("y = ", "o = ")
+            + "}>"
+        )
+    source = model(
+        body,
+        inputs="float[B,S,8] x" + (", bool c" if place == "branch" else ""),
+        constants=f"{WEIGHT}, {CONSTANTS}, int64[1] ax = {{-1}}",
+        opset=opset,
+    )
+    report, proto = optimized(source, "onnx")
+    assert len(report.fused) == 1
+    assert proto.opset_import[0].version == max(opset, 23)
+
+
+BIG_WEIGHTS = {
+    "read in the main graph": (norm("x", "y"), "", ""),
+    "read in a branch": (
+        "y = If (c) <then_branch = t () => (float[B,S,2000] u) {" + norm("x", "u")
+        + "}, else_branch = f () => (float[B,S,2000] v) { v = Relu(x) }>",
+        ", bool c", "",
+    ),
+    "an output as well": (norm("x", "y"), "", ", float[2000] w"),
+    "a default of an input": (norm("x", "y"), ", float[2000] w", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BIG_WEIGHTS)
+def test_a_big_weight(name: str) -> None:
+    report, proto = optimized(_big(*BIG_WEIGHTS[name]), "onnx")
+    assert len(report.fused) == 1
+    assert [t.name for t in proto.graph.initializer] == ["w"]
+
+
+def test_a_big_weight_that_is_only_an_output() -> None:
+    source = _big(norm("x", "y"), outputs=f", float[{BIG}] v")
+    _initializer(source, "v")
+    report, _ = optimized(source, "onnx")
+    assert len(report.fused) == 1
+
+
+def test_a_big_weight_of_a_branch() -> None:
+    source = _big(
+        "y = If (c) <then_branch = t () => (float[B,S,2000] u) {" + norm("x", "u", "", "inner")
+        + "}, else_branch = f () => (float[B,S,2000] v) { v = Mul(x, w) }>",
+        inputs=", bool c",
+    )  # fmt: skip
+    branch = source.graph.node[0].attribute[0].g
+    data = np.linspace(1, 3, BIG, dtype=np.float32)
+    branch.initializer.append(onnx.numpy_helper.from_array(data, "inner"))
+    report, _ = optimized(source, "onnx")
+    assert len(report.fused) == 1
+
+
+def test_what_the_converter_would_forget() -> None:
+    source = model(
+        norm("x", "y0") + "k = Relu(y0)\n y = com.microsoft.Gelu(k)",
+        outputs="float[B,S,8] y, float[B,S,8] y0",
+        imports=', "com.microsoft" : 1, "unused" : 3',
+    )
+    source.producer_name, source.producer_version = "exporter", "1.2"
+    source.domain, source.model_version, source.doc_string = "here", 7, "the model"
+    source.metadata_props.add(key="model", value="a")
+    graph = source.graph
+    graph.name, graph.doc_string = "main", "the graph"
+    graph.metadata_props.add(key="graph", value="b")
+    graph.input[0].doc_string, graph.output[0].doc_string = "the input", "the output"
+    graph.node[-2].name, graph.node[-2].doc_string = "relu", "a node"
+    graph.node[-2].metadata_props.add(key="node", value="c")
+    graph.value_info.append(onnx.helper.make_tensor_value_info("k", 1, ["B", "S", 8]))
+    graph.value_info[0].doc_string = "a value"
+    _, proto = optimized(source, "onnx")
+    for field in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
+        assert getattr(proto, field) == getattr(source, field)
+    assert list(proto.metadata_props) == list(source.metadata_props)
+    assert {o.domain for o in proto.opset_import} == {"", "com.microsoft", "unused"}
+    assert (proto.graph.name, proto.graph.doc_string) == ("main", "the graph")
+    assert list(proto.graph.metadata_props) == list(graph.metadata_props)
+    assert list(proto.graph.input) == list(graph.input)
+    assert list(proto.graph.output) == list(graph.output)
+    (relu,) = [n for n in proto.graph.node if n.op_type == "Relu"]
+    assert (relu.name, relu.doc_string) == ("relu", "a node")
+    assert list(relu.metadata_props) == list(graph.node[-2].metadata_props)
+    assert [v.doc_string for v in proto.graph.value_info if v.name == "k"] == ["a value"]
+
+
+def test_functions_are_inlined_and_that_is_said() -> None:
+    source = model(
+        norm("x", "y0") + "y = my.F(y0)",
+        imports=', "my" : 1',
+        functions='<domain: "my", opset_import: ["" : 17]> F (a) => (b) { b = Relu(a) }',
+    )
+    report, proto = optimized(source, "onnx")
+    assert ops(proto) == ["RMSNormalization", "Relu"]
+    assert any("inlined" in note for note in report.notes)
+
+
+def test_a_function_of_another_opset_is_told() -> None:
+    # Valid: every operator of the function is the same in both versions. It cannot be inlined.
+    source = model(
+        norm("x", "y0").replace("ReduceMean<axes = [-1], keepdims = 1>(sq)", "ReduceMean(sq, ax)")
+        + "y = my.F(y0)",
+        constants=f"{WEIGHT}, {CONSTANTS}, int64[1] ax = {{-1}}",
+        opset=22,
+        imports=', "my" : 1',
+        functions=function("F", "(a) => (b)", "b = Relu(a)", opset=21),
+    )
+    report, _ = optimized(source, "onnx")
+    assert len(report.fused) + len(report.refused) == 1
+
+
+@pytest.mark.parametrize("target", ["portable", "onnx", "ort"])
+@pytest.mark.parametrize("spelled", ["import", "nodes"])
+def test_the_default_domain_by_its_long_name(target: str, spelled: str) -> None:
+    source = model(norm("x", "y0") + norm("y0", "y", "k"))
+    source.opset_import[0].domain = "ai.onnx"
+    if spelled == "nodes":
+        for node in source.graph.node:
+            node.domain = "ai.onnx"
+    report, proto = optimized(source, target)  # type: ignore[arg-type]
+    assert len(report.fused) == 2
+    if target == "portable":
+        again, _ = optimized(proto, "onnx")
+        assert len(again.fused) == 2

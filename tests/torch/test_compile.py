@@ -1,0 +1,154 @@
+"""The operators in torch.compile, torch.export and opcheck."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import rmsnorm_export.torch as rt
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.op.spec import DOUBLE, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.torch.library import NAMES
+from tests.torch.norm_cases import FORMS, Case, spec_of, tensors
+
+OPS = torch.ops.rmsnorm_export
+
+
+def _call(spec: NormSpec, dtype: int = FLOAT, n: int = 6):
+    """Operator, positional operands and keyword arguments."""
+    operands = tensors(Case(spec, dtype, dtype, FLOAT), (2, 3, n), exact=False)
+    attributes = {name: getattr(spec, name) for name in spec.attributes()}
+    return getattr(OPS, NAMES[spec.kind]).default, tuple(operands.values()), attributes
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_opcheck(form, trained):
+    operator, operands, attributes = _call(spec_of(form, 6))
+    for value in operands:
+        value.requires_grad_(trained)
+    torch.library.opcheck(operator, operands, attributes)
+
+
+@pytest.mark.parametrize("form", ["plain", "skip", "gated"])
+def test_opcheck_of_strided_half_operands(form):
+    operator, operands, attributes = _call(spec_of(form, 6), FLOAT16)
+    strided = tuple(v.mT.contiguous().mT if v.ndim > 1 else v for v in operands)
+    torch.library.opcheck(operator, strided, attributes)
+    torch.library.opcheck(operator, operands[: len(operands) - 2], attributes)
+
+
+class _Block(torch.nn.Module):
+    """One norm of each operator, among other things to fuse with."""
+
+    def __init__(self, n: int, **attributes) -> None:
+        super().__init__()
+        self.skip = rt.RMSNorm(n, kind="SkipRMSNorm", bias=True, **attributes)
+        self.plain = rt.RMSNorm(n, **attributes)
+        self.gated = rt.RMSNorm(n, kind="GatedRMSNorm", **attributes)
+        for parameter in self.parameters():
+            torch.nn.init.normal_(parameter)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, total = self.skip(x, x.sin())
+        return self.gated(y * 2, x) + self.plain(total)
+
+
+@pytest.mark.parametrize(
+    "attributes", [{}, {"epsilon_outside": True, "scale_offset": 1.0, "scale_before_cast": True}]
+)
+@pytest.mark.slow
+def test_compiles_whole_with_gradients_and_dynamic_shapes(attributes):
+    """No graph break; the same numbers and gradients to the order of a sum; one compilation."""
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    module = _Block(111, **attributes)
+    counter = CompileCounterWithBackend("inductor")
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend=counter)
+    for rows in (3, 7):
+        x = torch.randn(2, rows, 111)
+        found = []
+        for function in (module, compiled):
+            leaf = x.clone().requires_grad_()
+            y = function(leaf)
+            gradients = torch.autograd.grad(y.square().sum(), [leaf, *module.parameters()])
+            found.append((y, *gradients))
+        for right, value in zip(*found, strict=True):
+            # Two norms in a row, sums of 111 terms: some hundred roundings of the largest term.
+            bound = 256 * 2.0**-24 * right.abs().max().item()
+            torch.testing.assert_close(value, right, rtol=0, atol=bound)
+    assert counter.frame_count == 1
+
+
+def test_compiled_code_does_not_call_the_opaque_operator_but_an_exported_graph_does():
+    torch.compiler.reset()
+    seen: list[str] = []
+
+    def backend(graph, inputs):
+        from torch._dynamo.backends.common import aot_autograd
+
+        def compiler(inner, _):
+            seen.extend(str(node.target) for node in inner.graph.nodes)
+            return inner.forward
+
+        return aot_autograd(fw_compiler=compiler)(graph, inputs)
+
+    module, x = rt.RMSNorm(7), torch.randn(2, 7)
+    with torch.no_grad():
+        torch.compile(module, fullgraph=True, backend=backend)(x)
+        assert not [name for name in seen if "rmsnorm_export" in name]
+        assert any("aten.div" in name for name in seen)
+        seen.clear()
+        torch.compile(lambda x: OPS.rms_norm(x), fullgraph=True, backend=backend)(x)
+    assert [name for name in seen if "rmsnorm_export" in name] == [
+        "rmsnorm_export.rms_norm.default"
+    ]
+
+
+def test_the_operator_itself_keeps_every_bit_when_compiled():
+    torch.compiler.reset()
+    x, scale = torch.randn(4, 111).half(), torch.randn(111).half()
+    for attributes in ({}, {"scale_before_cast": True}, {"round_rstd": True}):
+        compiled = torch.compile(
+            lambda x, s, attributes=attributes: OPS.rms_norm(x, s, **attributes) + 0,
+            fullgraph=True,
+        )
+        assert torch.equal(compiled(x, scale), rt.rms_norm(x, scale, **attributes))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_exports_as_one_node_with_dynamic_shapes(form, strict):
+    spec = spec_of(form, 6)
+    weight = torch.randn(6) if spec.axis == -1 else torch.randn(3, 6)
+    module = rt.RMSNorm.from_spec(spec, weight.shape, weight)
+    other = () if spec.kind == "RMSNorm" else (torch.randn(2, 5, 3, 6),)
+    inputs = (torch.randn(2, 5, 3, 6), *other)
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
+    dynamic = tuple({0: batch, 1: length} for _ in inputs)
+    program = torch.export.export(module, inputs, dynamic_shapes=dynamic, strict=strict)
+    for graph in (program.graph, program.run_decompositions().graph):
+        calls = [node for node in graph.nodes if node.op == "call_function"]
+        calls = [node for node in calls if "getitem" not in str(node.target)]
+        assert [str(n.target) for n in calls] == [f"rmsnorm_export.{NAMES[spec.kind]}.default"]
+    larger = tuple(torch.randn(3, 4, 3, 6) for _ in inputs)
+    torch.testing.assert_close(program.module()(*larger), module(*larger), rtol=0, atol=0)
+
+
+def test_a_bad_operand_is_named_while_a_graph_is_traced():
+    module = rt.RMSNorm(6)
+    with pytest.raises(UsageError, match="normalised shape"):
+        torch.export.export(module, (torch.randn(2, 5),))
+    with pytest.raises(Exception, match="group_size does not divide"):
+        torch.compile(lambda x: rt.rms_norm(x, group_size=4), fullgraph=True)(torch.randn(2, 6))
+
+
+def test_meta_tensors_have_the_shapes():
+    x = torch.empty(2, 5, 6, device="meta", dtype=torch.bfloat16)
+    y, total = rt.skip_rms_norm(x, x, torch.empty(6, device="meta"), stash_type=DOUBLE)
+    for value in (y, total, rt.rms_norm(x.mT, group_size=5), rt.gated_rms_norm(x, x)):
+        assert value.device.type == "meta"
+        assert value.dtype == torch.bfloat16
+        assert value.is_contiguous()
+    assert y.shape == total.shape == x.shape
