@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rmsnorm_export._verify import verify
     from rmsnorm_export.errors import (
         BackendMissingError,
         Error,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from rmsnorm_export.op.spec import NormSpec
-    from rmsnorm_export.proof.compare import Verification, verify
+    from rmsnorm_export.proof.compare import Verification
     from rmsnorm_export.report.result import Proof, Refusal, Report, Site
     from rmsnorm_export.rewrite.optimize import Result, inspect, optimize
     from rmsnorm_export.rewrite.save import SaveResult
@@ -69,7 +70,7 @@ _HOME = {
     "optimize": "rewrite.optimize",
     "SaveResult": "rewrite.save",
     "Verification": "proof.compare",
-    "verify": "proof.compare",
+    "verify": "_verify",
 }
 
 

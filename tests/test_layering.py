@@ -119,6 +119,8 @@ def _tier(name: str) -> str:
     """The folder that holds a module; ``errors``, ``api``, or "" for the package itself."""
     _, _, rest = name.partition(".")
     first = rest.split(".")[0]
+    if first == "__main__":
+        return "cli"
     return "api" if first.startswith("_") else first
 
 

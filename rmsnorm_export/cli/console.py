@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 import click
@@ -56,15 +56,35 @@ def logging_to_stderr(state: State) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def progress(state: State, message: str) -> Iterator[None]:
-    """A spinner on stderr while the block runs, if somebody is there to see it."""
+def progress(state: State, message: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A spinner on stderr while the block runs, if somebody is there to see it.
+
+    Yields:
+        What to call with the work at hand, the steps that are over and the steps in all: the
+        spinner becomes a bar.
+    """
     if state.verbosity != 0 or state.debug or not is_styled(sys.stderr):
-        yield
+        yield lambda *_: None
         return
     from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    with Console(stderr=True).status(message):
-        yield
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[steps]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(message, total=None, steps="")
+
+        def step(what: str, done: int, total: int) -> None:
+            text = what[:1].upper() + what[1:]
+            steps = f"{done} of {total}"
+            bar.update(task, description=text, completed=done, total=total, steps=steps)
+
+        yield step
 
 
 def read_stdin() -> bytes:

@@ -150,7 +150,7 @@ def command(
         else:
             check_output(output, source=model if model != console.STDIO else None, force=force)
         source = model_source(model)
-        with console.progress(state, "Optimizing and proving" if prove else "Optimizing"):
+        with console.progress(state, "Optimizing") as step:
             result = rmsnorm_export.optimize(
                 source,
                 target=target,
@@ -160,6 +160,7 @@ def command(
                 fold_gate=not no_fold_gate,
                 prove=prove,
                 seed=seed,
+                progress=step,
             )
         report = dataclasses.replace(result.report, source=source_name(model, result.report.source))
         failure = _unmet(report, require)

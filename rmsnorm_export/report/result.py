@@ -117,7 +117,9 @@ class Report:
         kept: norms that already were one node in the target's form.
         refused: look-alikes and norms that the target cannot express, with the reason.
         opset_before, opset_after: version of the default ONNX domain.
-        nodes_before, nodes_after: nodes in the model, subgraphs and functions included.
+        nodes_before, nodes_after: nodes in the model, subgraphs and functions included, but not the
+            bodies of this package's own operators.
+        functions: own operators that the result defines by a function (target ``portable``).
         notes: what was done to the model as a whole (opset raised, weights policy, ...).
         seconds: wall-clock time of recognising and rewriting.
     """
@@ -134,3 +136,4 @@ class Report:
     nodes_after: int
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    functions: int = 0

@@ -163,6 +163,8 @@ def _about(report: Report) -> list[Line]:
     nodes = f"{report.nodes_before:,} nodes"
     if report.nodes_after != report.nodes_before:
         nodes += f" -> {report.nodes_after:,}"
+        if report.functions:
+            nodes += f" + {_plural(report.functions, 'function')}"
     target = f"target {report.target}" if report.target else "no target"
     return [
         f"  {printable(report.source)}: {opset}, {nodes}",

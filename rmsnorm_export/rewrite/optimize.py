@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import get_args
 
 import numpy as np
@@ -28,6 +28,8 @@ from rmsnorm_export.rewrite.opset import raise_opset
 from rmsnorm_export.rewrite.order import all_graphs
 from rmsnorm_export.rewrite.save import SaveResult, WeightsPolicy, save_model, to_bytes
 from rmsnorm_export.rewrite.unfold import remove_unused_own, unfold
+
+Progress = Callable[[str, int, int], None]
 
 _MAX_GAMMA = 1 << 24
 """Elements of a gain that a proof may read: 64 MiB in f32, far above any row length."""
@@ -94,6 +96,7 @@ def optimize(
     fold_gate: bool = True,
     prove: bool = False,
     seed: int = 0,
+    progress: Progress | None = None,
 ) -> Result:
     """Make every RMSNorm of a model one node.
 
@@ -111,6 +114,8 @@ def optimize(
         prove: run every site before and after in ONNX Runtime and in float64; a site whose proof
             fails keeps its original nodes and is reported as refused (``proof-failed``).
         seed: of the random inputs of the proofs.
+        progress: called during long work with what is done (``proving``), the steps that are over
+            and the steps in all.
 
     Returns:
         The new model and the report.
@@ -151,7 +156,7 @@ def optimize(
                 found=f"the model has opset {version}, {opset} was asked for",
                 fix="leave --opset out, or export again with a lower opset",
             )
-        proofs = _prove(run, seed) if prove else {}
+        proofs = _prove(run, seed, progress) if prove else {}
         sites = [s for s in run.lowered if proofs.get(s) is None or proofs[s].passed]
         fused, refused = run.sites(proofs), run.refusals(proofs)
         for site in run.lowered:
@@ -172,6 +177,7 @@ def optimize(
             nodes_after=_count(model),
             notes=tuple(notes),
             seconds=time.perf_counter() - start,
+            functions=sum(1 for _ in _own_functions(model)),
         )
     return Result(model, report, loaded)
 
@@ -402,12 +408,15 @@ def _refusal(decline: Decline) -> Refusal:
     )
 
 
-def _prove(run: _Run, seed: int) -> dict[Lowered, Proof]:
+def _prove(run: _Run, seed: int, progress: Progress | None) -> dict[Lowered, Proof]:
     from rmsnorm_export.proof.prove import prove_site
 
     functions = tuple(run.model.functions.values())
-    return {
-        site: prove_site(
+    proofs: dict[Lowered, Proof] = {}
+    for done, site in enumerate(run.lowered):
+        if progress is not None:
+            progress("proving", done, len(run.lowered))
+        proofs[site] = prove_site(
             _part(site),
             site,
             opset_imports=dict(run.model.opset_imports),
@@ -416,8 +425,9 @@ def _prove(run: _Run, seed: int) -> dict[Lowered, Proof]:
             gamma=_gamma(_part(site)),
             seed=seed,
         )
-        for site in run.lowered
-    }
+    if progress is not None:
+        progress("proving", len(run.lowered), len(run.lowered))
+    return proofs
 
 
 def _gamma(match: Match) -> np.ndarray | None:
@@ -449,4 +459,10 @@ def _opset(model: ir.Model) -> int:
 
 
 def _count(model: ir.Model) -> int:
-    return sum(len(graph) for graph in all_graphs(model))
+    """Nodes, without the bodies of this package's own operators."""
+    own = (g for f in _own_functions(model) for g in (f.graph, *f.subgraphs()))
+    return sum(map(len, all_graphs(model))) - sum(map(len, own))
+
+
+def _own_functions(model: ir.Model) -> Iterator[ir.Function]:
+    return (function for function in model.functions.values() if function.domain == DOMAIN)

@@ -8,7 +8,7 @@ from typing import TypeVar
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.rewrite.sniff import printable, quoted
+from rmsnorm_export.report.names import quoted, short
 
 K = TypeVar("K", bound=Hashable)
 
@@ -46,7 +46,7 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
 
 def label(node: ir.Node) -> str:
     """Name and operator of a node, safe to print."""
-    op = printable(node.op_type)
+    op = short(node.op_type)
     return f"{quoted(node.name)} ({op})" if node.name else f"a {op} node"
 
 
@@ -67,7 +67,7 @@ def sort_graphs(model: ir.Model) -> None:
                 raise _cycle_error(circle) from error
         raise InputError(
             "The nodes of the model cannot be put in order.",
-            found=printable(str(error)),
+            found=short(str(error)),
             fix="repair the program that wrote the model",
         ) from error
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from rmsnorm_export.report.names import quoted
-from rmsnorm_export.report.names import short as printable
-
-__all__ = ["looks_like", "printable", "quoted"]
-
 _MAGIC: tuple[tuple[int, bytes, str], ...] = (
     (0, b"PK\x03\x04", "a zip archive, as PyTorch (.pt, .pth), .npz and .keras files are"),
     (0, b"\x80\x02", "a Python pickle, as old PyTorch checkpoints are"),

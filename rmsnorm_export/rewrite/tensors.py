@@ -10,8 +10,8 @@ import onnx
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.report.names import quoted, short
 from rmsnorm_export.rewrite.order import all_graphs
-from rmsnorm_export.rewrite.sniff import printable, quoted
 
 MAX_PROTO_BYTES = 2**31 - 1
 """Largest protobuf message, by the protobuf specification."""
@@ -157,7 +157,7 @@ def _element_count(slot: TensorSlot, dims: tuple[int, ...]) -> int:
     if any(dim < 0 for dim in dims) or count >= 2**63:
         raise InputError(
             "A tensor has impossible dimensions.",
-            found=f"tensor {quoted(slot.name)} of shape {printable(str(list(dims)))}",
+            found=f"tensor {quoted(slot.name)} of shape {short(str(list(dims)))}",
             fix="export the model again; the file may be corrupt",
         )
     return count

@@ -12,8 +12,8 @@ import onnx
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.report.names import quoted, short
 from rmsnorm_export.rewrite.order import all_nodes, find_cycle, label, subgraphs
-from rmsnorm_export.rewrite.sniff import printable, quoted
 
 MAX_NESTING = 31
 """Deepest nest of subgraphs. Protobuf parsers stop at 100 nested messages; a graph in a graph costs
@@ -228,7 +228,7 @@ def _check_recursion(model: ir.Model) -> None:
     if circle:
         raise InputError(
             "Functions of the model call each other in a circle.",
-            found=printable(" -> ".join(f"{domain}::{name}" for domain, name, _ in circle), 300),
+            found=short(" -> ".join(f"{domain}::{name}" for domain, name, _ in circle), 300),
             fix="repair the program that wrote the model",
         )
 
@@ -258,7 +258,7 @@ def check_proto(proto: onnx.ModelProto) -> list[str]:
         notes.append("the training_info of the model is not carried over")
     if extra:
         keys = ", ".join(sorted(quoted(key) for key in extra))
-        notes.append(f"entries {printable(keys, 200)} of external data are not carried over")
+        notes.append(f"entries {short(keys, 200)} of external data are not carried over")
     return notes
 
 
@@ -305,7 +305,7 @@ def clash(proto: onnx.ModelProto) -> str:
                 if name in makers:
                     return (
                         f"duplicate name {quoted(name)}: made by {makers[name]} and again by "
-                        f"node {quoted(node.name)} ({printable(node.op_type)})"
+                        f"node {quoted(node.name)} ({short(node.op_type)})"
                     )
                 if name:
                     makers[name] = f"node {quoted(node.name)}"

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
+from rmsnorm_export.errors import BackendMissingError, UsageError
 from rmsnorm_export.rewrite.optimize import Result, optimize
-from rmsnorm_export.rewrite.save import SaveResult, WeightsPolicy
+from rmsnorm_export.rewrite.save import SaveResult, WeightsPolicy, check_output
 from rmsnorm_export.rewrite.wellformed import NEWEST_OPSET
 
 try:
@@ -132,7 +132,7 @@ def export(
         BackendMissingError: PyTorch or onnxscript is not installed.
     """
     start = time.perf_counter()
-    check_place(path, force=force)
+    check_output(path, force=force)
     converted = convert(
         module,
         args,
@@ -184,7 +184,7 @@ def convert(
     export_weights.check_state(absent, state)
     with collected(tell) as chatter:
         try:
-            with _inference(module), _stand_ins(module, absent):
+            with inference(module), _stand_ins(module, absent):
                 program = torch.onnx.export(
                     module,
                     positional,
@@ -218,28 +218,6 @@ def convert(
     source = f"PyTorch module {type(module).__module__}.{type(module).__qualname__}"
     report = dataclasses.replace(result.report, source=source)
     return Converted(dataclasses.replace(result, report=report), chatter.text)
-
-
-def check_place(path: str | os.PathLike[str], *, force: bool) -> None:
-    """Before minutes of work: whether the output can be written at all.
-
-    Raises:
-        UsageError: the file exists and ``force`` is not given.
-        InputError: its folder does not exist.
-    """
-    place = Path(os.path.abspath(path))
-    if not place.parent.is_dir():
-        raise InputError(
-            "The folder of the output does not exist.",
-            found=str(place.parent),
-            fix="make the folder first, or check the path",
-        )
-    if os.path.lexists(place) and not force:
-        raise UsageError(
-            "A file of that name exists already.",
-            found=str(place),
-            fix="choose another name, or use --force to replace it",
-        )
 
 
 def _arguments(
@@ -288,7 +266,7 @@ def _opset(opset: int | None, target: str) -> int | None:
 
 
 @contextlib.contextmanager
-def _inference(module: object) -> Iterator[None]:
+def inference(module: object) -> Iterator[None]:
     """In evaluation mode and without gradients; every submodule's mode is restored."""
     modules = list(module.modules()) if isinstance(module, torch.nn.Module) else []
     modes = [child.training for child in modules]

@@ -94,8 +94,10 @@ def _loggers(handler: logging.Handler) -> Iterator[None]:
         kept.append((head, head.handlers, head.propagate))
         head.handlers, head.propagate = [handler], False
     for name, logger in known:
-        nested = isinstance(logger, logging.Logger) and name.partition(".")[0] in _FAMILIES
-        if nested and "." in name and (logger.handlers or not logger.propagate):
+        head_name, dot, _ = name.partition(".")
+        if not isinstance(logger, logging.Logger) or not dot or head_name not in _FAMILIES:
+            continue
+        if logger.handlers or not logger.propagate:
             kept.append((logger, logger.handlers, logger.propagate))
             logger.handlers, logger.propagate = [], True
     try:

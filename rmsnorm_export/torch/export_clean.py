@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
@@ -42,17 +43,18 @@ def tidy(model: ir.Model) -> None:
         optimizer.fold_constants(model, onnx_shape_inference=True, should_fold=_should_fold)
         if rules_next:
             RewritePass(_EXACT_RULES)(model)
-    for step in (
+    steps: tuple[Any, ...] = (
         passes.RemoveUnusedNodesPass(),
-        passes.RemoveUnusedFunctionsPass(),
+        passes.RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]
         passes.RemoveUnusedOpsetsPass(),
+        # Before the constants are initializers: weights that happen to be equal stay apart.
+        passes.CommonSubexpressionEliminationPass(),
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         passes.LiftSubgraphInitializersToMainGraphPass(),
-        passes.DeduplicateInitializersPass(),
-        passes.CommonSubexpressionEliminationPass(),
         passes.OutputFixPass(),
         passes.NameFixPass(),
-    ):
+    )
+    for step in steps:
         step(model)
     _share_storage(model)
 
@@ -75,7 +77,7 @@ def _share_storage(model: ir.Model) -> None:
 
 def _storage(value: ir.Value) -> Iterator[tuple[object, ...]]:
     """What two views of one piece of memory have in common; nothing for other tensors."""
-    raw = getattr(value.const_value, "raw", None)
+    raw: Any = getattr(value.const_value, "raw", None)
     with contextlib.suppress(AttributeError, RuntimeError, TypeError):
         if raw.device.type == "meta" or raw.numel() == 0 or raw.data_ptr() == 0:
             return

@@ -79,11 +79,11 @@ class RMSNorm(torch.nn.Module):
         shape = _shape(normalized_shape)
         spec = make_spec(
             kind,
-            epsilon=epsilon,
+            epsilon=float(epsilon),
             axis=-len(shape),
             stash_type=stash_type,
             scale_before_cast=scale_before_cast,
-            scale_offset=scale_offset,
+            scale_offset=float(scale_offset),
             epsilon_outside=epsilon_outside,
             partial_size=partial_size if p is None else _partial_size(p, partial_size, shape),
             group_size=group_size,
@@ -177,9 +177,10 @@ class RMSNorm(torch.nn.Module):
         words = [str(self.normalized_shape), f"epsilon={self.spec.epsilon:g}"]
         if self.spec.kind != "RMSNorm":
             words.append(f"kind={self.spec.kind}")
-        non_default = dict(self.spec.non_default())
-        non_default.pop("axis", None)
-        words += [f"{name}={value}" for name, value in non_default.items()]
+        for name in self.spec.non_default():
+            value = getattr(self.spec, name)
+            if name != "axis":
+                words.append(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}")
         if self.weight is None:
             words.append("weight=False")
         if self.bias is not None:

@@ -61,7 +61,8 @@ def replaced_class(base: type[torch.nn.Module]) -> type[torch.nn.Module]:
     """A subclass of ``base`` whose ``forward`` is the operator.
 
     A call that the operator does not serve (another combination of types, a gate that broadcasts, a
-    third argument) goes to the ``forward`` of ``base``, so it gives what it always gave.
+    gain of higher rank than the rows, a third argument) goes to the ``forward`` of ``base``, so it
+    gives what it always gave.
 
     Raises:
         TypeError: ``base`` cannot have a subclass made like this.
@@ -113,6 +114,8 @@ def serve(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
             return None
     names = (formula.scale, formula.bias)
     parameters = {name: getattr(module, name) for name in names if name is not None}
+    if any(value.ndim > x.ndim for value in parameters.values()):
+        return None
     results = evaluate(formula, rounding.spec, rounding.offset_first, operands, parameters)
     return results if len(results) > 1 else results[0]
 

@@ -19,15 +19,16 @@ from typing import Any, Optional, get_args
 
 import onnx_ir as ir
 import torch
-from onnxscript import opset18 as op
-from onnxscript import values
+from onnxscript import opset18, values
 
 from rmsnorm_export.op.body import body_key, build_function
 from rmsnorm_export.op.schema import schemas
 from rmsnorm_export.op.spec import DOMAIN, DOUBLE, FLOAT, OPSET_VERSION, Kind, NormSpec
 from rmsnorm_export.torch.library import NAMES
 
-_DTYPE_FIELDS = {field.name: type(field.default) for field in dataclasses.fields(NormSpec)}
+_FIELD_TYPES: dict[str, type[Any]] = {
+    name: type(value) for name, value in dataclasses.asdict(NormSpec()).items()
+}
 
 
 def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -81,10 +82,10 @@ def _function_nodes(model: ir.Model) -> list[ir.Node]:
 def _spec(node: ir.Node) -> NormSpec:
     given = {
         name: kind(node.attributes[name].value)
-        for name, kind in _DTYPE_FIELDS.items()
+        for name, kind in _FIELD_TYPES.items()
         if name in node.attributes
     }
-    return NormSpec(kind=node.op_type, **given)  # type: ignore[arg-type]
+    return NormSpec(**given, kind=node.op_type)  # type: ignore[arg-type]
 
 
 def _operand_positions(kind: Kind) -> tuple[int, int]:
@@ -103,7 +104,8 @@ def _dtype(node: ir.Node, index: int) -> int | None:
 
 def _put_ones(node: ir.Node, index: int, x: ir.Value) -> None:
     """A scale of one for a norm that has a bias alone: the inputs of a body are positional."""
-    assert x.dtype is not None and node.graph is not None
+    assert x.dtype is not None
+    assert node.graph is not None
     one = ir.tensor([1.0], dtype=x.dtype)
     constant = ir.node("Constant", [], {"value": one}, name=f"{node.name}_one")
     constant.outputs[0].name = f"{node.name}_one"
@@ -254,6 +256,7 @@ def _aten_fused_rms_norm(
 ) -> Any:
     """``(y, rstd)``; what computes rstd is removed where nobody asks for it."""
     spec = _aten_spec(x, normalized_shape, eps)
+    op: Any = opset18
     wide = op.Cast(x, to=spec.stash_type)
     axes = op.Constant(value_ints=list(range(spec.axis, 0)))
     epsilon = op.CastLike(op.Constant(value_float=spec.epsilon), wide)

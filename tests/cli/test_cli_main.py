@@ -284,6 +284,19 @@ def test_a_terminal_gets_styles_unless_no_color(three: Path) -> None:
         assert "\x1b" not in shown
 
 
+def test_a_terminal_sees_how_far_the_proofs_are(three: Path) -> None:
+    arguments: list[object] = ["optimize", three, "-o", "out.onnx", "--prove"]
+    code, shown = in_terminal(arguments, three.parent)
+    assert code == 0
+    assert "Proving" in shown
+    assert "of 3" in shown
+    # the bar is gone before the report is printed, and never there in a log
+    report = shown.rindex("3 of 3 RMSNorms are one node")
+    assert "Proving" not in shown[report:]
+    _, quiet = in_terminal([*arguments, "-q", "--force"], three.parent)
+    assert "Proving" not in quiet
+
+
 def test_no_model_is_written_to_or_read_from_a_terminal(three: Path) -> None:
     for arguments in (["optimize", three, "-o", "-"], ["inspect", "-"]):
         code, shown = in_terminal(arguments, three.parent)

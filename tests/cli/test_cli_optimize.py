@@ -50,6 +50,29 @@ def test_every_norm_is_one_node(run: Run, three: Path, target: str, op: str) -> 
     assert sorted(p.name for p in three.parent.iterdir()) == ["out.onnx", "three.onnx"]
 
 
+def test_the_nodes_of_the_definition_are_not_counted(run: Run, three: Path) -> None:
+    counts = {}
+    for target in ("portable", "onnx"):
+        out = f"{target}.onnx"
+        report = run("optimize", three, "-o", out, "--target", target, "--format", "json").json
+        counts[target] = (report["nodes_before"], report["nodes_after"], report["functions"])
+        assert report["nodes_after"] == len(onnx.load(out).graph.node)
+    assert counts == {"portable": (25, 7, 1), "onnx": (25, 7, 0)}
+    assert ": opset 18, 25 nodes -> 7 + 1 function\n" in run("optimize", three, "-o", "t.onnx").text
+    again = run("inspect", "portable.onnx", "--format", "json").json
+    assert (again["nodes_before"], again["nodes_after"]) == (7, 7)
+
+
+def test_progress_is_told_site_by_site(three: Path) -> None:
+    calls: list[tuple[str, int, int]] = []
+    rmsnorm_export.optimize(
+        three, prove=True, progress=lambda what, done, total: calls.append((what, done, total))
+    )
+    assert calls == [("proving", done, 3) for done in range(4)]
+    rmsnorm_export.optimize(three, progress=lambda *_: calls.clear())
+    assert len(calls) == 4
+
+
 def test_json_is_one_document_that_reads_back(run: Run, mixed: Path) -> None:
     done = run("optimize", mixed, "-o", "out.onnx", "--format", "json")
     assert (done.code, done.stderr) == (0, "")

@@ -244,6 +244,8 @@ def test_a_failed_proof_and_a_site_without_one_are_not_counted_as_held() -> None
 def test_opset_and_node_counts_are_said_when_they_change() -> None:
     assert "  model.onnx: opset 18 -> 23, 1,234 nodes -> 1,200\n" in text(opset_after=23)
     assert "opset 18, 1,234 nodes\n" in text(nodes_after=1234)
+    assert "1,234 nodes -> 1,200 + 2 functions\n" in text(functions=2)
+    assert "1,234 nodes -> 1,200 + 1 function\n" in text(functions=1)
 
 
 def test_control_characters_of_a_hostile_file_do_not_reach_the_terminal() -> None:

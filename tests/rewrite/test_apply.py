@@ -244,6 +244,21 @@ def test_weightless_residual_norms_in_functions_and_outside() -> None:
     assert len(report.fused) == 6
 
 
+def test_each_function_has_its_own_ones_and_zeros() -> None:
+    # A weightless norm needs ones and zeros where another norm of the model has gain and bias.
+    first = function("F", "(x, w) => (y)", norm("x", "y", weight=None))
+    second = function("G", "(x, w) => (y)", norm("x", "t") + norm("t", "y", "k", None))
+    third = function("H", "(x, w) => (y)", norm("x", "t") + "y = Add(t, w)")
+    source = model(
+        "a = my.F(x, w)\n b = my.G(x, w)\n c = my.H(x, w)\n" + norm("x", "d", weight=None)
+        + "y = Sum(a, b, c, d)",
+        imports=', "my" : 1',
+        functions=first + second + third,
+    )  # fmt: skip
+    report, _ = optimized(source, "portable")
+    assert len(report.fused) == 5
+
+
 def test_ones_in_a_branch_of_a_function() -> None:
     inner = (
         "y = If (c) <then_branch = t1 () => (float[2,3,8] o1) {" + norm("x", "o1", "t", None)

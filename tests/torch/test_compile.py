@@ -60,12 +60,13 @@ class _Block(torch.nn.Module):
 )
 @pytest.mark.slow
 def test_compiles_whole_with_gradients_and_dynamic_shapes(attributes):
-    """No graph break; the same numbers and gradients to the order of a sum; one compilation."""
+    """No graph break; the same numbers and gradients to the order of a sum; no recompilation."""
     torch.manual_seed(0)
     torch.compiler.reset()
     module = _Block(111, **attributes)
     counter = CompileCounterWithBackend("inductor")
     compiled = torch.compile(module, fullgraph=True, dynamic=True, backend=counter)
+    compilations = []
     for rows in (3, 7):
         x = torch.randn(2, rows, 111)
         found = []
@@ -78,7 +79,8 @@ def test_compiles_whole_with_gradients_and_dynamic_shapes(attributes):
             # Two norms in a row, sums of 111 terms: some hundred roundings of the largest term.
             bound = 256 * 2.0**-24 * right.abs().max().item()
             torch.testing.assert_close(value, right, rtol=0, atol=bound)
-    assert counter.frame_count == 1
+        compilations.append(counter.frame_count)
+    assert compilations[1] == compilations[0] > 0
 
 
 def test_compiled_code_does_not_call_the_opaque_operator_but_an_exported_graph_does():

@@ -1,0 +1,328 @@
+"""``export``: a PyTorch module as an ONNX file in which every RMSNorm is one node."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmsnorm_export.cli import console
+from rmsnorm_export.cli.optimize import _failed_proofs as failed_proofs
+from rmsnorm_export.cli.optimize import _outcome as outcome_lines
+from rmsnorm_export.cli.optimize import _require as require_value
+from rmsnorm_export.cli.optimize import _unmet as unmet
+from rmsnorm_export.cli.optimize import _write as write_model
+from rmsnorm_export.cli.options import (
+    TARGETS,
+    State,
+    format_option,
+    logging_options,
+    numerics_option,
+    seed_option,
+)
+
+if TYPE_CHECKING:
+    from rmsnorm_export.cli.failure import Failure
+    from rmsnorm_export.proof.compare import Verification
+    from rmsnorm_export.report.result import Numerics, Target
+    from rmsnorm_export.rewrite.external import WeightsPolicy
+    from rmsnorm_export.torch.shapes import Input
+    from rmsnorm_export.torch.sources import Loaded
+
+_OTHER_SIZES = 24
+"""Largest size of a dynamic dimension in the second run of --verify."""
+
+
+def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+    """``NAME=VALUE`` with VALUE a Python literal, or else a string."""
+    found: dict[str, Any] = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+        if name in found:
+            raise click.BadParameter(f"{name!r} is given twice")
+        try:
+            found[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            found[name] = value
+    return found
+
+
+@click.command("export", short_help="Export a PyTorch model, every RMSNorm one node.")
+@click.argument("source")
+@click.option(
+    "-o", "--output", required=True, metavar="OUT", help="File to write, or - for stdout."
+)
+@click.option(
+    "--arg",
+    "arguments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_arguments,
+    help="Argument of the factory, a Python literal or else a string; may be repeated.",
+)
+@click.option(
+    "--shapes",
+    metavar='"NAME=TYPE[SIZES];..."',
+    help="Inputs: names, types, sizes; a named size is dynamic, from 1 or within LOW..HIGH. "
+    "Needed unless the source has example inputs.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(("f32", "f16", "bf16")),
+    help="Type of the weights.  [default: as the source has it; f32 for random weights]",
+)
+@click.option(
+    "--target",
+    type=click.Choice(TARGETS),
+    default="portable",
+    show_default=True,
+    help="As for optimize: portable, onnx (opset 23) or ort.",
+)
+@numerics_option
+@click.option(
+    "--opset",
+    type=int,
+    metavar="N",
+    help="Opset of the file, 18 to 24.  [default: PyTorch's choice; 23 for the target onnx]",
+)
+@click.option(
+    "--require",
+    metavar="N|all",
+    callback=require_value,
+    help="Fail with exit code 5, and write nothing, unless N norms are one node; all: unless there "
+    "is a norm and none was refused (look-alikes do not count).",
+)
+@click.option(
+    "--prove",
+    is_flag=True,
+    help="Run every site before and after on hard inputs. A site that fails keeps its nodes, the "
+    "output is written, and the exit code is 4.",
+)
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Compare the written file in ONNX Runtime with PyTorch on random inputs, dynamic sizes "
+    "changed once. Exit code 4 when they differ.",
+)
+@click.option(
+    "--rtol",
+    type=click.FloatRange(min=0),
+    help="Bound of --verify, relative to the largest element of an output.  [default: 1e-4 for "
+    "float32, 1e-2 float16, 4e-2 bfloat16]",
+)
+@click.option(
+    "--weights",
+    type=click.Choice(("auto", "embed")),
+    default="auto",
+    show_default=True,
+    help="auto: weights over 2 GiB go to OUT.data; embed: all in OUT, or an error.",
+)
+@click.option("--force", is_flag=True, help="Replace an existing output or report file.")
+@click.option(
+    "--report",
+    "report_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the report to FILE too: as JSON if it ends in .json, else as text.",
+)
+@seed_option("Of the inputs of --prove and --verify.")
+@format_option
+@logging_options
+@click.pass_context
+def command(
+    context: click.Context,
+    source: str,
+    output: str,
+    arguments: dict[str, Any],
+    shapes: str | None,
+    dtype: str | None,
+    target: Target,
+    numerics: Numerics,
+    opset: int | None,
+    require: int | str | None,
+    prove: bool,
+    verify: bool,
+    rtol: float | None,
+    weights: WeightsPolicy,
+    force: bool,
+    report_path: Path | None,
+    seed: int,
+) -> None:
+    """Export a PyTorch model to ONNX and write it to OUT.
+
+    SOURCE is package.module:factory (a callable that returns a module, or a module with its
+    example args and kwargs), a local Hugging Face folder, a config.json (random weights), or a
+    .pt2 file of torch.export.save. A factory and a .pt2 file run code: give only those that you
+    trust. Nothing is downloaded.
+
+    \b
+    Examples:
+      rmsnorm-export export ./my-llama -o llama.onnx --dtype f16 --verify
+      rmsnorm-export export my.models:make -o out.onnx --arg layers=2 \\
+          --shapes "ids=int64[batch=1..8,seq=1..2048]"
+    """
+    state = context.ensure_object(State)
+    state.model_on_stdout = output == console.STDIO
+    if verify and state.model_on_stdout:
+        raise click.UsageError("--verify needs a file: give -o PATH")
+    with console.logging_to_stderr(state), _stages(state) as tell:
+        from rmsnorm_export.cli import report_file
+        from rmsnorm_export.cli.failure import ReportedError
+        from rmsnorm_export.report.json import to_json
+        from rmsnorm_export.report.text import render, report_lines
+        from rmsnorm_export.rewrite.save import check_output
+
+        if report_path is not None:
+            report_file.check(report_path, force=force, taken=(source, output))
+        if state.model_on_stdout:
+            console.refuse_terminal()
+        else:
+            check_output(output, force=force)
+        tell("Loading the module")
+        from rmsnorm_export.torch.export import convert
+        from rmsnorm_export.torch.sources import load
+
+        loaded = load(source, arguments=arguments, dtype=dtype)
+        inputs, args, kwargs, dynamic = _example(loaded, shapes, seed)
+        converted = convert(
+            loaded.module,
+            args,
+            kwargs=kwargs,
+            target=target,
+            numerics=numerics,
+            opset=opset,
+            dynamic_shapes=dynamic,
+            prove=prove,
+            seed=seed,
+            progress=tell,
+        )
+        result = converted.result
+        report = dataclasses.replace(result.report, source=source)
+        failure = unmet(report, require)
+        written, parity = None, None
+        if failure is None:
+            tell("Writing")
+            written = write_model(result, output, weights, force)
+            failure = failed_proofs(report)
+            if verify:
+                tell("Comparing with PyTorch")
+                parity = _verify(loaded, output, inputs, args, kwargs, seed, rtol)
+                failure = failure or _differs(parity)
+        extra: dict[str, object] = {"output": written}
+        extra |= {"verification": parity} if parity else {}
+        extra |= {"error": failure.as_dict()} if failure else {}
+        lines = report_lines(report, verbose=state.verbosity, output=outcome_lines(written))
+        if parity is not None:
+            from rmsnorm_export.cli.verify import _lines as comparison_lines
+
+            lines += ["", *comparison_lines(parity, "PyTorch", output, state.verbosity)]
+        if report_path is not None:
+            as_json = report_path.suffix == ".json"
+            text = to_json(report, extra=extra) if as_json else render(lines)
+            report_file.write(report_path, text, force=force)
+        if state.json:
+            console.show_json(state, report, extra)
+        else:
+            console.show(state, lines)
+    if failure is not None:
+        raise ReportedError(failure)
+
+
+def _example(
+    loaded: Loaded, shapes: str | None, seed: int
+) -> tuple[tuple[Input, ...], tuple[Any, ...], dict[str, Any], Any]:
+    """Descriptions of the inputs (none when the source gives tensors), args, kwargs, dynamics.
+
+    Raises:
+        UsageError: no inputs are known, or ``--shapes`` does not go with the source.
+    """
+    import torch
+
+    from rmsnorm_export.errors import UsageError
+    from rmsnorm_export.torch import shapes as grammar
+
+    program = isinstance(loaded.module, torch.export.ExportedProgram)
+    if program and shapes:
+        raise UsageError(
+            "--shapes cannot change an exported program.",
+            found=f"--shapes with {loaded.name}",
+            fix="leave --shapes away: the program has its own",
+        )
+    if program or (loaded.args is not None and not shapes):
+        return (), loaded.args or (), dict(loaded.kwargs or {}), None
+    text = shapes or loaded.shapes
+    if not text:
+        raise UsageError(
+            "The inputs of the module are not known.",
+            found=f"{loaded.name} gives no example inputs; forward{_forward(loaded.module)}",
+            fix='describe them: --shapes "NAME=TYPE[SIZES];...", e.g. '
+            '"ids=int64[batch=1..8,seq=1..2048]"',
+        )
+    inputs = grammar.parse_shapes(text)
+    made = grammar.example(inputs, seed=seed, limit=loaded.limit)
+    return inputs, (), made, grammar.dynamic_shapes(inputs)
+
+
+def _forward(module: object) -> str:
+    import inspect
+
+    parameters = inspect.signature(module.forward).parameters  # type: ignore[attr-defined]
+    return f"({', '.join(parameters)})"
+
+
+def _verify(
+    loaded: Loaded,
+    output: str,
+    inputs: tuple[Input, ...],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    seed: int,
+    rtol: float | None,
+) -> Verification:
+    from rmsnorm_export.cli.export_parity import compare_with_pytorch
+    from rmsnorm_export.torch.shapes import example
+
+    feeds = [(args, kwargs)]
+    if any(size.dynamic for item in inputs for size in item.sizes):
+        other = example(inputs, seed=seed + 1, limit=loaded.limit, largest=_OTHER_SIZES)
+        feeds.append(((), other))
+    source = f"random, seed {seed}" if inputs else "the example inputs of the source"
+    return compare_with_pytorch(loaded.module, output, feeds, rtol=rtol, source=source)
+
+
+def _differs(parity: Verification) -> Failure | None:
+    from rmsnorm_export.cli.failure import Failure
+    from rmsnorm_export.errors import ExitCode
+
+    if parity.passed:
+        return None
+    return Failure(
+        "The exported file differs from PyTorch by more than is allowed; it was written.",
+        parity.reason,
+        "see the table for where; --rtol sets the bound",
+        ExitCode.VERIFICATION,
+    )
+
+
+@contextlib.contextmanager
+def _stages(state: State) -> Iterator[Callable[[str], None]]:
+    """What is told of each stage: a spinner on a terminal, log lines with -v, nothing with -q."""
+    import logging
+
+    logger = logging.getLogger("rmsnorm_export.cli.export")
+    if state.verbosity != 0 or state.debug or not console.is_styled(sys.stderr):
+        yield lambda stage: logger.info("%s", stage)
+        return
+    from rich.console import Console
+
+    # The exporter's own output is redirected while it runs; the spinner keeps the real stream.
+    with Console(file=sys.stderr).status("Starting") as status:
+        yield lambda stage: status.update(stage)

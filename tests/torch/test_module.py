@@ -1,0 +1,243 @@
+"""RMSNorm, the module: variants, parameters, state dicts, errors, and transformers' own classes."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import rmsnorm_export.torch as rt
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.op.reference import reference_exact, reference_float64
+from rmsnorm_export.op.spec import DOUBLE, FLOAT, FLOAT16, NormSpec
+from tests.op.norm_models import steps
+from tests.torch.norm_cases import FORMS, array, spec_of
+
+N = 111
+HALF = (torch.float16, torch.bfloat16)
+GATED = {"kind": "GatedRMSNorm"}
+CLASSES = [
+    ("llama", "LlamaRMSNorm", (N,), {}),
+    ("t5", "T5LayerNorm", (N,), {}),
+    ("mistral", "MistralRMSNorm", (N,), {}),
+    ("qwen3", "Qwen3RMSNorm", (N,), {}),
+    ("gemma", "GemmaRMSNorm", (N,), {"scale_before_cast": True, "scale_offset": 1.0}),
+    ("gemma3", "Gemma3RMSNorm", (N,), {"scale_before_cast": True, "scale_offset": 1.0}),
+    ("olmo2", "Olmo2RMSNorm", (N,), {"scale_before_cast": True}),
+    ("gpt_oss", "GptOssRMSNorm", (N,), {"scale_before_cast": True}),
+    ("llama4", "Llama4TextL2Norm", (), {"scale_before_cast": True}),
+    ("deepseek_v4", "DeepseekV4UnweightedRMSNorm", (), {"round_rstd": True}),
+    ("qwen3_next", "Qwen3NextRMSNorm", (N,), {"scale_before_cast": True, "scale_offset": 1.0}),
+    ("qwen3_next", "Qwen3NextRMSNormGated", (N,), GATED),
+    ("mamba2", "MambaRMSNormGated", (N, 37), {**GATED, "gate_first": True, "group_size": 37}),
+    ("bamba", "BambaRMSNormGated", (N, N), {**GATED, "gate_first": True}),
+    ("zamba2", "Zamba2RMSNormGated", (N, 37), {**GATED, "gate_first": True, "group_size": 37}),
+]
+
+
+def _norm(family: str, name: str, arguments: tuple) -> torch.nn.Module:
+    module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+    torch.manual_seed(1)
+    norm = getattr(module, name)(*arguments, eps=1e-6)
+    for parameter in norm.parameters():
+        torch.nn.init.normal_(parameter)
+    return norm
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
+@pytest.mark.parametrize(
+    ("family", "name", "arguments", "attributes"), CLASSES, ids=[name for _, name, *_ in CLASSES]
+)
+def test_agrees_with_the_class_of_transformers(family, name, arguments, attributes, dtype):
+    """Its state dict loads, the outputs agree, and float64 says that ours are no less accurate.
+
+    PyTorch multiplies by rsqrt instead of dividing and sums in another order: n / 2 + 8 roundings
+    of float32, and in a half type now and then the other neighbour.
+    """
+    pytest.importorskip("transformers")
+    theirs = _norm(family, name, arguments)
+    weighted = bool(theirs.state_dict())
+    ours = rt.RMSNorm(N, 1e-6, weight=weighted, **attributes)
+    ours.load_state_dict(theirs.state_dict())
+    theirs, ours = theirs.to(dtype), ours.to(dtype)
+    x = torch.randn(64, 3, N).to(dtype)
+    inputs = (x, torch.randn(64, 3, N).to(dtype)) if "kind" in attributes else (x,)
+    with torch.no_grad():
+        expected, got = theirs(*inputs), ours(*inputs)
+    assert got.dtype == expected.dtype == dtype
+    right, value = array(expected), array(got)
+    if dtype == torch.float32:
+        bound = (N / 2 + 8) * 2.0**-24
+        np.testing.assert_allclose(value, right, rtol=bound, atol=bound * 2.0**-10)
+    else:
+        distance = steps(value, right)
+        assert distance.max() <= 2
+        assert (distance > 0).mean() <= 0.05
+    truth = reference_float64(
+        ours.spec,
+        array(x),
+        array(ours.weight) if weighted else None,
+        gate=array(inputs[1]) if "kind" in attributes else None,
+    )
+    errors = [np.abs(y.astype(np.float64) - truth).mean() for y in (value, right)]
+    # Both round at random: over 21,312 elements equal means differ by chance below 1 %.
+    assert errors[0] <= errors[1] * 1.01
+
+
+def test_agrees_with_the_modules_of_torch():
+    for shape in ((N,), (5, 7)):
+        theirs = torch.nn.RMSNorm(shape, eps=1e-6)
+        torch.nn.init.normal_(theirs.weight)
+        ours = rt.RMSNorm(shape, 1e-6, scale_before_cast=True)
+        ours.load_state_dict(theirs.state_dict())
+        x = torch.randn(4, *shape)
+        torch.testing.assert_close(ours(x), theirs(x), rtol=N * 2.0**-24, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "spec"),
+    [
+        ({"epsilon": 0, "bias": True}, {"epsilon": 0.0}),
+        ({"epsilon_outside": True}, {"epsilon_outside": True}),
+        ({"scale_offset": 1}, {"scale_offset": 1.0}),
+        ({"scale_before_cast": True}, {"scale_before_cast": True}),
+        ({"round_rstd": True}, {"round_rstd": True}),
+        ({"p": 0.0625}, {"partial_size": 7}),
+        ({"partial_size": 5}, {"partial_size": 5}),
+        ({"group_size": 37}, {"group_size": 37}),
+        ({"weight": False}, {}),
+        ({"bias": True}, {}),
+        ({"stash_type": DOUBLE}, {"stash_type": DOUBLE}),
+        ({"stash_type": FLOAT16, "association": 2}, {"stash_type": FLOAT16, "association": 2}),
+    ],
+    ids=str,
+)
+def test_every_variant_is_the_reference(arguments, spec):
+    for dtype in (torch.float32, torch.float16):
+        module = rt.RMSNorm(N, **arguments).to(dtype)
+        for parameter in module.parameters():
+            torch.nn.init.normal_(parameter)
+        assert module.spec == NormSpec(**{"epsilon": arguments.get("epsilon", 1e-5), **spec})
+        given = {
+            k: array(v)
+            for k, v in (("scale", module.weight), ("bias", module.bias))
+            if v is not None
+        }
+        # Whole numbers: their squares add up alike in any order.
+        x = torch.randint(1, 4, (6, N)).to(dtype)
+        expected = reference_exact(module.spec, array(x), **given)
+        np.testing.assert_array_equal(array(module(x)), expected)
+
+
+@pytest.mark.parametrize(
+    ("n", "p", "k"),
+    [(16, 0.0625, 1), (17, 0.0625, 2), (512, 0.0625, 32), (30, 0.1, 3), (7, 0.5, 4)],
+)
+def test_p_is_a_share_of_the_row_rounded_up(n, p, k):
+    assert rt.RMSNorm(n, p=p).spec.partial_size == k
+    assert rt.RMSNorm(n, p=1).spec.partial_size == 0
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_from_spec(form):
+    spec = spec_of(form, 6)
+    shape = (3, 6) if spec.axis == -2 else (6,)
+    weight = torch.nn.Parameter(torch.randn(shape))
+    module = rt.RMSNorm.from_spec(spec, shape, weight, torch.randn(1, *shape))
+    assert module.weight is weight
+    assert module.bias.shape == shape
+    assert module.spec == spec
+    x = torch.randn(2, 3, 6)
+    other = {"SkipRMSNorm": "residual", "GatedRMSNorm": "gate"}.get(spec.kind)
+    given = {other: torch.randn(2, 3, 6)} if other else {}
+    expected = rt.call(spec, x, weight, module.bias, **given)
+    torch.testing.assert_close(module(x, *given.values()), expected, rtol=0, atol=0)
+    twin = copy.deepcopy(module)
+    twin.load_state_dict(module.state_dict())
+    torch.testing.assert_close(twin(x, *given.values()), expected, rtol=0, atol=0)
+
+
+def test_parameters_start_as_a_gain_of_one():
+    module = rt.RMSNorm(7, bias=True, scale_offset=1, dtype=torch.bfloat16)
+    assert set(module.state_dict()) == {"weight", "bias"}
+    assert torch.equal(module.weight, torch.zeros(7, dtype=torch.bfloat16))
+    assert torch.equal(module.bias, torch.zeros(7, dtype=torch.bfloat16))
+    assert torch.equal(rt.RMSNorm((2, 3)).weight, torch.ones(2, 3))
+    assert not rt.RMSNorm(7, weight=False).state_dict()
+    torch.nn.init.normal_(module.weight)
+    module.reset_parameters()
+    assert not module.weight.any()
+    assert rt.RMSNorm(7, device="meta").weight.device.type == "meta"
+
+
+def test_repr_says_what_is_not_ordinary():
+    assert repr(rt.RMSNorm(64)) == "RMSNorm((64,), epsilon=1e-05)"
+    assert repr(rt.RMSNorm((2, 3), weight=False)) == "RMSNorm((2, 3), epsilon=1e-05, weight=False)"
+    gated = rt.RMSNorm(64, 1e-6, kind="GatedRMSNorm", scale_offset=1, bias=True)
+    assert (
+        repr(gated) == "RMSNorm((64,), epsilon=1e-06, kind=GatedRMSNorm, scale_offset=1, bias=True)"
+    )
+
+
+def test_trains():
+    """A gain is learnt: the loss of a least-squares fit goes to nothing."""
+    torch.manual_seed(0)
+    module, goal = rt.RMSNorm(16, bias=True), torch.randn(2, 16)
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.05)
+    x = torch.randn(64, 16)
+    target = x / x.square().mean(-1, keepdim=True).sqrt() * goal[0] + goal[1]
+    for _ in range(400):
+        optimizer.zero_grad()
+        loss = (module(x) - target).square().mean()
+        loss.backward()
+        optimizer.step()
+    assert loss < 1e-6
+    torch.testing.assert_close(module.weight.detach(), goal[0], rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"normalized_shape": 0}, "normalized_shape"),
+        ({"normalized_shape": ()}, "normalized_shape"),
+        ({"normalized_shape": (3, -1)}, "normalized_shape"),
+        ({"normalized_shape": 6, "p": 0.0}, "p must be"),
+        ({"normalized_shape": 6, "p": 1.5}, "p must be"),
+        ({"normalized_shape": 6, "p": math.nan}, "p must be"),
+        ({"normalized_shape": 6, "p": 0.5, "partial_size": 3}, "excludes partial_size"),
+        ({"normalized_shape": 6, "partial_size": 7}, "no such part"),
+        ({"normalized_shape": 6, "group_size": 4}, "no such part"),
+        ({"normalized_shape": (2, 3), "group_size": 3}, "need axis = -1"),
+        ({"normalized_shape": 6, "epsilon": -1.0}, "epsilon"),
+        ({"normalized_shape": 6, "stash_type": 7}, "stash_type"),
+        ({"normalized_shape": 6, "weight": False, "scale_offset": 1.0}, "without a weight"),
+    ],
+)
+def test_attributes_that_do_not_fit_are_rejected(arguments, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        rt.RMSNorm(**arguments)
+    assert caught.value.found
+    assert caught.value.fix
+
+
+def test_operands_that_do_not_fit_are_rejected():
+    x = torch.randn(2, 6)
+    for module, inputs, message in (
+        (rt.RMSNorm(5), (x,), "normalised shape"),
+        (rt.RMSNorm((2, 2, 6)), (x,), "normalised shape"),
+        (rt.RMSNorm(6, weight=False), (x[:, :5],), "normalised shape"),
+        (rt.RMSNorm(6), (x.int(),), "float tensors only"),
+        (rt.RMSNorm(6), (x, x), "takes one tensor"),
+        (rt.RMSNorm(6, kind="SkipRMSNorm"), (x,), "needs residual"),
+        (rt.RMSNorm(6, kind="GatedRMSNorm"), (x,), "needs gate"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            module(*inputs)
+    with pytest.raises(UsageError, match="another number of axes"):
+        rt.RMSNorm.from_spec(NormSpec(axis=-2), 6)
+    with pytest.raises(UsageError, match="weight does not have the shape"):
+        rt.RMSNorm.from_spec(NormSpec(stash_type=FLOAT), 6, torch.ones(5))

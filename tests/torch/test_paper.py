@@ -1,0 +1,150 @@
+"""What the paper says of RMSNorm: Zhang & Sennrich 2019, arXiv 1910.07467, sections 3, 4.1, 4.2.
+
+In float64 with the paper's own form, that is without an epsilon and with a gain and a bias. The
+linear layer in front has weight W; ``v = RMSNorm(W x) * g + b``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import rmsnorm_export.torch as rt
+from rmsnorm_export.op.spec import DOUBLE
+
+SIZES = (3, 111, 199, 4104)
+FACTORS = (2.0**-20, 0.3, 3.0, 1e6)
+TIGHT = 1e-12
+"""Relative: float64 over rows of up to 4,104 elements, n * 2**-53 and some."""
+
+
+def _paper(n: int, p: float | None = None) -> rt.RMSNorm:
+    torch.manual_seed(n)
+    norm = rt.RMSNorm(n, 0.0, bias=True, p=p, stash_type=DOUBLE, dtype=torch.float64)
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    return norm
+
+
+def _rows(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+
+
+def _close(value: torch.Tensor, expected: torch.Tensor, tolerance: float = TIGHT) -> None:
+    bound = tolerance * expected.abs().max().item()
+    torch.testing.assert_close(value, expected, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_equation_4(n):
+    norm, a = _paper(n), _rows(5, n)
+    rms = torch.sqrt((a * a).sum(-1, keepdim=True) / n)
+    _close(norm(a), a / rms * norm.weight + norm.bias)
+
+
+@pytest.mark.parametrize("p", [None, 0.0625])
+@pytest.mark.parametrize("factor", FACTORS)
+@pytest.mark.parametrize("n", SIZES)
+def test_scaling_the_input_changes_nothing(n, factor, p):
+    norm, a = _paper(n, p), _rows(5, n)
+    _close(norm(factor * a), norm(a))
+    _close(norm(-a) - norm.bias, norm.bias - norm(a))
+
+
+@pytest.mark.parametrize("p", [None, 0.0625])
+@pytest.mark.parametrize("factor", FACTORS)
+@pytest.mark.parametrize("n", SIZES)
+def test_scaling_the_weight_matrix_changes_nothing(n, factor, p):
+    norm, x, weight = _paper(n, p), _rows(5, 17), _rows(17, n)
+    _close(norm(x @ (factor * weight)), norm(x @ weight))
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_scaling_one_weight_vector_does_change_the_output(n):
+    """Table 1: unlike weight normalisation, RMSNorm is not invariant to one vector alone."""
+    norm, x, weight = _paper(n), _rows(5, 17), _rows(17, n)
+    scaled = weight.clone()
+    scaled[:, 0] *= 3
+    assert (norm(x @ scaled) - norm(x @ weight)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_shifting_the_input_changes_the_output_where_layer_norm_ignores_it(n):
+    norm, a = _paper(n), _rows(5, n)
+    layer_norm = torch.nn.functional.layer_norm
+    _close(layer_norm(a + 2.0, (n,), eps=0.0), layer_norm(a, (n,), eps=0.0), 1e-10)
+    assert (norm(a + 2.0) - norm(a)).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_rows_without_gain_have_norm_sqrt_n(n):
+    y = rt.rms_norm(_rows(5, n), epsilon=0.0, stash_type=DOUBLE)
+    _close(y.norm(dim=-1), torch.full((5,), math.sqrt(n), dtype=torch.float64))
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_equals_layer_norm_on_rows_of_zero_mean(n):
+    norm, a = _paper(n), _rows(5, n)
+    a = a - a.mean(-1, keepdim=True)
+    expected = torch.nn.functional.layer_norm(a, (n,), norm.weight, norm.bias, eps=0.0)
+    _close(norm(a), expected)
+
+
+def _gradients(norm: rt.RMSNorm, x: torch.Tensor, weight: torch.Tensor, upstream: torch.Tensor):
+    """dL/dg, dL/db, dL/dW for L = sum(upstream * v)."""
+    leaf = weight.clone().requires_grad_()
+    loss = (norm(x @ leaf) * upstream).sum()
+    return torch.autograd.grad(loss, (norm.weight, norm.bias, leaf))
+
+
+@pytest.mark.parametrize("p", [None, 0.0625])
+@pytest.mark.parametrize("factor", FACTORS)
+@pytest.mark.parametrize("n", SIZES)
+def test_gradients_do_not_see_a_scaled_input(n, factor, p):
+    """Equation 7 for g and b; equation 10 for W: the factor of x cancels in the product."""
+    norm, x, weight, upstream = _paper(n, p), _rows(5, 17), _rows(17, n), _rows(5, n).flip(0)
+    expected = _gradients(norm, x, weight, upstream)
+    for value, right in zip(_gradients(norm, factor * x, weight, upstream), expected, strict=True):
+        _close(value, right, 1e-11)
+
+
+@pytest.mark.parametrize("p", [None, 0.0625])
+@pytest.mark.parametrize("factor", FACTORS)
+@pytest.mark.parametrize("n", SIZES)
+def test_weight_gradient_shrinks_as_the_weight_grows(n, factor, p):
+    """dL/dg and dL/db stay; dL/dW is divided by c when W is multiplied by c (section 4.2)."""
+    norm, x, weight, upstream = _paper(n, p), _rows(5, 17), _rows(17, n), _rows(5, n).flip(0)
+    gain, bias, matrix = _gradients(norm, x, weight, upstream)
+    scaled = _gradients(norm, x, factor * weight, upstream)
+    for value, right in zip(scaled, (gain, bias, matrix / factor), strict=True):
+        _close(value, right, 1e-11)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_gradient_of_the_input_is_the_matrix_of_the_paper(n):
+    """Equation 9: R = (I - a a^T / (n RMS^2)) / RMS, and it is orthogonal to a."""
+    n = min(n, 199)
+    norm, a, upstream = _paper(n), _rows(1, n)[0], _rows(3, n)[2]
+    leaf = a.clone().requires_grad_()
+    (got,) = torch.autograd.grad((norm(leaf) * upstream).sum(), leaf)
+    rms = a.square().mean().sqrt()
+    matrix = (torch.eye(n, dtype=torch.float64) - torch.outer(a, a) / (n * rms**2)) / rms
+    _close(got, matrix @ (norm.weight.detach() * upstream))
+    assert abs(got @ a) <= TIGHT * got.norm() * a.norm()
+
+
+@pytest.mark.parametrize("n", [*SIZES, 512])
+def test_partial_norm_takes_the_first_6_25_percent(n):
+    """Section 3.2: RMS of the first k = ceil(n * p) elements, every element divided by it."""
+    norm, a = _paper(n, 0.0625), _rows(5, n)
+    k = math.ceil(n / 16)
+    rms = a[:, :k].square().mean(-1, keepdim=True).sqrt()
+    _close(norm(a), a / rms * norm.weight + norm.bias)
+    beyond = a.clone()
+    beyond[:, k:] = beyond[:, k:].flip(-1)
+    _close(norm(beyond)[:, :k], norm(a)[:, :k])
+    estimate = (rms / a.square().mean(-1, keepdim=True).sqrt()).mean()
+    # Independent elements: the estimate scatters by about 1 / sqrt(2 k) around 1.
+    assert abs(estimate - 1) < 5 / math.sqrt(2 * k)
