@@ -34,9 +34,9 @@ ALLOWED: dict[str, set[str]] = {
     "engine": _BELOW_MIDDLE,
     "deploy": _BELOW_MIDDLE,
     "bench": _BELOW_MIDDLE,
-    "torch": {"op", "rewrite"},
+    "torch": {"op", "rewrite", "report"},
     "api": _BELOW_MIDDLE | {"rewrite", "proof"},
-    "cli": _BELOW_MIDDLE | {"api", "rewrite", "proof", "engine", "deploy", "bench"},
+    "cli": _BELOW_MIDDLE | {"api", "rewrite", "proof", "engine", "deploy", "bench", "torch"},
 }
 """Folder -> folders that it may import; ``api`` stands for the private modules beside them."""
 

@@ -146,7 +146,6 @@ def _emit(
     shared: dict[tuple[object, ...], ir.Value],
 ) -> Lowered:
     part, spec = plan.part, plan.spec
-    last = part.output.producer()
     base = f"{stem(part)}/{spec.kind}"
     initializers: list[ir.Value] = []
 
@@ -154,8 +153,9 @@ def _emit(
         """Ones or zeros of n elements, one tensor for all sites of one size."""
         product = body.product_type(part.dtype)
         sizes = _row_shape(part, types)
-        graph = last.graph if last is not None else None
-        place = graph if isinstance(graph, ir.Function) else None
+        # Of the main graph every subgraph sees the initializers; a function has its own.
+        main = part.scope == "main" or part.scope.startswith("main/")
+        place = "main" if main else part.scope
         key = (number, product, sizes, place)
         if key not in shared:
             shared[key] = _filled(names, number, sizes, product)

@@ -78,7 +78,8 @@ def recognize(
         if function.domain == DOMAIN:
             continue
         _seed(ctx, function, calls.get(identifier, []))
-        _graph(ctx, function, f"{function.domain}::{function.name}", model.functions, calls)
+        scope = "::".join(part for part in identifier if part)
+        _graph(ctx, function, scope, model.functions, calls)
     declines = unmatched(ctx)
     matches = finish(ctx, fold_residual=fold_residual, fold_gate=fold_gate)
     return Recognition(matches, declines, ctx.types)
