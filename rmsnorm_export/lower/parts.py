@@ -124,10 +124,16 @@ def text(dims: Dims) -> str:
     return "[" + ", ".join("?" if d is None else str(d) for d in dims) + "]"
 
 
+_OWN_ENDINGS = ("/RMSNorm", "/SkipRMSNorm", "/GatedRMSNorm")
+
+
 def stem(match: Match) -> str:
     """What the names of a site's nodes begin with: the module it came from, or its last node."""
     last = match.nodes[-1] if match.nodes else None
-    return match.module or (last.name if last is not None else None) or match.output.name or "norm"
+    name = match.module or (last.name if last is not None else None) or match.output.name or "norm"
+    while name.endswith(_OWN_ENDINGS):
+        name = name.rpartition("/")[0]
+    return name
 
 
 class Site:

@@ -192,12 +192,8 @@ def _emit(
         domain=DOMAIN,
         version=OPSET_VERSION,
         outputs=outputs,
-        name=names(base),
-        metadata_props={
-            REPLACES: ", ".join(node_label(n) for n in part.nodes),
-            NUMERICS: plan.numerics,
-            SPELLING: part.spelling,
-        },
+        name=part.nodes[-1].name if part.native.startswith(DOMAIN) else names(base),
+        metadata_props=_provenance(plan),
     )
     notes = list(plan.notes)
     if function.name != spec.kind:
@@ -206,6 +202,18 @@ def _emit(
             "which TensorRT runs from its function body, not from the plugin"
         )
     return Lowered([node], replace, plan.numerics, initializers, [function], 0, notes, part)
+
+
+def _provenance(plan: _Plan) -> dict[str, str]:
+    part = plan.part
+    if part.native.startswith(DOMAIN):
+        # Written anew to share a body: what it once replaced stays the truth.
+        return dict(part.nodes[-1].metadata_props)
+    return {
+        REPLACES: ", ".join(node_label(n) for n in part.nodes),
+        NUMERICS: plan.numerics,
+        SPELLING: part.spelling,
+    }
 
 
 def _row_shape(part: Match, types: Types) -> tuple[int, ...]:

@@ -171,6 +171,8 @@ class _Run:
                 None if value is None else site.weight(value, values, layout)
                 for value, values in ((match.scale, weight), (match.bias, addend))
             )
+            if match.bias is match.scale:  # one value is fed one array
+                bias = scale
             lead, row = layout.lead, layout.row
             for batch in batches(match.spec, match.dtype, lead, row, self.seed):
                 yield (

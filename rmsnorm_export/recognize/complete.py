@@ -53,7 +53,8 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     if norm.radial.zero_safe and epsilon == 0:
         epsilon = SMALLEST_DOUBLE if stash == ir.DataType.DOUBLE else SMALLEST_FLOAT32
     if stash != ir.DataType.DOUBLE:
-        epsilon = float(np.float32(epsilon))
+        with np.errstate(over="ignore"):
+            epsilon = float(np.float32(epsilon))
     if not math.isfinite(epsilon):
         return None
     size = ctx.types.static_last(norm.x.root)

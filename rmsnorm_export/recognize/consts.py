@@ -77,6 +77,8 @@ class Constants:
         op = node.op_type
         if op == "Constant":
             return _constant(node)
+        if any(attribute.is_ref() for attribute in node.attributes.values()):
+            return None
         if op in ("Gather", "Size"):
             return self._shape_element(node)
         inputs = node.inputs

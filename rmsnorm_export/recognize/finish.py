@@ -97,7 +97,9 @@ def _input_gate(ctx: Context, match: Match) -> Match:
     producer = match.x.producer()
     if producer is None or gate is None or producer.graph is not _graph_of(match):
         return match
-    grown = dataclasses.replace(match, spec=spec, x=pair[0], gate=gate, inner=match, nodes=())
+    grown = dataclasses.replace(
+        match, spec=spec, x=pair[0], gate=gate, inner=match, nodes=(), aliases=()
+    )
     return dataclasses.replace(grown, nodes=_between(grown))
 
 
@@ -134,7 +136,7 @@ def _residual(ctx: Context, match: Match, claimed: set[ir.Node]) -> Match:
     claimed.add(node)
     return dataclasses.replace(
         match, spec=spec, x=a, residual=b, sum=match.x, inner=match, native="",
-        nodes=(node, *match.nodes),
+        aliases=(),        nodes=(node, *match.nodes),
     )  # fmt: skip
 
 

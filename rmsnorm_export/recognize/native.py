@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op.spec import DOMAIN, DOUBLE, HALF_TYPES, Kind, NormSpec
@@ -132,7 +133,7 @@ def _own(node: ir.Node, kind: Kind | None) -> NormSpec | None:
     try:
         return NormSpec(
             kind=kind,
-            epsilon=a.get_float("epsilon", plain.epsilon),
+            epsilon=float(np.float32(a.get_float("epsilon", plain.epsilon))),
             axis=a.get_int("axis", plain.axis),
             stash_type=a.get_int("stash_type", plain.stash_type),
             scale_before_cast=bool(a.get_int("scale_before_cast", 0)),
@@ -166,7 +167,7 @@ def _standard(node: ir.Node, rank: int | None, dtype: int) -> NormSpec | None:
     try:
         return NormSpec(
             kind="SkipRMSNorm" if skip else "RMSNorm",
-            epsilon=attributes.get_float("epsilon", 1e-12 if skip else 1e-5),
+            epsilon=float(np.float32(attributes.get_float("epsilon", 1e-12 if skip else 1e-5))),
             axis=axis,
             stash_type=stash,
             # ONNX Runtime's own operators scale in float32 and round once.

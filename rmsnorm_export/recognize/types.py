@@ -25,6 +25,7 @@ class Types:
         self._model = model
         self._constants = constants
         self._known: dict[ir.Value, Info] = {}
+        self._seeds: dict[ir.Value, Info] = {}
         self._inferred: dict[ir.Value, Info] | None = None
 
     def dtype(self, value: ir.Value) -> ir.DataType | None:
@@ -64,7 +65,7 @@ class Types:
 
     def seed(self, value: ir.Value, info: Info) -> None:
         """Say what a function's input is, from the places that call it."""
-        self._known[value] = info
+        self._known[value] = self._seeds[value] = info
 
     def info(self, value: ir.Value) -> Info:
         """Type and dimensions without asking ONNX shape inference."""
@@ -74,7 +75,7 @@ class Types:
         known = self._known
         if value in known:
             return known[value]
-        declared = _declared(value)
+        declared = self._told(value)
         if declared[0] is not None and declared[1] is not None and None not in declared[1]:
             known[value] = declared
             return declared
@@ -86,7 +87,7 @@ class Types:
             if top in known:
                 stack.pop()
                 continue
-            declared = _declared(top)
+            declared = self._told(top)
             node = top.producer()
             rule = None if node is None else self._rule(node)
             complete = declared[0] is not None and declared[1] is not None
@@ -122,7 +123,17 @@ class Types:
     def _library(self, value: ir.Value) -> Info:
         if self._inferred is None:
             self._inferred = self._infer()
-        return self._inferred.get(value, UNKNOWN)
+            # What the local rules could not tell may follow from what is known now.
+            self._known = dict(self._seeds)
+        return self._local(value)
+
+    def _told(self, value: ir.Value) -> Info:
+        """What the file says, and shape inference once it has run."""
+        dtype, dims = _declared(value)
+        if self._inferred:
+            inferred = self._inferred.get(value, UNKNOWN)
+            return (dtype or inferred[0], merge_dims(dims, inferred[1]))
+        return (dtype, dims)
 
     def _infer(self) -> dict[ir.Value, Info]:
         from onnx_ir.passes.common import ShapeInferencePass

@@ -252,6 +252,7 @@ class _Run:
             todo = [*self.kept, *todo]
             self.kept = []
         self.lowered: list[Lowered] = []
+        self.rewritten: list[Lowered] = []
         _type_operands(found.types, todo)
         outcomes = lower_all(
             todo,
@@ -265,7 +266,10 @@ class _Run:
         )
         for match, outcome in zip(todo, outcomes, strict=True):
             if isinstance(outcome, Lowered):
-                self.lowered.append(dataclasses.replace(outcome, part=outcome.part or match))
+                site = dataclasses.replace(outcome, part=outcome.part or match)
+                self.lowered.append(site)
+                if match.native in forms:
+                    self.rewritten.append(site)
             else:
                 self.declines.append(outcome)
 
@@ -286,11 +290,14 @@ class _Run:
         return tuple(
             _site(site, proofs.get(site))
             for site in self.lowered
-            if proofs.get(site) is None or proofs[site].passed
+            if (proofs.get(site) is None or proofs[site].passed) and site not in self.rewritten
         )
 
     def kept_sites(self) -> tuple[Site, ...]:
-        matched = [_described(m, m.nodes[-1].op_type, name_of(m.nodes[-1])) for m in self.kept]
+        matched = [
+            _described(m, m.nodes[-1].op_type, name_of(m.nodes[-1]))
+            for m in (*self.kept, *(_part(site) for site in self.rewritten))
+        ]
         return (*matched, *(_own_node(decline) for decline in self.own))
 
     def refusals(self, proofs: dict[Lowered, Proof]) -> tuple[Refusal, ...]:
