@@ -6,6 +6,7 @@ class of the rewrite, and the spelling of the source.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -124,16 +125,32 @@ def text(dims: Dims) -> str:
     return "[" + ", ".join("?" if d is None else str(d) for d in dims) + "]"
 
 
-_OWN_ENDINGS = ("/RMSNorm", "/SkipRMSNorm", "/GatedRMSNorm")
+FORMERLY = "rmsnorm_export.name"
+"""While a file of another target is taken apart: the name of the node that its parts made up."""
+
+_OWN_ENDING = re.compile(r"(/(Skip|Gated)?RMSNorm(_\d+)?)+$")
 
 
 def stem(match: Match) -> str:
     """What the names of a site's nodes begin with: the module it came from, or its last node."""
     last = match.nodes[-1] if match.nodes else None
-    name = match.module or (last.name if last is not None else None) or match.output.name or "norm"
-    while name.endswith(_OWN_ENDINGS):
-        name = name.rpartition("/")[0]
-    return name
+    name = match.module
+    if name is None and last is not None:
+        name = last.metadata_props.get(FORMERLY) or last.name
+    return _OWN_ENDING.sub("", name or match.output.name or "norm") or "norm"
+
+
+def provenance(match: Match, numerics: Numerics) -> dict[str, str]:
+    """What is written on a norm node: the nodes of the source that it replaces, and how.
+
+    Nodes that come from an earlier run know what that run replaced.
+    """
+    last = match.nodes[-1].metadata_props if match.nodes else {}
+    return {
+        REPLACES: last.get(REPLACES) or ", ".join(node_label(node) for node in match.nodes),
+        NUMERICS: numerics,
+        SPELLING: last.get(SPELLING) or match.spelling,
+    }
 
 
 class Site:
@@ -173,11 +190,7 @@ class Site:
                 version=version,
                 outputs=[ir.Value(name="") if v is None else v for v in outputs],
                 name=self._names(self._stem),
-                metadata_props={
-                    REPLACES: ", ".join(node_label(node) for node in self.match.nodes),
-                    NUMERICS: self.numerics,
-                    SPELLING: self.match.spelling,
-                },
+                metadata_props=provenance(self.match, self.numerics),
             )
         )
 

@@ -14,15 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.lower.lowered import Lowered
-from rmsnorm_export.lower.parts import (
-    NUMERICS,
-    REPLACES,
-    SPELLING,
-    Names,
-    allowed,
-    node_label,
-    stem,
-)
+from rmsnorm_export.lower.parts import Names, allowed, provenance, stem
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import BodyKey, assign_bodies, body_key
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
@@ -193,7 +185,7 @@ def _emit(
         version=OPSET_VERSION,
         outputs=outputs,
         name=part.nodes[-1].name if part.native.startswith(DOMAIN) else names(base),
-        metadata_props=_provenance(plan),
+        metadata_props=provenance(part, plan.numerics),
     )
     notes = list(plan.notes)
     if function.name != spec.kind:
@@ -202,18 +194,6 @@ def _emit(
             "which TensorRT runs from its function body, not from the plugin"
         )
     return Lowered([node], replace, plan.numerics, initializers, [function], 0, notes, part)
-
-
-def _provenance(plan: _Plan) -> dict[str, str]:
-    part = plan.part
-    if part.native.startswith(DOMAIN):
-        # Written anew to share a body: what it once replaced stays the truth.
-        return dict(part.nodes[-1].metadata_props)
-    return {
-        REPLACES: ", ".join(node_label(n) for n in part.nodes),
-        NUMERICS: plan.numerics,
-        SPELLING: part.spelling,
-    }
 
 
 def _row_shape(part: Match, types: Types) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rmsnorm_export.lower.lowered import Lowered
+from rmsnorm_export.lower.parts import FORMERLY, NUMERICS, REPLACES, SPELLING
 from rmsnorm_export.op.spec import DOMAIN, OPSET_VERSION
 from rmsnorm_export.rewrite.order import all_graphs
 
@@ -112,7 +113,8 @@ def _copy_metadata(producer: ir.Node | None, nodes: Sequence[ir.Node]) -> None:
         return
     for key, value in producer.metadata_props.items():
         for node in nodes:
-            node.metadata_props.setdefault(key, value)
+            if key not in (REPLACES, NUMERICS, SPELLING, FORMERLY):
+                node.metadata_props.setdefault(key, value)
 
 
 def _add_constant(model: ir.Model, function_graph: ir.Graph | None, value: ir.Value) -> None:

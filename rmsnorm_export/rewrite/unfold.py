@@ -9,6 +9,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.lower.parts import FORMERLY
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.native import MICROSOFT
 from rmsnorm_export.recognize.scan import foreign_functions
@@ -57,6 +58,10 @@ def _inline_own(model: ir.Model) -> ir.Model:
         return model
     from onnx_ir.passes.common import InlinePass
 
+    for graph in all_graphs(model):
+        for node in graph:
+            if node.op_identifier() in own and node.name:
+                node.metadata_props[FORMERLY] = node.name
     try:
         return InlinePass(criteria=lambda function: function.identifier() in own)(model).model
     except ValueError as error:

@@ -30,6 +30,7 @@ from rmsnorm_export.torch import export_names, export_weights
 from rmsnorm_export.torch.export_chatter import Progress, collected
 from rmsnorm_export.torch.export_clean import tidy
 from rmsnorm_export.torch.export_failure import explain
+from rmsnorm_export.torch.export_types import check_types
 from rmsnorm_export.torch.export_weights import State
 from rmsnorm_export.torch.translate import translation_table
 
@@ -206,6 +207,7 @@ def convert(
         export_names.check_names(output_names, "output_names", model.graph.outputs)
         export_weights.attach(model, absent, state)
         tidy(model)
+        check_types(model)
         for value, name in zip(model.graph.inputs, input_names or (), strict=False):
             value.name = name
         names = output_names or export_names.output_names(program.exported_program, model)

@@ -222,7 +222,7 @@ def _rounding(s: Spelling, f: Frame) -> dict[str, Any]:
 def _overflow(s: Spelling, f: Frame) -> dict[str, Any]:
     """1 / rms of a zero row has to fit a half type: ONNX Runtime rounds it or not as it likes."""
     if f.half and f.rows == "zero" and s.epsilon == "outside":
-        return {"epsilon": "inside"}
+        return {"epsilon_value": max(s.epsilon_value, 1e-3)}
     return {}
 
 
@@ -315,7 +315,7 @@ def _gate(s: Spelling, f: Frame) -> dict[str, Any]:
     return {}
 
 
-_RULES = (_rounding, _row, _square, _overflow, _inverse, _gain, _ranks, _gate)
+_RULES = (_rounding, _row, _square, _inverse, _gain, _ranks, _gate, _overflow)
 
 
 COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
