@@ -28,7 +28,6 @@ import bench_summary
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = ("ours portable", "ours ort")
-FLOOR = "onnx_ir load + save"
 PEERS = ("onnxscript ort", "onnxscript onnx", "ort.transformers", "onnxsim", "onnxslim")
 PACKAGES = ["rmsnorm-export", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxsim", "onnxslim"]
 SPARSE = "sparse 795 GB"
@@ -47,7 +46,12 @@ def _arguments() -> argparse.Namespace:
     add("--peer-limit", type=int, default=2_000, help="largest graph for the peers, in nodes")
     add("--repeats", type=int, default=3, help="runs of each tool on each graph")
     add("--opset", type=int, default=23, help="opset of the decoders; onnxsim only fuses at 23")
-    add("--tools", nargs="+", choices=[*OURS, FLOOR, *PEERS], default=[*OURS, FLOOR, *PEERS])
+    add(
+        "--tools",
+        nargs="+",
+        choices=[*OURS, bench_summary.FLOOR, *PEERS],
+        default=[*OURS, bench_summary.FLOOR, *PEERS],
+    )
     add("--no-sparse", action="store_true", help="leave out the model with 795 GB of weights")
     add("--help-runs", type=int, default=20, help="runs of rmsnorm-export --help; 0: none")
     add("--memory", type=float, default=8, help="memory ceiling of a run, GiB")
@@ -141,7 +145,7 @@ def main() -> int:
     # Read the date before the runs: it names the run, not its end.
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     load_before = os.getloadavg()[0]
-    ours = [tool for tool in arguments.tools if tool in (*OURS, FLOOR)]
+    ours = [tool for tool in arguments.tools if tool in (*OURS, bench_summary.FLOOR)]
     runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="bench_optimize_") as name:
         folder, models = Path(name), Path(name) / "models"

@@ -38,7 +38,8 @@ class Outcome:
     """One child process.
 
     Attributes:
-        status: ``ok``, ``out of memory``, ``time limit``, ``killed`` or ``failed``.
+        status: ``ok``, ``out of memory``, ``out of address space`` (the system refused to map a
+            file, with memory to spare), ``time limit``, ``killed`` or ``failed``.
         detail: the signal that ended a failed child, and the line that says why.
         wall: seconds from the start of the process to its end.
         peak_mb: peak resident memory in MiB.
@@ -94,6 +95,8 @@ def run_step(
     starved = memory_limit and code < 0 and peak_mb * 2**20 > 0.8 * memory_limit
     if wall >= time_limit:
         status = "time limit"
+    elif signs and "Errno 12" in signs[-1] and peak_mb * 2**20 < 0.5 * memory_limit:
+        status = "out of address space"
     elif signs or starved:
         status = "out of memory"
     elif code < 0:

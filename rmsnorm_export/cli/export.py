@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.proof.compare import Verification
     from rmsnorm_export.report.result import Numerics, Target
     from rmsnorm_export.rewrite.external import WeightsPolicy
+    from rmsnorm_export.rewrite.optimize import Progress
     from rmsnorm_export.torch.shapes import Input
     from rmsnorm_export.torch.sources import Loaded
 
@@ -186,7 +186,7 @@ def command(
             console.refuse_terminal()
         else:
             check_output(output, force=force)
-        tell("Loading the module")
+        tell("loading the module", 0, 1)
         from rmsnorm_export.torch.export import convert
         from rmsnorm_export.torch.sources import load
 
@@ -209,11 +209,11 @@ def command(
         failure = unmet(report, require)
         written, parity = None, None
         if failure is None:
-            tell("Writing")
+            tell("writing", 0, 1)
             written = write_model(result, output, weights, force)
             failure = failed_proofs(report)
             if verify:
-                tell("Comparing with PyTorch")
+                tell("comparing with PyTorch", 0, 1)
                 parity = _verify(loaded, output, inputs, args, kwargs, seed, rtol)
                 failure = failure or _differs(parity)
         extra: dict[str, object] = {"output": written}
@@ -313,16 +313,15 @@ def _differs(parity: Verification) -> Failure | None:
 
 
 @contextlib.contextmanager
-def _stages(state: State) -> Iterator[Callable[[str], None]]:
-    """What is told of each stage: a spinner on a terminal, log lines with -v, nothing with -q."""
+def _stages(state: State) -> Iterator[Progress]:
+    """What is told of each step: progress on a terminal, and log lines with -v."""
     import logging
 
     logger = logging.getLogger("rmsnorm_export.cli.export")
-    if state.verbosity != 0 or state.debug or not console.is_styled(sys.stderr):
-        yield lambda stage: logger.info("%s", stage)
-        return
-    from rich.console import Console
+    with console.progress(state, "Starting") as show:
 
-    # The exporter's own output is redirected while it runs; the spinner keeps the real stream.
-    with Console(file=sys.stderr).status("Starting") as status:
-        yield lambda stage: status.update(stage)
+        def tell(what: str, done: int, total: int) -> None:
+            logger.info("%s (%d of %d done)", what, done, total)
+            show(what, done, total)
+
+        yield tell

@@ -94,6 +94,8 @@ class NormSpec:
             raise ValueError("partial_size and group_size need axis = -1")
         if self.association not in (0, 1, 2):
             raise ValueError(f"association must be 0, 1 or 2, got {self.association}")
+        if self.association == 1 and not self.round_rstd:
+            raise ValueError("association 1 multiplies with 1 / rms: it needs round_rstd")
         if self.association and self.group_size:
             raise ValueError("association and group_size cannot be combined")
         if self.round_rstd and self.scale_before_cast:
@@ -105,12 +107,12 @@ class NormSpec:
         When X is of the stash type no cast rounds, so the rounding order is moot.
         """
         spec = self
+        if spec.association and (dtype != spec.stash_type or dtype not in HALF_TYPES):
+            spec = dataclasses.replace(spec, association=0)
         if dtype == spec.stash_type:
             # In f32 and f64 ``a * (1 / rms)`` is ``a / rms`` to an ulp; in a half type it is not.
             rstd = spec.round_rstd and dtype in HALF_TYPES
             spec = dataclasses.replace(spec, scale_before_cast=False, round_rstd=rstd)
-        if spec.association and (dtype != spec.stash_type or dtype not in HALF_TYPES):
-            spec = dataclasses.replace(spec, association=0)
         if spec.epsilon == 0 and spec.epsilon_outside:
             spec = dataclasses.replace(spec, epsilon_outside=False)
         return spec

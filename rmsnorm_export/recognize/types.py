@@ -139,6 +139,10 @@ class Types:
         from onnx_ir.passes.common import ShapeInferencePass
 
         result: dict[ir.Value, Info] = {}
+        # The pass logs its own failures with a traceback; ours is one line.
+        noisy = logging.getLogger("onnx_ir.passes.common.shape_inference")
+        level = noisy.level
+        noisy.setLevel(logging.CRITICAL)
         try:
             copy = self._model.clone()
             inferred = ShapeInferencePass()(copy).model
@@ -149,6 +153,8 @@ class Types:
         except Exception as error:
             # Inference is an aid: a model that it cannot read only keeps its unknown shapes.
             logger.warning("ONNX shape inference failed, unknown shapes stay unknown: %s", error)
+        finally:
+            noisy.setLevel(level)
         return result
 
 

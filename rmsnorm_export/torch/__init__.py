@@ -20,7 +20,21 @@ if find_spec("torch") is None:
         fix="pip install 'rmsnorm-export[torch]'",
     )
 
+from rmsnorm_export.torch.fit import Fit, NotANorm
 from rmsnorm_export.torch.module import RMSNorm
 from rmsnorm_export.torch.ops import call, gated_rms_norm, rms_norm, skip_rms_norm
+from rmsnorm_export.torch.probe import probe_module
+from rmsnorm_export.torch.replace import Replacement, replace_norms
 
-__all__ = ["RMSNorm", "call", "gated_rms_norm", "rms_norm", "skip_rms_norm"]
+__all__ = [
+    "Fit",
+    "NotANorm",
+    "RMSNorm",
+    "Replacement",
+    "call",
+    "gated_rms_norm",
+    "probe_module",
+    "replace_norms",
+    "rms_norm",
+    "skip_rms_norm",
+]

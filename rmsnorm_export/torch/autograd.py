@@ -6,8 +6,8 @@ For a row ``a`` of n elements, ``v = a / rms``, the gain ``g`` and ``y = v * g +
     dL/dg = sum over rows of dL/dy * v                    (equation 7)
     dL/da = (1 / rms) (I - a a^T / (n rms^2)) (g * dL/dy) (equations 8 and 9)
 
-With h = g * dL/dy the last line is ``(h - u * mean(h * v)) / rms``, where ``u = a / root`` and
-``root`` is the root mean square as the derivative of the square root sees it: ``rms`` itself,
+With h = g * dL/dy the last line is ``(h - u * sum(h * a) / (n rms)) / rms``, where ``u = a / root``
+and ``root`` is the root mean square as the derivative of the square root sees it: ``rms`` itself,
 or ``rms - epsilon`` when epsilon is added outside. A partial norm has u = 0 beyond the first k
 elements and divides the sum by k; a grouped norm has all of it per group. The casts count as
 identities.
@@ -64,21 +64,23 @@ def gradients(
         if spec.gate_first:
             a = row * activation
     gain = None if scale is None else _per_row(plan, scale, row) + plan.offset
-    v, u, rms = _normalised(plan, a)
+    rms, root = _statistics(plan, a)
+    inverse = rms.reciprocal()
 
     d_gate = None
     if activation is not None and slope is not None and not spec.gate_first:
         if of_gate:
-            ungated = v if gain is None else v * gain
+            ungated = _rescaled(spec, a, inverse)
+            ungated = ungated if gain is None else ungated * gain
             if bias is not None:
                 ungated = ungated + _per_row(plan, bias, row)
             d_gate = dy * ungated * slope
         dy = dy * activation
     d_bias = _over_rows(spec, dy, bias) if of_bias else None
-    d_scale = _over_rows(spec, dy * v, scale) if of_scale else None
+    d_scale = _over_rows(spec, dy * _rescaled(spec, a, inverse), scale) if of_scale else None
     d_x = None
     if of_x or (of_gate and spec.gate_first):
-        d_x = _through_norm(plan, dy if gain is None else dy * gain, v, u, rms)
+        d_x = _through_norm(spec, dy if gain is None else dy * gain, a, inverse, root)
         if activation is not None and slope is not None and spec.gate_first:
             d_gate = d_x * row * slope if of_gate else None
             d_x = d_x * activation
@@ -90,34 +92,40 @@ def gradients(
     )
 
 
-def _normalised(plan: Plan, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``v`` and ``u`` in the shape of ``a``, and rms of every row (or group, in its own shape)."""
+def _statistics(plan: Plan, a: Tensor) -> tuple[Tensor, Tensor]:
+    """rms and root of every row or group, in the shape of the cut row with one element."""
     spec = plan.spec
-    cut = _cut(spec, a)
-    part = part_of(spec, cut)
+    part = part_of(spec, _cut(spec, a))
     # One pass, no tensor of squares; its derivative at a row of zeros is 0.
     norm = torch.linalg.vector_norm(part, dim=reduced_axes(spec), keepdim=True)
-    size = count(spec, cut)
-    if not spec.epsilon_outside:
-        rms = (norm.square() / size + plan.epsilon).sqrt()
-        v = (cut / rms).reshape(a.shape)
-        return v, v, rms
-    root = norm / size**0.5
-    rms = root + plan.epsilon
-    u = cut / torch.where(root == 0, 1.0, root)
-    return (cut / rms).reshape(a.shape), u.reshape(a.shape), rms
+    size = count(spec, part)
+    if spec.epsilon_outside:
+        root = norm / size**0.5
+        return root + plan.epsilon, root
+    rms = (norm.square() / size + plan.epsilon).sqrt()
+    return rms, rms
 
 
-def _through_norm(plan: Plan, h: Tensor, v: Tensor, u: Tensor, rms: Tensor) -> Tensor:
-    """``(h - u * sum(h * v) / k) / rms`` for every row or group."""
-    spec = plan.spec
+def _through_norm(spec: NormSpec, h: Tensor, a: Tensor, inverse: Tensor, root: Tensor) -> Tensor:
+    """``(h - u * sum(h * a) / (k rms)) / rms`` for every row or group; ``inverse``: 1 / rms."""
     shape = h.shape
-    h, v, u = _cut(spec, h), _cut(spec, v), _cut(spec, u)
-    mean = (h * v).sum(reduced_axes(spec), keepdim=True) / count(spec, h)
-    correction = part_of(spec, u) * mean
+    h, a = _cut(spec, h), _cut(spec, a)
+    mean = (h * a).sum(reduced_axes(spec), keepdim=True) / count(spec, h)
+    if spec.epsilon_outside:
+        # In a row of zeros a / root is 0.
+        u = part_of(spec, a) / torch.where(root == 0, 1.0, root)
+    else:
+        u = part_of(spec, a) * inverse
+    # In this order: two factors 1 / rms at once would overflow for tiny rows.
+    correction = u * (inverse * mean)
     if spec.partial_size:
         correction = torch.nn.functional.pad(correction, (0, shape[-1] - spec.partial_size))
-    return ((h - correction) / rms).reshape(shape)
+    return ((h - correction) * inverse).reshape(shape)
+
+
+def _rescaled(spec: NormSpec, a: Tensor, inverse: Tensor) -> Tensor:
+    """``v = a / rms``."""
+    return (_cut(spec, a) * inverse).reshape(a.shape)
 
 
 def _activation(spec: NormSpec, z: Tensor) -> tuple[Tensor, Tensor]:

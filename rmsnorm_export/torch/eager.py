@@ -30,8 +30,8 @@ def forward(
     Args:
         plan: of the spec, for the type of ``x``.
         x, scale, bias, residual, gate: as ``rms_norm``, ``skip_rms_norm`` and ``gated_rms_norm``.
-        reuse: write into own intermediates instead of making new ones; the same numbers, but
-            nothing that autograd or a tracer can see through.
+        reuse: write into own intermediates instead of making new ones, as the operator's kernel
+            does; not for autograd, nor for a compiler to see through.
 
     Returns:
         ``y`` and the tensor that was normalised (``x``, or the sum with the residual); contiguous.
@@ -70,7 +70,7 @@ def _normalise(
         groups = (*shape[:-1], shape[-1] // spec.group_size, spec.group_size)
         row, numerator = row.reshape(groups), numerator.reshape(groups)
     squares = part_of(spec, row).square()
-    rms = _rms(plan, squares, row)
+    rms = _rms(plan, squares, row, reuse)
     if gain is not None and plan.association == 2:
         row = numerator = row * gain
     if plan.round_rstd:
@@ -83,7 +83,7 @@ def _normalise(
     return (row / rms).reshape(shape)
 
 
-def _rms(plan: Plan, squares: Tensor, row: Tensor) -> Tensor:
+def _rms(plan: Plan, squares: Tensor, row: Tensor, reuse: bool) -> Tensor:
     """Root mean square of every row or group, stabilised by epsilon, in the stash type."""
     spec = plan.spec
     axes = reduced_axes(spec)
@@ -91,15 +91,18 @@ def _rms(plan: Plan, squares: Tensor, row: Tensor) -> Tensor:
     # Divided, not taken by torch.mean: that multiplies by a rounded 1 / n on CUDA.
     mean = (total / count(spec, row)).to(plan.stash)
     if spec.epsilon_outside:
-        return _root(mean) + plan.epsilon
-    return _root(mean + plan.epsilon)
+        return _root(mean, reuse) + plan.epsilon
+    return _root(mean + plan.epsilon, reuse)
 
 
-def _root(value: Tensor) -> Tensor:
-    """The square root, correctly rounded; on a CPU in float64 to an ulp."""
-    # PyTorch takes it from MKL, which is an ulp off for one number in 140; once it is rounded from
+def _root(value: Tensor, library: bool) -> Tensor:
+    """The square root, correctly rounded; on a CPU in float64 to an ulp.
+
+    ``library``: it is computed by PyTorch's own kernel, not by code that a compiler makes.
+    """
+    # On a CPU that kernel is MKL's, an ulp off for one number in 140; once it is rounded from
     # float64 to float32 that is no longer seen.
-    if value.device.type == "cpu" and value.dtype == torch.float32:
+    if library and value.device.type == "cpu" and value.dtype == torch.float32:
         return value.double().sqrt().to(torch.float32)
     return value.sqrt()
 

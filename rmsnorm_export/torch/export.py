@@ -7,12 +7,12 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.errors import BackendMissingError, UsageError
-from rmsnorm_export.rewrite.optimize import Result, optimize
+from rmsnorm_export.rewrite.optimize import Progress, Result, optimize
 from rmsnorm_export.rewrite.save import SaveResult, WeightsPolicy, check_output
 from rmsnorm_export.rewrite.wellformed import NEWEST_OPSET
 
@@ -27,7 +27,13 @@ except ModuleNotFoundError as error:
     ) from error
 
 from rmsnorm_export.torch import export_names, export_weights
-from rmsnorm_export.torch.export_chatter import Progress, collected
+from rmsnorm_export.torch.export_chatter import (
+    DECOMPOSING,
+    TRACING,
+    TRANSLATING,
+    Chatter,
+    collected,
+)
 from rmsnorm_export.torch.export_clean import tidy
 from rmsnorm_export.torch.export_failure import explain
 from rmsnorm_export.torch.export_types import check_types
@@ -44,6 +50,10 @@ OLDEST_OPSET = 18
 
 _ONNX_TARGET_OPSET = 23
 _OPTIMIZER_TARGETS = ("portable", "onnx", "ort")
+TIDYING, RECOGNISING, WRITING = "tidying the graph", "recognising the norms", "writing"
+STAGES = (TRACING, DECOMPOSING, TRANSLATING, TIDYING, RECOGNISING, WRITING)
+"""What ``progress`` is told, in order."""
+
 _LOG = logging.getLogger("rmsnorm_export.torch")
 
 
@@ -122,7 +132,8 @@ def export(
             weight's name to its tensor, called when the weight is written.
         weights: ``auto``, or ``embed`` to refuse an external data file.
         force: replace an existing file.
-        progress: called with a sentence at the beginning of each stage.
+        progress: called at the beginning of each stage with its name, the stages that are over
+            and the stages in all; and while sites are proved, as by `rmsnorm_export.optimize`.
 
     Returns:
         What was written, with the report.
@@ -149,7 +160,7 @@ def export(
         state=state,
         progress=progress,
     )
-    (progress or _silent)("Writing")
+    _teller(progress)(WRITING)
     saved = converted.result.save(path, weights=weights, force=force)
     return ExportResult(
         path=saved.path,
@@ -180,10 +191,10 @@ def convert(
     """As `export`, without writing a file."""
     positional, named = _arguments(module, args, kwargs)
     version = _opset(opset, target)
-    tell = progress or _silent
+    tell = _teller(progress)
     absent = export_weights.missing(module) if isinstance(module, torch.nn.Module) else {}
     export_weights.check_state(absent, state)
-    with collected(tell) as chatter:
+    with _kept(tell) as traced:
         try:
             with inference(module), _stand_ins(module, absent):
                 program = torch.onnx.export(
@@ -197,29 +208,30 @@ def convert(
                     optimize=False,
                 )
         except Exception as error:
-            _log(chatter.text)
             raise explain(error, module, positional, named) from error
-        assert program is not None
-        model = program.model
-        tell("Tidying the graph")
-        export_names.check_dynamic(model, dynamic_shapes)
-        export_names.check_names(input_names, "input_names", model.graph.inputs)
-        export_names.check_names(output_names, "output_names", model.graph.outputs)
+    assert program is not None
+    model = program.model
+    tell(TIDYING)
+    export_names.check_dynamic(model, dynamic_shapes)
+    export_names.check_names(input_names, "input_names", model.graph.inputs)
+    export_names.check_names(output_names, "output_names", model.graph.outputs)
+    with _kept() as tidied:
         export_weights.attach(model, absent, state)
         tidy(model)
         check_types(model)
-        for value, name in zip(model.graph.inputs, input_names or (), strict=False):
-            value.name = name
+        export_names.rename_inputs(model, input_names or ())
         names = output_names or export_names.output_names(program.exported_program, model)
-        if names:
-            export_names.rename_outputs(model, names)
-        del program
-    _log(chatter.text)
-    tell("Recognising and proving the norms" if prove else "Recognising the norms")
-    result = optimize(model, target=target, numerics=numerics, prove=prove, seed=seed)
+        export_names.rename_outputs(model, names)
+    del program
+    tell(RECOGNISING)
+    result = optimize(
+        model, target=target, numerics=numerics, prove=prove, seed=seed, progress=progress
+    )
     source = f"PyTorch module {type(module).__module__}.{type(module).__qualname__}"
     report = dataclasses.replace(result.report, source=source)
-    return Converted(dataclasses.replace(result, report=report), chatter.text)
+    return Converted(
+        dataclasses.replace(result, report=report), "\n".join([*traced.lines, *tidied.lines])
+    )
 
 
 def _arguments(
@@ -290,10 +302,23 @@ def _stand_ins(
     return contextlib.nullcontext()
 
 
-def _silent(_: str) -> None:
-    """Nobody listens to the progress."""
+def _teller(progress: Progress | None) -> Callable[[str], None]:
+    """What to call at the beginning of each stage."""
+
+    def tell(stage: str) -> None:
+        if progress is not None:
+            progress(stage, STAGES.index(stage), len(STAGES))
+
+    return tell
 
 
-def _log(text: str) -> None:
-    for line in text.splitlines():
-        _LOG.info("%s", line)
+@contextlib.contextmanager
+def _kept(tell: Callable[[str], None] | None = None) -> Iterator[Chatter]:
+    """What the exporter says in the block is logged at its end, for -v."""
+    chatter = Chatter()
+    try:
+        with collected(chatter, tell):
+            yield chatter
+    finally:
+        for line in chatter.lines:
+            _LOG.info("%s", line)

@@ -3,45 +3,66 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import logging
+import sys
+import threading
 import warnings
-from collections.abc import Callable, Iterator
-
-Progress = Callable[[str], None]
+from collections.abc import Callable, Iterator, Sequence
+from typing import TextIO
 
 _FAMILIES = ("torch", "onnxscript", "onnx_ir", "transformers")
+TRACING, DECOMPOSING = "tracing the module", "decomposing the graph"
+TRANSLATING = "translating the graph to ONNX"
 _STAGES = {
-    "Obtain model graph": "Tracing the module",
-    "Run decompositions": "Decomposing the graph",
-    "Translate the graph": "Translating the graph to ONNX",
+    "Obtain model graph": TRACING,
+    "Run decompositions": DECOMPOSING,
+    "Translate the graph": TRANSLATING,
 }
 """Beginnings of the exporter's own lines -> what the user is told at that point."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Chatter:
-    """The lines that were said, in order."""
+    """The lines that were said, in order; warnings last."""
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines)
+    lines: list[str] = dataclasses.field(default_factory=list)
 
 
 class _Sink(io.TextIOBase):
-    """A stream that hands on whole lines."""
+    """A stream that hands on whole lines of its own thread; those of others go where they went.
 
-    def __init__(self, take: Callable[[str], None]) -> None:
+    Args:
+        take: gets the lines.
+        stream: what this stands in for.
+    """
+
+    def __init__(self, take: Callable[[str], None], stream: TextIO) -> None:
         super().__init__()
         self._take = take
+        self._stream = stream
         self._rest = ""
+        self._thread = threading.get_ident()
+        self.paused = False
+
+    @property
+    def _foreign(self) -> bool:
+        return self.paused or threading.get_ident() != self._thread
 
     def writable(self) -> bool:
         return True
 
+    def isatty(self) -> bool:
+        return self._foreign and self._stream.isatty()
+
+    def flush(self) -> None:
+        if self._foreign:
+            self._stream.flush()
+
     def write(self, text: str) -> int:
+        if self._foreign:
+            return self._stream.write(text)
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
             self._take(line)
@@ -58,30 +79,42 @@ class _Handler(logging.Handler):
 
 
 @contextlib.contextmanager
-def collected(progress: Progress | None = None) -> Iterator[Chatter]:
-    """Collect prints, logs and warnings while the block runs; tell ``progress`` of new stages."""
-    chatter = Chatter()
+def collected(chatter: Chatter, tell: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Collect prints, logs and warnings while the block runs; ``tell`` of new stages."""
     told: set[str] = set()
 
     def take(line: str) -> None:
         if line.strip():
             chatter.lines.append(line.rstrip())
         for beginning, stage in _STAGES.items():
-            if beginning in line and progress is not None and stage not in told:
+            if beginning in line and tell is not None and stage not in told:
                 told.add(stage)
-                progress(stage)
+                with _paused(sinks):
+                    tell(stage)
 
-    sink = _Sink(take)
+    sinks = (_Sink(take, sys.stdout), _Sink(take, sys.stderr))
     with (
         warnings.catch_warnings(record=True) as caught,
-        contextlib.redirect_stdout(sink),
-        contextlib.redirect_stderr(sink),
+        contextlib.redirect_stdout(sinks[0]),
+        contextlib.redirect_stderr(sinks[1]),
         _loggers(_Handler(take)),
     ):
         try:
-            yield chatter
+            yield
         finally:
-            chatter.lines += [f"{w.category.__name__}: {w.message}" for w in caught]
+            chatter.lines.extend(f"{w.category.__name__}: {w.message}" for w in caught)
+
+
+@contextlib.contextmanager
+def _paused(sinks: Sequence[_Sink]) -> Iterator[None]:
+    """What is written now is the listener's own."""
+    for sink in sinks:
+        sink.paused = True
+    try:
+        yield
+    finally:
+        for sink in sinks:
+            sink.paused = False
 
 
 @contextlib.contextmanager

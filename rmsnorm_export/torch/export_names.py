@@ -32,14 +32,39 @@ def output_names(program: torch.export.ExportedProgram | None, model: ir.Model) 
     return keys if len(keys) == count else []
 
 
+def rename_inputs(model: ir.Model, names: Sequence[str]) -> None:
+    """Give the inputs these names, or keep theirs when there are none; others make way."""
+    if names:
+        _rename(model, list(model.graph.inputs), names)
+
+
 def rename_outputs(model: ir.Model, names: Sequence[str]) -> None:
-    """Give the outputs these names; a value that has one of them already keeps its own."""
+    """Give the outputs these names; an output that is an input or comes twice keeps its own."""
     outputs = list(model.graph.outputs)
-    others = {v.name for v in model.graph.inputs} | set(model.graph.initializers)
-    others |= {v.name for node in model.graph.all_nodes() for v in node.outputs}
-    for value, name in zip(outputs, names, strict=True):
-        if name not in others and value.producer() is not None and outputs.count(value) == 1:
-            value.name = name
+    pairs = [
+        (value, name)
+        for value, name in zip(outputs, names, strict=False)
+        if value.producer() is not None and outputs.count(value) == 1
+    ]
+    inputs = {value.name for value in model.graph.inputs}
+    pairs = [(value, name) for value, name in pairs if name not in inputs]
+    _rename(model, [value for value, _ in pairs], [name for _, name in pairs])
+
+
+def _rename(model: ir.Model, values: Sequence[ir.Value], names: Sequence[str]) -> None:
+    wanted = set(names)
+    inner = (v for node in model.graph.all_nodes() for v in node.outputs)
+    everything = [*model.graph.inputs, *model.graph.initializers.values(), *inner]
+    taken = {value.name for value in everything} | wanted
+    for value in everything:
+        if value.name in wanted:
+            number = 1
+            while f"{value.name}_{number}" in taken:
+                number += 1
+            value.name = f"{value.name}_{number}"
+            taken.add(value.name)
+    for value, name in zip(values, names, strict=True):
+        value.name = name
 
 
 def check_names(names: Sequence[str] | None, option: str, values: Sequence[ir.Value]) -> None:

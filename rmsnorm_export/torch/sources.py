@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import importlib
 import inspect
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,9 @@ from typing import Any
 import torch
 
 from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.torch.export_chatter import Chatter, collected
+
+_LOG = logging.getLogger("rmsnorm_export.torch")
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 """Names of ``--dtype``."""
@@ -61,8 +65,18 @@ def load(source: str, *, arguments: Mapping[str, Any], dtype: str | None) -> Loa
         raise UsageError(
             "There is no type of this name.", found=repr(dtype), fix=f"use {', '.join(DTYPES)}"
         )
-    path = Path(source)
     wanted = None if dtype is None else DTYPES[dtype]
+    chatter = Chatter()
+    try:
+        with collected(chatter):
+            return _load(source, arguments, wanted)
+    finally:
+        for line in chatter.lines:
+            _LOG.info("%s", line)
+
+
+def _load(source: str, arguments: Mapping[str, Any], wanted: torch.dtype | None) -> Loaded:
+    path = Path(source)
     if not path.exists() and ":" in source:
         return _from_factory(source, arguments, wanted)
     if arguments:

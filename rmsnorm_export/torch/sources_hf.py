@@ -153,10 +153,12 @@ def _model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
 def _unusable(path: Path, what: str, error: Exception) -> InputError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     kind = type(error).__name__
-    key = f"missing or wrong key: {lines[0]}" if isinstance(error, KeyError) and lines else ""
+    text = " ".join(lines)[:300] or "no message"
+    if isinstance(error, KeyError):
+        text = f"missing key {text}"
     return InputError(
         what,
-        found=f"{path}: {kind}: {key or (lines[0][:300] if lines else 'no message')}",
+        found=f"{path}: {kind}: {text}",
         fix="correct config.json; --debug prints the traceback",
     )
 
