@@ -77,7 +77,8 @@ class Row:
         said = Counter(_operator(site) for site in self.report.fused)
         said.update(f"refused: {refusal.message}" for refusal in self.report.refused)
         notes = (note for site in self.report.fused for note in site.notes)
-        said.update(note.replace("part of the norm stays as it was", "left outside") for note in notes)
+        whole, part = "part of the norm stays as it was", "left outside"
+        said.update(note.replace(whole, part) for note in notes)
         return [f"{n} x {text}" for text, n in said.items()]
 
     def as_dict(self) -> dict[str, Any]:

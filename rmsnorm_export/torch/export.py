@@ -9,9 +9,10 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from rmsnorm_export.errors import BackendMissingError, UsageError
+from rmsnorm_export.report.result import Numerics, Report, Target
 from rmsnorm_export.rewrite.optimize import Progress, Result, optimize
 from rmsnorm_export.rewrite.save import SaveResult, WeightsPolicy, check_output
 from rmsnorm_export.rewrite.wellformed import NEWEST_OPSET
@@ -43,13 +44,10 @@ from rmsnorm_export.torch.translate import translation_table
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from rmsnorm_export.report.result import Numerics, Report, Target
-
 OLDEST_OPSET = 18
 """PyTorch's translations are written for opset 18; below it they would be converted down."""
 
 _ONNX_TARGET_OPSET = 23
-_OPTIMIZER_TARGETS = ("portable", "onnx", "ort")
 TIDYING, RECOGNISING, WRITING = "tidying the graph", "recognising the norms", "writing"
 STAGES = (TRACING, DECOMPOSING, TRANSLATING, TIDYING, RECOGNISING, WRITING)
 """What ``progress`` is told, in order."""
@@ -190,7 +188,9 @@ def convert(
 ) -> Converted:
     """As `export`, without writing a file."""
     positional, named = _arguments(module, args, kwargs)
+    _check_choices(target, numerics)
     version = _opset(opset, target)
+    export_names.check_axes(dynamic_shapes, positional, named)
     tell = _teller(progress)
     absent = export_weights.missing(module) if isinstance(module, torch.nn.Module) else {}
     export_weights.check_state(absent, state)
@@ -260,13 +260,20 @@ def _arguments(
     return tuple(args), dict(kwargs or {})
 
 
+def _check_choices(target: str, numerics: str) -> None:
+    for name, value, known in (
+        ("target", target, get_args(Target)),
+        ("numerics", numerics, get_args(Numerics)),
+    ):
+        if value not in known:
+            raise UsageError(
+                f"There is no {name} of this name.",
+                found=repr(value),
+                fix=f"use one of {', '.join(known)}",
+            )
+
+
 def _opset(opset: int | None, target: str) -> int | None:
-    if target not in _OPTIMIZER_TARGETS:
-        raise UsageError(
-            "There is no target of this name.",
-            found=repr(target),
-            fix=f"use one of {', '.join(_OPTIMIZER_TARGETS)}",
-        )
     if opset is None:
         return _ONNX_TARGET_OPSET if target == "onnx" else None
     oldest = _ONNX_TARGET_OPSET if target == "onnx" else OLDEST_OPSET

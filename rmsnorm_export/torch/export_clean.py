@@ -38,6 +38,7 @@ _EXACT_RULES = (
 def tidy(model: ir.Model) -> None:
     """Inline functions, fold small constants, remove what is unused or twice there; in place."""
     spell_out(model)
+    _name_types(model)
     passes.InlinePass()(model)
     for rules_next in (True, False):
         optimizer.fold_constants(model, onnx_shape_inference=True, should_fold=_should_fold)
@@ -57,6 +58,18 @@ def tidy(model: ir.Model) -> None:
     for step in steps:
         step(model)
     _share_storage(model)
+
+
+def _name_types(model: ir.Model) -> None:
+    """Cast for CastLike: constant folding would do so and lose the node's metadata."""
+    for node in model.graph.all_nodes():
+        if node.op_type != "CastLike" or node.domain != "" or len(node.inputs) != 2:
+            continue
+        like = node.inputs[1]
+        if like is not None and like.dtype is not None:
+            node.op_type = "Cast"
+            node.attributes["to"] = ir.AttrInt64("to", int(like.dtype))
+            node.resize_inputs(1)
 
 
 def _should_fold(node: ir.Node) -> bool | None:

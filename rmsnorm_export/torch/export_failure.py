@@ -12,6 +12,9 @@ import torch
 from rmsnorm_export.errors import Error, InputError, UsageError
 
 _DETAILS = "run with --debug, or look at __cause__, for PyTorch's own account"
+_STATIC = re.compile(
+    r"inferred a static shape of (\d+) for dimension inputs\[('[^']*'|\d+)\]\.shape\[(\d+)\]"
+)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -48,6 +51,14 @@ def explain(
             "An operator of the module has no translation to ONNX.",
             found=name,
             fix="write it with operators that PyTorch's exporter knows, or try a higher --opset",
+        )
+    static = _STATIC.search(str(root))
+    if static:
+        return UsageError(
+            "The module fixes the size of a dimension that was asked to be dynamic.",
+            found=f"input {static[2]}, axis {static[3]}: {static[1]}",
+            fix="give it a fixed size, or change the module so that its code does not depend on "
+            "that size",
         )
     if kind in ("UserError", "ConstraintViolationError") or "dynamic_shapes" in str(root):
         return UsageError(

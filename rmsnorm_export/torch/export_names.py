@@ -84,6 +84,28 @@ def check_names(names: Sequence[str] | None, option: str, values: Sequence[ir.Va
         )
 
 
+def check_axes(dynamic_shapes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Every axis in ``dynamic_shapes`` is one that its input has.
+
+    Raises:
+        UsageError: naming the input and the axis.
+    """
+    if not dynamic_shapes:
+        return
+    leaves, _ = pytree.tree_flatten(dynamic_shapes, is_leaf=_is_axes)
+    tensors = [t for t in pytree.tree_leaves((tuple(args), dict(kwargs))) if hasattr(t, "shape")]
+    if len(leaves) != len(tensors):
+        return
+    for number, (tensor, leaf) in enumerate(zip(tensors, leaves, strict=True)):
+        for axis in leaf if isinstance(leaf, dict) else range(len(leaf or ())):
+            if not 0 <= axis < len(tensor.shape):
+                raise UsageError(
+                    "The dynamic shapes name an axis that the input does not have.",
+                    found=f"axis {axis} of input {number}, of shape {list(tensor.shape)}",
+                    fix=f"use axes from 0 to {len(tensor.shape) - 1}",
+                )
+
+
 def check_dynamic(model: ir.Model, dynamic_shapes: Any) -> None:
     """Every dimension that was asked to be dynamic is symbolic in the graph.
 

@@ -39,8 +39,8 @@ def array(tensor):
     return tensor.numpy()
 
 
-def run(path: Path, **feeds):
-    session = open_session(str(path), optimize=True)
+def run(path: Path, *, optimize: bool = True, **feeds):
+    session = open_session(str(path), optimize=optimize)
     return run_session(session, {name: array(tensor) for name, tensor in feeds.items()})
 
 
@@ -155,7 +155,9 @@ def test_float64_has_its_own_default_epsilon(tmp_path):
     x = torch.full((2, 8), 1e-8, dtype=torch.float64)
     result = export(norm, (x,), tmp_path / "d.onnx", opset=23)
     assert [site.dtype for site in result.report.fused] == ["float64"]
-    np.testing.assert_allclose(run(tmp_path / "d.onnx", x=x)["output"], array(norm(x)), rtol=1e-12)
+    # ONNX Runtime 1.31's own fusion takes 1e-5 for an epsilon in float64.
+    found = run(tmp_path / "d.onnx", optimize=False, x=x)["output"]
+    np.testing.assert_allclose(found, array(norm(x)), rtol=1e-12)
 
 
 def test_own_operators_are_translated(tmp_path):
