@@ -54,6 +54,7 @@ class Holder(torch.nn.Module):
 
 X = torch.ones(2, 4)
 HALF = torch.nn.Linear(4, 4).half()
+RANGES = {"x": {0: torch.export.Dim("batch", max=8), 1: torch.export.Dim("seq", max=64)}}
 STRING_DIM = {"x": {0: "batch", 1: "sequence"}}
 CASES = [
     ("branch", Holder(Branch()), (X,), {}, InputError, ["'inner.1'", "torch.where"]),
@@ -63,7 +64,8 @@ CASES = [
     ("types", Holder(HALF), (X,), {}, InputError, ["'inner.1'", "float16"]),
     ("missing", Holder(Branch()), (), {}, UsageError, ["'x'", "forward(x)"]),
     ("extra", Holder(Branch()), (X, X), {}, UsageError, ["too many", "forward(x)"]),
-    ("fixed", Fixing(), (X,), {"dynamic_shapes": STRING_DIM}, UsageError, ["'x'", "sequence", "4"]),
+    ("fixed", Fixing(), (X,), {"dynamic_shapes": STRING_DIM}, UsageError, ["'x'", "axis 1", "4"]),
+    ("fixed range", Fixing(), (X,), {"dynamic_shapes": RANGES}, UsageError, ["'x'", "seq", "4"]),
     ("axis", Fixing(), (X,), {"dynamic_shapes": {"x": {7: "b"}}}, UsageError, ["dynamic"]),
     ("name", Fixing(), (X,), {"dynamic_shapes": {"z": {0: "b"}}}, UsageError, ["['z']"]),
     ("opset 17", HALF, (X,), {"opset": 17}, UsageError, ["17", "18"]),
