@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.report.result import Proof, Refusal, Report, Site
     from rmsnorm_export.rewrite.optimize import Result, inspect, optimize
     from rmsnorm_export.rewrite.save import SaveResult
+    from rmsnorm_export.torch.export import ExportResult, export
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,7 @@ __all__ = [
     "BackendMissingError",
     "Error",
     "ExitCode",
+    "ExportResult",
     "InputError",
     "NormSpec",
     "Proof",
@@ -47,6 +49,7 @@ __all__ = [
     "UsageError",
     "Verification",
     "VerificationError",
+    "export",
     "inspect",
     "optimize",
     "verify",
@@ -69,6 +72,8 @@ _HOME = {
     "inspect": "rewrite.optimize",
     "optimize": "rewrite.optimize",
     "SaveResult": "rewrite.save",
+    "ExportResult": "torch.export",
+    "export": "torch.export",
     "Verification": "proof.compare",
     "verify": "_verify",
 }

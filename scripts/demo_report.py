@@ -21,8 +21,8 @@ random gain moved the logits by 0.008 to 0.6 in f32, and by 0.03 or more in f16.
 
 _LEGEND = (
     "norms: calls of RMSNorm modules in PyTorch; fused: now one node; proved: sites whose new "
-    "nodes agree with the old ones. nodes: bodies of the new operators not counted. logits: largest "
-    "difference, relative to the largest logit, from the exported file run without graph "
+    "nodes agree with the old ones. nodes: bodies of the new operators not counted. logits: "
+    "largest difference, relative to the largest logit, from the exported file run without graph "
     "optimization and from PyTorch. time: optimized / exported file, both with ONNX Runtime's "
     "default graph optimization, median of interleaved runs (95 % interval); '=' marks what is no "
     "more than the difference between two runs of the exported file."

@@ -13,6 +13,8 @@ from rmsnorm_export.errors import Error, ExitCode
 _PIP = {
     "onnxruntime": 'pip install "rmsnorm-export[ort]"',
     "torch": 'pip install "rmsnorm-export[torch]"',
+    "onnxscript": 'pip install "rmsnorm-export[torch]"',
+    "transformers": "pip install transformers",
 }
 """Packages that are not always installed with this one, and what brings them."""
 

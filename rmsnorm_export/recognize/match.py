@@ -89,7 +89,8 @@ class Match:
 
         Known where ``torch.onnx.export(dynamo=True)`` wrote its name scopes on the nodes.
         """
-        return module_path(self.nodes[-1]) if self.nodes else None
+        paths = (module_path(node) for node in reversed(self.nodes))
+        return next((path for path in paths if path is not None), None)
 
     @property
     def spelling(self) -> str:
