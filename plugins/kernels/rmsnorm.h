@@ -1,0 +1,96 @@
+// RMSNorm on a GPU: what is to be computed (Norm, Problem), on what (Pointers), and the launch.
+//
+// No framework and no TensorRT in here: raw pointers, sizes and a stream. The operator is the one
+// that rmsnorm_export/op/spec.py defines; its field names are used unchanged. The axes that are
+// normalised have been flattened by the caller: a tensor is [rows, n], contiguous.
+//
+// For a row a of n elements of type T, with S = f32 (or T, when stash_half):
+//
+//     m   = mean(a_i ^ 2)           over the first partial_size elements, or each group
+//     rms = sqrt(m + epsilon)       or sqrt(m) + epsilon             (epsilon_outside)
+//     v   = a / rms                 or T(a) * T(1 / rms)             (round_rstd)
+//     y   = T(v) * T(scale_offset + scale) + bias                    in T, each step rounded to T
+//     y   = T(v * (scale_offset + scale) + bias)                     in S (scale_before_cast)
+//
+// Skip:   sum = T(x + residual), y = norm(sum); both are written.
+// Gated:  y = T(S(norm) * act(gate)), or, gate_first, norm(S(x) * act(gate)), that product not
+//         rounded to T; act = silu or sigmoid, computed in S.
+// Quantised: with y as above, rounded to T,
+//         static:  q = saturate(round_to_even(y / *quant_scale))
+//         per row: row_scale = max|y| / (448 for FP8 E4M3, 127 for INT8), 1 when the row is 0;
+//                  q = saturate(round_to_even(y / row_scale)).
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace rmsnorm_export {
+
+enum class Type : std::int32_t { kF32, kF16, kBF16, kFP8E4M3, kINT8 };
+enum class Kind : std::int32_t { kRMSNorm, kSkipRMSNorm, kGatedRMSNorm };
+enum class Activation : std::int32_t { kSilu, kSigmoid };
+enum class Quantize : std::int32_t { kNone, kStatic, kPerRow };
+
+// What the launch is tuned for. Both give the same numbers for every row, whatever else is in the
+// batch, but not the same as each other in the last ulp of f32: their sums associate differently.
+enum class Tactic : std::int32_t { kThroughput = 1, kLowLatency = 2 };
+
+// The attributes of the operator.
+struct Norm {
+    Kind kind{Kind::kRMSNorm};
+    float epsilon{1e-5F};
+    float scale_offset{0.0F};
+    bool epsilon_outside{false};
+    bool scale_before_cast{false};
+    bool round_rstd{false};
+    bool stash_half{false};     // stash_type is T, a half type, instead of f32
+    bool gate_first{false};
+    std::int32_t association{0};  // order of the products when stash_half, see spec.py
+    Activation activation{Activation::kSilu};
+    std::int64_t partial_size{0};
+    std::int64_t group_size{0};
+};
+
+// One instance of it: everything that is known before the number of rows is.
+struct Problem {
+    Norm norm;
+    std::int64_t n{0};             // elements of a row, 1 to kMaxRow
+    Type x{Type::kF32};            // T: of x, residual, gate and sum; f32, f16 or bf16
+    Type scale{Type::kF32};        // T or f32
+    Type bias{Type::kF32};         // T or f32
+    Type y{Type::kF32};            // T, or with quantize FP8 or INT8
+    bool has_scale{true};
+    bool has_bias{false};
+    Quantize quantize{Quantize::kNone};
+};
+
+constexpr std::int64_t kMaxRow = std::int64_t{1} << 20;
+
+// Device pointers. Any alignment that the element type allows; x, residual and gate may be equal to
+// no output. Null where the problem has no such tensor.
+struct Pointers {
+    void const* x{nullptr};
+    void const* other{nullptr};        // residual or gate, [rows, n] of T
+    void const* scale{nullptr};        // [n]
+    void const* bias{nullptr};         // [n]
+    float const* quant_scale{nullptr}; // one f32 on the device (static)
+    void* y{nullptr};                  // [rows, n]
+    void* sum{nullptr};                // [rows, n] of T (Skip)
+    float* row_scale{nullptr};         // [rows] (per row)
+};
+
+// Null when the problem can be launched, else one sentence that says what is wrong with it and what
+// would be right. The string has static storage. Never throws.
+char const* refusal(Problem const& problem) noexcept;
+
+// Enqueues the norm of `rows` rows on `stream` of the current device; 0 rows is no launch. Never
+// allocates, synchronises or throws, so it may be captured in a graph. The kernel is chosen from n,
+// the types and the device only, never from the number of rows.
+//
+// Returns cudaErrorInvalidValue for a problem with a refusal, else what the launch reported.
+cudaError_t launch(Problem const& problem, Pointers const& pointers, std::int64_t rows,
+                   Tactic tactic, cudaStream_t stream) noexcept;
+
+}  // namespace rmsnorm_export
