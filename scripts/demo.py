@@ -1,11 +1,12 @@
 """The whole path on real architectures: PyTorch, ONNX, optimize for every target, proof, speed.
 
-Five models of the transformers package with random weights are exported, every RMSNorm is made one
-node for each target with a proof per site, the logits are compared with the exported file (run
-without any graph optimization) and with PyTorch, and raw and optimized files are timed in turn.
+Five models of the transformers package with random weights are taken to ONNX twice: by PyTorch's
+exporter, after which every RMSNorm is made one node for each target, and straight by `rx.export`,
+which names each node after its module. Every site is proved, the logits are compared with those of
+PyTorch's file (run without any graph optimization) and of PyTorch, and the files are timed in turn.
 
 Exit code 1 when a norm was missed on the portable target or left out without a reason on another, a
-site is not proved, or the logits moved.
+site is not proved or has no module, or the logits moved.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import demo_measure
 import demo_models
 import demo_report
 import numpy as np
+import torch
 from rich.console import Console
 
 import rmsnorm_export as rx
@@ -53,7 +55,7 @@ def _demonstrate(
     """Export one architecture and put it through every target."""
     start = time.perf_counter()
     source = demo_models.export(architecture, folder)
-    _say(f"{architecture.name}: exported in {time.perf_counter() - start:.1f} s")
+    _say(f"{architecture.name}: exported by PyTorch in {time.perf_counter() - start:.1f} s")
     before = demo_measure.logits(source.path, source.tokens, optimize=False)
     results = []
     for target in get_args(Target):
@@ -63,6 +65,8 @@ def _demonstrate(
         after = demo_measure.logits(path, source.tokens, optimize=True)
         results.append((target, path, result.report, after))
         _say(f"{architecture.name}: {target} done")
+    results.append(_straight(source))
+    _say(f"{architecture.name}: {demo_report.STRAIGHT} done")
     speeds = demo_measure.compare_speed(
         source.path, [path for _, path, _, _ in results], source.tokens, seconds=seconds
     )
@@ -79,6 +83,17 @@ def _demonstrate(
         )
         for (target, _, report, after), speed in zip(results, speeds, strict=True)
     ]
+
+
+def _straight(source: demo_models.Exported) -> tuple[str, Path, rx.Report, np.ndarray]:
+    """The module to a file with one node a norm, in one call."""
+    path = source.path.with_name(f"{source.path.stem}.straight.onnx")
+    tokens = torch.from_numpy(source.tokens)
+    made = rx.export(
+        source.module, (tokens,), path, opset=demo_models.OPSET, prove=True, force=True
+    )
+    after = demo_measure.logits(path, source.tokens, optimize=True)
+    return demo_report.STRAIGHT, path, made.report, after
 
 
 def _arguments() -> argparse.Namespace:

@@ -91,12 +91,14 @@ class Exported:
     """An exported model with what PyTorch itself computed.
 
     Attributes:
+        module: what was exported.
         path: the ONNX file.
         tokens: int64 [1, SEQUENCE].
         logits: of PyTorch, [1, SEQUENCE, VOCAB].
         norm_calls: calls of RMSNorm modules in one forward pass.
     """
 
+    module: torch.nn.Module
     path: Path
     tokens: np.ndarray
     logits: np.ndarray
@@ -169,4 +171,4 @@ def export(architecture: Architecture, folder: Path) -> Exported:
         path = folder / f"{architecture.name.lower().replace(' ', '_')}.onnx"
         assert program is not None
         program.save(path)
-    return Exported(path, tokens.numpy(), logits, calls)
+    return Exported(model, path, tokens.numpy(), logits, calls)

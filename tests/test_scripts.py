@@ -147,6 +147,7 @@ def test_demo_of_one_architecture(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "everything held" in done.stdout
     # Norms in PyTorch, fused, refused, proved.
-    assert len(re.findall(r"(portable|onnx|ort) +9 +9 +0 +9 ", done.stdout)) == 3
+    assert len(re.findall(r"(portable|onnx|ort|rx.export) +9 +9 +0 +9 ", done.stdout)) == 4
     made = {path.name for path in tmp_path.iterdir()}
-    assert {"llama.onnx", "llama.portable.onnx", "llama.onnx.onnx", "llama.ort.onnx"} <= made
+    names = ("", ".portable", ".onnx", ".ort", ".straight")
+    assert {f"llama{name}.onnx" for name in names} <= made

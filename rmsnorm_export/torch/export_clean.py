@@ -40,8 +40,14 @@ def tidy(model: ir.Model) -> None:
     spell_out(model)
     _name_types(model)
     passes.InlinePass()(model)
+    weights = frozenset(model.graph.initializers.values())
+
+    def should_fold(node: ir.Node) -> bool | None:
+        """Not what is made of a weight: it would lose its name, and be stored in another type."""
+        return False if any(value in weights for value in node.inputs) else None
+
     for rules_next in (True, False):
-        optimizer.fold_constants(model, onnx_shape_inference=True, should_fold=_should_fold)
+        optimizer.fold_constants(model, onnx_shape_inference=True, should_fold=should_fold)
         if rules_next:
             RewritePass(_EXACT_RULES)(model)
     steps: tuple[Any, ...] = (
@@ -70,11 +76,6 @@ def _name_types(model: ir.Model) -> None:
             node.op_type = "Cast"
             node.attributes["to"] = ir.AttrInt64("to", int(like.dtype))
             node.resize_inputs(1)
-
-
-def _should_fold(node: ir.Node) -> bool | None:
-    """Not what is made of a weight: it would lose its name, and be stored in another type."""
-    return False if any(v is not None and v.is_initializer() for v in node.inputs) else None
 
 
 def _share_storage(model: ir.Model) -> None:
