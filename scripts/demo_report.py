@@ -24,8 +24,8 @@ STRAIGHT = "rx.export"
 
 _LEGEND = (
     "target: of optimize on the file that PyTorch wrote; rx.export: portable, straight from the "
-    "module. norms: calls of RMSNorm modules in PyTorch; fused: now one node; proved: sites whose new "
-    "nodes agree with the old ones. nodes: bodies of the new operators not counted. logits: "
+    "module. norms: calls of RMSNorm modules in PyTorch; fused: now one node; proved: sites whose "
+    "new nodes agree with the old ones. nodes: bodies of the new operators not counted. logits: "
     "largest difference, relative to the largest logit, from PyTorch's file run without graph "
     "optimization and from PyTorch. time: optimized / PyTorch's file, both with ONNX Runtime's "
     "default graph optimization, median of interleaved runs (95 % interval); '=' marks what is no "

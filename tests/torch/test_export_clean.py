@@ -1,4 +1,4 @@
-"""What ``rx.export`` leaves of the exporter's scaffolding: constants are folded, weights are not."""
+"""What ``rx.export`` leaves of the exporter's scaffolding: constants are folded, weights kept."""
 
 from __future__ import annotations
 
