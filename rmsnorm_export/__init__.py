@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rmsnorm_export import plugin
     from rmsnorm_export._verify import verify
     from rmsnorm_export.errors import (
         BackendMissingError,
@@ -52,6 +53,7 @@ __all__ = [
     "export",
     "inspect",
     "optimize",
+    "plugin",
     "verify",
 ]
 
@@ -79,7 +81,12 @@ _HOME = {
 }
 
 
+_MODULES = frozenset({"plugin"})
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -12,6 +12,8 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import Literal
 
+from rmsnorm_export.plugin import Entry, Tool, build_tools, list_plugins
+
 Status = Literal["ok", "missing", "broken"]
 
 _TIMEOUT = 120
@@ -66,6 +68,8 @@ class Diagnosis:
         platform: operating system and machine.
         gpus: NVIDIA GPUs with driver version, () when none is visible.
         components: packages, required ones first.
+        build_tools: what building the TensorRT plugin needs.
+        plugins: the builds of the plugin that are kept.
         self_tests: one per target; () when a required package is not ok.
         works: every required package is ok and every self test passed.
     """
@@ -75,6 +79,8 @@ class Diagnosis:
     platform: str
     gpus: tuple[str, ...]
     components: tuple[Component, ...]
+    build_tools: tuple[Tool, ...]
+    plugins: tuple[Entry, ...]
     self_tests: tuple[SelfTest, ...]
     works: bool
 
@@ -156,6 +162,8 @@ def diagnose() -> Diagnosis:
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         gpus=_gpus(),
         components=components,
+        build_tools=build_tools(),
+        plugins=list_plugins().entries,
         self_tests=self_tests,
         works=core and all(test.passed for test in self_tests),
     )

@@ -31,12 +31,14 @@ ALLOWED: dict[str, set[str]] = {
     "lower": {"recognize", "op", "report"},
     "proof": _BELOW_MIDDLE,
     "rewrite": _BELOW_MIDDLE | {"proof"},
-    "engine": _BELOW_MIDDLE,
+    "plugin": {"op", "rewrite"},
+    "engine": _BELOW_MIDDLE | {"plugin", "rewrite"},
     "deploy": _BELOW_MIDDLE,
     "bench": _BELOW_MIDDLE,
     "torch": {"op", "rewrite", "report"},
-    "api": _BELOW_MIDDLE | {"rewrite", "proof"},
-    "cli": _BELOW_MIDDLE | {"api", "rewrite", "proof", "engine", "deploy", "bench", "torch"},
+    "api": _BELOW_MIDDLE | {"rewrite", "proof", "plugin"},
+    "cli": _BELOW_MIDDLE
+    | {"api", "rewrite", "proof", "plugin", "engine", "deploy", "bench", "torch"},
 }
 """Folder -> folders that it may import; ``api`` stands for the private modules beside them."""
 
@@ -66,6 +68,7 @@ PUBLIC = [
     "export",
     "inspect",
     "optimize",
+    "plugin",
     "verify",
 ]
 

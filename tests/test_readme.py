@@ -1,8 +1,8 @@
 """The README is true: its examples run, its tables are those of the code, its figures are measured.
 
 An example is a fenced block. ``bash`` blocks are not run. A ``console`` block is lines that start
-with ``$ `` (a command) and the output below each; ``python`` blocks are scripts, of which the one
-that starts with ``# make_model.py`` is saved under that name for the others. The output has to be
+with ``$ `` (a command) and the output below each; ``python`` blocks are scripts, of which those that
+start with ``# name.py`` are saved under that name for the others. The output has to be
 equal except where a number depends on the machine or on versions.
 """
 
@@ -27,6 +27,7 @@ from rmsnorm_export.recognize.match import LOOK_ALIKES
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+NAMED = re.compile(r"# (\w+\.py)\n")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 VARIES = (
@@ -78,12 +79,13 @@ def steps() -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder where the README's script has made its model."""
+    """A folder with the README's files, where its script has made its model."""
     pytest.importorskip("torch", reason="torch is not installed: pip install '.[torch]'")
     path = tmp_path_factory.mktemp("readme")
-    scripts = [text for text in blocks("python") if text.startswith("# make_model.py")]
-    assert len(scripts) == 1
-    (path / "make_model.py").write_text(scripts[0], encoding="utf-8")
+    named = {found[1]: text for text in blocks("python") if (found := NAMED.match(text))}
+    assert set(named) == {"make_model.py", "blocks.py"}
+    for name, text in named.items():
+        (path / name).write_text(text, encoding="utf-8")
     done = _run("python make_model.py", path)
     assert done.returncode == 0, done.stderr
     return path
@@ -113,8 +115,8 @@ def test_examples_print_what_the_readme_says(folder: Path) -> None:
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         if expected.strip():
             assert stable(done.stdout) == stable(expected), command
-    others = [text for text in blocks("python") if not text.startswith("# make_model.py")]
-    assert others
+    others = [text for text in blocks("python") if not NAMED.match(text)]
+    assert len(others) >= 3
     for script in others:
         (folder / "example.py").write_text(script, encoding="utf-8")
         done = _run("python example.py", folder)

@@ -22,7 +22,7 @@ _STYLES = {"ok": "", "missing": "dim", "broken": "bold red"}
 @logging_options
 @click.pass_context
 def command(context: click.Context) -> None:
-    """Check this installation: packages, GPUs, and a small model for every target.
+    """Check this installation: packages, GPUs, the TensorRT plugin, and a model for every target.
 
     \b
     Exit code 0 when the core works, whatever else is missing; 6 when a package
@@ -99,6 +99,7 @@ def _lines(diagnosis: Diagnosis, verbosity: int) -> list[Line]:
             lines.append((f"      {one_line(c.detail)}", _STYLES[c.status]))
         if c.status != "ok":
             lines.append((f"      for {c.enables}: {c.install}", _STYLES[c.status]))
+    lines += ["", ("plugin", "bold"), *_plugin_lines(diagnosis)]
     if diagnosis.self_tests:
         lines += ["", ("self test", "bold")]
     tests = [
@@ -108,3 +109,25 @@ def _lines(diagnosis: Diagnosis, verbosity: int) -> list[Line]:
     for test, row in zip(diagnosis.self_tests, table(tests), strict=True):
         lines.append((row, "" if test.passed else "bold red"))
     return lines
+
+
+def _plugin_lines(diagnosis: Diagnosis) -> list[Line]:
+    """What building the TensorRT plugin needs, and what is built."""
+    from rmsnorm_export.report.names import one_line, printable
+    from rmsnorm_export.report.text import table
+
+    lines: list[Line] = []
+    rows = [
+        [f"  {tool.name}", tool.version or "-", tool.status, printable(tool.path)]
+        for tool in diagnosis.build_tools
+    ]
+    for tool, row in zip(diagnosis.build_tools, table(rows), strict=True):
+        lines.append((row, _STYLES[tool.status]))
+        if tool.status != "ok":
+            lines.append((f"      {one_line(tool.detail)}", _STYLES[tool.status]))
+            lines.append((f"      for plugin build: {tool.install}", _STYLES[tool.status]))
+    for entry in diagnosis.plugins:
+        state = f"damaged: {one_line(entry.problem)}" if entry.problem else "ok"
+        style = _STYLES["broken" if entry.problem else "ok"]
+        lines.append((f"  built: {printable(entry.folder.name)}  {state}", style))
+    return lines if diagnosis.plugins else [*lines, ("  built: none", "dim")]

@@ -17,6 +17,7 @@ import re
 import types
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rmsnorm_export.errors import InputError
@@ -135,6 +136,9 @@ def _decode(value: Any, hint: Any, where: str) -> Any:
     elif hint is type(None):
         if value is None:
             return None
+    elif hint is Path:
+        if isinstance(value, str):
+            return Path(value)
     elif isinstance(hint, type) and type(value) is hint:
         return value
     raise _mismatch(value, hint, where)

@@ -1,0 +1,205 @@
+"""The GPU benchmark's rows as verdicts, tables and a roofline picture."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+OURS, LOW_LATENCY = "ours", "ours, low latency"
+_HALF = ("bfloat16", "float16")
+_OPS = {"norm": "RMSNorm", "skip": "SkipRMSNorm", "fp8": "RMSNorm to FP8"}
+Rows = list[dict[str, Any]]
+
+
+def _timed(rows: Iterable[dict[str, Any]], cache: str) -> Rows:
+    return [row for row in rows if row["cache"] == cache and row["timing"] is not None]
+
+
+def _by_work(rows: Rows) -> dict[tuple[Any, ...], dict[str, dict[str, Any]]]:
+    """(op, dtype, rows, n) -> contender -> row."""
+    found: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        work = row["work"]
+        key = (work["op"], work["dtype"], work["rows"], work["n"])
+        found.setdefault(key, {})[row["contender"]] = row
+    return found
+
+
+def verdicts(report: dict[str, Any]) -> list[str]:
+    """The goals for an H200, each with what was measured. They decide nothing: speed is no test."""
+    rows, copy = report["rows"], report["copy_bytes_per_second"]
+    cold = _timed(rows, "cold")
+    lines = []
+
+    def share(op: str, lengths: Callable[[int], bool], goal: float, name: str) -> None:
+        shares = [
+            (row["bytes_per_second"] / copy, row["work"]["n"], row["work"]["dtype"])
+            for row in cold
+            if row["contender"] == OURS
+            and row["work"]["op"] == op
+            and row["work"]["dtype"] in _HALF
+            and row["work"]["rows"] > 32
+            and lengths(row["work"]["n"])
+        ]
+        if shares:
+            worst = min(shares)
+            lines.append(
+                f"{_OPS[op]}, {name}: least {worst[0]:.1%} of the copy rate (n = {worst[1]}, "
+                f"{worst[2]}), median {statistics.median(s for s, *_ in shares):.1%}; "
+                f"goal {goal:.0%}: {'met' if worst[0] >= goal else 'MISSED'}"
+            )
+
+    for op in _OPS:
+        share(op, lambda n: 64 <= n <= 256, 0.85, "n 64 to 256")
+        share(op, lambda n: 1024 <= n <= 65536, 0.92, "n 1K to 64K")
+        share(op, lambda n: n > 65536, 0.85, "n 128K and 256K")
+    decode = [
+        (row["timing"]["median"], row)
+        for row in _timed(rows, "warm")
+        if row["contender"] == LOW_LATENCY
+    ]
+    if decode:
+        slowest, row = max(decode, key=lambda pair: pair[0])
+        lines.append(
+            f"1 to 32 rows, n to 16K, in a graph: slowest {slowest * 1e6:.2f} us "
+            f"({row['work']['op']}, {row['work']['rows']} x {row['work']['n']}); "
+            f"goal 2 us: {'met' if slowest < 2e-6 else 'MISSED'}"
+        )
+    for peer in ("torch fused", "torch.compile", "Liger", "quack", "flashinfer", "unfused"):
+        lost, met = [], 0
+        for (op, dtype, count, n), by_name in _by_work(cold).items():
+            mine, theirs = by_name.get(OURS), by_name.get(peer)
+            if mine is None or theirs is None:
+                continue
+            met += 1
+            ratio = theirs["timing"]["median"] / mine["timing"]["median"]
+            if ratio < 1:
+                lost.append((ratio, f"{op} {count} x {n} {dtype}"))
+        if met:
+            worst = f"; worst {min(lost)[0]:.2f} of our time at {min(lost)[1]}" if lost else ""
+            lines.append(f"against {peer}, L2 cold: ahead on {met - len(lost)} of {met}{worst}")
+    return lines
+
+
+def _table(rows: Rows, cache: str, copy: float) -> list[str]:
+    """One line a work: time and rate of ours, and the time of the others over it."""
+    works = _by_work(_timed(rows, cache))
+    names = list(dict.fromkeys(row["contender"] for row in rows))
+    others = [name for name in names if name != OURS]
+    lines = [
+        "| " + " | ".join(["op", "type", "rows", "n", "ours, us", "GB/s", "of copy", *others]),
+        "|---|---|" + "---:|" * (5 + len(others)),
+    ]
+    for (op, dtype, count, n), by_name in works.items():
+        mine = by_name.get(OURS)
+        if mine is None:
+            continue
+        took, rate = mine["timing"], mine["bytes_per_second"]
+        cells = [op, dtype, f"{count:,}", f"{n:,}"]
+        spread = f"{took['low'] * 1e6:.2f}-{took['high'] * 1e6:.2f}"
+        cells += [f"{took['median'] * 1e6:.2f} ({spread})", f"{rate / 1e9:,.0f}"]
+        cells += [f"{rate / copy:.1%}"]
+        for name in others:
+            theirs = by_name.get(name)
+            ratio = theirs and theirs["timing"]["median"] / took["median"]
+            cells.append("-" if ratio is None else f"{ratio:.2f}")
+        lines.append("| " + " | ".join(cells))
+    return [line + " |" if not line.endswith("|") else line for line in lines]
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The whole report as a page."""
+    versions = ", ".join(f"{name} {text}" for name, text in report["versions"].items())
+    lines = [
+        "# The kernels on a GPU",
+        "",
+        f"- {report['date']}, {report['device']}, driver {report['driver']}",
+        f"- {versions}",
+        f"- kernels: {report['kernels']}",
+        f"- device-to-device copy: {report['copy_bytes_per_second'] / 1e9:,.0f} GB/s, bytes read "
+        "and written, measured first",
+        "",
+        "## Correctness",
+        "",
+        *(f"- {line}" for line in report["correctness"]),
+        "",
+        "## Goals",
+        "",
+        *(f"- {line}" for line in verdicts(report)),
+    ]
+    notes = {
+        "cold": "L2 cold. Median of interleaved replays (quartiles); each input counted as read "
+        "once, each output as written once. Other columns: their time over ours.",
+        "warm": "L2 warm, few rows, in a CUDA graph. Columns as above.",
+    }
+    for cache, note in notes.items():
+        if _timed(report["rows"], cache):
+            lines += ["", f"## {note.partition('.')[0]}", "", note, ""]
+            lines += _table(report["rows"], cache, report["copy_bytes_per_second"])
+    absent = dict.fromkeys(
+        f"{row['contender']}: {row['remark']}"
+        for row in report["rows"]
+        if row["timing"] is None and row["remark"]
+    )
+    if absent:
+        lines += ["", "## Not timed", "", *(f"- {text}" for text in absent)]
+    return "\n".join(lines) + "\n"
+
+
+def picture(report: dict[str, Any], path: Path) -> None:
+    """Rate over the length of a row, a panel for each operation and type, the copy rate on top."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows = [row for row in _timed(report["rows"], "cold") if row["work"]["rows"] > 32]
+    panels = list(dict.fromkeys((row["work"]["op"], row["work"]["dtype"]) for row in rows))
+    if not panels:
+        return
+    copy = report["copy_bytes_per_second"] / 1e9
+    columns = min(3, len(panels))
+    height = -(-len(panels) // columns)
+    figure, axes = plt.subplots(
+        height, columns, figsize=(5 * columns, 3.8 * height), squeeze=False, sharey=True
+    )
+    names = [OURS, *(n for n in dict.fromkeys(row["contender"] for row in rows) if n != OURS)]
+    # Okabe and Ito's colours, told apart by the colour-blind; markers tell them apart in print.
+    colours = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#666666"]
+    for index, (op, dtype) in enumerate(panels):
+        axis = axes[index // columns][index % columns]
+        axis.axhline(copy, color="black", linewidth=1, linestyle="--")
+        axis.text(64, copy * 1.01, f"copy {copy:,.0f} GB/s", fontsize=8, va="bottom")
+        for number, name in enumerate(names):
+            points = sorted(
+                (row["work"]["n"], row["bytes_per_second"] / 1e9)
+                for row in rows
+                if (row["work"]["op"], row["work"]["dtype"]) == (op, dtype)
+                and row["contender"] == name
+            )
+            if points:
+                axis.plot(
+                    *zip(*points, strict=True),
+                    marker="os^Dv*P"[number % 7],
+                    markersize=4,
+                    linewidth=2 if name == OURS else 1,
+                    color=colours[number % len(colours)],
+                    label=name,
+                )
+        axis.set_xscale("log", base=2)
+        axis.set_ylim(0, copy * 1.12)
+        axis.set_title(f"{_OPS[op]}, {dtype}", fontsize=10)
+        axis.set_xlabel("elements of a row")
+        if index % columns == 0:
+            axis.set_ylabel("GB/s, read and written")
+        axis.grid(alpha=0.3)
+    for index in range(len(panels), height * columns):
+        axes[index // columns][index % columns].set_axis_off()
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncol=min(7, len(labels)), frameon=False)
+    figure.suptitle(f"RMSNorm on {report['device']}: memory rate, L2 cold ({report['date']})")
+    figure.tight_layout(rect=(0, 0.06, 1, 0.97))
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
