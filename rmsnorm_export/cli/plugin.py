@@ -1,0 +1,254 @@
+"""``plugin``: build the TensorRT plugin, look at it, check it, and load it elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from rmsnorm_export.cli import console
+from rmsnorm_export.cli.options import State, format_option, logging_options
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PROGRAMS = (
+    "trtexec",
+    "trtexec-static",
+    "polygraphy",
+    "onnxruntime",
+    "triton",
+    "triton-preload",
+    "python",
+)
+
+_FOLDER = click.Path(path_type=Path)
+
+
+def _cache_option(function: F) -> F:
+    """--cache DIR."""
+    return click.option(
+        "--cache",
+        type=_FOLDER,
+        metavar="DIR",
+        help="Folder of the builds.  [default: rmsnorm_export/plugins in XDG_CACHE_HOME or"
+        " ~/.cache]",
+    )(function)
+
+
+@click.group(
+    "plugin", short_help="Build, check and use the TensorRT plugin.", no_args_is_help=False
+)
+@logging_options
+def command() -> None:
+    """Build the TensorRT plugin, look at it, check it, and load it elsewhere.
+
+    \b
+    Example:
+      rmsnorm-export plugin build --tensorrt /opt/tensorrt
+      rmsnorm-export plugin check
+      rmsnorm-export plugin lines fused.onnx
+    """
+
+
+@command.command("build", short_help="Compile the plugin, once.")
+@click.option(
+    "--arch",
+    metavar="90,100",
+    help="CUDA architectures; native: of the GPUs at hand; all: every one the kernels are tuned"
+    " for.  [default: native, or all where there is no GPU]",
+)
+@click.option(
+    "--tensorrt",
+    type=_FOLDER,
+    metavar="DIR",
+    help="TensorRT's headers (the folder, or the one above).  [default: TENSORRT_INCLUDE_DIR,"
+    " TENSORRT_ROOT, the system's folders]",
+)
+@click.option(
+    "--cuda",
+    type=_FOLDER,
+    metavar="DIR",
+    help="A CUDA toolkit, or nvcc.  [default: CUDA_HOME, PATH, the PyPI packages, /usr/local/cuda]",
+)
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Compilers at the same time.")
+@click.option("--force", is_flag=True, help="Build again; replace other files in the output.")
+@click.option("-o", "--output", type=_FOLDER, metavar="DIR", help="Folder for copies of the files.")
+@_cache_option
+@format_option
+@logging_options
+@click.pass_context
+def build(
+    context: click.Context,
+    arch: str | None,
+    tensorrt: Path | None,
+    cuda: Path | None,
+    jobs: int | None,
+    force: bool,
+    output: Path | None,
+    cache: Path | None,
+) -> None:
+    """Compile the plugin's two libraries, or find that it was done before.
+
+    Needs nvcc, a C++ compiler, CMake and TensorRT's headers; exit code 6 says which is missing and
+    what brings it.
+
+    \b
+    Example:
+      rmsnorm-export plugin build --arch 90,100 --tensorrt /opt/tensorrt -o plugin
+    """
+    state = context.ensure_object(State)
+    state.model_on_stdout = False
+    with console.logging_to_stderr(state):
+        from rmsnorm_export import plugin
+        from rmsnorm_export.cli.plugin_text import built_lines
+
+        with console.progress(state, "Building the plugin") as step:
+            try:
+                built = plugin.build(
+                    arch=arch,
+                    tensorrt_include=tensorrt,
+                    cuda=cuda,
+                    cache=cache,
+                    output=output,
+                    force=force,
+                    jobs=jobs,
+                    progress=step,
+                )
+            except plugin.BuildError as error:
+                _show_log(error.tail, state)
+                raise
+        if state.json:
+            console.show_json(state, built)
+        else:
+            console.show(state, built_lines(built, state.verbosity))
+
+
+def _show_log(tail: tuple[str, ...], state: State) -> None:
+    """What the compiler said, before the three lines of the error."""
+    from rmsnorm_export.report.names import printable
+
+    if state.verbosity >= 0:
+        for line in tail:
+            click.echo(f"| {printable(line.expandtabs())}", err=True)
+
+
+@command.command("list", short_help="What is built, and what a library file holds.")
+@click.argument("libraries", nargs=-1, type=_FOLDER, metavar="[LIBRARY]...")
+@_cache_option
+@format_option
+@logging_options
+@click.pass_context
+def list_(context: click.Context, libraries: tuple[Path, ...], cache: Path | None) -> None:
+    """List the builds that are kept, and what is in each LIBRARY."""
+    state = context.ensure_object(State)
+    with console.logging_to_stderr(state):
+        from rmsnorm_export import plugin
+        from rmsnorm_export.cli.plugin_text import plugins_lines
+        from rmsnorm_export.errors import InputError
+
+        found = plugin.list_plugins(*libraries, cache=cache)
+        if state.json:
+            console.show_json(state, found)
+        else:
+            console.show(state, plugins_lines(found, state.verbosity))
+        bad = [info for info in found.libraries if info.problem]
+    if bad:
+        from rmsnorm_export.cli.failure import ReportedError, explain
+
+        raise ReportedError(
+            explain(
+                InputError(
+                    "A library cannot be used.",
+                    found=f"{bad[0].path}: {bad[0].problem}",
+                    fix=bad[0].fix,
+                )
+            )
+        )
+
+
+@command.command("check", short_help="Try the plugin in every installed TensorRT.")
+@click.argument("library", required=False, type=_FOLDER)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For one library in one runtime.",
+)
+@_cache_option
+@format_option
+@logging_options
+@click.pass_context
+def check(context: click.Context, library: Path | None, timeout: float, cache: Path | None) -> None:
+    """Load LIBRARY, or both libraries of the build, in every TensorRT and try its plugins.
+
+    Runtimes: tensorrt, tensorrt_lean, tensorrt_rtx, each in a process of its own; and none, which
+    calls the library without TensorRT. No GPU is needed. Exit code 4 when a check fails.
+    """
+    state = context.ensure_object(State)
+    with console.logging_to_stderr(state):
+        from rmsnorm_export import plugin
+        from rmsnorm_export.cli.failure import Failure
+        from rmsnorm_export.cli.plugin_text import check_failure, check_lines
+        from rmsnorm_export.errors import ExitCode
+
+        with console.progress(state, "Checking the plugin"):
+            result = plugin.check(library, cache=cache, timeout=timeout)
+        failure = None
+        if not result.passed:
+            what, found, fix = check_failure(result)
+            failure = Failure(what, found, fix, ExitCode.VERIFICATION)
+        if state.json:
+            console.show_json(state, result, {"error": failure.as_dict()} if failure else None)
+        else:
+            console.show(state, check_lines(result, state.verbosity))
+    if failure is not None:
+        from rmsnorm_export.cli.failure import ReportedError
+
+        raise ReportedError(failure)
+
+
+@command.command("lines", short_help="How each program is told to load the plugin.")
+@click.argument("model", default="model.onnx")
+@click.option(
+    "--for",
+    "loader",
+    type=click.Choice(PROGRAMS),
+    help="Only this program, and only its line.",
+)
+@click.option(
+    "--library",
+    type=_FOLDER,
+    metavar="LIBRARY",
+    help="One of the two libraries, the other beside it, instead of those of the build.",
+)
+@_cache_option
+@format_option
+@logging_options
+@click.pass_context
+def lines(
+    context: click.Context,
+    model: str,
+    loader: str | None,
+    library: Path | None,
+    cache: Path | None,
+) -> None:
+    """Print the line that makes each program load the plugin for MODEL.
+
+    \b
+    Example:
+      eval "$(rmsnorm-export plugin lines fused.onnx --for trtexec)"
+    """
+    state = context.ensure_object(State)
+    with console.logging_to_stderr(state):
+        from rmsnorm_export import plugin
+        from rmsnorm_export.cli.plugin_text import loader_lines
+
+        found = plugin.command_lines(model, loader, library=library, cache=cache)
+        if state.json:
+            console.show_json(state, found)
+        else:
+            console.show(state, loader_lines(found, state.verbosity, only=loader is not None))

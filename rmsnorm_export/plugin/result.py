@@ -1,0 +1,284 @@
+"""What the functions of ``rx.plugin`` return: frozen dataclasses of plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from rmsnorm_export.errors import Error
+
+Style = Literal["load_library", "dlopen"]
+"""How a program loads a plugin library: ``IPluginRegistry::loadLibrary``, which asks the library
+for its creators, or plain ``dlopen``, on which the library registers them itself. A library made
+for the one must not be loaded in the other way."""
+
+FILES: dict[Style, str] = {
+    "load_library": "librmsnorm_plugin.so",
+    "dlopen": "librmsnorm_plugin_autoload.so",
+}
+"""The library for each style, as CMake names it."""
+
+ToolStatus = Literal["ok", "missing", "broken"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tool:
+    """Something that building the plugin needs.
+
+    Attributes:
+        name: nvcc, host compiler, cmake, ninja or TensorRT headers.
+        status: ok, missing, or broken (found, but of no use).
+        path: of the program or folder; "" when missing.
+        version: "" when unknown.
+        detail: where it was looked for, or why it is of no use.
+        install: what brings it.
+    """
+
+    name: str
+    status: ToolStatus
+    path: str
+    version: str
+    detail: str
+    install: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Library:
+    """One shared library of a build.
+
+    Attributes:
+        style: how it is to be loaded.
+        path: of the file.
+        sha256: of its contents.
+        bytes: its size.
+    """
+
+    style: Style
+    path: Path
+    sha256: str
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Built:
+    """A plugin that has been built.
+
+    Attributes:
+        key: name of the cache entry; another source, compiler, TensorRT, architecture or option
+            makes another key.
+        folder: of the entry, with the libraries, ``manifest.json`` and ``build.log``.
+        libraries: one for each style of loading.
+        architectures: CUDA architectures, e.g. ("90",).
+        tensorrt: version of the headers.
+        cuda: version of nvcc.
+        compiler: name and version of the host compiler.
+        created: when, in UTC (ISO 8601).
+        cached: it was there already.
+        seconds: that this call took.
+        copies: the libraries in the folder that was asked for; () without one.
+        notes: what was decided, or repaired, on the way.
+    """
+
+    key: str
+    folder: Path
+    libraries: tuple[Library, ...]
+    architectures: tuple[str, ...]
+    tensorrt: str
+    cuda: str
+    compiler: str
+    created: str
+    cached: bool = False
+    seconds: float = 0.0
+    copies: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def path(self, style: Style) -> Path:
+        """The library for ``style``."""
+        return next(library.path for library in self.libraries if library.style == style)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """What one folder of the cache holds.
+
+    Attributes:
+        folder: of the entry.
+        problem: why it is of no use; "" when it is whole.
+        built: None when it is of no use.
+    """
+
+    folder: Path
+    problem: str
+    built: Built | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Creator:
+    """A plugin creator that a library brings.
+
+    Attributes:
+        name: of the plugin, the operator's.
+        version: "1".
+        namespace: rmsnorm_export.
+        fields: names of the fields that it reads.
+    """
+
+    name: str
+    version: str
+    namespace: str
+    fields: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LibraryInfo:
+    """What a library file says of itself.
+
+    Attributes:
+        path: of the file.
+        style: how it is to be loaded; None when it is no plugin library.
+        machine: processor that it is for, e.g. x86-64.
+        needed: shared libraries that it is linked against.
+        problem: why it cannot be used here; "" when nothing is known against it.
+        fix: what to do about the problem; "" without one.
+        creators: the plugins in it; () for a library that registers them itself, which only a
+            TensorRT runtime can list (see ``check``).
+    """
+
+    path: Path
+    style: Style | None
+    machine: str
+    needed: tuple[str, ...]
+    problem: str
+    fix: str
+    creators: tuple[Creator, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plugins:
+    """Outcome of ``list_plugins``.
+
+    Attributes:
+        cache: folder of the builds.
+        entries: builds in it, newest first.
+        libraries: the library files that were asked about.
+    """
+
+    cache: Path
+    entries: tuple[Entry, ...]
+    libraries: tuple[LibraryInfo, ...] = ()
+
+
+RuntimeStatus = Literal[
+    "passed", "failed", "crashed", "timeout", "incompatible", "broken", "missing"
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was tried.
+
+    Attributes:
+        name: e.g. ``create SkipRMSNorm: defaults``.
+        passed: it went as it should.
+        detail: what was found.
+    """
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RuntimeCheck:
+    """One library in one runtime.
+
+    Attributes:
+        runtime: tensorrt, tensorrt_lean, tensorrt_rtx; or ``none``: the creators are called
+            through TensorRT's binary interface, without TensorRT.
+        version: of the runtime; "" without one.
+        library: file name of the library.
+        style: how it was loaded.
+        status: passed, failed (a check did), crashed (the process ended on a signal, an abort or
+            an exception), timeout, incompatible (the library was built for another major version
+            of TensorRT), broken (the runtime cannot be imported), or missing (it is not installed).
+        detail: why, for a status other than passed.
+        creators: that were found in the namespace rmsnorm_export.
+        checks: in the order in which they were made, up to a crash.
+    """
+
+    runtime: str
+    version: str
+    library: str
+    style: Style
+    status: RuntimeStatus
+    detail: str
+    creators: tuple[Creator, ...] = ()
+    checks: tuple[Check, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Outcome of ``check``.
+
+    Attributes:
+        libraries: what was checked.
+        runtimes: every library in every runtime, those that are missing included.
+        passed: every library could be used, and every check in every installed runtime passed.
+        notes: what was not checked, and what would enable it.
+    """
+
+    libraries: tuple[LibraryInfo, ...]
+    runtimes: tuple[RuntimeCheck, ...]
+    passed: bool
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoaderLine:
+    """How one program is told to load the plugin.
+
+    Attributes:
+        loader: a name in ``LOADERS``.
+        program: what it is the line for.
+        style: how that program loads a library.
+        library: the right one for it.
+        text: the command, or the Python, that does it.
+        note: what else one has to know; "" if nothing.
+    """
+
+    loader: str
+    program: str
+    style: Style
+    library: Path
+    text: str
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CommandLines:
+    """Outcome of ``command_lines``.
+
+    Attributes:
+        model: that the lines are for.
+        lines: one for each program that was asked about.
+    """
+
+    model: str
+    lines: tuple[LoaderLine, ...]
+
+
+class BuildError(Error):
+    """The plugin did not configure or compile.
+
+    Attributes:
+        log: everything that CMake and the compilers printed.
+        tail: its last lines, or those around the first error.
+    """
+
+    def __init__(
+        self, what: str, *, found: str, fix: str, log: Path, tail: tuple[str, ...]
+    ) -> None:
+        super().__init__(what, found=found, fix=fix)
+        self.log = log
+        self.tail = tail
