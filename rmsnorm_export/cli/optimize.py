@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmsnorm_export.cli import console
+from rmsnorm_export.cli import console, html_file
 from rmsnorm_export.cli.options import (
     TARGETS,
     State,
@@ -96,7 +96,7 @@ _WEIGHTS = {
     show_default=True,
     help="What happens to weights in external files.",
 )
-@click.option("--force", is_flag=True, help="Replace an existing output or report file.")
+@click.option("--force", is_flag=True, help="Replace existing files of -o, --report, --html.")
 @click.option(
     "--report",
     "report_path",
@@ -104,6 +104,7 @@ _WEIGHTS = {
     metavar="FILE",
     help="Write the report to FILE too: as JSON if it ends in .json, else as text.",
 )
+@html_file.option
 @seed_option("Of the inputs of --prove.")
 @format_option
 @logging_options
@@ -122,6 +123,7 @@ def command(
     weights: WeightsPolicy,
     force: bool,
     report_path: Path | None,
+    html_path: Path | None,
     seed: int,
 ) -> None:
     """Make every RMSNorm of MODEL one node and write the result to OUT.
@@ -145,6 +147,7 @@ def command(
 
         if report_path is not None:
             report_file.check(report_path, force=force, taken=(model, output))
+        html_file.check(html_path, force=force, taken=(model, output, report_path))
         if state.model_on_stdout:
             console.refuse_terminal()
         else:
@@ -161,6 +164,7 @@ def command(
                 prove=prove,
                 seed=seed,
                 progress=step,
+                drawings=html_path is not None,
             )
         report = dataclasses.replace(result.report, source=source_name(model, result.report.source))
         failure = _unmet(report, require)
@@ -170,11 +174,15 @@ def command(
                 written = _write(result, output, weights, force)
             failure = _failed_proofs(report)
         extra = {"output": written} | ({"error": failure.as_dict()} if failure else {})
-        lines = report_lines(report, verbose=state.verbosity, output=_outcome(written))
+        outcome = _outcome(written)
+        lines = report_lines(report, verbose=state.verbosity, output=outcome)
         if report_path is not None:
             as_json = report_path.suffix == ".json"
             text = to_json(report, extra=extra) if as_json else render(lines)
             report_file.write(report_path, text, force=force)
+        said = ("Output", "; ".join(line.strip() for line in outcome))
+        facts = [*html_file.file_size(model), said]
+        html_file.write(html_path, report, force=force, facts=facts, failure=failure)
         if state.json:
             console.show_json(state, report, extra)
         else:

@@ -8,13 +8,14 @@ from pathlib import Path
 from rmsnorm_export.errors import InputError, UsageError
 
 
-def check(path: Path, *, force: bool, taken: tuple[str, ...]) -> None:
+def check(path: Path, *, force: bool, taken: tuple[str, ...], option: str = "--report") -> None:
     """Before work is done: ``path`` can be written and is nobody else's.
 
     Args:
         path: where the report will go.
         force: an existing file may be replaced.
         taken: other paths of the command line, which the report must not replace.
+        option: what the user gave ``path`` with.
 
     Raises:
         UsageError: ``path`` is ``-``, one of ``taken``, or exists without ``force``.
@@ -22,14 +23,16 @@ def check(path: Path, *, force: bool, taken: tuple[str, ...]) -> None:
     """
     if str(path) == "-":
         raise UsageError(
-            "--report needs a file.",
-            found="--report -",
-            fix="leave --report away: the report is on stdout, or on stderr with -o -",
+            f"{option} needs a file.",
+            found=f"{option} -",
+            fix=f"leave {option} away: the report is on stdout, or on stderr with -o -",
         )
     for other in taken:
         if other != "-" and os.path.realpath(other) == os.path.realpath(path):
             raise UsageError(
-                "--report would overwrite a model.", found=str(path), fix="give it another name"
+                f"{option} would overwrite a model or another report.",
+                found=str(path),
+                fix="give it another name",
             )
     if not path.parent.is_dir():
         raise InputError(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from rmsnorm_export.cli import console
+from rmsnorm_export.cli import console, html_file
 from rmsnorm_export.cli.options import State, format_option, logging_options, seed_option
 from rmsnorm_export.errors import ExitCode, UsageError
 
@@ -58,6 +59,8 @@ def _shapes(
 )
 @click.option("--atol", type=float, help="Largest absolute difference, added to that of --rtol.")
 @click.option("--max-ulp", type=float, help="Largest difference in units in the last place, too.")
+@html_file.option
+@html_file.force_option
 @format_option
 @logging_options
 @click.pass_context
@@ -71,6 +74,8 @@ def command(
     rtol: float | None,
     atol: float | None,
     max_ulp: float | None,
+    html_path: Path | None,
+    force: bool,
 ) -> None:
     """Compare the outputs of model B with those of model A, in ONNX Runtime on the CPU.
 
@@ -87,6 +92,7 @@ def command(
         from rmsnorm_export.cli.failure import Failure, ReportedError
         from rmsnorm_export.cli.source import model_source
 
+        html_file.check(html_path, force=force, taken=(a, b, inputs))
         first, second = model_source(a), model_source(b)
         with console.progress(state, "Comparing"):
             outcome = verify(
@@ -108,11 +114,12 @@ def command(
                 or "see the table for where; --rtol, --atol and --max-ulp set the bounds",
                 ExitCode.VERIFICATION,
             )
+        html_file.write(html_path, outcome, force=force, failure=failure, compared=(a, b))
         if state.json:
             extra = {"error": failure.as_dict()} if failure else None
             console.show_json(state, outcome, extra)
         else:
-            console.show(state, _lines(outcome, a, b, state.verbosity))
+            console.show(state, comparison_lines(outcome, a, b, state.verbosity))
     if failure is not None:
         raise ReportedError(failure)
 
@@ -120,8 +127,14 @@ def command(
 _HEADINGS = ["output", "type", "max abs", "allowed", "max ulp", "differ", "cosine", ""]
 
 
-def _lines(outcome: Verification, a: str, b: str, verbosity: int) -> list[Line]:
-    """The comparison as text."""
+def comparison_lines(outcome: Verification, a: str, b: str, verbosity: int) -> list[Line]:
+    """A comparison as text.
+
+    Args:
+        outcome: of the comparison.
+        a, b: what was compared, for the reader.
+        verbosity: below 0 the verdict alone, above 0 with details of each output.
+    """
     from rmsnorm_export.report.names import one_line, printable
     from rmsnorm_export.report.text import table
 

@@ -109,7 +109,7 @@ def verify(
     feeds, expected = _run_first(first, optimize_a, inputs, shapes or {}, seed)
     found = _run_second(second, optimize_b, feeds, expected)
     outputs = tuple(
-        _compare(name, found[name], array, atol=atol, rtol=rtol, max_ulp=max_ulp)
+        compare_output(name, found[name], array, atol=atol, rtol=rtol, max_ulp=max_ulp)
         for name, array in expected.items()
     )
     failed = [output for output in outputs if not output.passed]
@@ -123,7 +123,7 @@ def verify(
     if failed and optimize_b:
         plain = _run_second(second, False, feeds, expected)
         if all(
-            _compare(name, plain[name], array, atol=atol, rtol=rtol, max_ulp=max_ulp).passed
+            compare_output(name, plain[name], array, atol=atol, rtol=rtol, max_ulp=max_ulp).passed
             for name, array in expected.items()
         ):
             notes.append(
@@ -234,7 +234,7 @@ def _open(source: Sourced, optimize: bool) -> Any:
         raise
 
 
-def _compare(
+def compare_output(
     name: str,
     found: Array,
     expected: Array,
@@ -243,6 +243,14 @@ def _compare(
     rtol: float | None,
     max_ulp: float | None,
 ) -> OutputComparison:
+    """One output against what it should be.
+
+    Args:
+        name: of the output.
+        found, expected: arrays of one type and shape.
+        atol, rtol, max_ulp: bounds, as for ``verify``; with neither atol nor rtol, the default
+            rtol of the type.
+    """
     metrics = compare_arrays(found, expected)
     if rtol is None:
         rtol = DEFAULT_RTOL.get(metrics.dtype, 0.0) if atol is None else 0.0

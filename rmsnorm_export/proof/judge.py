@@ -12,7 +12,14 @@ from rmsnorm_export.op.dtypes import Array, Float64Array
 from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
 from rmsnorm_export.proof import bounds
 from rmsnorm_export.proof.feeds import EQUAL_SQUARES, case_names
-from rmsnorm_export.proof.metrics import nonfinite_agree, ulp_distance, ulp_error, ulp_unit
+from rmsnorm_export.proof.metrics import (
+    add_histograms,
+    nonfinite_agree,
+    ulp_distance,
+    ulp_error,
+    ulp_histogram,
+    ulp_unit,
+)
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.report.result import Numerics, Proof
 
@@ -53,6 +60,7 @@ class Judge:
         self._max_ulp = self._max_abs = self._bound = 0.0
         self._error_before = self._error_after = 0.0
         self._different = self._elements = 0
+        self._histogram: tuple[tuple[str, int], ...] = ()
         self._declared = [0, 0]  # elements that differ, all elements: with every rounding in place
 
     def proof(self) -> Proof:
@@ -74,6 +82,7 @@ class Judge:
             error_after=self._error_after,
             bound_ulp=self._bound,
             runtime=" and ".join(self._runtimes),
+            ulp_histogram=self._histogram,
         )
 
     def mathematics(
@@ -152,6 +161,7 @@ class Judge:
         if errors and case != "overflow":
             error_before, error_after = (float(values.max(initial=0.0)) for values in errors)
         worst = float(steps.max(initial=0.0))
+        self._histogram = add_histograms(self._histogram, ulp_histogram(steps))
         bound = self._distance_bound(case, role, place, error_before)
         self._max_ulp = max(self._max_ulp, worst)
         self._max_abs = max(self._max_abs, _largest_difference(after, before))

@@ -103,7 +103,7 @@ def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
         max_rel=_largest(_relative(absolute, wide_b)),
         max_ulp=_largest(ulp),
         mean_ulp=float(finite.mean()) if finite.size else 0.0,
-        ulp_histogram=_histogram(ulp),
+        ulp_histogram=ulp_histogram(ulp),
         mismatch=float(np.mean(ulp != 0)) if ulp.size else 0.0,
         cosine=_cosine(wide_a, wide_b),
         nan_inf_agree=nonfinite_agree(wide_a, wide_b),
@@ -166,6 +166,34 @@ def ulp_error(
     return np.asarray(error)
 
 
+def ulp_histogram(ulp: Float64Array) -> tuple[tuple[str, int], ...]:
+    """Buckets 0, 1, 2, 3-4, 5-8, ...: bucket k > 0 holds (2**(k-2), 2**(k-1)] steps."""
+    finite = ulp[np.isfinite(ulp)]
+    mantissa, exponent = np.frexp(finite)
+    # frexp puts an exact power of two at 0.5: it belongs to the bucket that it closes.
+    power = exponent - (mantissa == 0.5)
+    index = np.where(finite == 0, 0, np.maximum(power, 0) + 1).astype(np.int64)
+    counts = np.bincount(index.ravel(), minlength=1)
+    buckets = [(_bucket(k), int(count)) for k, count in enumerate(counts)]
+    infinite = int(ulp.size - finite.size)
+    return (*buckets, ("inf", infinite)) if infinite else tuple(buckets)
+
+
+def add_histograms(
+    a: tuple[tuple[str, int], ...], b: tuple[tuple[str, int], ...]
+) -> tuple[tuple[str, int], ...]:
+    """Two histograms of ``ulp_histogram`` as that of all elements together."""
+    longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
+    counts = dict(longer)
+    infinite = counts.pop("inf", 0)
+    for bucket, count in shorter:
+        if bucket == "inf":
+            infinite += count
+        else:
+            counts[bucket] = counts.get(bucket, 0) + count
+    return (*counts.items(), ("inf", infinite)) if infinite else tuple(counts.items())
+
+
 def ulp_unit(dtype: np.dtype[np.generic], at: Float64Array) -> Float64Array:
     """The gap between neighbouring numbers of ``dtype`` at the float64 numbers ``at``.
 
@@ -226,19 +254,6 @@ def _relative(absolute: Float64Array, reference: Float64Array) -> Float64Array:
 
 def _largest(values: Float64Array) -> float:
     return float(values.max()) if values.size else 0.0
-
-
-def _histogram(ulp: Float64Array) -> tuple[tuple[str, int], ...]:
-    """Buckets 0, 1, 2, 3-4, 5-8, ...: bucket k > 0 holds (2**(k-2), 2**(k-1)] steps."""
-    finite = ulp[np.isfinite(ulp)]
-    mantissa, exponent = np.frexp(finite)
-    # frexp puts an exact power of two at 0.5: it belongs to the bucket that it closes.
-    power = exponent - (mantissa == 0.5)
-    index = np.where(finite == 0, 0, np.maximum(power, 0) + 1).astype(np.int64)
-    counts = np.bincount(index.ravel(), minlength=1)
-    buckets = [(_bucket(k), int(count)) for k, count in enumerate(counts)]
-    infinite = int(ulp.size - finite.size)
-    return (*buckets, ("inf", infinite)) if infinite else tuple(buckets)
 
 
 def _bucket(k: int) -> str:

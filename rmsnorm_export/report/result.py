@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from rmsnorm_export.report.drawing import Drawing
+
 SCHEMA_VERSION = 1
 """Version of the JSON form of every result; raised when a field changes its meaning or goes."""
 
@@ -30,6 +32,8 @@ class Proof:
         error_after: the same for the new nodes.
         bound_ulp: the largest ``max_ulp`` that the site's numerics class allows.
         runtime: what computed both, e.g. ``onnxruntime 1.31.1 (CPU)`` or ``numpy``.
+        ulp_histogram: pairs (bucket, elements) of the distance of new from original, all runs
+            together; the buckets are those of ``ErrorMetrics``.
     """
 
     passed: bool
@@ -42,6 +46,7 @@ class Proof:
     error_after: float
     bound_ulp: float
     runtime: str
+    ulp_histogram: tuple[tuple[str, int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,6 +67,7 @@ class Site:
         notes: what the user may want to know about this site.
         proof: outcome of the proof, if one was asked for.
         module: path of the PyTorch module it came from, where the exporter wrote it down.
+        drawing: position in ``Report.drawings``, where drawings were asked for.
     """
 
     name: str
@@ -77,6 +83,7 @@ class Site:
     notes: tuple[str, ...] = ()
     proof: Proof | None = None
     module: str | None = None
+    drawing: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -120,6 +127,7 @@ class Report:
         nodes_before, nodes_after: nodes in the model, subgraphs and functions included, but not the
             bodies of this package's own operators.
         functions: own operators that the result defines by a function (target ``portable``).
+        drawings: the different rewrites as graphs, where they were asked for.
         notes: what was done to the model as a whole (opset raised, weights policy, ...).
         seconds: wall-clock time of recognising and rewriting.
     """
@@ -137,3 +145,4 @@ class Report:
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     functions: int = 0
+    drawings: tuple[Drawing, ...] = ()

@@ -23,6 +23,7 @@ from rmsnorm_export.recognize.scan import Recognition, foreign_functions, recogn
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.report.result import Numerics, Proof, Refusal, Report, Site, Target
 from rmsnorm_export.rewrite.apply import Names, apply, discard
+from rmsnorm_export.rewrite.draw import Gallery
 from rmsnorm_export.rewrite.load import LoadedModel, Source, load_model, no_gc
 from rmsnorm_export.rewrite.opset import raise_opset
 from rmsnorm_export.rewrite.order import all_graphs
@@ -97,6 +98,7 @@ def optimize(
     prove: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
+    drawings: bool = False,
 ) -> Result:
     """Make every RMSNorm of a model one node.
 
@@ -116,6 +118,7 @@ def optimize(
         seed: of the random inputs of the proofs.
         progress: called during long work with what is done (``proving``), the steps that are over
             and the steps in all.
+        drawings: keep the old and new nodes of the sites for a report that draws them.
 
     Returns:
         The new model and the report.
@@ -158,7 +161,9 @@ def optimize(
             )
         proofs = _prove(run, seed, progress) if prove else {}
         sites = [s for s in run.lowered if proofs.get(s) is None or proofs[s].passed]
-        fused, refused = run.sites(proofs), run.refusals(proofs)
+        gallery = Gallery(run.types) if drawings else None
+        fused, kept = run.sites(proofs, gallery), run.kept_sites(gallery)
+        refused = run.refusals(proofs)
         for site in run.lowered:
             if site not in sites:
                 discard(site)
@@ -169,7 +174,7 @@ def optimize(
             target=target,
             numerics=numerics,
             fused=fused,
-            kept=run.kept_sites(),
+            kept=kept,
             refused=refused,
             opset_before=version,
             opset_after=_opset(model),
@@ -178,12 +183,17 @@ def optimize(
             notes=tuple(notes),
             seconds=time.perf_counter() - start,
             functions=sum(1 for _ in _own_functions(model)),
+            drawings=gallery.drawings if gallery else (),
         )
     return Result(model, report, loaded)
 
 
 def inspect(
-    source: Source, *, target: Target | None = None, numerics: Numerics = "reordered"
+    source: Source,
+    *,
+    target: Target | None = None,
+    numerics: Numerics = "reordered",
+    drawings: bool = False,
 ) -> Report:
     """Say which RMSNorms a model has, and what `optimize` would do with each; changes nothing.
 
@@ -199,12 +209,13 @@ def inspect(
         model = unfold(loaded.model, target or "portable")
         run = _Run(model, target or "portable", numerics, True, True, keep_all=target is None)
         version, count = _opset(model), _count(model)
+        gallery = Gallery(run.types) if drawings else None
         return Report(
             source=loaded.description,
             target=target,
             numerics=numerics,
-            fused=run.sites({}),
-            kept=run.kept_sites(),
+            fused=run.sites({}, gallery),
+            kept=run.kept_sites(gallery),
             refused=run.refusals({}),
             opset_before=version,
             opset_after=max(version, run.min_opset) if target else version,
@@ -212,6 +223,7 @@ def inspect(
             nodes_after=count,
             notes=loaded.notes,
             seconds=time.perf_counter() - start,
+            drawings=gallery.drawings if gallery else (),
         )
 
 
@@ -253,6 +265,7 @@ class _Run:
             self.kept = []
         self.lowered: list[Lowered] = []
         self.rewritten: list[Lowered] = []
+        self.types = found.types
         _type_operands(found.types, todo)
         outcomes = lower_all(
             todo,
@@ -286,16 +299,16 @@ class _Run:
     def min_opset(self) -> int:
         return max((site.min_opset for site in self.lowered), default=0)
 
-    def sites(self, proofs: dict[Lowered, Proof]) -> tuple[Site, ...]:
+    def sites(self, proofs: dict[Lowered, Proof], gallery: Gallery | None) -> tuple[Site, ...]:
         return tuple(
-            _site(site, proofs.get(site))
+            _site(site, proofs.get(site), gallery)
             for site in self.lowered
             if (proofs.get(site) is None or proofs[site].passed) and site not in self.rewritten
         )
 
-    def kept_sites(self) -> tuple[Site, ...]:
+    def kept_sites(self, gallery: Gallery | None) -> tuple[Site, ...]:
         matched = [
-            _described(m, m.nodes[-1].op_type, name_of(m.nodes[-1]))
+            _described(m, m.nodes[-1].op_type, name_of(m.nodes[-1]), gallery)
             for m in (*self.kept, *(_part(site) for site in self.rewritten))
         ]
         return (*matched, *(_own_node(decline) for decline in self.own))
@@ -352,17 +365,19 @@ def _part(site: Lowered) -> Match:
     return site.part
 
 
-def _site(site: Lowered, proof: Proof | None) -> Site:
+def _site(site: Lowered, proof: Proof | None, gallery: Gallery | None) -> Site:
     norm = next(
         n for n in site.nodes if n.metadata_props.get("rmsnorm_export.replaces") is not None
     )
-    described = _described(_part(site), norm.op_type, name_of(norm))
+    described = _described(_part(site), norm.op_type, name_of(norm), gallery, site)
     return dataclasses.replace(
         described, numerics=site.numerics, notes=tuple(site.notes), proof=proof
     )
 
 
-def _described(match: Match, op: str, name: str) -> Site:
+def _described(
+    match: Match, op: str, name: str, gallery: Gallery | None, new: Lowered | None = None
+) -> Site:
     return Site(
         name=name,
         op=op,
@@ -375,6 +390,7 @@ def _described(match: Match, op: str, name: str) -> Site:
         scope=match.scope,
         attributes=match.spec.non_default(),
         module=match.module,
+        drawing=None if gallery is None else gallery.add(match, new, name),
     )
 
 

@@ -1,0 +1,69 @@
+"""The nodes of a site before and after its rewrite, as plain values: what a report draws.
+
+Equal sites share one ``Drawing``: the names and shapes in it are those of the first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DrawnValue:
+    """A tensor between two nodes.
+
+    Attributes:
+        name: in the model.
+        dtype: element type, e.g. ``float16``; "" when unknown.
+        shape: e.g. ``[batch, 16, 64]``; "" when not even the rank is known.
+        role: ``x``, ``scale``, ``bias``, ``residual`` or ``gate`` for an input of the site, ``y``,
+            ``sum`` or ``other`` for an output, "" for what is between.
+        constant: what a small constant holds, e.g. ``1e-06``; "" for all else.
+    """
+
+    name: str
+    dtype: str
+    shape: str
+    role: str = ""
+    constant: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DrawnNode:
+    """A node of the site.
+
+    Attributes:
+        op: operator type.
+        name: of the node.
+        attributes: name and value of those that say something.
+        inputs, outputs: positions in ``Subgraph.values``; -1: left out.
+    """
+
+    op: str
+    name: str
+    attributes: tuple[tuple[str, str], ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Subgraph:
+    """Some nodes in graph order, and the tensors that they take and give."""
+
+    values: tuple[DrawnValue, ...]
+    nodes: tuple[DrawnNode, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Drawing:
+    """One rewrite.
+
+    Attributes:
+        site: name of the site whose names and shapes are shown.
+        before: the nodes of the source.
+        after: the nodes in their place; None where nothing was changed.
+    """
+
+    site: str
+    before: Subgraph
+    after: Subgraph | None
