@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmsnorm_export.cli import console
-from rmsnorm_export.cli.optimize import _failed_proofs as failed_proofs
-from rmsnorm_export.cli.optimize import _outcome as outcome_lines
-from rmsnorm_export.cli.optimize import _require as require_value
-from rmsnorm_export.cli.optimize import _unmet as unmet
-from rmsnorm_export.cli.optimize import _write as write_model
+from rmsnorm_export.cli import console, html_file
 from rmsnorm_export.cli.options import (
     TARGETS,
     State,
@@ -25,11 +20,18 @@ from rmsnorm_export.cli.options import (
     numerics_option,
     seed_option,
 )
+from rmsnorm_export.cli.outcome import (
+    failed_proofs,
+    outcome_lines,
+    require_value,
+    unmet,
+    write_model,
+)
 
 if TYPE_CHECKING:
     from rmsnorm_export.cli.failure import Failure
     from rmsnorm_export.proof.compare import Verification
-    from rmsnorm_export.report.result import Numerics, Target
+    from rmsnorm_export.report.result import Numerics, Report, Target
     from rmsnorm_export.rewrite.external import WeightsPolicy
     from rmsnorm_export.rewrite.optimize import Progress
     from rmsnorm_export.torch.shapes import Input
@@ -125,7 +127,7 @@ def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
     show_default=True,
     help="auto: weights over 2 GiB go to OUT.data; embed: all in OUT, or an error.",
 )
-@click.option("--force", is_flag=True, help="Replace an existing output or report file.")
+@click.option("--force", is_flag=True, help="Replace existing files of -o, --report, --html.")
 @click.option(
     "--report",
     "report_path",
@@ -133,6 +135,7 @@ def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
     metavar="FILE",
     help="Write the report to FILE too: as JSON if it ends in .json, else as text.",
 )
+@html_file.option
 @seed_option("Of the inputs of --prove and --verify.")
 @format_option
 @logging_options
@@ -154,6 +157,7 @@ def command(
     weights: WeightsPolicy,
     force: bool,
     report_path: Path | None,
+    html_path: Path | None,
     seed: int,
 ) -> None:
     """Export a PyTorch model to ONNX and write it to OUT.
@@ -182,6 +186,7 @@ def command(
 
         if report_path is not None:
             report_file.check(report_path, force=force, taken=(source, output))
+        html_file.check(html_path, force=force, taken=(source, output, report_path))
         if state.model_on_stdout:
             console.refuse_terminal()
         else:
@@ -203,6 +208,7 @@ def command(
             prove=prove,
             seed=seed,
             progress=tell,
+            drawings=html_path is not None,
         )
         result = converted.result
         report = dataclasses.replace(result.report, source=source)
@@ -219,11 +225,14 @@ def command(
         extra: dict[str, object] = {"output": written}
         extra |= {"verification": parity} if parity else {}
         extra |= {"error": failure.as_dict()} if failure else {}
-        lines = report_lines(report, verbose=state.verbosity, output=outcome_lines(written))
+        outcome = outcome_lines(written)
+        lines = report_lines(report, verbose=state.verbosity, output=outcome)
         if parity is not None:
-            from rmsnorm_export.cli.verify import _lines as comparison_lines
+            from rmsnorm_export.cli.verify import comparison_lines
 
             lines += ["", *comparison_lines(parity, "PyTorch", output, state.verbosity)]
+        if html_path is not None:
+            _write_page(html_path, report, parity, outcome, output, force, failure)
         if report_path is not None:
             as_json = report_path.suffix == ".json"
             text = to_json(report, extra=extra) if as_json else render(lines)
@@ -296,6 +305,23 @@ def _verify(
         feeds.append(((), other))
     source = f"random, seed {seed}" if inputs else "the example inputs of the source"
     return compare_with_pytorch(loaded.module, output, feeds, rtol=rtol, source=source)
+
+
+def _write_page(
+    path: Path,
+    report: Report,
+    parity: Verification | None,
+    outcome: list[str],
+    output: str,
+    force: bool,
+    failure: Failure | None,
+) -> None:
+    """The page of --html, with the comparison where there was one."""
+    from rmsnorm_export.report.html import verification_section
+
+    said = ("Output", "; ".join(line.strip() for line in outcome))
+    compared = [] if parity is None else [verification_section(parity, "PyTorch", output)]
+    html_file.write(path, report, force=force, facts=[said], failure=failure, sections=compared)
 
 
 def _differs(parity: Verification) -> Failure | None:

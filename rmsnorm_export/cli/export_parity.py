@@ -38,11 +38,19 @@ def compare_with_pytorch(
         VerificationError: ONNX Runtime cannot load or run the file.
         BackendMissingError: ONNX Runtime is not installed.
     """
-    from rmsnorm_export.proof.compare import Verification
-    from rmsnorm_export.proof.compare import _compare as compare_output
+    from rmsnorm_export.errors import VerificationError
+    from rmsnorm_export.proof.compare import Verification, compare_output
     from rmsnorm_export.proof.runtime import open_session, run_session, runtime_name
 
-    session = open_session(path, optimize=True)
+    try:
+        session = open_session(path, optimize=True)
+    except VerificationError as error:
+        raise VerificationError(
+            "ONNX Runtime cannot load the exported file, which was written but not compared.",
+            found=error.found,
+            fix="its CPU kernels are few in bfloat16: verify an export with --dtype f16 or f32, "
+            "and prove the norms of this one with --prove",
+        ) from error
     names = [argument.name for argument in session.get_inputs()]
     outputs = []
     fed: list[str] = []

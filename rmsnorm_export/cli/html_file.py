@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rmsnorm_export.cli import report_file
+from rmsnorm_export.cli.outcome import size_text
 
 if TYPE_CHECKING:
     from rmsnorm_export.cli.failure import Failure
@@ -96,10 +97,8 @@ def write(
 
 def file_size(path: str) -> list[tuple[str, str]]:
     """A fact for the summary: how large a model file is, its external weights apart."""
-    from rmsnorm_export.cli.optimize import _size as size
-
     try:
-        return [("Model file", size(os.path.getsize(path)))]
+        return [("Model file", size_text(os.path.getsize(path)))]
     except (OSError, ValueError):
         return []
 

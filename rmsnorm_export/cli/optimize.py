@@ -17,33 +17,18 @@ from rmsnorm_export.cli.options import (
     numerics_option,
     seed_option,
 )
+from rmsnorm_export.cli.outcome import (
+    failed_proofs,
+    outcome_lines,
+    require_value,
+    unmet,
+    write_model,
+)
 
 if TYPE_CHECKING:
-    from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.report.result import Numerics, Report, Target
+    from rmsnorm_export.report.result import Numerics, Target
     from rmsnorm_export.rewrite.external import WeightsPolicy
-    from rmsnorm_export.rewrite.optimize import Result
     from rmsnorm_export.rewrite.save import SaveResult
-
-
-def _require(_: click.Context, __: click.Parameter, value: str | None) -> int | str | None:
-    """A positive number or ``all``."""
-    if value is None or value == "all":
-        return value
-    if not value.isascii() or not value.isdigit() or len(value) > 9 or int(value) == 0:
-        raise click.BadParameter(f"{value!r} is neither a number from 1 nor 'all'")
-    return int(value)
-
-
-_PROOF_FAILED = "proof-failed"
-"""Reason of the refusals that stand for sites whose proof failed."""
-
-_WEIGHTS = {
-    "reference": "weights stay in their external files, where they were",
-    "link": "weights: hard links to the external files of the source",
-    "copy": "weights: copies of the external files of the source",
-    "embed": "weights are stored in the model file",
-}
 
 
 @click.command("optimize", short_help="Make every RMSNorm of a model one node.")
@@ -79,7 +64,7 @@ _WEIGHTS = {
 @click.option(
     "--require",
     metavar="N|all",
-    callback=_require,
+    callback=require_value,
     help="Fail with exit code 5, and write nothing, unless N norms are one node; all: unless there "
     "is a norm and none was refused (look-alikes do not count).",
 )
@@ -167,14 +152,14 @@ def command(
                 drawings=html_path is not None,
             )
         report = dataclasses.replace(result.report, source=source_name(model, result.report.source))
-        failure = _unmet(report, require)
+        failure = unmet(report, require)
         written: SaveResult | dict[str, object] | None = None
         if failure is None:
             with console.progress(state, "Writing"):
-                written = _write(result, output, weights, force)
-            failure = _failed_proofs(report)
+                written = write_model(result, output, weights, force)
+            failure = failed_proofs(report)
         extra = {"output": written} | ({"error": failure.as_dict()} if failure else {})
-        outcome = _outcome(written)
+        outcome = outcome_lines(written)
         lines = report_lines(report, verbose=state.verbosity, output=outcome)
         if report_path is not None:
             as_json = report_path.suffix == ".json"
@@ -189,81 +174,3 @@ def command(
             console.show(state, lines)
     if failure is not None:
         raise ReportedError(failure)
-
-
-def _write(
-    result: Result, output: str, weights: WeightsPolicy, force: bool
-) -> SaveResult | dict[str, object]:
-    """Save the model, or write it to stdout; what the report says of it."""
-    if output != console.STDIO:
-        return result.save(output, weights=weights, force=force)
-    from rmsnorm_export.rewrite.save import to_bytes
-
-    data = to_bytes(result.model, weights=weights)
-    console.write_stdout(data)
-    return {"path": console.STDIO, "bytes": len(data)}
-
-
-def _unmet(report: Report, require: int | str | None) -> Failure | None:
-    """The error of ``--require``; None when it is met or was not given."""
-    from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.errors import ExitCode
-    from rmsnorm_export.report.text import look_alikes, norms
-
-    done, refused = len(report.fused) + len(report.kept), norms(report.refused)
-    if require is None or (done > 0 and not refused if require == "all" else done >= int(require)):
-        return None
-    found = f"{done} norms are one node, {len(refused)} refused"
-    if refused:
-        found += f" ({', '.join(dict.fromkeys(refusal.reason for refusal in refused))})"
-    if alike := look_alikes(report.refused):
-        found += f"; {len(alike)} look-alikes, which are no RMSNorm, left alone"
-    return Failure(
-        f"--require {require} is not met; nothing was written.",
-        found,
-        "see the hints of the refusals in the report, or lower --require"
-        if refused
-        else "check that this is the right model, or leave --require away",
-        ExitCode.REQUIREMENT,
-    )
-
-
-def _failed_proofs(report: Report) -> Failure | None:
-    """The error of ``--prove``; None when every proof holds or none was asked for."""
-    from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.errors import ExitCode
-
-    failed = [refusal for refusal in report.refused if refusal.reason == _PROOF_FAILED]
-    if not failed:
-        return None
-    first = failed[0]
-    return Failure(
-        f"{len(failed)} proofs failed; the output was written with the original nodes there.",
-        f"{first.node}: {first.found}",
-        "see the refusals in the report; the output computes what the source computes",
-        ExitCode.VERIFICATION,
-    )
-
-
-def _outcome(written: SaveResult | dict[str, object] | None) -> list[str]:
-    """Where the output went, and what became of the weights."""
-    from rmsnorm_export.report.names import one_line, printable
-
-    if written is None:
-        return ["nothing was written"]
-    if isinstance(written, dict):
-        return [f"wrote {_size(int(str(written['bytes'])))} to stdout"]
-    lines = [f"wrote {printable(str(written.path))} ({_size(written.bytes)})"]
-    if written.weights != "none":
-        lines.append(f"  {_WEIGHTS[written.weights]}")
-    lines += [f"  wrote {printable(str(path))}" for path in written.data_files]
-    return lines + [f"  note: {one_line(note)}" for note in written.notes]
-
-
-def _size(count: int) -> str:
-    """A number of bytes for people, in powers of 1024."""
-    size, units = float(count), ["B", "KiB", "MiB", "GiB"]
-    while size >= 1024 and len(units) > 1:
-        size /= 1024
-        units.pop(0)
-    return f"{count} B" if units[0] == "B" else f"{size:.1f} {units[0]}"

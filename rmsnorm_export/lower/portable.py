@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.lower.lowered import Lowered
 from rmsnorm_export.lower.parts import Names, allowed, provenance, stem
+from rmsnorm_export.lower.plugin_limits import plugin_refuses
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import BodyKey, assign_bodies, body_key
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
@@ -173,14 +174,22 @@ def _emit(
         outputs.append(_like(like, part.dtype, names(f"{base}_sum"), types))
         if part.sum is not None:
             replace.append((part.sum, outputs[1]))
+    first = len(inputs) - body.has_scale - body.has_bias
+    why = plugin_refuses(
+        function.name,
+        spec,
+        dtype=part.dtype,
+        n=part.n,
+        weights=[
+            (label, _dtype(value, types) or part.dtype, types.shape(value))
+            for label, value in zip(("scale", "bias"), inputs[first:], strict=False)
+        ],
+    )
+    plugin = {"plugin_version": PLUGIN_VERSION, "plugin_namespace": PLUGIN_NAMESPACE}
     node = ir.node(
         function.name,
         inputs,
-        {
-            **spec.attributes(),
-            "plugin_version": PLUGIN_VERSION,
-            "plugin_namespace": PLUGIN_NAMESPACE,
-        },
+        {**spec.attributes(), **({} if why else plugin)},
         domain=DOMAIN,
         version=OPSET_VERSION,
         outputs=outputs,
@@ -189,10 +198,9 @@ def _emit(
     )
     notes = list(plan.notes)
     if function.name != spec.kind:
-        notes.append(
-            f"another rounding order than the model's other sites: operator {function.name}, "
-            "which TensorRT runs from its function body, not from the plugin"
-        )
+        notes.append(f"computed otherwise than the model's other sites: operator {function.name}")
+    if why:
+        notes.append(f"TensorRT runs the function body, not the plugin: {why}")
     return Lowered([node], replace, plan.numerics, initializers, [function], 0, notes, part)
 
 

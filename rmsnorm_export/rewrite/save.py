@@ -5,17 +5,25 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import io
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import onnx_ir as ir
-from google.protobuf.message import EncodeError  # type: ignore[import-untyped,unused-ignore]
 
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.report.names import quoted, short
 from rmsnorm_export.rewrite.atomic import Transaction
+from rmsnorm_export.rewrite.encode import (
+    LARGE_BYTES,
+    Encoding,
+    Swap,
+    encode,
+    too_large,
+    write_tensor,
+)
 from rmsnorm_export.rewrite.external import (
     WEIGHTS_POLICIES,
     UsedPolicy,
@@ -30,11 +38,6 @@ __all__ = ["SaveResult", "WeightsPolicy", "check_output", "save_model", "to_byte
 
 MAX_EMBEDDED_BYTES = MAX_PROTO_BYTES - (1 << 26)
 """Most tensor bytes stored inside a model; 64 MiB are left for the graph itself."""
-
-_MIN_SPILLED_BYTES = 1024
-"""Smaller tensors stay in the model: shapes and epsilons are read by every tool."""
-
-Swap = tuple[TensorSlot, ir.TensorProtocol]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,11 +92,10 @@ def save_model(
             placed = place_weights(slots, target, weights, files)
             spilled, spill = _spill(slots, placed.swaps, target, weights, files)
             pending = [*placed.pending, *spill]
-            with _swapped(slots, [*placed.swaps, *spilled]):
-                data = _serialize(model)
+            encoding = _encode(model, slots, [*placed.swaps, *spilled])
             temp, descriptor = files.temp(target)
             with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
+                encoding.write(file)
                 file.flush()
                 os.fsync(file.fileno())
             for made, name in pending:
@@ -102,13 +104,13 @@ def save_model(
     except FileExistsError as error:
         raise _exists(target, origin) from error
     except OSError as error:
-        raise _unwritable(os.fspath(path), error) from error
+        raise _unwritable(os.fspath(path), error, origin) from error
     notes = list(placed.notes)
     if spill:
         notes.append(f"weights over 2 GiB were moved to {quoted(spill[0][1].name)}")
     return SaveResult(
         path=target,
-        bytes=len(data),
+        bytes=encoding.size,
         weights=placed.used,
         data_files=tuple(name for _, name in pending),
         notes=tuple(notes),
@@ -144,8 +146,16 @@ def to_bytes(model: ir.Model, *, weights: WeightsPolicy = "auto") -> bytes:
                 for slot in slots
                 if isinstance(slot.tensor, ir.ExternalTensor)
             ]
-        with _swapped(slots, swaps):
-            return _serialize(model)
+        stream = io.BytesIO()
+        _encode(model, slots, swaps).write(stream)
+        return stream.getvalue()
+
+
+def _encode(model: ir.Model, slots: Sequence[TensorSlot], swaps: Sequence[Swap]) -> Encoding:
+    encoding = encode(model, slots, swaps)
+    if encoding.size > MAX_PROTO_BYTES:
+        raise too_large(f"{encoding.size} bytes")
+    return encoding
 
 
 def _check_policy(weights: WeightsPolicy) -> None:
@@ -230,13 +240,14 @@ def _exists(target: Path, source: str | os.PathLike[str] | None) -> UsageError:
     )
 
 
-def _unwritable(path: str, error: OSError) -> InputError:
+def _unwritable(
+    path: str, error: OSError, source: str | os.PathLike[str] | None = None
+) -> InputError:
     place = short(path, 300)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        fix = (
-            "free some space, or write beside the source, where weights are referenced in place; "
-            "nothing was changed"
-        )
+        beside = "write beside the source, where weights are referenced in place"
+        fix = f"free some space, or {beside if source else 'write to another place'}; "
+        fix += "nothing was changed"
     else:
         fix = "check the folder and its permissions; nothing was changed"
     return InputError(
@@ -285,10 +296,10 @@ def _spill(
     with os.fdopen(descriptor, "wb") as file:
         for slot in slots:
             tensor = slot.tensor
-            if not (_is_stored(slot) and slot.initializer and tensor.nbytes >= _MIN_SPILLED_BYTES):
+            if not (_is_stored(slot) and slot.initializer and tensor.nbytes >= LARGE_BYTES):
                 continue
             offset = file.tell()
-            file.write(tensor.tobytes())
+            write_tensor(slot, tensor, file)
             stand_in = ir.ExternalTensor(
                 name,
                 offset,
@@ -304,52 +315,3 @@ def _spill(
         file.flush()
         os.fsync(file.fileno())
     return swaps, [(temp, target.parent / name)]
-
-
-@contextlib.contextmanager
-def _swapped(slots: Sequence[TensorSlot], swaps: Sequence[Swap]) -> Iterator[None]:
-    """Let other tensors stand in while the model is written; names are restored too."""
-    names = [(slot.tensor, slot.tensor.name) for slot in slots if slot.initializer]
-    try:
-        for slot, tensor in swaps:
-            slot.put(tensor)
-        yield
-    finally:
-        for slot, _ in swaps:
-            slot.put(slot.tensor)
-        for tensor, name in names:
-            if tensor.name != name:
-                tensor.name = name
-
-
-def _serialize(model: ir.Model) -> bytes:
-    try:
-        proto = ir.serde.serialize_model(model)
-    except ir.serde.SerdeError as error:
-        inner: BaseException = error
-        while inner.__cause__ is not None:
-            inner = inner.__cause__
-        if isinstance(inner, OSError):
-            raise inner from error
-        if isinstance(inner, UnicodeError):
-            raise InputError(
-                "A name or text in the model is not UTF-8.",
-                found=short(str(inner)),
-                fix="repair the program that wrote the model",
-            ) from error
-        raise
-    try:
-        data: bytes = proto.SerializeToString()
-    except (EncodeError, ValueError) as error:
-        raise _too_large("more than 2 GiB") from error
-    if len(data) > MAX_PROTO_BYTES:
-        raise _too_large(f"{len(data)} bytes")
-    return data
-
-
-def _too_large(size: str) -> InputError:
-    return InputError(
-        "The model is too large for one file.",
-        found=f"{size} without external data; a protobuf file ends at 2 GiB",
-        fix="keep large constants as initializers, so that they can become external data",
-    )

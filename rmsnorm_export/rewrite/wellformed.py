@@ -237,8 +237,8 @@ def check_proto(proto: onnx.ModelProto) -> list[str]:
     """Refuse what onnx_ir would drop or merge without a word; notes for what is safely dropped.
 
     Raises:
-        InputError: sparse initializers, two initializers, functions or opset imports of one name,
-            an initializer of no known type, an offset or length that is not a number.
+        InputError: sparse initializers, two initializers or functions of one name, two versions of
+            one operator set, an initializer of no known type, an offset or length no number.
     """
     if proto.graph.sparse_initializer:
         raise InputError(
@@ -252,7 +252,7 @@ def check_proto(proto: onnx.ModelProto) -> list[str]:
     _check_unique(
         (f"{entry.domain}::{entry.name}:{entry.overload}" for entry in proto.functions), "function"
     )
-    _check_unique((entry.domain for entry in proto.opset_import), "opset import")
+    _check_opsets(proto)
     notes = []
     if proto.training_info:
         notes.append("the training_info of the model is not carried over")
@@ -260,6 +260,19 @@ def check_proto(proto: onnx.ModelProto) -> list[str]:
         keys = ", ".join(sorted(quoted(key) for key in extra))
         notes.append(f"entries {short(keys, 200)} of external data are not carried over")
     return notes
+
+
+def _check_opsets(proto: onnx.ModelProto) -> None:
+    """One version of each domain; the same one twice, as ``onnx.compose`` writes it, is no harm."""
+    versions: dict[str, int] = {}
+    for entry in proto.opset_import:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if versions.setdefault(domain, entry.version) != entry.version:
+            raise InputError(
+                "The model imports two versions of one operator set.",
+                found=f"{quoted(domain or 'ai.onnx')}: {versions[domain]} and {entry.version}",
+                fix="convert the parts to one opset before they are merged",
+            )
 
 
 def _check_entries(tensor: onnx.TensorProto) -> list[str]:

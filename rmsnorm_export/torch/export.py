@@ -185,8 +185,9 @@ def convert(
     seed: int = 0,
     state: State | None = None,
     progress: Progress | None = None,
+    drawings: bool = False,
 ) -> Converted:
-    """As `export`, without writing a file."""
+    """As `export`, without writing a file; ``drawings`` as for `rmsnorm_export.optimize`."""
     positional, named = _arguments(module, args, kwargs)
     _check_choices(target, numerics)
     version = _opset(opset, target)
@@ -225,7 +226,13 @@ def convert(
     del program
     tell(RECOGNISING)
     result = optimize(
-        model, target=target, numerics=numerics, prove=prove, seed=seed, progress=progress
+        model,
+        target=target,
+        numerics=numerics,
+        prove=prove,
+        seed=seed,
+        progress=progress,
+        drawings=drawings,
     )
     source = f"PyTorch module {type(module).__module__}.{type(module).__qualname__}"
     report = dataclasses.replace(result.report, source=source)

@@ -41,7 +41,11 @@ class _Sink(io.TextIOBase):
     def __init__(self, take: Callable[[str], None], stream: TextIO) -> None:
         super().__init__()
         self._take = take
-        self._stream = stream
+        # A progress bar of rich stands in for the stream, and prints what is written to it above
+        # the bar; by this name rich itself finds the stream behind it. Were it to find the bar
+        # here, each drawing of the bar would be printed above it, and so be drawn again.
+        self._stream: TextIO = getattr(stream, "rich_proxied_file", stream)
+        self.rich_proxied_file = self._stream
         self._rest = ""
         self._thread = threading.get_ident()
         self.paused = False

@@ -15,6 +15,9 @@ _DETAILS = "run with --debug, or look at __cause__, for PyTorch's own account"
 _STATIC = re.compile(
     r"inferred a static shape of (\d+) for dimension inputs\[('[^']*'|\d+)\]\.shape\[(\d+)\]"
 )
+_MOST_NAMES = 8
+"""Parameters of ``forward`` in a message."""
+
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -31,11 +34,11 @@ def explain(
     where = f"module {place!r}" if place else f"the module {type(module).__name__}"
     kind = type(root).__name__
     text = _first_lines(root)
-    if isinstance(root, MemoryError):
+    if isinstance(root, MemoryError) or "can't allocate memory" in str(root):
         return InputError(
             "There is not enough memory to export the module.",
             found=text or kind,
-            fix="use a smaller --dtype, or a machine with more memory",
+            fix="use a smaller --dtype, smaller example inputs, or a machine with more memory",
         )
     if kind in ("GuardOnDataDependentSymNode", "PendingUnbackedSymbolNotFound"):
         return InputError(
@@ -73,6 +76,12 @@ def explain(
             found=f"{bound}; forward{_signature(module)}",
             fix="give the inputs that forward takes (args and kwargs, or --shapes)",
         )
+    if "not implemented for '" in str(root):
+        return InputError(
+            "PyTorch cannot compute this in the type that was given.",
+            found=f"{where}: {text}; inputs: {describe(args, kwargs)}",
+            fix="use another type (--dtype f32, f16 or bf16)",
+        )
     if _is_dtype(str(root)):
         return InputError(
             "The module cannot compute with the types of its inputs and weights.",
@@ -81,7 +90,8 @@ def explain(
         )
     return InputError(
         "The module cannot be traced with these inputs.",
-        found=f"{where}: {kind}: {text or 'no details'}; inputs: {describe(args, kwargs)}",
+        found=f"{where}: {kind}: {text or 'no details'}; inputs: {describe(args, kwargs)}"
+        f"; forward{_signature(module)}",
         fix=f"check the shapes and types of the inputs (--shapes); {_DETAILS}",
     )
 
@@ -149,12 +159,9 @@ def _argument_error(module: object, args: tuple[Any, ...], kwargs: Mapping[str, 
 
 def _signature(module: object) -> str:
     forward = getattr(module, "forward", None)
-    names = inspect.signature(forward).parameters if forward is not None else {}
-    return "(" + ", ".join(names) + ")"
+    names = list(inspect.signature(forward).parameters) if forward is not None else []
+    return "(" + ", ".join(names[:_MOST_NAMES] + ["..."] * (len(names) > _MOST_NAMES)) + ")"
 
 
 def _is_dtype(text: str) -> bool:
-    return any(
-        words in text
-        for words in ("dtype", "not implemented for 'Half'", "same type", "Expected tensor for arg")
-    )
+    return any(words in text for words in ("dtype", "same type", "Expected tensor for arg"))

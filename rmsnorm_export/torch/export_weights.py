@@ -16,7 +16,7 @@ import torch
 from onnx_ir.tensor_adapters import TorchTensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.errors import Error, InputError, UsageError
 
 State = Mapping[str, torch.Tensor] | Callable[[str], torch.Tensor]
 """Values by name, as in ``state_dict()``: a mapping, or a function that makes one when asked."""
@@ -104,11 +104,20 @@ def attach(model: ir.Model, names: Mapping[str, torch.Tensor], state: State | No
 
 def _read(state: State, names: list[str], wanted: torch.Tensor) -> ir.TensorProtocol:
     name = names[0]
-    if isinstance(state, Mapping):
-        name = next(name for name in names if name in state)
-        found = state[name]
-    else:
-        found = state(name)
+    try:
+        if isinstance(state, Mapping):
+            name = next(name for name in names if name in state)
+            found = state[name]
+        else:
+            found = state(name)
+    except (Error, MemoryError):
+        raise
+    except Exception as error:
+        raise InputError(
+            "The value of a weight cannot be had.",
+            found=f"{name!r}: {type(error).__name__}: {error}",
+            fix="check what state does for this name",
+        ) from error
     if not isinstance(found, torch.Tensor) or found.device.type == "meta":
         what = type(found).__name__
     elif found.shape != wanted.shape:

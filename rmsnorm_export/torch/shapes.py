@@ -194,20 +194,33 @@ def example(
         limit: integers are smaller than this; for indices the length of the shortest table.
         largest: None: the example size of every dynamic dimension; else up to this size, within
             its range: other sizes than the graph was traced with.
+
+    Raises:
+        UsageError: an input is too large for the memory.
     """
     generator = torch.Generator().manual_seed(seed)
     made: dict[str, torch.Tensor] = {}
     for item in inputs:
         shape = tuple(_other_size(size, largest) for size in item.sizes)
-        if item.dtype == torch.bool or "mask" in item.name:
-            made[item.name] = torch.ones(shape, dtype=item.dtype)
-        elif item.dtype.is_floating_point:
-            made[item.name] = torch.randn(shape, generator=generator).to(item.dtype)
-        else:
-            made[item.name] = torch.randint(
-                0, max(limit, 1), shape, generator=generator, dtype=item.dtype
-            )
+        try:
+            made[item.name] = _random(item, shape, generator, limit)
+        except (RuntimeError, MemoryError) as error:  # PyTorch's allocator raises the first
+            raise _error(
+                f"The example of input {item.name!r} cannot be made.",
+                f"{item.dtype} {list(shape)}: {(str(error) or 'no memory').splitlines()[0]}",
+                "use smaller sizes; a range LOW..HIGH makes an example near LOW",
+            ) from error
     return made
+
+
+def _random(
+    item: Input, shape: tuple[int, ...], generator: torch.Generator, limit: int
+) -> torch.Tensor:
+    if item.dtype == torch.bool or "mask" in item.name:
+        return torch.ones(shape, dtype=item.dtype)
+    if item.dtype.is_floating_point:
+        return torch.randn(shape, generator=generator).to(item.dtype)
+    return torch.randint(0, max(limit, 1), shape, generator=generator, dtype=item.dtype)
 
 
 def _other_size(size: Size, largest: int | None) -> int:

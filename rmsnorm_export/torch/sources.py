@@ -13,6 +13,8 @@ import inspect
 import logging
 import os
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -153,7 +155,7 @@ def _from_factory(source: str, arguments: Mapping[str, Any], dtype: torch.dtype 
     try:
         with _working_folder():
             made = factory(**arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"The factory {source} raised an exception.",
             found=f"{type(error).__name__}: {_line(error)}{_place(error)}",
@@ -213,11 +215,11 @@ def _find(source: str, module_name: str, name: str) -> Any:
         kind = UsageError if own else InputError
         raise kind(
             f"The module {module_name} of the factory cannot be imported.",
-            found=f"no module named {error.name}",
+            found=f"no module named {error.name}{'' if own else _place(error)}",
             fix="check the name; modules are looked for in the working folder and the installed "
             "packages",
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"The module {module_name} of the factory cannot be imported.",
             found=f"{type(error).__name__}: {_line(error)}{_place(error)}",
@@ -252,10 +254,16 @@ def _line(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """File and line at which ``error`` was raised."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
+    """File and line at which ``error`` was raised: the last outside of installed packages."""
+    frames = traceback.extract_tb(error.__traceback__)
+    paths = sysconfig.get_paths()
+    installed = tuple(paths[key] + os.sep for key in ("purelib", "platlib", "stdlib"))
+    outside = (
+        *installed,
+        "<",
+        os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    )
+    own = [frame for frame in frames if not frame.filename.startswith(outside)]
+    if not own:
         return ""
-    return f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno})"
+    return f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})"

@@ -49,7 +49,7 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
                 output_loading_info=True,
             )
         except Exception as error:
-            raise _unusable(path, "The weights cannot be loaded.", error) from error
+            raise _unusable(path, "The weights cannot be loaded.", error, settings) from error
     lacking = sorted(info["missing_keys"])
     if lacking:
         raise InputError(
@@ -72,11 +72,16 @@ def from_config(path: Path, dtype: torch.dtype | None) -> Loaded:
         config, cls = _model_class(path, settings)
         kind = dtype or torch.float32
         try:
+            with torch.device("meta"):
+                _check_memory(path, cls._from_config(config, dtype=kind))
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 model = cls._from_config(config, dtype=kind)
+        except InputError:
+            raise
         except Exception as error:
-            raise _unusable(path, "The model cannot be made from its config.", error) from error
+            what = "The model cannot be made from its config."
+            raise _unusable(path, what, error, settings) from error
     return _finished(model, str(path), kind)
 
 
@@ -135,7 +140,8 @@ def _model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
                 setattr(config, f"_{name}", value)
         config.use_cache = False
     except Exception as error:
-        raise _unusable(path, "The config does not fit its model type.", error) from error
+        what = "The config does not fit its model type."
+        raise _unusable(path, what, error, settings) from error
     for name in settings.get("architectures") or ():
         cls = getattr(transformers, str(name), None)
         if cls is not None and hasattr(cls, "from_pretrained"):
@@ -150,12 +156,37 @@ def _model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
     )
 
 
-def _unusable(path: Path, what: str, error: Exception) -> InputError:
+def _check_memory(path: Path, model: torch.nn.Module) -> None:
+    """Random weights must fit into the memory that is free: else the system would kill us."""
+    need = sum(p.numel() * p.element_size() for p in model.parameters())
+    free = _free_memory()
+    if free is not None and need > free:
+        first = next(model.parameters())
+        raise InputError(
+            "The random weights of this config do not fit into memory.",
+            found=f"{path}: {need / 2**30:.1f} GiB for {type(model).__name__} in "
+            f"{str(first.dtype).removeprefix('torch.')}, {free / 2**30:.1f} GiB are free",
+            fix="make the config smaller (e.g. num_hidden_layers; what it leaves out has the size "
+            "of a full model), use --dtype f16, or a machine with more memory",
+        )
+
+
+def _free_memory() -> int | None:
+    """Bytes that can still be had; None where the system does not say."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
+    return None
+
+
+def _unusable(path: Path, what: str, error: Exception, settings: dict[str, Any]) -> InputError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     kind = type(error).__name__
     text = " ".join(lines)[:300] or "no message"
-    if isinstance(error, KeyError):
-        text = f"missing key {text}"
+    if isinstance(error, KeyError) and error.args:
+        place = _key_of(settings, error.args[0])
+        text = f"there is no {place} {text}" if place else f"missing key {text}"
     return InputError(
         what,
         found=f"{path}: {kind}: {text}",
@@ -184,6 +215,17 @@ def _default_shapes(model: Any, dtype: torch.dtype | None) -> str:
     text = "input_ids=int64[batch,sequence]"
     both = getattr(config, "is_encoder_decoder", False) and "Encoder" not in type(model).__name__
     return text + (";decoder_input_ids=int64[batch,target]" if both else "")
+
+
+def _key_of(settings: object, value: object) -> str:
+    """The key of the config that has this value, or "": KeyError is raised for values too."""
+    if isinstance(settings, dict):
+        for key, found in settings.items():
+            if isinstance(found, str) and found == value:
+                return str(key)
+            if inner := _key_of(found, value):
+                return inner
+    return ""
 
 
 @contextlib.contextmanager

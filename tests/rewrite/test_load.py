@@ -213,3 +213,18 @@ def test_a_long_cycle_is_named_in_short() -> None:
 def test_a_whole_model_looks_like_nothing_else() -> None:
     assert looks_like(norm_model().SerializeToString()) == ""
     assert looks_like(b"") == ""
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx", "other"])
+def test_an_operator_set_may_be_imported_twice(domain: str) -> None:
+    """As ``onnx.compose.merge_models`` writes it."""
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    values = [onnx.helper.make_tensor_value_info(name, 1, [2]) for name in "xy"]
+    graph = onnx.helper.make_graph([node], "g", values[:1], values[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)])
+    for _ in range(2):
+        model.opset_import.add(domain=domain, version=18)
+    assert load_model(model).model.opset_imports[""] == 18
+    model.opset_import.add(domain=domain, version=17)
+    with pytest.raises(InputError, match="two versions"):
+        load_model(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.proof.runtime import open_session, run_session
+from rmsnorm_export.rewrite import save
 from rmsnorm_export.torch.export import STAGES, ExportResult, export
 from tests.torch.export_modules import KINDS, Llama, Model, N, ids, make
 
@@ -241,18 +243,26 @@ def test_progress_is_told_and_nothing_is_printed(tmp_path, capfd):
     assert "torch.export.export" in result.log
 
 
-def test_weights_on_the_meta_device_are_made_when_they_are_written(tmp_path):
+@pytest.mark.parametrize("apart", [False, True], ids=["one file", "data file"])
+def test_weights_on_the_meta_device_are_made_when_they_are_written(tmp_path, monkeypatch, apart):
+    if apart:
+        monkeypatch.setattr(save, "MAX_EMBEDDED_BYTES", 4000)
     with torch.device("meta"):
         absent = Model()
     model = make(Model, torch.float32)
     values = model.state_dict()
     asked = []
+    given = []
 
     def state(name):
+        assert [one for one in given if one() is not None] == [], "one weight at a time"
         asked.append(name)
-        return values[name]
+        value = values[name].clone()
+        given.append(weakref.ref(value))
+        return value
 
-    export(absent, (ids(),), tmp_path / "m.onnx", state=state)
+    result = export(absent, (ids(),), tmp_path / "m.onnx", state=state)
+    assert len(result.saved.data_files) == apart
     assert sorted(asked) == sorted(set(asked)), "each weight once"
     assert all(parameter.device.type == "meta" for parameter in absent.parameters())
     np.testing.assert_allclose(

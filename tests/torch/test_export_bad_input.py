@@ -97,6 +97,10 @@ def test_bad_input(tmp_path: Path, module, args, options, kind, words):
     assert list(tmp_path.iterdir()) == []
 
 
+def _read_file(_: str) -> torch.Tensor:
+    raise FileNotFoundError(errno.ENOENT, "no such file", "weights.bin")
+
+
 def test_weights_without_values(tmp_path):
     with torch.device("meta"):
         module = torch.nn.Linear(4, 4)
@@ -106,6 +110,10 @@ def test_weights_without_values(tmp_path):
         export(module, (X,), tmp_path / "m.onnx", state={"weight": torch.ones(4, 4)})
     with pytest.raises(InputError, match="shape"):
         export(module, (X,), tmp_path / "m.onnx", state=lambda _: torch.ones(3))
+    with pytest.raises(InputError, match=r"(?s)weight cannot be had.*'weight': KeyError"):
+        export(module, (X,), tmp_path / "m.onnx", state=lambda name: {}[name])
+    with pytest.raises(InputError, match=r"(?s)weight cannot be had.*no such file"):
+        export(module, (X,), tmp_path / "m.onnx", state=_read_file)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,0 +1,218 @@
+"""``rmsnorm-export export`` where something goes wrong: what it says, its code, what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
+pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
+
+from tests.cli.conftest import Run
+
+pytestmark = pytest.mark.export
+
+FACTORIES = """import sys
+import torch
+from torch import nn
+
+def norm(n=16, args=True):
+    x = torch.ones(2, 16)
+    return (nn.RMSNorm(n), (x,)) if args else nn.RMSNorm(n)
+
+def alone():
+    return norm(args=False)
+
+def exits():
+    sys.exit(7)
+
+def interrupted():
+    raise KeyboardInterrupt
+
+class Unready(nn.Module):
+    def __init__(self):
+        self.inner = nn.Linear(2, 2)
+
+def unready():
+    return Unready()
+
+class Loop(nn.Module):
+    def forward(self, x):
+        while x.abs().max() > 1:
+            x = x / 2
+        return x
+
+def loop():
+    return nn.Sequential(nn.Identity(), Loop()), (torch.ones(2, 2),)
+
+def eighth():
+    x = torch.ones(2, 16).to(torch.float8_e4m3fn)
+    return nn.Sequential(nn.RMSNorm(16)).to(torch.float8_e4m3fn), (x,)
+
+def absent():
+    with torch.device("meta"):
+        return nn.Sequential(nn.RMSNorm(16)), (torch.ones(2, 16, device="cpu"),)
+
+def large():
+    return nn.Sequential(nn.Linear(512, 512), nn.RMSNorm(512)), (torch.ones(2, 512),)
+"""
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 1,
+    "vocab_size": 64,
+}
+
+
+@pytest.fixture(autouse=True)
+def factories(tmp_path, monkeypatch):
+    (tmp_path / "awkward.py").write_text(FACTORIES)
+    (tmp_path / "leaves.py").write_text("import sys\n\nsys.exit('no licence')\n")
+    (tmp_path / "needs.py").write_text("\nimport a_package_that_nobody_has\n")
+    for name in ("awkward", "leaves", "needs"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield
+    for name in ("awkward", "leaves", "needs"):
+        sys.modules.pop(name, None)
+
+
+def left(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} - {
+        "awkward.py",
+        "leaves.py",
+        "needs.py",
+        "__pycache__",
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "code", "words"),
+    [
+        ("awkward:exits", [], 3, ["awkward:exits", "SystemExit", "7", "awkward.py:13"]),
+        ("leaves:make", [], 3, ["leaves", "SystemExit", "no licence", "leaves.py:3"]),
+        ("needs:make", [], 3, ["a_package_that_nobody_has", "needs.py:2"]),
+        # Raised within PyTorch: the line of the factory's own code is what helps.
+        ("awkward:unready", [], 3, ["awkward:unready", "awkward.py:20"]),
+        ("awkward:norm", ["--arg", "n=wide"], 3, ["awkward:norm", "awkward.py:7"]),
+        ("awkward:norm", ["--arg", "n=15"], 3, ["RMSNorm", "[15]", "[2, 16]", "forward(x)"]),
+        ("awkward:loop", [], 3, ["'1'", "torch.where"]),
+        ("awkward:eighth", [], 3, ["'0'", "loat8", "--dtype f32"]),
+        ("awkward:absent", [], 2, ["'0.weight'", "meta device"]),
+        ("awkward:alone", ["--shapes", "x=f32[99999999,99999999]"], 2, ["'x'", "smaller sizes"]),
+        ("awkward:alone", ["--shapes", "x=i64[2,16]"], 3, ["int64[2, 16]"]),
+        ("awkward:norm", ["--opset", "25"], 2, ["25", "18 to 24"]),
+        ("awkward:norm", ["--target", "onnx", "--opset", "22"], 2, ["onnx", "22", "23"]),
+    ],
+)
+def test_what_is_wrong_is_named(
+    run: Run, tmp_path: Path, source: str, options: list[str], code: int, words: list[str]
+) -> None:
+    done = run("export", source, "-o", "m.onnx", *options)
+    done.assert_error(code, *words)
+    assert done.text == ""
+    assert left(tmp_path) == set()
+
+
+def test_interrupted(run: Run, tmp_path: Path) -> None:
+    done = run("export", "awkward:interrupted", "-o", "m.onnx")
+    assert done.code == 130
+    assert "Traceback" not in done.stderr
+    assert left(tmp_path) == set()
+
+
+def test_a_config_with_a_value_that_is_not_known(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="pip install transformers")
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"hidden_act": "wibble"}))
+    run("export", "config.json", "-o", "m.onnx").assert_error(3, "no hidden_act 'wibble'")
+
+
+def test_a_config_of_a_model_too_large_for_the_memory(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys that are missing have the sizes of a full model."""
+    pytest.importorskip("transformers", reason="pip install transformers")
+    from rmsnorm_export.torch import sources_hf
+
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    monkeypatch.setattr(sources_hf, "_free_memory", lambda: 8 << 30)
+    done = run("export", "config.json", "-o", "m.onnx")
+    done.assert_error(3, "config.json", "25.1 GiB", "8.0 GiB", "num_hidden_layers")
+    assert not (tmp_path / "m.onnx").exists()
+
+
+def test_a_type_that_onnx_runtime_cannot_run(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="pip install transformers")
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    done = run("export", "config.json", "-o", "m.onnx", "--dtype", "bf16", "--verify")
+    done.assert_error(4, "written but not compared", "bfloat16", "--prove")
+    onnx.checker.check_model(tmp_path / "m.onnx")
+
+
+def _small_files() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, 1 << 19))
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """No file may grow beyond half a MiB, which stops the write in its middle as a full disk does;
+    the model has one MiB."""
+    command = [sys.executable, "-m", "rmsnorm_export", "export", "awkward:large", "-o", "m.onnx"]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=_small_files,
+    )
+    assert done.returncode == 3, done.stderr
+    lines = done.stderr.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["error", "found", "fix"]
+    assert "m.onnx: File too large" in done.stderr
+    assert "free some space" in done.stderr
+    assert "source" not in done.stderr, "there is no file that it could be written beside"
+    assert left(tmp_path) == set()
+
+
+def test_progress_on_a_terminal(tmp_path: Path) -> None:
+    """Each stage in turn, and no more output than a bar needs: what the exporter prints is kept
+    from the terminal, the bar is not."""
+    command = [sys.executable, "-m", "rmsnorm_export", "export", "awkward:norm", "-o", "m.onnx"]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(tmp_path)
+        environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+        environment.pop("NO_COLOR", None)
+        os.execve(command[0], command, environment)
+    shown = b""
+    while True:
+        try:
+            block = os.read(terminal, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        if not block:
+            break
+        shown += block
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, shown
+    text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown).decode()
+    steps = ["Loading the module", "Tracing the module", "Decomposing the graph"]
+    places = [text.find(step) for step in steps]
+    assert -1 not in places, text[:2000]
+    assert places == sorted(places)
+    assert "torch.onnx" not in text
+    assert "1 of 1 RMSNorm is one node" in text
+    # Ten drawings a second, each of some 250 bytes.
+    drawings = len(re.findall("Loading the module", text))
+    times = re.findall(r"0:(\d\d):(\d\d)", text)
+    seconds = max(60 * int(minutes) + int(rest) for minutes, rest in times) + 1
+    assert drawings <= 20 * seconds + 20

@@ -1,0 +1,98 @@
+"""Nodes name the TensorRT plugin only when it takes them: a plugin that refuses ends the build."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+import rmsnorm_export as rx
+from rmsnorm_export.lower.plugin_limits import creator_names, plugin_refuses
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
+
+
+def model(x_type: str, weight_type: str, n: str = "64", *, weight: bool = True) -> onnx.ModelProto:
+    """LLaMA's norm in ``x_type`` with a weight that is cast to it."""
+    scaled = f"cast = Cast<to = {_CODES[x_type]}>(w)  y = Mul(v, cast)"
+    text = f"""
+        <ir_version: 10, opset_import: ["" : 18]>
+        g ({x_type}[2, {n}] x{f", {weight_type}[64] w" if weight else ""}) => ({x_type}[2, {n}] y)
+        <{x_type} two = {{2}}, {x_type} epsilon = {{0.00001}}, int64[1] axes = {{-1}}>
+        {{
+            square = Pow(x, two)
+            mean = ReduceMean(square, axes)
+            stabilised = Add(mean, epsilon)
+            rms = Sqrt(stabilised)
+            {"v" if weight else "y"} = Div(x, rms)
+            {scaled if weight else ""}
+        }}"""
+    return onnx.parser.parse_model(text)
+
+
+_CODES = {"float": 1, "double": 11}
+
+
+@pytest.mark.parametrize(
+    ("x_type", "weight_type", "why"),
+    [
+        ("float", "float", ""),
+        ("float", "float16", "no float16 scale"),
+        ("double", "double", "float64"),
+    ],
+)
+def test_only_what_the_plugin_takes_names_it(x_type, weight_type, why):
+    result = rx.optimize(model(x_type, weight_type), prove=True)
+    (site,) = result.report.fused
+    (node,) = [node for node in result.model.graph if node.domain == "rmsnorm_export"]
+    assert ("plugin_namespace" in node.attributes) == (not why)
+    assert ("plugin_version" in node.attributes) == (not why)
+    said = [note for note in site.notes if "not the plugin" in note]
+    assert bool(said) == bool(why)
+    assert all(why in note for note in said)
+
+
+def test_a_neutral_scale_of_one_element_is_not_the_plugins():
+    """A bare norm of unknown length beside one with a weight: the shared body wants a scale."""
+    both = onnx.compose.merge_models(
+        onnx.compose.add_prefix(model("float", "float"), "a_"),
+        onnx.compose.add_prefix(model("float", "float", "N", weight=False), "b_"),
+        io_map=[],
+    )
+    result = rx.optimize(both)
+    nodes = [node for node in result.model.graph if node.domain == "rmsnorm_export"]
+    plugins = ["plugin_namespace" in node.attributes for node in nodes]
+    scales = [len(node.inputs) for node in nodes]
+    assert scales == [2, 2]
+    assert sorted(plugins) == [False, True]
+
+
+REFUSED = [
+    (NormSpec(), DOUBLE, 64, (), "float64"),
+    (NormSpec(stash_type=DOUBLE), FLOAT, 64, (), "float64"),
+    (NormSpec(stash_type=FLOAT16), FLOAT, 64, (), "in float16"),
+    (NormSpec(), FLOAT, (1 << 20) + 1, (), "1048576 elements"),
+    (NormSpec(), FLOAT16, 64, (("scale", BFLOAT16, (64,)),), "no bfloat16 scale"),
+    (NormSpec(), FLOAT, 64, (("bias", FLOAT, (1,)),), "a bias of one element for each"),
+    (NormSpec(), FLOAT, None, (("scale", FLOAT, (1,)),), "a scale of one element for each"),
+]
+
+
+@pytest.mark.parametrize(("spec", "dtype", "n", "weights", "why"), REFUSED)
+def test_reasons(spec, dtype, n, weights, why):
+    assert why in plugin_refuses("RMSNorm", spec, dtype=dtype, n=n, weights=weights)
+
+
+def test_taken():
+    shapes = [(64,), (1, 1, 64), ("n",), None]
+    for shape in shapes:
+        weights = (("scale", FLOAT, shape), ("bias", FLOAT16, shape))
+        assert plugin_refuses("RMSNorm", NormSpec(), dtype=FLOAT16, n=64, weights=weights) == ""
+    unknown = (("scale", FLOAT, (64,)),)
+    assert plugin_refuses("RMSNorm", NormSpec(), dtype=FLOAT, n=None, weights=unknown) == ""
+
+
+def test_second_bodies():
+    assert "GatedRMSNorm_gate_first" in creator_names("GatedRMSNorm")
+    assert "RMSNorm_gate_first" not in creator_names("RMSNorm")
+    name = "RMSNorm_group_16"
+    spec = NormSpec(group_size=16)
+    assert "no creator" in plugin_refuses(name, spec, dtype=FLOAT, n=64, weights=())

@@ -1,0 +1,221 @@
+"""A thinned parity matrix, and that its claims fail where the operator is broken.
+
+``scripts/parity`` runs the whole matrix; here every variant is seen in every type at three row
+lengths.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
+pytest.importorskip("transformers", reason="needs the catalogue: pip install transformers")
+
+import torch
+
+from rmsnorm_export.op.reference import reference_float64
+from rmsnorm_export.op.spec import DOUBLE, FLOAT16, NormSpec
+from rmsnorm_export.torch import eager
+
+SCRIPTS = str(Path(__file__).resolve().parents[2] / "scripts")
+if SCRIPTS not in sys.path:
+    sys.path.append(SCRIPTS)
+
+claims = importlib.import_module("parity_claims")
+inputs = importlib.import_module("parity_inputs")
+modules = importlib.import_module("parity_modules")
+onnx_side = importlib.import_module("parity_onnx")
+truth = importlib.import_module("parity_truth")
+variants = importlib.import_module("parity_variants")
+
+VARIANTS = {variant.name: variant for variant in variants.VARIANTS}
+SIZES = (1, 111, 4104)
+ELEMENTS = 2**12
+
+
+def failures(cells: list[Any]) -> list[str]:
+    return [text for claim in claims.judge(cells, []) for text in claim.failed]
+
+
+def cells_of(name: str, n: int, dtype: str) -> list[Any]:
+    return list(modules.cells(VARIANTS[name], n, dtype, elements=ELEMENTS))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_claim_holds(name: str) -> None:
+    variant = VARIANTS[name]
+    dtypes = [d for d in variant.dtypes if d != "float64" or truth.EXTENDED]
+    cells = [c for dtype in dtypes for n in SIZES for c in cells_of(name, n, dtype)]
+    assert failures(cells) == []
+    checked = {claim.name: claim.checked for claim in claims.judge(cells, [])}
+    judged = sum(cell.judged is not None for cell in cells)
+    assert checked["c accuracy"] == judged >= len(cells) * 0.9
+    assert checked["c runtime"] >= 16
+    # A type without a kernel says so.
+    for cell in cells:
+        assert set(cell.errors) | set(cell.absent) >= {"portable", "onnx", "ort", "portable+"}
+        assert all(cell.absent.values())
+
+
+def test_half_types_are_bitwise_where_eager_has_the_order() -> None:
+    """Ours against PyTorch code: under one element in 1,000 falls on the other side of a tie."""
+    for name in ("LLaMA order", "Gemma order", "unit offset", "bias", "grouped", "gated after"):
+        for dtype in variants.HALF:
+            for cell in cells_of(name, 199, dtype):
+                found = cell.pairs["eager", "ours"]
+                assert found.differ <= 1 / 1000, str(cell)
+                # Two later roundings carry a step of an intermediate on, each at most doubled.
+                assert found.max <= 4, str(cell)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("LLaMA order", "float16"),
+        ("unit offset", "bfloat16"),
+        ("several axes", "float32"),
+        ("gate first", "float16"),
+        ("skip", "float16"),
+        ("bias", "float64"),
+    ],
+)
+def test_the_file_is_that_of_export(name: str, dtype: str) -> None:
+    """The matrix builds its files without tracing modules: they are what ``rx.export`` writes."""
+    pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
+    convert = importlib.import_module("rmsnorm_export.torch.export").convert
+    variant, n = VARIANTS[name], 111
+    module = modules.make(variant, n, dtype)
+    given, _ = modules.operands(variant, n, dtype, ELEMENTS)
+    weights = {key: inputs.array(value) for key, value in module.named_parameters()}
+    made = onnx_side.single(module.spec, given, weights).models["portable"]
+    tensors = tuple(map(inputs.tensor, given.values()))
+    dynamic = ({0: "batch"},) * len(tensors)
+    exported = convert(module, tensors, opset=onnx_side.OPSET, dynamic_shapes=dynamic)
+    assert onnx_side.nodes(made) == onnx_side.nodes(exported.result.model)
+    bodies = [
+        [[node.op_type for node in function] for function in model.functions.values()]
+        for model in (made, exported.result.model)
+    ]
+    assert bodies[0] == bodies[1]
+
+
+# The claims can fail: each of these breaks the operator in PyTorch, or what is declared of it.
+
+
+def _no_epsilon(plan: Any, squares: Any, row: Any, reuse: bool) -> Any:
+    return RMS(dataclasses.replace(plan, epsilon=0.0), squares, row, reuse)
+
+
+def _no_offset(plan: Any, scale: Any, row: Any) -> Any:
+    return GAIN(dataclasses.replace(plan, offset=0.0), scale, row)
+
+
+def _one_too_many(spec: Any, row: Any) -> int:
+    return COUNT(spec, row) + 1
+
+
+RMS, GAIN, COUNT = eager._rms, eager._gain, eager.count
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("function", "broken", "name"),
+    [
+        ("_rms", _no_epsilon, "LLaMA order"),
+        ("_gain", _no_offset, "unit offset"),
+        ("count", _one_too_many, "partial"),
+    ],
+)
+def test_a_broken_operator_fails(
+    monkeypatch: pytest.MonkeyPatch, function: str, broken: Any, name: str, dtype: str
+) -> None:
+    assert failures(cells_of(name, 111, dtype)) == []
+    monkeypatch.setattr(eager, function, broken)
+    found = failures(cells_of(name, 111, dtype))
+    assert any("tiny" in text or "unit" in text for text in found)
+
+
+@pytest.mark.parametrize("change", [{"epsilon": 1e-5}, {"scale_offset": 1.0}, {"group_size": 37}])
+def test_a_wrong_declared_spec_fails(monkeypatch: pytest.MonkeyPatch, change: dict) -> None:
+    """The file says something else than the module computes: claim b."""
+    single = onnx_side.single
+
+    def wrong(spec: NormSpec, *operands: Any) -> Any:
+        return single(dataclasses.replace(spec, **change), *operands)
+
+    monkeypatch.setattr(onnx_side, "single", wrong)
+    found = claims.judge(cells_of("LLaMA order", 111, "float32"), [])
+    assert [claim.name for claim in found if claim.failed] == ["b class", "c runtime"]
+
+
+@pytest.mark.parametrize("name", ["LLaMA order", "weightless"])
+def test_one_ulp_too_much_in_every_root_is_seen_in_the_mean(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def up(*operands: Any) -> Any:
+        rms = RMS(*operands)
+        return torch.nextafter(rms, torch.full_like(rms, torch.inf))
+
+    monkeypatch.setattr(eager, "_rms", up)
+    found = claims.judge(cells_of(name, 199, "float32"), [])
+    assert "c mean" in [claim.name for claim in found if claim.failed]
+
+
+# The yardsticks.
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_formula_is_that_of_the_package(name: str) -> None:
+    """Two independent spellings of the formula, on ordinary float16 rows."""
+    variant, n = VARIANTS[name], 111
+    module = modules.make(variant, n, "float16")
+    given, counts = modules.operands(variant, n, "float16", ELEMENTS)
+    rows = {key: value[: counts["unit"]] for key, value in given.items()}
+    weights = {key: inputs.array(value) for key, value in module.named_parameters()}
+    spec = dataclasses.replace(module.spec, epsilon=float(np.float32(module.spec.epsilon)))
+    found = truth.formula(
+        spec, rows["x"], weights.get("weight"), weights.get("bias"), rows.get("other")
+    )
+    other = {"gate": "gate", "residual": "residual", "": None}[variant.second]
+    expected = reference_float64(
+        spec,
+        rows["x"],
+        weights.get("weight"),
+        weights.get("bias"),
+        **({other: rows["other"]} if other else {}),
+    )
+    for got, want in zip(
+        found, expected if isinstance(expected, tuple) else [expected], strict=True
+    ):
+        np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-13)
+
+
+def test_errors_of_float64_are_measured_beyond_float64() -> None:
+    if not truth.EXTENDED:
+        pytest.skip("this machine has no type beyond float64")
+    x = np.array([[1.0, 2.0, 3.0]])
+    (right,) = truth.formula(NormSpec(epsilon=0.0, stash_type=DOUBLE), x, None, None, None)
+    assert right.dtype == np.longdouble
+    nearest = right.astype(np.float64)
+    assert 0 < truth.error_of(nearest, right).max() <= 0.5
+    assert truth.error_of(np.nextafter(nearest, np.inf), right).max() > 0.5
+
+
+@pytest.mark.parametrize("n", [1, 3, 199])
+def test_rows_are_what_their_names_say(n: int) -> None:
+    rows = inputs.rows(FLOAT16, n, seed=1, elements=2**10)
+    sizes = {scale: np.abs(block.astype(np.float64)) for scale, block in rows.items()}
+    assert (sizes["denormal"] > 0).all()
+    assert (sizes["denormal"] < np.finfo(np.float16).tiny).all()
+    assert 1e4 < sizes["large"].max() <= 6e4
+    assert 1e-5 < np.median(sizes["tiny"]) < 1e-3
+    assert not sizes["zeros"].any()
+    assert (np.isnan(rows["nan"]).sum(-1) == 1).all()
+    assert (np.isinf(rows["inf"]).sum(-1) == 1).all()

@@ -1,0 +1,201 @@
+"""Half precision, bit for bit: what an exported norm declares is what PyTorch computes.
+
+``scripts/parity`` does this for every class of ``transformers``; here for one of each order of
+rounding, and for files that declare a wrong one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
+pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
+pytest.importorskip("transformers", reason="needs the catalogue: pip install transformers")
+
+import onnx_ir as ir
+
+from rmsnorm_export.op.reference import reference_exact
+from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
+from tests.corpus.norm_classes import norm_classes
+from tests.torch.norm_cases import FORMS, spec_of
+
+SCRIPTS = str(Path(__file__).resolve().parents[2] / "scripts")
+if SCRIPTS not in sys.path:
+    sys.path.append(SCRIPTS)
+
+classes = importlib.import_module("parity_classes")
+declared = importlib.import_module("parity_declared")
+exact_rows = importlib.import_module("parity_exact_rows")
+inputs = importlib.import_module("parity_inputs")
+orders = importlib.import_module("parity_orders")
+proof = importlib.import_module("parity_proof")
+
+NORMS = {norm.key: norm for norm in norm_classes(rmsnorm_only=True)}
+CASES = [
+    ("LlamaRMSNorm", "float16"),
+    ("GemmaRMSNorm", "bfloat16"),
+    ("NanoChatRMSNorm", "float16"),
+    ("Qwen3NextRMSNormGated", "float16"),
+    ("KimiLinearRMSNormGated", "bfloat16"),
+    ("MambaRMSNormGated", "float16"),
+    ("FalconH1RMSNormGated", "bfloat16"),
+    ("DeepseekV4UnweightedRMSNorm", "float16"),
+    ("MuseSparkTextCenteredRMSNorm", "float16"),
+    ("MuseSparkTextInputScaledRMSNorm", "float16"),
+    ("ImageGPTLayerNorm", "bfloat16"),
+    ("xLSTMRMSNorm-bias", "float16"),
+    ("RMSNorm-two-axes", "bfloat16"),
+]
+RSQRT = [("GradiumPhononTTSTimestepNorm", "float16"), ("xLSTMRMSNorm-input-type", "bfloat16")]
+
+
+@functools.cache
+def case(key: str, dtype: str) -> tuple[Any, ir.Model]:
+    module = proof.subject(NORMS[key], dtype)
+    return module, classes.exported(NORMS[key], module, dtype)
+
+
+@pytest.mark.parametrize(("key", "dtype"), CASES)
+def test_declared_order_is_that_of_the_class(key: str, dtype: str) -> None:
+    module, model = case(key, dtype)
+    members = key == "GemmaRMSNorm"  # its 13 classes; all 218 in scripts/parity
+    found = proof.prove(NORMS[key], module, dtype, model, members=members)
+    assert found.holds, found
+    assert found.operator in orders.QUOTIENTS
+    assert found.orders >= 2
+    assert found.members == (len(NORMS[key].members) if members else 1)
+    # Two ways to divide, two orders of a sum: one element in some thousand falls otherwise.
+    assert found.ordinary >= 0.999
+
+
+@pytest.mark.parametrize(("key", "dtype"), RSQRT)
+def test_what_onnx_cannot_say_is_named(key: str, dtype: str) -> None:
+    """PyTorch's rsqrt of a half type is rounded once; ONNX takes root and inverse apart."""
+    module, model = case(key, dtype)
+    found = proof.prove(NORMS[key], module, dtype, model, members=False)
+    assert not found.holds
+    assert found.declared == "x * rsqrt"
+    assert found.operator == ""  # replace_norms leaves it alone
+    assert found.reason
+
+
+def _wrong(node: ir.Node, **changes: Any) -> None:
+    for name, value in changes.items():
+        kind = ir.AttrFloat32 if isinstance(value, float) else ir.AttrInt64
+        node.attributes[name] = kind(name, value)
+
+
+@pytest.mark.parametrize(
+    ("key", "dtype", "changes"),
+    [
+        ("LlamaRMSNorm", "float16", {"scale_before_cast": 1}),
+        ("LlamaRMSNorm", "float16", {"round_rstd": 1}),
+        ("LlamaRMSNorm", "float16", {"stash_type": 10}),
+        ("LlamaRMSNorm", "float16", {"stash_type": 11}),
+        ("LlamaRMSNorm", "float16", {"epsilon": 0.0}),
+        ("LlamaRMSNorm", "float16", {"epsilon": 1.01e-5}),
+        ("GemmaRMSNorm", "bfloat16", {"scale_before_cast": 0}),
+        ("GemmaRMSNorm", "bfloat16", {"scale_offset": 0.0}),
+        ("DeepseekV4UnweightedRMSNorm", "float16", {"round_rstd": 0}),
+        ("ImageGPTLayerNorm", "bfloat16", {"stash_type": 1}),
+        ("ImageGPTLayerNorm", "bfloat16", {"round_rstd": 1}),
+        ("MambaRMSNormGated", "float16", {"gate_first": 0}),
+    ],
+)
+def test_a_wrong_declaration_is_caught(key: str, dtype: str, changes: dict[str, Any]) -> None:
+    module, model = case(key, dtype)
+    node = declared.norm_node(model)
+    kept = dict(node.attributes)
+    _wrong(node, **changes)
+    try:
+        found = proof.prove(NORMS[key], module, dtype, model, members=False)
+    finally:
+        for name, attribute in kept.items():
+            node.attributes[name] = attribute
+    assert found.declared == ""
+    assert not found.holds
+
+
+def test_a_wrong_order_in_the_operator_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator scales before the cast, its spec says after."""
+    module, model = case("LlamaRMSNorm", "float16")
+    library = importlib.import_module("rmsnorm_export.torch.library")
+    make_plan, replace = library.make_plan, proof.replace_norms
+
+    def wrong_plan(*arguments: Any) -> Any:
+        plan = make_plan(*arguments)
+        return dataclasses.replace(plan, product=plan.stash)
+
+    def then_broken(holder: Any) -> Any:
+        found = replace(holder)  # its probe would refuse a broken operator
+        monkeypatch.setattr(library, "make_plan", wrong_plan)
+        return found
+
+    monkeypatch.setattr(proof, "replace_norms", then_broken)
+    found = proof.prove(NORMS["LlamaRMSNorm"], module, "float16", model, members=False)
+    assert found.declared
+    assert found.operator
+    assert not found.ours
+    assert not found.holds
+
+
+def test_a_class_with_other_bits_is_caught() -> None:
+    """A member of a body that is not the body after all."""
+    module, model = case("LlamaRMSNorm", "float16")
+    wrong = ("transformers.models.gemma.modeling_gemma.GemmaRMSNorm",)
+    norm = dataclasses.replace(NORMS["LlamaRMSNorm"], members=wrong)
+    found = proof.prove(norm, module, "float16", model)
+    assert found.failed == wrong
+    assert not found.holds
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
+@pytest.mark.parametrize("form", FORMS)
+def test_two_spellings_of_the_rounding_steps_agree(form: str, dtype: int) -> None:
+    """``evaluate`` here and ``reference_exact``, which were written apart, in every order."""
+    spec = spec_of(form, 48)
+    row = (3, 48) if spec.axis == -2 else (48,)
+    second = {"SkipRMSNorm": "residual", "GatedRMSNorm": "gate"}.get(spec.kind, "")
+    operands = exact_rows.operands(spec, dtype, row, 20, seed=3, second=second)
+    weight = inputs.weight(dtype, row, seed=1)
+    every = orders.orders(spec, dtype, weighted=True, biased=False)
+    assert len(every) >= 6
+    for order in every:
+        other = {second: operands[second]} if second else {}
+        expected = reference_exact(order, operands["x"], weight, **other)
+        found = orders.evaluate(order, {**operands, "weight": weight}, "x / rms")
+        wanted = expected if isinstance(expected, tuple) else (expected,)
+        assert orders.all_equal(found, wanted), order
+
+
+@pytest.mark.parametrize("n", [1, 48, 288, 4096])
+def test_sums_are_exact_in_any_order(n: int) -> None:
+    rows = exact_rows.operands(NormSpec(), FLOAT16, (n,), 30, seed=1)["x"]
+    assert exact_rows.sums_are_exact(rows)
+    squares = np.square(rows.astype(np.float32))
+    exact = squares.astype(np.float64).sum(-1)
+    for order in (squares, squares[:, ::-1], np.sort(squares, axis=-1)):
+        running = np.cumsum(order, axis=-1, dtype=np.float32)[:, -1]
+        np.testing.assert_array_equal(running.astype(np.float64), exact)
+    random = np.random.default_rng(0).normal(size=(30, max(n, 48))).astype(np.float16)
+    assert not exact_rows.sums_are_exact(random)
+
+
+def test_orders_that_cannot_differ_are_one() -> None:
+    plain = orders.orders(NormSpec(), FLOAT16, weighted=False, biased=False)
+    assert len(plain) == 6  # a type of the row, and whether 1 / rms is rounded
+    weighted = orders.orders(NormSpec(), FLOAT16, weighted=True, biased=False)
+    assert len(weighted) == 11
+    assert len(set(weighted)) == 11
+    before = NormSpec(scale_before_cast=True)
+    assert orders.same_order(NormSpec(), before, FLOAT16, affine=False)
+    assert not orders.same_order(NormSpec(), before, FLOAT16, affine=True)
+    assert orders.same_order(NormSpec(), before, FLOAT, affine=True)
