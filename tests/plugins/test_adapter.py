@@ -1,0 +1,134 @@
+"""The TensorRT adapter of plugins/tensorrt, by the C++ programs of plugins/tests/adapter."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import re
+import subprocess
+from typing import get_args
+
+import adapter_build
+import pytest
+
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.lower.plugin_limits import creator_names
+from rmsnorm_export.op.body_key import assign_bodies, body_key
+from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, Kind, NormSpec
+
+pytestmark = pytest.mark.parametrize("headers", adapter_build.header_parameters())
+OPSET = 18
+
+
+def _program(headers: pathlib.Path, name: str, *arguments: str) -> str:
+    path = adapter_build.build(headers) / "tests" / "adapter" / name
+    process = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
+    failed = [line for line in process.stdout.splitlines() if line.startswith("FAIL")]
+    assert process.returncode == 0, "\n".join([*failed[:20], process.stdout[-500:], process.stderr])
+    return process.stdout
+
+
+def _creators(headers: pathlib.Path) -> dict[str, list[str]]:
+    lines = _program(headers, "rmsnorm_adapter_tests", "--names").splitlines()
+    return {name: fields for name, *fields in map(str.split, lines)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["rmsnorm_adapter_tests", "rmsnorm_adapter_tests_sanitized"])
+def test_builder_and_runtime(headers: pathlib.Path, program: str) -> None:
+    """Every creator goes through what TensorRT does with it, and refuses what it should."""
+    passed, failed = re.findall(r"(\d+) passed, (\d+) failed", _program(headers, program))[-1]
+    assert int(failed) == 0
+    assert int(passed) > 7000
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_fields_are_the_attributes(headers: pathlib.Path, kind: Kind) -> None:
+    """In order; a field that the node lacks would make the parser warn."""
+    creators = _creators(headers)
+    attributes = list(NormSpec(kind=kind).attributes())
+    assert creators[kind] == attributes
+    assert creators[f"Quantized{kind}"] == [*attributes, "quantize"]
+    for name, fields in creators.items():
+        if re.fullmatch(f"{kind}_.*", name):
+            assert fields == attributes
+
+
+def test_creators_are_the_names_that_optimize_writes(headers: pathlib.Path) -> None:
+    """Every name of a second body that one attribute makes and that has no size in it."""
+    kinds = get_args(Kind)
+    named = {name for kind in kinds for name in creator_names(kind)}
+    assert set(_creators(headers)) == named | {f"Quantized{kind}" for kind in kinds}
+    written = {name for kind in get_args(Kind) for name in _second_names(kind)}
+    sized = re.compile(r"_(partial_\d+|group_\d+|last_\d+_axes|association_\d)$")
+    aliases = {name for name in written if not sized.search(name)}
+    assert named == aliases | set(kinds)
+
+
+def _second_names(kind: Kind) -> set[str]:
+    """Names of the second body of two specs that differ in one attribute."""
+    choices: dict[str, tuple[object, ...]] = {
+        "scale_before_cast": (False, True),
+        "round_rstd": (False, True),
+        "epsilon_outside": (False, True),
+        "stash_type": (FLOAT, FLOAT16, BFLOAT16),
+        "partial_size": (0, 16),
+        "group_size": (0, 16),
+        "axis": (-1, -2),
+        "association": (0, 1, 2),
+    }
+    if kind == "GatedRMSNorm":
+        choices |= {"activation": ("silu", "sigmoid"), "gate_first": (False, True)}
+    names = set()
+    for attribute, values in choices.items():
+        for main, other in itertools.permutations(values, 2):
+            for dtype, stash in ((FLOAT16, FLOAT), (FLOAT16, FLOAT16), (BFLOAT16, BFLOAT16)):
+                keys = [
+                    _key(kind, dtype, {"stash_type": stash, attribute: value})
+                    for value in (main, other)
+                ]
+                if None not in keys:
+                    first, *_, second = assign_bodies([keys[0], keys[0], keys[1]])
+                    names |= {second[0]} - {first[0]}
+    return names
+
+
+def _key(kind: Kind, dtype: int, changes: dict[str, object]) -> object:
+    """None where the specification has no such norm."""
+    try:
+        spec = NormSpec(kind=kind, **changes)  # type: ignore[arg-type]
+        return body_key(spec, dtype=dtype, scale_dtype=dtype, bias_dtype=None, opset=OPSET)
+    except (ValueError, UsageError):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("library", "exports"),
+    [
+        ("librmsnorm_plugin.so", ["getCreators", "setLoggerFinder"]),
+        ("librmsnorm_plugin_autoload.so", []),
+    ],
+)
+def test_what_a_library_shows_and_needs(
+    headers: pathlib.Path, library: str, exports: list[str]
+) -> None:
+    """Only the entry points; no TensorRT and no shared CUDA runtime."""
+    path = adapter_build.build(headers) / library
+    symbols = _said(["nm", "-D", "--defined-only", path])
+    assert [line.split()[-1] for line in symbols.splitlines()] == exports
+    needed = re.findall(r"NEEDED.*\[(.*)\]", _said(["readelf", "-d", path]))
+    assert not [name for name in needed if re.search("nvinfer|tensorrt|cuda", name)]
+
+
+def test_the_adapter_calls_nothing_that_breaks_a_graph(headers: pathlib.Path) -> None:
+    """Of CUDA only the text of an error: no allocation, no synchronisation."""
+    folder = adapter_build.build(headers) / "CMakeFiles" / "rmsnorm_adapter.dir"
+    objects = sorted(folder.rglob("*.o"))
+    assert len(objects) >= 5
+    undefined = re.findall(r"\bU (cu\w+)", _said(["nm", "-u", *objects]))
+    assert set(undefined) == {"cudaGetErrorString"}
+
+
+def _said(command: list[object]) -> str:
+    process = subprocess.run([*map(str, command)], capture_output=True, text=True, check=True)
+    return process.stdout

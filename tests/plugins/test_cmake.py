@@ -1,0 +1,80 @@
+"""What plugins/CMakeLists.txt says and makes, with TensorRT's headers and without them."""
+
+from __future__ import annotations
+
+import pathlib
+
+import adapter_build
+import pytest
+
+needs_tools = pytest.mark.skipif(
+    adapter_build.missing_tools() is not None, reason=adapter_build.missing_tools() or ""
+)
+
+
+@needs_tools
+def test_without_headers_only_the_kernels(tmp_path: pathlib.Path) -> None:
+    if any((pathlib.Path(name) / "NvInferRuntime.h").is_file() for name in adapter_build.SYSTEM):
+        pytest.skip("this system has TensorRT's headers")
+    process = adapter_build.configure(tmp_path)
+    assert process.returncode == 0, process.stderr
+    said = " ".join(process.stderr.split())
+    assert "TensorRT's headers were not found: no NvInferRuntime.h in /usr/local/tensorrt" in said
+    assert "github.com/NVIDIA/TensorRT" in said
+    assert "-DTENSORRT_INCLUDE_DIR=" in said
+    assert "-DTENSORRT_ROOT=" in said
+    assert "Only the CUDA kernels will be compiled" in said
+    rules = (tmp_path / "build.ninja").read_text(encoding="utf-8")
+    assert "rmsnorm_kernels.dir/kernels/rmsnorm.cu.o" in rules
+    assert "librmsnorm_plugin" not in rules
+    assert "for 80-real;86-real;89-real;90-real;100-real;120" in process.stdout
+
+
+@needs_tools
+@pytest.mark.parametrize("option", ["TENSORRT_INCLUDE_DIR", "TENSORRT_ROOT"])
+def test_a_named_folder_must_have_them(tmp_path: pathlib.Path, option: str) -> None:
+    """No other place is searched, and it is an error."""
+    process = adapter_build.configure(tmp_path / "build", f"-D{option}={tmp_path}")
+    assert process.returncode != 0
+    assert f"no NvInferRuntime.h in {tmp_path}" in " ".join(process.stderr.split())
+
+
+@needs_tools
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#define NV_TENSORRT_MAJOR 10\n#define NV_TENSORRT_MINOR 7 //!< minor\n",
+        "#define TRT_MAJOR_ENTERPRISE 9\n#define TRT_MINOR_ENTERPRISE 12\n"
+        "#define NV_TENSORRT_MAJOR TRT_MAJOR_ENTERPRISE\n",
+    ],
+)
+def test_old_headers(tmp_path: pathlib.Path, text: str) -> None:
+    (tmp_path / "NvInferRuntime.h").touch()
+    (tmp_path / "NvInferVersion.h").write_text(text)
+    process = adapter_build.configure(tmp_path / "build", f"-DTENSORRT_INCLUDE_DIR={tmp_path}")
+    assert process.returncode != 0
+    said = " ".join(process.stderr.split())
+    assert "are of TensorRT 10.7" in said or "are of TensorRT 9.12" in said
+    assert "needs 10.8 or later" in said
+
+
+@pytest.mark.skipif(adapter_build.tool("cmake") is None, reason="needs CMake: pip install cmake")
+def test_cuda_home_without_nvcc(tmp_path: pathlib.Path) -> None:
+    process = adapter_build.cmake(
+        "-S", adapter_build.PLUGINS, "-B", tmp_path / "build", f"-DCUDA_HOME={tmp_path}"
+    )
+    assert process.returncode != 0
+    said = " ".join(process.stderr.split())
+    assert f"There is no bin/nvcc in CUDA_HOME, {tmp_path}" in said
+    assert "nvidia/cu13" in said
+
+
+@pytest.mark.parametrize("headers", adapter_build.header_parameters())
+def test_install(headers: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    folder = adapter_build.build(headers)
+    process = adapter_build.cmake("--install", folder, "--prefix", tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert sorted(path.name for path in (tmp_path / "lib").iterdir()) == [
+        "librmsnorm_plugin.so",
+        "librmsnorm_plugin_autoload.so",
+    ]
