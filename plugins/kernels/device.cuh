@@ -1,0 +1,22 @@
+// The part of CUDA's language that plain C++ lacks. Compiled without nvcc, the kernels run on a CPU:
+// shim.h (plugins/tests/shim) then supplies the same names, with fibres for the threads of a block.
+#pragma once
+
+#ifdef __CUDACC__
+
+#include <cooperative_groups.h>
+#include <cuda_runtime.h>
+
+namespace rmsnorm_export {
+
+// The block's shared memory. All of it is dynamic: the kernels divide it themselves.
+__device__ inline uint4* shared_memory() {
+    extern __shared__ uint4 shared_bytes[];
+    return shared_bytes;
+}
+
+}  // namespace rmsnorm_export
+
+#else
+#include "shim.h"
+#endif

@@ -1,0 +1,101 @@
+// Which kernel a problem gets, with how many threads: a function of the bytes of a row, the inputs,
+// the architecture and the tactic. Never of the number of rows: what a row sums to depends on the
+// number of threads that share it.
+//
+// Plain C++, so that it can be read and tested without CUDA.
+#pragma once
+
+#include <cstdint>
+
+namespace rmsnorm_export {
+
+enum class Path : std::int32_t { kRegisters, kLong };
+
+struct Choice {
+    Path path;
+    int vectors;  // 16-byte vectors of a thread (kRegisters): 2, 4 or 8
+    int lanes;    // threads of a segment, in a block
+    int threads;  // of a block
+    int cluster;  // blocks of a segment
+    int staged;   // vectors of a slice that a block keeps in shared memory (kLong)
+};
+
+constexpr std::int64_t kKilobyte = 1024;
+constexpr int kVectorBytes = 16;
+
+// Up to here all inputs of a row stay in registers. More would leave one block on an SM, and nobody
+// to load a row while another is being summed.
+constexpr std::int64_t kRegisterBytes = 32 * kKilobyte;
+
+// Segments of up to a warp share a block of this size: small enough that 16 of them fill an SM.
+constexpr int kShortBlock = 128;
+
+// Threads of a long row, in each block; row_long.cuh says why.
+constexpr int kLongBlock = 512;
+
+// Blocks of a cluster that every device with clusters can place.
+constexpr int kMostCluster = 8;
+
+// The slice at which a cluster stops growing. For throughput, seven of them fit the shared memory of
+// an SM; for latency, it is one load per thread.
+constexpr std::int64_t kSlice = 32 * kKilobyte;
+constexpr std::int64_t kLatencySlice = std::int64_t{kLongBlock} * kVectorBytes;
+
+constexpr bool has_clusters(int sm) { return sm >= 90 && sm < 120; }
+
+// Half the shared memory of an SM, less the kilobyte that the system keeps of each block: two blocks
+// fit, so that one loads while the other sums. (CUDA C++ Programming Guide, compute capabilities.)
+constexpr std::int64_t stage_bytes(int sm) {
+    bool const large = (sm >= 90 && sm < 120);           // 228 KB
+    bool const medium = (sm == 80 || sm == 87);          // 164 KB
+    return (large ? 112 : medium ? 80 : 48) * kKilobyte;  // 100 KB: 86, 89, 120
+}
+
+constexpr int round_up(std::int64_t value, int multiple) {
+    return static_cast<int>((value + multiple - 1) / multiple * multiple);
+}
+
+constexpr int power_of_two(std::int64_t at_least) {
+    int power = 1;
+    while (power < at_least) power *= 2;
+    return power;
+}
+
+// Threads of a segment: within a warp a power of two, for the shuffles; beyond, whole warps.
+constexpr int lanes_for(std::int64_t vectors, int per_thread) {
+    std::int64_t const needed = (vectors + per_thread - 1) / per_thread;
+    return needed <= 32 ? power_of_two(needed) : round_up(needed, 32);
+}
+
+// `segment_bytes`: of a row, or of a group, in T; a multiple of 16. `inputs`: 2 with a residual or a
+// gate, whose vectors need registers of their own.
+constexpr Choice choose(std::int64_t segment_bytes, int inputs, int sm, bool low_latency) {
+    std::int64_t const vectors = segment_bytes / kVectorBytes;
+    if (inputs * segment_bytes > kRegisterBytes) {
+        int cluster = 1;
+        if (has_clusters(sm)) {
+            std::int64_t const most = low_latency ? kLatencySlice : kSlice;
+            while (cluster < kMostCluster && segment_bytes > cluster * most) cluster *= 2;
+        }
+        std::int64_t const slice = (vectors + cluster - 1) / cluster;
+        std::int64_t const room = (stage_bytes(sm) - kKilobyte) / kVectorBytes;
+        return {Path::kLong, 0,       kLongBlock,
+                kLongBlock,  cluster, static_cast<int>(slice < room ? slice : room)};
+    }
+    int per_thread = 0;
+    if (low_latency) {
+        // One load per thread and the shortest sum, as far as a block of 512 goes.
+        per_thread = vectors <= 512 ? 1 : 4;
+    } else if (segment_bytes <= kKilobyte) {
+        per_thread = 2;  // few registers, many warps; 32 lanes at 1 KB
+    } else if (segment_bytes <= 16 * kKilobyte) {
+        per_thread = 4;  // 64 bytes in flight per thread and input; a warp a row at 2 KB
+    } else {
+        per_thread = 8;  // 256 threads at 32 KB, so three blocks to an SM instead of one
+    }
+    int const lanes = lanes_for(vectors, per_thread);
+    int const threads = lanes <= 32 ? kShortBlock : lanes;
+    return {Path::kRegisters, per_thread < 2 ? 2 : per_thread, lanes, threads, 1, 0};
+}
+
+}  // namespace rmsnorm_export

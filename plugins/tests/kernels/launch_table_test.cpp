@@ -1,0 +1,98 @@
+// Every row length that the fast kernels can get, on every architecture: a kernel that exists, with
+// threads that cover the row. Prints what is wrong; says nothing when nothing is.
+
+#include "launch_table.h"
+
+#include <cstdio>
+#include <initializer_list>
+
+namespace {
+
+using namespace rmsnorm_export;
+
+// The choice needs nothing but its arguments: it can be made while compiling.
+static_assert(choose(256, 1, 90, false).lanes == 8);
+static_assert(choose(8 * kKilobyte, 1, 80, false).threads == 128);
+static_assert(choose(32 * kKilobyte, 1, 90, false).vectors == 8);
+static_assert(choose(64 * kKilobyte, 1, 90, false).cluster == 2);
+static_assert(choose(64 * kKilobyte, 1, 89, false).cluster == 1);
+
+constexpr std::int64_t kLongest = 4 * 1024 * kKilobyte;  // kMaxRow of f32
+constexpr int kArchitectures[] = {75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121};
+
+int wrong = 0;
+
+void require(bool holds, char const* what, std::int64_t bytes, int inputs, int sm, bool latency) {
+    if (holds) return;
+    ++wrong;
+    if (wrong < 20) {
+        std::printf("%s: %lld bytes, %d inputs, sm_%d%s\n", what, static_cast<long long>(bytes),
+                    inputs, sm, latency ? ", low latency" : "");
+    }
+}
+
+// Shared memory that a block may ask for (CUDA C++ Programming Guide, compute capabilities).
+int most_shared(int sm) {
+    switch (sm) {
+        case 75: return 64 * 1024;
+        case 80:
+        case 87: return 163 * 1024;
+        case 90:
+        case 100:
+        case 103:
+        case 110: return 227 * 1024;
+        default: return 99 * 1024;
+    }
+}
+
+void test(int inputs, int sm, bool latency) {
+    Choice before{};
+    for (std::int64_t bytes = 16; bytes <= kLongest; bytes += 16) {
+        auto const must = [&](bool holds, char const* what) {
+            require(holds, what, bytes, inputs, sm, latency);
+        };
+        Choice const choice = choose(bytes, inputs, sm, latency);
+        std::int64_t const vectors = bytes / 16;
+        must(choice.threads % 32 == 0 && choice.threads >= 32 && choice.threads <= 512, "threads");
+        if (choice.path == Path::kRegisters) {
+            must(choice.vectors == 2 || choice.vectors == 4 || (choice.vectors == 8 && inputs == 1),
+                 "no such kernel");
+            must(choice.vectors != 8 || choice.threads <= 256, "more threads than registers");
+            must(choice.vectors * std::int64_t{choice.lanes} >= vectors, "row not covered");
+            bool const shuffles = (choice.lanes & (choice.lanes - 1)) == 0 && choice.lanes <= 32;
+            must(shuffles || (choice.lanes % 32 == 0 && choice.lanes == choice.threads), "lanes");
+            must(choice.threads % choice.lanes == 0, "part of a row in a block");
+            must(choice.cluster == 1 && choice.staged == 0, "neither cluster nor stage");
+            // Fewer than half of the loads may be idle, once a row is more than a warp's.
+            must(choice.lanes <= 32 || latency ||
+                     2 * vectors > choice.vectors * (std::int64_t{choice.lanes} - 32),
+                 "idle threads");
+        } else {
+            std::int64_t const slice = (vectors + choice.cluster - 1) / choice.cluster;
+            must(inputs * bytes > kRegisterBytes, "long path for a short row");
+            must(choice.cluster == 1 || (sm >= 90 && sm < 120), "no clusters here");
+            must((choice.cluster & (choice.cluster - 1)) == 0 && choice.cluster <= kMostCluster,
+                 "cluster");
+            must(choice.staged <= slice, "stage longer than its slice");
+            must(1024 + 16 * choice.staged <= most_shared(sm), "shared memory");
+        }
+        if (bytes > 16) {
+            must(choice.path >= before.path, "back to registers");
+            must(choice.cluster >= before.cluster, "smaller cluster for a longer row");
+            must(choice.vectors >= before.vectors || choice.path == Path::kLong, "fewer vectors");
+            must(choice.vectors != before.vectors || choice.lanes >= before.lanes, "fewer lanes");
+        }
+        before = choice;
+    }
+}
+
+}  // namespace
+
+int main() {
+    for (int const sm : kArchitectures) {
+        for (int const inputs : {1, 2}) {
+            for (bool const latency : {false, true}) test(inputs, sm, latency);
+        }
+    }
+    return wrong == 0 ? 0 : 1;
+}

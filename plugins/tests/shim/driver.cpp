@@ -1,0 +1,198 @@
+// Runs norms for the Python tests: one job after the other from standard input, each a line of
+// numbers (see `read_job`) and its tensors; the answer goes to standard output.
+//
+// Every tensor lies between guards that AddressSanitizer forbids and that are compared after the
+// launch, `misaligned` elements away from a 256-byte boundary.
+
+#include <unistd.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "fibres.h"
+#include "rmsnorm.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
+#define ASAN_UNPOISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
+#endif
+
+namespace {
+
+using namespace rmsnorm_export;
+
+constexpr std::size_t kGuard = 256;
+constexpr unsigned char kFill = 0xa5;
+
+class Tensor {
+public:
+    Tensor(std::size_t bytes, std::size_t offset) : bytes_(bytes), before_(kGuard + offset) {
+        total_ = before_ + bytes + kGuard;
+        all_ = static_cast<unsigned char*>(
+            std::aligned_alloc(kGuard, (total_ + kGuard - 1) / kGuard * kGuard));
+        std::memset(all_, kFill, total_);
+    }
+    ~Tensor() {
+        allow();
+        std::free(all_);
+    }
+    Tensor(Tensor const&) = delete;
+    Tensor& operator=(Tensor const&) = delete;
+
+    unsigned char* data() const { return bytes_ > 0 ? all_ + before_ : nullptr; }
+    std::size_t bytes() const { return bytes_; }
+
+    void forbid() const {
+        ASAN_POISON_MEMORY_REGION(all_, before_);
+        ASAN_POISON_MEMORY_REGION(all_ + before_ + bytes_, kGuard);
+    }
+    void allow() const { ASAN_UNPOISON_MEMORY_REGION(all_, total_); }
+
+    bool guards_intact() const {
+        for (std::size_t i = 0; i < total_; ++i) {
+            bool const inside = i >= before_ && i < before_ + bytes_;
+            if (!inside && all_[i] != kFill) return false;
+        }
+        return true;
+    }
+
+private:
+    std::size_t bytes_;
+    std::size_t before_;
+    std::size_t total_;
+    unsigned char* all_;
+};
+
+void read_bytes(void* to, std::size_t bytes) {
+    if (std::fread(to, 1, bytes, stdin) != bytes) std::exit(2);
+}
+
+void write_bytes(void const* from, std::size_t bytes) { std::fwrite(from, 1, bytes, stdout); }
+
+std::size_t size_of(Type type) {
+    switch (type) {
+        case Type::kF32: return 4;
+        case Type::kF16:
+        case Type::kBF16: return 2;
+        default: return 1;
+    }
+}
+
+template <typename V>
+V next() {
+    long long value = 0;
+    if (std::scanf("%lld", &value) != 1) std::exit(0);
+    return static_cast<V>(value);
+}
+
+float next_float() {
+    double value = 0;
+    if (std::scanf("%lf", &value) != 1) std::exit(2);
+    return static_cast<float>(value);
+}
+
+struct Job {
+    Problem problem;
+    std::int64_t rows;
+    Tactic tactic;
+    std::size_t misaligned;
+};
+
+Job read_job() {
+    Job job{};
+    Problem& problem = job.problem;
+    Norm& norm = problem.norm;
+    norm.kind = next<Kind>();
+    norm.epsilon = next_float();
+    norm.scale_offset = next_float();
+    norm.epsilon_outside = next<bool>();
+    norm.scale_before_cast = next<bool>();
+    norm.round_rstd = next<bool>();
+    norm.stash_half = next<bool>();
+    norm.gate_first = next<bool>();
+    norm.association = next<std::int32_t>();
+    norm.activation = next<Activation>();
+    norm.partial_size = next<std::int64_t>();
+    norm.group_size = next<std::int64_t>();
+    problem.n = next<std::int64_t>();
+    problem.x = next<Type>();
+    problem.scale = next<Type>();
+    problem.bias = next<Type>();
+    problem.y = next<Type>();
+    problem.has_scale = next<bool>();
+    problem.has_bias = next<bool>();
+    problem.quantize = next<Quantize>();
+    job.rows = next<std::int64_t>();
+    job.tactic = next<Tactic>();
+    shim::settings.sm = next<int>();
+    shim::settings.backwards = next<bool>();
+    job.misaligned = next<std::size_t>();
+    if (std::getchar() != '\n') std::exit(2);
+    return job;
+}
+
+// The tensors of a job that can be launched; the first five come from the input.
+void run(Job const& job) {
+    Problem const& problem = job.problem;
+    std::size_t const row = static_cast<std::size_t>(problem.n);
+    std::size_t const all = row * static_cast<std::size_t>(job.rows);
+    std::size_t const x_size = size_of(problem.x);
+    bool const skip = problem.norm.kind == Kind::kSkipRMSNorm;
+    std::size_t const off = job.misaligned;
+    Tensor x(all * x_size, off * x_size);
+    Tensor other(problem.norm.kind == Kind::kRMSNorm ? 0 : all * x_size, off * x_size);
+    Tensor scale(problem.has_scale ? row * size_of(problem.scale) : 0, off * size_of(problem.scale));
+    Tensor bias(problem.has_bias ? row * size_of(problem.bias) : 0, off * size_of(problem.bias));
+    Tensor quant_scale(problem.quantize == Quantize::kStatic ? 4 : 0, 0);
+    Tensor y(all * size_of(problem.y), off * size_of(problem.y));
+    Tensor sum(skip ? all * x_size : 0, off * x_size);
+    Tensor row_scale(
+        problem.quantize == Quantize::kPerRow ? 4 * static_cast<std::size_t>(job.rows) : 0, 0);
+
+    for (Tensor const* input : {&x, &other, &scale, &bias, &quant_scale}) {
+        if (input->bytes() > 0) read_bytes(input->data(), input->bytes());
+    }
+    std::vector<Tensor const*> const tensors{&x, &other, &scale,     &bias,
+                                             &y, &sum,   &row_scale, &quant_scale};
+    for (Tensor const* tensor : tensors) tensor->forbid();
+    Pointers pointers;
+    pointers.x = x.data();
+    pointers.other = other.data();
+    pointers.scale = scale.data();
+    pointers.bias = bias.data();
+    pointers.quant_scale = reinterpret_cast<float const*>(quant_scale.data());
+    pointers.y = y.data();
+    pointers.sum = sum.data();
+    pointers.row_scale = reinterpret_cast<float*>(row_scale.data());
+    shim::launched = {};
+    cudaError_t const status = launch(problem, pointers, job.rows, job.tactic, nullptr);
+    bool intact = true;
+    for (Tensor const* tensor : tensors) {
+        tensor->allow();
+        intact = intact && tensor->guards_intact();
+    }
+    shim::Launched const& how = shim::launched;
+    std::printf("%d %d %u %u %u %u\n", static_cast<int>(status), intact ? 1 : 0, how.blocks,
+                how.threads, how.cluster, how.shared_bytes);
+    for (Tensor const* output : {&y, &sum, &row_scale}) {
+        if (output->bytes() > 0) write_bytes(output->data(), output->bytes());
+    }
+}
+
+}  // namespace
+
+int main() {
+    for (;;) {
+        Job const job = read_job();
+        char const* const reason = refusal(job.problem);
+        std::printf("%s\n", reason == nullptr ? "" : reason);
+        std::fflush(stdout);  // the tensors come after the answer
+        if (reason == nullptr) run(job);
+        std::fflush(stdout);
+    }
+}

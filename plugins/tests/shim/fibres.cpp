@@ -1,0 +1,296 @@
+// The fibres behind shim.h, and the calls of the CUDA runtime that a launch makes. The blocks of a
+// cluster run together, the clusters of a grid one after the other.
+
+#include "fibres.h"
+
+#include <ucontext.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "shim.h"
+#include "task.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+uint3 threadIdx;
+uint3 blockIdx;
+dim3 blockDim;
+dim3 gridDim;
+
+namespace shim {
+
+Settings settings;
+Launched launched;
+
+namespace {
+
+constexpr std::size_t kStackBytes = 64 * 1024;
+constexpr int kWarp = 32;
+
+struct Barrier {
+    unsigned expected{0};
+    unsigned arrived{0};
+    unsigned generation{0};
+};
+
+struct Warp {
+    Barrier barrier;
+    std::uint32_t values[kWarp];
+};
+
+struct Block {
+    std::vector<Warp> warps;
+    Barrier barrier;
+    unsigned index;  // in the grid
+    unsigned rank;   // in the cluster
+    unsigned char* shared;
+};
+
+struct Fibre {
+    void* registers[5]{};
+    ucontext_t entry{};
+    std::unique_ptr<char[]> stack;
+    unsigned thread{0};
+    Block* block{nullptr};
+    Barrier const* waits_at{nullptr};
+    unsigned generation{0};  // of that barrier, when it began to wait
+    bool entered{false};
+    bool done{false};
+
+    bool ready() const {
+        return !done && (waits_at == nullptr || waits_at->generation != generation);
+    }
+};
+
+using Kernel = void (*)(rmsnorm_export::Task);
+
+struct Cluster {
+    std::vector<Block> blocks;
+    Barrier barrier;
+};
+
+void* scheduler[5];
+Fibre* running = nullptr;
+Cluster* cluster = nullptr;
+Kernel kernel = nullptr;
+rmsnorm_export::Task const* argument = nullptr;
+
+[[noreturn]] void fail(char const* what) {
+    std::fprintf(stderr, "shim: %s\n", what);
+    std::abort();
+}
+
+// Tells AddressSanitizer which stack comes next.
+class Switch {
+public:
+    Switch(void const* bottom, std::size_t size) {
+#if defined(__SANITIZE_ADDRESS__)
+        __sanitizer_start_switch_fiber(&fake_, bottom, size);
+#else
+        (void)bottom, (void)size;
+#endif
+    }
+    ~Switch() { arrive(fake_); }
+
+    static void arrive(void* fake) {
+#if defined(__SANITIZE_ADDRESS__)
+        void const* bottom = nullptr;
+        std::size_t size = 0;
+        __sanitizer_finish_switch_fiber(fake, &bottom, &size);
+        if (scheduler_bottom == nullptr) {
+            scheduler_bottom = bottom;
+            scheduler_size = size;
+        }
+#else
+        (void)fake;
+#endif
+    }
+
+    static inline void const* scheduler_bottom = nullptr;
+    static inline std::size_t scheduler_size = 0;
+
+private:
+    void* fake_ = nullptr;
+};
+
+// GCC's own jumps, because swapcontext makes two system calls each way. A jump must not be in the
+// function that it returns to.
+[[gnu::noinline]] void jump(void** to) { __builtin_longjmp(to, 1); }
+
+[[gnu::noinline]] void switch_registers(void** from, void** to) {
+    if (__builtin_setjmp(from) == 0) jump(to);
+}
+
+[[gnu::noinline]] void enter_context(void** from, ucontext_t const* to) {
+    if (__builtin_setjmp(from) == 0) setcontext(to);
+}
+
+void yield() {
+    Switch const to_scheduler(Switch::scheduler_bottom, Switch::scheduler_size);
+    switch_registers(running->registers, scheduler);
+}
+
+void wait(Barrier& barrier) {
+    running->waits_at = &barrier;
+    running->generation = barrier.generation;
+    if (++barrier.arrived == barrier.expected) {
+        barrier.arrived = 0;
+        ++barrier.generation;
+    } else {
+        yield();
+    }
+}
+
+// What a fibre does, from its first launch to its last.
+void live() {
+    Switch::arrive(nullptr);
+    for (;;) {
+        kernel(*argument);
+        running->done = true;
+        yield();
+    }
+}
+
+void start(Fibre& fibre, Block* block, unsigned thread) {
+    fibre.thread = thread;
+    fibre.block = block;
+    fibre.waits_at = nullptr;
+    fibre.done = false;
+}
+
+void resume(Fibre& fibre) {
+    running = &fibre;
+    threadIdx.x = fibre.thread;
+    blockIdx.x = fibre.block->index;
+    Switch const to_fibre(fibre.stack.get(), kStackBytes);
+    if (fibre.entered) {
+        switch_registers(scheduler, fibre.registers);
+    } else {
+        fibre.entered = true;
+        getcontext(&fibre.entry);
+        fibre.entry.uc_stack.ss_sp = fibre.stack.get();
+        fibre.entry.uc_stack.ss_size = kStackBytes;
+        fibre.entry.uc_link = nullptr;
+        makecontext(&fibre.entry, live, 0);
+        enter_context(scheduler, &fibre.entry);
+    }
+}
+
+// A deque, for a fibre may not move.
+std::deque<Fibre>& pool(std::size_t at_least) {
+    static std::deque<Fibre> fibres;
+    while (fibres.size() < at_least) {
+        fibres.emplace_back();
+        fibres.back().stack.reset(new char[kStackBytes]);
+    }
+    return fibres;
+}
+
+void run_cluster(cudaLaunchConfig_t const& config, unsigned first_block, unsigned blocks) {
+    unsigned const threads = config.blockDim.x;
+    Cluster together;
+    together.blocks.resize(blocks);
+    together.barrier.expected = blocks * threads;
+    cluster = &together;
+    std::deque<Fibre>& fibres = pool(blocks * threads);
+    for (unsigned b = 0; b < blocks; ++b) {
+        Block& block = together.blocks[b];
+        block.index = first_block + b;
+        block.rank = b;
+        block.barrier.expected = threads;
+        block.warps.resize(threads / kWarp);
+        for (Warp& warp : block.warps) warp.barrier.expected = kWarp;
+        // Exactly as large as asked for, and full of NaN: what is read was written before.
+        block.shared = static_cast<unsigned char*>(std::malloc(config.dynamicSmemBytes));
+        std::memset(block.shared, 0xff, config.dynamicSmemBytes);
+        for (unsigned t = 0; t < threads; ++t) {
+            start(fibres[b * threads + t], &block, t);
+        }
+    }
+    // A warp runs as far ahead of the others as barriers let it: what it then overwrites too early,
+    // the others find.
+    unsigned const warps = blocks * threads / kWarp;
+    for (unsigned left = blocks * threads; left > 0;) {
+        unsigned ran = 0;
+        for (unsigned w = 0; w < warps; ++w) {
+            unsigned const warp = settings.backwards ? warps - 1 - w : w;
+            for (unsigned since = 0, lane = 0; since < kWarp; lane = (lane + 1) % kWarp, ++since) {
+                Fibre& fibre = fibres[warp * kWarp + lane];
+                if (!fibre.ready()) continue;
+                resume(fibre);
+                if (fibre.done) --left;
+                ++ran;
+                since = 0;
+            }
+        }
+        if (ran == 0) fail("deadlock: not every thread reached a barrier");
+    }
+    for (Block const& block : together.blocks) std::free(block.shared);
+}
+
+}  // namespace
+
+void sync_block() { wait(running->block->barrier); }
+void sync_cluster() { wait(cluster->barrier); }
+unsigned char* shared_bytes() { return running->block->shared; }
+unsigned char* shared_bytes_of(unsigned rank) { return cluster->blocks.at(rank).shared; }
+unsigned cluster_rank() { return running->block->rank; }
+
+std::uint32_t exchange(std::uint32_t value, int partner_mask) {
+    unsigned const thread = running->thread;
+    Warp& warp = running->block->warps[thread / kWarp];
+    unsigned const lane = thread % kWarp;
+    warp.values[lane] = value;
+    wait(warp.barrier);
+    std::uint32_t const received = warp.values[lane ^ static_cast<unsigned>(partner_mask)];
+    wait(warp.barrier);
+    return received;
+}
+
+}  // namespace shim
+
+extern "C" {
+
+cudaError_t cudaGetDevice(int* device) {
+    *device = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+    switch (attribute) {
+        case cudaDevAttrComputeCapabilityMajor: *value = shim::settings.sm / 10; break;
+        case cudaDevAttrComputeCapabilityMinor: *value = shim::settings.sm % 10; break;
+        case cudaDevAttrMultiProcessorCount: *value = shim::settings.processors; break;
+        default: return cudaErrorInvalidValue;
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(void const*, cudaFuncAttribute, int) { return cudaSuccess; }
+
+cudaError_t cudaLaunchKernelExC(cudaLaunchConfig_t const* config, void const* function,
+                                void** arguments) {
+    unsigned const blocks = config->numAttrs > 0 ? config->attrs[0].val.clusterDim.x : 1;
+    if (config->blockDim.x == 0 || config->blockDim.x % shim::kWarp != 0 ||
+        config->blockDim.x > 1024 || config->gridDim.x == 0 || config->gridDim.x % blocks != 0) {
+        return cudaErrorInvalidConfiguration;
+    }
+    shim::launched = {config->gridDim.x, config->blockDim.x, blocks,
+                      static_cast<unsigned>(config->dynamicSmemBytes)};
+    blockDim = config->blockDim;
+    gridDim = config->gridDim;
+    shim::kernel = reinterpret_cast<shim::Kernel>(const_cast<void*>(function));
+    shim::argument = static_cast<rmsnorm_export::Task const*>(arguments[0]);
+    for (unsigned first = 0; first < config->gridDim.x; first += blocks) {
+        shim::run_cluster(*config, first, blocks);
+    }
+    return cudaSuccess;
+}
+
+}  // extern "C"

@@ -1,0 +1,100 @@
+// CUDA's device language for g++, as far as plugins/kernels uses it. A thread of a block is a fibre:
+// it runs until it waits for others, at a barrier or a shuffle, and all of them run on one thread of
+// the CPU. That shows arithmetic, indexing, bounds and missing barriers that the order of the fibres
+// exposes; it shows no other race, and nothing about speed.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <vector_functions.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#undef __launch_bounds__
+#undef __grid_constant__
+#define __launch_bounds__(...)
+#define __grid_constant__
+
+// Those of the fibre that runs; the scheduler sets them.
+extern uint3 threadIdx;
+extern uint3 blockIdx;
+extern dim3 blockDim;
+extern dim3 gridDim;
+
+namespace shim {
+
+void sync_block();
+void sync_cluster();
+std::uint32_t exchange(std::uint32_t value, int partner_mask);
+unsigned char* shared_bytes();
+unsigned char* shared_bytes_of(unsigned rank);
+unsigned cluster_rank();
+
+}  // namespace shim
+
+inline void __syncthreads() { shim::sync_block(); }
+
+template <typename V>
+V __shfl_xor_sync(unsigned, V value, int mask) {
+    static_assert(sizeof(V) == 4);
+    std::uint32_t word;
+    std::memcpy(&word, &value, 4);
+    word = shim::exchange(word, mask);
+    std::memcpy(&value, &word, 4);
+    return value;
+}
+
+template <typename V>
+V __ldcs(V const* from) {
+    return *from;
+}
+
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __fsqrt_rn(float a) { return std::sqrt(a); }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+
+inline int __float2int_rn(float value) {
+    if (std::isnan(value)) return 0;
+    if (value >= 0x1p31F) return INT32_MAX;
+    if (value <= -0x1p31F) return INT32_MIN;
+    return static_cast<int>(std::nearbyint(value));
+}
+
+inline float __uint_as_float(unsigned word) {
+    float value;
+    std::memcpy(&value, &word, 4);
+    return value;
+}
+
+inline unsigned __float_as_uint(float value) {
+    unsigned word;
+    std::memcpy(&word, &value, 4);
+    return word;
+}
+
+namespace cooperative_groups {
+
+struct cluster_group {
+    void sync() const { shim::sync_cluster(); }
+    unsigned block_rank() const { return shim::cluster_rank(); }
+
+    template <typename V>
+    V* map_shared_rank(V* own, unsigned rank) const {
+        auto const offset = reinterpret_cast<unsigned char*>(own) - shim::shared_bytes();
+        return reinterpret_cast<V*>(shim::shared_bytes_of(rank) + offset);
+    }
+};
+
+inline cluster_group this_cluster() { return {}; }
+
+}  // namespace cooperative_groups
+
+namespace rmsnorm_export {
+
+inline uint4* shared_memory() { return reinterpret_cast<uint4*>(shim::shared_bytes()); }
+
+}  // namespace rmsnorm_export

@@ -1,0 +1,104 @@
+"""Builds of plugins/kernels for tests, cached by a hash of the sources: on a CPU, and by nvcc.
+
+An entry of the cache is a folder that appears whole or not at all, as in ``tests.corpus.cache``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.corpus import cache
+
+PLUGINS = pathlib.Path(__file__).parents[2] / "plugins"
+KERNELS = PLUGINS / "kernels"
+SHIM = PLUGINS / "tests" / "shim"
+
+UNITS = ("rmsnorm.cu", "rmsnorm_f32.cu", "rmsnorm_f16.cu", "rmsnorm_bf16.cu")
+"""The translation units of the kernels."""
+
+JOBS = min(2, os.cpu_count() or 1)
+
+# A contracted a * b + c would hide a missing rounding step.
+_FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off")
+# nvcc's own pragma.
+_KERNEL_FLAGS = ("-Wno-unknown-pragmas",)
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+def wheel_folder() -> pathlib.Path:
+    """Where the wheels nvidia-cuda-nvcc and nvidia-cuda-runtime put bin/ and include/."""
+    return pathlib.Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13"
+
+
+def find_nvcc() -> pathlib.Path | None:
+    """nvcc of CUDA_HOME, else of PATH, else of the wheel."""
+    home = os.environ.get("CUDA_HOME")
+    candidates = [pathlib.Path(home) / "bin" / "nvcc"] if home else []
+    on_path = shutil.which("nvcc")
+    candidates += [pathlib.Path(on_path)] if on_path else []
+    candidates.append(wheel_folder() / "bin" / "nvcc")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def find_headers() -> pathlib.Path | None:
+    """The folder of cuda_runtime_api.h and cuda_fp8.h."""
+    nvcc = find_nvcc()
+    candidates = [nvcc.resolve().parents[1] / "include"] if nvcc else []
+    candidates += [wheel_folder() / "include", pathlib.Path("/usr/local/cuda/include")]
+    return next((path for path in candidates if (path / "cuda_fp8.h").is_file()), None)
+
+
+def missing_compiler() -> str | None:
+    """Why the kernels cannot be built for a CPU, with what would help."""
+    if shutil.which("g++") is None:
+        return "no g++ on PATH: install g++ 11 or later"
+    if find_headers() is None:
+        return "no CUDA headers: pip install nvidia-cuda-runtime nvidia-cuda-nvcc"
+    return None
+
+
+def source_hash(*folders: pathlib.Path, settings: Iterable[object] = ()) -> str:
+    """Of every file in the folders and of the settings."""
+    digest = hashlib.sha256("\n".join(map(str, settings)).encode())
+    for folder in folders:
+        for path in sorted(folder.iterdir()):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def run(command: Iterable[object], folder: pathlib.Path | None = None) -> str:
+    """Both streams of a command that has to succeed."""
+    done = subprocess.run(
+        [str(part) for part in command], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{done.args}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def shim_driver() -> pathlib.Path:
+    """The program of plugins/tests/shim/driver.cpp with the kernels in it, sanitised."""
+    headers = find_headers()
+    version = run(["g++", "--version"]).splitlines()[0]
+    flags = (*_FLAGS, *SANITIZERS, "-I", KERNELS, "-I", SHIM, "-isystem", headers)
+    sources = [KERNELS / name for name in UNITS] + [SHIM / "fibres.cpp", SHIM / "driver.cpp"]
+
+    def fill(folder: pathlib.Path) -> None:
+        def compile_one(source: pathlib.Path) -> pathlib.Path:
+            built = folder / f"{source.name}.o"
+            extra = _KERNEL_FLAGS if source.suffix == ".cu" else ()
+            run(["g++", *flags, *extra, "-x", "c++", "-c", source, "-o", built])
+            return built
+
+        with ThreadPoolExecutor(JOBS) as pool:
+            objects = list(pool.map(compile_one, sources))
+        run(["g++", *SANITIZERS, *objects, "-o", folder / "driver"])
+
+    key = source_hash(KERNELS, SHIM, settings=(version, *_FLAGS, *SANITIZERS))
+    return cache.entry("kernels", "shim", key, fill) / "driver"

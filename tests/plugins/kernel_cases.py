@@ -1,0 +1,94 @@
+"""What the kernel tests are run on: every variant of the operator, and the sizes of a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rmsnorm_export.op.dtypes import element_type
+from rmsnorm_export.op.spec import NormSpec
+from tests.plugins.kernel_shim import BF16, F16, F32, Job, arrays
+
+TYPES = (F32, F16, BF16)
+
+SIZES = (1, 3, 7, 64, 111, 199, 256, 1000, 2048, 4096 + 8, 8192)
+"""A vector is 4 or 8 elements: some of these are whole vectors, some are not, few fill a warp."""
+
+LONG = (32768 + 16, 40000, 65536 + 4)
+"""Beyond the registers, for f32 or for all types; the last is no whole number of half vectors."""
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "gemma": {"scale_before_cast": True, "scale_offset": 1.0},
+    "offset in T": {"scale_offset": 0.7},
+    "epsilon outside": {"epsilon_outside": True, "epsilon": 1e-2},
+    "large epsilon": {"epsilon": 0.25},
+    "rounded rstd": {"round_rstd": True},
+    "rounded rstd, offset": {"round_rstd": True, "scale_offset": 1.0},
+    "partial": {"partial_size": -1},
+    "groups": {"group_size": -1},
+    "groups, gemma": {"group_size": -1, "scale_before_cast": True, "scale_offset": 1.0},
+}
+"""Attributes; -1 stands for a size that depends on the row."""
+
+STASHES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "epsilon outside": {"epsilon_outside": True, "epsilon": 1e-2},
+    "rounded rstd": {"round_rstd": True},
+    "association 1": {"round_rstd": True, "association": 1, "scale_offset": 1.0},
+    "association 2": {"association": 2},
+    "association 2, rounded rstd": {"association": 2, "round_rstd": True},
+    "partial": {"partial_size": -1},
+    "groups": {"group_size": -1},
+}
+"""Variants of a half stash type."""
+
+KINDS: dict[str, dict[str, Any]] = {
+    "RMSNorm": {"kind": "RMSNorm"},
+    "Skip": {"kind": "SkipRMSNorm"},
+    "Gated": {"kind": "GatedRMSNorm"},
+    "Gated by sigmoid": {"kind": "GatedRMSNorm", "activation": "sigmoid"},
+    "Gate first": {"kind": "GatedRMSNorm", "gate_first": True},
+}
+
+
+def group_of(n: int) -> int:
+    """A quarter of the row, a third, or the row."""
+    return next((n // parts for parts in (4, 3, 7) if n % parts == 0), n)
+
+
+def spec_for(n: int, dtype: np.dtype[Any], stash: bool = False, **attributes: Any) -> NormSpec:
+    """The spec, with sizes that fit the row."""
+    if attributes.get("partial_size"):
+        attributes["partial_size"] = max(1, n // 3)
+    if attributes.get("group_size"):
+        attributes["group_size"] = group_of(n)
+    if stash:
+        attributes["stash_type"] = element_type(dtype)
+    return NormSpec(**attributes)
+
+
+def job_for(
+    n: int,
+    dtype: np.dtype[Any],
+    *,
+    rows: int = 3,
+    seed: int = 1,
+    stash: bool = False,
+    parameters: np.dtype[Any] | None = None,
+    bias: bool = False,
+    attributes: dict[str, Any],
+    **fields: Any,
+) -> Job:
+    """A job on random rows; ``parameters`` is the type of scale and bias, if not that of x."""
+    x, other, scale, offset = arrays(seed, rows, n, dtype)
+    spec = spec_for(n, dtype, stash, **attributes)
+    return Job(
+        spec=spec,
+        x=x,
+        other=None if spec.kind == "RMSNorm" else other,
+        scale=scale.astype(parameters or dtype),
+        bias=offset.astype(parameters or dtype) if bias else None,
+        **fields,
+    )

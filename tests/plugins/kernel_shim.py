@@ -1,0 +1,268 @@
+"""Drives the kernels on the CPU shim, and says what they may return.
+
+``Shim.run(Job)`` is one launch. ``allowed(job)`` gives the interval that the rounding-exact
+reference leaves: every step is rounded as declared, but the sum of squares may associate in any
+way. The reference is evaluated with the mean a little smaller and a little larger; y is monotone
+in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import subprocess
+from typing import Any, Literal
+from unittest import mock
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from rmsnorm_export.op import reference
+from rmsnorm_export.op.spec import FLOAT, NormSpec
+
+Array = npt.NDArray[Any]
+
+F32, F16, BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
+FP8, INT8 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(np.int8)
+_TYPES = (F32, F16, BF16, FP8, INT8)
+_KINDS = ("RMSNorm", "SkipRMSNorm", "GatedRMSNorm")
+_QUANTIZE = ("none", "static", "per_row")
+LARGEST_CODE = {FP8: 448.0, INT8: 127.0}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """A launch; arrays are [rows, n] and [n]. ``misaligned`` counts elements."""
+
+    spec: NormSpec
+    x: Array
+    other: Array | None = None
+    scale: Array | None = None
+    bias: Array | None = None
+    quantize: Literal["none", "static", "per_row"] = "none"
+    codes: np.dtype[Any] = FP8
+    quant_scale: float = 1.0
+    low_latency: bool = False
+    sm: int = 90
+    backwards: bool = False
+    misaligned: int = 0
+
+    @property
+    def y_type(self) -> np.dtype[Any]:
+        return self.x.dtype if self.quantize == "none" else self.codes
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a launch wrote, and how it was launched."""
+
+    y: Array
+    sum: Array | None
+    row_scale: Array | None
+    blocks: int
+    threads: int
+    cluster: int
+    shared_bytes: int
+
+
+class RefusalError(Exception):
+    """The sentence of ``refusal``."""
+
+
+class Shim:
+    """The shim's driver, one process for many launches."""
+
+    def __init__(self, driver: pathlib.Path) -> None:
+        options = {"ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0"}
+        self._process = subprocess.Popen(
+            [driver], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **options}
+        )
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def run(self, job: Job, **fields: object) -> Outcome:
+        """Launch; ``fields`` overrule what the job says of the problem, for refusals.
+
+        Raises:
+            RefusalError: with the reason.
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.write(_header(job, fields))
+        self._process.stdin.flush()
+        reason = self._line()
+        if reason:
+            raise RefusalError(reason)
+        for array in (job.x, job.other, job.scale, job.bias):
+            if array is not None:
+                self._process.stdin.write(np.ascontiguousarray(array).tobytes())
+        if job.quantize == "static":
+            self._process.stdin.write(np.float32(job.quant_scale).tobytes())
+        self._process.stdin.flush()
+        status, intact, *how = map(int, self._line().split())
+        assert status == 0, f"cudaError_t {status}"
+        rows = len(job.x)
+        y = self._array(job.y_type, job.x.shape)
+        total = self._array(job.x.dtype, job.x.shape) if job.spec.kind == "SkipRMSNorm" else None
+        row_scale = self._array(F32, (rows,)) if job.quantize == "per_row" else None
+        assert intact, "a guard zone was written to"
+        return Outcome(y, total, row_scale, *how)
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"the shim ended with {self._process.wait()}, see its output above"
+        return line.decode().rstrip("\n")
+
+    def _array(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+        assert self._process.stdout is not None
+        size = int(np.prod(shape)) * dtype.itemsize
+        return np.frombuffer(self._process.stdout.read(size), dtype).reshape(shape)
+
+
+def _header(job: Job, overruled: dict[str, object]) -> bytes:
+    """The line that ``read_job`` of driver.cpp reads, field by field."""
+    spec = job.spec
+    scale, bias = job.scale, job.bias
+    fields: dict[str, object] = {
+        "kind": _KINDS.index(spec.kind),
+        "epsilon": spec.epsilon,
+        "scale_offset": spec.scale_offset,
+        "epsilon_outside": spec.epsilon_outside,
+        "scale_before_cast": spec.scale_before_cast,
+        "round_rstd": spec.round_rstd,
+        "stash_half": spec.stash_type != FLOAT,
+        "gate_first": spec.gate_first,
+        "association": spec.association,
+        "activation": ("silu", "sigmoid").index(spec.activation),
+        "partial_size": spec.partial_size,
+        "group_size": spec.group_size,
+        "n": job.x.shape[-1],
+        "x": _TYPES.index(job.x.dtype),
+        "scale": _TYPES.index(job.x.dtype if scale is None else scale.dtype),
+        "bias": _TYPES.index(job.x.dtype if bias is None else bias.dtype),
+        "y": _TYPES.index(job.y_type),
+        "has_scale": scale is not None,
+        "has_bias": bias is not None,
+        "quantize": _QUANTIZE.index(job.quantize),
+        "rows": len(job.x),
+        "tactic": 2 if job.low_latency else 1,
+        "sm": job.sm,
+        "backwards": job.backwards,
+        "misaligned": job.misaligned,
+    }
+    assert fields.keys() >= overruled.keys()
+    fields.update(overruled)
+    words = (int(f) if isinstance(f, bool) else f for f in fields.values())
+    return (" ".join(map(str, words)) + "\n").encode()
+
+
+def allowed(job: Job) -> tuple[Array, Array]:
+    """Least and greatest y, in float64, rounded to the type of x and not yet quantised."""
+    n = job.x.shape[-1]
+    # One rounding for each of the elements that a thread adds in sequence, at 2**-24 each, and for
+    # the tree; more than any order here needs, and far below an ulp of a half type.
+    slack = 2.0**-24 * (24 + n / 512)
+    bounds = []
+    for factor in (1 - slack, 1 + slack):
+        y = exact(job, factor)
+        bounds.append((y[0] if isinstance(y, tuple) else y).astype(np.float64))
+    with np.errstate(invalid="ignore"):
+        return np.minimum(*bounds), np.maximum(*bounds)
+
+
+def exact(job: Job, factor: float = 1.0) -> reference.Result:
+    """``reference_exact`` with the mean multiplied by ``factor``."""
+    mean = reference._mean
+    other = {"SkipRMSNorm": "residual", "GatedRMSNorm": "gate"}.get(job.spec.kind)
+    inputs = {other: job.other} if other else {}
+    with mock.patch.object(reference, "_mean", lambda values: mean(values) * factor):
+        return reference.reference_exact(job.spec, job.x, job.scale, job.bias, **inputs)
+
+
+def ordinal(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.int64]:
+    """Position of each value among those of ``dtype``: neighbours differ by 1, both zeros are 0."""
+    stored = values.astype(dtype)
+    signed = stored.view(f"i{dtype.itemsize}").astype(np.int64)
+    return signed if dtype == INT8 else np.where(signed < 0, -(signed & _magnitude(dtype)), signed)
+
+
+def _magnitude(dtype: np.dtype[Any]) -> int:
+    return int((1 << (8 * dtype.itemsize - 1)) - 1)
+
+
+def assert_between(found: Array, low: Array, high: Array, ulps: int = 0) -> None:
+    """``found`` is at most ``ulps`` of its own type outside the bounds, and NaN where they are."""
+    dtype = found.dtype
+    values = found.astype(np.float64)
+    missing = np.isnan(low) | np.isnan(high)
+    np.testing.assert_array_equal(np.isnan(values), missing)
+    below = ordinal(np.where(missing, 0, low), dtype) - ordinal(np.where(missing, 0, values), dtype)
+    above = ordinal(np.where(missing, 0, values), dtype) - ordinal(
+        np.where(missing, 0, high), dtype
+    )
+    worst = np.maximum(below, above)
+    where = np.unravel_index(int(worst.argmax()), worst.shape)
+    assert worst.max() <= ulps, (
+        f"{worst.max()} ulp outside at {where}: {values[where]!r} of {dtype}, "
+        f"allowed [{low[where]!r}, {high[where]!r}]; {np.count_nonzero(worst > ulps)} such"
+    )
+
+
+def codes_of(y: Array, scale: Array, codes: np.dtype[Any]) -> Array:
+    """``saturate(round_to_even(y / scale))``, the quotient in f32."""
+    quotient = (y.astype(np.float32) / scale.astype(np.float32)).astype(np.float32)
+    if codes == INT8:
+        return np.clip(np.rint(quotient), -128, 127).astype(INT8)
+    return np.clip(quotient, -448, 448).astype(FP8)
+
+
+def check(job: Job, outcome: Outcome) -> None:
+    """Every output against the reference: y within its interval, codes within one of theirs."""
+    low, high = allowed(job)
+    if job.spec.kind == "SkipRMSNorm":
+        expected = exact(job)[1]
+        assert outcome.sum is not None
+        bits = f"u{expected.dtype.itemsize}"
+        finite = ~np.isnan(expected.astype(np.float32))
+        np.testing.assert_array_equal(outcome.sum.view(bits)[finite], expected.view(bits)[finite])
+        assert np.isnan(outcome.sum.astype(np.float32)[~finite]).all()
+    if job.quantize == "none":
+        assert_between(outcome.y, low, high, activation_ulps(job))
+        return
+    scale = np.full((len(job.x), 1), job.quant_scale, np.float32)
+    if job.quantize == "per_row":
+        assert outcome.row_scale is not None
+        # The greatest magnitude of an interval is at one of its ends, the least at one or at 0.
+        ends = np.maximum(np.abs(low), np.abs(high)).max(axis=-1)
+        least = np.where(low * high < 0, 0, np.minimum(np.abs(low), np.abs(high))).max(axis=-1)
+        largest = np.float32(LARGEST_CODE[job.codes])
+        bounds = [(v.astype(np.float32) / largest).astype(np.float32) for v in (least, ends)]
+        bounds = [np.where(v == 0, np.float32(1), v) for v in bounds]
+        slack = activation_ulps(job) * {F32: 1, F16: 2**13, BF16: 2**16}[job.x.dtype]
+        assert_between(outcome.row_scale, bounds[0], bounds[1], slack)
+        scale = outcome.row_scale[:, None]
+    edges = [codes_of(end, scale, job.codes) for end in (low, high)]
+    assert_between(outcome.y, *(e.astype(np.float64) for e in edges), 1)
+
+
+def activation_ulps(job: Job) -> int:
+    """exp is not correctly rounded: an ulp of a half type, a few of f32; else every step is."""
+    if job.spec.kind != "GatedRMSNorm":
+        return 0
+    return 4 if job.x.dtype == F32 else 1
+
+
+def arrays(
+    seed: int, rows: int, n: int, dtype: np.dtype[Any], spread: float = 1.0
+) -> tuple[Array, Array, Array, Array]:
+    """x, other, scale and bias; x with a row-dependent magnitude."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((rows, n)) * spread * 2.0 ** rng.integers(-3, 4, (rows, 1))
+    other = rng.standard_normal((rows, n)) * 2
+    scale = 1 + 0.3 * rng.standard_normal(n)
+    bias = 0.2 * rng.standard_normal(n)
+    return x.astype(dtype), other.astype(dtype), scale.astype(dtype), bias.astype(dtype)

@@ -1,0 +1,187 @@
+"""The kernels on values at the edges: zeros, denormals, overflow, NaN and infinities."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.plugins.kernel_cases import KINDS, TYPES, VARIANTS, job_for
+from tests.plugins.kernel_shim import BF16, F16, F32, FP8, INT8, Array, Job, Shim, check, codes_of
+
+SIZES = (7, 64, 1000, 9000)
+
+
+def _zeros(x: Array) -> None:
+    x[1] = 0
+
+
+def _negative_zeros(x: Array) -> None:
+    x[1] = -0.0
+
+
+def _denormals(x: Array) -> None:
+    least = np.finfo(np.float32).smallest_subnormal if x.dtype == F32 else 2.0**-24
+    x[1] = np.where(np.arange(x.shape[1]) % 3 == 0, least * 5, -least).astype(x.dtype)
+
+
+def _large(x: Array) -> None:
+    """The square overflows f16, and the mean of squares does too."""
+    x[1] = (1e4 * np.sign(x[1].astype(np.float32))).astype(x.dtype)
+
+
+def _largest_of_f16(x: Array) -> None:
+    x[1] = np.float32(65504).astype(x.dtype)
+
+
+def _square_overflows_f32(x: Array) -> None:
+    if x.dtype != F16:
+        x[1] = np.float32(1e30).astype(x.dtype)
+
+
+def _nan(x: Array) -> None:
+    x[1, x.shape[1] // 2] = np.nan
+
+
+def _infinity(x: Array) -> None:
+    x[1, 0] = np.inf
+
+
+def _negative_infinity_at_the_end(x: Array) -> None:
+    x[1, -1] = -np.inf
+
+
+EDGES: tuple[Callable[[Array], None], ...] = (
+    _zeros,
+    _negative_zeros,
+    _denormals,
+    _large,
+    _largest_of_f16,
+    _square_overflows_f32,
+    _nan,
+    _infinity,
+    _negative_infinity_at_the_end,
+)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize("variant", ["plain", "gemma", "epsilon outside", "partial", "groups"])
+def test_edge(
+    shim: Shim, dtype: np.dtype[Any], edge: Callable[[Array], None], variant: str
+) -> None:
+    """The row is in the middle of three: what it holds must not reach its neighbours either."""
+    for n in SIZES[:3]:
+        for kind in ("RMSNorm", "Gated", "Gate first"):
+            job = job_for(n, dtype, seed=n, bias=True, attributes=KINDS[kind] | VARIANTS[variant])
+            edge(job.x)
+            check(job, shim.run(job))
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize("codes", [FP8, INT8], ids=str)
+@pytest.mark.parametrize("n", SIZES)
+def test_scale_of_an_edge_row(
+    shim: Shim, dtype: np.dtype[Any], edge: Callable[[Array], None], codes: np.dtype[Any], n: int
+) -> None:
+    job = job_for(n, dtype, attributes={}, quantize="per_row", codes=codes)
+    edge(job.x)
+    outcome = shim.run(job)
+    assert outcome.row_scale is not None
+    if edge in (_zeros, _negative_zeros):
+        assert outcome.row_scale[1] == 1
+        assert not outcome.y[1].astype(np.float32).any()
+    if edge in (_nan, _infinity, _negative_infinity_at_the_end):
+        assert np.isnan(outcome.row_scale[1])
+        if codes == FP8:
+            assert np.isnan(outcome.y[1].astype(np.float32)).all()
+    assert np.isfinite(outcome.row_scale[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("variant", ["plain", "partial", "epsilon outside"])
+def test_zeros_without_epsilon(shim: Shim, dtype: np.dtype[Any], variant: str) -> None:
+    """0 / 0 is NaN; with a partial mean of 0 the rest of the row is infinite."""
+    for n in (7, 64, 1000):
+        job = job_for(n, dtype, attributes=VARIANTS[variant] | {"epsilon": 0.0})
+        job.x[1, : n // 3] = 0
+        job.x[2] = 0
+        check(job, shim.run(job))
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_infinity_outside_the_partial_mean(shim: Shim, dtype: np.dtype[Any]) -> None:
+    job = job_for(1024, dtype, attributes=VARIANTS["partial"])
+    job.x[0, -1] = np.inf
+    job.x[1, -1] = np.nan
+    check(job, shim.run(job))
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("activation", ["silu", "sigmoid"])
+def test_every_gate(shim: Shim, dtype: np.dtype[Any], activation: str) -> None:
+    """Gates to +-100: the tail of silu is there below -88, where exp(-z) overflows."""
+    job = job_for(
+        1024, dtype, rows=2, attributes={"kind": "GatedRMSNorm", "activation": activation}
+    )
+    gates = np.linspace(-104, 104, 2048, dtype=np.float32).reshape(2, 1024)
+    job = dataclasses.replace(job, other=gates.astype(dtype))
+    check(job, shim.run(job))
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+def test_every_half_value_is_divided_as_declared(shim: Shim, dtype: np.dtype[Any]) -> None:
+    """All finite values of the type as a row of their own kind, by many divisors.
+
+    The first element alone makes the mean, so that the divisor is known to the last bit: any
+    difference from IEEE division that survives the rounding to T is seen.
+    """
+    patterns = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    finite = patterns[np.isfinite(patterns.astype(np.float32))]
+    rng = np.random.default_rng(5)
+    heads = (1 + rng.random(4)) * 2.0 ** rng.integers(-6, 7, 4)
+    for variant in ({}, {"scale_before_cast": True}):
+        x = np.broadcast_to(finite[-(finite.size // 8 * 8) :], (4, finite.size // 8 * 8)).copy()
+        x[:, 0] = heads.astype(dtype)
+        job = job_for(8, dtype, rows=1, attributes={"partial_size": 1, **variant})
+        job = dataclasses.replace(
+            job,
+            spec=dataclasses.replace(job.spec, partial_size=1, epsilon=float(heads[0] / 3)),
+            x=x,
+            scale=None,
+        )
+        outcome = shim.run(job)
+        exact = _division(job)
+        np.testing.assert_array_equal(outcome.y.view(np.uint16), exact.view(np.uint16))
+
+
+def _division(job: Job) -> Array:
+    """T(a / rms), the mean of one square: every step is a single f32 operation."""
+    a = job.x.astype(np.float32)
+    rms = np.sqrt(a[:, :1] * a[:, :1] + np.float32(job.spec.epsilon))
+    return np.asarray((a / rms).astype(job.x.dtype))
+
+
+@pytest.mark.parametrize("codes", [FP8, INT8], ids=str)
+@pytest.mark.parametrize("scale", [1.0, 0.1, 2.0**-7, 3e4, 1e-30])
+def test_codes_of_every_value(shim: Shim, codes: np.dtype[Any], scale: float) -> None:
+    """Codes round to even and saturate. A row of ones has a mean square of 1: y is the scale."""
+    rng = np.random.default_rng(3)
+    values = np.concatenate([rng.standard_normal(2000) * 40, np.arange(-130, 130, 0.5)])
+    values = np.concatenate([values, [500, -500, 448, 464, 465, 1e30, -1e30, 0, 2.0**-9, 2.0**-10]])
+    values = (np.resize(values, 2520) * scale).astype(np.float32)
+    job = Job(
+        spec=dataclasses.replace(job_for(8, F32, attributes={}).spec, epsilon=0.0),
+        x=np.ones((1, values.size), np.float32),
+        scale=values,
+        quantize="static",
+        codes=codes,
+        quant_scale=scale,
+    )
+    outcome = shim.run(job)
+    expected = codes_of(values, np.array(np.float32(scale)), codes)
+    np.testing.assert_array_equal(outcome.y[0].view(np.uint8), expected.view(np.uint8))
