@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rmsnorm_export import plugin
     from rmsnorm_export._verify import verify
+    from rmsnorm_export.engine.build import build_engine
+    from rmsnorm_export.engine.check import check_engine
+    from rmsnorm_export.engine.result import EngineCheck, EngineRecord, EngineResult
     from rmsnorm_export.errors import (
         BackendMissingError,
         Error,
@@ -35,6 +38,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BackendMissingError",
+    "EngineCheck",
+    "EngineRecord",
+    "EngineResult",
     "Error",
     "ExitCode",
     "ExportResult",
@@ -50,6 +56,8 @@ __all__ = [
     "UsageError",
     "Verification",
     "VerificationError",
+    "build_engine",
+    "check_engine",
     "export",
     "inspect",
     "optimize",
@@ -74,6 +82,11 @@ _HOME = {
     "inspect": "rewrite.optimize",
     "optimize": "rewrite.optimize",
     "SaveResult": "rewrite.save",
+    "EngineCheck": "engine.result",
+    "EngineRecord": "engine.result",
+    "EngineResult": "engine.result",
+    "build_engine": "engine.build",
+    "check_engine": "engine.check",
     "ExportResult": "torch.export",
     "export": "torch.export",
     "Verification": "proof.compare",

@@ -97,7 +97,8 @@ class _Known:
 
 
 _CORE = "pip install --upgrade rmsnorm-export"
-_TENSORRT_HINT = "pip install {} polygraphy"
+_TENSORRT = 'pip install "rmsnorm-export[tensorrt]"'
+_TENSORRT_RTX = 'pip install "rmsnorm-export[tensorrt-rtx]"'
 
 _KNOWN = (
     _Known("onnx", True, "reading, checking and converting models", _CORE),
@@ -122,10 +123,10 @@ _KNOWN = (
         " if m.version.cuda else 'CPU only'",
     ),
     _Known("onnxscript", False, "torch.onnx.export", 'pip install "rmsnorm-export[torch]"'),
-    _Known("tensorrt", False, "TensorRT engines", _TENSORRT_HINT.format("tensorrt")),
+    _Known("tensorrt", False, "TensorRT engines", _TENSORRT),
     _Known("tensorrt_lean", False, "running TensorRT engines", "pip install tensorrt_lean"),
-    _Known("tensorrt_rtx", False, "TensorRT-RTX engines", _TENSORRT_HINT.format("tensorrt_rtx")),
-    _Known("polygraphy", False, "comparing with TensorRT", "pip install polygraphy"),
+    _Known("tensorrt_rtx", False, "TensorRT-RTX engines", _TENSORRT_RTX),
+    _Known("polygraphy", False, "building TensorRT engines", _TENSORRT_RTX),
 )
 
 _PROBE = """

@@ -50,6 +50,9 @@ MAY_IMPORT_ROOT = {"api", "cli"}
 
 PUBLIC = [
     "BackendMissingError",
+    "EngineCheck",
+    "EngineRecord",
+    "EngineResult",
     "Error",
     "ExitCode",
     "ExportResult",
@@ -65,6 +68,8 @@ PUBLIC = [
     "UsageError",
     "Verification",
     "VerificationError",
+    "build_engine",
+    "check_engine",
     "export",
     "inspect",
     "optimize",
@@ -73,7 +78,7 @@ PUBLIC = [
 ]
 
 HEAVY = ["click", "ml_dtypes", "numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "rich"]
-HEAVY += ["torch", "transformers"]
+HEAVY += ["polygraphy", "tensorrt", "tensorrt_rtx", "torch", "transformers"]
 
 
 def _modules() -> dict[str, Path]:

@@ -32,7 +32,10 @@ HEAVY = ("numpy", "onnx", "onnx_ir", "onnxruntime", "rich", "torch", "ml_dtypes"
     [
         ["--help"],
         ["-h"],
-        *([name, "--help"] for name in ("optimize", "inspect", "verify", "export", "plugin", "doctor")),
+        *(
+            [name, "--help"]
+            for name in ("optimize", "inspect", "verify", "export", "build", "plugin", "doctor")
+        ),
     ],
 )
 def test_help_loads_nothing_but_click(arguments: list[str]) -> None:

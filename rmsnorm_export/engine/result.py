@@ -1,0 +1,265 @@
+"""What building and checking return: frozen dataclasses of plain values.
+
+``EngineRecord`` is what is stored beside the engine; it names files, never folders.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from rmsnorm_export.errors import InputError
+
+Backend = Literal["tensorrt", "tensorrt-rtx"]
+PluginUse = Literal["auto", "require", "never"]
+How = Literal["plugin", "fused", "unfused", "unknown"]
+LayersFrom = Literal["inspector", "builder log", "none"]
+Usable = Literal["yes", "no", "unknown"]
+Stage = Literal["parse", "build"]
+MessageKind = Literal["half-norm", "index-type", "function-names", "other"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InputRange:
+    """One input in one optimization profile.
+
+    Attributes:
+        name: of the input.
+        dtype: element type in the model, e.g. ``int64``.
+        min, opt, max: smallest, usual and largest shape; all equal for a fixed one.
+    """
+
+    name: str
+    dtype: str
+    min: tuple[int, ...]
+    opt: tuple[int, ...]
+    max: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineProfile:
+    """One optimization profile: a range for every input."""
+
+    inputs: tuple[InputRange, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file of external data of the model.
+
+    Attributes:
+        location: as the model writes it.
+        bytes: its size.
+        modified_ns: its time of modification, in nanoseconds since 1970.
+        sha256: "" when the files together are larger than 1 GiB: then size and time stand for it.
+    """
+
+    location: str
+    bytes: int
+    modified_ns: int
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """Which model an engine was built from.
+
+    Attributes:
+        name: of the file; ``memory`` for a model that was none.
+        bytes: its size.
+        sha256: of the file, external data not counted.
+        data: its files of external data.
+    """
+
+    name: str
+    bytes: int
+    sha256: str
+    data: tuple[DataFile, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Message:
+    """A warning of the parser or the builder.
+
+    Attributes:
+        stage: ``parse`` or ``build``.
+        kind: ``half-norm``: a norm is computed in f16; ``index-type``: an input is 64 bits wide;
+            ``function-names``: a function is called more than once, so that the parser cannot tell
+            its inner tensors apart by name, which changes no number; ``other``.
+        text: the first of these messages, as it was given.
+        count: messages of this stage and kind that differ in names only.
+    """
+
+    stage: Stage
+    kind: MessageKind
+    text: str
+    count: int = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineLayer:
+    """One step of the engine.
+
+    Attributes:
+        name: of the layer; in a compiled region that of the kernel.
+        type: as the backend calls it, e.g. ``kgen``, ``gemm``, ``PluginV3``.
+        nodes: the ONNX nodes that it computes; ``inner | outer (Op)`` inside a function.
+        profile: number of the optimization profile that it is for, from 0; None when unknown.
+    """
+
+    name: str
+    type: str
+    nodes: tuple[str, ...]
+    profile: int | None = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineNorm:
+    """What became of one RMSNorm.
+
+    Attributes:
+        name: of its node, or of the last node of its chain.
+        op: ``RMSNorm``, ``SkipRMSNorm`` or ``GatedRMSNorm``.
+        form: ``node`` when the model has it as one node, ``chain`` when it is spelled out.
+        how: ``plugin``; ``fused``: one kernel of the backend computes the norm; ``unfused``:
+            several do; ``unknown``: the engine does not tell.
+        kernels: how many compute the norm, its residual sum not counted; None when unknown. With
+            several profiles, in that with the most.
+        names: of these kernels.
+        also: other nodes of the model that the same kernels compute, in part or whole.
+        residual: kernel that computes the residual sum, "" without one or when unknown.
+        reason: why it is unknown, or "".
+    """
+
+    name: str
+    op: str
+    form: Literal["node", "chain"]
+    how: How
+    kernels: int | None
+    names: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    residual: str = ""
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PluginState:
+    """What was done about the plugin.
+
+    Attributes:
+        use: what was asked for.
+        library: name of the library that was loaded, "" without one.
+        sha256: of that library.
+        embedded: the library is inside the engine.
+        reason: why it was loaded or not.
+    """
+
+    use: PluginUse
+    library: str
+    sha256: str
+    embedded: bool
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineRecord:
+    """What stands beside the engine, in ``ENGINE.json``.
+
+    Attributes:
+        engine: name of the engine file.
+        bytes: its size.
+        sha256: of its content.
+        model: what it was built from.
+        backend: that built it.
+        version: of the backend.
+        versions: of the packages that took part.
+        platform: system and processor.
+        gpus: ``name, compute capability, driver`` of those visible at the build; () without one.
+        built: when, UTC, ISO 8601.
+        seconds: that parsing and building took.
+        profiles: ranges of the inputs.
+        flags: of the build.
+        plugin: what was done about it.
+        norms: what became of every RMSNorm.
+        layers: of the engine, in order.
+        layers_from: the engine inspector, or the builder's log of the same layers where there is no
+            GPU to load the engine with.
+        messages: warnings of the parser and the builder.
+        notes: what else the user may want to know.
+    """
+
+    engine: str
+    bytes: int
+    sha256: str
+    model: ModelIdentity
+    backend: Backend
+    version: str
+    versions: dict[str, str]
+    platform: str
+    gpus: tuple[str, ...]
+    built: str
+    seconds: float
+    profiles: tuple[EngineProfile, ...]
+    flags: dict[str, bool | int | str | None]
+    plugin: PluginState
+    norms: tuple[EngineNorm, ...]
+    layers: tuple[EngineLayer, ...]
+    layers_from: LayersFrom
+    messages: tuple[Message, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineResult:
+    """Outcome of ``build_engine``.
+
+    Attributes:
+        path: of the engine.
+        sidecar: of the JSON file beside it, which holds ``record``.
+        record: about the engine.
+    """
+
+    path: Path
+    sidecar: Path
+    record: EngineRecord
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineCheck:
+    """Outcome of ``check_engine``.
+
+    Attributes:
+        path: of the engine.
+        usable: ``yes``, ``no``, or ``unknown`` where only a GPU could tell.
+        problems: what stands against it, each a sentence.
+        fixes: what to do about each problem.
+        backend: "" when unknown.
+        built_with: version of the backend that built it, "" when unknown.
+        installed: version of that backend here, "" when it is not installed.
+        notes: what could not be checked, and why.
+        record: what stands beside the engine; None without it.
+    """
+
+    path: Path
+    usable: Usable
+    problems: tuple[str, ...]
+    fixes: tuple[str, ...]
+    backend: str
+    built_with: str
+    installed: str
+    notes: tuple[str, ...] = ()
+    record: EngineRecord | None = None
+
+    def require(self) -> None:
+        """Go on only with an engine that nothing stands against.
+
+        Raises:
+            InputError: ``usable`` is ``no``.
+        """
+        if self.usable == "no":
+            raise InputError(
+                "The engine cannot be used here.",
+                found="; ".join(self.problems),
+                fix="; ".join(dict.fromkeys(self.fixes)),
+            )
