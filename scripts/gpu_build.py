@@ -28,10 +28,11 @@ def library(nvcc: str, arch: str, folder: Path) -> Path:
 
 
 def driver(nvcc: str, arch: str, folder: Path) -> Path:
-    """The program of plugins/tests/shim/driver.cpp with the GPU's memory and kernels."""
+    """The program of plugins/tests/kernels/driver.cpp with the GPU's memory and kernels."""
     made = folder / "rmsnorm_driver"
-    shim = PLUGINS / "tests" / "shim"
-    _compile(nvcc, arch, [shim / "driver.cpp"], made, "-I", str(shim), "-lineinfo")
+    tests = PLUGINS / "tests"
+    memory = str(tests / "gpu")
+    _compile(nvcc, arch, [tests / "kernels" / "driver.cpp"], made, "-I", memory, "-lineinfo")
     return made
 
 

@@ -1,6 +1,6 @@
 """Random problems through a kernel driver, each result against the operator's rounding steps.
 
-The driver is plugins/tests/shim/driver.cpp, built for the GPU or for the CPU; outputs are poisoned
+The driver is plugins/tests/kernels/driver.cpp, built for a GPU or for a CPU; outputs are poisoned
 before a launch and lie between guards that are compared after it.
 """
 
@@ -20,7 +20,7 @@ from tests.plugins.kernel_shim import BF16, F16, F32, FP8, INT8, Array, Job
 LENGTHS = (1, 2, 3, 7, 8, 16, 31, 64, 65, 96, 111, 128, 199, 256, 512, 768, 1000, 1024, 2048, 2560)
 LENGTHS += (4096, 4104, 5120, 6144, 8192, 8200, 12288, 16384, 16392, 32768, 49152, 65536, 65544)
 LENGTHS += (131072, 131073, 262144, 1048576)
-_MOST_ELEMENTS = 1 << 21
+_MOST_ELEMENTS = 1 << 18
 _STASH = {F16: FLOAT16, BF16: BFLOAT16}
 
 
@@ -58,7 +58,7 @@ def run(
     rng = np.random.default_rng(seed)
     outcome = Outcome()
     start = time.perf_counter()
-    driver = shim.Shim(command)
+    driver = shim.Shim(*command)
     try:
         for number in range(problems):
             job = draw(rng, small=small)
@@ -67,7 +67,7 @@ def run(
             outcome.problems += 1
             outcome.kinds[f"{job.spec.kind} {job.quantize}"] += 1
             try:
-                judge(job, driver.run(job))
+                shim.check(job, driver.run(job))
             except AssertionError as error:
                 first = str(error).strip().splitlines()[0]
                 outcome.wrong.append(f"problem {number} of seed {seed}, {describe(job)}: {first}")
@@ -76,8 +76,8 @@ def run(
             if number % 500 == 499:
                 tell(f"{number + 1} problems, {len(outcome.wrong)} wrong")
     finally:
-        if driver.close() not in (0, None):
-            outcome.wrong.append("the driver, or the sanitizer around it, ended with an error")
+        if code := driver.finish():
+            outcome.wrong.append(f"the driver, or the program around it, ended with {code}")
     outcome.seconds = time.perf_counter() - start
     return outcome
 
@@ -142,7 +142,7 @@ def _normal(
 
 def _rows(rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype[np.generic]) -> Array:
     """Ordinary rows, some tiny, some huge; now and then one of zeros, or with a NaN or infinity."""
-    largest = 1e4 if dtype == F16 else 1e18
+    largest = 1e4 if dtype == F16 else 1e14  # squares of a row sum below the largest f32
     scales = rng.choice([1.0, 1.0, 1.0, 1e-3, 1e-7, largest / 8], size=(shape[0], 1))
     with np.errstate(over="ignore"):
         values = (rng.standard_normal(shape) * scales).astype(dtype)
@@ -153,26 +153,6 @@ def _rows(rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype[np.g
         elif fate < 0.05:
             values[row, rng.integers(shape[1])] = rng.choice([np.nan, np.inf, -np.inf])
     return values
-
-
-def judge(job: Job, found: shim.Outcome) -> None:
-    """
-    Raises:
-        AssertionError: saying how far the result is from what the rounding steps allow.
-    """
-    low, high = shim.allowed(job)
-    if job.quantize == "none":
-        shim.assert_between(found.y, low, high, ulps=1)
-    else:
-        shim.assert_codes(job, found, low, high)
-    if found.sum is not None:
-        assert job.other is not None
-        with np.errstate(over="ignore", invalid="ignore"):
-            wide = job.x.astype(np.float64) + job.other.astype(np.float64)
-            expected = wide.astype(job.x.dtype)
-        np.testing.assert_array_equal(
-            found.sum.astype(np.float64), expected.astype(np.float64), err_msg="the sum"
-        )
 
 
 def describe(job: Job) -> str:

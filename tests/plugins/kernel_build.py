@@ -19,6 +19,7 @@ from tests.corpus import cache
 PLUGINS = pathlib.Path(__file__).parents[2] / "plugins"
 KERNELS = PLUGINS / "kernels"
 SHIM = PLUGINS / "tests" / "shim"
+DRIVER = PLUGINS / "tests" / "kernels" / "driver.cpp"
 
 UNITS = ("rmsnorm.cu", "rmsnorm_f32.cu", "rmsnorm_f16.cu", "rmsnorm_bf16.cu")
 """The translation units of the kernels."""
@@ -83,11 +84,11 @@ def run(command: Iterable[object], folder: pathlib.Path | None = None) -> str:
 
 
 def shim_driver() -> pathlib.Path:
-    """The program of plugins/tests/shim/driver.cpp with the kernels in it, sanitised."""
+    """The program of plugins/tests/kernels/driver.cpp with the kernels in it, sanitised."""
     headers = find_headers()
     version = run(["g++", "--version"]).splitlines()[0]
     flags = (*_FLAGS, *SANITIZERS, "-I", KERNELS, "-I", SHIM, "-isystem", headers)
-    sources = [KERNELS / name for name in UNITS] + [SHIM / "fibres.cpp", SHIM / "driver.cpp"]
+    sources = [KERNELS / name for name in UNITS] + [SHIM / "fibres.cpp", DRIVER]
 
     def fill(folder: pathlib.Path) -> None:
         def compile_one(source: pathlib.Path) -> pathlib.Path:
@@ -100,5 +101,5 @@ def shim_driver() -> pathlib.Path:
             objects = list(pool.map(compile_one, sources))
         run(["g++", *SANITIZERS, *objects, "-o", folder / "driver"])
 
-    key = source_hash(KERNELS, SHIM, settings=(version, *_FLAGS, *SANITIZERS))
+    key = source_hash(KERNELS, SHIM, DRIVER.parent, settings=(version, *_FLAGS, *SANITIZERS))
     return cache.entry("kernels", "shim", key, fill) / "driver"

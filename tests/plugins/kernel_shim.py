@@ -1,4 +1,4 @@
-"""Drives the kernels on the CPU shim, and says what they may return.
+"""Drives the kernels, on the CPU shim or on a GPU, and says what they may return.
 
 ``Shim.run(Job)`` is one launch. ``allowed(job)`` gives the interval that the rounding-exact
 reference leaves: every step is rounded as declared, but the sum of squares may associate in any
@@ -72,17 +72,24 @@ class RefusalError(Exception):
 
 
 class Shim:
-    """The shim's driver, one process for many launches."""
+    """A driver (plugins/tests/kernels/driver.cpp), one process for many launches."""
 
-    def __init__(self, driver: pathlib.Path) -> None:
+    def __init__(self, *command: str | pathlib.Path) -> None:
+        """``command``: the driver, perhaps as the argument of another program."""
         options = {"ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0"}
         self._process = subprocess.Popen(
-            [driver], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **options}
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **options}
         )
 
     def close(self) -> None:
         self._process.kill()
         self._process.communicate()
+
+    def finish(self) -> int:
+        """Let the driver end, and the program around it; its exit code."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return self._process.wait()
 
     def run(self, job: Job, **fields: object) -> Outcome:
         """Launch; ``fields`` overrule what the job says of the problem, for refusals.

@@ -1,72 +1,22 @@
 // Runs norms for the Python tests: one job after the other from standard input, each a line of
 // numbers (see `read_job`) and its tensors; the answer goes to standard output.
 //
-// Every tensor lies between guards that AddressSanitizer forbids and that are compared after the
-// launch, `misaligned` elements away from a 256-byte boundary.
+// Every tensor lies between guards that are compared after the launch, `misaligned` elements away
+// from a 256-byte boundary. Where the memory is, driver_memory.h says: that of plugins/tests/shim
+// for g++ and the fibres, that of plugins/tests/gpu for nvcc and a GPU.
 
-#include <unistd.h>
+#include <driver_memory.h>
 
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <vector>
 
-#include "fibres.h"
 #include "rmsnorm.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#else
-#define ASAN_POISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
-#define ASAN_UNPOISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
-#endif
 
 namespace {
 
 using namespace rmsnorm_export;
-
-constexpr std::size_t kGuard = 256;
-constexpr unsigned char kFill = 0xa5;
-
-class Tensor {
-public:
-    Tensor(std::size_t bytes, std::size_t offset) : bytes_(bytes), before_(kGuard + offset) {
-        total_ = before_ + bytes + kGuard;
-        all_ = static_cast<unsigned char*>(
-            std::aligned_alloc(kGuard, (total_ + kGuard - 1) / kGuard * kGuard));
-        std::memset(all_, kFill, total_);
-    }
-    ~Tensor() {
-        allow();
-        std::free(all_);
-    }
-    Tensor(Tensor const&) = delete;
-    Tensor& operator=(Tensor const&) = delete;
-
-    unsigned char* data() const { return bytes_ > 0 ? all_ + before_ : nullptr; }
-    std::size_t bytes() const { return bytes_; }
-
-    void forbid() const {
-        ASAN_POISON_MEMORY_REGION(all_, before_);
-        ASAN_POISON_MEMORY_REGION(all_ + before_ + bytes_, kGuard);
-    }
-    void allow() const { ASAN_UNPOISON_MEMORY_REGION(all_, total_); }
-
-    bool guards_intact() const {
-        for (std::size_t i = 0; i < total_; ++i) {
-            bool const inside = i >= before_ && i < before_ + bytes_;
-            if (!inside && all_[i] != kFill) return false;
-        }
-        return true;
-    }
-
-private:
-    std::size_t bytes_;
-    std::size_t before_;
-    std::size_t total_;
-    unsigned char* all_;
-};
 
 void read_bytes(void* to, std::size_t bytes) {
     if (std::fread(to, 1, bytes, stdin) != bytes) std::exit(2);
@@ -129,8 +79,8 @@ Job read_job() {
     problem.quantize = next<Quantize>();
     job.rows = next<std::int64_t>();
     job.tactic = next<Tactic>();
-    shim::settings.sm = next<int>();
-    shim::settings.backwards = next<bool>();
+    settings.sm = next<int>();
+    settings.backwards = next<bool>();
     job.misaligned = next<std::size_t>();
     if (std::getchar() != '\n') std::exit(2);
     return job;
@@ -154,32 +104,33 @@ void run(Job const& job) {
     Tensor row_scale(
         problem.quantize == Quantize::kPerRow ? 4 * static_cast<std::size_t>(job.rows) : 0, 0);
 
-    for (Tensor const* input : {&x, &other, &scale, &bias, &quant_scale}) {
+    for (Tensor* input : {&x, &other, &scale, &bias, &quant_scale}) {
         if (input->bytes() > 0) read_bytes(input->data(), input->bytes());
     }
-    std::vector<Tensor const*> const tensors{&x, &other, &scale,     &bias,
+    std::vector<Tensor*> const tensors{&x, &other, &scale,     &bias,
                                              &y, &sum,   &row_scale, &quant_scale};
-    for (Tensor const* tensor : tensors) tensor->forbid();
+    for (Tensor* tensor : tensors) tensor->before_launch();
     Pointers pointers;
-    pointers.x = x.data();
-    pointers.other = other.data();
-    pointers.scale = scale.data();
-    pointers.bias = bias.data();
-    pointers.quant_scale = reinterpret_cast<float const*>(quant_scale.data());
-    pointers.y = y.data();
-    pointers.sum = sum.data();
-    pointers.row_scale = reinterpret_cast<float*>(row_scale.data());
-    shim::launched = {};
-    cudaError_t const status = launch(problem, pointers, job.rows, job.tactic, nullptr);
+    pointers.x = x.address();
+    pointers.other = other.address();
+    pointers.scale = scale.address();
+    pointers.bias = bias.address();
+    pointers.quant_scale = reinterpret_cast<float const*>(quant_scale.address());
+    pointers.y = y.address();
+    pointers.sum = sum.address();
+    pointers.row_scale = reinterpret_cast<float*>(row_scale.address());
+    launched = {};
+    cudaError_t status = launch(problem, pointers, job.rows, job.tactic, nullptr);
+    if (status == cudaSuccess) status = finish();
     bool intact = true;
-    for (Tensor const* tensor : tensors) {
-        tensor->allow();
+    for (Tensor* tensor : tensors) {
+        tensor->after_launch();
         intact = intact && tensor->guards_intact();
     }
-    shim::Launched const& how = shim::launched;
+    Launched const& how = launched;
     std::printf("%d %d %u %u %u %u\n", static_cast<int>(status), intact ? 1 : 0, how.blocks,
                 how.threads, how.cluster, how.shared_bytes);
-    for (Tensor const* output : {&y, &sum, &row_scale}) {
+    for (Tensor* output : {&y, &sum, &row_scale}) {
         if (output->bytes() > 0) write_bytes(output->data(), output->bytes());
     }
 }
