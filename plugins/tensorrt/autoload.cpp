@@ -10,6 +10,9 @@
 #include <algorithm>
 #include <string>
 
+#define RMSNORM_QUOTED(text) #text
+#define RMSNORM_TEXT(macro) RMSNORM_QUOTED(macro)
+
 namespace rmsnorm_export {
 namespace {
 
@@ -32,11 +35,11 @@ int remember(dl_phdr_info* info, std::size_t, void* names) {
     return 0;
 }
 
-// By library, because a global lookup does not see what Python has loaded.
-void registerAll() {
+// Registers with every TensorRT that is in the process, and returns how many there are. By library,
+// because a global lookup does not see what Python has loaded.
+std::size_t registerAll(GlobalLogger& logger) {
     std::vector<std::string> libraries;
     ::dl_iterate_phdr(remember, &libraries);
-    auto& logger = *new GlobalLogger;  // TensorRT may use it until the process ends
     std::vector<nvinfer1::IPluginRegistry*> registries;
     for (auto const& name : libraries) {
         auto const* const path = name.empty() ? nullptr : name.c_str();  // the program itself
@@ -61,17 +64,28 @@ void registerAll() {
         }
         ::dlclose(library);
     }
-    setLoggerSource(&logger);
-    if (registries.empty()) {
-        std::fprintf(stderr,
-                     "rmsnorm_export: no plugin is registered: no TensorRT is loaded in this "
-                     "process; load it (import tensorrt) before this library\n");
-    }
+    return registries.size();
 }
+
+// The TensorRT that this library was built for, where the loader finds it.
+constexpr char const kTensorRT[] = "libnvinfer.so." RMSNORM_TEXT(NV_TENSORRT_MAJOR);
 
 [[gnu::constructor]] void start() noexcept {
     try {
-        registerAll();
+        auto& logger = *new GlobalLogger;  // TensorRT may use it until the process ends
+        setLoggerSource(&logger);
+        auto found = registerAll(logger);
+        // Polygraphy and LD_PRELOAD load plugins before TensorRT; it stays, for they load it next.
+        if (!found && ::dlopen(kTensorRT, RTLD_LAZY)) {
+            found = registerAll(logger);
+        }
+        if (!found) {
+            std::fprintf(stderr,
+                         "rmsnorm_export: no plugin is registered: no TensorRT is loaded in this "
+                         "process, and the loader does not find %s; load it (import tensorrt) "
+                         "before this library\n",
+                         kTensorRT);
+        }
     } catch (...) {
         std::fprintf(stderr, "rmsnorm_export: no plugin is registered: out of memory\n");
     }

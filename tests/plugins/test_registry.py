@@ -243,3 +243,30 @@ def test_the_parser_shows_why_a_node_is_refused(
         sentence = "activation must be one of: silu sigmoid; found 'gelu'"
         assert re.search(rf"Severity\.ERROR GatedRMSNorm '.*': {sentence}", process.stdout)
         assert sentence not in process.stderr
+
+
+@with_headers
+@needs("tensorrt_lean")
+@pytest.mark.parametrize("found", [True, False])
+def test_loaded_before_tensorrt(headers: pathlib.Path, tmp_path: pathlib.Path, found: bool) -> None:
+    """As Polygraphy and LD_PRELOAD do it: TensorRT is then loaded where the loader finds it.
+
+    The lean runtime stands in under the name of the full one, which cannot be had here.
+    """
+    if not serves(headers):
+        pytest.skip("libraries of TensorRT 10 cannot serve the TensorRT 11 of the wheels")
+    if found:
+        (tmp_path / "libnvinfer.so.11").symlink_to(library_of("tensorrt_lean"))
+    code = (
+        "import ctypes, sys; ctypes.CDLL(sys.argv[1]); import tensorrt_lean as trt; "
+        "ours = [c for c in trt.get_plugin_registry().all_creators"
+        f" if c.plugin_namespace == {PLUGIN_NAMESPACE!r}]; print(len(ours))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(autoload(headers))],
+        capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == str(CREATORS if found else 0)
+    assert ("does not find libnvinfer.so.11" in done.stderr) == (not found)
