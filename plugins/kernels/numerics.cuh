@@ -8,8 +8,7 @@
 
 #include <cmath>
 
-#include "task.h"
-#include "types.cuh"
+#include "activation.cuh"
 
 namespace rmsnorm_export {
 
@@ -74,27 +73,6 @@ __device__ float root_mean_square(Task const& task, float sum) {
         return rounded<S>(__fadd_rn(rounded<S>(__fsqrt_rn(mean)), epsilon));
     }
     return rounded<S>(__fsqrt_rn(rounded<S>(__fadd_rn(mean, epsilon))));
-}
-
-// sigmoid(z) or z * sigmoid(z). exp(-|z|) cannot overflow, so the tail for z < -88 is not lost.
-template <typename T, typename S>
-__device__ float activated(Activation activation, float z) {
-    float const decay = expf(-fabsf(z));
-    float const numerator = z < 0.0F ? decay : 1.0F;
-    float const denominator = __fadd_rn(1.0F, decay);
-    float const sigmoid = rounded<S>(kHalf<T> ? __fdividef(numerator, denominator)
-                                              : __fdiv_rn(numerator, denominator));
-    return activation == Activation::kSigmoid ? sigmoid : rounded<S>(__fmul_rn(z, sigmoid));
-}
-
-template <typename T, typename S, int W>
-__device__ void activate(float (&values)[W], Task const& task, float const (&gate)[W]) {
-#pragma unroll
-    for (int i = 0; i < W; ++i) {
-        float const factor = activated<T, S>(task.problem.norm.activation, gate[i]);
-        values[i] = __fmul_rn(values[i], factor);
-    }
-    round_to<S>(values);
 }
 
 template <int W>
