@@ -15,6 +15,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rmsnorm_export import plugin
     from rmsnorm_export._verify import verify
+    from rmsnorm_export.benchmark.measure import bench
+    from rmsnorm_export.benchmark.result import Benchmark
+    from rmsnorm_export.deploy.kserve import KServe
+    from rmsnorm_export.deploy.package import package_model
+    from rmsnorm_export.deploy.result import Packaged
     from rmsnorm_export.engine.build import build_engine
     from rmsnorm_export.engine.check import check_engine
     from rmsnorm_export.engine.result import EngineCheck, EngineRecord, EngineResult
@@ -38,6 +43,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BackendMissingError",
+    "Benchmark",
     "EngineCheck",
     "EngineRecord",
     "EngineResult",
@@ -45,7 +51,9 @@ __all__ = [
     "ExitCode",
     "ExportResult",
     "InputError",
+    "KServe",
     "NormSpec",
+    "Packaged",
     "Proof",
     "Refusal",
     "Report",
@@ -56,16 +64,23 @@ __all__ = [
     "UsageError",
     "Verification",
     "VerificationError",
+    "bench",
     "build_engine",
     "check_engine",
     "export",
     "inspect",
     "optimize",
+    "package_model",
     "plugin",
     "verify",
 ]
 
 _HOME = {
+    "Benchmark": "benchmark.result",
+    "bench": "benchmark.measure",
+    "KServe": "deploy.kserve",
+    "Packaged": "deploy.result",
+    "package_model": "deploy.package",
     "BackendMissingError": "errors",
     "Error": "errors",
     "ExitCode": "errors",

@@ -33,12 +33,12 @@ ALLOWED: dict[str, set[str]] = {
     "rewrite": _BELOW_MIDDLE | {"proof"},
     "plugin": {"op", "rewrite"},
     "engine": _BELOW_MIDDLE | {"plugin", "rewrite"},
-    "deploy": _BELOW_MIDDLE,
-    "bench": _BELOW_MIDDLE,
+    "deploy": _BELOW_MIDDLE | {"rewrite", "proof", "plugin", "engine"},
+    "benchmark": _BELOW_MIDDLE | {"proof", "rewrite"},
     "torch": {"op", "rewrite", "report"},
     "api": _BELOW_MIDDLE | {"rewrite", "proof", "plugin"},
     "cli": _BELOW_MIDDLE
-    | {"api", "rewrite", "proof", "plugin", "engine", "deploy", "bench", "torch"},
+    | {"api", "rewrite", "proof", "plugin", "engine", "deploy", "benchmark", "torch"},
 }
 """Folder -> folders that it may import; ``api`` stands for the private modules beside them."""
 
@@ -50,6 +50,7 @@ MAY_IMPORT_ROOT = {"api", "cli"}
 
 PUBLIC = [
     "BackendMissingError",
+    "Benchmark",
     "EngineCheck",
     "EngineRecord",
     "EngineResult",
@@ -57,7 +58,9 @@ PUBLIC = [
     "ExitCode",
     "ExportResult",
     "InputError",
+    "KServe",
     "NormSpec",
+    "Packaged",
     "Proof",
     "Refusal",
     "Report",
@@ -68,17 +71,29 @@ PUBLIC = [
     "UsageError",
     "Verification",
     "VerificationError",
+    "bench",
     "build_engine",
     "check_engine",
     "export",
     "inspect",
     "optimize",
+    "package_model",
     "plugin",
     "verify",
 ]
 
 HEAVY = ["click", "ml_dtypes", "numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "rich"]
-HEAVY += ["polygraphy", "tensorrt", "tensorrt_rtx", "torch", "transformers"]
+HEAVY += [
+    "jsonschema",
+    "matplotlib",
+    "polygraphy",
+    "tritonclient",
+    "yaml",
+    "tensorrt",
+    "tensorrt_rtx",
+    "torch",
+    "transformers",
+]
 
 
 def _modules() -> dict[str, Path]:

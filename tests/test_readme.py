@@ -1,9 +1,9 @@
 """The README is true: its examples run, its tables are those of the code, its figures are measured.
 
 An example is a fenced block. ``bash`` blocks are not run. A ``console`` block is lines that start
-with ``$ `` (a command) and the output below each; ``python`` blocks are scripts, of which those that
-start with ``# name.py`` are saved under that name for the others. The output has to be
-equal except where a number depends on the machine or on versions.
+with ``$ `` (a command) and the output below each; ``python`` blocks are scripts, of which those
+that start with ``# name.py`` are saved under that name for the others. The output has to be equal
+except where a number depends on the machine or on versions.
 """
 
 from __future__ import annotations

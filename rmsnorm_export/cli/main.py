@@ -24,7 +24,17 @@ _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 """128 + SIGINT and 128 + SIGPIPE: what a shell reports for a program that these end."""
 
-_COMMANDS = ("optimize", "inspect", "verify", "export", "build", "plugin", "doctor")
+_COMMANDS = (
+    "optimize",
+    "inspect",
+    "verify",
+    "export",
+    "build",
+    "bench",
+    "package",
+    "plugin",
+    "doctor",
+)
 
 _EPILOG = """\b
 Exit codes:

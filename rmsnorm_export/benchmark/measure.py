@@ -1,0 +1,341 @@
+"""``bench``: raw against each target and the peers' optimizers, in ONNX Runtime."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rmsnorm_export.benchmark import machine, sessions
+from rmsnorm_export.benchmark.arrays import write_arrays
+from rmsnorm_export.benchmark.options import (
+    TARGETS,
+    check_options,
+    choose_providers,
+    provider_missing,
+)
+from rmsnorm_export.benchmark.peers import PEERS
+from rmsnorm_export.benchmark.result import (
+    AGAIN,
+    RAW,
+    Benchmark,
+    Case,
+    Machine,
+    Timing,
+    Trial,
+    Variant,
+)
+from rmsnorm_export.benchmark.rounds import Run, run_rounds
+from rmsnorm_export.benchmark.shapes import Shapes, grid
+from rmsnorm_export.benchmark.timing import check_memory, timings
+from rmsnorm_export.benchmark.trials import Bench, reference, run_trial
+from rmsnorm_export.benchmark.variants import count_nodes, make_peer, make_target, raw_file
+from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.proof.inputs import declared_inputs, index_limits, make_inputs, type_name
+from rmsnorm_export.report.names import one_line
+from rmsnorm_export.report.result import Numerics, Target
+from rmsnorm_export.rewrite.load import LoadedModel, Source, load_model
+
+Progress = Callable[[str, int, int], None]
+
+_PACKAGES = ("rmsnorm-export", "onnxruntime", "onnxruntime-gpu", "onnx", "onnx-ir", "numpy")
+_BUSY = 0.5
+"""Load per core from which on the machine is said to have been busy."""
+
+
+def bench(
+    model: Source,
+    *,
+    targets: Sequence[Target] = TARGETS,
+    peers: Sequence[str] = (),
+    providers: Sequence[str] | None = None,
+    shapes: Shapes | None = None,
+    seconds: float = 5.0,
+    rounds: int | None = None,
+    seed: int = 0,
+    numerics: Numerics = "reordered",
+    threads: int | None = None,
+    peer_seconds: float = 300.0,
+    peer_memory: int | None = None,
+    progress: Progress | None = None,
+) -> Benchmark:
+    """Measure a model against what each target and the peers' optimizers make of it.
+
+    Every file is first loaded and run in a process of its own: its outputs are compared with the
+    raw model's, as ``verify`` does, and its peak memory is taken. Those that are right are timed
+    together, in rounds, each once per round in random order, their sessions opened anew several
+    times, next to a second session of the raw file: what differs no more than that one, or by less
+    than 1 %, is called noise.
+
+    Args:
+        model: a path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``; never changed.
+        targets: ``portable``, ``onnx``, ``ort``.
+        peers: ``ort.transformers``, ``onnxscript``, ``onnxsim``, ``onnxslim``: run in a process of
+            their own; one that is not installed, fails or is wrong says so and is not ranked.
+        providers: ``cpu``, ``cuda``, ``tensorrt``; None: all that there are.
+        shapes: where to measure, e.g. ``"ids=1x16,1x128,4x128"`` or a mapping from names to
+            shapes; the n-th shapes of all inputs belong together. None: 1x16, 1x128 and 4x128,
+            where the dynamic axes are a batch and a length.
+        seconds: of measuring, for each provider and shape; at least 20 rounds are made.
+        rounds: their number, in place of ``seconds``.
+        seed: of the random inputs and of the order within a round.
+        numerics: loosest class of rewrite allowed.
+        threads: of one operator, the same in every session; None: one per core.
+        peer_seconds, peer_memory: time limit, and bytes that a peer may allocate (None: 80 % of
+            what is free).
+        progress: called with the work at hand, the steps that are over and the steps in all.
+
+    Returns:
+        The measurements. ``passed`` is False where a target gave wrong outputs; it does not raise.
+
+    Raises:
+        InputError: the model cannot be read, or ONNX Runtime does not load or run it.
+        UsageError: an option that cannot be used, a dynamic size that is not given, or shapes that
+            the model refuses.
+        BackendMissingError: ONNX Runtime or a named provider is missing.
+    """
+    check_options(targets, peers, numerics, seconds, rounds, threads, peer_seconds)
+    chosen, absent = choose_providers(providers)
+    start, load_before = time.perf_counter(), machine.load_average()
+    loaded = load_model(model)
+    with tempfile.TemporaryDirectory(prefix="rmsnorm-export-bench-") as name:
+        run = _Run(
+            folder=Path(name),
+            source=model,
+            loaded=loaded,
+            raw=raw_file(model, loaded, Path(name)),
+            threads=threads or sessions.cores(),
+            progress=progress or (lambda *_: None),
+            steps=2 + len(targets) + len(peers) + len(chosen) * (1 + len(targets) + len(peers)),
+        )
+        cases, feeds, setup = run.inputs(shapes, seed, chosen)
+        run.steps += len(chosen) * len(cases)
+        variants = [Variant(RAW, "raw", nodes=count_nodes(run.raw))]
+        for target in targets:
+            run.step(f"optimizing for {target}")
+            path = run.place(target)
+            variants.append(make_target(model, loaded, target, numerics, path))
+        for peer in peers:
+            run.step(f"running {peer}")
+            variants.append(
+                make_peer(
+                    peer,
+                    run.raw,
+                    run.place(peer),
+                    time_limit=peer_seconds,
+                    memory_limit=peer_memory,
+                )
+            )
+        notes = [f"the provider {name} is not in this ONNX Runtime" for name in absent]
+        trials, usable = run.trials(setup, variants, chosen, asked=providers is not None)
+        notes += [
+            f"the provider {name} cannot be used here: {trial.detail}"
+            for name in chosen
+            for trial in trials
+            if name not in usable and (trial.variant, trial.provider) == (RAW, name)
+        ]
+        trials = [trial for trial in trials if trial.provider in usable]
+        skipped = len(targets) + len(peers) + len(cases)
+        run.steps -= (len(chosen) - len(usable)) * skipped
+        measured = [
+            timing
+            for provider in usable
+            for timing in run.time(
+                provider, cases, feeds, trials, seconds=seconds, rounds=rounds, seed=seed
+            )
+        ]
+    facts = machine.describe(load_before, machine.load_average())
+    notes += _notes(facts, trials, run.reference)
+    packages = dict.fromkeys((*_PACKAGES, *(PEERS[peer].package for peer in peers)))
+    wrong = _wrong_targets(trials, variants)
+    return Benchmark(
+        source=loaded.description,
+        passed=not wrong,
+        reason="; ".join(wrong),
+        providers=tuple(usable),
+        cases=tuple(cases),
+        variants=tuple(variants),
+        trials=tuple(trials),
+        timings=tuple(measured),
+        reference=run.reference,
+        session=sessions.settings(run.threads),
+        numerics=numerics,
+        seed=seed,
+        machine=facts,
+        versions=machine.versions(packages),
+        notes=tuple(notes),
+        seconds=time.perf_counter() - start,
+    )
+
+
+@dataclasses.dataclass(slots=True)
+class _Run:
+    """One call of ``bench``: its files and how far it is."""
+
+    folder: Path
+    source: Source
+    loaded: LoadedModel
+    raw: str
+    threads: int
+    progress: Progress
+    steps: int
+    done: int = 0
+    reference: str = "cpu"
+
+    def step(self, what: str) -> None:
+        self.progress(what, self.done, self.steps)
+        self.done += 1
+
+    def place(self, variant: str) -> Path:
+        """The file of a variant, in a folder of its own."""
+        folder = self.folder / variant
+        folder.mkdir(exist_ok=True)
+        return folder / "model.onnx"
+
+    def path(self, variant: str) -> str:
+        return self.raw if variant in (RAW, AGAIN) else str(self.place(variant))
+
+    def inputs(
+        self, shapes: Shapes | None, seed: int, chosen: Sequence[str]
+    ) -> tuple[list[Case], list[dict[str, Array]], Bench]:
+        """Shapes, inputs, and the raw model's outputs at them, which are the reference."""
+        self.step("reading the model")
+        session = self.first_session(chosen)
+        declared, limits = declared_inputs(session), index_limits(self.loaded.model)
+        del session
+        cases, feeds = [], []
+        for label, point in grid(declared, shapes):
+            feeds.append(make_inputs(declared, limits, shapes=point, sizes=(1,), seed=seed))
+            cases.append(Case(label, tuple(_described(feeds[-1]))))
+        files = [self.folder / f"feeds.{i}.npz" for i in range(len(feeds))]
+        for path, fed in zip(files, feeds, strict=True):
+            write_arrays(path, fed)
+        labels = tuple(case.label for case in cases)
+        setup = Bench(self.folder, labels, tuple(files), self.threads)
+        self.step("computing the reference")
+        ended = reference(setup, self.raw, self.reference)
+        if ended.status != "ok":
+            kind = InputError if shapes is None else UsageError
+            raise kind(
+                f"The model does not run at the shapes {', '.join(labels)}.",
+                found=f"{ended.status}: {ended.detail}",
+                fix="give sizes that the model accepts with --shapes, and memory for them",
+            )
+        return cases, feeds, setup
+
+    def first_session(self, chosen: Sequence[str]) -> Any:
+        """Raw without graph optimization, on the first provider that loads it: the reference.
+
+        The CPU if it can be; it lacks kernels in bfloat16.
+        """
+        failure = ""
+        for provider in dict.fromkeys(("cpu", *chosen)):
+            try:
+                session = sessions.open_session(self.raw, provider, threads=1, optimize=False)
+            # The binding raises classes of its own that share no public base.
+            except Exception as error:
+                failure = failure or one_line(str(error), 400)
+                continue
+            self.reference = provider
+            return session
+        raise InputError(
+            f"ONNX Runtime does not load the model: {self.loaded.description}",
+            found=failure,
+            fix="check the model with onnx.checker, or update onnxruntime",
+        )
+
+    def trials(
+        self, setup: Bench, variants: Sequence[Variant], providers: Sequence[str], *, asked: bool
+    ) -> tuple[list[Trial], list[str]]:
+        """Every variant on every provider, and the providers on which raw runs."""
+        trials, usable = [], []
+        for provider in providers:
+            self.step(f"checking raw on {provider}")
+            first = run_trial(setup, RAW, self.raw, provider)
+            trials.append(first)
+            if first.status not in ("ok", "wrong outputs"):
+                if asked:
+                    raise provider_missing(provider, first.detail or first.status)
+                continue
+            usable.append(provider)
+            for variant in variants[1:]:
+                self.step(f"checking {variant.name} on {provider}")
+                if variant.status == "ok":
+                    path = self.path(variant.name)
+                    trials.append(run_trial(setup, variant.name, path, provider))
+        return trials, usable
+
+    def time(
+        self,
+        provider: str,
+        cases: Sequence[Case],
+        feeds: Sequence[Mapping[str, Array]],
+        trials: Sequence[Trial],
+        *,
+        seconds: float,
+        rounds: int | None,
+        seed: int,
+    ) -> Iterator[Timing]:
+        """All right variants of one provider, in one set of rounds for each shape."""
+        right = {t.variant: t for t in trials if t.provider == provider and t.status == "ok"}
+        names = [RAW, AGAIN, *(name for name in right if name != RAW)]
+        if len(names) == 2:
+            return
+        if provider == "cpu":
+            check_memory(list(right.values()))
+        for case, fed in zip(cases, feeds, strict=True):
+            self.step(f"timing on {provider} at {case.label}")
+            opens = [functools.partial(self.open, name, provider, fed) for name in names]
+            try:
+                times = run_rounds(opens, seconds=seconds, rounds=rounds, seed=seed)
+            # The binding raises classes of its own; each ran alone, so it is their number.
+            except Exception as error:
+                raise UsageError(
+                    f"The variants cannot be timed together on {provider}.",
+                    found=one_line(str(error), 300),
+                    fix="name fewer of --targets and --peers, or give smaller --shapes",
+                ) from error
+            yield from timings(names, times, provider, case.label)
+
+    def open(self, variant: str, provider: str, feeds: Mapping[str, Array]) -> Run:
+        """A new session of a variant, to be run on ``feeds``."""
+        session = sessions.open_session(self.path(variant), provider, threads=self.threads)
+        return sessions.runner(session, feeds)
+
+
+def _described(feeds: Mapping[str, Array]) -> Iterator[str]:
+    for name, array in feeds.items():
+        yield f"{name} {type_name(array.dtype)} {list(array.shape)}"
+
+
+def _wrong_targets(trials: Sequence[Trial], variants: Sequence[Variant]) -> list[str]:
+    targets = {variant.name for variant in variants if variant.kind == "target"}
+    return [
+        f"{trial.variant} on {trial.provider}: {trial.detail}"
+        for trial in trials
+        if trial.variant in targets and trial.status == "wrong outputs"
+    ]
+
+
+def _notes(facts: Machine, trials: Sequence[Trial], where: str) -> Iterator[str]:
+    load = facts.load_before
+    if load is not None and load > _BUSY * facts.cores:
+        yield (
+            f"the machine was busy before the measurement began: load {load:g} on"
+            f" {facts.cores} cores; intervals are wider for it"
+        )
+    for trial in trials:
+        if trial.variant == RAW and trial.status == "wrong outputs":
+            yield (
+                f"raw itself differs on {trial.provider} from raw without graph optimization"
+                f" on {where}: {trial.detail}"
+            )
+    if where != "cpu":
+        yield f"the CPU does not load raw: outputs are compared with those of raw on {where}"
+    if any(trial.provider != "cpu" for trial in trials):
+        yield "times hold the copies of inputs and outputs between host and device"

@@ -1,0 +1,83 @@
+"""Other people's optimizers, each as its documentation says to run it on an exported model.
+
+``load`` imports the tool, in a process of its own; what it returns reads one file and writes
+another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+Run = Callable[[str, str], object]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Peer:
+    """An optimizer.
+
+    Attributes:
+        package: the distribution that holds it; also what pip installs.
+        load: imports it and returns what to call with the paths of the model and of the output.
+    """
+
+    package: str
+    load: Callable[[], Run]
+
+
+def _transformers() -> Run:
+    from onnxruntime.transformers import optimizer
+
+    def run(model: str, output: str) -> None:
+        # The type whose fusions cover RMSNorm; heads and width are found by the tool. Level 0:
+        # ONNX Runtime's own optimization, which every session here does itself, is left to it.
+        result = optimizer.optimize_model(
+            model, model_type="gpt2", num_heads=0, hidden_size=0, opt_level=0
+        )
+        result.save_model_to_file(output)
+
+    return run
+
+
+def _onnxscript() -> Run:
+    import onnx_ir as ir
+    from onnxscript.rewriter.ort_fusions import optimize_for_ort
+
+    def run(model: str, output: str) -> None:
+        optimized, _ = optimize_for_ort(ir.load(model))
+        ir.save(optimized, output)
+
+    return run
+
+
+def _command(main: Callable[[], Any]) -> Run:
+    """A tool through the function behind its command line."""
+
+    def run(model: str, output: str) -> None:
+        sys.argv = ["tool", model, output]
+        try:
+            main()
+        except SystemExit as stop:
+            if stop.code not in (None, 0):
+                raise RuntimeError(f"exit code {stop.code}") from stop
+
+    return run
+
+
+def _onnxsim() -> Run:
+    return _command(importlib.import_module("onnxsim.onnx_simplifier").main)
+
+
+def _onnxslim() -> Run:
+    return _command(importlib.import_module("onnxslim.cli").main)
+
+
+PEERS = {
+    "ort.transformers": Peer("onnxruntime", _transformers),
+    "onnxscript": Peer("onnxscript", _onnxscript),
+    "onnxsim": Peer("onnxsim", _onnxsim),
+    "onnxslim": Peer("onnxslim", _onnxslim),
+}

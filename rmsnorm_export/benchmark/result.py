@@ -1,0 +1,248 @@
+"""What a benchmark found: frozen dataclasses of plain values, for text, JSON, PNG and HTML."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+RAW, AGAIN = "raw", "raw again"
+"""The model as it was given, and a second session of the very same file."""
+
+NO_DIFFERENCE: Literal["no difference beyond noise"] = "no difference beyond noise"
+
+Kind = Literal["raw", "target", "peer"]
+Verdict = Literal["baseline", "noise floor", "faster", "slower", "no difference beyond noise"]
+Status = Literal[
+    "ok", "wrong outputs", "not installed", "failed", "out of memory", "time limit", "killed"
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """One shape of the inputs.
+
+    Attributes:
+        label: what sets it apart, e.g. ``ids=1x128``.
+        inputs: every input with its shape, e.g. ``ids int64 [1, 128]``.
+    """
+
+    label: str
+    inputs: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Variant:
+    """A file that was to be measured.
+
+    Attributes:
+        name: ``raw``, a target, or a peer's optimizer.
+        kind: which of these it is.
+        status: how its making went.
+        detail: why it went wrong, or "".
+        nodes: in the file, subgraphs included; None where there is no file.
+        fused, refused: norms of a target that became one node, and that did not; None for others.
+        seconds: to make it; of a peer, with the start of its process.
+        version: of the peer.
+    """
+
+    name: str
+    kind: Kind
+    status: Status = "ok"
+    detail: str = ""
+    nodes: int | None = None
+    fused: int | None = None
+    refused: int | None = None
+    seconds: float = 0.0
+    version: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Check:
+    """One output of a variant against raw's, computed without graph optimization.
+
+    Attributes:
+        case: label of the shape.
+        output: its name.
+        passed: within the bound that ``verify`` has for its type.
+        reason: why not, or "".
+        max_abs: largest difference; NaN where there was nothing to compare.
+        bound_abs: largest one allowed.
+    """
+
+    case: str
+    output: str
+    passed: bool
+    reason: str
+    max_abs: float
+    bound_abs: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trial:
+    """A variant loaded and run once per shape, in a process of its own, before it is timed.
+
+    Attributes:
+        variant, provider: what ran where.
+        status: ``ok``: it is timed.
+        detail: why not, or "".
+        checks: its outputs.
+        load_seconds: to open the session.
+        base_mib: peak resident memory before the session was opened.
+        peak_mib: the same after the runs; None where the system does not say.
+    """
+
+    variant: str
+    provider: str
+    status: Status
+    detail: str = ""
+    checks: tuple[Check, ...] = ()
+    load_seconds: float = 0.0
+    base_mib: float | None = None
+    peak_mib: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Timing:
+    """The time of one variant at one shape.
+
+    Attributes:
+        variant, provider, case: what was timed.
+        rounds: in how many rounds, once in each.
+        openings: how often the sessions were opened anew for them.
+        median_ms, q1_ms, q3_ms: of its times: median and quartiles.
+        ratio: of its time to raw's time in the same round: the median of the openings' medians;
+            with one opening, the median of the rounds.
+        low, high: distribution-free 95 % interval of that median.
+        floor: how far from 1 the interval of ``raw again`` reaches, 1 % at least.
+        verdict: ``faster`` and ``slower`` where the interval excludes 1 and the ratio is further
+            from 1 than ``floor``.
+    """
+
+    variant: str
+    provider: str
+    case: str
+    rounds: int
+    openings: int
+    median_ms: float
+    q1_ms: float
+    q3_ms: float
+    ratio: float
+    low: float
+    high: float
+    floor: float
+    verdict: Verdict
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Machine:
+    """What the numbers were measured on; loads are averages over one minute."""
+
+    cpu: str
+    cores: int
+    memory_gib: float
+    system: str
+    python: str
+    load_before: float | None
+    load_after: float | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Benchmark:
+    """Outcome of ``bench``.
+
+    Attributes:
+        source: path of the model, or a description of where it came from.
+        passed: no target gave wrong outputs. Speed has no part in it.
+        reason: the targets that did, or "".
+        providers: where it was measured: ``cpu``, ``cuda``, ``tensorrt``.
+        cases: shapes of the inputs.
+        variants: raw, the targets, the peers.
+        trials: every variant on every provider.
+        timings: those that could be timed, by provider and shape.
+        reference: provider of the raw outputs that all others are compared with.
+        session: settings of every ONNX Runtime session, equal for all.
+        numerics: loosest class of rewrite allowed.
+        seed: of the random inputs and of the order within a round.
+        machine: and its load before and after.
+        versions: of what took part.
+        notes: what the reader should know.
+        seconds: wall-clock time of it all.
+    """
+
+    source: str
+    passed: bool
+    reason: str
+    providers: tuple[str, ...]
+    cases: tuple[Case, ...]
+    variants: tuple[Variant, ...]
+    trials: tuple[Trial, ...]
+    timings: tuple[Timing, ...]
+    reference: str
+    session: dict[str, int | str]
+    numerics: str
+    seed: int
+    machine: Machine
+    versions: dict[str, str]
+    notes: tuple[str, ...]
+    seconds: float
+
+    def timed(self, provider: str, case: str) -> tuple[Timing, ...]:
+        """The timings of one provider and shape: raw, raw again, then the fastest first."""
+        here = [t for t in self.timings if (t.provider, t.case) == (provider, case)]
+        fixed = [t for t in here if t.variant in (RAW, AGAIN)]
+        return (*fixed, *sorted((t for t in here if t not in fixed), key=lambda t: t.ratio))
+
+    def unranked(self) -> tuple[tuple[str, str, str], ...]:
+        """Variant and provider (or "") that could not be ranked, and why."""
+        unmade = [(v.name, "", _why(v)) for v in self.variants if v.status != "ok"]
+        untimed = [(t.variant, t.provider, _why(t)) for t in self.trials if t.status != "ok"]
+        return (*unmade, *untimed)
+
+    def peak_mib(self, variant: str, provider: str) -> float | None:
+        """Peak memory of a variant's own process; None where it is not known."""
+        name = RAW if variant == AGAIN else variant
+        found = [t.peak_mib for t in self.trials if (t.variant, t.provider) == (name, provider)]
+        return found[0] if found else None
+
+
+def _why(item: Variant | Trial) -> str:
+    return f"{item.status}: {item.detail}" if item.detail else item.status
+
+
+def headlines(result: Benchmark) -> list[str]:
+    """One sentence per provider that says it all."""
+    return [f"{provider}: {_headline(result, provider)}" for provider in result.providers]
+
+
+def _headline(result: Benchmark, provider: str) -> str:
+    others = [t for t in result.timings if t.provider == provider]
+    by_name: dict[str, list[Timing]] = {}
+    for timing in others:
+        if timing.variant not in (RAW, AGAIN):
+            by_name.setdefault(timing.variant, []).append(timing)
+    if not by_name:
+        return "nothing could be timed against raw"
+    groups: dict[str, list[str]] = {}
+    for name, timings in sorted(by_name.items(), key=lambda pair: min(t.ratio for t in pair[1])):
+        kinds = {t.verdict for t in timings}
+        if {"faster", "slower"} <= kinds:
+            kind = "faster at some shapes, slower at others"
+        elif kinds == {NO_DIFFERENCE}:
+            groups.setdefault(NO_DIFFERENCE, []).append(name)
+            continue
+        else:
+            kind = f"{'faster' if 'faster' in kinds else 'slower'} than raw, whose time is 1"
+        groups.setdefault(kind, []).append(f"{name} {_range(timings)}")
+    if set(groups) == {NO_DIFFERENCE}:
+        return f"{NO_DIFFERENCE} between raw and any variant"
+    quiet = groups.pop(NO_DIFFERENCE, [])
+    said = [f"{kind}: {', '.join(groups[kind])}" for kind in sorted(groups)]
+    return "; ".join([*said, *([f"{NO_DIFFERENCE}: {', '.join(quiet)}"] if quiet else [])])
+
+
+def _range(timings: list[Timing]) -> str:
+    """``0.36-0.54``, over the shapes where it differs."""
+    ratios = [t.ratio for t in timings if t.verdict != NO_DIFFERENCE]
+    low, high = f"{min(ratios):.2f}", f"{max(ratios):.2f}"
+    where = "" if len(ratios) == len(timings) else f" at {len(ratios)} of {len(timings)} shapes"
+    return f"{low if low == high else f'{low}-{high}'}{where}"

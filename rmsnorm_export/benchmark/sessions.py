@@ -1,0 +1,85 @@
+"""ONNX Runtime sessions with equal settings, on a named provider."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.proof.metrics import BFLOAT16_DTYPE
+from rmsnorm_export.proof.runtime import onnxruntime, run_session
+
+# TF32 rounds the factors of f32 products to 10 bits: outputs could not be compared any more.
+_CUDA = ("CUDAExecutionProvider", {"use_tf32": "0"})
+_CPU = "CPUExecutionProvider"
+
+PROVIDERS: dict[str, list[Any]] = {
+    "cpu": [_CPU],
+    "cuda": [_CUDA, _CPU],
+    "tensorrt": ["TensorrtExecutionProvider", _CUDA, _CPU],
+}
+"""Name -> execution providers in order of preference; the last one takes what others cannot."""
+
+
+def provider_class(provider: str) -> str:
+    """ONNX Runtime's own name, e.g. ``CUDAExecutionProvider``."""
+    first = PROVIDERS[provider][0]
+    return str(first if isinstance(first, str) else first[0])
+
+
+def settings(threads: int) -> dict[str, int | str]:
+    """What every session is opened with, for the record."""
+    return {
+        "intra_op_num_threads": threads,
+        "inter_op_num_threads": 1,
+        "execution_mode": "sequential",
+        "graph_optimization": "all",
+        "allow_spinning": 0,
+        "use_tf32": 0,
+    }
+
+
+def open_session(path: str, provider: str, *, threads: int, optimize: bool = True) -> Any:
+    """A session of the file ``path``; raises what ONNX Runtime raises.
+
+    Args:
+        path: of the model.
+        provider: a key of ``PROVIDERS``.
+        threads: of one operator.
+        optimize: leave ONNX Runtime's graph optimization on, as a user would run it.
+    """
+    ort = onnxruntime()
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    # Idle threads of one session would otherwise spin on the core that another one needs.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(path, options, providers=PROVIDERS[provider])
+
+
+def is_on(session: Any, provider: str) -> bool:
+    """Whether the session has its provider: ONNX Runtime falls back to the CPU with a log line."""
+    return provider_class(provider) in session.get_providers()
+
+
+def runner(session: Any, feeds: Mapping[str, Array]) -> Callable[[], object]:
+    """One run of ``session``, with as little around it as there can be."""
+    mine = {item.name: feeds[item.name] for item in session.get_inputs()}
+    plain = not any(
+        "bfloat16" in item.type for item in (*session.get_inputs(), *session.get_outputs())
+    )
+    if plain and not any(array.dtype == BFLOAT16_DTYPE for array in mine.values()):
+        return lambda: session.run(None, mine)
+    return lambda: run_session(session, mine)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,78 @@
+"""Ratios of times measured in rounds, with an interval that assumes no distribution.
+
+Times on a shared machine have a long tail and drift, so neither means nor normal errors serve. In
+each round every variant runs once: its time over raw's time in the same round cancels the drift,
+and the median of these ratios ignores the tail (see ``rounds`` for what a sample is).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+
+from rmsnorm_export.benchmark.result import NO_DIFFERENCE, Verdict
+
+LEAST_ROUNDS = 6
+"""Below it not even smallest and largest value enclose the median with 95 %: 1 - 2 / 2**5 < .95."""
+
+LEAST_DIFFERENCE = 0.01
+"""What is never called a difference: the openings of one file scatter by as much."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ratio:
+    """Median of ratios and its 95 % interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def reach(self) -> float:
+        """How far from 1 the interval goes."""
+        return max(abs(self.low - 1), abs(self.high - 1))
+
+
+def interval_rank(n: int) -> int:
+    """k such that the k-th smallest and the k-th largest of n values enclose the median.
+
+    With at least 95 %, whatever the distribution: the number of values below the median is
+    binomial(n, 1/2), and k is the largest with P(fewer than k below) <= 2.5 %. 0: no such k.
+    """
+    # In integers: 2**n times a probability. From some 1000 rounds on the normal limit is exact
+    # enough, and shorter to compute.
+    if n > 1000:
+        return math.floor((n - 1.96 * math.sqrt(n)) / 2)
+    below, k = 0, 0
+    while True:
+        below += math.comb(n, k)
+        if below * 40 > 2**n:
+            return k
+        k += 1
+
+
+def ratio_of(samples: Sequence[float]) -> Ratio:
+    """The median of independent ratios, ``LEAST_ROUNDS`` at least, with its interval."""
+    ranked = sorted(samples)
+    k = max(1, interval_rank(len(ranked)))
+    return Ratio(statistics.median(ranked), ranked[k - 1], ranked[-k])
+
+
+def judge(found: Ratio, floor: float) -> Verdict:
+    """Whether a ratio differs from 1 by more than noise.
+
+    Args:
+        found: of a variant to raw.
+        floor: ``reach`` of a second session of raw itself.
+    """
+    if found.low <= 1 <= found.high or abs(found.ratio - 1) <= max(floor, LEAST_DIFFERENCE):
+        return NO_DIFFERENCE
+    return "faster" if found.ratio < 1 else "slower"
+
+
+def quartiles(times: Sequence[float]) -> tuple[float, float, float]:
+    """Lower quartile, median and upper quartile."""
+    low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
+    return low, middle, high

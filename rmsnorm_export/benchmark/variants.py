@@ -1,0 +1,124 @@
+"""The files that are compared: raw as it is, each target, and what the peers' optimizers make."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from rmsnorm_export.benchmark.machine import memory_available
+from rmsnorm_export.benchmark.peers import PEERS
+from rmsnorm_export.benchmark.process import run_worker
+from rmsnorm_export.benchmark.result import Variant
+from rmsnorm_export.errors import Error, InputError
+from rmsnorm_export.proof.source import open_source
+from rmsnorm_export.report.names import one_line
+from rmsnorm_export.report.result import Numerics, Target
+from rmsnorm_export.report.text import norms
+from rmsnorm_export.rewrite.load import LoadedModel, Source
+from rmsnorm_export.rewrite.optimize import Result, optimize
+
+MEMORY_SHARE = 0.8
+"""Of the memory that is free, what a peer may allocate: beyond it the machine would swap."""
+
+
+def raw_file(source: Source, loaded: LoadedModel, folder: Path) -> str:
+    """The path of the model as it was given; one in memory is written to ``folder``.
+
+    Raises:
+        InputError: it cannot be written as one file.
+    """
+    if loaded.path is not None:
+        return str(loaded.path)
+    assert not isinstance(source, str | os.PathLike)
+    sourced = open_source(source)
+    if sourced.external_folder is not None or isinstance(sourced.content, str):
+        raise InputError(
+            "A model in memory with external data cannot be measured.",
+            found=sourced.external_folder or loaded.description,
+            fix="save it and give its path",
+        )
+    path = folder / "model.onnx"
+    path.write_bytes(sourced.content)
+    return str(path)
+
+
+def make_target(
+    source: Source, loaded: LoadedModel, target: Target, numerics: Numerics, path: Path
+) -> Variant:
+    """Optimize ``source`` for ``target`` and write it to ``path``."""
+    start = time.perf_counter()
+    try:
+        result = optimize(source, target=target, numerics=numerics)
+        _save(result, path, linked=bool(loaded.external))
+    except Error as error:
+        said = one_line(": ".join(filter(None, (error.what, error.found))), 300)
+        return Variant(target, "target", "failed", said, seconds=time.perf_counter() - start)
+    report = result.report
+    return Variant(
+        target,
+        "target",
+        nodes=report.nodes_after,
+        fused=len(report.fused) + len(report.kept),
+        refused=len(norms(report.refused)),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _save(result: Result, path: Path, *, linked: bool) -> None:
+    """Write a target; external weights as hard links, which cost nothing, where that works."""
+    if linked:
+        try:
+            result.save(path, weights="link")
+            return
+        except Error:  # another file system, or a file of someone else's
+            pass
+    result.save(path, force=True)
+
+
+def make_peer(
+    name: str, model: str, path: Path, *, time_limit: float, memory_limit: int | None
+) -> Variant:
+    """Let a peer optimize ``model`` to ``path``, in a process of its own.
+
+    Args:
+        name: a key of ``PEERS``.
+        model: path of the raw file.
+        path: in a folder of its own, which is the process's working directory.
+        time_limit: seconds.
+        memory_limit: bytes; None: ``MEMORY_SHARE`` of what is free.
+    """
+    if memory_limit is None:
+        free = memory_available()
+        memory_limit = None if free is None else int(free * MEMORY_SHARE)
+    request = {"action": "peer", "name": name, "model": model, "output": str(path)}
+    ended = run_worker(
+        request, folder=path.parent, time_limit=time_limit, memory_limit=memory_limit
+    )
+    if ended.status != "ok":
+        detail = ended.detail
+        if ended.status == "out of memory" and memory_limit is not None:
+            detail = f"with {memory_limit / 2**30:.1f} GiB: {detail}"
+        return Variant(name, "peer", ended.status, detail, seconds=ended.seconds)
+    if ended.result["missing"]:
+        detail = f"{one_line(ended.result['missing'], 200)} (pip install {PEERS[name].package})"
+        return Variant(name, "peer", "not installed", detail, seconds=ended.seconds)
+    version = str(ended.result["version"])
+    nodes = count_nodes(path)
+    if nodes is None:
+        detail = "it ended without an error and wrote no ONNX model"
+        return Variant(name, "peer", "failed", detail, seconds=ended.seconds, version=version)
+    return Variant(name, "peer", nodes=nodes, seconds=ended.seconds, version=version)
+
+
+def count_nodes(path: str | Path) -> int | None:
+    """Nodes of a file's graphs, functions left out; None where it cannot be read."""
+    try:
+        model = ir.from_proto(onnx.load(path, load_external_data=False))
+    # A peer may have written anything, and the readers raise what they like.
+    except Exception:
+        return None
+    return len(model.graph) + sum(len(graph) for graph in model.graph.subgraphs())

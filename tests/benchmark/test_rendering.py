@@ -1,0 +1,122 @@
+"""A benchmark as text, PNG and page."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import sys
+
+import pytest
+
+from rmsnorm_export.benchmark.forest import Scale, row_plot
+from rmsnorm_export.benchmark.html import benchmark_page
+from rmsnorm_export.benchmark.plot import to_png
+from rmsnorm_export.benchmark.result import AGAIN, RAW, headlines
+from rmsnorm_export.benchmark.text import benchmark_lines
+from rmsnorm_export.errors import BackendMissingError
+from rmsnorm_export.report.html import About
+from rmsnorm_export.report.text import render
+
+from .results import CASES, benchmark, timing
+
+
+def test_the_headline_says_who_is_faster() -> None:
+    assert headlines(benchmark()) == [
+        "cpu: faster than raw, whose time is 1: ort 0.80; slower than raw, whose time is 1:"
+        " portable 1.10; no difference beyond noise: onnx"
+    ]
+
+
+def test_the_headline_says_that_there_is_no_difference() -> None:
+    result = benchmark()
+    quiet = tuple(t for t in result.timings if t.variant in (RAW, AGAIN, "onnx"))
+    said = headlines(dataclasses.replace(result, timings=quiet))
+    assert said == ["cpu: no difference beyond noise between raw and any variant"]
+    assert headlines(dataclasses.replace(result, timings=())) == [
+        "cpu: nothing could be timed against raw"
+    ]
+
+
+def test_the_headline_of_shapes_that_disagree() -> None:
+    timings = (
+        timing("ort", CASES[0], 0.8, "faster"),
+        timing("ort", CASES[1], 1.2, "slower"),
+        timing("onnx", CASES[0], 0.9, "faster"),
+        timing("onnx", CASES[1], 1.0, "no difference beyond noise"),
+    )
+    assert headlines(dataclasses.replace(benchmark(), timings=timings)) == [
+        "cpu: faster at some shapes, slower at others: ort 0.80-1.20; "
+        "faster than raw, whose time is 1: onnx 0.90 at 1 of 2 shapes"
+    ]
+
+
+def test_the_text_ranks_and_says_what_is_not_ranked() -> None:
+    lines = render(benchmark_lines(benchmark())).splitlines()
+    first = lines.index("cpu, ids=1x16: raw 5 ms, 90 rounds in 9 openings")
+    order = [line.split()[0] for line in lines[first + 2 : first + 7]]
+    assert order == ["raw", "raw", "ort", "onnx", "portable"]
+    text = "\n".join(lines)
+    assert "0.780 - 0.820" in text
+    assert "onnxsim: not installed: pip install onnxsim" in text
+    assert "onnxscript on cpu: wrong outputs: logits at ids=1x16" in text
+    assert "note: the provider cuda is not in this ONNX Runtime" in text
+    assert len(benchmark_lines(benchmark(), verbose=-1)) == 1
+    detailed = render(benchmark_lines(benchmark(), verbose=1))
+    assert "onnxscript 0.7.2: 13 nodes, made in 1.00 s" in detailed
+    assert "ort: 12 nodes, 2 norms are one node, 0 refused" in detailed
+    wrong = render(benchmark_lines(benchmark(wrong=True)))
+    assert wrong.startswith("WRONG OUTPUTS: ort on cpu: logits")
+
+
+def test_the_page_holds_every_number_and_no_tag_of_a_model() -> None:
+    page = benchmark_page(benchmark(), About(date="2026-01-31", problem=("what", "found", "fix")))
+    assert "model&lt;b&gt;" in page
+    assert "<b>" not in page
+    assert page.count("<svg") == len(CASES) * (1 + 5)
+    assert "0.780 \u2013 0.820" in page
+    assert "onnxsim" in page
+    assert " style=" not in page
+    assert "http://" not in page
+    assert "https://" not in page
+
+
+def test_the_scale_holds_every_interval_and_one() -> None:
+    rows = [timing("a", CASES[0], 0.4, "faster"), timing("b", CASES[0], 3.0, "slower")]
+    scale = Scale.of(rows)
+    assert 1.0 in scale.ticks()
+    assert len(scale.ticks()) <= 6
+    places = [scale.x(ratio) for ratio in (0.38, 0.4, 1.0, 3.0, 3.02)]
+    assert places == sorted(places)
+    assert len(set(places)) == 5
+    assert "circle" in row_plot(rows[0], scale)
+    assert "circle" not in row_plot(timing(RAW, CASES[0], 1.0, "baseline"), scale)
+
+
+def test_the_plot_grows_with_its_rows() -> None:
+    pytest.importorskip("matplotlib")
+    whole = to_png(benchmark())
+    one = dataclasses.replace(benchmark(), cases=benchmark().cases[:1])
+    heights = []
+    for data in (whole, to_png(one)):
+        assert data.startswith(b"\x89PNG\r\n\x1a\n")
+        heights.append(struct.unpack(">II", data[16:24])[1])
+    assert heights[0] > heights[1]
+
+
+def test_a_plot_of_nothing_and_of_a_name_with_dollars() -> None:
+    pytest.importorskip("matplotlib")
+    result = benchmark()
+    assert to_png(dataclasses.replace(result, timings=()))
+    label = "$\\frac{x$=1x16"
+    case = dataclasses.replace(result.cases[0], label=label)
+    timings = tuple(
+        dataclasses.replace(t, case=label) for t in result.timings if t.case == CASES[0]
+    )
+    assert to_png(dataclasses.replace(result, cases=(case,), timings=timings))
+
+
+def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(BackendMissingError) as caught:
+        to_png(benchmark())
+    assert caught.value.fix == 'pip install "rmsnorm-export[report]"'

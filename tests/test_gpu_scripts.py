@@ -1,0 +1,197 @@
+"""scripts/gpu_check without a GPU: its judge, its library, its report; kernels on the shim."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rmsnorm_export.op.spec import NormSpec
+from tests.corpus import cache
+from tests.plugins import kernel_build, kernel_shim
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+COPY = 4e12
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch):
+    """Import a module of scripts/ by name."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    return __import__
+
+
+@pytest.fixture(scope="module")
+def driver() -> str:
+    reason = kernel_build.missing_compiler()
+    if reason:
+        pytest.skip(reason)
+    return str(kernel_build.shim_driver())
+
+
+def test_random_problems_hold(script, driver: str) -> None:
+    said: list[str] = []
+    outcome = script("gpu_correct").run(
+        [driver], problems=40, seed=7, tell=said.append, small=True, sm=90
+    )
+    assert outcome.wrong == []
+    assert outcome.problems == 40
+    assert len(outcome.kinds) >= 6
+    assert outcome.line().startswith("40 problems, 0 wrong")
+
+
+@pytest.mark.parametrize("field", ["epsilon", "scale_before_cast", "scale_offset"])
+def test_a_wrong_kernel_is_found(
+    script, driver: str, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    """The driver is asked for another norm than the one that the judge expects."""
+    other = {"epsilon": 0.7, "scale_before_cast": True, "scale_offset": 0.5}
+    header = kernel_shim._header
+
+    def changed(job: kernel_shim.Job, overruled: dict[str, object]) -> bytes:
+        if job.spec.round_rstd or job.scale is None:
+            return header(job, overruled)
+        spec = dataclasses.replace(job.spec, **{field: other[field]})
+        return header(dataclasses.replace(job, spec=spec), overruled)
+
+    monkeypatch.setattr(kernel_shim, "_header", changed)
+    outcome = script("gpu_correct").run(
+        [driver], problems=30, seed=7, tell=print, small=True, sm=90
+    )
+    assert len(outcome.wrong) >= 2
+    assert "ulp outside" in outcome.wrong[0]
+
+
+def test_a_driver_that_dies_is_told(script, tmp_path: Path) -> None:
+    broken = tmp_path / "driver"
+    broken.write_text("#!/bin/sh\nread line\nexit 9\n")
+    broken.chmod(0o755)
+    outcome = script("gpu_correct").run([str(broken)], problems=5, seed=1, tell=print)
+    assert outcome.problems == 1
+    assert any("ended with 9" in text for text in outcome.wrong)
+
+
+def test_the_problems_are_of_every_sort(script) -> None:
+    rng = np.random.default_rng(1)
+    jobs = [script("gpu_correct").draw(rng, small=False) for _ in range(300)]
+    defaults = NormSpec().attributes()
+    seen = {name for job in jobs for name in job.spec.attributes() if _differs(job.spec, name)}
+    assert seen >= set(defaults) - {"axis"} | {"activation", "gate_first"}
+    assert {job.quantize for job in jobs} == {"none", "static", "per_row"}
+    assert max(job.x.shape[1] for job in jobs) > 100_000
+
+
+def _differs(spec: NormSpec, name: str) -> bool:
+    return spec.attributes()[name] != NormSpec(kind=spec.kind).attributes()[name]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    kernel_build.find_nvcc() is None, reason="no nvcc: pip install 'rmsnorm-export[plugin]'"
+)
+def test_nvcc_builds_what_is_timed_and_what_is_checked(script) -> None:
+    """The structures of ctypes are those of the library; the driver has the GPU's memory."""
+    pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
+    build, work = script("gpu_build"), script("gpu_work")
+    nvcc = str(kernel_build.find_nvcc())
+
+    def fill(folder: Path) -> None:
+        build.library(nvcc, "90", folder)
+        build.driver(nvcc, "90", folder)
+
+    tests = kernel_build.PLUGINS / "tests"
+    key = kernel_build.source_hash(
+        kernel_build.KERNELS, tests / "gpu", tests / "kernels", settings=(nvcc, "90")
+    )
+    folder = cache.entry("kernels", "gpu", key, fill)
+    ours = script("gpu_library").Library(folder / "librmsnorm_kernels.so").contenders()
+    for op in ("norm", "skip", "fp8"):
+        for peer in ours:
+            peer.make(work.Work(op, 4, 4096, "bfloat16"))
+    with pytest.raises(script("gpu_peers").UnavailableError, match="1 to 1048576 elements"):
+        ours[0].make(work.Work("norm", 4, 1 << 21, "float16"))
+    # Without a GPU the driver says so at the first allocation, and does not crash.
+    job = b"0 1e-5 0 0 0 0 0 0 0 0 0 0 8 0 0 0 0 1 0 0 1 1 90 0 0\n"
+    done = subprocess.run(
+        [folder / "rmsnorm_driver"], input=job, capture_output=True, check=False, timeout=60
+    )
+    assert done.returncode in (0, 2, 3)
+
+
+def row(contender: str, seconds: float, **work: Any) -> dict[str, Any]:
+    work = {"op": "norm", "rows": 16384, "n": 4096, "dtype": "bfloat16", "bytes": 4e8} | work
+    timing = {"median": seconds, "low": seconds, "high": seconds, "graph": True}
+    return {
+        "work": work,
+        "cache": "warm" if work["rows"] <= 32 else "cold",
+        "contender": contender,
+        "timing": timing,
+        "error": 1.0,
+        "remark": "",
+        "bytes_per_second": work["bytes"] / seconds,
+    }
+
+
+def report(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "date": "2000-01-01 00:00 UTC",
+        "device": "none",
+        "driver": "0",
+        "versions": {"torch": "0"},
+        "kernels": "none",
+        "correctness": ["not run"],
+        "copy_bytes_per_second": COPY,
+        "rows": rows,
+    }
+
+
+def test_verdicts(script) -> None:
+    """95 % of the copy rate at 4,096, 80 % at 128; behind one peer, 1.9 us for few rows."""
+    rows = [
+        row("ours", 1e-4 / 0.95),
+        row("quack", 1e-4),
+        row("Liger", 2e-4),
+        row("ours", 1e-4 / 0.80, n=128),
+        row("Liger", 2e-4, n=128),
+        row("ours, low latency", 1.9e-6, rows=1),
+    ]
+    lines = "\n".join(script("gpu_report").verdicts(report(rows)))
+    assert "n 1K to 64K: least 95.0% of the copy rate (n = 4096, bfloat16)" in lines
+    assert "n 64 to 256: least 80.0%" in lines
+    assert lines.count("MISSED") == 1
+    assert "slowest 1.90 us (norm, 1 x 4096); goal 2 us: met" in lines
+    assert "against quack, L2 cold: ahead on 0 of 1; worst 0.95 of our time" in lines
+    assert "against Liger, L2 cold: ahead on 2 of 2" in lines
+
+
+def test_page_and_picture(script, tmp_path: Path) -> None:
+    rows = [row("ours", 1e-4), row("Liger", 2e-4)]
+    rows.append(row("quack", 1e-4) | {"timing": None, "remark": "not installed"})
+    page = script("gpu_report").markdown(report(rows))
+    assert "| norm | bfloat16 | 16,384 | 4,096 | 100.00 (100.00-100.00) | 4,000 | 100.0% |" in page
+    assert "- quack: not installed" in page
+    assert json.loads(json.dumps(rows))
+    pytest.importorskip("matplotlib", reason="pip install 'rmsnorm-export[report]'")
+    script("gpu_report").picture(report(rows), tmp_path / "p.png")
+    assert (tmp_path / "p.png").stat().st_size > 10_000
+
+
+def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU: run scripts/gpu_check")
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / "gpu_check.py"), "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 6
+    assert done.stderr.splitlines()[0] == "error: there is no GPU to check on"
+    assert list(tmp_path.iterdir()) == []
