@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 PLUGINS = Path(__file__).resolve().parents[1] / "plugins"
@@ -23,25 +24,36 @@ def source_hash() -> str:
 def library(nvcc: str, arch: str, folder: Path) -> Path:
     """The C functions of plugins/tests/gpu/c_api.cpp for one architecture, e.g. ``90``."""
     made = folder / "librmsnorm_kernels.so"
-    _compile(nvcc, arch, [PLUGINS / "tests" / "gpu" / "c_api.cpp"], made, "-shared")
+    _link(nvcc, arch, PLUGINS / "tests" / "gpu" / "c_api.cpp", made, "-shared")
     return made
 
 
 def driver(nvcc: str, arch: str, folder: Path) -> Path:
     """The program of plugins/tests/kernels/driver.cpp with the GPU's memory and kernels."""
     made = folder / "rmsnorm_driver"
-    tests = PLUGINS / "tests"
-    memory = str(tests / "gpu")
-    _compile(nvcc, arch, [tests / "kernels" / "driver.cpp"], made, "-I", memory, "-lineinfo")
+    memory = str(PLUGINS / "tests" / "gpu")
+    _link(nvcc, arch, PLUGINS / "tests" / "kernels" / "driver.cpp", made, "-I", memory)
     return made
 
 
-def _compile(nvcc: str, arch: str, sources: Sequence[Path], output: Path, *flags: str) -> None:
-    command = [
-        *(nvcc, "-std=c++17", "-O3", "-t0", f"-gencode=arch=compute_{arch},code=sm_{arch}"),
-        *("-Xcompiler=-fPIC,-Wall,-Wextra", "-I", str(KERNELS), "-o", str(output), *flags),
-        *(str(source) for source in [*sorted(KERNELS.glob("*.cu")), *sources]),
-    ]
+def _link(nvcc: str, arch: str, source: Path, output: Path, *flags: str) -> None:
+    """Compile the kernels, unless they lie in the folder already, and link them with ``source``."""
+    code = f"-gencode=arch=compute_{arch},code=sm_{arch}"
+    base = [nvcc, "-std=c++17", "-O3", "-lineinfo", code, "-I", str(KERNELS)]
+    base.append("-Xcompiler=-fPIC,-Wall,-Wextra")
+
+    def compiled(unit: Path) -> Path:
+        made = output.parent / f"{unit.stem}.{arch}.o"
+        if not made.exists():
+            _run([*base, "-c", str(unit), "-o", str(made)])
+        return made
+
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        objects = list(pool.map(compiled, sorted(KERNELS.glob("*.cu"))))
+    _run([*base, *flags, str(source), *map(str, objects), "-o", str(output)])
+
+
+def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         print(done.stdout + done.stderr, file=sys.stderr)

@@ -9,6 +9,10 @@
 
 namespace rmsnorm_export {
 
+// Keeps the compiler from computing many long expressions side by side, in more registers than there
+// are: what comes before, in the order of the source, is computed before.
+__device__ inline void one_after_another(float& value) { asm volatile("" : "+f"(value)); }
+
 // The block's shared memory. All of it is dynamic: the kernels divide it themselves.
 __device__ inline uint4* shared_memory() {
     extern __shared__ uint4 shared_bytes[];
