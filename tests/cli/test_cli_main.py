@@ -339,6 +339,8 @@ def test_ctrl_c(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # What was started in the background ignores the signal, and its children do.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     os.close(reader)
     # it reads stdin for as long as the pipe is open; before that, Python itself starts

@@ -303,6 +303,8 @@ def test_ctrl_c_ends_the_compiler_and_leaves_nothing(standin: Standin, tmp_path:
         [sys.executable, "-c", code],
         env=os.environ | {"TMPDIR": str(temporary)},
         stderr=subprocess.DEVNULL,
+        # What was started in the background ignores the signal, and its children do.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 30
     while not (started.exists() and started.read_text().strip()):
