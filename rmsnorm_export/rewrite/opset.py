@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.rewrite.tensors import tensor_slots
 
 _LARGE = 1024
 _KEEP = "rmsnorm_export.keep"
@@ -70,6 +73,7 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
     for node in result.graph.all_nodes():
         if node.domain == _KEEP:
             node.domain = ""
+    _restore_folders(copy, result)
     result.opset_imports.pop(_KEEP, None)
     result.metadata_props.update(model.metadata_props)
     result.graph.metadata_props.update(model.graph.metadata_props)
@@ -89,6 +93,19 @@ def _not_raised(opset: int, error: Exception) -> InputError:
 def _beyond_onnx(model: ir.Model) -> list[ir.Node]:
     """ONNX Runtime's operators in the default domain, which the converter does not know."""
     return [node for node in model.graph.all_nodes() if node.op_type in _RUNTIME_OPERATORS]
+
+
+def _restore_folders(source: ir.Model, result: ir.Model) -> None:
+    """Where the files of small external tensors are: a serialised model does not say."""
+    folders = {
+        tensor.location: tensor.base_dir
+        for tensor in (slot.tensor for slot in tensor_slots(source))
+        if isinstance(tensor, ir.ExternalTensor)
+    }
+    for slot in tensor_slots(result):
+        tensor = slot.tensor
+        if isinstance(tensor, ir.ExternalTensor) and not os.fspath(tensor.base_dir):
+            tensor.base_dir = folders.get(tensor.location, "")
 
 
 def _restore_metadata(source: ir.Model, result: ir.Model) -> None:

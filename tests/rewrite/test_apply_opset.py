@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from recognize.text_models import CONSTANTS, WEIGHT, function, model, norm, ops, optimized
+
+import rmsnorm_export as rx
 
 BIG = 2000
 """A weight of 8 kB: too large to be shown to the version converter."""
@@ -169,3 +173,35 @@ def test_the_default_domain_by_its_long_name(target: str, spelled: str) -> None:
     if target == "portable":
         again, _ = optimized(proto, "onnx")
         assert len(again.fused) == 2
+
+
+@pytest.mark.parametrize("weights", ["auto", "copy", "embed"])
+def test_small_external_tensors_keep_their_folder(tmp_path: Path, weights: str) -> None:
+    """A bias of 64 numbers goes through the converter as it is; its file is still found after."""
+    text = """
+        <ir_version: 10, opset_import: ["" : 18]>
+        g (float[2, 64] x) => (float[2, 64] y)
+        <float two = {2}, float epsilon = {0.00001}, int64[1] axes = {-1}>
+        {
+            h = Add(x, b)
+            square = Pow(h, two)
+            mean = ReduceMean(square, axes)
+            stabilised = Add(mean, epsilon)
+            rms = Sqrt(stabilised)
+            y = Div(h, rms)
+        }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(
+        onnx.numpy_helper.from_array(np.linspace(-1, 1, 64, dtype=np.float32), "b")
+    )
+    source = tmp_path / "source"
+    source.mkdir()
+    onnx.save(
+        model, source / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=64
+    )
+    other = tmp_path / "other"
+    other.mkdir()
+    result = rx.optimize(source / "m.onnx", target="onnx", prove=True)
+    assert result.report.opset_after == 23
+    result.save(other / "m.onnx", weights=weights)
+    assert rx.verify(source / "m.onnx", other / "m.onnx").passed
