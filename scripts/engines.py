@@ -126,6 +126,7 @@ def main() -> int:
     if arguments.keep:
         kept = json.loads(arguments.output.read_text(encoding="utf-8"))["rows"]
         rows = [row for row in kept if row["dtype"] not in dtypes or row["model"] not in names]
+    kept_rows = len(rows)
     with tempfile.TemporaryDirectory() as folder:
         lengths = row_lengths(Path(folder), arguments.backend)
         versions = _versions(Path(folder) / "row.engine")
@@ -146,6 +147,7 @@ def main() -> int:
                 "versions": versions,
                 "load_average": {"before": load, "after": os.getloadavg()[0]},
                 "row_lengths": lengths,
+                "kept_rows": kept_rows,
                 "rows": rows,
             }
             arguments.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

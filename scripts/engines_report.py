@@ -9,6 +9,17 @@ _NUMERIC = "half-norm"
 _HARMLESS = ("index-type", "function-names")
 
 
+def _kept(report: dict[str, Any]) -> list[str]:
+    """That the record was put together from several runs, where it was."""
+    kept = report["kept_rows"]
+    if not kept:
+        return []
+    return [
+        f"- {kept} of the {len(report['rows'])} models and types were kept from earlier runs; date,"
+        " load and row lengths are of the last run"
+    ]
+
+
 def markdown(report: dict[str, Any]) -> str:
     """The report as Markdown: a line per model and form, then what is to be known about it."""
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
@@ -24,6 +35,7 @@ def markdown(report: dict[str, Any]) -> str:
         f"- {len(built)} engines built, {len(_failed(report))} failed;"
         f" {len({row['model'] for row in report['rows']})} architectures",
         f"- norms: {_totals(built)}",
+        *_kept(report),
         "",
         "*kernels*: compute kernels per norm, smallest and largest, the residual sum not counted."
         " *in all*: kernels that compute a norm or a part of one, and mostly other nodes too."

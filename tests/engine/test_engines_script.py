@@ -34,6 +34,7 @@ def report(**forms: object) -> dict[str, object]:
         "machine": {"cpu": "a cpu", "python": "3.11"},
         "versions": {"tensorrt-rtx": "1.7"},
         "load_average": {"before": 0.0, "after": 1.0},
+        "kept_rows": 0,
         "row_lengths": [
             {"n": 64, "dtype": "float16", "how": "fused", "names": ["__myl_A_myl0_1"]},
             {"n": 99, "dtype": "float16", "how": "fused", "names": ["__myl_A_myl0_2"]},
@@ -52,6 +53,13 @@ def test_a_table_with_what_went_wrong(markdown) -> None:
     assert "- unknown in 1 engines: hidden" in text
     assert "- warning in 1 engines: build [half-norm] in FP16" in text
     assert "| float16 | 64; 99 | fused | `A` |" in text
+
+
+def test_a_record_of_several_runs_says_so(markdown) -> None:
+    made = report()
+    assert "kept from earlier runs" not in markdown(made)
+    made["kept_rows"] = 1
+    assert "- 1 of the 1 models and types were kept from earlier runs" in markdown(made)
 
 
 def test_the_stored_record_is_that_of_its_table(markdown) -> None:

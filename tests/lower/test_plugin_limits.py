@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import get_args
+
 import onnx
 import pytest
 
 import rmsnorm_export as rx
 from rmsnorm_export.lower.plugin_limits import creator_names, plugin_refuses
-from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, Kind, NormSpec
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def model(x_type: str, weight_type: str, n: str = "64", *, weight: bool = True) -> onnx.ModelProto:
@@ -96,3 +102,12 @@ def test_second_bodies():
     name = "RMSNorm_group_16"
     spec = NormSpec(group_size=16)
     assert "no creator" in plugin_refuses(name, spec, dtype=FLOAT, n=64, weights=())
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_the_library_has_a_creator_of_every_name(kind):
+    """The table of creators.cpp; tests/plugins asks the built library, where it can be built."""
+    source = (ROOT / "plugins" / "tensorrt" / "creators.cpp").read_text(encoding="utf-8")
+    tables = dict(re.findall(r"(kSuffixes|kGateSuffixes)\[\] = \{(.*?)\};", source, re.DOTALL))
+    written = tables["kSuffixes"] + (tables["kGateSuffixes"] if kind == "GatedRMSNorm" else "")
+    assert creator_names(kind) == {kind + suffix for suffix in re.findall(r'"(\w*)"', written)}
