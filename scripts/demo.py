@@ -4,9 +4,11 @@ Five models of the transformers package with random weights are taken to ONNX tw
 exporter, after which every RMSNorm is made one node for each target, and straight by `rx.export`,
 which names each node after its module. Every site is proved, the logits are compared with those of
 PyTorch's file (run without any graph optimization) and of PyTorch, and the files are timed in turn.
+At the end the first model gets a page for the browser, and an engine where TensorRT-RTX is
+installed.
 
 Exit code 1 when a norm was missed on the portable target or left out without a reason on another, a
-site is not proved or has no module, or the logits moved.
+site is not proved or has no module, the logits moved, or no engine could be built.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded: the weigh
 import bench_process
 import demo_measure
 import demo_models
+import demo_page
 import demo_report
 import numpy as np
 import torch
@@ -32,6 +35,7 @@ from rich.console import Console
 
 import rmsnorm_export as rx
 from rmsnorm_export.report.result import Target
+from rmsnorm_export.report.text import render
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = [
@@ -49,13 +53,17 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _demonstrate(
-    architecture: demo_models.Architecture, folder: Path, seconds: float
-) -> list[demo_report.Row]:
-    """Export one architecture and put it through every target."""
+def _export(architecture: demo_models.Architecture, folder: Path) -> demo_models.Exported:
     start = time.perf_counter()
     source = demo_models.export(architecture, folder)
     _say(f"{architecture.name}: exported by PyTorch in {time.perf_counter() - start:.1f} s")
+    return source
+
+
+def _demonstrate(
+    architecture: demo_models.Architecture, source: demo_models.Exported, seconds: float
+) -> list[demo_report.Row]:
+    """Put the export of one architecture through every target."""
     before = demo_measure.logits(source.path, source.tokens, optimize=False)
     results = []
     for target in get_args(Target):
@@ -114,11 +122,14 @@ def main() -> int:
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     arguments.folder.mkdir(parents=True, exist_ok=True)
     chosen = [a for a in demo_models.ARCHITECTURES if a.name in arguments.only]
-    rows = [
-        row
-        for architecture in chosen
-        for row in _demonstrate(architecture, arguments.folder, arguments.seconds)
-    ]
+    rows: list[demo_report.Row] = []
+    endings: list[demo_page.Ending] = []
+    for architecture in chosen:
+        source = _export(architecture, arguments.folder)
+        rows += _demonstrate(architecture, source, arguments.seconds)
+        if not endings:
+            endings.append(demo_page.end(source, date))
+            _say(f"{architecture.name}: page and engine done")
     report = {
         "schema_version": 1,
         "date": date,
@@ -137,7 +148,9 @@ def main() -> int:
         arguments.output.with_suffix(".md").write_text(
             demo_report.markdown(report), encoding="utf-8"
         )
-    problems = demo_report.problems(rows)
+    problems = demo_report.problems(rows) + endings[0].problems()
+    console.print()
+    print(render(endings[0].lines(), styled=console.is_terminal), end="")
     console.print()
     for text in problems:
         console.print(f"problem: {text}", markup=False, soft_wrap=True)

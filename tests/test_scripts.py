@@ -151,3 +151,9 @@ def test_demo_of_one_architecture(tmp_path: Path) -> None:
     made = {path.name for path in tmp_path.iterdir()}
     names = ("", ".portable", ".onnx", ".ort", ".straight")
     assert {f"llama{name}.onnx" for name in names} <= made
+    # The page and the engine of the first model.
+    assert {"llama.html", "llama.portable.engine", "llama.portable.engine.json"} <= made
+    assert "9 of 9 RMSNorms in one kernel each" in done.stdout
+    page = (tmp_path / "llama.html").read_text(encoding="utf-8")
+    assert page.count("<svg") >= 2
+    assert page.count("<h2") == 4  # summary, rewrites, sites, verification

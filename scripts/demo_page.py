@@ -1,0 +1,79 @@
+"""The end of the demo: one model's report as a page, and an engine of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from importlib.util import find_spec
+from pathlib import Path
+
+import demo_models
+import numpy as np
+
+import rmsnorm_export as rx
+from rmsnorm_export.engine.text import engine_lines
+from rmsnorm_export.report.html import About, to_html, verification_section
+from rmsnorm_export.report.text import Line
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ending:
+    """What the demo ends with.
+
+    Attributes:
+        page: the report of one model: its sites, their graphs before and after, proofs, refusals,
+            and the comparison of the whole model.
+        compared: that comparison.
+        engine: lines about the engine, or the reason why there is none.
+        engine_failed: TensorRT-RTX is installed and built none, or it is not known what became of a
+            norm in it.
+    """
+
+    page: Path
+    compared: rx.Verification
+    engine: list[Line]
+    engine_failed: bool
+
+    def lines(self) -> list[Line]:
+        """For the reader, who may want to open the page."""
+        return [*self.engine, "", f"report of this model, for a browser: {self.page}"]
+
+    def problems(self) -> list[str]:
+        """What must not happen."""
+        found = [] if self.compared.passed else [f"the models differ: {self.compared.reason}"]
+        return [*found, "TensorRT-RTX: see above"] if self.engine_failed else found
+
+
+def end(source: demo_models.Exported, date: str) -> Ending:
+    """Write page and engine of a model beside it.
+
+    Args:
+        source: an export of the demo.
+        date: when the demo was run, for the page.
+    """
+    path = source.path.with_suffix(".portable.onnx")
+    result = rx.optimize(source.path, prove=True, drawings=True)
+    result.save(path, force=True)
+    (name,) = (value.name for value in result.model.graph.inputs)
+    compared = rx.verify(source.path, path, inputs={str(name): np.asarray(source.tokens)})
+    lines, failed = _engine(path)
+    text = to_html(
+        result.report,
+        about=About(date=date, facts=(("written", path.name),)),
+        sections=[verification_section(compared, source.path.name, path.name)],
+    )
+    page = source.path.with_suffix(".html")
+    page.write_text(text, encoding="utf-8")
+    return Ending(page, compared, lines, failed)
+
+
+def _engine(path: Path) -> tuple[list[Line], bool]:
+    """What TensorRT-RTX makes of the file; building needs no GPU."""
+    if find_spec("tensorrt_rtx") is None:
+        return ['no engine: TensorRT-RTX is not installed (pip install ".[tensorrt-rtx]")'], False
+    try:
+        built = rx.build_engine(
+            path, path.with_suffix(".engine"), backend="tensorrt-rtx", force=True
+        )
+    except rx.Error as error:
+        return [f"no engine: {error.what} {error.found}"], True
+    return engine_lines(built), any(norm.how == "unknown" for norm in built.record.norms)
