@@ -58,7 +58,7 @@ def end(source: demo_models.Exported, date: str) -> Ending:
     lines, failed = _engine(path)
     text = to_html(
         result.report,
-        about=About(date=date, facts=(("written", path.name),)),
+        about=About(date=date, facts=(("Output", path.name),)),
         sections=[verification_section(compared, source.path.name, path.name)],
     )
     page = source.path.with_suffix(".html")
