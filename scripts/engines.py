@@ -15,6 +15,7 @@ import argparse
 import datetime
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -44,6 +45,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", help="architectures; all of them without one")
     parser.add_argument("--dtypes", default="float16,float32", help="e.g. float16,bfloat16")
     parser.add_argument("--backend", default="auto", help="as for rmsnorm-export build")
+    parser.add_argument("--limit", type=int, default=600, help="seconds for one build")
     parser.add_argument("--keep", action="store_true", help="keep the other rows of the output")
     parser.add_argument(
         "--output", type=Path, default=ROOT / "scripts" / "results" / "engines.json"
@@ -96,8 +98,14 @@ def summary(record: EngineRecord, seconds: float) -> dict[str, Any]:
     }
 
 
-def build_form(form: str, export: Any, folder: Path, backend: str) -> dict[str, Any]:
-    """Build one form of one model."""
+def _stop(*_: object) -> None:
+    raise TimeoutError
+
+
+def build_form(form: str, export: Any, folder: Path, backend: str, limit: int) -> dict[str, Any]:
+    """Build one form of one model, for ``limit`` seconds at most."""
+    signal.signal(signal.SIGALRM, _stop)
+    signal.alarm(limit)
     try:
         path = make_form(form, export.path, folder)
         kind = export.architecture.kind
@@ -112,6 +120,11 @@ def build_form(form: str, export: Any, folder: Path, backend: str) -> dict[str, 
         return summary(result.record, time.perf_counter() - start)
     except rx.Error as error:
         return {"status": "failed", "error": error.what, "found": error.found, "fix": error.fix}
+    except TimeoutError:
+        text = f"not built within {limit} s"
+        return {"status": "failed", "error": text, "found": "the build was stopped", "fix": ""}
+    finally:
+        signal.alarm(0)
 
 
 def main() -> int:
@@ -137,7 +150,9 @@ def main() -> int:
             row |= {"expected_norms": export.expected_norms, "reason": export.reason, "forms": {}}
             with tempfile.TemporaryDirectory() as folder:
                 for form in FORMS if export.path is not None else ():
-                    done = build_form(form, export, Path(folder), arguments.backend)
+                    done = build_form(
+                        form, export, Path(folder), arguments.backend, arguments.limit
+                    )
                     row["forms"][form] = done
                     print(f"{name} {dtype} {form}: {_line(done)}", flush=True)
             rows.append(row)
