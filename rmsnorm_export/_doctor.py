@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import platform
-import shutil
 import subprocess
 import sys
 from importlib import metadata
 from importlib.util import find_spec
 from typing import Literal
 
+from rmsnorm_export.gpu import gpus
 from rmsnorm_export.plugin import Entry, Tool, build_tools, list_plugins
 
 Status = Literal["ok", "missing", "broken"]
@@ -226,18 +226,4 @@ def _distribution_version(name: str) -> str:
 
 def _gpus() -> tuple[str, ...]:
     """Name, driver version and memory of every GPU that ``nvidia-smi`` lists."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return ()
-    query = "--query-gpu=name,driver_version,memory.total"
-    try:
-        done = subprocess.run(
-            [tool, query, "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    return tuple(line.strip() for line in done.stdout.splitlines() if line.strip())
+    return tuple(f"{gpu.name}, {gpu.driver}, {gpu.memory}" for gpu in gpus())

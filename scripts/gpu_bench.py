@@ -8,7 +8,9 @@ be out of L2 before they come round again (cold).
 from __future__ import annotations
 
 import dataclasses
+import random
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -64,6 +66,15 @@ def latency_grid(dtypes: Sequence[str], ops: Sequence[Op], *, quick: bool) -> li
     """Few rows, as when one token is decoded."""
     rows, lengths = ((1, 32), (4096,)) if quick else (LATENCY_ROWS, LATENCY_LENGTHS)
     return [Work(op, r, n, dtype) for op in ops for dtype in dtypes for n in lengths for r in rows]
+
+
+def grid(dtypes: Sequence[str], ops: Sequence[Op], *, quick: bool) -> list[tuple[Work, str]]:
+    """Everything with its cache state, shuffled: a run that is cut short has some of each kind."""
+    small = latency_grid(dtypes[:1], ops, quick=quick)
+    found = [(work, "cold") for work in throughput_grid(dtypes, ops, quick=quick)]
+    found += [(work, cache) for work in small for cache in ("warm", "cold")]
+    random.Random(0).shuffle(found)
+    return found
 
 
 def _sets(work: Work, cache: str) -> int:
@@ -124,12 +135,31 @@ def run(
     *,
     rounds: int,
     seed: int,
-) -> list[Row]:
-    """All of the grid, with a line on stderr for each work."""
+    left: Callable[[], float],
+    keep: Callable[[list[dict[str, Any]]], None],
+) -> int:
+    """Measure the grid, with a line on stderr for each work.
+
+    Args:
+        grid: of ``grid``.
+        ours: our contenders.
+        rounds: samples of each timing.
+        seed: of the inputs.
+        left: seconds that are left.
+        keep: called after each work with all rows so far, those of one kind together.
+
+    Returns:
+        How many works were left out, because each took as long as there was time left.
+    """
     rows: list[Row] = []
-    for work, cache in grid:
+    longest = 0.0
+    for done, (work, cache) in enumerate(grid):
+        if left() < longest:
+            return len(grid) - done
+        start = time.monotonic()
         found = measure(work, cache, ours, rounds=rounds, seed=seed)
         rows += found
+        keep([row.as_dict() for row in sorted(rows, key=_place)])
         timed = [row for row in found if row.timing is not None]
         text = ", ".join(
             f"{row.contender} {row.timing.median * 1e6:.1f}" for row in timed if row.timing
@@ -140,4 +170,10 @@ def run(
             flush=True,
         )
         torch.cuda.empty_cache()
-    return rows
+        longest = max(longest, time.monotonic() - start)
+    return 0
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    work = row.work
+    return row.cache, ("norm", "skip", "fp8").index(work.op), work.dtype, work.n, work.rows

@@ -32,10 +32,12 @@ class Outcome:
     kinds: Counter[str] = dataclasses.field(default_factory=Counter)
     seconds: float = 0.0
     wrong: list[str] = dataclasses.field(default_factory=list)
+    late: bool = False
 
     def line(self) -> str:
         kinds = ", ".join(f"{count} {name}" for name, count in sorted(self.kinds.items()))
-        return f"{self.problems} problems, {len(self.wrong)} wrong, {self.seconds:.0f} s ({kinds})"
+        took = f"{self.seconds:.0f} s" + ", when the time was over" * self.late
+        return f"{self.problems} problems, {len(self.wrong)} wrong, {took} ({kinds})"
 
 
 def run(
@@ -46,6 +48,7 @@ def run(
     tell: Callable[[str], None],
     small: bool = False,
     sm: int | None = None,
+    left: Callable[[], float] = lambda: 1.0,
 ) -> Outcome:
     """Draw ``problems`` problems from ``seed`` and judge each.
 
@@ -54,6 +57,7 @@ def run(
         tell: called with a line now and then.
         small: short rows only, for a slow sanitizer.
         sm: architecture that a CPU driver is to take for its own; a GPU has one.
+        left: seconds that are left; no problem is begun where there are none.
     """
     rng = np.random.default_rng(seed)
     outcome = Outcome()
@@ -61,6 +65,9 @@ def run(
     driver = shim.Shim(*command)
     try:
         for number in range(problems):
+            if left() <= 0:
+                outcome.late = True
+                break
             job = draw(rng, small=small)
             if sm is not None:
                 job = dataclasses.replace(job, sm=sm)

@@ -83,6 +83,11 @@ def verdicts(report: dict[str, Any]) -> list[str]:
     return lines
 
 
+def headlines(report: dict[str, Any]) -> list[str]:
+    """What a run has to say in the end."""
+    return [*report.get("correctness", []), *(verdicts(report) if "rows" in report else [])]
+
+
 def _table(rows: Rows, cache: str, copy: float) -> list[str]:
     """One line a work: time and rate of ours, and the time of the others over it."""
     works = _by_work(_timed(rows, cache))
@@ -111,24 +116,27 @@ def _table(rows: Rows, cache: str, copy: float) -> list[str]:
 
 def markdown(report: dict[str, Any]) -> str:
     """The whole report as a page."""
-    versions = ", ".join(f"{name} {text}" for name, text in report["versions"].items())
-    lines = [
-        "# The kernels on a GPU",
-        "",
-        f"- {report['date']}, {report['device']}, driver {report['driver']}",
-        f"- {versions}",
-        f"- kernels: {report['kernels']}",
-        f"- device-to-device copy: {report['copy_bytes_per_second'] / 1e9:,.0f} GB/s, bytes read "
-        "and written, measured first",
-        "",
-        "## Correctness",
-        "",
-        *(f"- {line}" for line in report["correctness"]),
-        "",
-        "## Goals",
-        "",
-        *(f"- {line}" for line in verdicts(report)),
-    ]
+    state = f"- {report['status']}" + (f": {report['detail']}" if report["detail"] else "")
+    lines = ["# The kernels on a GPU", "", state]
+    if "date" in report:
+        versions = ", ".join(f"{name} {text}" for name, text in report["versions"].items())
+        lines += [f"- {report['date']}, {report['device']}, driver {report['driver']}"]
+        lines += [f"- {report['host']}", f"- {versions}"]
+    for title, texts in (
+        ("Failed", [f"{one['what']}: {one['error']}" for one in report["failures"]]),
+        ("Wrong", report["wrong"]),
+        ("Not run", [f"{s['what']}: {s['reason']} ({s['fix']})" for s in report["skipped"]]),
+    ):
+        if texts:
+            lines += ["", f"## {title}", "", *(f"- {' '.join(text.split())}" for text in texts)]
+    if "kernels" not in report:
+        return "\n".join(lines) + "\n"
+    copy = report["copy_bytes_per_second"]
+    rate = f"{copy / 1e9:,.0f} GB/s, bytes read and written" if copy else "not measured"
+    lines += ["", "## Correctness", "", f"- kernels: {report['kernels']}"]
+    lines += [f"- {line}" for line in report["correctness"] or ["not run"]]
+    lines += ["", "## Goals", "", f"- device-to-device copy: {rate}"]
+    lines += [f"- {line}" for line in verdicts(report)]
     notes = {
         "cold": "L2 cold. Median of interleaved replays (quartiles); each input counted as read "
         "once, each output as written once. Other columns: their time over ours.",
@@ -155,7 +163,7 @@ def picture(report: dict[str, Any], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    rows = [row for row in _timed(report["rows"], "cold") if row["work"]["rows"] > 32]
+    rows = [row for row in _timed(report.get("rows", []), "cold") if row["work"]["rows"] > 32]
     panels = list(dict.fromkeys((row["work"]["op"], row["work"]["dtype"]) for row in rows))
     if not panels:
         return

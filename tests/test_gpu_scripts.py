@@ -77,6 +77,29 @@ def test_a_driver_that_dies_is_told(script, tmp_path: Path) -> None:
     assert any("ended with 9" in text for text in outcome.wrong)
 
 
+def test_problems_end_with_the_time(script, driver: str) -> None:
+    left = iter([3.0, 2.0, 1.0])
+    outcome = script("gpu_correct").run(
+        [driver], problems=40, seed=7, tell=print, small=True, left=lambda: next(left, 0.0)
+    )
+    assert outcome.problems == 3
+    assert outcome.wrong == []
+    assert "when the time was over" in outcome.line()
+
+
+def test_a_benchmark_that_is_cut_short_has_some_of_each_kind(script) -> None:
+    pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
+    whole = script("gpu_bench").grid(["bfloat16", "float16"], ["norm", "skip", "fp8"], quick=False)
+    assert len(set(whole)) == len(whole) == 2 * 3 * 15 + 2 * 3 * 24
+    first = whole[: len(whole) // 4]
+    assert {(work.op, cache) for work, cache in first} == {
+        (op, cache) for op in ("norm", "skip", "fp8") for cache in ("cold", "warm")
+    }
+    assert whole == script("gpu_bench").grid(
+        ["bfloat16", "float16"], ["norm", "skip", "fp8"], quick=False
+    )
+
+
 def test_the_problems_are_of_every_sort(script) -> None:
     rng = np.random.default_rng(1)
     jobs = [script("gpu_correct").draw(rng, small=False) for _ in range(300)]
@@ -140,9 +163,15 @@ def row(contender: str, seconds: float, **work: Any) -> dict[str, Any]:
 
 def report(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
+        "status": "done",
+        "detail": "",
+        "failures": [{"what": "speed", "error": "OSError: no\nspace"}],
+        "wrong": [],
+        "skipped": [{"what": "compute-sanitizer", "reason": "not in PATH", "fix": "install it"}],
         "date": "2000-01-01 00:00 UTC",
         "device": "none",
         "driver": "0",
+        "host": "a processor",
         "versions": {"torch": "0"},
         "kernels": "none",
         "correctness": ["not run"],
@@ -176,6 +205,8 @@ def test_page_and_picture(script, tmp_path: Path) -> None:
     page = script("gpu_report").markdown(report(rows))
     assert "| norm | bfloat16 | 16,384 | 4,096 | 100.00 (100.00-100.00) | 4,000 | 100.0% |" in page
     assert "- quack: not installed" in page
+    assert "- speed: OSError: no space" in page
+    assert "- compute-sanitizer: not in PATH (install it)" in page
     assert json.loads(json.dumps(rows))
     pytest.importorskip("matplotlib", reason="pip install 'rmsnorm-export[report]'")
     script("gpu_report").picture(report(rows), tmp_path / "p.png")

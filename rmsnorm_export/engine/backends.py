@@ -6,11 +6,10 @@ Nothing is imported here; an installed package may still be broken, which its ow
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
+from rmsnorm_export import gpu
 from rmsnorm_export.engine.result import Backend
 from rmsnorm_export.errors import BackendMissingError, UsageError
 
@@ -77,22 +76,12 @@ def gpu_visible() -> bool:
 
 def gpus() -> tuple[str, ...]:
     """``name, compute capability, driver version`` of every GPU that ``nvidia-smi`` lists."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return ()
-    query = "--query-gpu=name,compute_cap,driver_version"
-    try:
-        done = subprocess.run(
-            [tool, query, "--format=csv,noheader"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    return tuple(line.strip() for line in done.stdout.splitlines() if line.strip())
+    # Without its capability a GPU cannot be told from another one.
+    return tuple(
+        f"{found.name}, {found.capability}, {found.driver}"
+        for found in gpu.gpus()
+        if found.capability
+    )
 
 
 def choose(choice: str) -> tuple[BackendInfo, str]:
@@ -120,9 +109,9 @@ def choose(choice: str) -> tuple[BackendInfo, str]:
                 found="neither tensorrt nor tensorrt_rtx",
                 fix=f"{RTX.pip}, which builds without a GPU too, or {TENSORRT.pip}",
             )
-        gpu = gpu_visible()
-        info = next((one for one in here if gpu or not one.needs_gpu), here[0])
-        seen = "a GPU is visible" if gpu else "no GPU is visible"
+        visible = gpu_visible()
+        info = next((one for one in here if visible or not one.needs_gpu), here[0])
+        seen = "a GPU is visible" if visible else "no GPU is visible"
         reason = f"auto: installed {', '.join(one.label for one in here)}; {seen}"
     for module in (info.module, "polygraphy"):
         if not installed(module):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.gpu import gpus
 
 DEFAULT = ("80", "86", "89", "90", "100", "120")
 """Built for where no GPU says otherwise; as in plugins/CMakeLists.txt."""
 
 _TIMEOUT = 20
-"""Seconds for nvidia-smi and for nvcc to answer."""
+"""Seconds for nvcc to answer."""
 
 _ARCH = re.compile(r"(?:sm_|compute_)?(\d{2,3})([af]?)|(\d{1,2})\.(\d)([af]?)")
 
@@ -51,12 +51,8 @@ def parse(arch: Arch) -> tuple[str, ...] | None:
 
 def of_gpus() -> tuple[str, ...]:
     """The architectures of the GPUs that ``nvidia-smi`` lists, () without any."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return ()
-    lines = _output([tool, "--query-gpu=compute_cap", "--format=csv,noheader"])
-    found = [line.replace(".", "") for line in lines if re.fullmatch(r"\d+\.\d", line)]
-    return tuple(dict.fromkeys(found))
+    known = [gpu.capability for gpu in gpus() if re.fullmatch(r"\d+\.\d", gpu.capability)]
+    return tuple(dict.fromkeys(name.replace(".", "") for name in known))
 
 
 def of_compiler(nvcc: str) -> tuple[str, ...]:

@@ -195,13 +195,14 @@ def test_the_gpus_at_hand_decide(bare: Path, tmp_path: Path) -> None:
     assert names == ("80", "90", "100")  # the defaults that this nvcc knows
     assert "no GPU" in notes[0]
     assert "86, 89, 120" in notes[1]
-    _script(bare / "nvidia-smi", "echo 9.0; echo 9.0; echo '[N/A]'; echo 8.0")
+    rows = [f"echo 'NVIDIA X, {name}, 580.65.06, 81559 MiB'" for name in ("9.0", "9.0", "[N/A]")]
+    _script(bare / "nvidia-smi", "; ".join([*rows, "echo 'NVIDIA A100, 8.0, 580.65.06, [N/A]'"]))
     assert arch.choose(None, str(nvcc)) == (("90", "80"), ())
     assert arch.choose("100", str(nvcc))[0] == ("100",)
     with pytest.raises(UsageError, match="asked for") as caught:
         arch.choose("75,90", str(nvcc))
     assert "75;" in caught.value.found
-    _script(bare / "nvidia-smi", "echo 15.0")
+    _script(bare / "nvidia-smi", "echo 'NVIDIA X, 15.0, 580.65.06, 81559 MiB'")
     with pytest.raises(UsageError, match="GPU at hand"):
         arch.choose(None, str(nvcc))
 

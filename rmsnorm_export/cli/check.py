@@ -1,0 +1,110 @@
+"""``check``: whether an engine can run on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rmsnorm_export.cli import console
+from rmsnorm_export.cli.options import State, format_option, logging_options
+
+if TYPE_CHECKING:
+    from rmsnorm_export.cli.failure import Failure
+    from rmsnorm_export.engine.result import EngineCheck, EngineRecord
+    from rmsnorm_export.report.text import Line
+
+_VERDICTS = {
+    "yes": ("it can be used here", "bold green"),
+    "no": ("it CANNOT be used here", "bold red"),
+    "unknown": ("nothing stands against it, and only a GPU could tell more", "bold yellow"),
+}
+
+
+@click.command("check", short_help="Say whether an engine can run here.")
+@click.argument("engine")
+@format_option
+@logging_options
+@click.pass_context
+def command(context: click.Context, engine: str) -> None:
+    """Say whether ENGINE can run on this machine, before something tries to run it.
+
+    The record that build wrote beside it, ENGINE.json, is compared with the file and with what is
+    installed; then the backend is asked, in a process of its own. Nothing is changed. Without a GPU
+    no engine can be called good: the answer is then "unknown", unless something stands against it.
+
+    \b
+    Exit code 0 when it can be used and when only a GPU could tell; 3 when it
+    cannot, and when it cannot be read; 6 when all it lacks here is its backend.
+
+    \b
+    Example:
+      rmsnorm-export check fused.engine
+    """
+    state = context.ensure_object(State)
+    with console.logging_to_stderr(state):
+        from rmsnorm_export.engine.check import check_engine
+
+        with console.progress(state, "Asking the backend"):
+            found = check_engine(engine)
+        failure = _failure(found)
+        if state.json:
+            extra = {"error": failure.as_dict()} if failure else None
+            console.show_json(state, found, extra)
+        else:
+            console.show(state, _lines(found, state.verbosity))
+    if failure is not None:
+        from rmsnorm_export.cli.failure import ReportedError
+
+        raise ReportedError(failure)
+
+
+def _failure(found: EngineCheck) -> Failure | None:
+    """The error that the exit code stands for; None when nothing stands against the engine."""
+    from rmsnorm_export.cli.failure import Failure
+    from rmsnorm_export.engine import backends
+    from rmsnorm_export.errors import ExitCode
+
+    if found.usable != "no":
+        return None
+    info = backends.BACKENDS.get(found.backend)
+    # What else stands against it would remain with the backend installed.
+    lacking = info is not None and not backends.installed(info.module) and len(found.problems) == 1
+    return Failure(
+        "The engine cannot be used here.",
+        "; ".join(found.problems),
+        "; ".join(dict.fromkeys(found.fixes)),
+        ExitCode.BACKEND if lacking else ExitCode.INPUT,
+    )
+
+
+def _lines(found: EngineCheck, verbosity: int) -> list[Line]:
+    """The answer as text."""
+    from rmsnorm_export.engine.backends import BACKENDS
+    from rmsnorm_export.report.names import one_line, printable
+
+    verdict, style = _VERDICTS[found.usable]
+    lines: list[Line] = [(f"usable: {found.usable}; {verdict}", style)]
+    if verbosity < 0:
+        return lines
+    lines.append(f"  {printable(str(found.path))} ({found.path.stat().st_size:,} bytes)")
+    label = BACKENDS[found.backend].label if found.backend else "a backend that is not known"
+    built = f", version {printable(found.built_with)}" if found.built_with else ""
+    here = f"version {printable(found.installed)}" if found.installed else "none that answers"
+    lines.append(f"  built by {label}{built}" + (f"; here: {here}" if found.backend else ""))
+    if found.record is not None:
+        lines += _record_lines(found.record)
+    for problem, fix in zip(found.problems, found.fixes, strict=True):
+        lines += [(f"problem: {one_line(problem)}", "red"), f"    fix: {one_line(fix)}"]
+    return lines + [f"note: {one_line(note)}" for note in found.notes]
+
+
+def _record_lines(record: EngineRecord) -> list[Line]:
+    """What the engine is, by the record beside it."""
+    from rmsnorm_export.report.names import printable
+
+    gpus = ", ".join(map(printable, record.gpus)) or "no GPU"
+    return [
+        f"  from {printable(record.model.name)}, {printable(record.built)},"
+        f" on {printable(record.platform)}, {gpus}"
+    ]

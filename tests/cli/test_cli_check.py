@@ -1,0 +1,218 @@
+"""``check`` as a program: what it says of an engine, and the exit code that goes with it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+from rmsnorm_export.cli.main import main
+from rmsnorm_export.engine.backends import RTX, gpu_visible, installed
+
+from .conftest import Run, model
+
+needs_rtx = pytest.mark.skipif(
+    not (installed("tensorrt_rtx") and installed("polygraphy")),
+    reason=f"builds engines with TensorRT-RTX and Polygraphy: {RTX.pip}",
+)
+GOOD = "yes" if gpu_visible() else "unknown"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an engine and its record, made by ``build``."""
+    folder = tmp_path_factory.mktemp("engine")
+    onnx.save(model(2), folder / "two.onnx")
+    arguments = ["build", str(folder / "two.onnx"), "-o", str(folder / "e.engine"), "-q"]
+    arguments += ["--backend", "tensorrt-rtx", "--shapes", "x=1x40,4x40,16x40"]
+    assert main(arguments) == 0
+    return folder
+
+
+@pytest.fixture
+def engine(built: Path, tmp_path: Path) -> Path:
+    """A copy of it, where ``run`` works."""
+    for name in ("e.engine", "e.engine.json"):
+        shutil.copy(built / name, tmp_path / name)
+    return tmp_path / "e.engine"
+
+
+def record(engine: Path, **changes: object) -> None:
+    """Change the record."""
+    path = engine.with_name("e.engine.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def other_version(engine: Path) -> None:
+    """Change the version that the engine's header names, as seen on 1.7.1."""
+    data = bytearray(engine.read_bytes())
+    data[24:27] = b"\x31\x32\x33"
+    engine.write_bytes(data)
+
+
+@needs_rtx
+def test_a_good_engine(run: Run, engine: Path) -> None:
+    before = {path.name: path.read_bytes() for path in engine.parent.iterdir()}
+    done = run("check", "e.engine")
+    assert (done.code, done.stderr) == (0, "")
+    first, *rest = done.text.splitlines()
+    assert first.startswith(f"usable: {GOOD}; ")
+    version = json.loads(before["e.engine.json"])["version"]
+    assert f"  built by TensorRT-RTX, version {version}; here: version {version}" in rest
+    assert any(line.startswith("  from two.onnx, ") for line in rest)
+    assert "problem:" not in done.text
+    assert ("note: no GPU is visible: the engine was not loaded" in rest) is (GOOD == "unknown")
+    assert run("check", "e.engine", "-q").text.splitlines() == [first]
+    assert {path.name: path.read_bytes() for path in engine.parent.iterdir()} == before
+
+
+@needs_rtx
+def test_json(run: Run, engine: Path) -> None:
+    done = run("check", "e.engine", "--format", "json")
+    assert (done.code, done.stderr) == (0, "")
+    assert done.json["kind"] == "engine_check"
+    assert (done.json["usable"], done.json["problems"]) == (GOOD, [])
+    assert done.json["built_with"] == done.json["installed"]
+    assert done.json["record"]["model"]["name"] == "two.onnx"
+    assert done.json["path"] == str(engine)
+    assert "error" not in done.json
+
+
+@needs_rtx
+def test_without_its_record(run: Run, engine: Path) -> None:
+    engine.with_name("e.engine.json").unlink()
+    done = run("check", "e.engine")
+    assert done.code == 0
+    assert done.text.startswith(f"usable: {GOOD}; ")
+    assert "note: no record stands beside it" in done.text
+    assert "built by TensorRT-RTX; here: version" in done.text
+
+
+@needs_rtx
+@pytest.mark.parametrize("alone", [False, True], ids=["with its record", "alone"])
+def test_another_version_by_its_header(run: Run, engine: Path, alone: bool) -> None:
+    other_version(engine)
+    if alone:
+        engine.with_name("e.engine.json").unlink()
+    done = run("check", "e.engine")
+    done.assert_error(3, "cannot be used here", "another version", "build it again")
+    assert done.text.startswith("usable: no; ")
+    assert "problem: it was built with another version of the backend\n    fix: " in done.text
+
+
+@needs_rtx
+def test_another_version_by_the_record(run: Run, engine: Path) -> None:
+    record(engine, version="1.6.0")
+    done = run("check", "e.engine", "--format", "json")
+    done.assert_error(3, "1.6.0")
+    assert done.json["usable"] == "no"
+    assert done.json["built_with"] == "1.6.0"
+    assert done.json["error"]["exit_code"] == 3
+    assert "1.6.0" in done.json["error"]["found"]
+    assert done.json["error"]["fix"]
+
+
+@needs_rtx
+@pytest.mark.parametrize("part", [0.0, 0.01, 0.5, 0.99])
+def test_a_truncated_engine(run: Run, engine: Path, part: float) -> None:
+    data = engine.read_bytes()
+    engine.write_bytes(data[: int(len(data) * part)])
+    done = run("check", "e.engine")
+    done.assert_error(3, "its content differs")
+    assert "usable: no" in done.text
+
+
+@needs_rtx
+def test_an_engine_cut_inside_its_header_without_a_record(run: Run, engine: Path) -> None:
+    engine.with_name("e.engine.json").unlink()
+    engine.write_bytes(engine.read_bytes()[:40])
+    run("check", "e.engine").assert_error(3, "damaged")
+
+
+@needs_rtx
+@pytest.mark.skipif(gpu_visible(), reason="a GPU is visible: the engine is loaded, and refused")
+def test_what_only_loading_would_show_is_unknown(run: Run, engine: Path) -> None:
+    """Without record and GPU the backend reads the header only, and a cut behind it is not seen."""
+    engine.with_name("e.engine.json").unlink()
+    engine.write_bytes(engine.read_bytes()[:-1000])
+    done = run("check", "e.engine")
+    assert done.code == 0
+    assert done.text.startswith("usable: unknown; ")
+    assert "note: no GPU is visible: the engine was not loaded" in done.text
+
+
+@needs_rtx
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": 99}', '{"kind": "report"}'])
+def test_a_damaged_record(run: Run, engine: Path, text: str) -> None:
+    engine.with_name("e.engine.json").write_text(text)
+    done = run("check", "e.engine")
+    done.assert_error(3)
+    assert done.stdout == b""
+
+
+def test_no_engine(run: Run, tmp_path: Path) -> None:
+    run("check", "missing.engine").assert_error(3, "does not exist", "missing.engine")
+    run("check", "-").assert_error(3, "does not exist")
+    run("check", tmp_path).assert_error(3, "no file")
+    done = run("check", "missing.engine", "--format", "json")
+    assert (done.json["kind"], done.json["exit_code"]) == ("error", 3)
+    run("check").assert_error(2, "ENGINE")
+
+
+def test_a_file_of_something_else(run: Run, three: Path) -> None:
+    """Nobody can tell what it is, so nothing stands against it, and the answer says so."""
+    done = run("check", three)
+    assert done.code == 0
+    assert done.text.startswith("usable: unknown; ")
+    assert "built by a backend that is not known\n" in done.text
+    assert "note: its backend is not known, so no runtime was asked" in done.text
+
+
+@pytest.mark.skipif(installed("tensorrt"), reason="TensorRT is installed: nothing is lacking")
+def test_a_backend_that_is_not_installed(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "trt.engine").write_bytes(b"ptrt" + bytes(500))
+    done = run("check", "trt.engine")
+    done.assert_error(6, "TensorRT", "not installed", "pip install")
+    assert "built by TensorRT; here: none that answers" in done.text
+    done = run("check", "trt.engine", "--format", "json")
+    assert (done.code, done.json["usable"], done.json["error"]["exit_code"]) == (6, "no", 6)
+
+
+@needs_rtx
+@pytest.mark.skipif(installed("tensorrt"), reason="TensorRT is installed: nothing is lacking")
+def test_a_missing_backend_is_not_all_that_is_wrong(run: Run, engine: Path) -> None:
+    """Installing it would not help: the content is not the record's."""
+    record(engine, backend="tensorrt")
+    assert run("check", "e.engine").code == 6
+    engine.write_bytes(b"other")
+    run("check", "e.engine").assert_error(3, "content differs", "not installed")
+
+
+@needs_rtx
+def test_names_that_would_steer_a_terminal(run: Run, engine: Path) -> None:
+    record(engine, model={"name": "a\x1b[2Jb", "bytes": 1, "sha256": "0"}, built="now\nusable: yes")
+    done = run("check", "e.engine")
+    assert done.code == 0
+    assert "\x1b" not in done.text
+    assert "\\x1b[2J" in done.text
+    assert not any(line.startswith("usable: yes") for line in done.text.splitlines()[1:])
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom rmsnorm_export.cli.main import main\nmain(['check', '--help'])\n"
+        "heavy = {'onnx', 'onnx_ir', 'numpy', 'tensorrt_rtx', 'tensorrt', 'polygraphy', 'rich'}\n"
+        "print('LOADED', *sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Exit code 0" in done.stdout
+    assert done.stdout.splitlines()[-1] == "LOADED"
+
+
+def test_the_program_lists_it(run: Run) -> None:
+    assert "\n  check " in run("--help").text
