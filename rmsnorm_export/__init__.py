@@ -33,7 +33,9 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from rmsnorm_export.op.spec import NormSpec
-    from rmsnorm_export.proof.compare import Verification
+    from rmsnorm_export.pipeline.result import Deployment
+    from rmsnorm_export.pipeline.run import run_pipeline
+    from rmsnorm_export.proof.compare import Difference, Verification
     from rmsnorm_export.report.result import Proof, Refusal, Report, Site
     from rmsnorm_export.rewrite.optimize import Result, inspect, optimize
     from rmsnorm_export.rewrite.save import SaveResult
@@ -44,6 +46,8 @@ __version__ = "0.1.0"
 __all__ = [
     "BackendMissingError",
     "Benchmark",
+    "Deployment",
+    "Difference",
     "EngineCheck",
     "EngineRecord",
     "EngineResult",
@@ -72,6 +76,7 @@ __all__ = [
     "optimize",
     "package_model",
     "plugin",
+    "run_pipeline",
     "verify",
 ]
 
@@ -81,6 +86,8 @@ _HOME = {
     "KServe": "deploy.kserve",
     "Packaged": "deploy.result",
     "package_model": "deploy.package",
+    "Deployment": "pipeline.result",
+    "run_pipeline": "pipeline.run",
     "BackendMissingError": "errors",
     "Error": "errors",
     "ExitCode": "errors",
@@ -104,6 +111,7 @@ _HOME = {
     "check_engine": "engine.check",
     "ExportResult": "torch.export",
     "export": "torch.export",
+    "Difference": "proof.compare",
     "Verification": "proof.compare",
     "verify": "_verify",
 }

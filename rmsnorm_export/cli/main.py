@@ -30,8 +30,10 @@ _COMMANDS = (
     "verify",
     "export",
     "build",
+    "check",
     "bench",
     "package",
+    "deploy",
     "plugin",
     "doctor",
 )

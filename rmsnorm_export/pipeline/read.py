@@ -1,0 +1,197 @@
+"""Read a pipeline file: its tables with every key checked, paths made absolute.
+
+``tomllib`` tells the line of a syntax error only. The line of a key is looked up in the text, and
+said where there is just one line that it can be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+import sys
+import typing
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.pipeline.convert import Unfit, convert, found
+from rmsnorm_export.pipeline.tables import TABLES
+from rmsnorm_export.report.names import one_line, quoted, short
+
+LARGEST = 1 << 20
+"""Bytes of a pipeline file."""
+
+_HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_\-.\"' ]+?)\s*\]\s*(#.*)?$")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Document:
+    """A pipeline file.
+
+    Attributes:
+        path: absolute.
+        text: of the file.
+        tables: by name, as dataclasses of ``tables``; paths in them are absolute.
+    """
+
+    path: Path
+    text: str
+    tables: dict[str, Any]
+
+    def error(self, table: str, key: str, what: str, *, found: str, fix: str) -> UsageError:
+        """An error that names the file, the table, the key and, where it is known, the line."""
+        return UsageError(f"{place(self, table, key)}: {what}", found=found, fix=fix)
+
+
+def place(document: Document, table: str, key: str = "") -> str:
+    """``In decoder.toml, line 12, [build] backend``; of a missing key the line of its table."""
+    line = _line(document.text, table, key) or _line(document.text, table, "")
+    where = f"In {short(document.path.name)}{f', line {line}' if line else ''}, [{short(table)}]"
+    return f"{where} {short(key)}" if key else where
+
+
+def read_document(path: str | os.PathLike[str]) -> Document:
+    """The file with every table read and every value of the right type.
+
+    Raises:
+        InputError: the file cannot be read, or is no TOML.
+        UsageError: a table or key that there is not, a value of another type or out of its
+            choices, or a key that is missing.
+    """
+    file = Path(os.path.abspath(os.fspath(path)))
+    text = _text(file)
+    body = _parsed(file, text)
+    document = Document(file, text, {})
+    for name, value in body.items():
+        if name not in TABLES:
+            _refuse_name(document, name, value)
+        if not isinstance(value, dict):
+            raise document.error(
+                name, "", "this is no table.", found=found(value), fix=f"write [{name}] above keys"
+            )
+        document.tables[name] = _table(document, name, value)
+    if "pipeline" not in document.tables:
+        raise document.error(
+            "pipeline", "", "the table is missing.", found=f"the tables {_names(body)}",
+            fix='begin the file with [pipeline] and name = "..."',
+        )  # fmt: skip
+    return document
+
+
+def _text(file: Path) -> str:
+    shown = short(str(file), 300)
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise ValueError("it is larger than 1 MiB")
+        return data.decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise InputError(
+            "The pipeline file cannot be read.",
+            found=f"{shown}: {getattr(error, 'strerror', None) or one_line(str(error), 200)}",
+            fix="give the path of a TOML file; see scripts/examples for some",
+        ) from error
+
+
+def _parsed(file: Path, text: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        body: dict[str, Any] = tomllib.loads(text)
+        return body
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(
+            "The pipeline file is no TOML.",
+            found=f"{short(file.name)}: {one_line(str(error), 300)}",
+            fix="correct it there; strings stand in quotes, paths too",
+        ) from error
+
+
+def _refuse_name(document: Document, name: str, value: Any) -> None:
+    if isinstance(value, dict):
+        raise document.error(
+            name, "", "there is no such table.", found=f"[{short(name)}]",
+            fix=_nearest(name, TABLES, "tables", "[{}]"),
+        )  # fmt: skip
+    raise UsageError(
+        f"In {short(document.path.name)}: a key stands outside of every table.",
+        found=f"{short(name)} = {found(value)}",
+        fix=f"put it below the header of its table: {_names(TABLES)}",
+    )
+
+
+def _nearest(name: str, known: Iterable[str], what: str, shape: str) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    all_ = f"the {what} are {', '.join(known)}"
+    return f"did you mean {shape.format(near[0])}? {all_}" if near else all_
+
+
+def _names(tables: Iterable[str]) -> str:
+    return ", ".join(f"[{short(name)}]" for name in tables) or "none"
+
+
+def _table(document: Document, name: str, given: dict[str, Any]) -> Any:
+    cls = TABLES[name]
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    hints = typing.get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in fields:
+            keys = list(fields) or ["none"]
+            raise document.error(
+                name, key, "there is no such key.", found=f"{short(key)} = {found(value)}",
+                fix=_nearest(key, keys, f"keys of [{name}]", "{}"),
+            )  # fmt: skip
+        try:
+            value = convert(value, hints[key], fields[key].metadata.get("least"))
+        except Unfit as unfit:
+            raise document.error(
+                name, key, "the value does not fit.", found=found(value),
+                fix=f"give {unfit.expected}",
+            ) from unfit  # fmt: skip
+        values[key] = _absolute(value, document.path.parent)
+    for field in fields.values():
+        optional = field.default is not dataclasses.MISSING
+        if (
+            field.name not in values
+            and not optional
+            and field.default_factory is dataclasses.MISSING
+        ):
+            raise document.error(
+                name, field.name, "the key is missing.",
+                found=f"keys {', '.join(map(quoted, given)) or 'none'}",
+                fix=f"add {field.name} = ... below [{name}]",
+            )  # fmt: skip
+    return cls(**values)
+
+
+def _absolute(value: Any, folder: Path) -> Any:
+    """Paths are relative to the pipeline file, wherever the command runs."""
+    if isinstance(value, Path):
+        return Path(os.path.abspath(folder / value))
+    if isinstance(value, tuple):
+        return tuple(_absolute(item, folder) for item in value)
+    return value
+
+
+def _line(text: str, table: str, key: str) -> int | None:
+    """The one line that has ``key`` of ``table``, or its header; None where that is not certain."""
+    inside, lines = False, []
+    wanted = re.compile(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[.=]")
+    for number, line in enumerate(text.splitlines(), 1):
+        header = _HEADER.match(line)
+        if header is not None:
+            name = header[1]
+            inside = name == table
+            exact = f"{table}.{key}" if key else table
+            if name == exact:
+                lines.append(number)
+        elif inside and key and wanted.match(line):
+            lines.append(number)
+    return lines[0] if len(lines) == 1 else None
