@@ -98,8 +98,12 @@ def summary(record: EngineRecord, seconds: float) -> dict[str, Any]:
     }
 
 
+class _LimitError(Exception):
+    """The time for a build is over."""
+
+
 def _stop(*_: object) -> None:
-    raise TimeoutError
+    raise _LimitError
 
 
 def build_form(form: str, export: Any, folder: Path, backend: str, limit: int) -> dict[str, Any]:
@@ -120,7 +124,7 @@ def build_form(form: str, export: Any, folder: Path, backend: str, limit: int) -
         return summary(result.record, time.perf_counter() - start)
     except rx.Error as error:
         return {"status": "failed", "error": error.what, "found": error.found, "fix": error.fix}
-    except TimeoutError:
+    except _LimitError:
         text = f"not built within {limit} s"
         return {"status": "failed", "error": text, "found": "the build was stopped", "fix": ""}
     finally:
