@@ -1,232 +1,175 @@
-// Implementation of attributes.h, around one table of fields.
-#include "attributes.h"
+// The attributes of a node: one table, from which fields are read, checked, and written.
+#include "node.h"
 
-#include "log.h"
-
-#include <algorithm>
 #include <cfloat>
-#include <cstddef>
-#include <cstdio>
-#include <cstring>
 #include <string_view>
+#include <type_traits>
 
 namespace rmsnorm_export {
 namespace {
 
-using nvinfer1::PluginField;
-using nvinfer1::PluginFieldType;
+using Sort = PluginFieldType;
 
-constexpr auto kReal = PluginFieldType::kFLOAT32;
-constexpr auto kInteger = PluginFieldType::kINT32;
-constexpr auto kText = PluginFieldType::kCHAR;
-constexpr double kMostAxes = nvinfer1::Dims::MAX_DIMS;
+constexpr auto kReal = Sort::kFLOAT32;
+constexpr auto kInteger = Sort::kINT32;
+constexpr auto kWord = Sort::kCHAR;
 
 struct Field {
     char const* name;
-    PluginFieldType type;
-    std::size_t offset;
+    Sort sort;
     double low;
     double high;
-    std::string_view words{};  // that a text may be
+    void (*set)(Node&, double);
+    char const* only{""};         // for the operators with this in their name
+    std::string_view words[4]{};  // the value of a word is its place here
 };
 
-#define FIELD(name, type, ...) {#name, type, offsetof(Attributes, name), __VA_ARGS__}
-constexpr Field kFields[] = {
-    FIELD(epsilon, kReal, 0, FLT_MAX),
-    FIELD(axis, kInteger, -kMostAxes, -1),
-    FIELD(stash_type, kInteger, 1, 16),
-    FIELD(scale_before_cast, kInteger, 0, 1),
-    FIELD(scale_offset, kReal, -FLT_MAX, FLT_MAX),
-    FIELD(epsilon_outside, kInteger, 0, 1),
-    FIELD(partial_size, kInteger, 0, kMaxRow),
-    FIELD(group_size, kInteger, 0, kMaxRow),
-    FIELD(round_rstd, kInteger, 0, 1),
-    FIELD(association, kInteger, 0, 2),
-    FIELD(activation, kText, 0, 0, "silu sigmoid"),
-    FIELD(gate_first, kInteger, 0, 1),
-    FIELD(quantize, kText, 0, 0, "fp8 int8 fp8_per_row int8_per_row"),
-};
-#undef FIELD
-
-bool has(Attributes const& attributes, Field const& field) noexcept {
-    if (field.offset == offsetof(Attributes, quantize)) {
-        return attributes.quantized;
-    }
-    bool const gate = field.offset == offsetof(Attributes, activation) ||
-                      field.offset == offsetof(Attributes, gate_first);
-    return !gate || attributes.kind == Kind::kGatedRMSNorm;
+template <auto Member>
+void set(Node& node, double value) {
+    auto& member = node.*Member;
+    member = static_cast<std::remove_reference_t<decltype(member)>>(value);
 }
 
+void setQuantize(Node& node, double value) {
+    node.problem.quantize = value < 2 ? Quantize::kStatic : Quantize::kPerRow;
+    node.problem.y = value == 0 || value == 2 ? Type::kFP8E4M3 : Type::kINT8;
+}
+
+constexpr Field kFields[] = {
+    {"epsilon", kReal, 0, FLT_MAX, set<&Norm::epsilon>},
+    {"axis", kInteger, -Dims::MAX_DIMS, -1, set<&Node::axis>},
+    {"stash_type", kInteger, 1, 16, set<&Node::stash_type>},
+    {"scale_before_cast", kInteger, 0, 1, set<&Norm::scale_before_cast>},
+    {"scale_offset", kReal, -FLT_MAX, FLT_MAX, set<&Norm::scale_offset>},
+    {"epsilon_outside", kInteger, 0, 1, set<&Norm::epsilon_outside>},
+    {"partial_size", kInteger, 0, kMaxRow, set<&Norm::partial_size>},
+    {"group_size", kInteger, 0, kMaxRow, set<&Norm::group_size>},
+    {"round_rstd", kInteger, 0, 1, set<&Norm::round_rstd>},
+    {"association", kInteger, 0, 2, set<&Norm::association>},
+    {"activation", kWord, 0, 1, set<&Norm::activation>, "Gated", {"silu", "sigmoid"}},
+    {"gate_first", kInteger, 0, 1, set<&Norm::gate_first>, "Gated"},
+    {"quantize", kWord, 0, 3, setQuantize, "Quantized",
+     {"fp8", "int8", "fp8_per_row", "int8_per_row"}}};
+static_assert(std::size(kFields) == Node::kCount);
+
 template <typename T>
-T load(void const* data) noexcept {
+T load(PluginField const& given) noexcept {
     T value;
-    std::memcpy(&value, data, sizeof value);
+    std::memcpy(&value, given.data, sizeof value);
     return value;
 }
 
-// The number in a field of type `wanted` or the wider one of its sort; false when it is no such.
-bool number(PluginField const& given, PluginFieldType wanted, double& value) noexcept {
-    if (given.length != 1 || !given.data) {
+// The value of a plugin field; false when it is not one number, or a text, as `field` has to be.
+bool parse(PluginField const& given, Field const& field, double& value) noexcept {
+    if (!given.data || given.length < 1 || (given.length > 1 && given.type != kWord)) {
         return false;
     }
+    auto const* const text = static_cast<char const*>(given.data);
     switch (given.type) {
-        case PluginFieldType::kFLOAT32: value = load<float>(given.data); break;
-        case PluginFieldType::kFLOAT64: value = load<double>(given.data); break;
-        case PluginFieldType::kINT32: value = load<std::int32_t>(given.data); break;
-        case PluginFieldType::kINT64: value = double(load<std::int64_t>(given.data)); break;
+        case Sort::kFLOAT32: value = load<float>(given); return field.sort == kReal;
+        case Sort::kFLOAT64: value = load<double>(given); return field.sort == kReal;
+        case Sort::kINT32: value = load<std::int32_t>(given); return field.sort == kInteger;
+        case Sort::kINT64: value = double(load<std::int64_t>(given)); return field.sort == kInteger;
+        case Sort::kCHAR:
+            value = std::find(field.words, std::end(field.words),
+                              std::string_view{text, ::strnlen(text, given.length)}) -
+                    field.words;
+            return field.sort == kWord;
         default: return false;
     }
-    bool const real =
-        given.type == PluginFieldType::kFLOAT32 || given.type == PluginFieldType::kFLOAT64;
-    return real == (wanted == kReal);
 }
 
-bool among(std::string_view word, std::string_view words) noexcept {
-    while (!word.empty() && !words.empty()) {
-        auto const end = words.find(' ');
-        if (words.substr(0, end) == word) {
-            return true;
-        }
-        words.remove_prefix(end == words.npos ? words.size() : end + 1);
-    }
-    return false;
-}
-
-bool readField(char const* who, PluginField const& given, Field const& field, char* to) noexcept {
-    if (field.type == kText && given.type == kText && given.data && given.length > 0) {
-        auto const* const text = static_cast<char const*>(given.data);
-        auto const size = ::strnlen(text, std::size_t(given.length));
-        if (!among({text, size}, field.words)) {
-            return refuse("%s: %s must be one of: %s; found '%.*s'", who, field.name,
-                          field.words.data(), int(size < 40 ? size : 40), text);
-        }
-        std::memcpy(to, text, size);
-        to[size] = '\0';
-        return true;
-    }
+// Says what a field must be, and what `given` is.
+bool refuseField(char const* who, Field const& field, PluginField const& given) noexcept {
     double value = 0;
-    if (field.type == kText || !number(given, field.type, value)) {
+    if (!parse(given, field, value)) {
+        char const* const sort = field.sort == kReal      ? "float"
+                                 : field.sort == kInteger ? "integer"
+                                                          : "string";
         return refuse("%s: %s must be one %s; found field type %d with %d elements", who,
-                      field.name,
-                      field.type == kReal      ? "float"
-                      : field.type == kInteger ? "integer"
-                                               : "string",
-                      int(given.type), given.length);
+                      field.name, sort, int(given.type), given.length);
     }
-    if (!(value >= field.low && value <= field.high)) {  // so that NaN fails
+    if (field.sort != kWord) {
         return refuse("%s: %s must be from %.9g to %.9g; found %.9g", who, field.name, field.low,
                       field.high, value);
     }
-    auto const real = float(value);
-    auto const integer = field.type == kReal ? 0 : std::int32_t(value);
-    static_assert(sizeof real == sizeof integer);
-    std::memcpy(to, field.type == kReal ? static_cast<void const*>(&real) : &integer, sizeof real);
-    return true;
-}
-
-// What is wrong with the attributes whatever the tensors are, or null: the kernels are asked about
-// the smallest row that has room for them.
-char const* contradiction(Attributes const& a) noexcept {
-    if (a.stash_type != 1 && a.stash_type != 10 && a.stash_type != 16) {
-        return "stash_type must be 1 (float32), or 10 (float16) or 16 (bfloat16) for X of that "
-               "type; "
-               "there are no kernels for 11 (float64)";
+    char words[64];
+    std::size_t used = 0;
+    for (std::size_t i = 0; i <= field.high; ++i) {
+        used += std::snprintf(words + used, sizeof words - used, " %s", field.words[i].data());
     }
-    if ((a.partial_size || a.group_size) && a.axis != -1) {
-        return "partial_size and group_size need axis -1";
-    }
-    Problem problem;
-    problem.norm = a.norm();
-    problem.n = std::max({1, a.partial_size, a.group_size});
-    problem.x = a.stash_type == 1 ? Type::kF32 : a.stash_type == 10 ? Type::kF16 : Type::kBF16;
-    problem.y = problem.x;
-    return refusal(problem);
+    return refuse("%s: %s must be one of:%s; found '%.*s'", who, field.name, words,
+                  std::min(given.length, 40), static_cast<char const*>(given.data));
 }
 
 }  // namespace
 
-Quantize Attributes::quantization() const noexcept {
-    return !quantized                          ? Quantize::kNone
-           : std::strstr(quantize, "_per_row") ? Quantize::kPerRow
-                                               : Quantize::kStatic;
-}
-
-Norm Attributes::norm() const noexcept {
-    Norm norm;
-    norm.kind = kind;
-    norm.epsilon = epsilon;
-    norm.scale_offset = scale_offset;
-    norm.epsilon_outside = epsilon_outside != 0;
-    norm.scale_before_cast = scale_before_cast != 0;
-    norm.round_rstd = round_rstd != 0;
-    norm.stash_half = stash_type != 1;
-    norm.gate_first = gate_first != 0;
-    norm.association = association;
-    norm.activation = activation[2] == 'g' ? Activation::kSigmoid : Activation::kSilu;
-    norm.partial_size = partial_size;
-    norm.group_size = group_size;
-    return norm;
-}
-
-nvinfer1::PluginFieldCollection const* FieldList::of(Attributes const& attributes) noexcept {
-    std::size_t count = 0;
-    for (auto const& field : kFields) {
-        if (has(attributes, field)) {
-            auto const* const data = reinterpret_cast<char const*>(&attributes) + field.offset;
-            auto const length = field.type == kText ? std::strlen(data) + 1 : 1;
-            fields_[count++] = {field.name, data, field.type, std::int32_t(length)};
-        }
-    }
-    collection_ = {std::int32_t(count), fields_.data()};
-    return &collection_;
-}
-
-bool read(char const* who, nvinfer1::PluginFieldCollection const* fields,
-          Attributes& attributes) noexcept {
-    if (!fields || !fields->fields) {
+bool Node::read(char const* layer, PluginFieldCollection const* given) noexcept {
+    char who[160];
+    std::snprintf(who, sizeof who, "%s '%.80s'", name, layer ? layer : "");
+    if (!given || !given->fields) {
         return refuse("%s: no fields were given", who);
     }
+    auto const* const end = given->fields + std::max(0, given->nbFields);
+    auto used = std::snprintf(id, sizeof id, "%s", name);
     for (auto const& field : kFields) {
-        if (!has(attributes, field)) {
+        if (!std::strstr(name, field.only)) {
             continue;
         }
-        auto const* given = fields->fields;
-        auto const* const end = given + fields->nbFields;
-        while (given < end && (!given->name || std::strcmp(given->name, field.name))) {
-            ++given;
-        }
-        if (given >= end) {
+        auto const* const found = std::find_if(given->fields, end, [&](PluginField const& each) {
+            return each.name && !std::strcmp(each.name, field.name);
+        });
+        if (found == end) {
             return refuse(
-                "%s: the attribute %s is missing; `rmsnorm-export optimize --target "
-                "portable` writes all of them",
+                "%s: the attribute %s is missing; `rmsnorm-export optimize --target portable` "
+                "writes all of them",
                 who, field.name);
         }
-        if (!readField(who, *given, field, reinterpret_cast<char*>(&attributes) + field.offset)) {
-            return false;
+        double value = 0;
+        if (!parse(*found, field, value) || !(value >= field.low && value <= field.high)) {
+            return refuseField(who, field, *found);  // NaN too
         }
+        field.set(*this, value);
+        auto& own = values_[&field - kFields];
+        own = {float(value), field.sort == kReal ? 0 : std::int32_t(value)};
+        auto const word = field.words[field.sort == kWord ? own.integer : 0];  // empty of a number
+        auto const room = sizeof id - std::size_t(used);
+        used += word.empty() ? std::snprintf(id + used, room, " %s=%.9g", field.name, own.real)
+                             : std::snprintf(id + used, room, " %s=%s", field.name, word.data());
     }
-    char text[320];
-    describe(attributes, text, sizeof text);
-    auto const* const why = contradiction(attributes);
-    return !why || refuse("%s: %s; found%s", who, why, text);
+    stash_half = stash_type != 1;
+    // What is wrong whatever the tensors are: the kernels are asked about the smallest row that has
+    // room for these attributes.
+    problem.norm = *this;
+    problem.n = std::max<std::int64_t>({1, partial_size, group_size});
+    problem.x = stash_type == 1 ? Type::kF32 : stash_type == 10 ? Type::kF16 : Type::kBF16;
+    problem.y = quantized() ? problem.y : problem.x;
+    auto const* why = refusal(problem);
+    if ((partial_size || group_size) && axis != -1) {
+        why = "partial_size and group_size need axis -1";
+    }
+    if (stash_type != 1 && stash_type != 10 && stash_type != 16) {
+        why =
+            "stash_type must be 1 (float32), or 10 (float16) or 16 (bfloat16) for X of that type; "
+            "there are no kernels for 11 (float64)";
+    }
+    return !why || refuse("%s: %s; found %s", who, why, id);
 }
 
-void describe(Attributes const& attributes, char* text, std::size_t size) noexcept {
-    std::size_t used = 0;
+PluginFieldCollection const* Node::fields() noexcept {
+    collection_ = {0, fields_};
     for (auto const& field : kFields) {
-        if (!has(attributes, field) || used >= size) {
-            continue;
+        if (std::strstr(name, field.only)) {
+            auto const& own = values_[&field - kFields];
+            auto const word = field.words[field.sort == kWord ? own.integer : 0];
+            void const* const number =
+                field.sort == kReal ? static_cast<void const*>(&own.real) : &own.integer;
+            void const* const data = word.empty() ? number : word.data();
+            auto const length = std::int32_t(word.size()) + 1;  // with the NUL of a word
+            fields_[collection_.nbFields++] = {field.name, data, field.sort, length};
         }
-        auto const* const data = reinterpret_cast<char const*>(&attributes) + field.offset;
-        char number[24];
-        if (field.type == kReal) {
-            std::snprintf(number, sizeof number, "%.9g", double(load<float>(data)));
-        } else if (field.type == kInteger) {
-            std::snprintf(number, sizeof number, "%d", load<std::int32_t>(data));
-        }
-        auto const* const value = field.type == kText ? data : number;
-        used += std::size_t(std::snprintf(text + used, size - used, " %s=%s", field.name, value));
     }
+    return &collection_;
 }
 
 }  // namespace rmsnorm_export

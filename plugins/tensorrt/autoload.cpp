@@ -2,30 +2,23 @@
 // dlopen (ctypes.CDLL, polygraphy --plugins, ONNX Runtime's trt_extra_plugin_lib_paths). Links no
 // TensorRT: every flavour that is in the process is found and served.
 #include "host.h"
-#include "log.h"
-#include "plugin.h"
 
 #include <link.h>
 
-#include <algorithm>
+#include <set>
 #include <string>
-
-#define RMSNORM_QUOTED(text) #text
-#define RMSNORM_TEXT(macro) RMSNORM_QUOTED(macro)
 
 namespace rmsnorm_export {
 namespace {
 
 // The global logger of the first TensorRT that has one.
-class GlobalLogger final : public nvinfer1::ILoggerFinder {
-  public:
+struct GlobalLogger final : nvinfer1::ILoggerFinder {
     nvinfer1::ILogger* findLogger() override {
-        for (auto* const get : getters) {
-            if (auto* const found = get ? get() : nullptr) {
-                return found;
-            }
+        nvinfer1::ILogger* found = nullptr;
+        for (std::size_t i = 0; i < getters.size() && !found; ++i) {
+            found = getters[i] ? getters[i]() : nullptr;
         }
-        return nullptr;
+        return found;
     }
     std::vector<decltype(getLogger)*> getters;
 };
@@ -35,56 +28,40 @@ int remember(dl_phdr_info* info, std::size_t, void* names) {
     return 0;
 }
 
-// Registers with every TensorRT that is in the process, and returns how many there are. By library,
-// because a global lookup does not see what Python has loaded.
-std::size_t registerAll(GlobalLogger& logger) {
-    std::vector<std::string> libraries;
-    ::dl_iterate_phdr(remember, &libraries);
-    std::vector<nvinfer1::IPluginRegistry*> registries;
-    for (auto const& name : libraries) {
-        auto const* const path = name.empty() ? nullptr : name.c_str();  // the program itself
-        void* const library = ::dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
-        if (!library) {
-            continue;
-        }
+// Registers with every TensorRT that is in the process; true when there is one. By library, because
+// a global lookup does not see what Python has loaded.
+bool registerAll(GlobalLogger& logger) {
+    std::vector<std::string> names;
+    ::dl_iterate_phdr(remember, &names);
+    std::set<nvinfer1::IPluginRegistry*> registries;
+    for (auto const& name : names) {
+        auto const library = loaded(name.empty() ? nullptr : name.c_str());
         auto* const get = symbol<decltype(getPluginRegistry)>(library, "getPluginRegistry");
         auto* const registry = get ? get() : nullptr;
-        if (registry &&
-            std::find(registries.begin(), registries.end(), registry) == registries.end()) {
-            registries.push_back(registry);
-            if (auto const major = foreign(library)) {
-                sayForeign(major);
-            } else {
-                for (auto* const creator : creators()) {
-                    // False where the name is taken: by the other library or another copy of this.
-                    registry->registerCreator(*creator, kNamespace);
-                }
-                logger.getters.push_back(symbol<decltype(getLogger)>(library, "getLogger"));
+        if (registry && registries.insert(registry).second && !foreign(library, true)) {
+            for (auto* const creator : creators()) {
+                // False where the name is taken: by the other library or another copy of this.
+                registry->registerCreator(*creator, kNamespace);
             }
+            logger.getters.push_back(symbol<decltype(getLogger)>(library, "getLogger"));
         }
-        ::dlclose(library);
     }
-    return registries.size();
+    return !registries.empty();
 }
-
-// The TensorRT that this library was built for, where the loader finds it.
-constexpr char const kTensorRT[] = "libnvinfer.so." RMSNORM_TEXT(NV_TENSORRT_MAJOR);
 
 [[gnu::constructor]] void start() noexcept {
     try {
         auto& logger = *new GlobalLogger;  // TensorRT may use it until the process ends
-        setLoggerSource(&logger);
-        auto found = registerAll(logger);
-        // Polygraphy and LD_PRELOAD load plugins before TensorRT; it stays, for they load it next.
-        if (!found && ::dlopen(kTensorRT, RTLD_LAZY)) {
-            found = registerAll(logger);
-        }
-        if (!found) {
+        logger_source = &logger;
+        // Polygraphy and LD_PRELOAD load plugins before TensorRT. Then the one that this was built
+        // for is loaded, and stays, for they load it next.
+        auto const own = "libnvinfer.so." + std::to_string(NV_TENSORRT_MAJOR);
+        if (!registerAll(logger) && !(::dlopen(own.c_str(), RTLD_LAZY) && registerAll(logger))) {
             std::fprintf(stderr,
                          "rmsnorm_export: no plugin is registered: no TensorRT is loaded in this "
                          "process, and the loader does not find %s; load it (import tensorrt) "
                          "before this library\n",
-                         kTensorRT);
+                         own.c_str());
         }
     } catch (...) {
         std::fprintf(stderr, "rmsnorm_export: no plugin is registered: out of memory\n");

@@ -3,7 +3,7 @@
 A node whose ``plugin_namespace`` is that of the plugin is the plugin's, once it is registered: when
 the plugin then refuses it, the build of the engine fails, and the function body in the file is not
 tried. So only a node that the plugin takes names it; TensorRT runs the others from their bodies.
-plugins/kernels/rmsnorm.cu (``refusal``) and plugins/tensorrt/signature.cpp are the other half.
+plugins/kernels/rmsnorm.cu (``refusal``) and plugins/tensorrt/node.h are the other half.
 """
 
 from __future__ import annotations

@@ -116,6 +116,11 @@ void configured(Case const& one, nvinfer1::IPluginV3OneBuild& plugin, int weight
         absent[static_cast<std::size_t>(one.inputs(0) - one.fixed())].dims = noDims();
         check(configure(absent) == 0, label + "configured, null scale");
     }
+    if (one.fixed()) {
+        auto deep = tensors(one, type, type, weights, {2, 4, 64});
+        deep[static_cast<std::size_t>(inputs - 1)].dims = dims({1, 1, 1, 1});
+        check(configure(deep) == 0, label + "configured, one number of a higher rank than X");
+    }
 }
 
 }  // namespace
@@ -220,6 +225,8 @@ void badBuild(Log& log) {
             [](auto& all) { all[1].type = DataType::kFLOAT; });
     refused(skip, "a residual that would broadcast", "shape", 1,
             [](auto& all) { all[1].dims = dims({1, 4, 64}); });
+    refused(skip, "a residual of more dimensions", "shape", 1,
+            [](auto& all) { all[1].dims = dims({1, 2, 4, 64}); });
     refused(skip, "a null residual", "left out", 1, [](auto& all) { all[1].dims = noDims(); });
     refused(plain, "X of unknown rank", "rank", 1, [](auto& all) { all[0].dims = noDims(); });
     refused(plain, "four inputs", "found 4", 2, [](auto& all) { all.push_back(all[0]); });

@@ -1,0 +1,199 @@
+// A node of a network: its attributes, its tensors, and the checks that lead from TensorRT's
+// descriptions of them to a Problem of the kernels.
+#pragma once
+
+#include "../kernels/rmsnorm.h"
+#include "host.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace rmsnorm_export {
+
+using namespace nvinfer1;
+
+// The tensors of a node, inputs and then outputs, in order; an operator has some of them. Other is
+// the residual or the gate. Scale and bias may be left out at the end, or be null tensors.
+enum Role : std::int32_t { kX, kOther, kScale, kBias, kQuantScale, kY, kSum, kRowScale, kRoles };
+
+// Such as "float16 of shape 2x-1x64"; the shape is left out where there is none.
+struct Text {
+    explicit Text(PluginTensorDesc const& tensor) noexcept {
+        constexpr char const* kNames[] = {"float32", "float16", "int8",     "int32", "bool",
+                                          "uint8",   "fp8",     "bfloat16", "int64"};
+        auto const type = static_cast<std::size_t>(tensor.type);
+        auto const* const name = type < std::size(kNames) ? kNames[type] : "another type";
+        auto used = std::snprintf(text, sizeof text, "%s", name);
+        for (std::int32_t i = 0; i < tensor.dims.nbDims; ++i) {
+            auto const* const format = i == 0 ? " of shape %ld" : "x%ld";
+            used += std::snprintf(text + used, sizeof text - used, format, tensor.dims.d[i]);
+        }
+    }
+    char text[Dims::MAX_DIMS * 21 + 32];
+};
+
+inline Type kernelType(DataType type) noexcept {
+    bool const half = type == DataType::kHALF;
+    return half ? Type::kF16 : type == DataType::kBF16 ? Type::kBF16 : Type::kF32;
+}
+
+// Whether `dims`, aligned at the right and with 1 for what is missing, is `x` with its first
+// `ones` dimensions 1, as far as the sizes are known.
+inline bool matches(Dims const& dims, Dims const& x, std::int32_t ones) noexcept {
+    bool same = dims.nbDims >= 0 && (dims.nbDims <= x.nbDims || ones == x.nbDims);
+    for (std::int32_t i = 1; i <= std::max(dims.nbDims, x.nbDims); ++i) {
+        auto const size = i <= dims.nbDims ? dims.d[dims.nbDims - i] : 1;
+        auto const wanted = i <= x.nbDims - ones ? x.d[x.nbDims - i] : 1;
+        same = same && (size < 0 || wanted < 0 || size == wanted);
+    }
+    return same;
+}
+
+// Names and meaning of the attributes are those of NormSpec in rmsnorm_export/op/spec.py; those
+// that the kernels know are in the base. The quantised operators have one more, quantize: fp8 or
+// int8 (static), fp8_per_row or int8_per_row.
+struct Node : Norm {
+    static constexpr std::size_t kCount = 13;  // of fields, at most
+
+    // Of an operator, whose name must outlive it.
+    explicit Node(char const* op) noexcept : name{op} {
+        bool const skip = std::strstr(op, "Skip");
+        bool const gated = std::strstr(op, "Gated");
+        kind = skip ? Kind::kSkipRMSNorm : gated ? Kind::kGatedRMSNorm : Kind::kRMSNorm;
+    }
+
+    // Takes the value of every field, or refuses with the name of the layer.
+    bool read(char const* layer, PluginFieldCollection const* given) noexcept;
+
+    // In the order of the schema, with the values of `read`. They point into this object and are
+    // written anew each time, because those of a copy still point into the original.
+    PluginFieldCollection const* fields() noexcept;
+
+    std::int32_t outputs() const noexcept {
+        return 1 + (kind == Kind::kSkipRMSNorm) + (problem.quantize == Quantize::kPerRow);
+    }
+
+    // Refuses counts that no node of these attributes has.
+    bool counts(std::int32_t inputs, std::int32_t given) const noexcept {
+        constexpr char const* kFirst[] = {"X", "X, residual", "X, gate"};  // by Kind
+        bool const fixed = problem.quantize == Quantize::kStatic;
+        auto const least = 1 + (kind != Kind::kRMSNorm) + fixed;
+        return (inputs >= least && inputs <= least + 2 && given == outputs()) ||
+               refuse(
+                   "%s: needs %d to %d inputs (%s, then scale and bias, which may be left out%s) "
+                   "and %d outputs; found %d and %d",
+                   name, least, least + 2, kFirst[std::int32_t(kind)],
+                   fixed ? ", then the scale of the quantised output" : "", outputs(), inputs,
+                   given);
+    }
+
+    bool quantized() const noexcept { return problem.quantize != Quantize::kNone; }
+    static bool isWeight(Role role) noexcept { return role == kScale || role == kBias; }
+
+    // Of the tensor at a position, which counts inputs and then outputs, as TensorRT does.
+    Role role(std::int32_t position, std::int32_t inputs) const noexcept {
+        auto const first = 1 + (kind != Kind::kRMSNorm);  // the weights follow
+        if (position < first) {
+            return Role(position);
+        }
+        if (position >= inputs) {
+            bool const no_sum = position > inputs && kind != Kind::kSkipRMSNorm;
+            return Role(kY + position - inputs + no_sum);
+        }
+        bool const last = position == inputs - 1 && problem.quantize == Quantize::kStatic;
+        return last ? kQuantScale : Role(kScale + position - first);
+    }
+
+    // The type of a tensor when X has type `x`; a weight may also be float32.
+    DataType typeOf(Role role, DataType x) const noexcept {
+        bool const real = role == kQuantScale || role == kRowScale;
+        auto const code = problem.y == Type::kINT8 ? DataType::kINT8 : DataType::kFP8;
+        return real ? DataType::kFLOAT : role == kY && quantized() ? code : x;
+    }
+
+    bool accepts(Role role, DataType type, DataType x) const noexcept {
+        if (role != kX) {
+            return type == typeOf(role, x) || (isWeight(role) && type == DataType::kFLOAT);
+        }
+        return (type == DataType::kFLOAT && stash_type == 1) ||
+               (type == DataType::kHALF && stash_type != 16) ||
+               (type == DataType::kBF16 && stash_type != 10);
+    }
+
+    // Refuses an X that has not all the dimensions that are normalised.
+    bool ranked(std::int32_t rank) const noexcept {
+        return rank + axis >= 0 ||
+               refuse("%s: X must have at least %d dimensions for axis %d; found rank %d", name,
+                      -axis, axis, rank);
+    }
+
+    bool refuseInput(Role role, PluginTensorDesc const& found,
+                     PluginTensorDesc const& x) const noexcept {
+        constexpr char const* kWanted[] = {
+            "X must be float32, float16 or bfloat16, and the half type that stash_type names",
+            "residual and gate may not be left out, and must have the type and shape of X",
+            "scale must be float32 or of the type of X, and have its normalised dimensions",
+            "bias must be float32 or of the type of X, and have its normalised dimensions",
+            "the scale of a quantised Y may not be left out, and must be one number, of float32"};
+        return refuse("%s: %s; found %s, with X %s and stash_type %d", name, kWanted[role],
+                      Text(found).text, Text(x).text, stash_type);
+    }
+
+    // Fills problem and rows, or refuses. Where sizes are not known yet (-1) only what is known is
+    // checked, and n or rows are -1. `addresses` are those of the inputs, or null.
+    bool resolve(PluginTensorDesc const* in, std::int32_t inputs, std::int32_t given_outputs,
+                 void const* const* addresses) noexcept {
+        if (!counts(inputs, given_outputs) || !ranked(in[0].dims.nbDims)) {
+            return false;
+        }
+        auto const& x = in[0].dims;
+        auto const leading = x.nbDims + axis;
+        problem.x = problem.scale = problem.bias = kernelType(in[0].type);
+        problem.y = quantized() ? problem.y : problem.x;
+        problem.has_scale = problem.has_bias = false;
+        rows = problem.n = 1;
+        for (std::int32_t i = 0; i < x.nbDims; ++i) {
+            auto& product = i < leading ? rows : problem.n;
+            if (x.d[i] < 0 || product < 0) {
+                product = -1;
+            } else if (__builtin_mul_overflow(product, x.d[i], &product)) {
+                return refuse("%s: X has more elements than can be counted; found %s", name,
+                              Text(in[0]).text);
+            }
+        }
+        for (std::int32_t i = 0; i < inputs; ++i) {
+            auto const role = this->role(i, inputs);
+            if (isWeight(role) && (in[i].dims.nbDims < 0 || (addresses && !addresses[i]))) {
+                continue;
+            }
+            auto const ones = role == kQuantScale ? x.nbDims : isWeight(role) ? leading : 0;
+            if (!accepts(role, in[i].type, in[0].type) || !matches(in[i].dims, x, ones)) {
+                return refuseInput(role, in[i], in[0]);
+            }
+            if (isWeight(role)) {
+                (role == kScale ? problem.has_scale : problem.has_bias) = true;
+                (role == kScale ? problem.scale : problem.bias) = kernelType(in[i].type);
+            }
+        }
+        auto const* const why = problem.n < 0 ? nullptr : refusal(problem);
+        return !why || refuse("%s: %s; found X, %s", name, why, Text(in[0]).text);
+    }
+
+    char const* name;
+    char id[512]{};  // such as "RMSNorm epsilon=1e-05 axis=-1"
+    std::int32_t axis{-1};
+    std::int32_t stash_type{1};  // ONNX element type: 1 float32, 10 float16, 16 bfloat16
+    Problem problem;             // `read` and then `resolve` fill it
+    std::int64_t rows{0};
+
+  private:
+    struct Value {
+        float real;
+        std::int32_t integer;  // of a word: its place in the table
+    };
+    Value values_[kCount]{};
+    PluginField fields_[kCount];
+    PluginFieldCollection collection_{};
+};
+
+}  // namespace rmsnorm_export
