@@ -36,17 +36,18 @@ constexpr int kLongBlock = 512;
 // Blocks of a cluster that every device with clusters can place.
 constexpr int kMostCluster = 8;
 
-// The slice at which a cluster stops growing. For throughput, seven of them fit the shared memory of
-// an SM; for latency, it is one load per thread.
+// The slice at which a cluster stops growing. For throughput, seven of them fit the shared memory
+// of an SM; for latency, it is one load per thread.
 constexpr std::int64_t kSlice = 32 * kKilobyte;
 constexpr std::int64_t kLatencySlice = std::int64_t{kLongBlock} * kVectorBytes;
 
 constexpr bool has_clusters(int sm) { return sm >= 90 && sm < 120; }
 
-// Half the shared memory of an SM, less the kilobyte that the system keeps of each block: two blocks
-// fit, so that one loads while the other sums. (CUDA C++ Programming Guide, compute capabilities.)
+// Half the shared memory of an SM, less the kilobyte that the system keeps of each block: two
+// blocks fit, so that one loads while the other sums. (CUDA C++ Programming Guide, compute
+// capabilities.)
 constexpr std::int64_t stage_bytes(int sm) {
-    bool const large = (sm >= 90 && sm < 120);           // 228 KB
+    bool const large = has_clusters(sm);                  // 228 KB
     bool const medium = (sm == 80 || sm == 87);          // 164 KB
     return (large ? 112 : medium ? 80 : 48) * kKilobyte;  // 100 KB: 86, 89, 120
 }
@@ -55,20 +56,16 @@ constexpr int round_up(std::int64_t value, int multiple) {
     return static_cast<int>((value + multiple - 1) / multiple * multiple);
 }
 
-constexpr int power_of_two(std::int64_t at_least) {
-    int power = 1;
-    while (power < at_least) power *= 2;
-    return power;
-}
-
 // Threads of a segment: within a warp a power of two, for the shuffles; beyond, whole warps.
 constexpr int lanes_for(std::int64_t vectors, int per_thread) {
     std::int64_t const needed = (vectors + per_thread - 1) / per_thread;
-    return needed <= 32 ? power_of_two(needed) : round_up(needed, 32);
+    int power = 1;
+    while (power < needed && power < 32) power *= 2;
+    return needed <= 32 ? power : round_up(needed, 32);
 }
 
-// `segment_bytes`: of a row, or of a group, in T; a multiple of 16. `inputs`: 2 with a residual or a
-// gate, whose vectors need registers of their own.
+// `segment_bytes`: of a row, or of a group, in T; a multiple of 16. `inputs`: 2 with a residual or
+// a gate, whose vectors need registers of their own.
 constexpr Choice choose(std::int64_t segment_bytes, int inputs, int sm, bool low_latency) {
     std::int64_t const vectors = segment_bytes / kVectorBytes;
     if (inputs * segment_bytes > kRegisterBytes) {

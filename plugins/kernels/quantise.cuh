@@ -10,11 +10,10 @@ namespace rmsnorm_export {
 // |values| as integers: they order as the floats do, and NaN is above infinity. So the greatest of
 // a row with a NaN is NaN, which fmaxf would drop.
 template <int W>
-__device__ unsigned peak(float const (&values)[W]) {
-    unsigned greatest = 0;
+__device__ unsigned peak(Floats<W> const& values, unsigned greatest) {
 #pragma unroll
     for (int i = 0; i < W; ++i) {
-        unsigned const magnitude = __float_as_uint(values[i]) & 0x7fffffffU;
+        unsigned const magnitude = __float_as_uint(values.at[i]) & 0x7fffffffU;
         greatest = magnitude > greatest ? magnitude : greatest;
     }
     return greatest;
@@ -29,37 +28,33 @@ __device__ inline float scale_of_row(unsigned greatest, Type codes) {
 
 // Two codes, the first in the low byte. NaN is NaN in FP8 and 0 in INT8.
 __device__ inline unsigned codes_of(float low, float high, Type type) {
-    if (type == Type::kINT8) {
-        int const first = __float2int_rn(low);
-        int const second = __float2int_rn(high);
-        int const clamped_first = first < -128 ? -128 : (first > 127 ? 127 : first);
-        int const clamped_second = second < -128 ? -128 : (second > 127 ? 127 : second);
-        return (clamped_first & 0xff) | (clamped_second & 0xff) << 8;
+    if (type != Type::kINT8) {
+        return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
     }
-    return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
+    auto const code = [](float value) {
+        int const whole = __float2int_rn(value);
+        return (whole < -128 ? -128 : whole > 127 ? 127 : whole) & 0xff;
+    };
+    return code(low) | code(high) << 8;
 }
 
 // Divides W values by the scale and stores their codes at y[index].
 template <typename T, int W>
-__device__ void store_codes(float (&values)[W], Task const& task, Divisor<T> const& scale,
+__device__ void store_codes(Floats<W> const& values, Task const& task, Divisor<T> const& scale,
                             std::int64_t index) {
-    scale.divide(values);
-    unsigned char* const to = static_cast<unsigned char*>(task.pointers.y) + index;
+    Floats<W> const scaled = scale.divide(values);
     Type const type = task.problem.y;
+    unsigned char* const to = static_cast<unsigned char*>(task.pointers.y) + index;
     if constexpr (W == 1) {
-        *to = static_cast<unsigned char>(codes_of(values[0], 0.0F, type));
+        *to = static_cast<unsigned char>(codes_of(scaled.at[0], 0.0F, type));
     } else {
-        unsigned words[W / 4];
+        Packed<unsigned, W / 4> words;
 #pragma unroll
         for (int i = 0; i < W; i += 4) {
-            words[i / 4] = codes_of(values[i], values[i + 1], type) |
-                           codes_of(values[i + 2], values[i + 3], type) << 16;
+            words.at[i / 4] = codes_of(scaled.at[i], scaled.at[i + 1], type) |
+                              codes_of(scaled.at[i + 2], scaled.at[i + 3], type) << 16;
         }
-        if constexpr (W == 8) {
-            *reinterpret_cast<uint2*>(to) = {words[0], words[1]};
-        } else {
-            *reinterpret_cast<unsigned*>(to) = words[0];
-        }
+        *reinterpret_cast<Packed<unsigned, W / 4>*>(to) = words;
     }
 }
 

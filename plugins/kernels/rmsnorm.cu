@@ -2,25 +2,17 @@
 
 #include "rmsnorm.h"
 
-#include <cmath>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
-#include "launch_typed.h"
+#include <cmath>
+#include <utility>
+
+#include "task.h"
 
 namespace rmsnorm_export {
 
 namespace {
-
-bool is_half(Type type) { return type == Type::kF16 || type == Type::kBF16; }
-
-struct Rule {
-    bool broken;
-    char const* sentence;
-};
-
-template <typename E>
-bool one_of(E value, E last) {
-    return value >= E{} && value <= last;
-}
 
 // With T = S no cast rounds, so the order of the casts is moot; without it association is. The
 // same rules as NormSpec.canonical.
@@ -31,37 +23,39 @@ Norm canonical(Norm norm, Type x) {
     return norm;
 }
 
-// Pointers of tensors that the problem lacks become null, the others must be there.
+// A pointer to a tensor that the problem lacks becomes null; any other must not be.
+template <typename P>
+bool settle(P*& pointer, bool wanted) {
+    if (!wanted) pointer = nullptr;
+    return !wanted || pointer != nullptr;
+}
+
 bool complete(Problem const& problem, Pointers& pointers) {
-    bool const skip = problem.norm.kind == Kind::kSkipRMSNorm;
-    if (problem.norm.kind == Kind::kRMSNorm) pointers.other = nullptr;
-    if (!skip) pointers.sum = nullptr;
-    if (!problem.has_scale) pointers.scale = nullptr;
-    if (!problem.has_bias) pointers.bias = nullptr;
-    return pointers.x != nullptr && pointers.y != nullptr &&
-           (problem.norm.kind == Kind::kRMSNorm || pointers.other != nullptr) &&
-           (!skip || pointers.sum != nullptr) &&
-           (!problem.has_scale || pointers.scale != nullptr) &&
-           (!problem.has_bias || pointers.bias != nullptr) &&
-           (problem.quantize != Quantize::kStatic || pointers.quant_scale != nullptr) &&
-           (problem.quantize != Quantize::kPerRow || pointers.row_scale != nullptr);
+    return settle(pointers.x, true) && settle(pointers.y, true) &&
+           settle(pointers.other, problem.norm.kind != Kind::kRMSNorm) &&
+           settle(pointers.sum, problem.norm.kind == Kind::kSkipRMSNorm) &&
+           settle(pointers.scale, problem.has_scale) && settle(pointers.bias, problem.has_bias) &&
+           settle(pointers.quant_scale, problem.quantize == Quantize::kStatic) &&
+           settle(pointers.row_scale, problem.quantize == Quantize::kPerRow);
+}
+
+Mode mode_of(Norm const& norm) {
+    if (norm.kind == Kind::kRMSNorm) return Mode::kPlain;
+    if (norm.kind == Kind::kSkipRMSNorm) return Mode::kSkip;
+    return norm.gate_first ? Mode::kGateFirst : Mode::kGated;
 }
 
 cudaError_t current_device(Device& device) {
     int id = 0;
-    int major = 0;
-    int minor = 0;
     cudaError_t status = cudaGetDevice(&id);
-    if (status == cudaSuccess) {
-        status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id);
-    }
-    if (status == cudaSuccess) {
-        status = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, id);
-    }
-    if (status == cudaSuccess) {
-        status = cudaDeviceGetAttribute(&device.processors, cudaDevAttrMultiProcessorCount, id);
-    }
-    device.sm = 10 * major + minor;
+    auto const read = [&](cudaDeviceAttr attribute) {
+        int value = 0;
+        if (status == cudaSuccess) status = cudaDeviceGetAttribute(&value, attribute, id);
+        return value;
+    };
+    device.sm = 10 * read(cudaDevAttrComputeCapabilityMajor);
+    device.sm += read(cudaDevAttrComputeCapabilityMinor);
+    device.processors = read(cudaDevAttrMultiProcessorCount);
     return status;
 }
 
@@ -71,14 +65,16 @@ char const* refusal(Problem const& problem) noexcept {
     Norm const& norm = problem.norm;
     bool const quantised = problem.quantize != Quantize::kNone;
     bool const coded = problem.y == Type::kFP8E4M3 || problem.y == Type::kINT8;
-    bool const wide_scale = problem.scale == problem.x || problem.scale == Type::kF32;
-    bool const wide_bias = problem.bias == problem.x || problem.bias == Type::kF32;
+    auto const one_of = [](auto value, auto last) {
+        return value >= decltype(last){} && value <= last;
+    };
+    auto const fits = [&](Type type) { return type == problem.x || type == Type::kF32; };
     bool const sizes_fit = norm.group_size == 0 || problem.n % norm.group_size == 0;
-    Rule const rules[] = {
+    std::pair<bool, char const*> const rules[] = {
         {problem.n < 1 || problem.n > kMaxRow, "a row must have 1 to 1048576 elements"},
-        {problem.x != Type::kF32 && !is_half(problem.x), "x must be f32, f16 or bf16"},
-        {problem.has_scale && !wide_scale, "scale must be of the type of x, or f32"},
-        {problem.has_bias && !wide_bias, "bias must be of the type of x, or f32"},
+        {!one_of(problem.x, Type::kBF16), "x must be f32, f16 or bf16"},
+        {problem.has_scale && !fits(problem.scale), "scale must be of the type of x, or f32"},
+        {problem.has_bias && !fits(problem.bias), "bias must be of the type of x, or f32"},
         {!one_of(problem.quantize, Quantize::kPerRow), "quantize must be none, static or per row"},
         {!quantised && problem.y != problem.x, "y must be of the type of x, unless quantised"},
         {quantised && !coded, "a quantised y must be FP8 E4M3 or INT8"},
@@ -97,14 +93,14 @@ char const* refusal(Problem const& problem) noexcept {
          "partial_size and group_size cannot be combined"},
         {norm.round_rstd && norm.scale_before_cast,
          "round_rstd leaves nothing to scale before the cast: set one of the two"},
-        {norm.stash_half && !is_half(problem.x), "stash_half needs x of f16 or bf16"},
+        {norm.stash_half && problem.x == Type::kF32, "stash_half needs x of f16 or bf16"},
         {norm.association < 0 || norm.association > 2, "association must be 0, 1 or 2"},
         {norm.association == 1 && !norm.round_rstd, "association 1 needs round_rstd"},
         {norm.association != 0 && norm.group_size != 0,
          "association and group_size cannot be combined"},
     };
-    for (Rule const& rule : rules) {
-        if (rule.broken) return rule.sentence;
+    for (auto const& [broken, sentence] : rules) {
+        if (broken) return sentence;
     }
     return nullptr;
 }
@@ -118,19 +114,21 @@ cudaError_t launch(Problem const& problem, Pointers const& pointers, std::int64_
     task.problem.norm = canonical(problem.norm, problem.x);
     task.pointers = pointers;
     if (!complete(problem, task.pointers)) return cudaErrorInvalidValue;
-    Norm const& norm = problem.norm;
+    Norm const& norm = task.problem.norm;
     std::int64_t const size = norm.group_size != 0 ? norm.group_size : problem.n;
+    task.mode = mode_of(norm);
     task.size = static_cast<std::int32_t>(size);
     task.groups = static_cast<std::int32_t>(problem.n / size);
     task.limit = static_cast<std::int32_t>(norm.partial_size != 0 ? norm.partial_size : size);
+    task.together = problem.quantize == Quantize::kPerRow ? task.groups : 1;
     task.segments = rows * task.groups;
     Device device;
     cudaError_t const status = current_device(device);
     if (status != cudaSuccess) return status;
     switch (problem.x) {
-        case Type::kF16: return launch_f16(task, device, tactic, stream);
-        case Type::kBF16: return launch_bf16(task, device, tactic, stream);
-        default: return launch_f32(task, device, tactic, stream);
+        case Type::kF16: return launch_typed<__half>(task, device, tactic, stream);
+        case Type::kBF16: return launch_typed<__nv_bfloat16>(task, device, tactic, stream);
+        default: return launch_typed<float>(task, device, tactic, stream);
     }
 }
 

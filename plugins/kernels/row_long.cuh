@@ -1,119 +1,102 @@
-// Rows of more than 32 KB, with all inputs: a block of its own for each, or from sm_90 on a cluster whose blocks take
-// a slice each and add their sums over distributed shared memory. A slice waits in shared memory for
-// its root mean square; what does not fit is read again, from L2 as a rule.
+// Rows of more than 32 KB, with all inputs: a block of its own for each, or from sm_90 on a cluster
+// whose blocks take a slice each and add their sums over distributed shared memory. A slice waits
+// in shared memory for its root mean square; what does not fit is read again, from L2 as a rule.
+//
+// With W = 1 and Mode::kAny any problem at any alignment, an element at a time: rows that are no
+// whole number of vectors, a stash type of half precision, one scale for the codes of groups.
 #pragma once
 
 #include "reduce.cuh"
-#include "vectors.cuh"
+#include "segment.cuh"
 
 namespace rmsnorm_export {
 
-constexpr int kLongThreads = 512;
-
-// Vectors of each input that a thread has under way at once: 512 * 4 * 16 bytes are the 32 KB that an
-// SM needs in flight, from one block.
+// Vectors of each input that a thread has under way at once: 512 * 4 * 16 bytes are the 32 KB that
+// an SM needs in flight, from one block.
 template <Mode mode>
-constexpr int kUnderWay = kTakesOther<mode> ? 2 : 4;
+constexpr int kUnderWay = mode == Mode::kPlain ? 4 : 2;
 
+// Two blocks fit an SM, unless codes after the sigmoids of a half type take more registers.
 template <typename T, Mode mode, bool kQuantised>
-__global__ void __launch_bounds__(kLongThreads, 1) row_long(__grid_constant__ Task const task) {
-    constexpr int W = kWidth<T>;
+constexpr int kLeastLongBlocks = kHalf<T> && mode == Mode::kGateFirst && kQuantised ? 1 : 2;
+
+template <typename T, typename S, int W, Mode kMode, bool kQuantised>
+__global__ void __launch_bounds__(kLongBlock, kLeastLongBlocks<T, kMode, kQuantised>)
+    row_long(__grid_constant__ Task const task) {
+    using Row = Segment<T, S, W>;
+    using R = Raw<T, W>;
     Pointers const& pointers = task.pointers;
-    int const blocks = task.cluster;
+    Mode const mode = kMode == Mode::kAny ? task.mode : kMode;
+    Quantize const quantize = kQuantised ? task.problem.quantize : Quantize::kNone;
+    bool const per_row = quantize == Quantize::kPerRow;
     int const threads = static_cast<int>(blockDim.x);
+    int const blocks = task.choice.cluster;
     int const vectors = task.size / W;
     int const slice = (vectors + blocks - 1) / blocks;
     int const begin = static_cast<int>(blockIdx.x) % blocks * slice;
     int const end = begin + slice < vectors ? begin + slice : vectors;
-    uint4* const stage = shared_memory() + kReductionBytes / 16;
-    bool const per_row = kQuantised && task.problem.quantize == Quantize::kPerRow;
-    start_cluster(blocks);
+    int const own = begin + static_cast<int>(threadIdx.x);
+    R* const stage = reinterpret_cast<R*>(shared_memory() + kReductionBytes / 16) - begin;
+    int const staged = begin + task.choice.staged;
+    Team team{threads, blocks};
 
-    int turn = 0;
-    for (std::int64_t segment = blockIdx.x / blocks; segment < task.segments;
-         segment += gridDim.x / blocks) {
-        std::int64_t const start = segment * task.size;
-        std::int64_t const parameter = first_parameter(task, segment);
-
+    auto const divisor_of = [&](Row const& row) {
+        constexpr int kAtOnce = kUnderWay<kMode>;
         float sum = 0.0F;
-        for (int base = begin + static_cast<int>(threadIdx.x); base < end;
-             base += kUnderWay<mode> * threads) {
-            uint4 x[kUnderWay<mode>];
-            uint4 other[kUnderWay<mode>];
+        for (int base = own; base < end; base += kAtOnce * threads) {
+            R x[kAtOnce];
+            R other[kAtOnce];
 #pragma unroll
-            for (int j = 0; j < kUnderWay<mode>; ++j) {
-                int const vector = base + j * threads;
-                x[j] = other[j] = uint4{0, 0, 0, 0};
-                if (vector < end) {
-                    x[j] = load_once<T>(pointers.x, start + vector * W);
-                    if constexpr (kTakesOther<mode>) {
-                        other[j] = load_once<T>(pointers.other, start + vector * W);
-                    }
-                }
-            }
+            for (int j = 0; j < kAtOnce; ++j) row.load(x[j], other[j], base + j * threads);
 #pragma unroll
-            for (int j = 0; j < kUnderWay<mode>; ++j) {
+            for (int j = 0; j < kAtOnce; ++j) {
                 int const vector = base + j * threads;
-                if constexpr (mode == Mode::kSkip) x[j] = sum_of<T>(x[j], other[j]);
-                if (vector < end) {
-                    if constexpr (mode == Mode::kSkip) {
-                        T* const to = static_cast<T*>(pointers.sum) + start + vector * W;
-                        *reinterpret_cast<uint4*>(to) = x[j];
-                    }
-                    if (vector - begin < task.staged) stage[vector - begin] = x[j];
-                }
-                float values[W];
-                row_values<T, mode>(values, task, x[j], other[j]);
-                sum = __fadd_rn(sum, squares<float>(values, task.limit - vector * W));
+                sum = __fadd_rn(sum, row.squares(x[j], other[j], vector));
+                if (vector < end && vector < staged) stage[vector] = x[j];
             }
         }
-        sum = reduce_lanes(sum, Add{}, threads, turn);
-        Statistics<T, float> const statistics{task, reduce_cluster(sum, Add{}, blocks, turn++)};
+        return Divisor<T>{root_mean_square<S>(task, team.sum(sum))};
+    };
 
-        // A thread comes back to the vectors that it loaded, so the stage needs no barrier.
-        auto const row_outputs = [&](float(&values)[W], int vector) {
-            void const* const source = mode == Mode::kSkip ? pointers.sum : pointers.x;
-            uint4 const x = vector - begin < task.staged
-                                ? stage[vector - begin]
-                                : *reinterpret_cast<uint4 const*>(static_cast<T const*>(source) +
-                                                                  start + vector * W);
-            uint4 other{0, 0, 0, 0};
-            if constexpr (mode == Mode::kGated || mode == Mode::kGateFirst) {
-                other = load_once<T>(pointers.other, start + vector * W);
-            }
-            float gain[W];
-            load_gain<T>(gain, task, parameter + vector * W);
-            outputs<T, mode>(values, task, statistics, x, other, gain, parameter + vector * W);
-        };
-        float scale = 1.0F;
-        if constexpr (kQuantised) {
-            if (per_row) {
-                unsigned greatest = 0;
-                for (int vector = begin + static_cast<int>(threadIdx.x); vector < end;
-                     vector += threads) {
-                    float values[W];
-                    row_outputs(values, vector);
-                    round_to<T>(values);
-                    greatest = Greatest{}(greatest, peak(values));
-                }
-                greatest = reduce_lanes(greatest, Greatest{}, threads, turn);
-                greatest = reduce_cluster(greatest, Greatest{}, blocks, turn++);
-                scale = scale_of_row(greatest, task.problem.y);
-                if (begin == 0 && threadIdx.x == 0) pointers.row_scale[segment] = scale;
-            } else {
-                scale = *pointers.quant_scale;
-            }
+    // A thread comes back to the vectors that it loaded, so the stage needs no barrier.
+    auto const output = [&](Row const& row, Divisor<T> const& rms, int vector) {
+        std::int64_t const index = row.start + vector * W;
+        void const* const source = mode == Mode::kSkip ? pointers.sum : pointers.x;
+        R const x = vector < staged ? stage[vector] : *raw<T, W>(source, index);
+        R other{};
+        if (mode == Mode::kGated || mode == Mode::kGateFirst) {
+            other = __ldcs(raw<T, W>(pointers.other, index));
         }
-        Divisor<T> const divisor{scale};
-        for (int vector = begin + static_cast<int>(threadIdx.x); vector < end;
-             vector += threads) {
-            float values[W];
-            row_outputs(values, vector);
-            if constexpr (kQuantised) {
-                round_to<T>(values);
-                store_codes(values, task, divisor, start + vector * W);
-            } else {
-                store<T>(values, pointers.y, start + vector * W);
+        return row.output(rms, x, other, vector);
+    };
+
+    for (std::int64_t unit = blockIdx.x / blocks; unit * task.together < task.segments;
+         unit += gridDim.x / blocks) {
+        float scale = quantize == Quantize::kStatic ? *pointers.quant_scale : 1.0F;
+        unsigned greatest = 0;
+        Divisor<T> rms{1.0F};
+        // A scale of the row takes a pass of its own, before the one that writes.
+        for (int pass = per_row ? 0 : 1; pass < 2; ++pass) {
+            bool const writes = pass == 1;
+            Divisor<T> const divisor{scale};
+            for (int i = 0; i < task.together; ++i) {
+                Row const row{task, mode, unit * task.together + i, end};
+                // The root mean square of a row is known in its second pass, those of groups not.
+                if (!writes || !per_row || task.together > 1) rms = divisor_of(row);
+                for (int vector = own; vector < end; vector += threads) {
+                    auto const y = output(row, rms, vector);
+                    if (!writes) {
+                        greatest = peak(rounded<T>(y), greatest);
+                    } else if (quantize == Quantize::kNone) {
+                        row.write(y, vector);
+                    } else {
+                        row.write_codes(rounded<T>(y), divisor, vector);
+                    }
+                }
+            }
+            if (!writes) {
+                scale = scale_of_row(team.greatest(greatest), task.problem.y);
+                if (own == 0) pointers.row_scale[unit] = scale;
             }
         }
     }

@@ -1,5 +1,4 @@
-// Elements in memory (f32, f16, bf16) and in registers (always f32): load, store, round, and the
-// 16-byte vectors of a row.
+// Elements in memory (f32, f16, bf16) and in registers (always f32): load, store, round.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,7 +8,6 @@
 #include <type_traits>
 
 #include "device.cuh"
-#include "rmsnorm.h"
 
 namespace rmsnorm_export {
 
@@ -20,6 +18,37 @@ constexpr int kWidth = 16 / static_cast<int>(sizeof(T));
 template <typename T>
 constexpr bool kHalf = !std::is_same_v<T, float>;
 
+// W elements in registers. Products and sums are intrinsics because the compiler would contract a
+// plain a * b + c into one step.
+template <int W>
+struct Floats {
+    float at[W];
+
+    // change(element, index) of every element.
+    template <typename Change>
+    __device__ Floats each(Change change) const {
+        Floats result;
+#pragma unroll
+        for (int i = 0; i < W; ++i) result.at[i] = change(at[i], i);
+        return result;
+    }
+    __device__ Floats operator*(Floats const& other) const {
+        return each([&](float value, int i) { return __fmul_rn(value, other.at[i]); });
+    }
+    __device__ Floats operator+(Floats const& other) const {
+        return each([&](float value, int i) { return __fadd_rn(value, other.at[i]); });
+    }
+};
+
+// W elements as they are read and written, and wait between: a 16-byte vector, or one element.
+template <typename T, int W>
+using Raw = std::conditional_t<W == 1, T, uint4>;
+
+template <typename T, int W>
+struct alignas(W * sizeof(T)) Packed {
+    T at[W];
+};
+
 template <typename To, typename From>
 __device__ To bits(From const& from) {
     static_assert(sizeof(To) == sizeof(From));
@@ -28,117 +57,84 @@ __device__ To bits(From const& from) {
     return to;
 }
 
-__device__ inline float widen(float value) { return value; }
-__device__ inline float widen(__half value) { return __half2float(value); }
-__device__ inline float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
-
-template <typename T>
-__device__ T narrow(float value) {
-    if constexpr (std::is_same_v<T, float>) {
-        return value;
-    } else if constexpr (std::is_same_v<T, __half>) {
-        return __float2half_rn(value);
-    } else {
-        return __float2bfloat16_rn(value);
-    }
-}
-
-// Two elements in a 32-bit word: the hardware converts pairs at the price of one.
-template <typename T>
-__device__ float2 widen_pair(unsigned word) {
-    if constexpr (std::is_same_v<T, __half>) {
-        return __half22float2(bits<__half2>(word));
-    } else {
-        return {__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000U)};
-    }
-}
-
-template <typename T>
-__device__ unsigned narrow_pair(float low, float high) {
-    if constexpr (std::is_same_v<T, __half>) {
-        return bits<unsigned>(__floats2half2_rn(low, high));
-    } else {
-        return bits<unsigned>(__floats2bfloat162_rn(low, high));
-    }
-}
-
-template <typename T>
-__device__ void unpack(float (&values)[kWidth<T>], uint4 vector) {
-    unsigned const words[4] = {vector.x, vector.y, vector.z, vector.w};
+template <typename T, typename R>
+__device__ auto unpack(R const& raw) {
+    constexpr int W = static_cast<int>(sizeof(R) / sizeof(T));
+    auto const packed = bits<Packed<T, W>>(raw);
+    Floats<W> values;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        if constexpr (kHalf<T>) {
-            float2 const pair = widen_pair<T>(words[i]);
-            values[2 * i] = pair.x;
-            values[2 * i + 1] = pair.y;
+    for (int i = 0; i < W; ++i) {
+        if constexpr (std::is_same_v<T, __nv_bfloat16> && W > 1) {
+            // An instruction for each; the conversion of the second in a word would take two.
+            unsigned const pair = bits<Packed<unsigned, W / 2>>(packed).at[i / 2];
+            values.at[i] = __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xffff0000U);
         } else {
-            values[i] = __uint_as_float(words[i]);
+            values.at[i] = static_cast<float>(packed.at[i]);
         }
     }
+    return values;
 }
 
-// Rounds to T.
+// The hardware converts a pair at the price of one.
 template <typename T>
-__device__ uint4 pack(float const (&values)[kWidth<T>]) {
-    unsigned words[4];
+__device__ auto narrow_pair(float low, float high) {
+    if constexpr (std::is_same_v<T, __half>) {
+        return __floats2half2_rn(low, high);
+    } else {
+        return __floats2bfloat162_rn(low, high);
+    }
+}
+
+template <typename T, int W>
+__device__ Raw<T, W> pack(Floats<W> const& values) {
+    Packed<T, W> packed;
+    constexpr int kStep = kHalf<T> && W > 1 ? 2 : 1;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        if constexpr (kHalf<T>) {
-            words[i] = narrow_pair<T>(values[2 * i], values[2 * i + 1]);
+    for (int i = 0; i < W; i += kStep) {
+        if constexpr (kStep == 1) {
+            packed.at[i] = static_cast<T>(values.at[i]);
         } else {
-            words[i] = __float_as_uint(values[i]);
+            auto const pair = narrow_pair<T>(values.at[i], values.at[i + 1]);
+            packed.at[i] = pair.x;
+            packed.at[i + 1] = pair.y;
         }
     }
-    return {words[0], words[1], words[2], words[3]};
+    return bits<Raw<T, W>>(packed);
 }
 
 // One declared rounding step.
 template <typename T, int W>
-__device__ void round_to(float (&values)[W]) {
-    if constexpr (kHalf<T> && W % 2 == 0) {
-#pragma unroll
-        for (int i = 0; i < W; i += 2) {
-            float2 const pair = widen_pair<T>(narrow_pair<T>(values[i], values[i + 1]));
-            values[i] = pair.x;
-            values[i + 1] = pair.y;
-        }
-    } else if constexpr (kHalf<T>) {
-#pragma unroll
-        for (int i = 0; i < W; ++i) values[i] = widen(narrow<T>(values[i]));
+__device__ Floats<W> rounded(Floats<W> const& values) {
+    if constexpr (kHalf<T>) {
+        return unpack<T>(pack<T>(values));
+    } else {
+        return values;
     }
 }
 
 template <typename T>
 __device__ float rounded(float value) {
-    return widen(narrow<T>(value));
+    return static_cast<float>(static_cast<T>(value));
 }
 
-// W elements from `index` on of a tensor of T: one element, or whole 16-byte vectors.
+// Where W elements of a tensor of T lie, from `index` on.
 template <typename T, int W>
-__device__ void load(float (&values)[W], void const* tensor, std::int64_t index) {
-    T const* const from = static_cast<T const*>(tensor) + index;
-    if constexpr (W == 1) {
-        values[0] = widen(*from);
-    } else {
-        static_assert(W % kWidth<T> == 0);
-#pragma unroll
-        for (int i = 0; i < W; i += kWidth<T>) {
-            float part[kWidth<T>];
-            unpack<T>(part, *reinterpret_cast<uint4 const*>(from + i));
-#pragma unroll
-            for (int k = 0; k < kWidth<T>; ++k) values[i + k] = part[k];
-        }
-    }
+__device__ Raw<T, W> const* raw(void const* tensor, std::int64_t index) {
+    return reinterpret_cast<Raw<T, W> const*>(static_cast<T const*>(tensor) + index);
 }
 
 template <typename T, int W>
-__device__ void store(float const (&values)[W], void* tensor, std::int64_t index) {
-    T* const to = static_cast<T*>(tensor) + index;
-    if constexpr (W == 1) {
-        *to = narrow<T>(values[0]);
-    } else {
-        *reinterpret_cast<uint4*>(to) = pack<T>(values);
-    }
+__device__ Floats<W> load(void const* tensor, std::int64_t index) {
+    Packed<Raw<T, W>, W == 1 ? 1 : W / kWidth<T>> vectors;
+#pragma unroll
+    for (int i = 0; i * kWidth<T> < W; ++i) vectors.at[i] = raw<T, W>(tensor, index)[i];
+    return unpack<T>(vectors);
+}
+
+// In one access: of a plain store in a loop nvcc makes four.
+template <typename T, int W>
+__device__ void store(Floats<W> const& values, void* tensor, std::int64_t index) {
+    __stwb(reinterpret_cast<Raw<T, W>*>(static_cast<T*>(tensor) + index), pack<T>(values));
 }
 
 }  // namespace rmsnorm_export

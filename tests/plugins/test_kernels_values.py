@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
+from rmsnorm_export.op.spec import NormSpec
 from tests.plugins.kernel_cases import KINDS, TYPES, VARIANTS, job_for
 from tests.plugins.kernel_shim import BF16, F16, F32, FP8, INT8, Array, Job, Shim, check, codes_of
 
@@ -131,6 +132,52 @@ def test_every_gate(shim: Shim, dtype: np.dtype[Any], activation: str) -> None:
     gates = np.linspace(-104, 104, 2048, dtype=np.float32).reshape(2, 1024)
     job = dataclasses.replace(job, other=gates.astype(dtype))
     check(job, shim.run(job))
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+@pytest.mark.parametrize("activation", ["silu", "sigmoid"])
+@pytest.mark.parametrize("n", [8192, 1001])
+def test_denormal_products_with_the_gate(
+    shim: Shim, dtype: np.dtype[Any], activation: Literal["silu", "sigmoid"], n: int
+) -> None:
+    """T(x * act(gate)), a denormal of T, is multiplied by a rounded 1 / rms of 316.
+
+    Were the product rounded to the neighbour, y would be off by more than one ulp, for small ones
+    by hundreds.
+    """
+    rng = np.random.default_rng(n)
+    shape = (98304 // n, n)
+    gates = rng.uniform(-9, 4, shape).astype(dtype)
+    z = gates.astype(np.float64)
+    factors = (z if activation == "silu" else 1.0) / (1 + np.exp(-z))
+    denormals = rng.uniform(-1, 1, shape) * {F16: 2.0**-14, BF16: 2.0**-126}[dtype]
+    job = Job(
+        spec=NormSpec(
+            kind="GatedRMSNorm",
+            activation=activation,
+            gate_first=True,
+            round_rstd=True,
+            epsilon=1e-5,
+        ),
+        x=(denormals / factors).astype(dtype),
+        other=gates,
+    )
+    check(job, shim.run(job))
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+@pytest.mark.parametrize("activation", ["silu", "sigmoid"])
+def test_sigmoids_that_are_denormal_in_f32(
+    shim: Shim, dtype: np.dtype[Any], activation: str
+) -> None:
+    """Their fast value has few bits left, however large the product with x."""
+    gates = np.linspace(-104, -80, 4096).astype(dtype)[None]
+    x = np.geomspace(1, {F16: 6e4, BF16: 3e38}[dtype], 4096).astype(dtype)[None]
+    for stash in (False, True):
+        attributes = KINDS["Gate first"] | {"round_rstd": True, "activation": activation}
+        job = job_for(4096, dtype, rows=1, stash=stash, attributes=attributes)
+        job = dataclasses.replace(job, x=x, other=gates, scale=None)
+        check(job, shim.run(job))
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)

@@ -1,0 +1,65 @@
+// The way of a segment through the operator, a vector of W elements at a time: what the kernels
+// share. They differ in where a row waits between its sum and its output.
+#pragma once
+
+#include "quantise.cuh"
+
+namespace rmsnorm_export {
+
+template <typename T, typename S, int W>
+struct Segment {
+    Task const& task;
+    Mode mode;  // a constant after inlining, in all kernels but one
+    std::int64_t number;
+    int end;  // there are no vectors from here on
+    std::int64_t start{number * task.size};
+    std::int64_t parameter{task.groups == 1 ? 0 : number % task.groups * task.size};
+
+    // The inputs are read once, so they should not push the weights out of the caches.
+    __device__ void load(Raw<T, W>& x, Raw<T, W>& other, int vector) const {
+        x = other = Raw<T, W>{};
+        if (vector >= end) return;
+        x = __ldcs(raw<T, W>(task.pointers.x, start + vector * W));
+        if (mode == Mode::kPlain) return;
+        other = __ldcs(raw<T, W>(task.pointers.other, start + vector * W));
+    }
+
+    // Their sum. For kSkip x becomes the sum with the residual, which is stored as well.
+    __device__ float squares(Raw<T, W>& x, Raw<T, W> const& other, int vector) const {
+        if (mode == Mode::kSkip) {
+            Floats<W> const sum = unpack<T>(x) + unpack<T>(other);
+            x = pack<T>(sum);
+            if (vector < end) store<T>(sum, task.pointers.sum, start + vector * W);
+        }
+        return sum_of_squares<S>(values(x, other, false), task.limit - vector * W);
+    }
+
+    // y, not yet rounded to T.
+    __device__ Floats<W> output(Divisor<T> const& rms, Raw<T, W> const& x, Raw<T, W> const& other,
+                                int vector) const {
+        std::int64_t const index = parameter + vector * W;
+        Floats<W> const normalised = values(x, other, true);
+        Floats<W> const gain = load_gain<T, W>(task, index);
+        Floats<W> const y = normalise<T, S>(normalised, task, rms, gain, index);
+        if (mode != Mode::kGated) return y;
+        return activate<T, S>(y, unpack<T>(other), task.problem.norm, false);
+    }
+
+    __device__ void write(Floats<W> const& y, int vector) const {
+        store<T>(y, task.pointers.y, start + vector * W);
+    }
+    __device__ void write_codes(Floats<W> const& y, Divisor<T> const& scale, int vector) const {
+        store_codes(y, task, scale, start + vector * W);
+    }
+
+private:
+    // What is normalised. `numerators`: it is going to be divided, not only squared.
+    __device__ Floats<W> values(Raw<T, W> const& x, Raw<T, W> const& other, bool numerators) const {
+        Floats<W> const values = unpack<T>(x);
+        if (mode != Mode::kGateFirst) return values;
+        Norm const& norm = task.problem.norm;
+        return activate<T, S>(values, unpack<T>(other), norm, numerators && norm.round_rstd);
+    }
+};
+
+}  // namespace rmsnorm_export
