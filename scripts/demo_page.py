@@ -10,6 +10,7 @@ import demo_models
 import numpy as np
 
 import rmsnorm_export as rx
+from rmsnorm_export.engine.html import engine_section
 from rmsnorm_export.engine.text import engine_lines
 from rmsnorm_export.report.html import About, to_html, verification_section
 from rmsnorm_export.report.text import Line
@@ -55,25 +56,35 @@ def end(source: demo_models.Exported, date: str) -> Ending:
     result.save(path, force=True)
     (name,) = (value.name for value in result.model.graph.inputs)
     compared = rx.verify(source.path, path, inputs={str(name): np.asarray(source.tokens)})
-    lines, failed = _engine(path)
+    lines, built = _engine(path)
+    sections = [verification_section(compared, source.path.name, path.name)]
+    if built is not None:
+        sections.insert(0, engine_section(built.record))
     text = to_html(
         result.report,
         about=About(date=date, facts=(("Output", path.name),)),
-        sections=[verification_section(compared, source.path.name, path.name)],
+        sections=sections,
     )
     page = source.path.with_suffix(".html")
     page.write_text(text, encoding="utf-8")
-    return Ending(page, compared, lines, failed)
+    return Ending(
+        page, compared, lines, find_spec("tensorrt_rtx") is not None and not _known(built)
+    )
 
 
-def _engine(path: Path) -> tuple[list[Line], bool]:
+def _engine(path: Path) -> tuple[list[Line], rx.EngineResult | None]:
     """What TensorRT-RTX makes of the file; building needs no GPU."""
     if find_spec("tensorrt_rtx") is None:
-        return ['no engine: TensorRT-RTX is not installed (pip install ".[tensorrt-rtx]")'], False
+        return ['no engine: TensorRT-RTX is not installed (pip install ".[tensorrt-rtx]")'], None
     try:
         built = rx.build_engine(
             path, path.with_suffix(".engine"), backend="tensorrt-rtx", force=True
         )
     except rx.Error as error:
-        return [f"no engine: {error.what} {error.found}"], True
-    return engine_lines(built), any(norm.how == "unknown" for norm in built.record.norms)
+        return [f"no engine: {error.what} {error.found}"], None
+    return engine_lines(built), built
+
+
+def _known(built: rx.EngineResult | None) -> bool:
+    """There is an engine, and what became of every norm in it is known."""
+    return built is not None and all(norm.how != "unknown" for norm in built.record.norms)

@@ -40,11 +40,10 @@ ALLOWED: dict[str, set[str]] = {
     "comparison": _BELOW_MIDDLE | {"rewrite", "proof", "engine", "torch"},
     "api": _BELOW_MIDDLE | {"rewrite", "proof", "plugin", "comparison"},
     "pipeline": _BELOW_MIDDLE
-    | {"api", "rewrite", "proof", "engine", "deploy", "benchmark", "torch"},
+    | {"api", "rewrite", "proof", "comparison", "engine", "deploy", "benchmark", "torch"},
     "cli": _BELOW_MIDDLE
-    | {"pipeline"}
-    | {"api", "rewrite", "proof", "plugin", "engine", "deploy", "benchmark", "torch"}
-    | {"comparison"},
+    | {"api", "rewrite", "proof", "comparison", "plugin", "engine", "deploy", "benchmark"}
+    | {"torch", "pipeline"},
 }
 """Folder -> folders that it may import; ``api`` stands for the private modules beside them."""
 

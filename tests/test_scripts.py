@@ -156,4 +156,4 @@ def test_demo_of_one_architecture(tmp_path: Path) -> None:
     assert "9 of 9 RMSNorms in one kernel each" in done.stdout
     page = (tmp_path / "llama.html").read_text(encoding="utf-8")
     assert page.count("<svg") >= 2
-    assert page.count("<h2") == 4  # summary, rewrites, sites, verification
+    assert page.count("<h2") == 5  # summary, rewrites, sites, engine, verification

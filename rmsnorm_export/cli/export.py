@@ -34,11 +34,8 @@ if TYPE_CHECKING:
     from rmsnorm_export.report.result import Numerics, Report, Target
     from rmsnorm_export.rewrite.external import WeightsPolicy
     from rmsnorm_export.rewrite.optimize import Progress
-    from rmsnorm_export.torch.shapes import Input
+    from rmsnorm_export.torch.example import Example
     from rmsnorm_export.torch.sources import Loaded
-
-_OTHER_SIZES = 24
-"""Largest size of a dynamic dimension in the second run of --verify."""
 
 
 def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
@@ -192,19 +189,20 @@ def command(
         else:
             check_output(output, force=force)
         tell("loading the module", 0, 1)
+        from rmsnorm_export.torch.example import example_of
         from rmsnorm_export.torch.export import convert
         from rmsnorm_export.torch.sources import load
 
         loaded = load(source, arguments=arguments, dtype=dtype)
-        inputs, args, kwargs, dynamic = _example(loaded, shapes, seed)
+        given = example_of(loaded, shapes, seed=seed, option="--shapes")
         converted = convert(
             loaded.module,
-            args,
-            kwargs=kwargs,
+            given.args,
+            kwargs=given.kwargs,
             target=target,
             numerics=numerics,
             opset=opset,
-            dynamic_shapes=dynamic,
+            dynamic_shapes=given.dynamic,
             prove=prove,
             seed=seed,
             progress=tell,
@@ -220,7 +218,7 @@ def command(
             failure = failed_proofs(report)
             if verify:
                 tell("comparing with PyTorch", 0, 1)
-                parity = _verify(loaded, output, inputs, args, kwargs, seed, rtol)
+                parity = _verify(loaded, given, output, seed=seed, rtol=rtol)
                 failure = failure or _differs(parity)
         extra: dict[str, object] = {"output": written}
         extra |= {"verification": parity} if parity else {}
@@ -245,65 +243,13 @@ def command(
         raise ReportedError(failure)
 
 
-def _example(
-    loaded: Loaded, shapes: str | None, seed: int
-) -> tuple[tuple[Input, ...], tuple[Any, ...], dict[str, Any], Any]:
-    """Descriptions of the inputs (none when the source gives tensors), args, kwargs, dynamics.
-
-    Raises:
-        UsageError: no inputs are known, or ``--shapes`` does not go with the source.
-    """
-    import torch
-
-    from rmsnorm_export.errors import UsageError
-    from rmsnorm_export.torch import shapes as grammar
-
-    program = isinstance(loaded.module, torch.export.ExportedProgram)
-    if program and shapes:
-        raise UsageError(
-            "--shapes cannot change an exported program.",
-            found=f"--shapes with {loaded.name}",
-            fix="leave --shapes away: the program has its own",
-        )
-    if program or (loaded.args is not None and not shapes):
-        return (), loaded.args or (), dict(loaded.kwargs or {}), None
-    text = shapes or loaded.shapes
-    if not text:
-        raise UsageError(
-            "The inputs of the module are not known.",
-            found=f"{loaded.name} gives no example inputs; forward{_forward(loaded.module)}",
-            fix='describe them: --shapes "NAME=TYPE[SIZES];...", e.g. '
-            '"ids=int64[batch=1..8,seq=1..2048]"',
-        )
-    inputs = grammar.parse_shapes(text)
-    made = grammar.example(inputs, seed=seed, limit=loaded.limit)
-    return inputs, (), made, grammar.dynamic_shapes(inputs)
-
-
-def _forward(module: object) -> str:
-    import inspect
-
-    parameters = inspect.signature(module.forward).parameters  # type: ignore[attr-defined]
-    return f"({', '.join(parameters)})"
-
-
 def _verify(
-    loaded: Loaded,
-    output: str,
-    inputs: tuple[Input, ...],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    seed: int,
-    rtol: float | None,
+    loaded: Loaded, given: Example, output: str, *, seed: int, rtol: float | None
 ) -> Verification:
     from rmsnorm_export.cli.export_parity import compare_with_pytorch
-    from rmsnorm_export.torch.shapes import example
 
-    feeds = [(args, kwargs)]
-    if any(size.dynamic for item in inputs for size in item.sizes):
-        other = example(inputs, seed=seed + 1, limit=loaded.limit, largest=_OTHER_SIZES)
-        feeds.append(((), other))
-    source = f"random, seed {seed}" if inputs else "the example inputs of the source"
+    feeds = given.feeds(seed=seed, limit=loaded.limit)
+    source = f"random, seed {seed}" if given.inputs else "the example inputs of the source"
     return compare_with_pytorch(loaded.module, output, feeds, rtol=rtol, source=source)
 
 

@@ -1,7 +1,8 @@
-"""``verify``: run two models on the same inputs and compare every output."""
+"""``verify``: run two models, each on its backend, on the same inputs and compare every output."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,15 @@ from rmsnorm_export.cli.options import State, format_option, logging_options, se
 from rmsnorm_export.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from rmsnorm_export.proof.compare import OutputComparison, Verification
+    from rmsnorm_export.comparison.side import BackendChoice
+    from rmsnorm_export.proof.compare import Difference, OutputComparison, Verification
     from rmsnorm_export.report.text import Line
+
+BACKENDS = ("auto", "onnxruntime", "onnxruntime-cuda", "torch", "tensorrt", "tensorrt-rtx")
+_BACKEND_HELP = (
+    "What runs A. auto: PyTorch for a PyTorch source, for an engine its own, else onnxruntime,"
+    " which is ONNX Runtime on the CPU.  [default: auto]"
+)
 
 
 def _shapes(
@@ -59,6 +67,15 @@ def _shapes(
 )
 @click.option("--atol", type=float, help="Largest absolute difference, added to that of --rtol.")
 @click.option("--max-ulp", type=float, help="Largest difference in units in the last place, too.")
+@click.option("--backend-a", type=click.Choice(BACKENDS), default="auto", help=_BACKEND_HELP)
+@click.option(
+    "--backend-b", type=click.Choice(BACKENDS), default="auto", help="As --backend-a, for B."
+)
+@click.option(
+    "--no-bisect",
+    is_flag=True,
+    help="When an output differs, do not look for the value at which the models begin to differ.",
+)
 @html_file.option
 @html_file.force_option
 @format_option
@@ -74,13 +91,27 @@ def command(
     rtol: float | None,
     atol: float | None,
     max_ulp: float | None,
+    backend_a: BackendChoice,
+    backend_b: BackendChoice,
+    no_bisect: bool,
     html_path: Path | None,
     force: bool,
 ) -> None:
-    """Compare the outputs of model B with those of model A, in ONNX Runtime on the CPU.
+    """Compare the outputs of model B with those of model A.
 
-    A and B are ONNX files; one of them may be - for stdin. A runs without ONNX Runtime's own graph
-    optimization, B with it. Exit code 4 when a bound does not hold.
+    A and B are ONNX files, of which one may be - for stdin; engines; or PyTorch models as export
+    takes them: package.module:factory, a local Hugging Face folder, a config.json or a .pt2 file.
+    A factory and a .pt2 file run code: give only those that you trust.
+
+    ONNX files run in ONNX Runtime on the CPU, A without its graph optimization, B with it; with a
+    tensorrt backend an engine is built from them, in a temporary folder. Exit code 4 when a bound
+    does not hold, 6 when a backend or its GPU is missing, 3 when an engine cannot be used here.
+
+    \b
+    Examples:
+      rmsnorm-export verify model.onnx fused.onnx
+      rmsnorm-export verify ./my-llama llama.onnx --shape input_ids=1x16
+      rmsnorm-export verify model.onnx model.onnx --backend-b tensorrt
     """
     state = context.ensure_object(State)
     if a == b == console.STDIO:
@@ -93,6 +124,7 @@ def command(
         from rmsnorm_export.cli.source import model_source
 
         html_file.check(html_path, force=force, taken=(a, b, inputs))
+        backend_a, backend_b = _backend(a, backend_a), _backend(b, backend_b)
         first, second = model_source(a), model_source(b)
         with console.progress(state, "Comparing"):
             outcome = verify(
@@ -104,14 +136,16 @@ def command(
                 rtol=rtol,
                 atol=atol,
                 max_ulp=max_ulp,
+                backend_a=backend_a,
+                backend_b=backend_b,
+                bisect=not no_bisect,
             )
         failure = None
         if not outcome.passed:
             failure = Failure(
                 "The models differ by more than is allowed",
                 outcome.reason,
-                "; ".join(outcome.notes)
-                or "see the table for where; --rtol, --atol and --max-ulp set the bounds",
+                _fix(outcome),
                 ExitCode.VERIFICATION,
             )
         html_file.write(html_path, outcome, force=force, failure=failure, compared=(a, b))
@@ -122,6 +156,30 @@ def command(
             console.show(state, comparison_lines(outcome, a, b, state.verbosity))
     if failure is not None:
         raise ReportedError(failure)
+
+
+def _backend(argument: str, choice: BackendChoice) -> BackendChoice:
+    """``auto`` for what ``export`` takes and nothing else does: PyTorch."""
+    path = Path(argument)
+    if choice != "auto" or argument == console.STDIO:
+        return choice
+    with contextlib.suppress(OSError, ValueError):
+        if path.is_dir() or path.suffix == ".json":
+            return "torch"
+        module, colon, name = argument.partition(":")
+        names = [*module.split("."), *name.split(".")]
+        if colon and not path.exists() and all(part.isidentifier() for part in names):
+            return "torch"
+    return choice
+
+
+def _fix(outcome: Verification) -> str:
+    """What to do about models that differ."""
+    said = [] if outcome.first_difference is None else [outcome.first_difference.conclusion]
+    said += outcome.notes or [
+        "see the table for where; --rtol, --atol and --max-ulp set the bounds"
+    ]
+    return "; ".join(said)
 
 
 _HEADINGS = ["output", "type", "max abs", "allowed", "max ulp", "differ", "cosine", ""]
@@ -145,8 +203,8 @@ def comparison_lines(outcome: Verification, a: str, b: str, verbosity: int) -> l
     lines: list[Line] = [(f"{verdict}: {good} of {total} outputs within bounds", style)]
     if verbosity < 0:
         return lines
-    for label, path, on in zip("AB", (a, b), outcome.optimized, strict=True):
-        lines.append(f"  {label}  {printable(path)} (graph optimization {'on' if on else 'off'})")
+    for label, path, how in zip("AB", (a, b), backend_texts(outcome), strict=True):
+        lines.append(f"  {label}  {printable(path)} ({how})")
     lines.append(f"  {one_line(outcome.runtime)} | inputs: {one_line(outcome.source)}")
     lines += [f"      {one_line(fed)}" for fed in outcome.inputs]
     rows = table([_HEADINGS, *map(_row, outcome.outputs)], right=(2, 3, 4, 5))
@@ -155,9 +213,47 @@ def comparison_lines(outcome: Verification, a: str, b: str, verbosity: int) -> l
         lines.append(("  " + row, "" if output.passed else "red"))
         if verbosity > 0:
             lines += _details(output)
+    if outcome.first_difference is not None:
+        lines += ["", *_difference(outcome.first_difference, verbosity)]
     if outcome.notes:
         lines += ["", *(f"note: {one_line(note)}" for note in outcome.notes)]
     return lines
+
+
+def backend_texts(outcome: Verification) -> tuple[str, str]:
+    """How each model was run, e.g. ``graph optimization off`` or ``PyTorch``."""
+    first, second = (
+        f"{'CUDA, ' if backend.endswith('cuda') else ''}graph optimization {'on' if on else 'off'}"
+        if backend.startswith("onnxruntime")
+        else backend
+        for backend, on in zip(outcome.backends, outcome.optimized, strict=True)
+    )
+    return first, second
+
+
+def _difference(first: Difference, verbosity: int) -> list[Line]:
+    """Where the models begin to differ."""
+    from rmsnorm_export.report.names import one_line, printable
+    from rmsnorm_export.report.text import number
+
+    lines: list[Line] = [(f"first difference: {one_line(first.conclusion)}", "bold")]
+    where = f"{printable(first.op)} {printable(first.node)}" if first.op else "an input"
+    if first.module:
+        where += f", module {printable(first.module)}"
+    lines.append(f"  value   {printable(first.value)} ({where})")
+    if first.site is not None and first.site.place != "at":
+        before = "last norm before it" if first.site.place == "before" else "norm among its nodes"
+        module = f", module {printable(first.site.module)}" if first.site.module else ""
+        lines.append(f"  {before}   {first.site.op} {printable(first.site.name)}{module}")
+    metrics = first.comparison.metrics
+    lines.append(
+        f"  differs by {number(metrics.max_abs)}, {number(first.comparison.bound_abs)} allowed"
+        f" | {first.compared} of {first.shared} shared values compared"
+    )
+    if verbosity > 0:
+        lines.append(f"      {one_line(first.comparison.tolerance)}")
+        lines += [f"      computed from {printable(name)}" for name in first.inputs]
+    return lines + [f"  note: {one_line(note)}" for note in first.notes]
 
 
 def _row(output: OutputComparison) -> list[str]:
@@ -180,12 +276,14 @@ def _row(output: OutputComparison) -> list[str]:
 
 def _details(output: OutputComparison) -> list[Line]:
     """Relative and mean distance, and how many elements are how many ulp apart."""
+    from rmsnorm_export.report.names import one_line
     from rmsnorm_export.report.text import number
 
     metrics = output.metrics
     buckets = ", ".join(f"{name}: {count:,}" for name, count in metrics.ulp_histogram)
     agree = "agree" if metrics.nan_inf_agree else "do NOT agree"
-    lines: list[Line] = [
+    lines: list[Line] = [f"      allowed  {one_line(output.tolerance)}"] if output.tolerance else []
+    lines += [
         f"      max rel {number(metrics.max_rel)}, mean ulp {number(metrics.mean_ulp)},"
         f" NaN and infinities {agree}"
     ]

@@ -1,8 +1,8 @@
 """The process that drives a backend through Polygraphy; see ``process``.
 
 Events: ``version``, ``stage``, ``message`` (a warning or an error of the backend), ``progress``,
-``layers``, ``done``, and ``error`` with a ``kind``. Python objects of the backend are untyped, so
-they are ``Any`` here and nowhere else.
+``layers``, ``input``, ``output``, ``done``, and ``error`` with a ``kind``. Python objects of the
+backend are untyped, so they are ``Any`` in that process and nowhere else.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tempfile
 import threading
 from typing import Any
 
+from rmsnorm_export.engine.infer import describe, infer
 from rmsnorm_export.engine.layers import is_layer_log
 from rmsnorm_export.engine.monitor import make_monitor
 from rmsnorm_export.engine.out import Out
@@ -216,4 +217,13 @@ def _inspect(trt: Any, logger: Any, engine: Any) -> str:
         logger.muted = False
 
 
-_COMMANDS = {"build": _build, "validate": validate}
+def _use(request: Request, out: Out) -> None:
+    """Describe or run an engine that was built before."""
+    trt, pg, logger = _start(request, out)
+    logger.stage = "run"
+    if request["plugin"]:
+        _load_plugin(trt, request["plugin"])
+    (infer if request["command"] == "infer" else describe)(request, out, trt, pg)
+
+
+_COMMANDS = {"build": _build, "validate": validate, "infer": _use, "describe": _use}

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from rmsnorm_export.benchmark.html import benchmark_section
 from rmsnorm_export.benchmark.result import Benchmark
 from rmsnorm_export.deploy.result import Packaged
+from rmsnorm_export.engine.html import engine_section
 from rmsnorm_export.engine.result import EngineRecord
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.pipeline.result import Deployment, StepOutcome
@@ -25,10 +26,9 @@ from rmsnorm_export.report.html.markup import (
     code,
     facts,
     join,
-    many,
-    scroller,
     tag,
 )
+from rmsnorm_export.report.html.plain_table import plain_table
 from rmsnorm_export.report.html.refusals import refusal_sections
 from rmsnorm_export.report.html.rewrites import badge, rewrites, rewrites_section
 from rmsnorm_export.report.html.sites import sites_section
@@ -39,9 +39,6 @@ from rmsnorm_export.report.result import Report
 T = TypeVar("T")
 
 _KINDS = {"done": "good", "skipped": "", "failed": "bad", "not run": "warn"}
-_ROWS = 2000
-_NUMBERS = ("Seconds", "Kernels", "Bytes")
-"""Heads of columns of numbers."""
 
 
 def deployment_page(deployment: Deployment) -> str:
@@ -103,7 +100,7 @@ def _summary(deployment: Deployment) -> Section:
     body = [
         tag("p", tag("strong", text), class_=f"verdict {kind}".strip()),
         *(_problem(step) for step in deployment.steps if step.failure is not None),
-        _table("Steps", heads, rows),
+        plain_table("Steps", heads, rows, numbers=("Seconds",)),
         facts(pairs, "facts wide"),
         *(
             tag("p", f"Note on {step.name}: {one_line(str(note))}", class_="note")
@@ -126,22 +123,6 @@ def _problem(step: StepOutcome) -> Markup:
     return tag("div", facts(lines), class_="problem", role="note")
 
 
-def _table(caption: str, heads: tuple[str, ...], rows: list[Markup]) -> Markup:
-    table = tag(
-        "table",
-        tag("caption", caption, class_="hidden"),
-        tag("thead", tag("tr", *map(_head, heads))),
-        tag("tbody", *rows[:_ROWS]),
-    )
-    rest = len(rows) - _ROWS
-    more = tag("p", f"and {many(rest, 'more row')}", class_="note") if rest > 0 else None
-    return join([scroller(caption, table), more])
-
-
-def _head(text: str) -> Markup:
-    return tag("th", text, scope="col", class_="num" if text in _NUMBERS else None)
-
-
 def _report(step: StepOutcome) -> Iterator[Section]:
     """What was rewritten, with the proofs where there are some."""
     with _readable():
@@ -154,40 +135,7 @@ def _report(step: StepOutcome) -> Iterator[Section]:
 
 def _engine(step: StepOutcome) -> Iterator[Section]:
     with _readable():
-        record = _read(step.folder / str(step.facts[build.SIDECAR][0]), EngineRecord)
-        ranges = (
-            tag("li", code(f"{item.name}: {_shape(item.min)}, {_shape(item.opt)}, "
-                           f"{_shape(item.max)}"))
-            for profile in record.profiles
-            for item in profile.inputs
-        )  # fmt: skip
-        pairs: list[tuple[str, Content]] = [
-            ("Engine", code(record.engine)),
-            ("Backend", f"{record.backend} {record.version}"),
-            ("Size", f"{record.bytes / 2**20:.1f} MiB"),
-            ("GPUs", ", ".join(record.gpus) or "none at the build"),
-            ("Shapes", tag("ul", *ranges, class_="names")),
-            ("Layers", f"{len(record.layers):,}, from the {record.layers_from}"),
-            ("Built in", f"{record.seconds:.1f} s"),
-        ]
-        rows = [
-            tag(
-                "tr",
-                tag("th", code(norm.name, 200), scope="row"),
-                tag("td", norm.op),
-                tag("td", norm.how),
-                tag("td", "" if norm.kernels is None else str(norm.kernels), class_="num"),
-                tag("td", one_line(norm.reason) or join(map(code, norm.names[:4]), ", ")),
-            )
-            for norm in record.norms
-        ]
-        heads = ("Norm", "Operator", "Computed by", "Kernels", "Names")
-        body = join([facts(pairs, "facts wide"), _table("Norms in the engine", heads, rows)])
-        yield Section("engine", "Engine", body, len(record.norms))
-
-
-def _shape(sizes: tuple[int, ...]) -> str:
-    return "x".join(map(str, sizes)) or "scalar"
+        yield engine_section(_read(step.folder / str(step.facts[build.SIDECAR][0]), EngineRecord))
 
 
 def _comparisons(step: StepOutcome) -> Iterator[Section]:
@@ -239,9 +187,9 @@ def _package(step: StepOutcome) -> Iterator[Section]:
             [
                 facts(pairs, "facts wide"),
                 tag("h3", "Checks"),
-                _table("Checks", ("Check", "Outcome", "How"), checks),
+                plain_table("Checks", ("Check", "Outcome", "How"), checks),
                 tag("h3", "Files"),
-                _table("Files", ("File", "Bytes", "SHA-256"), files),
+                plain_table("Files", ("File", "Bytes", "SHA-256"), files, numbers=("Bytes",)),
             ]
         )
         yield Section("package", "Package", body, len(checks))

@@ -1,4 +1,4 @@
-"""Compare two whole models in ONNX Runtime on the same inputs.
+"""The bounds of a comparison of two models, by type and with their reasons, and its outcome.
 
 The default bound of an output is relative to its largest element: after many layers single small
 elements are differences of large ones and carry no relative accuracy of their own.
@@ -7,25 +7,12 @@ elements are differences of large ones and carry no relative accuracy of their o
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
-from rmsnorm_export.errors import Error, UsageError, VerificationError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.proof.inputs import (
-    SIZE_CHOICES,
-    check_inputs,
-    declared_inputs,
-    index_limits,
-    make_inputs,
-    read_npz,
-)
 from rmsnorm_export.proof.metrics import ErrorMetrics, compare_arrays
-from rmsnorm_export.proof.runtime import open_session, run_session, runtime_name
-from rmsnorm_export.proof.source import Source, Sourced, open_source
 
 # Largest |a - b| over the largest |a|. A fused norm differs from its source by some units of
 # roundoff (u), and each layer of a residual network passes such differences on about as large as
@@ -33,6 +20,9 @@ from rmsnorm_export.proof.source import Source, Sourced, open_source
 # and softmax add to it; 1e-4 is 1700 u. float16: u = 4.9e-4; 1e-2 is 20 u. bfloat16: u = 3.9e-3;
 # 4e-2 is 10 u. A wrong epsilon, weight or axis moves a trained model's logits by far more.
 DEFAULT_RTOL = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2}
+
+_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""Unit roundoff u: half the distance from 1 to the next number of the type."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,6 +36,8 @@ class OutputComparison:
         bound_ulp: largest ``max_ulp`` allowed; None: no such bound.
         passed: every bound held, and NaN and infinities agree.
         reason: the bound that failed, or "".
+        tolerance: where the bound comes from, e.g. ``float16: 0.01 of the largest element, 20
+            units of roundoff (4.9e-04) through the layers`` or ``given: rtol 0.001``.
     """
 
     name: str
@@ -54,6 +46,64 @@ class OutputComparison:
     bound_ulp: float | None
     passed: bool
     reason: str
+    tolerance: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DifferenceSite:
+    """The RMSNorm at which, or after which, two models begin to differ.
+
+    Attributes:
+        name: of its node, or of the last of its nodes.
+        op: kind of the norm, e.g. ``RMSNorm``.
+        module: path of the PyTorch module that it came from, where the exporter wrote it down.
+        place: ``at``: it computes the value that differs from values that agree; ``among``: it does
+            so together with other nodes, of which any may be the cause; ``before``: it is the last
+            norm on the way to that value.
+    """
+
+    name: str
+    op: str
+    module: str | None
+    place: Literal["at", "among", "before"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Difference:
+    """The first value that differs, computed from values that agree.
+
+    Attributes:
+        value: its name, which both models have; where one is PyTorch, that of the other.
+        node: name of the node that computes it in the second model, or in the first where the
+            second is PyTorch; the operator type where it has no name.
+        op: type of that node.
+        module: path of the PyTorch module of the node, where it is known.
+        site: the norm at or before it; None: no norm is on the way to it.
+        inputs: the nearest values before it that were compared.
+        inputs_agree: all of them are within bounds; False where the search could not go on.
+        conclusion: the finding as a sentence.
+        comparison: of that value. It may be within its bound, where the difference jumps here and
+            grows beyond the bound later, which ``conclusion`` says then. The bound is relative to
+            the largest element, huge ones that are equal in both, as of a mask, left out.
+        compared: values that both models computed for this.
+        shared: values that both models have.
+        output: name of the output whose difference was followed to this place.
+        notes: what the search did not look into.
+    """
+
+    value: str
+    node: str
+    op: str
+    module: str | None
+    site: DifferenceSite | None
+    inputs: tuple[str, ...]
+    inputs_agree: bool
+    conclusion: str
+    comparison: OutputComparison
+    compared: int
+    shared: int
+    output: str
+    notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,11 +114,16 @@ class Verification:
         passed: every output passed.
         reason: why not: the outputs that failed, with their bounds; or "".
         outputs: one entry per output of the first model, in its order.
-        runtime: what computed both, e.g. ``onnxruntime 1.31.1 (CPU)``.
+        runtime: what computed both, e.g. ``onnxruntime 1.31.1 (CPU)``; where they differ, the first
+            model's and the second model's, joined by ``and``.
         optimized: whether ONNX Runtime's own graph optimization was on, for each model.
         inputs: what was fed, e.g. ``input_ids int64 [2, 3]``.
         source: where the inputs came from: ``random, seed 0``, a path, or ``given arrays``.
         notes: what the reader should know, e.g. that an output holds no finite number.
+        backends: what ran each model: ``onnxruntime``, ``onnxruntime-cuda``, ``torch``,
+            ``tensorrt`` or ``tensorrt-rtx``.
+        first_difference: where the models begin to differ; None where they agree, or where that
+            was not looked for (see ``notes``).
     """
 
     passed: bool
@@ -79,159 +134,53 @@ class Verification:
     inputs: tuple[str, ...]
     source: str
     notes: tuple[str, ...] = ()
+    backends: tuple[str, str] = ("onnxruntime", "onnxruntime")
+    first_difference: Difference | None = None
 
 
-def verify(
-    a: Source | Sourced,
-    b: Source | Sourced,
-    *,
-    inputs: str | os.PathLike[str] | Mapping[str, Array] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    seed: int = 0,
-    atol: float | None = None,
-    rtol: float | None = None,
-    max_ulp: float | None = None,
-    optimize_a: bool = False,
-    optimize_b: bool = True,
-) -> Verification:
-    """The public ``rmsnorm_export.verify``, on models that are well-formed; see there.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far two arrays may be apart.
 
-    Args:
-        a, b: models; ``Sourced`` where they were read and checked already.
-        inputs, shapes, seed, atol, rtol, max_ulp, optimize_a, optimize_b: as there.
-
-    Raises:
-        InputError, UsageError, VerificationError, BackendMissingError: as there.
+    Attributes:
+        atol, rtol, max_ulp: as for ``rmsnorm_export.verify``; None: not given.
+        reduced: "" or why float32 is computed with fewer digits than it has, e.g. ``TF32 products
+            on CUDA``: 11 significant bits, those of float16.
     """
-    _check_options(inputs, shapes, atol=atol, rtol=rtol, max_ulp=max_ulp)
-    runtime = runtime_name()
-    first, second = open_source(a), open_source(b)
-    feeds, expected = _run_first(first, optimize_a, inputs, shapes or {}, seed)
-    found = _run_second(second, optimize_b, feeds, expected)
-    outputs = tuple(
-        compare_output(name, found[name], array, atol=atol, rtol=rtol, max_ulp=max_ulp)
-        for name, array in expected.items()
-    )
-    failed = [output for output in outputs if not output.passed]
-    notes = [
-        f"output {name!r} holds no finite number: it compares nothing"
-        for name, array in expected.items()
-        if array.dtype.kind not in "OSUbiu"
-        and array.size
-        and not np.isfinite(array.astype(np.float64)).any()
-    ]
-    if failed and optimize_b:
-        plain = _run_second(second, False, feeds, expected)
-        if all(
-            compare_output(name, plain[name], array, atol=atol, rtol=rtol, max_ulp=max_ulp).passed
-            for name, array in expected.items()
-        ):
-            notes.append(
-                "the second model passes with ONNX Runtime's graph optimization disabled: the"
-                " difference is made by that optimization"
-            )
-    return Verification(
-        passed=not failed,
-        reason="; ".join(f"{output.name}: {output.reason}" for output in failed),
-        outputs=outputs,
-        runtime=runtime,
-        optimized=(optimize_a, optimize_b),
-        inputs=tuple(
-            f"{name} {'string' if array.dtype.kind == 'O' else array.dtype} {list(array.shape)}"
-            for name, array in feeds.items()
-        ),
-        source=_describe(inputs, seed),
-        notes=tuple(notes),
-    )
+
+    atol: float | None = None
+    rtol: float | None = None
+    max_ulp: float | None = None
+    reduced: str = ""
+
+    def of(self, dtype: str, through: str = "") -> tuple[float, str]:
+        """The bound relative to the largest element, and its reason.
+
+        Args:
+            dtype: of the arrays.
+            through: a coarser type in which they, or what they come from, were computed; or "".
+        """
+        given = {"rtol": self.rtol, "atol": self.atol, "max_ulp": self.max_ulp}
+        said = ", ".join(f"{name} {value:g}" for name, value in given.items() if value is not None)
+        if self.rtol is not None or self.atol is not None:
+            return self.rtol or 0.0, f"given: {said}"
+        also = f"; given: {said}" if said else ""
+        if dtype not in DEFAULT_RTOL:
+            return 0.0, f"{dtype}: must be equal{also}"
+        why = ""
+        computed = dtype
+        if dtype == "float32" and self.reduced:
+            computed, why = "float16", f", those of 11 significant bits: {self.reduced}"
+        if DEFAULT_RTOL.get(through, 0.0) > DEFAULT_RTOL[computed]:
+            computed, why = through, f", those of {through}, by way of which it is computed"
+        rtol, u = DEFAULT_RTOL[computed], _ROUNDOFF[computed]
+        reason = f"{dtype}: {rtol:g} of the largest element, {_count(rtol / u)} units of roundoff"
+        return rtol, f"{reason} ({u:.1e}) through the layers{why}{also}"
 
 
-def _check_options(inputs: object, shapes: object, **bounds: float | None) -> None:
-    for name, value in bounds.items():
-        if value is not None and not value >= 0:
-            raise UsageError("a bound must be 0 or more", found=f"{name} = {value}", fix="raise it")
-    if inputs is not None and shapes:
-        raise UsageError(
-            "shapes are for random inputs",
-            found="inputs and shapes together",
-            fix="leave one of them out",
-        )
-
-
-def _run_first(
-    source: Sourced,
-    optimize: bool,
-    inputs: str | os.PathLike[str] | Mapping[str, Array] | None,
-    shapes: Mapping[str, Sequence[int]],
-    seed: int,
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Inputs and outputs of the first model; its session is gone before the second one opens."""
-    session = _open(source, optimize)
-    declared = declared_inputs(session)
-    if inputs is not None:
-        given = dict(inputs) if isinstance(inputs, Mapping) else read_npz(inputs)
-        feeds = check_inputs(given, declared)
-        return feeds, run_session(session, feeds)
-    limits = index_limits(source.model)
-    failure: Error | None = None
-    for sizes in SIZE_CHOICES:
-        feeds = make_inputs(declared, limits, shapes=shapes, sizes=sizes, seed=seed)
-        try:
-            return feeds, run_session(session, feeds)
-        except VerificationError as error:
-            failure = failure or error
-    raise VerificationError(
-        "the first model does not run on random inputs",
-        found=failure.found if failure is not None else "",
-        fix="give the sizes of its inputs with shapes, or the inputs themselves",
-    )
-
-
-def _run_second(
-    source: Sourced, optimize: bool, feeds: Mapping[str, Array], expected: Mapping[str, Array]
-) -> dict[str, Array]:
-    session = _open(source, optimize)
-    wanted = declared_inputs(session)
-    missing = sorted(wanted.keys() - feeds.keys())
-    if missing:
-        raise VerificationError(
-            "the second model has inputs that the first one lacks",
-            found=", ".join(map(repr, missing)),
-            fix="compare models with the same inputs",
-        )
-    for name, declared in wanted.items():
-        if declared.dtype != feeds[name].dtype:
-            raise VerificationError(
-                "an input has different types in the two models",
-                found=f"{name!r}: {feeds[name].dtype} and {declared.dtype}",
-                fix="compare models with the same inputs",
-            )
-    lacking = sorted(expected.keys() - {output.name for output in session.get_outputs()})
-    if lacking:
-        raise VerificationError(
-            "the second model lacks outputs of the first one",
-            found=", ".join(map(repr, lacking)),
-            fix="compare models with the same outputs",
-        )
-    found = run_session(session, {name: feeds[name] for name in wanted})
-    for name, array in expected.items():
-        if found[name].shape != array.shape or found[name].dtype != array.dtype:
-            raise VerificationError(
-                "an output has different types or shapes in the two models",
-                found=f"{name!r}: {array.dtype} {list(array.shape)} and"
-                f" {found[name].dtype} {list(found[name].shape)}",
-                fix="compare models that compute the same",
-            )
-    return found
-
-
-def _open(source: Sourced, optimize: bool) -> Any:
-    try:
-        return open_session(
-            source.content, optimize=optimize, external_folder=source.external_folder
-        )
-    except VerificationError as error:
-        error.what = f"{error.what}: {source.description}"
-        raise
+def _count(number: float) -> str:
+    """Two significant digits: 20, 1700, 9e+06."""
+    return f"{number:.1e}" if number >= 1e5 else f"{float(f'{number:.2g}'):.0f}"
 
 
 def compare_output(
@@ -242,6 +191,9 @@ def compare_output(
     atol: float | None,
     rtol: float | None,
     max_ulp: float | None,
+    reduced: str = "",
+    largest: float | None = None,
+    through: str = "",
 ) -> OutputComparison:
     """One output against what it should be.
 
@@ -250,11 +202,15 @@ def compare_output(
         found, expected: arrays of one type and shape.
         atol, rtol, max_ulp: bounds, as for ``verify``; with neither atol nor rtol, the default
             rtol of the type.
+        reduced: as in ``Bounds``.
+        largest: what the relative bound refers to; None: the largest finite ``|expected|``.
+        through: as for ``Bounds.of``.
     """
     metrics = compare_arrays(found, expected)
-    if rtol is None:
-        rtol = DEFAULT_RTOL.get(metrics.dtype, 0.0) if atol is None else 0.0
-    bound = (atol or 0.0) + (rtol * _largest(expected) if rtol else 0.0)
+    relative, tolerance = Bounds(atol, rtol, max_ulp, reduced).of(metrics.dtype, through)
+    if largest is None:
+        largest = _largest(expected) if relative else 0.0
+    bound = (atol or 0.0) + relative * largest
     reason = ""
     if not metrics.nan_inf_agree:
         reason = "NaN or infinities in different places"
@@ -262,7 +218,7 @@ def compare_output(
         reason = f"largest difference {metrics.max_abs:.3g}, {bound:.3g} allowed"
     elif max_ulp is not None and metrics.max_ulp > max_ulp:
         reason = f"largest difference {metrics.max_ulp:g} ulp, {max_ulp:g} allowed"
-    return OutputComparison(name, metrics, bound, max_ulp, not reason, reason)
+    return OutputComparison(name, metrics, bound, max_ulp, not reason, reason, tolerance)
 
 
 def _largest(array: Array) -> float:
@@ -270,9 +226,3 @@ def _largest(array: Array) -> float:
         return 0.0
     sizes = np.abs(array.astype(np.float64))
     return float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
-
-
-def _describe(inputs: str | os.PathLike[str] | Mapping[str, Array] | None, seed: int) -> str:
-    if inputs is None:
-        return f"random, seed {seed}"
-    return "given arrays" if isinstance(inputs, Mapping) else os.fspath(inputs)

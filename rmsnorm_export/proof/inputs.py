@@ -72,6 +72,40 @@ def declared_inputs(session: Any) -> dict[str, Declared]:
     return found
 
 
+def graph_inputs(model: ir.Model) -> dict[str, Declared]:
+    """The inputs that a graph asks for, by name, without a session.
+
+    Raises:
+        InputError: one is not a tensor, or of a type that has no NumPy counterpart here.
+    """
+    found = {}
+    for value in model.graph.inputs:
+        name = value.name or ""
+        if name in model.graph.initializers:
+            continue
+        dtype = _of_onnx(value.dtype) if isinstance(value.type, ir.TensorType) else None
+        if dtype is None:
+            raise InputError(
+                "the model has an input that cannot be fed",
+                found=f"{name!r} of type {value.type}",
+                fix="verify a model whose inputs are float, integer, boolean or string tensors",
+            )
+        sizes = () if value.shape is None else tuple(value.shape)
+        shape = tuple(size if isinstance(size, int) else size.value for size in sizes)
+        found[name] = Declared(name, dtype, shape)
+    return found
+
+
+def _of_onnx(dtype: ir.DataType | None) -> np.dtype[Any] | None:
+    """The NumPy type of an ONNX type; None without one here."""
+    if dtype is None or dtype == ir.DataType.UNDEFINED:
+        return None
+    if dtype == ir.DataType.STRING:
+        return np.dtype(object)
+    found = np.dtype(dtype.numpy())
+    return found if found in _TYPES.values() else None
+
+
 def type_name(dtype: np.dtype[Any]) -> str:
     """Name of a type of tensor, e.g. ``float16`` or ``string``."""
     return "string" if dtype.kind == "O" else str(dtype)

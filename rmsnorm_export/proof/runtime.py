@@ -1,12 +1,12 @@
-"""Run models in ONNX Runtime on the CPU: small cuts, kept by content, and whole files."""
+"""Run models in ONNX Runtime: small cuts on the CPU, kept by content, and whole files."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +17,9 @@ from rmsnorm_export.op.spec import BFLOAT16
 from rmsnorm_export.proof.metrics import BFLOAT16_DTYPE
 
 PROVIDER = "CPUExecutionProvider"
+CUDA_PROVIDER = "CUDAExecutionProvider"
+
+Device = Literal["cpu", "cuda"]
 
 # Equal cuts of the layers of a model are adjacent, so a handful is enough; sessions hold memory.
 _KEPT_SESSIONS = 16
@@ -44,9 +47,9 @@ def onnxruntime() -> Any:
     return module
 
 
-def runtime_name() -> str:
+def runtime_name(device: Device = "cpu") -> str:
     """For example ``onnxruntime 1.31.1 (CPU)``."""
-    return f"onnxruntime {onnxruntime().__version__} (CPU)"
+    return f"onnxruntime {onnxruntime().__version__} ({device.upper()})"
 
 
 def open_session(
@@ -55,17 +58,19 @@ def open_session(
     optimize: bool = False,
     threads: int = 0,
     external_folder: str | None = None,
+    device: Device = "cpu",
 ) -> Any:
-    """An ``InferenceSession`` on the CPU.
+    """An ``InferenceSession``.
 
     Args:
         source: a serialised model, or the path of one (needed above 2 GB).
-        optimize: leave ONNX Runtime's own graph optimization on.
+        optimize: leave ONNX Runtime's own graph optimization on; on CUDA, TF32 products too.
         threads: of one operator; 0 lets ONNX Runtime choose.
         external_folder: where the external data of serialised bytes lies.
+        device: ``cuda``: the CUDA provider, and the CPU for what that has no kernel for.
 
     Raises:
-        BackendMissingError: ONNX Runtime is not installed.
+        BackendMissingError: ONNX Runtime is not installed, or cannot use the GPU.
         NoKernelError: an operator has no kernel for its types.
         VerificationError: ONNX Runtime rejects the model.
     """
@@ -80,8 +85,11 @@ def open_session(
             "session.model_external_initializers_file_folder_path", external_folder
         )
     model = source if isinstance(source, bytes) else os.fspath(source)
+    providers: list[Any] = [PROVIDER]
+    if device == "cuda":
+        providers.insert(0, (CUDA_PROVIDER, {"use_tf32": str(int(optimize))}))
     try:
-        return ort.InferenceSession(model, options, providers=[PROVIDER])
+        session = ort.InferenceSession(model, options, providers=providers)
     # The binding raises classes of its own that share no public base.
     except Exception as error:
         kind = NoKernelError if type(error).__name__ == "NotImplemented" else VerificationError
@@ -90,6 +98,14 @@ def open_session(
             found=_first_line(error),
             fix="check the model with onnx.checker, or update onnxruntime",
         ) from error
+    # A provider that does not start is left out with a warning.
+    if device == "cuda" and CUDA_PROVIDER not in session.get_providers():
+        raise BackendMissingError(
+            "ONNX Runtime does not start its CUDA provider.",
+            found=f"the session runs on {', '.join(session.get_providers())}",
+            fix="check the CUDA and cuDNN libraries that this onnxruntime needs, and the driver",
+        )
+    return session
 
 
 def run_onnxruntime(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -110,13 +126,21 @@ def run_onnxruntime(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Ar
     return run_session(session, feeds)
 
 
-def run_session(session: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Every output of ``session`` by name.
+def run_session(
+    session: Any, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None
+) -> dict[str, Array]:
+    """Outputs of ``session`` by name.
+
+    Args:
+        session: of ``open_session``.
+        feeds: its inputs.
+        outputs: names of those wanted; None: every one.
 
     Raises:
         VerificationError: the run fails, for example because the shapes do not fit.
     """
-    names = [output.name for output in session.get_outputs()]
+    every = [output.name for output in session.get_outputs()]
+    names = every if outputs is None else list(outputs)
     has_bfloat16 = any(
         "bfloat16" in argument.type for argument in (*session.get_inputs(), *session.get_outputs())
     )

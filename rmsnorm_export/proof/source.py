@@ -40,6 +40,13 @@ class Sourced:
     description: str
     external_folder: str | None = None
 
+    @property
+    def folder(self) -> str | None:
+        """Where external data is looked for; None when that is nowhere."""
+        if isinstance(self.content, str):
+            return os.path.dirname(os.path.abspath(self.content))
+        return self.external_folder
+
 
 def open_source(source: Source | Sourced) -> Sourced:
     """Read the graph of ``source``; weights stay where they are.

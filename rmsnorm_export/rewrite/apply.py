@@ -81,10 +81,10 @@ def apply(model: ir.Model, sites: Sequence[Lowered], names: Names) -> None:
             for holder in (model, inside):
                 if holder is not None and node.domain:
                     holder.opset_imports.setdefault(node.domain, node.version or OPSET_VERSION)
+        _copy_metadata(site)
         for old, new in site.replace:
             name = old.name
             producer = old.producer()
-            _copy_metadata(producer, site.nodes)
             new.doc_string = new.doc_string or old.doc_string
             new.metadata_props.update(old.metadata_props)
             new.meta.update(old.meta)
@@ -107,14 +107,21 @@ def apply(model: ir.Model, sites: Sequence[Lowered], names: Names) -> None:
             model.functions[function.identifier()] = function
 
 
-def _copy_metadata(producer: ir.Node | None, nodes: Sequence[ir.Node]) -> None:
-    """What an exporter said of the last source node (module path, stack trace) stays known."""
-    if producer is None:
-        return
-    for key, value in producer.metadata_props.items():
-        for node in nodes:
-            if key not in (REPLACES, NUMERICS, SPELLING, FORMERLY):
-                node.metadata_props.setdefault(key, value)
+def _copy_metadata(site: Lowered) -> None:
+    """What an exporter said of the source nodes (module path, stack trace) stays known.
+
+    Of two nodes that say different things the later one is right: a residual Add, which comes
+    first, is of another module.
+    """
+    if site.part is not None:
+        sources: Sequence[ir.Node] = site.part.nodes
+    else:
+        sources = [producer for old, _ in site.replace if (producer := old.producer())]
+    for source in reversed(sources):
+        for key, value in source.metadata_props.items():
+            for node in site.nodes:
+                if key not in (REPLACES, NUMERICS, SPELLING, FORMERLY):
+                    node.metadata_props.setdefault(key, value)
 
 
 def _add_constant(model: ir.Model, function_graph: ir.Graph | None, value: ir.Value) -> None:

@@ -2,57 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from rmsnorm_export.errors import BackendMissingError, UsageError
+from rmsnorm_export.errors import UsageError
 from rmsnorm_export.report.result import Numerics, Report, Target
 from rmsnorm_export.rewrite.optimize import Progress, Result, optimize
 from rmsnorm_export.rewrite.save import SaveResult, WeightsPolicy, check_output
 from rmsnorm_export.rewrite.wellformed import NEWEST_OPSET
-
-try:
-    import onnxscript as _onnxscript  # noqa: F401 (torch.onnx needs it)
-    import torch
-except ModuleNotFoundError as error:
-    raise BackendMissingError(
-        "Exporting from PyTorch needs packages that are not installed.",
-        found=f"no package {error.name}",
-        fix='pip install "rmsnorm-export[torch]"',
-    ) from error
-
-from rmsnorm_export.torch import export_names, export_weights
-from rmsnorm_export.torch.export_chatter import (
-    DECOMPOSING,
-    TRACING,
-    TRANSLATING,
-    Chatter,
-    collected,
-)
-from rmsnorm_export.torch.export_clean import tidy
-from rmsnorm_export.torch.export_failure import explain
-from rmsnorm_export.torch.export_types import check_types
+from rmsnorm_export.torch.export_chatter import DECOMPOSING, TRACING, TRANSLATING
 from rmsnorm_export.torch.export_weights import State
-from rmsnorm_export.torch.translate import translation_table
+from rmsnorm_export.torch.trace import OLDEST_OPSET, TIDYING, trace
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-OLDEST_OPSET = 18
-"""PyTorch's translations are written for opset 18; below it they would be converted down."""
+    import torch
 
 _ONNX_TARGET_OPSET = 23
-TIDYING, RECOGNISING, WRITING = "tidying the graph", "recognising the norms", "writing"
+RECOGNISING, WRITING = "recognising the norms", "writing"
 STAGES = (TRACING, DECOMPOSING, TRANSLATING, TIDYING, RECOGNISING, WRITING)
 """What ``progress`` is told, in order."""
-
-_LOG = logging.getLogger("rmsnorm_export.torch")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -188,45 +161,22 @@ def convert(
     drawings: bool = False,
 ) -> Converted:
     """As `export`, without writing a file; ``drawings`` as for `rmsnorm_export.optimize`."""
-    positional, named = _arguments(module, args, kwargs)
     _check_choices(target, numerics)
-    version = _opset(opset, target)
-    export_names.check_axes(dynamic_shapes, positional, named)
     tell = _teller(progress)
-    absent = export_weights.missing(module) if isinstance(module, torch.nn.Module) else {}
-    export_weights.check_state(absent, state)
-    with _kept(tell) as traced:
-        try:
-            with inference(module), _stand_ins(module, absent):
-                program = torch.onnx.export(
-                    module,
-                    positional,
-                    kwargs=named or None,
-                    dynamo=True,
-                    opset_version=version,
-                    dynamic_shapes=dynamic_shapes,
-                    custom_translation_table=translation_table(),
-                    optimize=False,
-                )
-        except Exception as error:
-            raise explain(error, module, positional, named) from error
-    assert program is not None
-    model = program.model
-    tell(TIDYING)
-    export_names.check_dynamic(model, dynamic_shapes)
-    export_names.check_names(input_names, "input_names", model.graph.inputs)
-    export_names.check_names(output_names, "output_names", model.graph.outputs)
-    with _kept() as tidied:
-        export_weights.attach(model, absent, state)
-        tidy(model)
-        check_types(model)
-        export_names.rename_inputs(model, input_names or ())
-        names = output_names or export_names.output_names(program.exported_program, model)
-        export_names.rename_outputs(model, names)
-    del program
+    traced = trace(
+        module,
+        args,
+        kwargs,
+        opset=_opset(opset, target),
+        dynamic_shapes=dynamic_shapes,
+        input_names=input_names,
+        output_names=output_names,
+        state=state,
+        tell=tell,
+    )
     tell(RECOGNISING)
     result = optimize(
-        model,
+        traced.model,
         target=target,
         numerics=numerics,
         prove=prove,
@@ -236,35 +186,7 @@ def convert(
     )
     source = f"PyTorch module {type(module).__module__}.{type(module).__qualname__}"
     report = dataclasses.replace(result.report, source=source)
-    return Converted(
-        dataclasses.replace(result, report=report), "\n".join([*traced.lines, *tidied.lines])
-    )
-
-
-def _arguments(
-    module: object, args: Sequence[Any], kwargs: Mapping[str, Any] | None
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(module, torch.jit.ScriptModule) or not isinstance(
-        module, torch.nn.Module | torch.export.ExportedProgram
-    ):
-        raise UsageError(
-            "Only a torch.nn.Module or a torch.export.ExportedProgram can be exported.",
-            found=f"{type(module).__module__}.{type(module).__qualname__}",
-            fix="put the computation into the forward of a torch.nn.Module",
-        )
-    if not isinstance(args, tuple | list):
-        raise UsageError(
-            "args is the sequence of the module's positional inputs.",
-            found=type(args).__name__,
-            fix="pass a tuple, e.g. (input_ids,)",
-        )
-    if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise UsageError(
-            "kwargs is a mapping of input names to values.",
-            found=type(kwargs).__name__,
-            fix='pass a dictionary, e.g. {"input_ids": input_ids}',
-        )
-    return tuple(args), dict(kwargs or {})
+    return Converted(dataclasses.replace(result, report=report), traced.log)
 
 
 def _check_choices(target: str, numerics: str) -> None:
@@ -293,29 +215,6 @@ def _opset(opset: int | None, target: str) -> int | None:
     return opset
 
 
-@contextlib.contextmanager
-def inference(module: object) -> Iterator[None]:
-    """In evaluation mode and without gradients; every submodule's mode is restored."""
-    modules = list(module.modules()) if isinstance(module, torch.nn.Module) else []
-    modes = [child.training for child in modules]
-    for child in modules:
-        child.training = False
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for child, mode in zip(modules, modes, strict=True):
-            child.training = mode
-
-
-def _stand_ins(
-    module: torch.nn.Module | torch.export.ExportedProgram, absent: Mapping[str, torch.Tensor]
-) -> contextlib.AbstractContextManager[None]:
-    if isinstance(module, torch.nn.Module):
-        return export_weights.stand_ins(module, absent)
-    return contextlib.nullcontext()
-
-
 def _teller(progress: Progress | None) -> Callable[[str], None]:
     """What to call at the beginning of each stage."""
 
@@ -324,15 +223,3 @@ def _teller(progress: Progress | None) -> Callable[[str], None]:
             progress(stage, STAGES.index(stage), len(STAGES))
 
     return tell
-
-
-@contextlib.contextmanager
-def _kept(tell: Callable[[str], None] | None = None) -> Iterator[Chatter]:
-    """What the exporter says in the block is logged at its end, for -v."""
-    chatter = Chatter()
-    try:
-        with collected(chatter, tell):
-            yield chatter
-    finally:
-        for line in chatter.lines:
-            _LOG.info("%s", line)

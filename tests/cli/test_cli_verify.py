@@ -8,14 +8,18 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 from rmsnorm_export import Verification
 from rmsnorm_export import _doctor as doctor
 from rmsnorm_export._doctor import Diagnosis, _Known
+from rmsnorm_export.engine.backends import RTX, gpu_visible, installed
 from rmsnorm_export.report.json import from_json
 from rmsnorm_export.report.result import Report
 
 from .conftest import Run, model
+
+RTX_HERE = installed("tensorrt_rtx") and installed("polygraphy")
 
 
 @pytest.fixture
@@ -78,6 +82,115 @@ def test_inputs_and_shapes(run: Run, three: Path, tmp_path: Path) -> None:
 def test_a_model_from_stdin(run: Run, three: Path) -> None:
     assert run("verify", "-", three, stdin=three.read_bytes()).code == 0
     assert run("verify", three, "-", stdin=three.read_bytes()).code == 0
+
+
+MODULES = """
+import torch
+
+
+def tower(n=40, factor=1.0):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.RMSNorm(n, eps=1e-6), torch.nn.Linear(n, 8))
+    with torch.no_grad():
+        model[1].weight *= factor
+    return model
+
+
+def other():
+    return tower(factor=1.5)
+
+
+def with_inputs():
+    return tower(), (torch.ones(3, 40),)
+"""
+
+
+@pytest.mark.export
+def test_pytorch_sources(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    (tmp_path / "verify_modules.py").write_text(MODULES)
+    shapes = ["--shapes", "input=float32[rows=1..9,40]"]
+    assert run("export", "verify_modules:tower", "-o", "t.onnx", *shapes).code == 0
+    done = run("verify", "verify_modules:tower", "t.onnx", "--shape", "input=4x40")
+    assert (done.code, done.stderr) == (0, "")
+    assert "  A  verify_modules:tower (torch)\n" in done.text
+    assert "  B  t.onnx (graph optimization on)\n" in done.text
+    assert " and onnxruntime " in done.text
+    wrong = run("verify", "t.onnx", "verify_modules:other", "-v")
+    wrong.assert_error(4, "'output' differs", "'output'")
+    assert "first difference: 'output' differs" in wrong.text
+    assert ", module 1)" in wrong.text
+    assert "allowed  float32: 0.0001 of the largest element" in wrong.text
+    examples = run("verify", "verify_modules:with_inputs", "verify_modules:with_inputs")
+    assert "the example inputs of the module" in examples.text
+    run("verify", "verify_modules:none", "t.onnx").assert_error(2, "none")
+    run("verify", "verify_modules:tower", "verify_modules:other").assert_error(2, "not known")
+    run("verify", "missing.pt2", "t.onnx").assert_error(3, "missing.pt2")
+    (tmp_path / "config.json").write_text("{}")
+    run("verify", "config.json", "t.onnx").assert_error(3, "config.json")
+
+
+def test_the_first_difference(run: Run, tmp_path: Path) -> None:
+    """One of three norms is wrong: text, JSON and page say which."""
+    right = model(3)
+    onnx.save(right, tmp_path / "right.onnx")
+    wrong = model(3)
+    second = next(node for node in wrong.graph.node if node.name == "/layers.1/norm/Add_2")
+    # not the epsilon that all have, but one of its own
+    wrong.graph.initializer.append(numpy_helper.from_array(np.float32(0.5), "other"))
+    second.input[1] = "other"
+    onnx.save(wrong, tmp_path / "wrong.onnx")
+    assert run("optimize", "wrong.onnx", "-o", "fused.onnx").code == 0
+    done = run("verify", "right.onnx", "fused.onnx", "--html", "page.html")
+    done.assert_error(4, "this site differs: RMSNorm '/layers.1/norm/Mul_6/RMSNorm'")
+    assert "first difference: this site differs: RMSNorm" in done.text
+    assert "  value   /layers.1/norm/y (RMSNorm /layers.1/norm/Mul_6/RMSNorm)\n" in done.text
+    assert "shared values compared" in done.text
+    page = (tmp_path / "page.html").read_text()
+    assert "<h3>First difference</h3>" in page
+    assert "this site differs: RMSNorm" in page
+    assert "1700 units of roundoff" in page
+    as_json = run("verify", "right.onnx", "fused.onnx", "--format", "json").json
+    first = as_json["first_difference"]
+    assert first["site"] == {
+        "name": "/layers.1/norm/Mul_6/RMSNorm",
+        "op": "RMSNorm",
+        "module": None,
+        "place": "at",
+    }
+    assert first["inputs"] == ["/layers.0/tanh"]
+    assert first["inputs_agree"] is True
+    assert as_json["backends"] == ["onnxruntime", "onnxruntime"]
+    assert as_json["outputs"][0]["tolerance"].startswith("float32: 0.0001 of the largest element")
+    without = run("verify", "right.onnx", "fused.onnx", "--no-bisect", "--format", "json")
+    without.assert_error(4, "see the table for where")
+    assert without.json["first_difference"] is None
+
+
+@pytest.mark.skipif(gpu_visible(), reason="what is said without a GPU")
+def test_missing_backends(run: Run, three: Path) -> None:
+    cuda = run("verify", three, three, "--backend-b", "onnxruntime-cuda")
+    cuda.assert_error(6, "CUDA")
+    for backend in ("tensorrt", "tensorrt-rtx"):
+        run("verify", three, three, "--backend-a", backend).assert_error(6, "TensorRT")
+    run("verify", three, three, "--backend-a", "torch").assert_error(2)
+    run("verify", three, three, "--backend-a", "cuda").assert_error(2, "cuda")
+
+
+@pytest.mark.skipif(not RTX_HERE, reason=f"builds an engine: {RTX.pip}")
+def test_engines(run: Run, three: Path) -> None:
+    built = run(
+        "build", three, "-o", "e.plan", "--backend", "tensorrt-rtx", "--shapes", "x=1x40,2x40,9x40"
+    )
+    assert built.code == 0, built.stderr
+    if not gpu_visible():
+        done = run("verify", three, "e.plan")
+        done.assert_error(6, "only where a GPU is", "nothing else stands against it")
+    run("verify", three, "e.plan", "--backend-b", "onnxruntime").assert_error(2, "runs no engine")
+    Path("e.plan").write_bytes(b"vtrt" + b"\0" * 99)
+    run("verify", three, "e.plan").assert_error(3, "cannot be used here")
+    run("verify", three, "missing.engine").assert_error(3, "missing.engine")
 
 
 def test_inspect_changes_nothing_and_says_so(run: Run, mixed: Path) -> None:

@@ -12,9 +12,9 @@ import onnx_ir as ir
 import pytest
 
 from proof.sites import GEMMA, LLAMA, source
+from rmsnorm_export import verify
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError, VerificationError
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT16
-from rmsnorm_export.proof.compare import verify
 
 CHAIN = "{core}\n  y = Mul (v, w)"
 FUSED = "  y = SimplifiedLayerNormalization <epsilon = 0.000001> (x, w)"
@@ -223,7 +223,7 @@ def test_models_that_cannot_be_read(tmp_path: Path) -> None:
     garbage.write_bytes(b"\xff" * 200)
     for bad in (tmp_path / "missing.onnx", empty, garbage, tmp_path):
         for pair in ((bad, good), (good, bad)):
-            with pytest.raises(InputError, match="cannot be read"):
+            with pytest.raises(InputError, match=r"The (model file|file is not|model is a folder)"):
                 verify(*pair)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 
 import onnx
@@ -12,7 +11,6 @@ from hostile_models import GAIN, HOSTILE, external_model, norm_model, write
 
 from rmsnorm_export._verify import verify
 from rmsnorm_export.errors import Error, InputError, UsageError
-from rmsnorm_export.proof import compare
 from rmsnorm_export.proof.source import open_source
 from rmsnorm_export.rewrite.load import load_model
 
@@ -54,13 +52,6 @@ def test_what_is_no_model_at_all() -> None:
         verify(7, norm_model())  # type: ignore[arg-type]
     with pytest.raises(InputError, match="0 bytes"):
         verify(norm_model(), b"")
-
-
-def test_the_options_are_those_of_the_comparison() -> None:
-    ours, theirs = (inspect.signature(f).parameters for f in (verify, compare.verify))
-    assert [(p.name, p.default, p.kind) for p in ours.values()] == [
-        (p.name, p.default, p.kind) for p in theirs.values()
-    ]
 
 
 @pytest.mark.parametrize("name", ["a_pipe", "a_folder", "missing_file", "empty_file"])

@@ -66,9 +66,11 @@ def run(settings: Settings, folder: Path, progress: Progress, force: bool) -> Ma
         dtype=table.dtype,
         seed=table.seed,
     )
-    model, log = pytorch.plain_onnx(
+    traced = pytorch.plain_onnx(
         subject, table.opset, lambda stage: progress(stage, 1 + STAGES.index(stage), _STAGES)
     )
+    model, log = traced.model, traced.log
+    del traced
     names = [str(value.name) for value in model.graph.inputs]
     results = [str(value.name) for value in model.graph.outputs]
     progress("writing the model", 5, _STAGES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from rmsnorm_export.errors import BackendMissingError, ExitCode, VerificationError
+from rmsnorm_export.errors import BackendMissingError, ExitCode
 from rmsnorm_export.pipeline.identity import plain_files
 from rmsnorm_export.pipeline.result import StepFailure
 from rmsnorm_export.pipeline.settings import Settings
@@ -157,52 +157,27 @@ def _against_pytorch(settings: Settings, side: str) -> Verification:
         VerificationError: ONNX Runtime cannot load or run the file, or it has other outputs.
     """
     from rmsnorm_export.benchmark.arrays import read_arrays
+    from rmsnorm_export.comparison.recorded import Run, compare_runs
+    from rmsnorm_export.comparison.side import Answer
     from rmsnorm_export.pipeline.place import read_record
-    from rmsnorm_export.proof.compare import Verification, compare_output
-    from rmsnorm_export.proof.runtime import open_session, run_session, runtime_name
+    from rmsnorm_export.proof.compare import Bounds
+    from rmsnorm_export.proof.runtime import open_session
 
     table = settings.verify
     assert table is not None
     assert settings.export is not None
     home = settings.step_folder("export")
     record = read_record(home)
-    files = [] if record is None else record.facts[export.RUNS]
-    session = open_session(settings.onnx(cast("Subject", side)), optimize=True)
-    outputs, fed = [], []
-    for number, name in enumerate(files, 1):
+    runs = []
+    for name in [] if record is None else record.facts[export.RUNS]:
         arrays = read_arrays(home / name)
         feeds = {key[3:]: value for key, value in arrays.items() if key.startswith("in:")}
-        expected = {key[4:]: value for key, value in arrays.items() if key.startswith("out:")}
-        found = run_session(session, feeds)
-        if lacking := sorted(expected.keys() - found.keys()):
-            raise VerificationError(
-                "The model lacks outputs of the module.",
-                found=", ".join(map(repr, lacking)),
-                fix="run again with --force-step export",
-            )
-        suffix = f" [{number}]" if len(files) > 1 else ""
-        fed += [f"{key} {a.dtype} {list(a.shape)}{suffix}" for key, a in feeds.items()]
-        for key, array in expected.items():
-            if found[key].shape != array.shape or found[key].dtype != array.dtype:
-                raise VerificationError(
-                    "An output has another type or shape than in PyTorch.",
-                    found=f"{key!r}: {array.dtype} {list(array.shape)} in PyTorch, "
-                    f"{found[key].dtype} {list(found[key].shape)} here",
-                    fix="please report it, with the module",
-                )
-            outputs.append(
-                compare_output(
-                    key + suffix, found[key], array,
-                    atol=table.atol, rtol=table.rtol, max_ulp=table.max_ulp,
-                )
-            )  # fmt: skip
-    reasons = [f"{output.name}: {output.reason}" for output in outputs if not output.passed]
-    return Verification(
-        passed=not reasons,
-        reason="; ".join(reasons),
-        outputs=tuple(outputs),
-        runtime=f"PyTorch and {runtime_name()}",
-        optimized=(False, True),
-        inputs=tuple(fed),
+        made = {key[4:]: value for key, value in arrays.items() if key.startswith("out:")}
+        runs.append(Run(feeds, Answer(tuple(made), tuple(made.values()))))
+    return compare_runs(
+        open_session(settings.onnx(cast("Subject", side)), optimize=True),
+        runs,
+        Bounds(table.atol, table.rtol, table.max_ulp),
+        runtime="PyTorch",
         source=f"[export], seed {settings.export.seed}",
     )

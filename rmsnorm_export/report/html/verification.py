@@ -65,6 +65,48 @@ class Output(Protocol):
     def passed(self) -> bool: ...
     @property
     def reason(self) -> str: ...
+    @property
+    def tolerance(self) -> str: ...
+
+
+class Norm(Protocol):
+    """What is shown of ``proof.compare.DifferenceSite``."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def op(self) -> str: ...
+    @property
+    def module(self) -> str | None: ...
+    @property
+    def place(self) -> str: ...
+
+
+class FirstDifference(Protocol):
+    """What is shown of ``proof.compare.Difference``."""
+
+    @property
+    def value(self) -> str: ...
+    @property
+    def node(self) -> str: ...
+    @property
+    def op(self) -> str: ...
+    @property
+    def module(self) -> str | None: ...
+    @property
+    def site(self) -> Norm | None: ...
+    @property
+    def inputs(self) -> tuple[str, ...]: ...
+    @property
+    def conclusion(self) -> str: ...
+    @property
+    def comparison(self) -> Output: ...
+    @property
+    def compared(self) -> int: ...
+    @property
+    def shared(self) -> int: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
 
 
 class Verified(Protocol):
@@ -86,6 +128,10 @@ class Verified(Protocol):
     def source(self) -> str: ...
     @property
     def notes(self) -> tuple[str, ...]: ...
+    @property
+    def backends(self) -> tuple[str, str]: ...
+    @property
+    def first_difference(self) -> FirstDifference | None: ...
 
 
 _NUMBERS = (
@@ -109,14 +155,19 @@ def verification_section(
         verified: its outcome.
         a, b: what was compared: paths, or e.g. ``PyTorch``.
     """
-    first, second = ("on" if on else "off" for on in verified.optimized)
+    first, second = (
+        f"graph optimization {'on' if on else 'off'}, backend {backend}"
+        if backend.startswith("onnxruntime")
+        else f"backend {backend}"
+        for backend, on in zip(verified.backends, verified.optimized, strict=True)
+    )
     body = [
         tag("p", _verdict(verified)),
         tag("p", one_line(verified.reason), class_="bad-text") if verified.reason else None,
         facts(
             [
-                ("A", tag("span", code(a), f", graph optimization {first}")),
-                ("B", tag("span", code(b), f", graph optimization {second}")),
+                ("A", tag("span", code(a), f", {first}")),
+                ("B", tag("span", code(b), f", {second}")),
                 ("Runtime", one_line(verified.runtime)),
                 ("Inputs", one_line(verified.source)),
                 (
@@ -129,11 +180,61 @@ def verification_section(
                 ),
             ]
         ),
+        _difference(verified.first_difference),
         scroller("Outputs", _table(verified.outputs[:_ROWS])),
         _rest(len(verified.outputs) - _ROWS, "output"),
         _histograms(verified.outputs),
     ]
     return Section("verification", "Verification", join(body), len(verified.outputs))
+
+
+def _difference(first: FirstDifference | None) -> Markup | None:
+    """Where the models begin to differ."""
+    if first is None:
+        return None
+    metrics, site = first.comparison.metrics, first.site
+    places = {
+        "at": "it computes the value",
+        "among": "among its nodes",
+        "before": "the last before",
+    }
+    computed = "an input" if not first.op else tag("span", first.op, " ", code(first.node, 200))
+    listed = tag("ul", *(tag("li", code(x, 200)) for x in first.inputs[:100]), class_="names")
+    return join(
+        [
+            tag("h3", "First difference"),
+            tag("p", one_line(first.conclusion), class_="bad-text"),
+            facts(
+                [
+                    ("Value", code(first.value, 200)),
+                    ("Computed by", computed),
+                    ("Module", code(first.module, 200) if first.module else None),
+                    (
+                        "Norm",
+                        None
+                        if site is None
+                        else tag(
+                            "span",
+                            f"{site.op} ",
+                            code(site.name, 200),
+                            f" ({places.get(site.place, site.place)})",
+                        ),
+                    ),
+                    (
+                        "Differs by",
+                        f"{number(metrics.max_abs)}, {number(first.comparison.bound_abs)} allowed",
+                    ),
+                    ("Allowed", one_line(first.comparison.tolerance)),
+                    ("Computed from", listed if first.inputs else None),
+                    ("Compared", f"{first.compared:,} of {many(first.shared, 'shared value')}"),
+                    (
+                        "Notes",
+                        join(tag("p", one_line(n)) for n in first.notes) if first.notes else None,
+                    ),
+                ]
+            ),
+        ]
+    )
 
 
 def _verdict(verified: Verified) -> Markup:
@@ -155,7 +256,7 @@ def _rest(count: int, noun: str) -> Markup | None:
 def _table(outputs: Sequence[Output]) -> Markup:
     heads = [tag("th", name, scope="col") for name in ("Output", "Verdict", "Type")]
     heads += [tag("th", name, scope="col", class_="num") for name in _NUMBERS]
-    heads.append(tag("th", "NaN, inf", scope="col"))
+    heads += [tag("th", name, scope="col") for name in ("NaN, inf", "Why so much is allowed")]
     return tag(
         "table",
         tag("caption", "Outputs of B against those of A", class_="hidden"),
@@ -184,6 +285,7 @@ def _row(output: Output) -> Markup:
         tag("td", f"{shortened(metrics.dtype, 40)} {shape[:200]}"),
         *(tag("td", text, class_="num") for text in numbers),
         tag("td", "agree" if metrics.nan_inf_agree else "do NOT agree"),
+        tag("td", shortened(output.tolerance, 300)),
     )
 
 

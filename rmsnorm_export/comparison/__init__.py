@@ -1,0 +1,1 @@
+"""Two models on any two backends: the same inputs, every output compared, the place found."""
