@@ -37,9 +37,8 @@ inline cudaError_t enqueue(Kernel kernel, Task const& task, std::int64_t blocks,
 template <typename T, Mode mode, bool kQuantised>
 Kernel kernel_of_mode(Choice const& choice) {
     if (choice.path == Path::kLong) return row_long<T, float, kWidth<T>, mode, kQuantised>;
-    if constexpr (mode == Mode::kPlain) {
-        if (choice.vectors == 8) return row_registers<T, 8, mode, kQuantised>;
-    }
+    constexpr int kMost = mode == Mode::kPlain ? 8 : 4;  // two inputs never have more
+    if (choice.vectors == 8) return row_registers<T, kMost, mode, kQuantised>;
     return choice.vectors == 4 ? row_registers<T, 4, mode, kQuantised>
                                : row_registers<T, 2, mode, kQuantised>;
 }
@@ -52,14 +51,6 @@ Kernel fast_kernel(Task const& task) {
         kernel_of_mode<T, Mode::kGated, kQuantised>,
         kernel_of_mode<T, Mode::kGateFirst, kQuantised>};
     return of_mode[static_cast<int>(task.mode)](task.choice);
-}
-
-template <typename T>
-Kernel generic_kernel(Norm const& norm) {
-    if constexpr (kHalf<T>) {
-        if (norm.stash_half) return row_long<T, T, 1, Mode::kAny, true>;
-    }
-    return row_long<T, float, 1, Mode::kAny, true>;
 }
 
 // Whether every vector of every row is whole and aligned, and the fast kernels know the problem.
@@ -87,7 +78,8 @@ cudaError_t launch_typed(Task task, Device const& device, Tactic tactic, cudaStr
     } else {
         int const threads = task.size < kLongBlock ? round_up(task.size, 32) : kLongBlock;
         choice = {Path::kLong, 0, threads, threads, 1, 0};
-        kernel = generic_kernel<T>(task.problem.norm);
+        kernel = task.problem.norm.stash_half ? row_long<T, T, 1, Mode::kAny, true>
+                                              : row_long<T, float, 1, Mode::kAny, true>;
     }
     std::int64_t const of_block = std::int64_t{task.together} * (choice.threads / choice.lanes);
     std::int64_t blocks = (task.segments + of_block - 1) / of_block;

@@ -69,7 +69,8 @@ char const* refusal(Problem const& problem) noexcept {
         return value >= decltype(last){} && value <= last;
     };
     auto const fits = [&](Type type) { return type == problem.x || type == Type::kF32; };
-    bool const sizes_fit = norm.group_size == 0 || problem.n % norm.group_size == 0;
+    auto const partial = norm.partial_size;
+    auto const group = norm.group_size;
     std::pair<bool, char const*> const rules[] = {
         {problem.n < 1 || problem.n > kMaxRow, "a row must have 1 to 1048576 elements"},
         {!one_of(problem.x, Type::kBF16), "x must be f32, f16 or bf16"},
@@ -84,20 +85,18 @@ char const* refusal(Problem const& problem) noexcept {
         {!std::isfinite(norm.epsilon) || norm.epsilon < 0.0F,
          "epsilon must be finite and not negative"},
         {!std::isfinite(norm.scale_offset), "scale_offset must be finite"},
-        {norm.scale_offset != 0.0F && !problem.has_scale,
-         "scale_offset needs a scale to be added to"},
-        {norm.partial_size < 0 || norm.partial_size > problem.n,
+        {norm.scale_offset != 0.0F && !problem.has_scale, "scale_offset needs a scale"},
+        {partial < 0 || partial > problem.n,
          "partial_size must be 0 or at most the elements of a row"},
-        {norm.group_size < 0 || !sizes_fit, "group_size must be 0 or divide the elements of a row"},
-        {norm.partial_size != 0 && norm.group_size != 0,
-         "partial_size and group_size cannot be combined"},
+        {group < 0 || (group != 0 && problem.n % group != 0),
+         "group_size must be 0 or divide the elements of a row"},
+        {partial != 0 && group != 0, "partial_size and group_size cannot be combined"},
         {norm.round_rstd && norm.scale_before_cast,
          "round_rstd leaves nothing to scale before the cast: set one of the two"},
         {norm.stash_half && problem.x == Type::kF32, "stash_half needs x of f16 or bf16"},
         {norm.association < 0 || norm.association > 2, "association must be 0, 1 or 2"},
         {norm.association == 1 && !norm.round_rstd, "association 1 needs round_rstd"},
-        {norm.association != 0 && norm.group_size != 0,
-         "association and group_size cannot be combined"},
+        {norm.association != 0 && group != 0, "association and group_size cannot be combined"},
     };
     for (auto const& [broken, sentence] : rules) {
         if (broken) return sentence;

@@ -27,6 +27,7 @@ __global__ void __launch_bounds__(kLongBlock, kLeastLongBlocks<T, kMode, kQuanti
     using R = Raw<T, W>;
     Pointers const& pointers = task.pointers;
     Mode const mode = kMode == Mode::kAny ? task.mode : kMode;
+    bool const gated = mode == Mode::kGated || mode == Mode::kGateFirst;
     Quantize const quantize = kQuantised ? task.problem.quantize : Quantize::kNone;
     bool const per_row = quantize == Quantize::kPerRow;
     int const threads = static_cast<int>(blockDim.x);
@@ -64,23 +65,21 @@ __global__ void __launch_bounds__(kLongBlock, kLeastLongBlocks<T, kMode, kQuanti
         void const* const source = mode == Mode::kSkip ? pointers.sum : pointers.x;
         R const x = vector < staged ? stage[vector] : *raw<T, W>(source, index);
         R other{};
-        if (mode == Mode::kGated || mode == Mode::kGateFirst) {
-            other = __ldcs(raw<T, W>(pointers.other, index));
-        }
+        if (gated) other = __ldcs(raw<T, W>(pointers.other, index));
         return row.output(rms, x, other, vector);
     };
 
-    for (std::int64_t unit = blockIdx.x / blocks; unit * task.together < task.segments;
-         unit += gridDim.x / blocks) {
+    for (std::int64_t item = blockIdx.x / blocks; item * task.together < task.segments;
+         item += gridDim.x / blocks) {
         float scale = quantize == Quantize::kStatic ? *pointers.quant_scale : 1.0F;
         unsigned greatest = 0;
         Divisor<T> rms{1.0F};
         // A scale of the row takes a pass of its own, before the one that writes.
         for (int pass = per_row ? 0 : 1; pass < 2; ++pass) {
             bool const writes = pass == 1;
-            Divisor<T> const divisor{scale};
+            Divisor<T> const unit{scale};
             for (int i = 0; i < task.together; ++i) {
-                Row const row{task, mode, unit * task.together + i, end};
+                Row const row{task, mode, item * task.together + i, end};
                 // The root mean square of a row is known in its second pass, those of groups not.
                 if (!writes || !per_row || task.together > 1) rms = divisor_of(row);
                 for (int vector = own; vector < end; vector += threads) {
@@ -88,15 +87,15 @@ __global__ void __launch_bounds__(kLongBlock, kLeastLongBlocks<T, kMode, kQuanti
                     if (!writes) {
                         greatest = peak(rounded<T>(y), greatest);
                     } else if (quantize == Quantize::kNone) {
-                        row.write(y, vector);
+                        store<T>(y, pointers.y, row.start + vector * W);
                     } else {
-                        row.write_codes(rounded<T>(y), divisor, vector);
+                        store_codes(rounded<T>(y), task, unit, row.start + vector * W);
                     }
                 }
             }
             if (!writes) {
                 scale = scale_of_row(team.greatest(greatest), task.problem.y);
-                if (own == 0) pointers.row_scale[unit] = scale;
+                if (own == 0) pointers.row_scale[item] = scale;
             }
         }
     }

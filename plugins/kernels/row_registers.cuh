@@ -19,13 +19,13 @@ constexpr int kLeastBlocks = V < 8 ? 1 : kQuantised ? 2 : 3;
 template <typename T, int V, Mode mode, bool kQuantised>
 __global__ void __launch_bounds__(kMostThreads<V>, kLeastBlocks<V, kQuantised>)
     row_registers(__grid_constant__ Task const task) {
-    using Row = Segment<T, float, kWidth<T>>;
+    constexpr int W = kWidth<T>;
     Pointers const& pointers = task.pointers;
     int const lanes = task.choice.lanes;
     int const lane = static_cast<int>(threadIdx.x) % lanes;
     int const rows = static_cast<int>(blockDim.x) / lanes;
     bool const per_row = kQuantised && task.problem.quantize == Quantize::kPerRow;
-    Divisor<T> const static_scale{kQuantised && !per_row ? *pointers.quant_scale : 1.0F};
+    Divisor<T> const static_unit{kQuantised && !per_row ? *pointers.quant_scale : 1.0F};
     Team team{lanes, 1};
 
     // The bound is that of the block, not of the thread: every thread of a warp must shuffle.
@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(kMostThreads<V>, kLeastBlocks<V, kQuantised>)
     for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * rows; first < task.segments;
          first += step) {
         std::int64_t const number = first + static_cast<int>(threadIdx.x) / lanes;
-        int const vectors = number < task.segments ? task.size / kWidth<T> : 0;
-        Row const row{task, mode, number, vectors};
+        int const vectors = number < task.segments ? task.size / W : 0;
+        Segment<T, float, W> const row{task, mode, number, vectors};
 
         uint4 x[V];
         uint4 other[V];
@@ -57,23 +57,23 @@ __global__ void __launch_bounds__(kMostThreads<V>, kLeastBlocks<V, kQuantised>)
             stay_packed(other[j]);
             auto const y = row.output(rms, x[j], other[j], vector);
             if (!kQuantised) {
-                row.write(y, vector);
+                store<T>(y, pointers.y, row.start + vector * W);
             } else if (per_row) {
                 x[j] = pack<T>(y);
                 greatest = peak(unpack<T>(x[j]), greatest);
             } else {
-                row.write_codes(rounded<T>(y), static_scale, vector);
+                store_codes(rounded<T>(y), task, static_unit, row.start + vector * W);
             }
         }
         if (!per_row) continue;
 
         float const scale = scale_of_row(team.greatest(greatest), task.problem.y);
         if (lane == 0 && vectors > 0) pointers.row_scale[number] = scale;
-        Divisor<T> const divisor{scale};
+        Divisor<T> const unit{scale};
 #pragma unroll
         for (int j = 0; j < V; ++j) {
             int const vector = lane + j * lanes;
-            if (vector < vectors) row.write_codes(unpack<T>(x[j]), divisor, vector);
+            if (vector < vectors) store_codes(unpack<T>(x[j]), task, unit, row.start + vector * W);
         }
     }
 }

@@ -45,13 +45,6 @@ struct Segment {
         return activate<T, S>(y, unpack<T>(other), task.problem.norm, false);
     }
 
-    __device__ void write(Floats<W> const& y, int vector) const {
-        store<T>(y, task.pointers.y, start + vector * W);
-    }
-    __device__ void write_codes(Floats<W> const& y, Divisor<T> const& scale, int vector) const {
-        store_codes(y, task, scale, start + vector * W);
-    }
-
 private:
     // What is normalised. `numerators`: it is going to be divided, not only squared.
     __device__ Floats<W> values(Raw<T, W> const& x, Raw<T, W> const& other, bool numerators) const {

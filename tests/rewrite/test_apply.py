@@ -307,3 +307,20 @@ def test_new_norms_beside_those_of_an_earlier_run(first: str, second: str) -> No
     merged.graph.initializer.extend(t for t in added.graph.initializer if t.name not in there)
     _, proto = optimized(merged, "portable")
     assert not {"Pow", "ReduceMean", "Sqrt"} & set(ops(proto))
+
+
+@pytest.mark.parametrize("target", ["portable", "ort"])
+@pytest.mark.parametrize("silent", [0, 1, 3], ids=["none", "the last", "the last three"])
+def test_a_norm_is_of_its_module_and_not_of_the_sum_in_front(target: Target, silent: int) -> None:
+    """Exporters leave single nodes, a last Cast for one, without a module."""
+    key = "pkg.torch.onnx.name_scopes"
+    source = model("h = Add(x, r)\n" + norm("h", "y"), inputs=RESIDUAL, outputs="float[2,3,8] y")
+    nodes = source.graph.node
+    for node in nodes[: len(nodes) - silent]:
+        path = "layers.0" if node.op_type == "Add" and node is nodes[0] else "layers.1.norm"
+        node.metadata_props.add(key=key, value=f"['', '{path}', 'op']")
+    report, proto = optimized(source, target)
+    (node,) = [n for n in proto.graph.node if "Skip" in n.op_type]
+    assert report.fused[0].module == "layers.1.norm"
+    assert [rx.inspect(proto).kept[0].module] == ["layers.1.norm"]
+    assert [p.value for p in node.metadata_props if p.key == key] == ["['', 'layers.1.norm', 'op']"]
