@@ -18,10 +18,11 @@ namespace rmsnorm_export {
 template <typename T>
 struct Divisor {
     float value;
-    float reciprocal{__fdiv_rn(1.0F, value)};
+    float reciprocal;
     bool correct{value >= 0x1p-60F && value <= 0x1p60F};
 
-    __device__ explicit Divisor(float divisor) : value(divisor) {}
+    // Not in the list of initialisers, which older nvcc show to the host's compiler.
+    __device__ explicit Divisor(float by) : value(by) { reciprocal = __fdiv_rn(1.0F, by); }
 
     template <int W>
     __device__ Floats<W> divide(Floats<W> const& values) const {
