@@ -144,7 +144,7 @@ def command(
         if not outcome.passed:
             failure = Failure(
                 "The models differ by more than is allowed",
-                outcome.reason,
+                outcome.found,
                 _fix(outcome),
                 ExitCode.VERIFICATION,
             )
@@ -175,11 +175,8 @@ def _backend(argument: str, choice: BackendChoice) -> BackendChoice:
 
 def _fix(outcome: Verification) -> str:
     """What to do about models that differ."""
-    said = [] if outcome.first_difference is None else [outcome.first_difference.conclusion]
-    said += outcome.notes or [
-        "see the table for where; --rtol, --atol and --max-ulp set the bounds"
-    ]
-    return "; ".join(said)
+    table = "see the table for where; --rtol, --atol and --max-ulp set the bounds"
+    return "; ".join(outcome.notes) or table
 
 
 _HEADINGS = ["output", "type", "max abs", "allowed", "max ulp", "differ", "cosine", ""]

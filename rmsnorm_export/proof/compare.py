@@ -137,6 +137,12 @@ class Verification:
     backends: tuple[str, str] = ("onnxruntime", "onnxruntime")
     first_difference: Difference | None = None
 
+    @property
+    def found(self) -> str:
+        """The outputs that failed, and where the models begin to differ; "" when all passed."""
+        first = self.first_difference
+        return self.reason if first is None else f"{self.reason}; {first.conclusion}"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bounds:

@@ -112,7 +112,7 @@ def run(settings: Settings, folder: Path, progress: Progress, force: bool) -> Ma
         worst = max((output.metrics.max_abs for output in outcome.outputs), default=0.0)
         entries.append({"a": a, "b": b, "file": name, "passed": outcome.passed, "max_abs": worst})
         if not outcome.passed:
-            failed.append(f"{a} and {b}: {outcome.reason}")
+            failed.append(f"{a} and {b}: {outcome.found}")
     said = [f"{e['a']} = {e['b']}" if e["passed"] else f"{e['a']} IS NOT {e['b']}" for e in entries]
     failure = None
     if failed:
