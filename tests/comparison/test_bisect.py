@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -298,18 +299,22 @@ CORPUS = ("llama", "gemma3", "qwen3_next", "mamba2")
 @pytest.mark.export
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("name", CORPUS)
-def test_every_site_of_an_export_from_transformers(name: str, dtype: str) -> None:
+def test_sites_of_an_export_from_transformers(name: str, dtype: str) -> None:
+    """Every site with HYPOTHESIS_PROFILE=thorough, else some from the first to the last layer."""
     pytest.importorskip("transformers")
     from tests.corpus.architectures import architecture, export_architecture
 
     exported = export_architecture(architecture(name), dtype)
     assert exported.path is not None
     path = exported.path
+    sites = fused_names(path)
+    if os.environ.get("HYPOTHESIS_PROFILE") != "thorough":
+        sites = sites[:: max(1, len(sites) // 3)]
     caught = 0
-    for site in fused_names(path):
+    for site in sites:
         broken = set_epsilon(rx.optimize(path).model, site, 0.5)
         found = rx.verify(path, broken)
         if not found.passed:  # float16 forgives a norm whose rows are large
             caught += 1
             assert told(found) == (site, "at", True)
-    assert caught >= (3 if dtype == "float16" else len(fused_names(path)))
+    assert caught >= (1 if dtype == "float16" else len(sites))
