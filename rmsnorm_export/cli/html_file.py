@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -105,6 +104,8 @@ def file_size(path: str) -> list[tuple[str, str]]:
 
 def _versions() -> tuple[tuple[str, str], ...]:
     """What is installed of the packages that make results."""
+    from importlib import metadata
+
     found = []
     for name in _PACKAGES:
         try:

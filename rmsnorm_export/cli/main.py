@@ -46,7 +46,7 @@ Exit codes:
   3    input unreadable, or output not writable
   4    verification or a proof failed
   5    --require was not met; nothing was written
-  6    a needed package is missing
+  6    a needed package or GPU is missing
   130 interrupted
   141 the reader of the output went away
 
