@@ -21,7 +21,7 @@ struct Divisor {
     float reciprocal;
     bool correct{value >= 0x1p-60F && value <= 0x1p60F};
 
-    // Not in the list of initialisers, which older nvcc show to the host's compiler.
+    // Not in the list of initialisers: nvcc shows that to the host's compiler.
     __device__ explicit Divisor(float by) : value(by) { reciprocal = __fdiv_rn(1.0F, by); }
 
     template <int W>
