@@ -10,7 +10,6 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -156,8 +155,4 @@ def facts(device: str) -> dict[str, Any]:
 
 def versions(*names: str) -> dict[str, str]:
     """Of installed distributions; those that are not installed are left out."""
-    found = {}
-    for name in names:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+    return bench_process.versions(list(names))

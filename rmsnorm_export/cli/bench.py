@@ -232,7 +232,7 @@ def _write(
     if path := files["--png"]:
         from rmsnorm_export.benchmark.plot import to_png
 
-        _write_bytes(path, to_png(result), force=force)
+        report_file.write(path, to_png(result), force=force)
     if path := files["--html"]:
         from rmsnorm_export.benchmark.html import benchmark_page
         from rmsnorm_export.report.html import About
@@ -242,17 +242,3 @@ def _write(
             problem=None if failure is None else (failure.what, failure.found, failure.fix),
         )
         report_file.write(path, benchmark_page(result, about), force=force)
-
-
-def _write_bytes(path: Path, data: bytes, *, force: bool) -> None:
-    """As ``report_file.write``, for what is no text."""
-    from rmsnorm_export.rewrite.atomic import Transaction
-
-    if path.exists() and not path.is_file():
-        path.write_bytes(data)
-        return
-    with Transaction() as files:
-        temporary, descriptor = files.temp(path)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        files.publish(temporary, path, replace=force)

@@ -82,11 +82,12 @@ def write(
     """
     if path is None:
         return
+    from rmsnorm_export.benchmark.machine import versions
     from rmsnorm_export.report.html import About, to_html
 
     about = About(
         date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        versions=_versions(),
+        versions=tuple(versions(_PACKAGES).items()),
         facts=tuple(facts),
         problem=None if failure is None else (failure.what, failure.found, failure.fix),
     )
@@ -100,16 +101,3 @@ def file_size(path: str) -> list[tuple[str, str]]:
         return [("Model file", size_text(os.path.getsize(path)))]
     except (OSError, ValueError):
         return []
-
-
-def _versions() -> tuple[tuple[str, str], ...]:
-    """What is installed of the packages that make results."""
-    from importlib import metadata
-
-    found = []
-    for name in _PACKAGES:
-        try:
-            found.append((name, metadata.version(name)))
-        except metadata.PackageNotFoundError:
-            continue
-    return tuple(found)

@@ -52,14 +52,14 @@ def check(path: Path, *, force: bool, taken: tuple[str, ...], option: str = "--r
         )
 
 
-def write(path: Path, text: str, *, force: bool) -> None:
-    """Write ``text`` to ``path``, whole or not at all.
+def write(path: Path, content: str | bytes, *, force: bool) -> None:
+    """Write ``content`` to ``path``, text as UTF-8, whole or not at all.
 
     What is no plain file (``/dev/null``, a named pipe) is written to as it is.
     """
     from rmsnorm_export.rewrite.atomic import Transaction
 
-    data = text.encode("utf-8", "backslashreplace")
+    data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
     if path.exists() and not path.is_file():
         path.write_bytes(data)
         return

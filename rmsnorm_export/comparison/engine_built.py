@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-import onnx_ir as ir
-
 from rmsnorm_export.comparison.engine_file import reduced_by
 from rmsnorm_export.comparison.flow import Flow
 from rmsnorm_export.comparison.marked import copy_external, marked_bytes, read_proto
+from rmsnorm_export.comparison.onnx_side import OnnxSide
 from rmsnorm_export.comparison.running import Engine
 from rmsnorm_export.comparison.side import Answer, Backend
 from rmsnorm_export.engine.backends import BackendInfo
@@ -21,29 +20,21 @@ from rmsnorm_export.engine.build import build_engine
 from rmsnorm_export.engine.plugins import library_or_none
 from rmsnorm_export.engine.result import EngineResult
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.proof.inputs import Declared, graph_inputs, index_limits
-from rmsnorm_export.proof.source import Sourced
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class BuiltSide:
+class BuiltSide(OnnxSide):
     """An ONNX model that TensorRT or TensorRT-RTX runs.
 
     Attributes:
-        source: the model.
         info: the backend.
     """
 
-    source: Sourced
     info: BackendInfo
 
     @property
     def backend(self) -> Backend:
         return self.info.name
-
-    @property
-    def description(self) -> str:
-        return self.source.description
 
     @property
     def runtime(self) -> str:
@@ -58,23 +49,6 @@ class BuiltSide:
     @property
     def reduced(self) -> str:
         return reduced_by(self.info, tf32=False)  # build_engine leaves it off
-
-    @property
-    def graph(self) -> ir.Model | None:
-        return self.source.model
-
-    def declared(self) -> Mapping[str, Declared] | None:
-        return graph_inputs(self.source.model)
-
-    def shapes(self) -> Mapping[str, Sequence[int]]:
-        return {}
-
-    def limits(self, declared: Mapping[str, Declared]) -> Mapping[str, int]:
-        del declared
-        return index_limits(self.source.model)
-
-    def example(self) -> Mapping[str, Array] | None:
-        return None
 
     @contextlib.contextmanager
     def open(self) -> Iterator[BuiltRunner]:

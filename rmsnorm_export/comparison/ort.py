@@ -7,14 +7,13 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import onnx_ir as ir
-
 from rmsnorm_export.comparison.marked import marked_bytes, read_proto
+from rmsnorm_export.comparison.onnx_side import OnnxSide
 from rmsnorm_export.comparison.side import Answer, Backend
 from rmsnorm_export.engine.backends import gpu_visible
 from rmsnorm_export.errors import BackendMissingError, VerificationError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.proof.inputs import Declared, declared_inputs, graph_inputs, index_limits
+from rmsnorm_export.proof.inputs import Declared, declared_inputs
 from rmsnorm_export.proof.runtime import (
     CUDA_PROVIDER,
     Device,
@@ -23,7 +22,6 @@ from rmsnorm_export.proof.runtime import (
     run_session,
     runtime_name,
 )
-from rmsnorm_export.proof.source import Sourced
 
 
 def require(device: Device) -> None:
@@ -50,16 +48,14 @@ def require(device: Device) -> None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class OrtSide:
+class OrtSide(OnnxSide):
     """A model that ONNX Runtime runs.
 
     Attributes:
-        source: the model as the caller gave it.
         device: where.
         optimized: graph optimization, and TF32 on CUDA.
     """
 
-    source: Sourced
     device: Device
     optimized: bool
 
@@ -68,33 +64,12 @@ class OrtSide:
         return "onnxruntime" if self.device == "cpu" else "onnxruntime-cuda"
 
     @property
-    def description(self) -> str:
-        return self.source.description
-
-    @property
     def runtime(self) -> str:
         return runtime_name(self.device)
 
     @property
     def reduced(self) -> str:
         return "TF32 products on CUDA" if self.device == "cuda" and self.optimized else ""
-
-    @property
-    def graph(self) -> ir.Model | None:
-        return self.source.model
-
-    def declared(self) -> Mapping[str, Declared] | None:
-        return graph_inputs(self.source.model)
-
-    def shapes(self) -> Mapping[str, Sequence[int]]:
-        return {}
-
-    def limits(self, declared: Mapping[str, Declared]) -> Mapping[str, int]:
-        del declared
-        return index_limits(self.source.model)
-
-    def example(self) -> Mapping[str, Array] | None:
-        return None
 
     @contextlib.contextmanager
     def open(self) -> Iterator[OrtRunner]:
