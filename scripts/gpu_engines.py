@@ -15,7 +15,7 @@ from typing import Any
 
 import gpu_decoder
 from gpu_decoder import KINDS, Case, Decoder
-from gpu_models import cases, described, references, runtime, session_of
+from gpu_models import cases, described, in_time, references, runtime, session_of
 from gpu_part import Clock, Results, SkippedError, say, versions
 
 from rmsnorm_export import plugin
@@ -180,13 +180,7 @@ def _measure(
         path.unlink()
     if not engines:
         raise RuntimeError("no engine could be loaded")
-    took = 0.0
-    for case in todo:
-        if clock.left() < took:
-            fix = "give more --minutes, or --only engines"
-            results.skip(f"{kind} {case.label}", "the time was over", fix)
-            continue
-        start = time.monotonic()
+    for case in in_time(todo, results, clock):
         with results.piece(f"{kind} {case.label}"):
             buffers = Buffers(decoder, case, arguments.device, arguments.seed)
             runs: dict[str, Any] = {}
@@ -213,4 +207,3 @@ def _measure(
                 if "timing" in row and hasattr(runs[row["variant"]], "device_ms"):
                     row["device_ms"] = runs[row["variant"]].device_ms()
             results.add(rows)
-        took = time.monotonic() - start

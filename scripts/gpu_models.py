@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,19 @@ def cases(arguments: argparse.Namespace, kind: str) -> list[Case]:
     """The shapes of one kind, the largest last."""
     found = [Case(kind, b, n) for b in arguments.batches for n in arguments.lengths]
     return sorted(found, key=lambda case: case.batch * case.length)
+
+
+def in_time(todo: list[Case], results: Results, clock: Clock) -> Iterator[Case]:
+    """The cases while there is time: each is taken to need as long as the one before it did."""
+    took = 0.0
+    for case in todo:
+        if clock.left() < took:
+            fix = f"give more --minutes, or --only {results.data['part']}"
+            results.skip(f"{case.kind} {case.label}", "the time was over", fix)
+            continue
+        start = time.monotonic()
+        yield case
+        took = time.monotonic() - start
 
 
 def runtime(device: str) -> Any:
@@ -110,13 +124,7 @@ def _kind(
             say(f"{kind}: {name} loaded in {time.perf_counter() - start:.1f} s")
     if not {RAW, AGAIN} <= opened.keys():
         raise RuntimeError("without raw there is nothing to compare with")
-    took = 0.0
-    for case in todo:
-        if clock.left() < took:
-            fix = "give more --minutes, or --only models"
-            results.skip(f"{kind} {case.label}", "the time was over", fix)
-            continue
-        start = time.monotonic()
+    for case in in_time(todo, results, clock):
         with results.piece(f"{kind} {case.label}"):
             buffers = Buffers(decoder, case, arguments.device, arguments.seed)
             rows = trial(
@@ -129,7 +137,6 @@ def _kind(
                 seed=arguments.seed,
             )
             results.add(rows)
-        took = time.monotonic() - start
 
 
 def references(
