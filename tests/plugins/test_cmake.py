@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import subprocess
 
 import adapter_build
 import pytest
@@ -28,6 +29,24 @@ def test_without_headers_only_the_kernels(tmp_path: pathlib.Path) -> None:
     assert "rmsnorm_kernels.dir/kernels/rmsnorm.cu.o" in rules
     assert "librmsnorm_plugin" not in rules
     assert "for 80-real;86-real;89-real;90-real;100-real;120" in process.stdout
+
+
+@needs_tools
+def test_the_kernels_are_tested_and_timed_without_headers(tmp_path: pathlib.Path) -> None:
+    """What needs a GPU to run is built in tests/test_gpu_scripts.py; here it has its rule."""
+    options = ("-DRMSNORM_TESTS=ON", "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON")
+    process = adapter_build.configure(tmp_path, *options)
+    assert process.returncode == 0, process.stderr
+    rules = (tmp_path / "build.ninja").read_text(encoding="utf-8")
+    assert "librmsnorm_kernels_c.so: phony" in rules
+    assert "rmsnorm_gpu_driver: phony" in rules
+    names = ("rmsnorm_launch_table_tests", "rmsnorm_shim_driver")
+    process = adapter_build.cmake("--build", tmp_path, "--parallel", 2, "--target", *names)
+    assert process.returncode == 0, process.stdout + process.stderr
+    for name in names:
+        program = tmp_path / "tests" / "kernels" / name
+        done = subprocess.run([program], input=b"", capture_output=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 @needs_tools
