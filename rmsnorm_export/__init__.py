@@ -13,16 +13,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rmsnorm_export import plugin
-    from rmsnorm_export._verify import verify
     from rmsnorm_export.benchmark.measure import bench
     from rmsnorm_export.benchmark.result import Benchmark
-    from rmsnorm_export.deploy.kserve import KServe
-    from rmsnorm_export.deploy.package import package_model
-    from rmsnorm_export.deploy.result import Packaged
-    from rmsnorm_export.engine.build import build_engine
-    from rmsnorm_export.engine.check import check_engine
-    from rmsnorm_export.engine.result import EngineCheck, EngineRecord, EngineResult
+    from rmsnorm_export.compare.result import Difference, Verification
+    from rmsnorm_export.compare.verify import verify
     from rmsnorm_export.errors import (
         BackendMissingError,
         Error,
@@ -32,14 +26,21 @@ if TYPE_CHECKING:
         UsageError,
         VerificationError,
     )
+    from rmsnorm_export.graph.save import SaveResult
     from rmsnorm_export.op.spec import NormSpec
     from rmsnorm_export.pipeline.result import Deployment
     from rmsnorm_export.pipeline.run import run_pipeline
-    from rmsnorm_export.proof.compare import Difference, Verification
-    from rmsnorm_export.report.result import Proof, Refusal, Report, Site
+    from rmsnorm_export.proof.result import Proof
     from rmsnorm_export.rewrite.optimize import Result, inspect, optimize
-    from rmsnorm_export.rewrite.save import SaveResult
-    from rmsnorm_export.torch.export import ExportResult, export
+    from rmsnorm_export.rewrite.result import Refusal, Report, Site
+    from rmsnorm_export.serving.kserve import KServe
+    from rmsnorm_export.serving.package import package_model
+    from rmsnorm_export.serving.result import Packaged
+    from rmsnorm_export.tensorrt import plugin
+    from rmsnorm_export.tensorrt.engine.build import build_engine
+    from rmsnorm_export.tensorrt.engine.check import check_engine
+    from rmsnorm_export.tensorrt.engine.result import EngineCheck, EngineRecord, EngineResult
+    from rmsnorm_export.torch.export.export import ExportResult, export
 
 __version__ = "0.1.0"
 
@@ -83,9 +84,9 @@ __all__ = [
 _HOME = {
     "Benchmark": "benchmark.result",
     "bench": "benchmark.measure",
-    "KServe": "deploy.kserve",
-    "Packaged": "deploy.result",
-    "package_model": "deploy.package",
+    "KServe": "serving.kserve",
+    "Packaged": "serving.result",
+    "package_model": "serving.package",
     "Deployment": "pipeline.result",
     "run_pipeline": "pipeline.run",
     "BackendMissingError": "errors",
@@ -96,33 +97,33 @@ _HOME = {
     "UsageError": "errors",
     "VerificationError": "errors",
     "NormSpec": "op.spec",
-    "Proof": "report.result",
-    "Refusal": "report.result",
-    "Report": "report.result",
-    "Site": "report.result",
+    "Proof": "proof.result",
+    "Refusal": "rewrite.result",
+    "Report": "rewrite.result",
+    "Site": "rewrite.result",
     "Result": "rewrite.optimize",
     "inspect": "rewrite.optimize",
     "optimize": "rewrite.optimize",
-    "SaveResult": "rewrite.save",
-    "EngineCheck": "engine.result",
-    "EngineRecord": "engine.result",
-    "EngineResult": "engine.result",
-    "build_engine": "engine.build",
-    "check_engine": "engine.check",
-    "ExportResult": "torch.export",
-    "export": "torch.export",
-    "Difference": "proof.compare",
-    "Verification": "proof.compare",
-    "verify": "_verify",
+    "SaveResult": "graph.save",
+    "EngineCheck": "tensorrt.engine.result",
+    "EngineRecord": "tensorrt.engine.result",
+    "EngineResult": "tensorrt.engine.result",
+    "build_engine": "tensorrt.engine.build",
+    "check_engine": "tensorrt.engine.check",
+    "ExportResult": "torch.export.export",
+    "export": "torch.export.export",
+    "Difference": "compare.result",
+    "Verification": "compare.result",
+    "verify": "compare.verify",
 }
 
 
-_MODULES = frozenset({"plugin"})
+_MODULES = {"plugin": "tensorrt.plugin"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
+        return importlib.import_module(f"{__name__}.{_MODULES[name]}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

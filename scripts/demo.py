@@ -34,8 +34,8 @@ import torch
 from rich.console import Console
 
 import rmsnorm_export as rx
-from rmsnorm_export.report.result import Target
-from rmsnorm_export.report.text import render
+from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.show.report_text import render
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = [

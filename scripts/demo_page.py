@@ -10,10 +10,10 @@ import demo_models
 import numpy as np
 
 import rmsnorm_export as rx
-from rmsnorm_export.engine.html import engine_section
-from rmsnorm_export.engine.text import engine_lines
-from rmsnorm_export.report.html import About, to_html, verification_section
-from rmsnorm_export.report.text import Line
+from rmsnorm_export.show.engine_page import engine_section
+from rmsnorm_export.show.engine_text import engine_lines
+from rmsnorm_export.show.page import About, to_html, verification_section
+from rmsnorm_export.show.report_text import Line
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -30,8 +30,8 @@ from engines_report import markdown  # noqa: E402
 from engines_rows import row_lengths  # noqa: E402
 
 import rmsnorm_export as rx  # noqa: E402
-from rmsnorm_export.engine.build import build_engine  # noqa: E402
-from rmsnorm_export.engine.result import EngineRecord  # noqa: E402
+from rmsnorm_export.tensorrt.engine.build import build_engine  # noqa: E402
+from rmsnorm_export.tensorrt.engine.result import EngineRecord  # noqa: E402
 
 FORMS = ("raw", "onnx", "portable")
 SHAPES = {
@@ -176,7 +176,7 @@ def main() -> int:
 
 
 def _versions(engine: Path) -> dict[str, str]:
-    from rmsnorm_export.engine.sidecar import read_record
+    from rmsnorm_export.tensorrt.engine.sidecar import read_record
 
     record = read_record(engine)
     assert record is not None

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from rmsnorm_export.engine.build import build_engine
+from rmsnorm_export.tensorrt.engine.build import build_engine
 
 LENGTHS = (64, 1000, 4096, 8192, 12288, 16384, 65536, 262144)
 TYPES = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}

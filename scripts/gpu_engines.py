@@ -18,11 +18,11 @@ from gpu_decoder import KINDS, Case, Decoder
 from gpu_models import cases, described, in_time, references, runtime, session_of
 from gpu_part import Clock, Results, SkippedError, say, versions
 
-from rmsnorm_export import plugin
 from rmsnorm_export.benchmark.result import AGAIN, RAW
-from rmsnorm_export.engine.backends import RTX, TENSORRT, BackendInfo, installed
-from rmsnorm_export.engine.build import build_engine
 from rmsnorm_export.errors import BackendMissingError, Error
+from rmsnorm_export.tensorrt import plugin
+from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, BackendInfo, installed
+from rmsnorm_export.tensorrt.engine.build import build_engine
 
 _AT_ONCE = 3
 """Builds of TensorRT-RTX, which need no GPU, where there are twice as many cores or more."""

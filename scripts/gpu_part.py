@@ -16,7 +16,7 @@ from typing import Any
 import bench_process
 
 from rmsnorm_export.benchmark.result import AGAIN, RAW
-from rmsnorm_export.gpu import gpus
+from rmsnorm_export.system.gpu import gpus
 
 
 def say(text: str) -> None:

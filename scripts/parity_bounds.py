@@ -34,10 +34,10 @@ import onnx
 from parity_measure import EAGER, OPTIMIZED, OURS, TARGETS, Error
 
 from rmsnorm_export.op.dtypes import Array, numpy_dtype
+from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, HALF_TYPES, NormSpec
 from rmsnorm_export.proof import bounds
-from rmsnorm_export.proof.runtime import open_session
-from rmsnorm_export.report.result import Numerics
+from rmsnorm_export.runtime.session import open_session
 
 ONE_TIE = 2.0
 """One rounding that falls the other way, in ulp of the result."""

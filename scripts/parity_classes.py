@@ -20,8 +20,8 @@ from parity_variants import ELEMENT_TYPES, HALF
 from rmsnorm_export.op.dtypes import Array, round_to
 from rmsnorm_export.op.spec import HALF_TYPES
 from rmsnorm_export.torch import replace_norms
-from rmsnorm_export.torch.export import convert
-from rmsnorm_export.torch.fit import Form, Rounding
+from rmsnorm_export.torch.export.export import convert
+from rmsnorm_export.torch.probe.fit import Form, Rounding
 from tests.corpus import build
 from tests.corpus.norm_classes import DTYPES, NormClass
 

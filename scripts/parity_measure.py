@@ -12,7 +12,7 @@ import numpy as np
 from parity_truth import error_of
 
 from rmsnorm_export.op.dtypes import Array, Float64Array
-from rmsnorm_export.proof.metrics import ulp_distance, ulp_unit
+from rmsnorm_export.runtime.metrics import ulp_distance, ulp_unit
 
 EAGER, OURS, OPTIMIZED = "eager", "ours", "portable+"
 TARGETS = ("portable", "onnx", "ort")

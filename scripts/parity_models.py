@@ -16,12 +16,12 @@ from parity_measure import EAGER, OURS, PAIRS, RUNTIMES, TARGETS, Cell, Distance
 from parity_variants import ELEMENT_TYPES
 
 import rmsnorm_export as rx
+from rmsnorm_export.compare.result import DEFAULT_RTOL
 from rmsnorm_export.op.dtypes import Array, Float64Array, numpy_dtype
 from rmsnorm_export.proof.bounds import UNIT_ROUNDOFF
-from rmsnorm_export.proof.compare import DEFAULT_RTOL
-from rmsnorm_export.proof.metrics import ulp_unit
+from rmsnorm_export.runtime.metrics import ulp_unit
 from rmsnorm_export.torch import replace_norms
-from rmsnorm_export.torch.export import convert
+from rmsnorm_export.torch.export.export import convert
 from tests.corpus.architectures import Architecture, architecture, architectures, count_norms
 
 QUICK = ("llama", "qwen3_next", "gemma3", "mamba2", "t5_encoder")

@@ -15,8 +15,8 @@ import rmsnorm_export as rx
 from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import DOMAIN, NormSpec
-from rmsnorm_export.proof.runtime import open_session, run_session
-from rmsnorm_export.torch.export_clean import tidy
+from rmsnorm_export.runtime.session import open_session, run_session
+from rmsnorm_export.torch.export.clean import tidy
 
 OPSET = 23
 """All three targets can say their norms in it."""
@@ -86,7 +86,7 @@ def for_targets(model: ir.Model) -> Files:
         order = ("upcast", "reordered", "exact")
         found.numerics[target] = next((name for name in order if name in classes), "-")
         found.sites[target] = len(sites)
-        reasons = dict.fromkeys(r.reason for r in result.report.refused if r.kind == "norm")
+        reasons = dict.fromkeys(r.reason for r in result.report.unfused)
         found.refused[target] = ", ".join(reasons)
     return found
 

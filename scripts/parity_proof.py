@@ -29,7 +29,7 @@ from parity_variants import ELEMENT_TYPES
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
 from rmsnorm_export.torch import Fit, probe_module, replace_norms
-from rmsnorm_export.torch.fit import Form, Rounding
+from rmsnorm_export.torch.probe.fit import Form, Rounding
 from tests.corpus import build
 from tests.corpus.norm_classes import DTYPES, EPSILON, NormClass
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from rmsnorm_export.op.dtypes import Array, Float64Array
 from rmsnorm_export.op.spec import NormSpec
-from rmsnorm_export.proof.metrics import ulp_error, ulp_unit
+from rmsnorm_export.runtime.metrics import ulp_error, ulp_unit
 
 EXTENDED = np.finfo(np.longdouble).nmant > np.finfo(np.float64).nmant
 """Whether this machine has a type beyond float64 (x86: 64 bits; ARM: 113)."""
@@ -68,7 +68,7 @@ def formula(
 def error_of(values: Array, truth: Array, magnitude: Array | None = None) -> Float64Array:
     """``|values - truth|`` in ulp of the type of ``values``; ``truth`` may be extended.
 
-    As ``rmsnorm_export.proof.metrics.ulp_error``, which takes float64.
+    As ``rmsnorm_export.runtime.metrics.ulp_error``, which takes float64.
     """
     narrow = truth.astype(np.float64)
     size = None if magnitude is None else magnitude.astype(np.float64)

@@ -10,9 +10,9 @@ import pytest
 from recognize.text_models import CONSTANTS, TARGETS, WEIGHT, check_same, model, norm, run
 
 import rmsnorm_export as rx
+from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
-from rmsnorm_export.report.result import Target
 
 SKIP = "float[2,3,8] x, float[2,3,8] r"
 ROW = "float[2,3,8] x"

@@ -24,7 +24,7 @@ from recognize.text_models import (
 )
 
 import rmsnorm_export as rx
-from rmsnorm_export.report.result import Target
+from rmsnorm_export.lower.targets import Target
 
 
 def _zoo() -> dict[str, onnx.ModelProto]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmsnorm_export.engine.backends import RTX, TENSORRT, gpu_visible, installed
+from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, gpu_visible, installed
 from tests.corpus import cache
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rmsnorm_export import _doctor, gpu
-from rmsnorm_export.engine import backends
-from rmsnorm_export.gpu import Gpu, gpus
-from rmsnorm_export.plugin import arch
+from rmsnorm_export.cli import diagnosis as _doctor
+from rmsnorm_export.system import gpu
+from rmsnorm_export.system.gpu import Gpu, gpus
+from rmsnorm_export.tensorrt.engine import backends
+from rmsnorm_export.tensorrt.plugin import arch
 
 TWO = """\
 NVIDIA H200, 9.0, 570.86.15, 143771 MiB

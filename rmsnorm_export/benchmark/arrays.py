@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.proof.metrics import BFLOAT16_DTYPE
+from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 
 _BFLOAT16, _STRING, _PLAIN = "b:", "s:", "p:"
 

@@ -35,11 +35,12 @@ from rmsnorm_export.benchmark.timing import check_memory, timings
 from rmsnorm_export.benchmark.trials import Bench, reference, run_trial
 from rmsnorm_export.benchmark.variants import count_nodes, make_peer, make_target, raw_file
 from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.graph.load import LoadedModel, Source, load_model
+from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.proof.inputs import declared_inputs, index_limits, make_inputs, type_name
-from rmsnorm_export.report.names import one_line
-from rmsnorm_export.report.result import Numerics, Target
-from rmsnorm_export.rewrite.load import LoadedModel, Source, load_model
+from rmsnorm_export.op.numerics import Numerics
+from rmsnorm_export.printable import one_line
+from rmsnorm_export.runtime.inputs import declared_inputs, index_limits, make_inputs, type_name
 
 Progress = Callable[[str, int, int], None]
 

@@ -9,8 +9,9 @@ from rmsnorm_export.benchmark.peers import PEERS
 from rmsnorm_export.benchmark.sessions import PROVIDERS, provider_class
 from rmsnorm_export.benchmark.statistics import LEAST_ROUNDS
 from rmsnorm_export.errors import BackendMissingError, UsageError
-from rmsnorm_export.proof.runtime import onnxruntime
-from rmsnorm_export.report.result import NUMERICS_ORDER, Target
+from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.op.numerics import NUMERICS_ORDER
+from rmsnorm_export.runtime.session import onnxruntime
 
 TARGETS: tuple[Target, ...] = ("portable", "onnx", "ort")
 

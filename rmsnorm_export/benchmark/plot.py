@@ -132,6 +132,6 @@ def _finish(axes: Any, labels: list[tuple[float, str]], bottom: float, result: B
 
 def _short(text: str, limit: int = 96) -> str:
     """At most ``limit`` characters of what may hold names from a model, on one line."""
-    from rmsnorm_export.report.names import one_line, short
+    from rmsnorm_export.printable import one_line, short
 
     return short(one_line(text), limit)

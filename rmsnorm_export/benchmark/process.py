@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.benchmark.result import Status
-from rmsnorm_export.report.names import one_line
+from rmsnorm_export.printable import one_line
 
 _CODE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.proof.metrics import BFLOAT16_DTYPE
-from rmsnorm_export.proof.runtime import onnxruntime, run_session
+from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
+from rmsnorm_export.runtime.session import onnxruntime, run_session
 
 # TF32 rounds the factors of f32 products to 10 bits: outputs could not be compared any more.
 _CUDA = ("CUDAExecutionProvider", {"use_tf32": "0"})

@@ -14,9 +14,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.proof.dimensions import Dimensions
-from rmsnorm_export.proof.inputs import Declared
-from rmsnorm_export.report.names import quoted, short
+from rmsnorm_export.printable import quoted, short
+from rmsnorm_export.runtime.dimensions import Dimensions
+from rmsnorm_export.runtime.inputs import Declared
 
 Shape = tuple[int, ...]
 Shapes = str | Mapping[str, Sequence[int] | Sequence[Sequence[int]]]

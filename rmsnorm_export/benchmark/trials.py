@@ -16,8 +16,8 @@ from rmsnorm_export.benchmark.arrays import read_arrays
 from rmsnorm_export.benchmark.process import Ended, run_worker
 from rmsnorm_export.benchmark.result import Check, Trial
 from rmsnorm_export.benchmark.sessions import provider_class
+from rmsnorm_export.compare.result import compare_output
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.proof.compare import compare_output
 
 TIME_LIMIT = 3600.0
 """Seconds to load a model and run it: the TensorRT provider builds its engine in them."""

@@ -59,7 +59,7 @@ def _trial(request: dict[str, Any]) -> dict[str, Any]:
     from rmsnorm_export.benchmark.arrays import read_arrays, write_arrays
     from rmsnorm_export.benchmark.machine import peak_memory
     from rmsnorm_export.benchmark.sessions import is_on, open_session
-    from rmsnorm_export.proof.runtime import onnxruntime, run_session
+    from rmsnorm_export.runtime.session import onnxruntime, run_session
 
     onnxruntime()
     base, start = peak_memory(), time.perf_counter()

@@ -24,7 +24,8 @@ from rmsnorm_export.errors import ExitCode
 if TYPE_CHECKING:
     from rmsnorm_export.benchmark.result import Benchmark
     from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.report.result import Numerics, Target
+    from rmsnorm_export.lower.targets import Target
+    from rmsnorm_export.op.numerics import Numerics
 
 _PEERS = ("ort.transformers", "onnxscript", "onnxsim", "onnxslim")
 _PROVIDERS = ("cpu", "cuda", "tensorrt")
@@ -162,8 +163,8 @@ def command(
     state = context.ensure_object(State)
     with console.logging_to_stderr(state):
         from rmsnorm_export.benchmark.measure import bench
-        from rmsnorm_export.benchmark.text import benchmark_lines
         from rmsnorm_export.cli.source import model_source
+        from rmsnorm_export.show.benchmark_text import benchmark_lines
 
         files = {"--report": report_path, "--png": png_path, "--html": html_path}
         _check(files, model, force=force)
@@ -225,7 +226,7 @@ def _write(
 ) -> None:
     """The files that were asked for, each whole or not at all."""
     if path := files["--report"]:
-        from rmsnorm_export.report.json import to_json
+        from rmsnorm_export.records import to_json
 
         extra = {"error": failure.as_dict()} if failure else None
         report_file.write(path, to_json(result, extra=extra), force=force)
@@ -234,8 +235,8 @@ def _write(
 
         report_file.write(path, to_png(result), force=force)
     if path := files["--html"]:
-        from rmsnorm_export.benchmark.html import benchmark_page
-        from rmsnorm_export.report.html import About
+        from rmsnorm_export.show.benchmark_page import benchmark_page
+        from rmsnorm_export.show.page import About
 
         about = About(
             date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),

@@ -12,7 +12,7 @@ from rmsnorm_export.cli import console
 from rmsnorm_export.cli.options import State, format_option, logging_options
 
 if TYPE_CHECKING:
-    from rmsnorm_export.engine.result import PluginUse
+    from rmsnorm_export.tensorrt.engine.result import PluginUse
 
 _SIZE = re.compile(r"(\d{1,15})\s*(KiB|MiB|GiB|B)?", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
@@ -105,8 +105,8 @@ def command(
     state.model_on_stdout = False
     with console.logging_to_stderr(state):
         from rmsnorm_export.cli.source import model_source
-        from rmsnorm_export.engine.build import build_engine
-        from rmsnorm_export.engine.text import engine_lines
+        from rmsnorm_export.show.engine_text import engine_lines
+        from rmsnorm_export.tensorrt.engine.build import build_engine
 
         with console.progress(state, "Building an engine") as step:
             result = build_engine(

@@ -11,8 +11,8 @@ from rmsnorm_export.cli.options import State, format_option, logging_options
 
 if TYPE_CHECKING:
     from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.engine.result import EngineCheck, EngineRecord
-    from rmsnorm_export.report.text import Line
+    from rmsnorm_export.show.report_text import Line
+    from rmsnorm_export.tensorrt.engine.result import EngineCheck, EngineRecord
 
 _VERDICTS = {
     "yes": ("it can be used here", "bold green"),
@@ -43,7 +43,7 @@ def command(context: click.Context, engine: str) -> None:
     """
     state = context.ensure_object(State)
     with console.logging_to_stderr(state):
-        from rmsnorm_export.engine.check import check_engine
+        from rmsnorm_export.tensorrt.engine.check import check_engine
 
         with console.progress(state, "Asking the backend"):
             found = check_engine(engine)
@@ -62,8 +62,8 @@ def command(context: click.Context, engine: str) -> None:
 def _failure(found: EngineCheck) -> Failure | None:
     """The error that the exit code stands for; None when nothing stands against the engine."""
     from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.engine import backends
     from rmsnorm_export.errors import ExitCode
+    from rmsnorm_export.tensorrt.engine import backends
 
     if found.usable != "no":
         return None
@@ -80,8 +80,8 @@ def _failure(found: EngineCheck) -> Failure | None:
 
 def _lines(found: EngineCheck, verbosity: int) -> list[Line]:
     """The answer as text."""
-    from rmsnorm_export.engine.backends import BACKENDS
-    from rmsnorm_export.report.names import one_line, printable
+    from rmsnorm_export.printable import one_line, printable
+    from rmsnorm_export.tensorrt.engine.backends import BACKENDS
 
     verdict, style = _VERDICTS[found.usable]
     lines: list[Line] = [(f"usable: {found.usable}; {verdict}", style)]
@@ -101,7 +101,7 @@ def _lines(found: EngineCheck, verbosity: int) -> list[Line]:
 
 def _record_lines(record: EngineRecord) -> list[Line]:
     """What the engine is, by the record beside it."""
-    from rmsnorm_export.report.names import printable
+    from rmsnorm_export.printable import printable
 
     gpus = ", ".join(map(printable, record.gpus)) or "no GPU"
     return [

@@ -15,7 +15,7 @@ from rmsnorm_export.cli.options import State
 from rmsnorm_export.errors import UsageError
 
 if TYPE_CHECKING:
-    from rmsnorm_export.report.text import Line
+    from rmsnorm_export.show.report_text import Line
 
 STDIO = "-"
 """The path that stands for stdin or stdout."""
@@ -125,7 +125,7 @@ def write_stdout(data: bytes) -> None:
 
 def show(state: State, lines: Sequence[Line]) -> None:
     """Print a report as text, on stderr where stdout carries the model."""
-    from rmsnorm_export.report.text import render
+    from rmsnorm_export.show.report_text import render
 
     stream = sys.stderr if state.model_on_stdout else sys.stdout
     width = shutil.get_terminal_size().columns if stream.isatty() else None
@@ -135,6 +135,6 @@ def show(state: State, lines: Sequence[Line]) -> None:
 
 def show_json(state: State, result: object, extra: Mapping[str, object] | None = None) -> None:
     """Print a result as the one JSON document, on stderr where stdout carries the model."""
-    from rmsnorm_export.report.json import to_json
+    from rmsnorm_export.records import to_json
 
     click.echo(to_json(result, extra=extra), nl=False, err=state.model_on_stdout)

@@ -81,7 +81,7 @@ def command(
     state.model_on_stdout = False
     with console.logging_to_stderr(state):
         from rmsnorm_export.pipeline.run import run_pipeline
-        from rmsnorm_export.pipeline.text import deployment_lines
+        from rmsnorm_export.show.deployment_text import deployment_lines
 
         html_file.check(html_path, force=force, taken=(pipeline,))
         with _shown(state) as (step, told):
@@ -97,7 +97,7 @@ def command(
         failure = _failure(deployment)
         if html_path is not None:
             from rmsnorm_export.cli import report_file
-            from rmsnorm_export.pipeline.html import deployment_page
+            from rmsnorm_export.show.deployment_page import deployment_page
 
             report_file.write(html_path, deployment_page(deployment), force=force)
         if state.json:
@@ -142,7 +142,7 @@ def _shown(state: State) -> Iterator[tuple[_Progress, Callable[[StepOutcome], No
             show(what, done, total)
 
         def told(outcome: StepOutcome) -> None:
-            from rmsnorm_export.pipeline.text import step_line
+            from rmsnorm_export.show.deployment_text import step_line
 
             logger.info("%s", step_line(outcome))
             if lines:

@@ -10,9 +10,9 @@ from rmsnorm_export.cli import console
 from rmsnorm_export.cli.options import State, format_option, logging_options
 
 if TYPE_CHECKING:
-    from rmsnorm_export._doctor import Diagnosis
+    from rmsnorm_export.cli.diagnosis import Diagnosis
     from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.report.text import Line
+    from rmsnorm_export.show.report_text import Line
 
 _STYLES = {"ok": "", "missing": "dim", "broken": "bold red"}
 
@@ -30,7 +30,7 @@ def command(context: click.Context) -> None:
     """
     state = context.ensure_object(State)
     with console.logging_to_stderr(state):
-        from rmsnorm_export._doctor import diagnose
+        from rmsnorm_export.cli.diagnosis import diagnose
 
         with console.progress(state, "Importing packages, running the self test"):
             diagnosis = diagnose()
@@ -73,8 +73,8 @@ def _failure(diagnosis: Diagnosis) -> Failure | None:
 
 def _lines(diagnosis: Diagnosis, verbosity: int) -> list[Line]:
     """The diagnosis as text."""
-    from rmsnorm_export.report.names import one_line
-    from rmsnorm_export.report.text import table
+    from rmsnorm_export.printable import one_line
+    from rmsnorm_export.show.report_text import table
 
     ready = sum(c.status == "ok" for c in diagnosis.components)
     verdict = "the core works" if diagnosis.works else "the core does NOT work"
@@ -113,8 +113,8 @@ def _lines(diagnosis: Diagnosis, verbosity: int) -> list[Line]:
 
 def _plugin_lines(diagnosis: Diagnosis) -> list[Line]:
     """What building the TensorRT plugin needs, and what is built."""
-    from rmsnorm_export.report.names import one_line, printable
-    from rmsnorm_export.report.text import table
+    from rmsnorm_export.printable import one_line, printable
+    from rmsnorm_export.show.report_text import table
 
     lines: list[Line] = []
     rows = [

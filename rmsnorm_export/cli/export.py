@@ -30,12 +30,14 @@ from rmsnorm_export.cli.outcome import (
 
 if TYPE_CHECKING:
     from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.proof.compare import Verification
-    from rmsnorm_export.report.result import Numerics, Report, Target
-    from rmsnorm_export.rewrite.external import WeightsPolicy
+    from rmsnorm_export.compare.result import Verification
+    from rmsnorm_export.graph.external import WeightsPolicy
+    from rmsnorm_export.lower.targets import Target
+    from rmsnorm_export.op.numerics import Numerics
     from rmsnorm_export.rewrite.optimize import Progress
-    from rmsnorm_export.torch.example import Example
-    from rmsnorm_export.torch.sources import Loaded
+    from rmsnorm_export.rewrite.result import Report
+    from rmsnorm_export.torch.source.example import Example
+    from rmsnorm_export.torch.source.loaded import Loaded
 
 
 def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
@@ -177,9 +179,9 @@ def command(
     with console.logging_to_stderr(state), _stages(state) as tell:
         from rmsnorm_export.cli import report_file
         from rmsnorm_export.cli.failure import ReportedError
-        from rmsnorm_export.report.json import to_json
-        from rmsnorm_export.report.text import render, report_lines
-        from rmsnorm_export.rewrite.save import check_output
+        from rmsnorm_export.graph.save import check_output
+        from rmsnorm_export.records import to_json
+        from rmsnorm_export.show.report_text import render, report_lines
 
         if report_path is not None:
             report_file.check(report_path, force=force, taken=(source, output))
@@ -189,9 +191,9 @@ def command(
         else:
             check_output(output, force=force)
         tell("loading the module", 0, 1)
-        from rmsnorm_export.torch.example import example_of
-        from rmsnorm_export.torch.export import convert
-        from rmsnorm_export.torch.sources import load
+        from rmsnorm_export.torch.export.export import convert
+        from rmsnorm_export.torch.source.example import example_of
+        from rmsnorm_export.torch.source.load import load
 
         loaded = load(source, arguments=arguments, dtype=dtype)
         given = example_of(loaded, shapes, seed=seed, option="--shapes")
@@ -263,7 +265,7 @@ def _write_page(
     failure: Failure | None,
 ) -> None:
     """The page of --html, with the comparison where there was one."""
-    from rmsnorm_export.report.html import verification_section
+    from rmsnorm_export.show.page import verification_section
 
     said = ("Output", "; ".join(line.strip() for line in outcome))
     compared = [] if parity is None else [verification_section(parity, "PyTorch", output)]

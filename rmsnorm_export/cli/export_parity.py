@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-    from rmsnorm_export.proof.compare import Verification
-    from rmsnorm_export.torch.example import Feed
+    from rmsnorm_export.compare.result import Verification
+    from rmsnorm_export.torch.source.example import Feed
 
 
 def compare_with_pytorch(
@@ -36,13 +36,13 @@ def compare_with_pytorch(
             outputs than the module.
         BackendMissingError: ONNX Runtime is not installed.
     """
-    from rmsnorm_export.comparison.eager import TorchSide, eager, named
-    from rmsnorm_export.comparison.recorded import Run, compare_runs
-    from rmsnorm_export.comparison.side import Answer
+    from rmsnorm_export.compare.eager import TorchSide, eager, named
+    from rmsnorm_export.compare.recorded import Run, compare_runs
+    from rmsnorm_export.compare.result import Bounds
+    from rmsnorm_export.compare.side import Answer
     from rmsnorm_export.errors import VerificationError
-    from rmsnorm_export.proof.compare import Bounds
-    from rmsnorm_export.proof.runtime import open_session
-    from rmsnorm_export.torch.sources import Loaded
+    from rmsnorm_export.runtime.session import open_session
+    from rmsnorm_export.torch.source.loaded import Loaded
 
     try:
         session = open_session(path, optimize=True)

@@ -30,7 +30,7 @@ class Failure:
     __slots__ = ("exit_code", "fix", "found", "what")
 
     def __init__(self, what: str, found: str, fix: str, exit_code: int) -> None:
-        from rmsnorm_export.report.names import one_line
+        from rmsnorm_export.printable import one_line
 
         what = one_line(what).rstrip(".")
         self.what = what[:1].upper() + what[1:]
@@ -122,7 +122,7 @@ def report(error: BaseException, state: State) -> int:
     if not (state.json and state.model_on_stdout):
         click.echo(f"error: {failure.what}\nfound: {failure.found}\nfix: {failure.fix}", err=True)
     if state.json and not isinstance(error, ReportedError):
-        from rmsnorm_export.report.json import document
+        from rmsnorm_export.records import document
 
         click.echo(document("error", failure.as_dict()), nl=False, err=state.model_on_stdout)
     return failure.exit_code

@@ -19,9 +19,9 @@ from rmsnorm_export.cli.outcome import size_text
 
 if TYPE_CHECKING:
     from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.report.html import Section
-    from rmsnorm_export.report.html.verification import Verified
-    from rmsnorm_export.report.result import Report
+    from rmsnorm_export.rewrite.result import Report
+    from rmsnorm_export.show.page import Section
+    from rmsnorm_export.show.page.verification import Verified
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -83,7 +83,7 @@ def write(
     if path is None:
         return
     from rmsnorm_export.benchmark.machine import versions
-    from rmsnorm_export.report.html import About, to_html
+    from rmsnorm_export.show.page import About, to_html
 
     about = About(
         date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),

@@ -17,7 +17,8 @@ from rmsnorm_export.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from rmsnorm_export.report.result import Numerics, Target
+    from rmsnorm_export.lower.targets import Target
+    from rmsnorm_export.op.numerics import Numerics
 
 
 @click.command("inspect", short_help="List the RMSNorms of a model, and what is none.")
@@ -52,7 +53,7 @@ def command(
 
         import rmsnorm_export
         from rmsnorm_export.cli.source import model_source, source_name
-        from rmsnorm_export.report.text import report_lines
+        from rmsnorm_export.show.report_text import report_lines
 
         html_file.check(html_path, force=force, taken=(model,))
         source = model_source(model)

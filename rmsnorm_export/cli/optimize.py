@@ -26,9 +26,10 @@ from rmsnorm_export.cli.outcome import (
 )
 
 if TYPE_CHECKING:
-    from rmsnorm_export.report.result import Numerics, Target
-    from rmsnorm_export.rewrite.external import WeightsPolicy
-    from rmsnorm_export.rewrite.save import SaveResult
+    from rmsnorm_export.graph.external import WeightsPolicy
+    from rmsnorm_export.graph.save import SaveResult
+    from rmsnorm_export.lower.targets import Target
+    from rmsnorm_export.op.numerics import Numerics
 
 
 @click.command("optimize", short_help="Make every RMSNorm of a model one node.")
@@ -126,9 +127,9 @@ def command(
         from rmsnorm_export.cli import report_file
         from rmsnorm_export.cli.failure import ReportedError
         from rmsnorm_export.cli.source import model_source, source_name
-        from rmsnorm_export.report.json import to_json
-        from rmsnorm_export.report.text import render, report_lines
-        from rmsnorm_export.rewrite.save import check_output
+        from rmsnorm_export.graph.save import check_output
+        from rmsnorm_export.records import to_json
+        from rmsnorm_export.show.report_text import render, report_lines
 
         if report_path is not None:
             report_file.check(report_path, force=force, taken=(model, output))

@@ -10,10 +10,10 @@ from rmsnorm_export.cli import console
 
 if TYPE_CHECKING:
     from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.report.result import Report
-    from rmsnorm_export.rewrite.external import WeightsPolicy
+    from rmsnorm_export.graph.external import WeightsPolicy
+    from rmsnorm_export.graph.save import SaveResult
     from rmsnorm_export.rewrite.optimize import Result
-    from rmsnorm_export.rewrite.save import SaveResult
+    from rmsnorm_export.rewrite.result import Report
 
 _PROOF_FAILED = "proof-failed"
 """Reason of the refusals that stand for sites whose proof failed."""
@@ -41,7 +41,7 @@ def write_model(
     """Save the model, or write it to stdout; what the report says of it."""
     if output != console.STDIO:
         return result.save(output, weights=weights, force=force)
-    from rmsnorm_export.rewrite.save import to_bytes
+    from rmsnorm_export.graph.save import to_bytes
 
     data = to_bytes(result.model, weights=weights)
     console.write_stdout(data)
@@ -52,15 +52,14 @@ def unmet(report: Report, require: int | str | None) -> Failure | None:
     """The error of ``--require``; None when it is met or was not given."""
     from rmsnorm_export.cli.failure import Failure
     from rmsnorm_export.errors import ExitCode
-    from rmsnorm_export.report.text import look_alikes, norms
 
-    done, refused = len(report.fused) + len(report.kept), norms(report.refused)
+    done, refused = len(report.fused) + len(report.kept), report.unfused
     if require is None or (done > 0 and not refused if require == "all" else done >= int(require)):
         return None
     found = f"{done} norms are one node, {len(refused)} refused"
     if refused:
         found += f" ({', '.join(dict.fromkeys(refusal.reason for refusal in refused))})"
-    if alike := look_alikes(report.refused):
+    if alike := report.look_alikes:
         found += f"; {len(alike)} look-alikes, which are no RMSNorm, left alone"
     return Failure(
         f"--require {require} is not met; nothing was written.",
@@ -91,7 +90,7 @@ def failed_proofs(report: Report) -> Failure | None:
 
 def outcome_lines(written: SaveResult | dict[str, object] | None) -> list[str]:
     """Where the output went, and what became of the weights."""
-    from rmsnorm_export.report.names import one_line, printable
+    from rmsnorm_export.printable import one_line, printable
 
     if written is None:
         return ["nothing was written"]

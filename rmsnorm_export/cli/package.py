@@ -11,7 +11,7 @@ from rmsnorm_export.cli import console
 from rmsnorm_export.cli.options import State, format_option, logging_options
 
 if TYPE_CHECKING:
-    from rmsnorm_export.deploy.kserve import KServe
+    from rmsnorm_export.serving.kserve import KServe
 
 _FILE = click.Path(path_type=Path)
 
@@ -169,8 +169,8 @@ def command(
     state.model_on_stdout = False
     with console.logging_to_stderr(state):
         from rmsnorm_export.cli.source import model_source
-        from rmsnorm_export.deploy.package import package_model
-        from rmsnorm_export.deploy.text import package_lines
+        from rmsnorm_export.serving.package import package_model
+        from rmsnorm_export.show.package_text import package_lines
 
         kserve = _kserve(
             storage_uri,
@@ -222,8 +222,8 @@ def _kserve(
     replicas: tuple[int, int] | None,
 ) -> KServe | None:
     """The options of the manifest; None when none is asked for."""
-    from rmsnorm_export.deploy.kserve import KServe
     from rmsnorm_export.errors import UsageError
+    from rmsnorm_export.serving.kserve import KServe
 
     if storage_uri is not None:
         low, high = replicas or (1, 1)

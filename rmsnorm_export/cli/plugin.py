@@ -101,8 +101,8 @@ def build(
     state = context.ensure_object(State)
     state.model_on_stdout = False
     with console.logging_to_stderr(state):
-        from rmsnorm_export import plugin
-        from rmsnorm_export.cli.plugin_text import built_lines
+        from rmsnorm_export.show.plugin_text import built_lines
+        from rmsnorm_export.tensorrt import plugin
 
         with console.progress(state, "Building the plugin") as step:
             try:
@@ -127,7 +127,7 @@ def build(
 
 def _show_log(tail: tuple[str, ...], state: State) -> None:
     """What the compiler said, before the three lines of the error."""
-    from rmsnorm_export.report.names import printable
+    from rmsnorm_export.printable import printable
 
     if state.verbosity >= 0:
         for line in tail:
@@ -144,9 +144,9 @@ def list_(context: click.Context, libraries: tuple[Path, ...], cache: Path | Non
     """List the builds that are kept, and what is in each LIBRARY."""
     state = context.ensure_object(State)
     with console.logging_to_stderr(state):
-        from rmsnorm_export import plugin
-        from rmsnorm_export.cli.plugin_text import plugins_lines
         from rmsnorm_export.errors import InputError
+        from rmsnorm_export.show.plugin_text import plugins_lines
+        from rmsnorm_export.tensorrt import plugin
 
         found = plugin.list_plugins(*libraries, cache=cache)
         if state.json:
@@ -190,10 +190,10 @@ def check(context: click.Context, library: Path | None, timeout: float, cache: P
     """
     state = context.ensure_object(State)
     with console.logging_to_stderr(state):
-        from rmsnorm_export import plugin
         from rmsnorm_export.cli.failure import Failure
-        from rmsnorm_export.cli.plugin_text import check_failure, check_lines
         from rmsnorm_export.errors import ExitCode
+        from rmsnorm_export.show.plugin_text import check_failure, check_lines
+        from rmsnorm_export.tensorrt import plugin
 
         with console.progress(state, "Checking the plugin"):
             result = plugin.check(library, cache=cache, timeout=timeout)
@@ -244,8 +244,8 @@ def lines(
     """
     state = context.ensure_object(State)
     with console.logging_to_stderr(state):
-        from rmsnorm_export import plugin
-        from rmsnorm_export.cli.plugin_text import loader_lines
+        from rmsnorm_export.show.plugin_text import loader_lines
+        from rmsnorm_export.tensorrt import plugin
 
         found = plugin.command_lines(model, loader, library=library, cache=cache)
         if state.json:

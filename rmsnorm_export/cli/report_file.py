@@ -57,7 +57,7 @@ def write(path: Path, content: str | bytes, *, force: bool) -> None:
 
     What is no plain file (``/dev/null``, a named pipe) is written to as it is.
     """
-    from rmsnorm_export.rewrite.atomic import Transaction
+    from rmsnorm_export.system.atomic import Transaction
 
     data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
     if path.exists() and not path.is_file():

@@ -13,9 +13,9 @@ from rmsnorm_export.cli.options import State, format_option, logging_options, se
 from rmsnorm_export.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from rmsnorm_export.comparison.side import BackendChoice
-    from rmsnorm_export.proof.compare import Difference, OutputComparison, Verification
-    from rmsnorm_export.report.text import Line
+    from rmsnorm_export.compare.result import Difference, OutputComparison, Verification
+    from rmsnorm_export.compare.side import BackendChoice
+    from rmsnorm_export.show.report_text import Line
 
 BACKENDS = ("auto", "onnxruntime", "onnxruntime-cuda", "torch", "tensorrt", "tensorrt-rtx")
 _BACKEND_HELP = (
@@ -119,9 +119,9 @@ def command(
             "Only one model can be read from stdin.", found="verify - -", fix="give one path"
         )
     with console.logging_to_stderr(state):
-        from rmsnorm_export._verify import verify
         from rmsnorm_export.cli.failure import Failure, ReportedError
         from rmsnorm_export.cli.source import model_source
+        from rmsnorm_export.compare.verify import verify
 
         html_file.check(html_path, force=force, taken=(a, b, inputs))
         backend_a, backend_b = _backend(a, backend_a), _backend(b, backend_b)
@@ -190,8 +190,8 @@ def comparison_lines(outcome: Verification, a: str, b: str, verbosity: int) -> l
         a, b: what was compared, for the reader.
         verbosity: below 0 the verdict alone, above 0 with details of each output.
     """
-    from rmsnorm_export.report.names import one_line, printable
-    from rmsnorm_export.report.text import table
+    from rmsnorm_export.printable import one_line, printable
+    from rmsnorm_export.show.report_text import table
 
     total = len(outcome.outputs)
     good = sum(output.passed for output in outcome.outputs)
@@ -230,8 +230,7 @@ def backend_texts(outcome: Verification) -> tuple[str, str]:
 
 def _difference(first: Difference, verbosity: int) -> list[Line]:
     """Where the models begin to differ."""
-    from rmsnorm_export.report.names import one_line, printable
-    from rmsnorm_export.report.text import number
+    from rmsnorm_export.printable import number, one_line, printable
 
     lines: list[Line] = [(f"first difference: {one_line(first.conclusion)}", "bold")]
     where = f"{printable(first.op)} {printable(first.node)}" if first.op else "an input"
@@ -254,8 +253,7 @@ def _difference(first: Difference, verbosity: int) -> list[Line]:
 
 
 def _row(output: OutputComparison) -> list[str]:
-    from rmsnorm_export.report.names import printable
-    from rmsnorm_export.report.text import number
+    from rmsnorm_export.printable import number, printable
 
     metrics = output.metrics
     shape = "x".join(map(str, metrics.shape)) or "scalar"
@@ -273,8 +271,7 @@ def _row(output: OutputComparison) -> list[str]:
 
 def _details(output: OutputComparison) -> list[Line]:
     """Relative and mean distance, and how many elements are how many ulp apart."""
-    from rmsnorm_export.report.names import one_line
-    from rmsnorm_export.report.text import number
+    from rmsnorm_export.printable import number, one_line
 
     metrics = output.metrics
     buckets = ", ".join(f"{name}: {count:,}" for name, count in metrics.ulp_histogram)

@@ -9,9 +9,10 @@ from rmsnorm_export.lower.onnx_target import lower_onnx
 from rmsnorm_export.lower.ort_target import lower_ort
 from rmsnorm_export.lower.parts import Names
 from rmsnorm_export.lower.portable import lower_portable
+from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.recognize.match import Decline, Match
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.report.result import Numerics, Target
 
 __all__ = ["Lowered", "lower_all"]
 

@@ -27,11 +27,11 @@ from rmsnorm_export.lower.parts import (
     decline,
     without_widening,
 )
-from rmsnorm_export.lower.runtimes import everywhere
 from rmsnorm_export.op.dtypes import type_name
+from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
 from rmsnorm_export.recognize.match import Decline, Match
-from rmsnorm_export.report.result import Numerics
+from rmsnorm_export.runtime.support import everywhere
 
 _SMALLEST_SAFE_EPSILON = 65504.0**-2
 """Below it 1 / sqrt(epsilon) is no finite float16: a row of zeros is 0 * inf in the source."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.report.result import Numerics
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

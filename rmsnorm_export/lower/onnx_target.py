@@ -17,10 +17,10 @@ from rmsnorm_export.lower.forms import Dialect, beyond_the_operator, choose, emi
 from rmsnorm_export.lower.gain import gain_of
 from rmsnorm_export.lower.lowered import Lowered
 from rmsnorm_export.lower.parts import Names, Shapes, declared_shape
-from rmsnorm_export.lower.runtimes import RMS_NORMALIZATION
+from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.recognize.match import Decline, Match
-from rmsnorm_export.report.result import Numerics
+from rmsnorm_export.runtime.support import RMS_NORMALIZATION
 
 MIN_OPSET = 23
 

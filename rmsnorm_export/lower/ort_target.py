@@ -28,16 +28,16 @@ from rmsnorm_export.lower.parts import (
     text,
     without_widening,
 )
-from rmsnorm_export.lower.runtimes import (
+from rmsnorm_export.op.dtypes import type_name
+from rmsnorm_export.op.numerics import Numerics
+from rmsnorm_export.op.spec import FLOAT, HALF_TYPES, NormSpec
+from rmsnorm_export.recognize.match import Decline, Match
+from rmsnorm_export.runtime.support import (
     MICROSOFT_DOMAIN,
     SIMPLIFIED,
     SKIP_SIMPLIFIED,
     everywhere,
 )
-from rmsnorm_export.op.dtypes import type_name
-from rmsnorm_export.op.spec import FLOAT, HALF_TYPES, NormSpec
-from rmsnorm_export.recognize.match import Decline, Match
-from rmsnorm_export.report.result import Numerics
 
 _SKIP_VERSION = 1
 

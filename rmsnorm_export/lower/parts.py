@@ -13,9 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import numpy_dtype
+from rmsnorm_export.op.numerics import NUMERICS_ORDER, Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16
 from rmsnorm_export.recognize.match import Decline, Match
-from rmsnorm_export.report.result import NUMERICS_ORDER, Numerics
 
 REPLACES = "rmsnorm_export.replaces"
 NUMERICS = "rmsnorm_export.numerics"

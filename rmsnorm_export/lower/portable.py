@@ -19,6 +19,7 @@ from rmsnorm_export.lower.plugin_limits import plugin_refuses
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import BodyKey, assign_bodies, body_key
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
+from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import (
     DOMAIN,
     FLOAT,
@@ -30,7 +31,6 @@ from rmsnorm_export.op.spec import (
 )
 from rmsnorm_export.recognize.match import Decline, Match
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.report.result import Numerics
 
 MIN_OPSET = 13
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from rmsnorm_export.engine.model import HASHED_BYTES, data_files, sha256_of
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.pipeline.result import OutputFile
-from rmsnorm_export.report.names import short
-from rmsnorm_export.rewrite.load import load_model
+from rmsnorm_export.printable import short
+from rmsnorm_export.tensorrt.engine.model import HASHED_BYTES, data_files, sha256_of
 
 _SMALL = 1 << 20
 """Bytes of a file that is hashed however many there are beside it."""

@@ -22,12 +22,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from rmsnorm_export.deploy.stage import Stage
 from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.pipeline.result import StepRecord
-from rmsnorm_export.report.json import document, from_json, to_json
-from rmsnorm_export.report.names import one_line, short
-from rmsnorm_export.rewrite.atomic import TEMP_SUFFIX, Transaction
+from rmsnorm_export.printable import one_line, short
+from rmsnorm_export.records import document, from_json, to_json
+from rmsnorm_export.system.atomic import TEMP_SUFFIX, Transaction
+from rmsnorm_export.system.stage import Stage
 
 RECORD, SUMMARY, OWNER, LOCK = "step.json", "deploy.json", "pipeline.json", ".lock"
 

@@ -17,7 +17,7 @@ from rmsnorm_export.pipeline.result import Plan
 from rmsnorm_export.pipeline.settings import Settings
 from rmsnorm_export.pipeline.steps.table import step_module
 from rmsnorm_export.pipeline.tables import STEPS, StepName
-from rmsnorm_export.report.names import short
+from rmsnorm_export.printable import short
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

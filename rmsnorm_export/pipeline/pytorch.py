@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rmsnorm_export.comparison.eager import eager, named
-from rmsnorm_export.engine.model import sha256_of
+from rmsnorm_export.compare.eager import eager, named
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.graph.wellformed import NEWEST_OPSET
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.rewrite.wellformed import NEWEST_OPSET
-from rmsnorm_export.torch.example import Example, example_of
-from rmsnorm_export.torch.sources import Loaded, load
-from rmsnorm_export.torch.trace import OLDEST_OPSET, Traced, trace
+from rmsnorm_export.tensorrt.engine.model import sha256_of
+from rmsnorm_export.torch.export.trace import OLDEST_OPSET, Traced, trace
+from rmsnorm_export.torch.source.example import Example, example_of
+from rmsnorm_export.torch.source.load import load
+from rmsnorm_export.torch.source.loaded import Loaded
 
 Arrays = dict[str, Array]
 

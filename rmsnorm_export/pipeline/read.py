@@ -19,7 +19,7 @@ from typing import Any
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.pipeline.convert import Unfit, convert, found
 from rmsnorm_export.pipeline.tables import TABLES
-from rmsnorm_export.report.names import one_line, quoted, short
+from rmsnorm_export.printable import one_line, quoted, short
 
 LARGEST = 1 << 20
 """Bytes of a pipeline file."""

@@ -35,8 +35,8 @@ from rmsnorm_export.pipeline.settings import Settings, settle
 from rmsnorm_export.pipeline.steps.base import Made, files_in
 from rmsnorm_export.pipeline.steps.table import step_module
 from rmsnorm_export.pipeline.tables import STEPS, StepName
-from rmsnorm_export.report.json import to_json
-from rmsnorm_export.report.names import one_line, short
+from rmsnorm_export.printable import one_line, short
+from rmsnorm_export.records import to_json
 
 Progress = Callable[[str, int, int], None]
 Told = Callable[[StepOutcome], None]

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rmsnorm_export.benchmark.options import check_options
-from rmsnorm_export.deploy.kserve import KServe
-from rmsnorm_export.engine.shapes import parse
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.pipeline.read import Document, place
 from rmsnorm_export.pipeline.tables import (
@@ -31,7 +29,9 @@ from rmsnorm_export.pipeline.tables import (
     Subject,
     Verify,
 )
-from rmsnorm_export.report.names import quoted, short
+from rmsnorm_export.printable import quoted, short
+from rmsnorm_export.serving.kserve import KServe
+from rmsnorm_export.tensorrt.engine.shapes import parse
 
 Pair = tuple[str, str]
 

@@ -10,7 +10,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
-from rmsnorm_export.report.result import Numerics, Target
+from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.op.numerics import Numerics
 
 StepName = Literal["export", "optimize", "prove", "build", "verify", "bench", "package"]
 STEPS: tuple[StepName, ...] = (

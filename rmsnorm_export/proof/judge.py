@@ -9,10 +9,13 @@ import numpy as np
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array, Float64Array
+from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
 from rmsnorm_export.proof import bounds
 from rmsnorm_export.proof.feeds import EQUAL_SQUARES, case_names
-from rmsnorm_export.proof.metrics import (
+from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.runtime.metrics import (
     add_histograms,
     nonfinite_agree,
     ulp_distance,
@@ -20,8 +23,6 @@ from rmsnorm_export.proof.metrics import (
     ulp_histogram,
     ulp_unit,
 )
-from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.report.result import Numerics, Proof
 
 # Two float64 evaluations with pairwise sums differ by some log2(n) * 2**-53; this is far above it
 # and far below the smallest change of meaning (a count of n + 1 for n = 10**6 shifts by 5e-7).

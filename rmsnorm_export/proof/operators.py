@@ -19,7 +19,7 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import FLOAT, NormSpec
-from rmsnorm_export.proof.metrics import BFLOAT16_DTYPE
+from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 
 Attributes: TypeAlias = Mapping[str, Any]
 Inputs: TypeAlias = Sequence[Array | None]

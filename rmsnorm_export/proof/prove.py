@@ -28,6 +28,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import BackendMissingError, Error
 from rmsnorm_export.lower.lowered import Lowered
 from rmsnorm_export.op.dtypes import Array, Float64Array
+from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.reference import reference_float64
 from rmsnorm_export.op.spec import DOUBLE, HALF_TYPES, NormSpec
 from rmsnorm_export.proof import site
@@ -35,9 +36,9 @@ from rmsnorm_export.proof.evaluate import run_float64, run_numpy
 from rmsnorm_export.proof.feeds import Batch, batches, gains
 from rmsnorm_export.proof.judge import Judge, Rows
 from rmsnorm_export.proof.layout import Layout, layouts
-from rmsnorm_export.proof.runtime import NoKernelError, run_onnxruntime, runtime_name
+from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.report.result import Numerics, Proof
+from rmsnorm_export.runtime.session import NoKernelError, run_onnxruntime, runtime_name
 
 _KEPT_PROOFS = 256
 _proofs: OrderedDict[tuple[object, ...], Proof] = OrderedDict()

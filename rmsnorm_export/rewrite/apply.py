@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.lower.lowered import Lowered
 from rmsnorm_export.lower.parts import FORMERLY, NUMERICS, REPLACES, SPELLING
 from rmsnorm_export.op.spec import DOMAIN, OPSET_VERSION
-from rmsnorm_export.rewrite.order import all_graphs
 
 FUNCTION_IR_VERSION = 8
 """First IR version with model-local functions."""

@@ -17,7 +17,7 @@ from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.context import name_of
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.report.drawing import Drawing, DrawnNode, DrawnValue, Subgraph
+from rmsnorm_export.rewrite.drawing import Drawing, DrawnNode, DrawnValue, Subgraph
 
 MAX_NODES = 64
 """Nodes drawn per site; a norm has a dozen. The rest is left out."""

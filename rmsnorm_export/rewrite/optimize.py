@@ -13,21 +13,24 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import Error, InputError, UsageError
+from rmsnorm_export.graph.load import LoadedModel, Source, load_model, no_gc
+from rmsnorm_export.graph.opset import raise_opset
+from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.graph.save import SaveResult, WeightsPolicy, save_model, to_bytes
 from rmsnorm_export.lower import lower_all
 from rmsnorm_export.lower.lowered import Lowered
+from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.dtypes import type_name
+from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import DOMAIN
+from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.context import FLOATS, name_of
 from rmsnorm_export.recognize.match import LOOK_ALIKES, Decline, Match
 from rmsnorm_export.recognize.scan import Recognition, foreign_functions, recognize
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.report.result import Numerics, Proof, Refusal, Report, Site, Target
 from rmsnorm_export.rewrite.apply import Names, apply, discard
 from rmsnorm_export.rewrite.draw import Gallery
-from rmsnorm_export.rewrite.load import LoadedModel, Source, load_model, no_gc
-from rmsnorm_export.rewrite.opset import raise_opset
-from rmsnorm_export.rewrite.order import all_graphs
-from rmsnorm_export.rewrite.save import SaveResult, WeightsPolicy, save_model, to_bytes
+from rmsnorm_export.rewrite.result import Refusal, Report, Site
 from rmsnorm_export.rewrite.unfold import remove_unused_own, unfold
 
 Progress = Callable[[str, int, int], None]

@@ -9,12 +9,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.lower.parts import FORMERLY
+from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.native import MICROSOFT
 from rmsnorm_export.recognize.scan import foreign_functions
-from rmsnorm_export.report.result import Target
-from rmsnorm_export.rewrite.order import all_graphs
 
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 

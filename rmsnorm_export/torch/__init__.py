@@ -20,11 +20,11 @@ if find_spec("torch") is None:
         fix="pip install 'rmsnorm-export[torch]'",
     )
 
-from rmsnorm_export.torch.fit import Fit, NotANorm
-from rmsnorm_export.torch.module import RMSNorm
-from rmsnorm_export.torch.ops import call, gated_rms_norm, rms_norm, skip_rms_norm
-from rmsnorm_export.torch.probe import probe_module
-from rmsnorm_export.torch.replace import Replacement, replace_norms
+from rmsnorm_export.torch.operator.module import RMSNorm
+from rmsnorm_export.torch.operator.ops import call, gated_rms_norm, rms_norm, skip_rms_norm
+from rmsnorm_export.torch.probe.fit import Fit, NotANorm
+from rmsnorm_export.torch.probe.probe import probe_module
+from rmsnorm_export.torch.probe.replace import Replacement, replace_norms
 
 __all__ = [
     "Fit",

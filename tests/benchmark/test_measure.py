@@ -19,7 +19,7 @@ from rmsnorm_export.benchmark.measure import bench
 from rmsnorm_export.benchmark.result import AGAIN, RAW, Benchmark, Trial
 from rmsnorm_export.benchmark.trials import compare
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
-from rmsnorm_export.report.json import from_json, to_json
+from rmsnorm_export.records import from_json, to_json
 from tests.cli.conftest import model
 
 FAST: dict[str, Any] = {"rounds": 18, "threads": 1, "providers": ("cpu",)}

@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from rmsnorm_export.benchmark.forest import Scale, row_plot
-from rmsnorm_export.benchmark.html import benchmark_page
 from rmsnorm_export.benchmark.plot import to_png
 from rmsnorm_export.benchmark.result import AGAIN, RAW, headlines
-from rmsnorm_export.benchmark.text import benchmark_lines
 from rmsnorm_export.errors import BackendMissingError
-from rmsnorm_export.report.html import About
-from rmsnorm_export.report.text import render
+from rmsnorm_export.show.benchmark_page import benchmark_page
+from rmsnorm_export.show.benchmark_text import benchmark_lines
+from rmsnorm_export.show.forest import Scale, row_plot
+from rmsnorm_export.show.page import About
+from rmsnorm_export.show.report_text import render
 
 from .results import CASES, benchmark, timing
 

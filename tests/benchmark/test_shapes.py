@@ -7,7 +7,7 @@ import pytest
 
 from rmsnorm_export.benchmark.shapes import Shapes, grid
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.proof.inputs import Declared
+from rmsnorm_export.runtime.inputs import Declared
 
 
 def declared(**shapes: tuple[int | str | None, ...]) -> dict[str, Declared]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from rmsnorm_export.engine import backends
-from rmsnorm_export.engine.backends import RTX, installed
+from rmsnorm_export.tensorrt.engine import backends
+from rmsnorm_export.tensorrt.engine.backends import RTX, installed
 
 from .conftest import Run, model
 
@@ -137,7 +137,7 @@ def test_help_loads_nothing_heavy() -> None:
 def test_the_caller_imports_no_backend(three: Path) -> None:
     code = (
         "import sys, os\nbefore = dict(os.environ)\n"
-        "from rmsnorm_export.engine.build import build_engine\n"
+        "from rmsnorm_export.tensorrt.engine.build import build_engine\n"
         f"build_engine({str(three)!r}, {str(three.parent / 'e')!r}, shapes={SHAPES!r})\n"
         "print({'tensorrt_rtx', 'tensorrt', 'polygraphy'} & set(sys.modules))\n"
         "print(dict(os.environ) == before)"

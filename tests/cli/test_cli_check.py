@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from rmsnorm_export.cli.main import main
-from rmsnorm_export.engine.backends import RTX, gpu_visible, installed
+from rmsnorm_export.tensorrt.engine.backends import RTX, gpu_visible, installed
 
 from .conftest import Run, model
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
-from tests.deploy.pipelines import EXPORT, MODEL, OPTIMIZE, PROVE, VERIFY, document, write
-from tests.report.html_pages import Page
+from tests.pipeline.pipelines import EXPORT, MODEL, OPTIMIZE, PROVE, VERIFY, document, write
+from tests.show.html_pages import Page
 
 STRICT = "[verify]\natol = 0.0\nshapes = { x = [64, 40] }"
 

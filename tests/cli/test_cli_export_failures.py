@@ -142,7 +142,7 @@ def test_a_config_of_a_model_too_large_for_the_memory(
 ) -> None:
     """Keys that are missing have the sizes of a full model."""
     pytest.importorskip("transformers", reason="pip install transformers")
-    from rmsnorm_export.torch import sources_hf
+    from rmsnorm_export.torch.source import huggingface as sources_hf
 
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     monkeypatch.setattr(sources_hf, "_free_memory", lambda: 8 << 30)

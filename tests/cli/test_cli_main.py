@@ -19,7 +19,8 @@ import rmsnorm_export
 from rmsnorm_export.cli import options
 from rmsnorm_export.cli.main import cli, main
 from rmsnorm_export.errors import BackendMissingError, RequirementError
-from rmsnorm_export.report.result import Numerics, Target
+from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.op.numerics import Numerics
 
 from .conftest import Run, model
 

@@ -14,8 +14,9 @@ from onnx import TensorProto, external_data_helper, helper
 
 import rmsnorm_export
 from rmsnorm_export.proof.prove import prove_site
-from rmsnorm_export.report.json import from_json
-from rmsnorm_export.report.result import Proof, Report
+from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.records import from_json
+from rmsnorm_export.rewrite.result import Report
 
 from .conftest import Run, model
 

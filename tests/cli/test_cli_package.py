@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from tests.cli.conftest import Run
-from tests.deploy.models import needs_kserve, needs_triton, norm_model, save_external, tree
+from tests.serving.models import needs_kserve, needs_triton, norm_model, save_external, tree
 
 
 @needs_triton
@@ -74,7 +74,7 @@ def test_exit_codes(run: Run, three: Path, tmp_path: Path) -> None:
 
 @needs_triton
 def test_a_failed_check_is_exit_code_4(run: Run, tmp_path: Path) -> None:
-    from tests.deploy.models import batch_mean_model
+    from tests.serving.models import batch_mean_model
 
     onnx.save(batch_mean_model(), tmp_path / "mean.onnx")
     run("package", "mean.onnx", "-o", "models", "--max-batch", 4).assert_error(4, "each other")

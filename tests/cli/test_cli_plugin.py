@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rmsnorm_export import plugin
-from rmsnorm_export._doctor import Diagnosis
 from rmsnorm_export.cli import plugin as commands
-from rmsnorm_export.plugin import Built, CheckResult, CommandLines, Plugins
-from rmsnorm_export.report.json import from_json
+from rmsnorm_export.cli.diagnosis import Diagnosis
+from rmsnorm_export.records import from_json
+from rmsnorm_export.tensorrt import plugin
+from rmsnorm_export.tensorrt.plugin import Built, CheckResult, CommandLines, Plugins
 from tests.plugins.plugin_standin import (
     AUTOLOAD,
     Standin,
@@ -31,7 +31,7 @@ pytestmark = needs_build
 def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Standin:
     """A stand-in whose project is the one that is built by default."""
     found = make_standin(tmp_path)
-    monkeypatch.setattr("rmsnorm_export.plugin.sources._PLACES", (found.source,))
+    monkeypatch.setattr("rmsnorm_export.tensorrt.plugin.sources._PLACES", (found.source,))
     for name in ("TENSORRT_INCLUDE_DIR", "TENSORRT_ROOT", "CUDA_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -92,7 +92,7 @@ def test_check(run: Run, tmp_path: Path) -> None:
 
 
 def test_check_that_passes(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmsnorm_export.plugin.checking.is_installed", lambda _: False)
+    monkeypatch.setattr("rmsnorm_export.tensorrt.plugin.checking.is_installed", lambda _: False)
     library = compile_library(tmp_path / "l.so", AUTOLOAD)
     done = run("plugin", "check", library)
     assert (done.code, done.stderr) == (0, "")
@@ -171,10 +171,10 @@ def test_a_wrong_output(run: Run, standin: Standin, tmp_path: Path) -> None:
 def test_doctor_shows_the_tools_and_the_builds(
     run: Run, standin: Standin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rmsnorm_export import _doctor
+    from rmsnorm_export.cli import diagnosis as _doctor
 
     monkeypatch.setattr(_doctor, "_KNOWN", _doctor._KNOWN[:1])
-    monkeypatch.setattr("rmsnorm_export.plugin.headers._SYSTEM", ())
+    monkeypatch.setattr("rmsnorm_export.tensorrt.plugin.headers._SYSTEM", ())
     text = run("doctor").text
     assert "built: none" in text
     assert "for plugin build: apt install libnvinfer-headers-dev" in text
@@ -189,7 +189,7 @@ def test_doctor_shows_the_tools_and_the_builds(
 
 @pytest.mark.parametrize("name", ["", "build", "list", "check", "lines"])
 def test_help_loads_nothing_but_click(name: str) -> None:
-    heavy = ("numpy", "onnx", "rich", "logging", "ctypes", "rmsnorm_export.plugin")
+    heavy = ("numpy", "onnx", "rich", "logging", "ctypes", "rmsnorm_export.tensorrt.plugin")
     code = (
         "import sys\nfrom rmsnorm_export.cli.main import main\n"
         f"main({['plugin', *filter(None, [name]), '--help']!r})\n"

@@ -11,11 +11,11 @@ import pytest
 from onnx import numpy_helper
 
 from rmsnorm_export import Verification
-from rmsnorm_export import _doctor as doctor
-from rmsnorm_export._doctor import Diagnosis, _Known
-from rmsnorm_export.engine.backends import RTX, gpu_visible, installed
-from rmsnorm_export.report.json import from_json
-from rmsnorm_export.report.result import Report
+from rmsnorm_export.cli import diagnosis as doctor
+from rmsnorm_export.cli.diagnosis import Diagnosis, _Known
+from rmsnorm_export.records import from_json
+from rmsnorm_export.rewrite.result import Report
+from rmsnorm_export.tensorrt.engine.backends import RTX, gpu_visible, installed
 
 from .conftest import Run, model
 
@@ -302,8 +302,8 @@ def test_a_package_that_hangs_is_reported(
 
 def test_a_failing_self_test_ends_with_4(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_KNOWN", SMALL)
-    monkeypatch.setattr("rmsnorm_export._selftest._EPSILON", 0.5)
-    monkeypatch.setattr("rmsnorm_export._selftest._expected", lambda x: x)
+    monkeypatch.setattr("rmsnorm_export.cli.selftest._EPSILON", 0.5)
+    monkeypatch.setattr("rmsnorm_export.cli.selftest._expected", lambda x: x)
     done = run("doctor", "--format", "json")
     done.assert_error(4, "target portable", "wrong by")
     assert done.json["works"] is False

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from rmsnorm_export.engine.backends import RTX, installed
+from rmsnorm_export.tensorrt.engine.backends import RTX, installed
 
 RTX_INSTALLED = installed("tensorrt_rtx") and installed("polygraphy")
 needs_rtx = pytest.mark.skipif(

@@ -16,11 +16,11 @@ import pytest
 from onnx import TensorProto, helper
 
 import rmsnorm_export as rx
-from rmsnorm_export.engine.build import build_engine
-from rmsnorm_export.engine.model import sha256_of
-from rmsnorm_export.engine.result import EngineRecord
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.report.json import from_json
+from rmsnorm_export.records import from_json
+from rmsnorm_export.tensorrt.engine.build import build_engine
+from rmsnorm_export.tensorrt.engine.model import sha256_of
+from rmsnorm_export.tensorrt.engine.result import EngineRecord
 
 from .conftest import SHAPES, N, model_of, needs_rtx, norm
 
@@ -306,7 +306,7 @@ def test_the_way_of_tensorrt(tensorrt_stand_in: Path, one_norm: Path, tmp_path: 
 def test_a_plugin_library_that_does_not_load(
     tensorrt_stand_in: Path, one_norm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rmsnorm_export.engine import plugins
+    from rmsnorm_export.tensorrt.engine import plugins
 
     assert tensorrt_stand_in.is_dir()
     broken = tmp_path / "libbroken.so"

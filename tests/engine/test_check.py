@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rmsnorm_export.engine import check
-from rmsnorm_export.engine.backends import gpu_visible
-from rmsnorm_export.engine.build import build_engine
-from rmsnorm_export.engine.check import check_engine
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.tensorrt.engine import check
+from rmsnorm_export.tensorrt.engine.backends import gpu_visible
+from rmsnorm_export.tensorrt.engine.build import build_engine
+from rmsnorm_export.tensorrt.engine.check import check_engine
 
 from .conftest import SHAPES, model_of, needs_rtx, norm
 

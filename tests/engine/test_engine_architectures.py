@@ -13,8 +13,8 @@ pytest.importorskip("torch", reason='needs PyTorch: pip install "rmsnorm-export[
 pytest.importorskip("transformers", reason="needs the architectures: pip install transformers")
 
 import rmsnorm_export as rx
-from rmsnorm_export.engine.build import build_engine
-from rmsnorm_export.engine.result import EngineRecord
+from rmsnorm_export.tensorrt.engine.build import build_engine
+from rmsnorm_export.tensorrt.engine.result import EngineRecord
 from tests.corpus.architectures import architecture, export_architecture
 
 from .conftest import needs_rtx

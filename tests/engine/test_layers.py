@@ -8,16 +8,16 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from rmsnorm_export.engine.layers import (
+from rmsnorm_export.recognize.scan import recognize
+from rmsnorm_export.tensorrt.engine.layers import (
     by_profile,
     is_layer_log,
     layers_from_inspector,
     layers_from_log,
     nodes_of,
 )
-from rmsnorm_export.engine.result import EngineLayer
-from rmsnorm_export.engine.sites import EngineSite, engine_sites, find_norms
-from rmsnorm_export.recognize.scan import recognize
+from rmsnorm_export.tensorrt.engine.result import EngineLayer
+from rmsnorm_export.tensorrt.engine.sites import EngineSite, engine_sites, find_norms
 
 from .conftest import model_of, norm
 

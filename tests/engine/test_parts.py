@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rmsnorm_export.engine import backends, plugins
-from rmsnorm_export.engine.backends import RTX, TENSORRT, choose
-from rmsnorm_export.engine.messages import LIMIT, collect, kind_of
-from rmsnorm_export.engine.monitor import TOTAL, Phases
-from rmsnorm_export.engine.options import BuildOptions
-from rmsnorm_export.engine.plugins import plan_plugin
 from rmsnorm_export.errors import BackendMissingError, UsageError
+from rmsnorm_export.tensorrt.engine import backends, plugins
+from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, choose
+from rmsnorm_export.tensorrt.engine.messages import LIMIT, collect, kind_of
+from rmsnorm_export.tensorrt.engine.monitor import TOTAL, Phases
+from rmsnorm_export.tensorrt.engine.options import BuildOptions
+from rmsnorm_export.tensorrt.engine.plugins import plan_plugin
 
 
 @pytest.mark.parametrize(

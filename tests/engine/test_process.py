@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rmsnorm_export.engine import build, process
-from rmsnorm_export.engine.backends import RTX, TENSORRT
-from rmsnorm_export.engine.build import build_engine
-from rmsnorm_export.engine.failure import failure
-from rmsnorm_export.engine.process import Ended, run_worker
 from rmsnorm_export.errors import BackendMissingError, Error, ExitCode, InputError, UsageError
+from rmsnorm_export.tensorrt.engine import build, process
+from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT
+from rmsnorm_export.tensorrt.engine.build import build_engine
+from rmsnorm_export.tensorrt.engine.failure import failure
+from rmsnorm_export.tensorrt.engine.process import Ended, run_worker
 
 from .conftest import SHAPES
 
@@ -98,7 +98,10 @@ def test_an_interrupt_leaves_nothing(act, one_norm: Path, tmp_path: Path) -> Non
 
 
 def test_an_orphan_ends() -> None:
-    code = "from rmsnorm_export.engine import worker; worker._end_with_caller(); print('alive')"
+    code = (
+        "from rmsnorm_export.tensorrt.engine import worker; "
+        "worker._end_with_caller(); print('alive')"
+    )
     orphan = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

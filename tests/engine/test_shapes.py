@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rmsnorm_export.engine.result import InputRange
-from rmsnorm_export.engine.shapes import ModelInput, make_profiles, parse
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.tensorrt.engine.result import InputRange
+from rmsnorm_export.tensorrt.engine.shapes import ModelInput, make_profiles, parse
 
 IDS = ModelInput("ids", "int64", ("batch", "seq"))
 MASK = ModelInput("mask", "int64", ("batch", None))

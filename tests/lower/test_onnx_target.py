@@ -13,9 +13,9 @@ from source_graphs import NUMPY, Array, Built, Names, Source, build
 
 from rmsnorm_export.lower.lowered import Lowered
 from rmsnorm_export.lower.onnx_target import MIN_OPSET, lower_onnx
+from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.recognize.match import Decline, Match
-from rmsnorm_export.report.result import Numerics
 
 # Exactly a float32, so that a float64 norm has the same epsilon in both graphs.
 EPSILON = 2.0**-10

@@ -13,9 +13,9 @@ from source_graphs import Array, Built, Names, Source, build
 
 from rmsnorm_export.lower.lowered import Lowered
 from rmsnorm_export.lower.ort_target import lower_ort
+from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.recognize.match import Decline, Match
-from rmsnorm_export.report.result import Numerics
 
 replace = dataclasses.replace
 

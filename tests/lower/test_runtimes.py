@@ -18,7 +18,9 @@ from onnxruntime.capi.onnxruntime_pybind11_state import (
 )
 from source_graphs import NUMPY, Array, run, tensor, ulps
 
-from rmsnorm_export.lower.runtimes import (
+from rmsnorm_export.op.reference import reference_exact, reference_float64
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
+from rmsnorm_export.runtime.support import (
     CPU,
     CUDA,
     RMS_NORMALIZATION,
@@ -29,8 +31,6 @@ from rmsnorm_export.lower.runtimes import (
     everywhere,
     support,
 )
-from rmsnorm_export.op.reference import reference_exact, reference_float64
-from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
 
 TYPES = (FLOAT, FLOAT16, DOUBLE, BFLOAT16)
 OPERATORS = (RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED)

@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from rmsnorm_export import plugin
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
-from rmsnorm_export.plugin import cache as store
-from rmsnorm_export.plugin.compiling import cmake_architectures
+from rmsnorm_export.tensorrt import plugin
+from rmsnorm_export.tensorrt.plugin import cache as store
+from rmsnorm_export.tensorrt.plugin.compiling import cmake_architectures
 from tests.plugins.plugin_standin import (
     TENSORRT,
     Standin,

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from rmsnorm_export import plugin
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
-from rmsnorm_export.plugin import checking
-from rmsnorm_export.plugin.trial import DIRECT, RUNTIMES, is_installed, run_probe
+from rmsnorm_export.tensorrt import plugin
+from rmsnorm_export.tensorrt.plugin import checking
+from rmsnorm_export.tensorrt.plugin.trial import DIRECT, RUNTIMES, is_installed, run_probe
 from tests.plugins.plugin_standin import (
     AUTOLOAD,
     TENSORRT,

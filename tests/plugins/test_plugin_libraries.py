@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from rmsnorm_export import plugin
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
-from rmsnorm_export.plugin import libraries, lines, tensorrt
+from rmsnorm_export.tensorrt import plugin
+from rmsnorm_export.tensorrt.plugin import libraries, lines, tensorrt
 from tests.plugins.plugin_standin import (
     AUTOLOAD,
     PLUGIN,

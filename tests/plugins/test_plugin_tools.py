@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
-from rmsnorm_export.plugin import arch, sources, tools
-from rmsnorm_export.plugin.headers import find_headers
-from rmsnorm_export.plugin.sources import find_source, source_hash
-from rmsnorm_export.plugin.toolchain import build_tools, find_toolchain
+from rmsnorm_export.tensorrt.plugin import arch, sources, tools
+from rmsnorm_export.tensorrt.plugin.headers import find_headers
+from rmsnorm_export.tensorrt.plugin.sources import find_source, source_hash
+from rmsnorm_export.tensorrt.plugin.toolchain import build_tools, find_toolchain
 from tests.plugins.plugin_standin import make_standin, write_headers
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,9 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(tools, "_package_folders", lambda _: [])
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(empty))
-    monkeypatch.setattr("rmsnorm_export.plugin.headers._SYSTEM", (str(tmp_path / "system"),))
+    monkeypatch.setattr(
+        "rmsnorm_export.tensorrt.plugin.headers._SYSTEM", (str(tmp_path / "system"),)
+    )
     is_file = Path.is_file
     monkeypatch.setattr(
         Path, "is_file", lambda p: not str(p).startswith("/usr/local/cuda") and is_file(p)

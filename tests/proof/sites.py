@@ -9,10 +9,11 @@ import onnx_ir as ir
 
 from rmsnorm_export.lower.lowered import Lowered
 from rmsnorm_export.op.dtypes import numpy_dtype
+from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.proof.prove import prove_site
+from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.report.result import Numerics, Proof
 
 NAMES = {FLOAT: "float", FLOAT16: "float16", DOUBLE: "double", BFLOAT16: "bfloat16"}
 F32_EPSILON = float(np.float32(1e-6))

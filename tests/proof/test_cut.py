@@ -10,7 +10,7 @@ from proof.sites import source, values
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.proof.cut import cut
 from rmsnorm_export.proof.evaluate import run_numpy
-from rmsnorm_export.proof.runtime import run_onnxruntime
+from rmsnorm_export.runtime.session import run_onnxruntime
 
 OPSETS = {"": 18}
 

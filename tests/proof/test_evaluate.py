@@ -12,7 +12,7 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT16, NormSpec
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
-from rmsnorm_export.proof.runtime import NoKernelError, run_onnxruntime
+from rmsnorm_export.runtime.session import NoKernelError, run_onnxruntime
 
 ONE_EACH = {
     "Add": "y = Add (x, w)",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.proof.metrics import compare_arrays, ulp_distance, ulp_error, ulp_unit
+from rmsnorm_export.runtime.metrics import compare_arrays, ulp_distance, ulp_error, ulp_unit
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = [np.dtype(np.float16), BF16, np.dtype(np.float32), np.dtype(np.float64)]

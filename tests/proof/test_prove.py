@@ -10,8 +10,8 @@ import onnx_ir as ir
 import pytest
 
 from proof.sites import F32_EPSILON, GEMMA, LLAMA, match_of, one_node, prove, source
+from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
-from rmsnorm_export.report.result import Numerics
 
 SPEC = NormSpec(epsilon=F32_EPSILON)
 GEMMA_SPEC = dataclasses.replace(SPEC, scale_before_cast=True)

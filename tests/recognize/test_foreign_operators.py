@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import rmsnorm_export as rx
-from rmsnorm_export.report.result import Target
+from rmsnorm_export.lower.targets import Target
 
 from .text_models import CONSTANTS, TARGETS, WEIGHT, function, model, norm, optimized, told
 

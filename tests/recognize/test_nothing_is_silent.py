@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rmsnorm_export.report.result import Target
+from rmsnorm_export.lower.targets import Target
 
 from .text_models import (
     CONSTANTS,

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 import rmsnorm_export as rx
-from rmsnorm_export.report.result import Target
+from rmsnorm_export.lower.targets import Target
 
 TARGETS: tuple[Target, ...] = ("portable", "onnx", "ort")
 CONSTANTS = "float two = {2.0}, float eps = {0.00001}"

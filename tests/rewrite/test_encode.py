@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.rewrite import encode as module
-from rmsnorm_export.rewrite.encode import encode
-from rmsnorm_export.rewrite.tensors import tensor_slots
+from rmsnorm_export.graph import encode as module
+from rmsnorm_export.graph.encode import encode
+from rmsnorm_export.graph.tensors import tensor_slots
 
 SIZES = (0, 1, 23, 24, 25, 127, 128, 129, 16383, 16384, 16385)
 """Bytes around those of a mark, and where the length of a length changes."""
@@ -220,7 +220,7 @@ MEMORY = """
 import os, sys
 import numpy as np
 import onnx_ir as ir
-from rmsnorm_export.rewrite.save import save_model
+from rmsnorm_export.graph.save import save_model
 
 def peak():
     status = open("/proc/self/status").read()

@@ -22,8 +22,8 @@ from hostile_models import (
 )
 
 from rmsnorm_export.errors import Error, InputError
-from rmsnorm_export.rewrite.load import load_model
-from rmsnorm_export.rewrite.save import save_model, to_bytes
+from rmsnorm_export.graph.load import load_model
+from rmsnorm_export.graph.save import save_model, to_bytes
 
 BAD = [name for name, case in HOSTILE.items() if case.error is not None]
 ODD = [name for name, case in HOSTILE.items() if case.error is None]

@@ -16,9 +16,9 @@ from hostile_models import GAIN, external_model, norm_model, write
 from onnx import TensorProto, helper
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.rewrite.load import load_model, no_gc
-from rmsnorm_export.rewrite.save import to_bytes
-from rmsnorm_export.rewrite.sniff import looks_like
+from rmsnorm_export.graph.load import load_model, no_gc
+from rmsnorm_export.graph.save import to_bytes
+from rmsnorm_export.graph.sniff import looks_like
 
 
 def test_all_sources_give_the_same_model(tmp_path: Path) -> None:

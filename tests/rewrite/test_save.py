@@ -16,9 +16,10 @@ from folders import snapshot
 from hostile_models import GAIN, external_model, norm_model, write
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.rewrite import atomic, save
-from rmsnorm_export.rewrite.load import load_model
-from rmsnorm_export.rewrite.save import check_output, save_model, to_bytes
+from rmsnorm_export.graph import save
+from rmsnorm_export.graph.load import load_model
+from rmsnorm_export.graph.save import check_output, save_model, to_bytes
+from rmsnorm_export.system import atomic
 
 OLD = b"the old file"
 

@@ -15,8 +15,8 @@ from sparse_llm import make_sparse_llm, norm_count
 # VmHWM, as ru_maxrss counts the process that forked this one too.
 MEASURE = """
 import json, re, sys, time
-from rmsnorm_export.rewrite.load import load_model
-from rmsnorm_export.rewrite.save import save_model
+from rmsnorm_export.graph.load import load_model
+from rmsnorm_export.graph.save import save_model
 start = time.process_time()
 loaded = load_model(sys.argv[1])
 result = save_model(loaded.model, sys.argv[2], source=loaded, weights=sys.argv[3])

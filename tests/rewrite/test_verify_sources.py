@@ -9,10 +9,10 @@ import onnx_ir as ir
 import pytest
 from hostile_models import GAIN, HOSTILE, external_model, norm_model, write
 
-from rmsnorm_export._verify import verify
+from rmsnorm_export.compare.verify import verify
 from rmsnorm_export.errors import Error, InputError, UsageError
-from rmsnorm_export.proof.source import open_source
-from rmsnorm_export.rewrite.load import load_model
+from rmsnorm_export.graph.load import load_model
+from rmsnorm_export.graph.source import open_source
 
 BAD = [name for name, case in HOSTILE.items() if case.error is not None]
 

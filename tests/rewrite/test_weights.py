@@ -15,9 +15,10 @@ from folders import snapshot
 from hostile_models import GAIN, SHAPE, constants, external_gain, external_model, norm_model, write
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.rewrite import filecopy, save
-from rmsnorm_export.rewrite.load import LoadedModel, load_model
-from rmsnorm_export.rewrite.save import save_model
+from rmsnorm_export.graph import save
+from rmsnorm_export.graph.load import LoadedModel, load_model
+from rmsnorm_export.graph.save import save_model
+from rmsnorm_export.system import filecopy
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch
 import rmsnorm_export.torch as rt
 from rmsnorm_export.op.dtypes import round_to
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
-from rmsnorm_export.torch.plan import make_plan
+from rmsnorm_export.torch.operator.plan import make_plan
 from tests.torch.norm_cases import FORMS, Case, spec_of, tensors, torch_type
 
 OPS = torch.ops.rmsnorm_export

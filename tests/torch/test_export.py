@@ -14,12 +14,12 @@ pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
 
 import torch
 
+from rmsnorm_export.graph import save
 from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
-from rmsnorm_export.proof.runtime import open_session, run_session
-from rmsnorm_export.rewrite import save
-from rmsnorm_export.torch.export import STAGES, ExportResult, export
+from rmsnorm_export.runtime.session import open_session, run_session
+from rmsnorm_export.torch.export.export import STAGES, ExportResult, export
 from tests.torch.export_modules import KINDS, Llama, Model, N, ids, make
 
 pytestmark = pytest.mark.export

@@ -16,7 +16,7 @@ pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
 import torch
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.torch.export import export
+from rmsnorm_export.torch.export.export import export
 
 pytestmark = pytest.mark.export
 
@@ -140,7 +140,7 @@ def test_a_missing_package_is_named_with_its_command(package):
     code = (
         f"import sys; sys.modules[{package!r}] = None\n"
         "from rmsnorm_export.errors import BackendMissingError\n"
-        "try:\n    from rmsnorm_export.torch.export import export\n"
+        "try:\n    from rmsnorm_export.torch.export.export import export\n"
         "except BackendMissingError as error:\n    print(error.found, error.fix)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -9,7 +9,7 @@ pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
 
 import torch
 
-from rmsnorm_export.torch.export import export
+from rmsnorm_export.torch.export.export import export
 
 pytestmark = pytest.mark.export
 

@@ -22,7 +22,7 @@ import torch
 
 from rmsnorm_export.op.reference import reference_float64
 from rmsnorm_export.op.spec import DOUBLE, FLOAT16, NormSpec
-from rmsnorm_export.torch import eager
+from rmsnorm_export.torch.operator import eager
 
 SCRIPTS = str(Path(__file__).resolve().parents[2] / "scripts")
 if SCRIPTS not in sys.path:
@@ -89,7 +89,7 @@ def test_half_types_are_bitwise_where_eager_has_the_order() -> None:
 def test_the_file_is_that_of_export(name: str, dtype: str) -> None:
     """The matrix builds its files without tracing modules: they are what ``rx.export`` writes."""
     pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
-    convert = importlib.import_module("rmsnorm_export.torch.export").convert
+    convert = importlib.import_module("rmsnorm_export.torch.export.export").convert
     variant, n = VARIANTS[name], 111
     module = modules.make(variant, n, dtype)
     given, _ = modules.operands(variant, n, dtype, ELEMENTS)

@@ -127,7 +127,7 @@ def test_a_wrong_declaration_is_caught(key: str, dtype: str, changes: dict[str, 
 def test_a_wrong_order_in_the_operator_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator scales before the cast, its spec says after."""
     module, model = case("LlamaRMSNorm", "float16")
-    library = importlib.import_module("rmsnorm_export.torch.library")
+    library = importlib.import_module("rmsnorm_export.torch.operator.library")
     make_plan, replace = library.make_plan, proof.replace_norms
 
     def wrong_plan(*arguments: Any) -> Any:

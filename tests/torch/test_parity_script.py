@@ -48,7 +48,7 @@ def test_a_whole_model(dtype: str) -> None:
 
 def test_a_worse_model_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every root mean square off by 1e-5: far beyond the noise of a last bit."""
-    eager = importlib.import_module("rmsnorm_export.torch.eager")
+    eager = importlib.import_module("rmsnorm_export.torch.operator.eager")
     rms, replace = eager._rms, models.replace_norms
 
     def then_broken(model: torch.nn.Module) -> Any:

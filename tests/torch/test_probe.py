@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
-from rmsnorm_export.torch.fit import Fit, NotANorm
-from rmsnorm_export.torch.module import RMSNorm
-from rmsnorm_export.torch.probe import probe_module
+from rmsnorm_export.torch.operator.module import RMSNorm
+from rmsnorm_export.torch.probe.fit import Fit, NotANorm
+from rmsnorm_export.torch.probe.probe import probe_module
 
 N = 48
 HALF = {torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}

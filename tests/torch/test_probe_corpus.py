@@ -11,8 +11,8 @@ pytest.importorskip("transformers", reason="needs the catalogue: pip install tra
 
 import torch
 
-from rmsnorm_export.torch.fit import Fit, NotANorm
-from rmsnorm_export.torch.probe import probe_module
+from rmsnorm_export.torch.probe.fit import Fit, NotANorm
+from rmsnorm_export.torch.probe.probe import probe_module
 from tests.corpus import build
 from tests.corpus.norm_classes import EPSILON, NormClass, norm_classes
 

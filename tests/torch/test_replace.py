@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.spec import NormSpec
-from rmsnorm_export.torch.replace import replace_norms
-from rmsnorm_export.torch.replace_class import ATTRIBUTE
+from rmsnorm_export.torch.probe.replace import replace_norms
+from rmsnorm_export.torch.probe.replace_class import ATTRIBUTE
 
 N = 64
 OPERATORS = {

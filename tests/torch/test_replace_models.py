@@ -9,7 +9,7 @@ pytest.importorskip("transformers", reason="needs the catalogue: pip install tra
 
 import torch
 
-from rmsnorm_export.torch.replace import replace_norms
+from rmsnorm_export.torch.probe.replace import replace_norms
 from tests.corpus.architectures import architecture
 from tests.corpus.norm_classes import norm_classes
 

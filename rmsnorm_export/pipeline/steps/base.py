@@ -8,15 +8,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from rmsnorm_export.deploy.subject import interface
-from rmsnorm_export.engine.shapes import Shapes, make_profiles
 from rmsnorm_export.errors import BackendMissingError
+from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.pipeline.identity import onnx_files, text_of
 from rmsnorm_export.pipeline.place import read_record
 from rmsnorm_export.pipeline.result import StepFailure
 from rmsnorm_export.pipeline.settings import Settings
 from rmsnorm_export.pipeline.tables import StepName, Subject
-from rmsnorm_export.rewrite.load import load_model
+from rmsnorm_export.serving.subject import interface
+from rmsnorm_export.tensorrt.engine.shapes import Shapes, make_profiles
 
 Progress = Callable[[str, int, int], None]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rmsnorm_export.errors import ExitCode
+from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.pipeline.result import StepFailure
 from rmsnorm_export.pipeline.settings import Settings
 from rmsnorm_export.pipeline.steps.base import (
@@ -16,7 +17,6 @@ from rmsnorm_export.pipeline.steps.base import (
     subject_needs,
 )
 from rmsnorm_export.pipeline.tables import Bench, StepName
-from rmsnorm_export.report.result import Numerics
 
 RECORD = "benchmark.json"
 PICTURE = "benchmark.png"
@@ -65,7 +65,7 @@ def run(settings: Settings, folder: Path, progress: Progress, force: bool) -> Ma
     """Measure."""
     from rmsnorm_export.benchmark.measure import bench
     from rmsnorm_export.benchmark.result import headlines
-    from rmsnorm_export.report.json import to_json
+    from rmsnorm_export.records import to_json
 
     table = settings.bench
     assert table is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmsnorm_export.engine.model import sha256_of
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.pipeline.settings import Settings
 from rmsnorm_export.pipeline.steps.base import (
@@ -16,6 +15,7 @@ from rmsnorm_export.pipeline.steps.base import (
     subject_needs,
 )
 from rmsnorm_export.pipeline.tables import StepName, Subject
+from rmsnorm_export.tensorrt.engine.model import sha256_of
 
 ENGINE, SIDECAR = "engine", "record"
 """Facts: the engine, and the file beside it."""
@@ -34,8 +34,8 @@ def needs(settings: Settings) -> tuple[StepName, ...]:
 
 def inputs(settings: Settings) -> dict[str, str]:
     """The options, the model, the backend, the GPUs, and the plugin that would be used."""
-    from rmsnorm_export.engine.backends import choose, gpus
-    from rmsnorm_export.engine.plugins import library_or_none
+    from rmsnorm_export.tensorrt.engine.backends import choose, gpus
+    from rmsnorm_export.tensorrt.engine.plugins import library_or_none
 
     table = settings.build
     assert table is not None
@@ -59,9 +59,9 @@ def check(settings: Settings, force: bool) -> None:  # noqa: ARG001
         BackendMissingError: it is not installed, or builds only where a GPU is.
         UsageError: an option that it does not have, or shapes that do not fit.
     """
-    from rmsnorm_export.engine.backends import choose
-    from rmsnorm_export.engine.options import BuildOptions
-    from rmsnorm_export.engine.plugins import plan_plugin
+    from rmsnorm_export.tensorrt.engine.backends import choose
+    from rmsnorm_export.tensorrt.engine.options import BuildOptions
+    from rmsnorm_export.tensorrt.engine.plugins import plan_plugin
 
     table = settings.build
     assert table is not None
@@ -83,7 +83,7 @@ def check(settings: Settings, force: bool) -> None:  # noqa: ARG001
 
 def run(settings: Settings, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG001
     """Build."""
-    from rmsnorm_export.engine.build import build_engine
+    from rmsnorm_export.tensorrt.engine.build import build_engine
 
     table = settings.build
     assert table is not None

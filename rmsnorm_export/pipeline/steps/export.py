@@ -52,9 +52,9 @@ def run(settings: Settings, folder: Path, progress: Progress, force: bool) -> Ma
     """Export, then run the module once or, with dynamic sizes, twice."""
     progress("loading the module", 0, _STAGES)
     from rmsnorm_export.benchmark.arrays import write_arrays
+    from rmsnorm_export.graph.save import save_model
     from rmsnorm_export.pipeline import pytorch
-    from rmsnorm_export.rewrite.save import save_model
-    from rmsnorm_export.torch.export import STAGES
+    from rmsnorm_export.torch.export.export import STAGES
 
     table = settings.export
     assert table is not None

@@ -18,7 +18,7 @@ from rmsnorm_export.pipeline.steps.base import (
     subject_needs,
 )
 from rmsnorm_export.pipeline.tables import Optimize, StepName
-from rmsnorm_export.report.result import Report
+from rmsnorm_export.rewrite.result import Report
 
 
 def needs(settings: Settings) -> tuple[StepName, ...]:
@@ -50,7 +50,7 @@ def arguments(table: Optimize) -> dict[str, Any]:
 def run(settings: Settings, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG001
     """Optimize without proofs, and save."""
     progress("optimizing", 0, 2)
-    from rmsnorm_export.report.json import to_json
+    from rmsnorm_export.records import to_json
     from rmsnorm_export.rewrite.optimize import optimize
 
     table = settings.optimize
@@ -61,7 +61,7 @@ def run(settings: Settings, folder: Path, progress: Progress, force: bool) -> Ma
     saved = result.save(folder / f"{settings.name}.onnx", weights=table.weights)
     files = files_in(folder)
     (folder / REPORT).write_text(to_json(result.report), encoding="utf-8")
-    head = said(result.report)
+    head = result.report.headline()
     return Made(
         summary=head,
         facts={
@@ -69,7 +69,7 @@ def run(settings: Settings, folder: Path, progress: Progress, force: bool) -> Ma
             "report": [REPORT],
             "fused": len(result.report.fused),
             "kept": len(result.report.kept),
-            "refused": sum(refusal.kind == "norm" for refusal in result.report.refused),
+            "refused": len(result.report.unfused),
             "bytes": saved.bytes,
             "weights": saved.weights,
             "notes": [*result.report.notes, *saved.notes],
@@ -77,17 +77,9 @@ def run(settings: Settings, folder: Path, progress: Progress, force: bool) -> Ma
     )
 
 
-def said(report: Report) -> str:
-    """The first line of the report, e.g. ``9 of 9 RMSNorms are one node``."""
-    from rmsnorm_export.report.text import head
-
-    line = head(report)
-    return line if isinstance(line, str) else line[0]
-
-
 def _check_required(report: Report, require: int | str | None) -> None:
     done = len(report.fused) + len(report.kept)
-    refused = [refusal for refusal in report.refused if refusal.kind == "norm"]
+    refused = report.unfused
     met = done > 0 and not refused if require == "all" else done >= int(require or 0)
     if met:
         return

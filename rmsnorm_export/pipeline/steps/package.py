@@ -5,11 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rmsnorm_export.deploy.kserve import check_kserve
-from rmsnorm_export.deploy.place import find_place
-from rmsnorm_export.deploy.protos import definitions
-from rmsnorm_export.deploy.result import RECORD_FILE, PackageRecord
-from rmsnorm_export.engine.model import sha256_of
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.pipeline.identity import plain_files
 from rmsnorm_export.pipeline.place import named_errors, read_claim, read_record, write_claim
@@ -25,7 +20,12 @@ from rmsnorm_export.pipeline.steps.base import (
     subject_needs,
 )
 from rmsnorm_export.pipeline.tables import StepName, Subject
-from rmsnorm_export.report.names import short
+from rmsnorm_export.printable import short
+from rmsnorm_export.serving.kserve import check_kserve
+from rmsnorm_export.serving.place import find_place
+from rmsnorm_export.serving.protos import definitions
+from rmsnorm_export.serving.result import RECORD_FILE, PackageRecord
+from rmsnorm_export.tensorrt.engine.model import sha256_of
 
 PACKAGED = "packaged.json"
 CLAIM = ".package.json"
@@ -128,7 +128,7 @@ def _replaced(settings: Settings, *, force: bool) -> set[str]:
 
 
 def _record(folder: Path) -> PackageRecord:
-    from rmsnorm_export.report.json import from_json
+    from rmsnorm_export.records import from_json
 
     try:
         return from_json((folder / RECORD_FILE).read_text("utf-8"), PackageRecord)
@@ -172,8 +172,8 @@ def _refuse_edited(folder: Path, record: PackageRecord) -> None:
 
 def run(settings: Settings, folder: Path, progress: Progress, force: bool) -> Made:
     """Package, in place of what this pipeline put there before."""
-    from rmsnorm_export.deploy.package import package_model
-    from rmsnorm_export.report.json import to_json
+    from rmsnorm_export.records import to_json
+    from rmsnorm_export.serving.package import package_model
 
     table = settings.package
     assert table is not None

@@ -19,7 +19,8 @@ from rmsnorm_export.pipeline.steps.base import (
     subject_needs,
 )
 from rmsnorm_export.pipeline.tables import StepName
-from rmsnorm_export.report.result import Proof, Report
+from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.rewrite.result import Report
 
 _PROOF_FAILED = "proof-failed"
 
@@ -47,8 +48,8 @@ def check(settings: Settings, force: bool) -> None:  # noqa: ARG001
 def run(settings: Settings, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG001
     """Optimize the raw model again, with proofs, and compare what was done with the first time."""
     progress("reading the model", 0, 1)
-    from rmsnorm_export.report.json import to_json
-    from rmsnorm_export.report.text import number
+    from rmsnorm_export.printable import number
+    from rmsnorm_export.records import to_json
     from rmsnorm_export.rewrite.optimize import optimize
 
     assert settings.optimize is not None
@@ -99,7 +100,7 @@ def _check_same(path: Path, report: Report) -> None:
         VerificationError: it is not.
         InputError: the report of [optimize] cannot be read.
     """
-    from rmsnorm_export.report.json import from_json
+    from rmsnorm_export.records import from_json
 
     try:
         before = from_json(path.read_text("utf-8"), Report)

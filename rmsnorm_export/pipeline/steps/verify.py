@@ -22,7 +22,7 @@ from rmsnorm_export.pipeline.steps.base import (
 from rmsnorm_export.pipeline.tables import StepName, Subject
 
 if TYPE_CHECKING:
-    from rmsnorm_export.proof.compare import Verification
+    from rmsnorm_export.compare.result import Verification
 
 COMPARISONS = "comparisons"
 """Fact: one entry per comparison: its two sides, its file, whether it passed."""
@@ -64,7 +64,7 @@ def inputs(settings: Settings) -> dict[str, str]:
             else:
                 found |= subject_inputs(settings, cast("Subject", side))
     if _engine_asked(settings):
-        from rmsnorm_export.engine.backends import gpu_visible, gpus
+        from rmsnorm_export.tensorrt.engine.backends import gpu_visible, gpus
 
         found["machine GPUs"] = "; ".join(gpus()) or "none"
         if gpu_visible():
@@ -79,7 +79,7 @@ def check(settings: Settings, force: bool) -> None:  # noqa: ARG001
     assert table is not None
     require_package("onnxruntime", "[verify]", 'pip install "rmsnorm-export[ort]"')
     if table.engine == "require":
-        from rmsnorm_export.engine.backends import gpu_visible
+        from rmsnorm_export.tensorrt.engine.backends import gpu_visible
 
         if not gpu_visible():
             raise BackendMissingError(
@@ -91,8 +91,8 @@ def check(settings: Settings, force: bool) -> None:  # noqa: ARG001
 
 def run(settings: Settings, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG001
     """Compare every pair, then the engine."""
-    from rmsnorm_export.engine.backends import gpu_visible
-    from rmsnorm_export.report.json import to_json
+    from rmsnorm_export.records import to_json
+    from rmsnorm_export.tensorrt.engine.backends import gpu_visible
 
     table = settings.verify
     assert table is not None
@@ -131,7 +131,7 @@ def run(settings: Settings, folder: Path, progress: Progress, force: bool) -> Ma
 
 def _models(settings: Settings, a: str, b: str) -> Verification:
     """Two files, as ``rmsnorm-export verify`` compares them."""
-    from rmsnorm_export._verify import verify
+    from rmsnorm_export.compare.verify import verify
 
     table = settings.verify
     assert table is not None
@@ -157,11 +157,11 @@ def _against_pytorch(settings: Settings, side: str) -> Verification:
         VerificationError: ONNX Runtime cannot load or run the file, or it has other outputs.
     """
     from rmsnorm_export.benchmark.arrays import read_arrays
-    from rmsnorm_export.comparison.recorded import Run, compare_runs
-    from rmsnorm_export.comparison.side import Answer
+    from rmsnorm_export.compare.recorded import Run, compare_runs
+    from rmsnorm_export.compare.result import Bounds
+    from rmsnorm_export.compare.side import Answer
     from rmsnorm_export.pipeline.place import read_record
-    from rmsnorm_export.proof.compare import Bounds
-    from rmsnorm_export.proof.runtime import open_session
+    from rmsnorm_export.runtime.session import open_session
 
     table = settings.verify
     assert table is not None

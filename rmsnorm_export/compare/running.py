@@ -1,0 +1,133 @@
+"""Engines run in a process of their own: arrays go there and come back as files."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rmsnorm_export.compare.side import Answer
+from rmsnorm_export.errors import BackendMissingError, Error, InputError, VerificationError
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.printable import one_line
+from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
+from rmsnorm_export.tensorrt.engine.backends import BackendInfo
+from rmsnorm_export.tensorrt.engine.failure import last_errors
+from rmsnorm_export.tensorrt.engine.process import Ended, run_worker
+
+_NO_GPU = re.compile(r"cuda driver|no cuda-capable device|cudaerror 35\b|cudaerror 100\b", re.I)
+"""What a runtime says where no GPU, or no driver for it, is; TensorRT-RTX 1.7.1: cudaError 35."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Engine:
+    """An engine that is to be run.
+
+    Attributes:
+        path: of the file.
+        info: its backend.
+        plugin: path of the plugin library to load, or "".
+    """
+
+    path: Path
+    info: BackendInfo
+    plugin: str = ""
+
+    def _ask(self, command: str, **more: object) -> Ended:
+        request = {"command": command, "engine": str(self.path), "plugin": self.plugin}
+        ended = run_worker(request | more, self.info)
+        if ended.first("done") is None:
+            raise _failure(ended, self.info, self.path.name)
+        return ended
+
+    def describe(self) -> list[dict[str, Any]]:
+        """The inputs: ``name``, ``dtype``, and ``ranges``, three shapes for each profile.
+
+        Raises:
+            BackendMissingError: the backend does not start: no GPU, no plugin, a broken package.
+            InputError: it does not load the engine.
+        """
+        return self._ask("describe").all("input")
+
+    def run(self, feeds: Mapping[str, Array], profile: int = 0) -> Answer:
+        """Every output on these inputs.
+
+        Args:
+            feeds: every input, of the right type.
+            profile: number of the optimization profile to use.
+
+        Raises:
+            BackendMissingError, InputError: as ``describe``.
+            VerificationError: it does not run on these inputs.
+        """
+        with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as folder:
+            inputs = []
+            for number, (name, array) in enumerate(feeds.items()):
+                file = Path(folder) / f"input{number}.bin"
+                file.write_bytes(np.ascontiguousarray(array).tobytes())
+                inputs.append({"name": name, "shape": list(array.shape), "file": str(file)})
+            ended = self._ask("infer", inputs=inputs, folder=folder, profile=profile)
+            outputs = ended.all("output")
+            return Answer(
+                tuple(output["name"] for output in outputs), tuple(_read(one) for one in outputs)
+            )
+
+
+def _read(output: Mapping[str, Any]) -> Array:
+    dtype = numpy_type(str(output["dtype"]))
+    array: Array = np.fromfile(output["file"], dtype)
+    return array.reshape(tuple(output["shape"]))
+
+
+def numpy_type(name: str) -> np.dtype[Any]:
+    """The NumPy type of a name as records have it, ``bfloat16`` included.
+
+    Raises:
+        InputError: NumPy has none.
+    """
+    try:
+        return BFLOAT16_DTYPE if name == "bfloat16" else np.dtype(name)
+    except TypeError as error:
+        raise InputError(
+            "A tensor of the engine is of a type that cannot be fed.",
+            found=name,
+            fix="compare an engine whose inputs are float, integer or boolean tensors",
+        ) from error
+
+
+def _failure(ended: Ended, info: BackendInfo, name: str) -> Error:
+    """The error for a process that ended without an answer."""
+    event = ended.first("error") or {}
+    version = (ended.first("version") or {}).get("version", "")
+    label = f"{info.label} {version}".strip()
+    said = last_errors(ended)
+    text = one_line(str(event.get("text", "")), 400) if event else ended.cause()
+    found = f"{name}: {text}" + (f"; it said: {said}" if said else "")
+    if event.get("kind") == "import":
+        return BackendMissingError(f"{label} cannot be imported.", found=text, fix=info.pip)
+    if event.get("kind") == "plugin":
+        return BackendMissingError(
+            f"{label} does not load the plugin library.",
+            found=found,
+            fix="rmsnorm-export plugin check says why",
+        )
+    if _NO_GPU.search(said) or _NO_GPU.search(text):
+        return BackendMissingError(
+            f"{label} finds no GPU.", found=found, fix="run verify where the GPU is"
+        )
+    if any(stage["stage"] == "run" for stage in ended.all("stage")):
+        return VerificationError(
+            f"{label} cannot run the engine on these inputs.",
+            found=found,
+            fix="give inputs, or their shapes, within the ranges that the engine was built for",
+        )
+    return InputError(
+        f"{label} does not load the engine.",
+        found=found,
+        fix="build it again here with rmsnorm-export build",
+    )

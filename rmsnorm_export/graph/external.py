@@ -1,0 +1,363 @@
+"""External data: the checks of its locations, and the policies for where it goes on saving.
+
+Hard links are never made unless asked for: onnx and onnx_ir refuse a data file with more than one
+name (onnx 1.23, onnx_ir 1.1), so a link made here would stop the *source* model from loading too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import ntpath
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import onnx
+import onnx_ir as ir
+
+from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.graph.tensors import TensorSlot
+from rmsnorm_export.printable import quoted, short
+from rmsnorm_export.system.atomic import Transaction
+from rmsnorm_export.system.filecopy import copy_contents, same_contents
+
+WeightsPolicy = Literal["auto", "reference", "link", "copy", "embed"]
+"""What happens to external data on saving.
+
+auto: referenced where it already lies beside the output, else copied. reference: left where it is;
+the output must be in the source's folder. link: a hard link beside the output (see above), a copy
+where the file systems differ. copy: a copy, which costs nothing on file systems that clone. embed:
+stored inside the model, up to 2 GiB in all.
+"""
+
+WEIGHTS_POLICIES: tuple[WeightsPolicy, ...] = ("auto", "reference", "link", "copy", "embed")
+UsedPolicy = Literal["none", "reference", "link", "copy", "embed"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ExternalFile:
+    """A file of external data.
+
+    Attributes:
+        location: as the model writes it.
+        path: the file, symbolic links resolved.
+        size: bytes.
+        links: names that the file has on its file system.
+    """
+
+    location: str
+    path: str
+    size: int
+    links: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placement:
+    """What saving does with external data.
+
+    Attributes:
+        swaps: slots and the tensors that stand in for theirs in the saved file.
+        pending: finished temporary files and the names that they are to get.
+        used: the policy in effect; ``none`` without external data.
+        notes: for the report.
+    """
+
+    swaps: tuple[tuple[TensorSlot, ir.TensorProtocol], ...]
+    pending: tuple[tuple[Path, Path], ...]
+    used: UsedPolicy
+    notes: tuple[str, ...]
+
+
+def adopt_external(slots: Sequence[TensorSlot], folder: Path | None) -> list[ExternalFile]:
+    """Check every external tensor and bind it to an absolute folder; no data is opened.
+
+    A tensor gets a new object where its folder changes, so a tensor shared with the caller's model
+    is left as it was.
+
+    Args:
+        slots: tensors of a private model.
+        folder: folder of the model file; None: the tensors know theirs, or nobody does, and then
+            only what can be told from the location is checked.
+
+    Returns:
+        The distinct files; none for tensors whose folder is not known.
+
+    Raises:
+        InputError: naming tensor and location: a location that is absolute, leaves the folder or
+            is not a file, or a file that is too short.
+    """
+    files: dict[tuple[str, str], ExternalFile] = {}
+    for slot in slots:
+        tensor = slot.tensor
+        if not isinstance(tensor, ir.ExternalTensor):
+            continue
+        location = os.fspath(tensor.location)
+        if not isinstance(location, str):
+            raise _bad(slot, repr(location), "is not a string", "export the model again")
+        base = str(folder) if folder else os.fspath(tensor.base_dir)
+        base = os.path.abspath(base) if base else ""
+        if (base, location) not in files:
+            _check_location(slot, location)
+            if base:
+                files[base, location] = _locate(slot, location, base)
+        size = files[base, location].size if base else None
+        _check_range(slot, tensor, location, size)
+        if base != tensor.base_dir:
+            slot.put(moved(tensor, location, base))
+    return list({file.path: file for file in files.values()}.values())
+
+
+def moved(tensor: ir.ExternalTensor, location: str, folder: str) -> ir.ExternalTensor:
+    """The same tensor at another location; offset and length stay."""
+    return ir.ExternalTensor(
+        location,
+        tensor.offset,
+        tensor.length,
+        tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        name=tensor.name or "",
+        doc_string=tensor.doc_string,
+        metadata_props=dict(tensor.metadata_props),
+        base_dir=folder,
+    )
+
+
+def _check_location(slot: TensorSlot, location: str) -> None:
+    fix = "keep the data file in the folder of the model, under a relative location"
+    if not location or "\0" in location:
+        raise _bad(slot, location, "is not a file name", fix)
+    # Windows spellings are refused everywhere: the file may be used there next.
+    if os.path.isabs(location) or ntpath.isabs(location) or ntpath.splitdrive(location)[0]:
+        raise _bad(slot, location, "is an absolute path", fix)
+    if ".." in os.path.normpath(location).split(os.sep) or ntpath.normpath(location).startswith(
+        ".."
+    ):
+        raise _bad(slot, location, "leaves the folder of the model", fix)
+
+
+def _locate(slot: TensorSlot, location: str, base: str) -> ExternalFile:
+    real_base = os.path.realpath(base)
+    path = os.path.realpath(os.path.join(base, location))
+    if not path.startswith(os.path.join(real_base, "")):
+        raise _bad(
+            slot,
+            location,
+            f"leaves the folder of the model by a symbolic link to {short(path, 200)}",
+            "put the data file itself into the folder of the model",
+        )
+    try:
+        info = os.stat(path)
+    except OSError as error:
+        missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
+        reason = "does not exist" if missing else f"cannot be read ({error.strerror})"
+        raise _bad(slot, location, reason, f"put the data file into {short(base, 200)}") from error
+    if not stat.S_ISREG(info.st_mode):
+        raise _bad(slot, location, "is not an ordinary file", "put the data file there")
+    return ExternalFile(location, path, info.st_size, info.st_nlink)
+
+
+def _check_range(
+    slot: TensorSlot, tensor: ir.ExternalTensor, location: str, size: int | None
+) -> None:
+    offset, length = tensor.offset or 0, tensor.length
+    needed = tensor.nbytes
+    fix = "export the model again, or fetch its data file again"
+    if offset < 0 or (length or 0) < 0:
+        raise _bad(slot, location, f"has a negative offset or length ({offset}, {length})", fix)
+    if length and length != needed:
+        raise _bad(
+            slot, location, f"stores {length} bytes for a shape that needs {needed} bytes", fix
+        )
+    if size is not None and offset + needed > size:
+        raise _bad(
+            slot,
+            location,
+            f"is too short: {size} bytes, while {needed} are needed from offset {offset}",
+            fix,
+        )
+
+
+def _bad(slot: TensorSlot, location: str, reason: str, fix: str) -> InputError:
+    return InputError(
+        "The external data of a tensor cannot be used.",
+        found=f"tensor {quoted(slot.name)}: location {quoted(location, 200)} {reason}",
+        fix=fix,
+    )
+
+
+def place_weights(
+    slots: Sequence[TensorSlot], target: Path, policy: WeightsPolicy, files: Transaction
+) -> Placement:
+    """Put the external data where a model saved at ``target`` needs it, under temporary names.
+
+    No file that exists is written: a location whose name is taken by other data gets a new name.
+
+    Args:
+        slots: tensors of the model.
+        target: absolute path of the output.
+        policy: see ``WeightsPolicy``.
+        files: owner of the temporary files.
+
+    Raises:
+        UsageError: ``reference`` from another folder, or the output would replace the weights.
+        InputError: data that is not there, or no room for it.
+        OSError: writing failed.
+    """
+    external = [(slot, slot.tensor) for slot in slots if isinstance(slot.tensor, ir.ExternalTensor)]
+    if not external:
+        return Placement((), (), "none", ())
+    plan = _Plan(target, policy, files)
+    swaps = [
+        (slot, stand_in)
+        for slot, tensor in external
+        if (stand_in := plan.place(slot, tensor)) is not None
+    ]
+    return Placement(tuple(swaps), tuple(plan.pending), plan.used, tuple(plan.notes))
+
+
+class _Plan:
+    """Decides once per data file; remembers the names given."""
+
+    def __init__(self, target: Path, policy: WeightsPolicy, files: Transaction) -> None:
+        self.target = target
+        self.folder = os.path.realpath(target.parent)
+        self.policy = policy
+        self.files = files
+        self.used: UsedPolicy = "embed" if policy == "embed" else "reference"
+        self.notes: list[str] = []
+        self.pending: list[tuple[Path, Path]] = []
+        self._locations: dict[tuple[str, str], str] = {}
+
+    def place(self, slot: TensorSlot, tensor: ir.ExternalTensor) -> ir.TensorProtocol | None:
+        location = str(tensor.location)
+        base = str(tensor.base_dir)
+        key = (base, location)
+        if key not in self._locations:
+            # Without a folder (a model from memory) the data can only be beside the output.
+            file = _locate(slot, location, base or self.folder)
+            if file.path == os.path.realpath(self.target):
+                raise UsageError(
+                    "The output would replace the weights of the model.",
+                    found=f"{short(str(self.target), 200)} holds tensor {quoted(slot.name)}",
+                    fix="choose another output name",
+                )
+            self._locations[key] = self._settle(file, base)
+        if self.policy == "embed":
+            return embedded(slot, base or self.folder)
+        new = self._locations[key]
+        return None if new == location else moved(tensor, new, self.folder)
+
+    def _settle(self, file: ExternalFile, base: str) -> str:
+        """The location of ``file`` for the output; stages a copy or link when it needs one."""
+        if self.policy == "embed" or not base or os.path.realpath(base) == self.folder:
+            return file.location
+        if self.policy == "reference":
+            raise UsageError(
+                "Weights can be referenced in place only from the folder that they are in.",
+                found=f"{quoted(file.location, 200)} lies in {short(base, 200)}, the "
+                f"output in {short(self.folder, 200)}",
+                fix="write the output into the folder of the source, or use --weights copy",
+            )
+        wanted = self._free_name(file)
+        if wanted is None:
+            self.notes.append(f"weights {quoted(file.location)} were already beside the output")
+            return file.location
+        new = os.path.relpath(wanted, self.folder)
+        temp, how = self._stage(file, wanted)
+        self.pending.append((temp, wanted))
+        self.used = "link" if how == "linked" else "copy"
+        self.notes.append(
+            f"weights {quoted(file.location)} ({file.size} bytes) were {how} to {quoted(new)}"
+        )
+        return new
+
+    def _stage(self, file: ExternalFile, wanted: Path) -> tuple[Path, str]:
+        if self.policy == "link":
+            try:
+                temp = self.files.link_temp(Path(file.path), wanted)
+            except OSError as error:
+                self.notes.append(f"no hard link is possible ({error.strerror}): copied instead")
+            else:
+                self.notes.append(
+                    "linked weights load in ONNX Runtime; onnx and onnx_ir refuse data files with "
+                    "several names, those of the source model now included"
+                )
+                return temp, "linked"
+        temp, descriptor = self.files.temp(wanted)
+        try:
+            how = copy_contents(file.path, descriptor)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        return temp, how
+
+    def _free_name(self, file: ExternalFile) -> Path | None:
+        """A name that nothing has, the source's if possible; None when the data is there."""
+        same = Path(self.folder, os.path.normpath(file.location))
+        inside = os.path.realpath(same.parent).startswith(os.path.join(self.folder, ""))
+        if inside or os.path.realpath(same.parent) == self.folder:
+            if not os.path.lexists(same) and self._is_new(same):
+                return same
+            if same.is_file() and not same.is_symlink() and self._same_data(file, same):
+                return None
+        for number in range(1, 10_000):
+            prefix = self.target.stem if number == 1 else f"{self.target.stem}-{number}"
+            path = Path(self.folder, f"{prefix}.{same.name}")
+            if not os.path.lexists(path) and self._is_new(path):
+                return path
+        raise InputError(
+            "No free name is left for the weights.",
+            found=f"10,000 files like {quoted(same.name)} in {short(self.folder, 200)}",
+            fix="write to another folder",
+        )
+
+    def _is_new(self, path: Path) -> bool:
+        taken = {wanted for _, wanted in self.pending} | {Path(self.folder, self.target.name)}
+        return path not in taken
+
+    def _same_data(self, file: ExternalFile, path: Path) -> bool:
+        if os.path.samefile(file.path, path):
+            return True
+        return self.policy != "link" and same_contents(file.path, str(path))
+
+
+def embedded(slot: TensorSlot, folder: str) -> ir.TensorProtocol:
+    """The external tensor of ``slot`` as one that is stored in the model.
+
+    It reads its bytes whenever it is written, so that one tensor at a time is in memory.
+
+    Args:
+        slot: holder of an external tensor.
+        folder: of the model that the tensor belongs to; "" when it is not known.
+
+    Raises:
+        InputError: the data is not there, or its folder is not known.
+        OSError: (when written) the data cannot be read.
+    """
+    tensor = slot.tensor
+    assert isinstance(tensor, ir.ExternalTensor)
+    location = os.fspath(tensor.location)
+    if not folder:
+        raise _bad(slot, str(location), "has no folder", "load the model from its path")
+    path = _locate(slot, str(location), folder).path
+
+    def read() -> ir.TensorProtocol:
+        with open(path, "rb") as file:
+            file.seek(tensor.offset or 0)
+            data = file.read(tensor.nbytes)
+        proto = onnx.TensorProto(data_type=tensor.dtype.value, dims=tensor.shape.numpy())
+        proto.raw_data = data
+        return ir.serde.TensorProtoTensor(proto)
+
+    return ir.LazyTensor(
+        read,
+        dtype=tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        name=tensor.name or "",
+        doc_string=tensor.doc_string,
+        metadata_props=dict(tensor.metadata_props),
+        cache=False,
+    )

@@ -1,0 +1,197 @@
+"""The stored tensors of a model: where they hang, and whether their data fits their shape."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+
+import onnx
+import onnx_ir as ir
+
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.printable import quoted, short
+
+MAX_PROTO_BYTES = 2**31 - 1
+"""Largest protobuf message, by the protobuf specification."""
+
+_DATA_FIELDS: dict[ir.DataType, str] = {
+    ir.DataType.FLOAT: "float_data",
+    ir.DataType.DOUBLE: "double_data",
+    ir.DataType.INT64: "int64_data",
+    ir.DataType.UINT32: "uint64_data",
+    ir.DataType.UINT64: "uint64_data",
+    **dict.fromkeys(
+        (
+            ir.DataType.INT32,
+            ir.DataType.INT16,
+            ir.DataType.INT8,
+            ir.DataType.UINT16,
+            ir.DataType.UINT8,
+            ir.DataType.BOOL,
+            ir.DataType.FLOAT16,
+            ir.DataType.BFLOAT16,
+        ),
+        "int32_data",
+    ),
+}
+"""Where TensorProto keeps one entry per element when there is no raw_data (onnx.proto)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class TensorSlot:
+    """A stored tensor and how to put another in its place.
+
+    Attributes:
+        name: of the initializer, or of the node that holds the tensor in an attribute.
+        tensor: the tensor.
+        put: replaces it in the model.
+        initializer: False for a tensor in an attribute.
+    """
+
+    name: str
+    tensor: ir.TensorProtocol
+    put: Callable[[ir.TensorProtocol], None]
+    initializer: bool
+
+
+def tensor_slots(model: ir.Model) -> Iterator[TensorSlot]:
+    """Every stored tensor: initializers and attributes, in all graphs and functions.
+
+    The attributes of a node must not be changed, through ``put`` or otherwise, while this runs.
+    """
+    for graph in all_graphs(model):
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                yield TensorSlot(value.name or "", value.const_value, _initializer_put(value), True)
+        for node in graph:
+            if not node.attributes:
+                continue
+            for attribute in node.attributes.values():
+                if attribute.is_ref():
+                    continue
+                # .value and not .as_tensor(): that asks for every property of the tensor, at 10
+                # microseconds each, and raises for an element type that it does not know.
+                if attribute.type == ir.AttributeType.TENSOR:
+                    tensor = attribute.value
+                    put = _attribute_put(node, attribute.name)
+                    yield TensorSlot(_holder(node, tensor), tensor, put, False)
+                elif attribute.type == ir.AttributeType.TENSORS:
+                    for index, tensor in enumerate(attribute.value):
+                        put = _attributes_put(node, attribute.name, index)
+                        yield TensorSlot(_holder(node, tensor), tensor, put, False)
+
+
+def _holder(node: ir.Node, tensor: ir.TensorProtocol) -> str:
+    return tensor.name or node.name or (node.outputs[0].name if node.outputs else "") or ""
+
+
+def _initializer_put(value: ir.Value) -> Callable[[ir.TensorProtocol], None]:
+    def put(tensor: ir.TensorProtocol) -> None:
+        value.const_value = tensor
+
+    return put
+
+
+def _attribute_put(node: ir.Node, name: str) -> Callable[[ir.TensorProtocol], None]:
+    def put(tensor: ir.TensorProtocol) -> None:
+        old = node.attributes[name]
+        node.attributes[name] = ir.AttrTensor(name, tensor, doc_string=old.doc_string)
+
+    return put
+
+
+def _attributes_put(node: ir.Node, name: str, index: int) -> Callable[[ir.TensorProtocol], None]:
+    def put(tensor: ir.TensorProtocol) -> None:
+        old = node.attributes[name]
+        tensors = list(old.value)
+        tensors[index] = tensor
+        node.attributes[name] = ir.AttrTensors(name, tensors, doc_string=old.doc_string)
+
+    return put
+
+
+def check_tensor(slot: TensorSlot) -> None:
+    """Check that dims are possible and that the data in the file fits them; no copy is kept.
+
+    Raises:
+        InputError: naming the tensor.
+    """
+    tensor = slot.tensor
+    if isinstance(tensor, ir.ExternalTensor):
+        _element_count(slot, tuple(tensor.shape.numpy()))
+    elif isinstance(tensor, ir.serde.TensorProtoTensor):
+        _check_proto(slot, tensor.raw)
+    elif isinstance(tensor, ir.StringTensor):
+        count = _element_count(slot, tuple(tensor.shape.numpy()))
+        if count != len(tensor.string_data()):
+            raise _misfit(slot, f"{len(tensor.string_data())} strings", f"{count}")
+
+
+def _check_proto(slot: TensorSlot, proto: onnx.TensorProto) -> None:
+    count = _element_count(slot, tuple(proto.dims))
+    try:
+        dtype = ir.DataType(proto.data_type)
+        bits = dtype.bitwidth
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(
+            "A tensor has no element type that ONNX knows.",
+            found=f"tensor {quoted(slot.name)} of type number {proto.data_type}",
+            fix="export the model again, or install a newer onnx package",
+        ) from error
+    expected = (count * bits + 7) // 8
+    if expected > MAX_PROTO_BYTES:
+        raise _misfit(slot, "less than 2 GiB, as every model file does", f"{expected} bytes")
+    if proto.HasField("raw_data"):
+        if len(proto.raw_data) != expected:
+            raise _misfit(slot, f"{len(proto.raw_data)} bytes", f"{expected}")
+    elif dtype in _DATA_FIELDS:
+        stored = len(getattr(proto, _DATA_FIELDS[dtype]))
+        if stored != count:
+            raise _misfit(slot, f"{stored} elements", f"{count}")
+
+
+def _element_count(slot: TensorSlot, dims: tuple[int, ...]) -> int:
+    count = math.prod(dims)
+    if any(dim < 0 for dim in dims) or count >= 2**63:
+        raise InputError(
+            "A tensor has impossible dimensions.",
+            found=f"tensor {quoted(slot.name)} of shape {short(str(list(dims)))}",
+            fix="export the model again; the file may be corrupt",
+        )
+    return count
+
+
+def _misfit(slot: TensorSlot, found: str, needed: str) -> InputError:
+    return InputError(
+        "The data of a tensor does not fit its shape.",
+        found=f"tensor {quoted(slot.name)} holds {found}, its shape needs {needed}",
+        fix="export the model again; the file may be corrupt",
+    )
+
+
+def forget_negative_dims(model: ir.Model) -> int:
+    """Make negative dimensions of values unknown, as runtimes read them; how many values had one.
+
+    Some exporters write -1 for "any size". Taken as a number it would give wrong row lengths.
+    """
+    changed = 0
+    for graph in all_graphs(model):
+        for value in _values(graph):
+            shape = value.shape
+            if shape is None:
+                continue
+            for dim in shape.dims:
+                if isinstance(dim, int) and dim < 0:
+                    dims = [None if isinstance(d, int) and d < 0 else d for d in shape.dims]
+                    value.shape = ir.Shape(dims)
+                    changed += 1
+                    break
+    return changed
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    for node in graph:
+        yield from node.outputs

@@ -1,0 +1,101 @@
+"""Names and numbers as people read them; names from a model file are made fit for a terminal."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable
+
+_NUMBERS = re.compile(r"([0-9]+)")
+
+
+def printable(text: str) -> str:
+    """``text`` on one line, with every character that could steer a terminal escaped.
+
+    Control and format characters (escape sequences, line breaks, bidirectional overrides, lone
+    surrogates) become backslash escapes; everything else, a plain space included, stays. A model
+    file may hold any string as a node name.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+    )
+
+
+def short(text: str | bytes, limit: int = 100) -> str:
+    """``text``, at most ``limit`` characters of it, made printable.
+
+    protobuf hands over a string that is not UTF-8 as bytes.
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "backslashreplace")
+    return printable(text if len(text) <= limit else text[: limit - 3] + "...")
+
+
+def quoted(text: str | bytes, limit: int = 100) -> str:
+    """``short`` in single quotes."""
+    return f"'{short(text, limit)}'"
+
+
+def one_line(text: str, limit: int = 2000) -> str:
+    """``printable`` for prose: line breaks become spaces, and what is beyond ``limit`` is cut."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= limit else line[: limit - 4] + " ..."
+
+
+def family(name: str) -> tuple[str, ...]:
+    """What ``name`` has in common with names that differ from it in numbers only."""
+    return tuple(_NUMBERS.split(name)[0::2])
+
+
+def collapse(names: Iterable[str]) -> list[str]:
+    """Names that differ in one number become one: ``layers.{0-31}.norm``.
+
+    Consecutive numbers are written ``{first-last}``, others ``{first .. last}`` followed by the
+    count. Names that differ in several numbers are written ``first .. last`` with the count. The
+    order is that of each family's first member; every name is made printable.
+    """
+    families: dict[tuple[str, ...], list[list[str]]] = {}
+    for name in dict.fromkeys(names):
+        families.setdefault(family(name), []).append(_NUMBERS.split(name))
+    return [_collapse_family(members) for members in families.values()]
+
+
+def _collapse_family(members: list[list[str]]) -> str:
+    """One line for names that are equal but for their numbers (the odd entries)."""
+    first, last = members[0], members[-1]
+    if len(members) == 1:
+        return printable("".join(first))
+    varying = [i for i in range(1, len(first), 2) if len({m[i] for m in members}) > 1]
+    if len(varying) == 1:
+        at = varying[0]
+        numbers = sorted((m[at] for m in members), key=lambda digits: (len(digits), digits))
+        before, after = "".join(first[:at]), "".join(first[at + 1 :])
+        if _consecutive(numbers):
+            return printable(f"{before}{{{numbers[0]}-{numbers[-1]}}}{after}")
+        inside = ", ".join(numbers) if len(numbers) <= 4 else f"{numbers[0]} .. {numbers[-1]}"
+        count = "" if len(numbers) <= 4 else f" ({len(numbers)})"
+        return printable(f"{before}{{{inside}}}{after}{count}")
+    return printable(f"{''.join(first)} .. {''.join(last)} ({len(members)})")
+
+
+def _consecutive(numbers: list[str]) -> bool:
+    """Whether the decimal strings count up by one; absurdly long ones never do."""
+    if any(len(digits) > 18 for digits in numbers):
+        return False
+    values = [int(digits) for digits in numbers]
+    return all(b == a + 1 for a, b in itertools.pairwise(values))
+
+
+def number(value: float) -> str:
+    """A measured number: three significant digits, integers as such."""
+    if math.isfinite(value) and value == int(value) and abs(value) < 1e6:
+        return str(int(value))
+    return f"{value:.3g}"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 norm``, ``2 norms``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

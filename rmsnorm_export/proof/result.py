@@ -1,0 +1,38 @@
+"""What the proof of a site says."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Proof:
+    """One site, original nodes against new nodes.
+
+    Attributes:
+        passed: every bound held.
+        reason: the bound that failed, or "" .
+        cases: names of the inputs that were run (random, tiny, huge, zeros, ...).
+        max_ulp: largest distance of new from original, in units in the last place of the output
+            type.
+        mismatch: fraction of elements that differ at all.
+        max_abs: largest absolute difference.
+        error_before: largest error of the original against float64, in ulp of the output type.
+        error_after: the same for the new nodes.
+        bound_ulp: the largest ``max_ulp`` that the site's numerics class allows.
+        runtime: what computed both, e.g. ``onnxruntime 1.31.1 (CPU)`` or ``numpy``.
+        ulp_histogram: pairs (bucket, elements) of the distance of new from original, all runs
+            together; the buckets are those of ``ErrorMetrics``.
+    """
+
+    passed: bool
+    reason: str
+    cases: tuple[str, ...]
+    max_ulp: float
+    mismatch: float
+    max_abs: float
+    error_before: float
+    error_after: float
+    bound_ulp: float
+    runtime: str
+    ulp_histogram: tuple[tuple[str, int], ...] = ()

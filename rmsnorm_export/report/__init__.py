@@ -1,1 +1,0 @@
-"""Results as frozen dataclasses, and their text and JSON forms."""

@@ -1,0 +1,143 @@
+"""What a run found and did: frozen dataclasses of plain values, ready for text, JSON and HTML."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.op.numerics import Numerics
+from rmsnorm_export.printable import plural
+from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.rewrite.drawing import Drawing
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Site:
+    """One RMSNorm that is (or already was) one node.
+
+    Attributes:
+        name: name of the new node.
+        op: operator type of the new node.
+        nodes: names of the nodes that it replaces (op types where a node has no name).
+        spelling: op types of those nodes in order, e.g. ``Pow ReduceMean Add Sqrt Div Mul``.
+        numerics: class of the rewrite (see the README).
+        dtype: element type of the input, e.g. ``float16``.
+        n: elements in a row; None when the file does not say.
+        epsilon: as the source has it.
+        scope: ``main`` or the function or subgraph that holds the site.
+        attributes: attributes other than epsilon that differ from the ordinary LLaMA norm.
+        notes: what the user may want to know about this site.
+        proof: outcome of the proof, if one was asked for.
+        module: path of the PyTorch module it came from, where the exporter wrote it down.
+        drawing: position in ``Report.drawings``, where drawings were asked for.
+    """
+
+    name: str
+    op: str
+    nodes: tuple[str, ...]
+    spelling: str
+    numerics: Numerics
+    dtype: str
+    n: int | None
+    epsilon: float
+    scope: str
+    attributes: dict[str, int | float | str]
+    notes: tuple[str, ...] = ()
+    proof: Proof | None = None
+    module: str | None = None
+    drawing: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refusal:
+    """A value that looked like an RMSNorm and was left as it was.
+
+    Attributes:
+        node: name of the node at which it stopped being one (op type if it has no name).
+        op: operator type of that node.
+        reason: a short stable identifier, e.g. ``epsilon-not-constant``.
+        message: the reason as a sentence.
+        found: what was found there.
+        hint: what would have to be different, or what to do.
+        scope: ``main`` or the function or subgraph.
+        kind: ``norm``: an RMSNorm that was not fused, or one as far as the file tells;
+            ``look-alike``: it computes something else.
+    """
+
+    node: str
+    op: str
+    reason: str
+    message: str
+    found: str
+    hint: str
+    scope: str
+    kind: Literal["norm", "look-alike"] = "norm"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """Outcome of ``inspect`` or ``optimize`` on one model.
+
+    Attributes:
+        source: path of the model, or a description of where it came from.
+        target: the target asked for; None for ``inspect`` without one.
+        numerics: loosest class allowed.
+        fused: sites that became (``inspect``: would become) one node.
+        kept: norms that already were one node in the target's form.
+        refused: look-alikes and norms that the target cannot express, with the reason.
+        opset_before, opset_after: version of the default ONNX domain.
+        nodes_before, nodes_after: nodes in the model, subgraphs and functions included, but not the
+            bodies of this package's own operators.
+        functions: own operators that the result defines by a function (target ``portable``).
+        drawings: the different rewrites as graphs, where they were asked for.
+        notes: what was done to the model as a whole (opset raised, weights policy, ...).
+        seconds: wall-clock time of recognising and rewriting.
+    """
+
+    source: str
+    target: Target | None
+    numerics: Numerics
+    fused: tuple[Site, ...]
+    kept: tuple[Site, ...]
+    refused: tuple[Refusal, ...]
+    opset_before: int
+    opset_after: int
+    nodes_before: int
+    nodes_after: int
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    functions: int = 0
+    drawings: tuple[Drawing, ...] = ()
+
+    @property
+    def unfused(self) -> tuple[Refusal, ...]:
+        """The refusals that leave an RMSNorm unfused."""
+        return tuple(refusal for refusal in self.refused if refusal.kind == "norm")
+
+    @property
+    def look_alikes(self) -> tuple[Refusal, ...]:
+        """The refusals of what computes something else."""
+        return tuple(refusal for refusal in self.refused if refusal.kind == "look-alike")
+
+    def headline(self, *, planned: bool = False) -> str:
+        """The line that says it all, e.g. ``9 of 9 RMSNorms are one node``.
+
+        Look-alikes are no part of the total.
+
+        Args:
+            planned: nothing was changed (``inspect``), so say what can be, not what is.
+        """
+        fused, kept, refused = len(self.fused), len(self.kept), len(self.unfused)
+        total, alike = fused + kept + refused, len(self.look_alikes)
+        aside = f"; {plural(alike, 'look-alike')} left alone" if alike else ""
+        if total == 0:
+            return f"no RMSNorm found{aside or ', and nothing that looks like one'}"
+        verb = "can be one node" if planned else "is one node" if total == 1 else "are one node"
+        parts = [f"{fused} {'fusable' if planned else 'fused'}"] if kept or refused else []
+        if kept:
+            parts.append(f"{kept} already one node")
+        if refused:
+            parts.append(f"{refused} refused")
+        what = f"{fused + kept} of {plural(total, 'RMSNorm')} {verb}"
+        return f"{what}{': ' if parts else ''}{', '.join(parts)}{aside}"

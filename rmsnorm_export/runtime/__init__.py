@@ -1,0 +1,1 @@
+"""What runs models: ONNX Runtime sessions, inputs, error metrics, what each runtime can run."""

@@ -1,0 +1,268 @@
+"""Inputs for a whole model: read from an .npz file, or made from the declared types and shapes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.runtime.dimensions import Dimensions
+from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
+
+_TYPES: dict[str, np.dtype[Any]] = {
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(float16)": np.dtype(np.float16),
+    "tensor(double)": np.dtype(np.float64),
+    "tensor(bfloat16)": BFLOAT16_DTYPE,
+    "tensor(bool)": np.dtype(np.bool_),
+    "tensor(string)": np.dtype(object),
+    **{
+        f"tensor({sign}int{bits})": np.dtype(f"{sign}int{bits}")
+        for sign in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },
+}
+
+# Sizes for symbolic dimensions, to be tried in turn: different ones find more mistakes, equal ones
+# fit models whose symbols depend on one another.
+SIZE_CHOICES: tuple[tuple[int, ...], ...] = ((2, 3, 5, 4, 7), (2,), (1,))
+
+# Most elements of one input that is made: beyond it the declared shape is absurd.
+_MAX_ELEMENTS = 2**28
+
+# Operators that hand indices on as they are.
+_TRANSPARENT = frozenset(
+    {"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand"}
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Declared:
+    """An input of a model: name, NumPy type, sizes (a number, a symbol or None)."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | str | None, ...]
+
+
+def declared_inputs(session: Any) -> dict[str, Declared]:
+    """The inputs that ONNX Runtime asks for, by name.
+
+    Raises:
+        InputError: one is not a tensor, or of a type that has no NumPy counterpart here.
+    """
+    found = {}
+    for argument in session.get_inputs():
+        if argument.type not in _TYPES:
+            raise InputError(
+                "the model has an input that cannot be fed",
+                found=f"{argument.name!r} of type {argument.type}",
+                fix="verify a model whose inputs are float, integer, boolean or string tensors",
+            )
+        shape = tuple(argument.shape or ())
+        found[argument.name] = Declared(argument.name, _TYPES[argument.type], shape)
+    return found
+
+
+def graph_inputs(model: ir.Model) -> dict[str, Declared]:
+    """The inputs that a graph asks for, by name, without a session.
+
+    Raises:
+        InputError: one is not a tensor, or of a type that has no NumPy counterpart here.
+    """
+    found = {}
+    for value in model.graph.inputs:
+        name = value.name or ""
+        if name in model.graph.initializers:
+            continue
+        dtype = _of_onnx(value.dtype) if isinstance(value.type, ir.TensorType) else None
+        if dtype is None:
+            raise InputError(
+                "the model has an input that cannot be fed",
+                found=f"{name!r} of type {value.type}",
+                fix="verify a model whose inputs are float, integer, boolean or string tensors",
+            )
+        sizes = () if value.shape is None else tuple(value.shape)
+        shape = tuple(size if isinstance(size, int) else size.value for size in sizes)
+        found[name] = Declared(name, dtype, shape)
+    return found
+
+
+def _of_onnx(dtype: ir.DataType | None) -> np.dtype[Any] | None:
+    """The NumPy type of an ONNX type; None without one here."""
+    if dtype is None or dtype == ir.DataType.UNDEFINED:
+        return None
+    if dtype == ir.DataType.STRING:
+        return np.dtype(object)
+    found = np.dtype(dtype.numpy())
+    return found if found in _TYPES.values() else None
+
+
+def type_name(dtype: np.dtype[Any]) -> str:
+    """Name of a type of tensor, e.g. ``float16`` or ``string``."""
+    return "string" if dtype.kind == "O" else str(dtype)
+
+
+def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """The arrays of an .npz file by name; nothing in it is executed.
+
+    Raises:
+        InputError: the file is missing, is no .npz archive, or holds Python objects.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise ValueError("a single array, not an archive of named ones")
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, TypeError) as error:
+        raise InputError(
+            "the file of inputs cannot be read",
+            found=f"{os.fspath(path)}: {error}",
+            fix="write it with numpy.savez(path, input_name=array, ...)",
+        ) from error
+
+
+def check_inputs(given: Mapping[str, Array], declared: Mapping[str, Declared]) -> dict[str, Array]:
+    """``given`` in the declared types.
+
+    bfloat16 has no type of its own in .npz files: two-byte voids and uint16 are taken as its bits.
+
+    Raises:
+        InputError: a name is missing or unknown, or a type, rank or fixed size differs.
+    """
+    missing, unknown = (
+        sorted(declared.keys() - given.keys()),
+        sorted(given.keys() - declared.keys()),
+    )
+    if missing or unknown:
+        raise InputError(
+            "the given inputs are not those of the model",
+            found="; ".join(
+                f"{label} {', '.join(map(repr, names))}"
+                for label, names in (("missing", missing), ("unknown", unknown))
+                if names
+            ),
+            fix=f"give exactly {', '.join(map(repr, sorted(declared)))}",
+        )
+    checked = {}
+    for name, wanted in declared.items():
+        array = np.asarray(given[name])
+        if wanted.dtype == BFLOAT16_DTYPE and array.dtype in (np.dtype("V2"), np.dtype(np.uint16)):
+            array = np.ascontiguousarray(array).view(BFLOAT16_DTYPE)
+        if wanted.dtype.kind == "O" and array.dtype.kind in "SU":
+            array = array.astype(object)
+        if array.dtype != wanted.dtype:
+            raise InputError(
+                "a given input has the wrong type",
+                found=f"{name!r} is {array.dtype}, the model takes {type_name(wanted.dtype)}",
+                fix=f"convert it to {type_name(wanted.dtype)}",
+            )
+        fits = array.ndim == len(wanted.shape) or not wanted.shape
+        fits = fits and all(
+            not isinstance(size, int) or size < 0 or size == actual
+            for size, actual in zip(wanted.shape, array.shape, strict=False)
+        )
+        if not fits:
+            raise InputError(
+                "a given input has the wrong shape",
+                found=f"{name!r} is {array.shape}, the model takes {list(wanted.shape)}",
+                fix="give an array of the declared shape",
+            )
+        checked[name] = array
+    return checked
+
+
+def make_inputs(
+    declared: Mapping[str, Declared],
+    limits: Mapping[str, int],
+    *,
+    shapes: Mapping[str, Sequence[int]],
+    sizes: Sequence[int],
+    seed: int,
+) -> dict[str, Array]:
+    """Random inputs: floats from the normal distribution, indices below their limit, ones for
+    other integers (masks, positions, lengths), True for booleans.
+
+    Args:
+        declared: inputs of the model.
+        limits: see ``index_limits``.
+        shapes: sizes of single inputs, in place of the declared ones.
+        sizes: for symbols, see ``Dimensions``.
+        seed: of the random numbers.
+
+    Raises:
+        UsageError: ``shapes`` names an unknown input or does not fit the declared rank.
+        InputError: a declared shape is absurd.
+    """
+    unknown = sorted(shapes.keys() - declared.keys())
+    if unknown:
+        raise UsageError(
+            "a shape is given for an input that the model does not have",
+            found=", ".join(map(repr, unknown)),
+            fix=f"use the names {', '.join(map(repr, sorted(declared)))}",
+        )
+    rng = np.random.default_rng(seed)
+    dimensions = Dimensions(sizes)
+    for name, given in shapes.items():
+        dimensions.bind(name, declared[name].shape, given)
+    dimensions.name(wanted.shape for wanted in declared.values())
+    feeds = {}
+    for name, wanted in declared.items():
+        shape = tuple(shapes[name]) if name in shapes else dimensions.sizes(wanted.shape)
+        if math.prod(shape) > _MAX_ELEMENTS:
+            raise InputError(
+                "the declared shape of an input is too large to try",
+                found=f"{name!r}: {list(wanted.shape)}",
+                fix="give its sizes with shapes, or the inputs themselves",
+            )
+        feeds[name] = _random(rng, wanted.dtype, shape, limits.get(name))
+    return feeds
+
+
+def index_limits(model: ir.Model) -> dict[str, int]:
+    """Integer inputs that index a table of known length: name -> length of the shortest table."""
+    limits = {}
+    for value in model.graph.inputs:
+        lengths = list(_table_lengths(value))
+        if lengths and value.name:
+            limits[value.name] = max(1, min(lengths))
+    return limits
+
+
+def _table_lengths(value: ir.Value) -> Iterator[int]:
+    pending, seen = [value], {value}
+    while pending:
+        for node, index in pending.pop().uses():
+            if node.op_type == "Gather" and index == 1 and node.inputs[0] is not None:
+                table = node.inputs[0]
+                shape = table.const_value.shape if table.const_value is not None else table.shape
+                axis = node.attributes.get("axis")
+                position = axis.as_int() if axis is not None and not axis.is_ref() else 0
+                if shape is not None and -len(shape) <= position < len(shape):
+                    length = shape[position]
+                    if isinstance(length, int):
+                        yield length
+            elif node.op_type in _TRANSPARENT and index == 0:
+                fresh = [out for out in node.outputs if out not in seen]
+                seen.update(fresh)
+                pending.extend(fresh)
+
+
+def _random(
+    rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...], limit: int | None
+) -> Array:
+    if is_float(dtype):
+        return rng.standard_normal(shape).astype(dtype)
+    if dtype.kind in "iu" and limit is not None:
+        return rng.integers(0, min(limit, np.iinfo(dtype).max), shape).astype(dtype)
+    if dtype.kind == "O":
+        return np.full(shape, "a", dtype=object)
+    return np.ones(shape, dtype=dtype)

@@ -1,0 +1,181 @@
+"""Run models in ONNX Runtime: small cuts on the CPU, kept by content, and whole files."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from rmsnorm_export.errors import BackendMissingError, VerificationError
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.op.spec import BFLOAT16
+from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
+
+PROVIDER = "CPUExecutionProvider"
+CUDA_PROVIDER = "CUDAExecutionProvider"
+
+Device = Literal["cpu", "cuda"]
+
+# Equal cuts of the layers of a model are adjacent, so a handful is enough; sessions hold memory.
+_KEPT_SESSIONS = 16
+_sessions: OrderedDict[bytes, Any] = OrderedDict()
+
+
+class NoKernelError(VerificationError):
+    """ONNX Runtime accepts the model but has no kernel for an operator in this type."""
+
+
+def onnxruntime() -> Any:
+    """The module, imported when it is first needed.
+
+    Raises:
+        BackendMissingError: it is not installed.
+    """
+    try:
+        import onnxruntime as module
+    except ImportError as error:
+        raise BackendMissingError(
+            "this needs ONNX Runtime",
+            found=str(error),
+            fix='pip install "rmsnorm-export[ort]"',
+        ) from error
+    return module
+
+
+def runtime_name(device: Device = "cpu") -> str:
+    """For example ``onnxruntime 1.31.1 (CPU)``."""
+    return f"onnxruntime {onnxruntime().__version__} ({device.upper()})"
+
+
+def open_session(
+    source: bytes | str | os.PathLike[str],
+    *,
+    optimize: bool = False,
+    threads: int = 0,
+    external_folder: str | None = None,
+    device: Device = "cpu",
+) -> Any:
+    """An ``InferenceSession``.
+
+    Args:
+        source: a serialised model, or the path of one (needed above 2 GB).
+        optimize: leave ONNX Runtime's own graph optimization on; on CUDA, TF32 products too.
+        threads: of one operator; 0 lets ONNX Runtime choose.
+        external_folder: where the external data of serialised bytes lies.
+        device: ``cuda``: the CUDA provider, and the CPU for what that has no kernel for.
+
+    Raises:
+        BackendMissingError: ONNX Runtime is not installed, or cannot use the GPU.
+        NoKernelError: an operator has no kernel for its types.
+        VerificationError: ONNX Runtime rejects the model.
+    """
+    ort = onnxruntime()
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if external_folder is not None:
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", external_folder
+        )
+    model = source if isinstance(source, bytes) else os.fspath(source)
+    providers: list[Any] = [PROVIDER]
+    if device == "cuda":
+        providers.insert(0, (CUDA_PROVIDER, {"use_tf32": str(int(optimize))}))
+    try:
+        session = ort.InferenceSession(model, options, providers=providers)
+    # The binding raises classes of its own that share no public base.
+    except Exception as error:
+        kind = NoKernelError if type(error).__name__ == "NotImplemented" else VerificationError
+        raise kind(
+            "ONNX Runtime does not load the model",
+            found=_first_line(error),
+            fix="check the model with onnx.checker, or update onnxruntime",
+        ) from error
+    # A provider that does not start is left out with a warning.
+    if device == "cuda" and CUDA_PROVIDER not in session.get_providers():
+        raise BackendMissingError(
+            "ONNX Runtime does not start its CUDA provider.",
+            found=f"the session runs on {', '.join(session.get_providers())}",
+            fix="check the CUDA and cuDNN libraries that this onnxruntime needs, and the driver",
+        )
+    return session
+
+
+def run_onnxruntime(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Outputs of a small model, graph optimization disabled, one thread; bfloat16 included.
+
+    Raises:
+        BackendMissingError, NoKernelError, VerificationError: as ``open_session``; or the run
+            fails.
+    """
+    content = ir.serde.serialize_model(model).SerializeToString()
+    session = _sessions.get(content)
+    if session is None:
+        session = _sessions[content] = open_session(content, threads=1)
+        while len(_sessions) > _KEPT_SESSIONS:
+            _sessions.popitem(last=False)
+    else:
+        _sessions.move_to_end(content)
+    return run_session(session, feeds)
+
+
+def run_session(
+    session: Any, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None
+) -> dict[str, Array]:
+    """Outputs of ``session`` by name.
+
+    Args:
+        session: of ``open_session``.
+        feeds: its inputs.
+        outputs: names of those wanted; None: every one.
+
+    Raises:
+        VerificationError: the run fails, for example because the shapes do not fit.
+    """
+    every = [output.name for output in session.get_outputs()]
+    names = every if outputs is None else list(outputs)
+    has_bfloat16 = any(
+        "bfloat16" in argument.type for argument in (*session.get_inputs(), *session.get_outputs())
+    )
+    try:
+        if not has_bfloat16:
+            return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+        values = {name: _to_ort(array) for name, array in feeds.items()}
+        results = session.run_with_ort_values(names, values)
+        return {name: _from_ort(value) for name, value in zip(names, results, strict=True)}
+    except Exception as error:
+        raise VerificationError(
+            "ONNX Runtime cannot run the model on these inputs",
+            found=_first_line(error),
+            fix="give inputs, or their shapes, that the model accepts",
+        ) from error
+
+
+def _to_ort(array: Array) -> Any:
+    value = onnxruntime().OrtValue
+    array = np.ascontiguousarray(array)
+    if array.dtype == BFLOAT16_DTYPE:
+        return value.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), BFLOAT16)
+    return value.ortvalue_from_numpy(array)
+
+
+def _from_ort(value: Any) -> Array:
+    """ONNX Runtime does not hand bfloat16 to NumPy: the bytes are copied out."""
+    if not value.is_tensor() or value.element_type() != BFLOAT16:
+        return np.asarray(value.numpy())
+    size = value.tensor_size_in_bytes()
+    content = ctypes.string_at(value.data_ptr(), size) if size else b""
+    array: Array = np.frombuffer(content, dtype=BFLOAT16_DTYPE)
+    return array.reshape(tuple(value.shape()))
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:400] if lines else type(error).__name__

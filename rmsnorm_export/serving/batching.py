@@ -1,0 +1,151 @@
+"""Whether the server may join requests into batches, and the shapes of the requests it warms with.
+
+Triton's rule: with ``max_batch_size`` above 0 the leading axis of every input and output is the
+batch, and is left out of the configuration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.runtime.dimensions import Dimensions
+from rmsnorm_export.serving.subject import Subject
+from rmsnorm_export.tensorrt.engine.result import EngineProfile
+from rmsnorm_export.tensorrt.engine.shapes import ModelInput
+
+DEFAULT_MAX_BATCH = 8
+"""Where nothing says more; Triton's own default, for models that it configures itself, is 4."""
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batching:
+    """What was decided.
+
+    Attributes:
+        max_batch: 0: requests are not joined.
+        reason: why not, or "".
+        asked: the user gave ``max_batch``.
+    """
+
+    max_batch: int
+    reason: str = ""
+    asked: bool = False
+
+
+def decide(subject: Subject, max_batch: int | None, profiles: Sequence[EngineProfile]) -> Batching:
+    """The largest batch: as asked, else the largest of the profiles, else 8; 0 without a batch
+    axis.
+
+    Args:
+        subject: to be packaged.
+        max_batch: asked for; None: decide; 0: do not batch.
+        profiles: of the engine, or made from ``shapes``.
+
+    Raises:
+        UsageError: a batch was asked for and the model has no batch axis, or its profiles end
+            below it.
+    """
+    if max_batch is not None and max_batch < 0:
+        raise UsageError(
+            "The largest batch is negative.", found=str(max_batch), fix="give 0 or more"
+        )
+    if max_batch == 0:
+        return Batching(0, "it was asked for", asked=True)
+    tensors = (*subject.inputs, *subject.outputs)
+    problem = _no_batch_axis(tensors, strict=max_batch is None)
+    largest = min((_largest_leading(profile) for profile in profiles), default=None)
+    if not problem and largest == 0:
+        problem = "its inputs have leading axes of several sizes in the optimization profile"
+    if not problem and (least := max(map(_smallest_leading, profiles), default=1)) > 1:
+        problem = f"its smallest batch is {least}, so that a request alone does not fit"
+    if problem and max_batch is not None:
+        raise UsageError(
+            "The server cannot join requests for this model into batches.",
+            found=problem,
+            fix="export it with one dynamic leading axis in all inputs and outputs, or leave"
+            " --max-batch away",
+        )
+    if problem:
+        return Batching(0, problem)
+    if max_batch is None:
+        return Batching(largest or DEFAULT_MAX_BATCH)
+    if largest is not None and max_batch > largest:
+        raise UsageError(
+            "The largest batch is more than the shapes allow.",
+            found=f"--max-batch {max_batch}, the largest shape has {largest}",
+            fix=f"give {largest} or less, or larger shapes; an engine has to be built for them",
+        )
+    return Batching(max_batch, asked=True)
+
+
+def _no_batch_axis(tensors: Sequence[ModelInput], *, strict: bool) -> str:
+    """Why the leading axes are no batch, or "". ``strict``: an axis without a name is none."""
+    names: dict[str, str] = {}
+    for tensor in tensors:
+        shape = tensor.shape or ()
+        if not shape:
+            return f"{tensor.text()} is a scalar"
+        if isinstance(shape[0], int):
+            return f"the leading axis of {tensor.text()} is fixed"
+        if shape[0] is None and strict:
+            return f"the leading axis of {tensor.text()} has no name to tell that it is the batch"
+        if shape[0] is not None:
+            names.setdefault(shape[0], tensor.text())
+    if len(names) > 1:
+        return f"the leading axes differ: {'; '.join(list(names.values())[:2])}"
+    return "" if tensors else "it has no inputs and outputs"
+
+
+def _largest_leading(profile: EngineProfile) -> int:
+    """The largest leading size of a profile; 0 when its inputs differ in it, or have none."""
+    sizes = {item.max[0] if item.max else 0 for item in profile.inputs}
+    return sizes.pop() if len(sizes) == 1 else 0
+
+
+def _smallest_leading(profile: EngineProfile) -> int:
+    return max((item.min[0] for item in profile.inputs if item.min), default=1)
+
+
+def request_shapes(
+    inputs: Sequence[ModelInput],
+    max_batch: int,
+    profile: EngineProfile | None,
+    sizes: Sequence[int],
+) -> tuple[Shapes, ...]:
+    """Shapes of a usual request and of the largest batch; one entry where both are the same.
+
+    Args:
+        inputs: of the model.
+        max_batch: 0: the shapes are those of single requests.
+        profile: its usual and largest shapes are taken.
+        sizes: for dynamic sizes where there is no profile, see ``Dimensions``.
+    """
+    if profile is not None:
+        usual = {item.name: item.opt for item in profile.inputs}
+        largest = {item.name: item.max for item in profile.inputs}
+        if max_batch:
+            usual = {k: (min(v[0], max_batch), *v[1:]) for k, v in usual.items()}
+            largest = {k: (max_batch, *v[1:]) for k, v in largest.items()}
+    else:
+        usual = _of_sizes(inputs, 1, sizes)
+        largest = _of_sizes(inputs, max_batch, sizes) if max_batch else usual
+    return (usual,) if usual == largest else (usual, largest)
+
+
+def _of_sizes(inputs: Sequence[ModelInput], batch: int, sizes: Sequence[int]) -> Shapes:
+    """One size per name; the leading dynamic axis is the batch."""
+    dimensions = Dimensions(sizes)
+    for item in inputs:
+        if item.shape and isinstance(item.shape[0], str):
+            dimensions.bind(item.name, item.shape[:1], (batch,))
+    dimensions.name(item.shape or () for item in inputs)
+    shapes = {}
+    for item in inputs:
+        shape = dimensions.sizes(item.shape or ())
+        lead = item.shape[:1] if item.shape else ()
+        shapes[item.name] = (batch, *shape[1:]) if lead and not isinstance(lead[0], int) else shape
+    return shapes

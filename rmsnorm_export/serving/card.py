@@ -1,0 +1,158 @@
+"""The model card: what is in the folder, where it comes from and what was checked, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rmsnorm_export.printable import collapse, one_line
+from rmsnorm_export.serving.records import Benchmark
+from rmsnorm_export.serving.result import (
+    CARD_FILE,
+    PackagedFile,
+    PackagedNorm,
+    PackagedVersion,
+    PackageRecord,
+    ServedTensor,
+)
+
+_ROWS = 40
+"""Rows of a benchmark that are shown; the file beside the model has all."""
+
+
+def card(record: PackageRecord, benchmarks: Sequence[Benchmark]) -> str:
+    """The card.
+
+    Args:
+        record: of the model; the newest version is described, the others are listed.
+        benchmarks: of the version that was packaged.
+    """
+    lines = [f"# {record.name}", "", _summary(record), ""]
+    lines += ["## Requests and answers", "", _batch(record), ""]
+    lines += _table(("", "name", "type", "shape"), _tensors(record))
+    for version in sorted(record.versions, key=lambda v: -v.version):
+        lines += _version(version)
+    for benchmark in benchmarks:
+        lines += _benchmark(benchmark)
+    shared = [file for file in record.files if file.path != CARD_FILE]
+    lines += ["## Files beside the versions", "", *_files(shared)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _summary(record: PackageRecord) -> str:
+    versions = ", ".join(str(version.version) for version in record.versions)
+    runs = {"onnxruntime": "ONNX Runtime", "tensorrt": "TensorRT"}[record.backend]
+    return (
+        f"A model for Triton Inference Server, run by its {runs} backend. Versions: {versions}; "
+        "the server loads all of them."
+    )
+
+
+def _batch(record: PackageRecord) -> str:
+    if record.max_batch:
+        return (
+            f"The leading axis is the batch; the server takes up to {record.max_batch}. "
+            "-1 is any size."
+        )
+    return "The server does not join requests into batches. -1 is any size."
+
+
+def _tensors(record: PackageRecord) -> Iterable[tuple[str, ...]]:
+    for what, tensors in (("input", record.inputs), ("output", record.outputs)):
+        for tensor in tensors:
+            yield what, _code(tensor.name), tensor.dtype.removeprefix("TYPE_"), _shape(tensor)
+
+
+def _shape(tensor: ServedTensor) -> str:
+    return "[" + ", ".join(map(str, tensor.shape)) + "]"
+
+
+def _version(version: PackagedVersion) -> list[str]:
+    lines = [
+        f"## Version {version.version}",
+        "",
+        f"Made {version.made} by {_text(version.tool)} from {_code(version.source)} (sha256"
+        f" `{version.source_sha256}`).",
+        "",
+    ]
+    if version.load:
+        lines += [
+            "The engine needs the plugin library in its folder. With the repository at `/models`:",
+            "",
+            f"    {one_line(version.load)}",
+            "",
+        ]
+    lines += ["### RMSNorms", "", *_norms(version.norms)]
+    lines += ["### Checked", ""]
+    lines += _table(
+        ("check", "outcome", "how"), ((c.name, c.outcome, c.detail) for c in version.checks)
+    )
+    if version.notes:
+        lines += ["### Notes", "", *(f"- {_text(note)}" for note in version.notes), ""]
+    return [*lines, "### Files", "", *_files(version.files)]
+
+
+def _norms(norms: Sequence[PackagedNorm]) -> list[str]:
+    """Norms that are alike share a row."""
+    if not norms:
+        return ["The model has none.", ""]
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for norm in norms:
+        key = (norm.op, norm.how, norm.numerics or "not recorded", norm.proof or "not recorded")
+        groups.setdefault((*key, norm.reason), []).append(norm.name)
+    rows = (
+        (str(len(names)), _code("; ".join(collapse(names)[:6])), *key)
+        for key, names in groups.items()
+    )
+    return _table(("count", "names", "operator", "is", "numerics", "proof", "reason"), rows)
+
+
+def _files(files: Sequence[PackagedFile]) -> list[str]:
+    rows = ((_code(f.path), f"{f.bytes}", _code(f.sha256)) for f in files)
+    return _table(("file", "bytes", "sha256"), rows)
+
+
+def _benchmark(benchmark: Benchmark) -> list[str]:
+    """Whatever the document says in plain values, and its lists of objects as tables."""
+    lines = [f"## Benchmark: {_text(benchmark.name)}", ""]
+    plain = [(key, value) for key, value in benchmark.body.items() if _is_plain(value)]
+    lines += _table(("", "value"), ((key, _value(value)) for key, value in plain))
+    for key, value in benchmark.body.items():
+        rows = [r for r in value if isinstance(r, dict)] if isinstance(value, list) else []
+        first = rows[0] if rows else {}
+        heads = [head for head in first if any(_is_plain(row.get(head)) for row in rows)]
+        if not heads:
+            continue
+        lines += [f"### {_text(key)}", ""]
+        lines += _table(heads, ([_value(r.get(head)) for head in heads] for r in rows[:_ROWS]))
+        if len(rows) > _ROWS:
+            lines += [f"{len(rows) - _ROWS} more rows are in the file.", ""]
+    return lines
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, str | int | float | bool)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value) if _is_plain(value) else ""
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    body = [f"| {' | '.join(map(_text, row))} |" for row in rows]
+    if not body:
+        return ["None.", ""]
+    return [f"| {' | '.join(map(_text, heads))} |", "|" + " --- |" * len(heads), *body, ""]
+
+
+def _text(text: str) -> str:
+    """Prose from outside: one line, and nothing that Markdown or HTML would act on in a cell."""
+    line = one_line(text, 500).replace("|", "\\|")
+    return line if line.startswith("`") else line.replace("<", "&lt;")
+
+
+def _code(text: str) -> str:
+    """A name as code; what would end it is left out."""
+    return f"`{one_line(text, 300).replace('`', '')}`"

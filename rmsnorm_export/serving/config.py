@@ -1,0 +1,212 @@
+"""``config.pbtxt``: the model for the server, as a ``ModelConfig`` of Triton's definition."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.printable import quoted
+from rmsnorm_export.serving.batching import Shapes
+from rmsnorm_export.serving.protos import definitions, new_config, type_name
+from rmsnorm_export.serving.result import Backend, Kind, PackageRecord, ServedTensor
+from rmsnorm_export.serving.subject import MODEL_FILE, Subject
+from rmsnorm_export.serving.types import triton_type
+from rmsnorm_export.tensorrt.engine.shapes import ModelInput
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Serving:
+    """How the server runs the model.
+
+    Attributes:
+        max_batch: largest batch; 0: none.
+        dynamic_batching: the server joins requests.
+        preferred: batch sizes that are sent at once, without waiting for more requests.
+        queue_delay_us: microseconds that a request waits for others.
+        instances: copies of the model on every GPU, or on the CPU.
+        kind: where they run.
+        samples: shapes of requests to warm up with, none without warm-up.
+    """
+
+    max_batch: int
+    dynamic_batching: bool
+    preferred: tuple[int, ...]
+    queue_delay_us: int
+    instances: int
+    kind: Kind
+    samples: tuple[Shapes, ...]
+
+
+def make_config(name: str, subject: Subject, serving: Serving) -> Any:
+    """The ``ModelConfig`` of a model.
+
+    Every version in the folder is served: by default the server would serve the latest only, and
+    a new version would take the place of the one that clients use.
+    """
+    config = new_config()
+    config.name = name
+    config.backend = subject.backend
+    config.default_model_filename = MODEL_FILE[subject.backend]
+    config.max_batch_size = serving.max_batch
+    config.version_policy.all.SetInParent()
+    for item in subject.inputs:
+        _fill(config.input.add(), item, subject.backend, serving.max_batch)
+    for item in subject.outputs:
+        _fill(config.output.add(), item, subject.backend, serving.max_batch)
+    kinds = definitions().ModelInstanceGroup.Kind
+    group = config.instance_group.add(count=serving.instances)
+    group.kind = kinds.Value("KIND_GPU" if serving.kind == "gpu" else "KIND_CPU")
+    if len(subject.profiles) > 1:  # without a list the server loads the first one only
+        group.profile.extend(str(number) for number in range(len(subject.profiles)))
+    if serving.dynamic_batching:
+        config.dynamic_batching.preferred_batch_size.extend(serving.preferred)
+        config.dynamic_batching.max_queue_delay_microseconds = serving.queue_delay_us
+    _warm_up(config, serving.samples)
+    return config
+
+
+def served(item: ModelInput, backend: Backend) -> ServedTensor:
+    """``item`` as clients see it."""
+    shape = tuple(size if isinstance(size, int) else -1 for size in item.shape or ())
+    return ServedTensor(item.name, triton_type(backend, item.name, item.dtype), shape)
+
+
+def _fill(entry: Any, item: ModelInput, backend: Backend, max_batch: int) -> None:
+    """One input or output; the server knows no empty shape, so it is reshaped from [1]."""
+    tensor = served(item, backend)
+    entry.name = tensor.name
+    entry.data_type = definitions().DataType.Value(tensor.dtype)
+    dims = tensor.shape[1:] if max_batch else tensor.shape
+    entry.dims.extend(dims or (1,))
+    if not dims:
+        entry.reshape.SetInParent()
+
+
+def _warm_up(config: Any, samples: Sequence[Shapes]) -> None:
+    """Requests that the server answers before it takes any from clients.
+
+    Floats are random; integers are zeros, for random ones would be no valid indices.
+    """
+    floats = {f"TYPE_{name}" for name in ("FP16", "FP32", "FP64", "BF16")}
+    for label, shapes in zip(("usual", "largest"), samples, strict=False):
+        request = config.model_warmup.add(name=label, batch_size=1)
+        for entry in config.input:
+            shape = shapes[entry.name]
+            if config.max_batch_size:
+                request.batch_size, shape = shape[0], shape[1:]
+            data = request.inputs[entry.name]
+            data.data_type = entry.data_type
+            data.dims.extend(shape or (1,))
+            if type_name(entry.data_type) in floats:
+                data.random_data = True
+            else:
+                data.zero_data = True
+
+
+def check_agreement(old: Any, new: Any) -> None:
+    """A new version has the inputs and outputs that the configuration promises to clients.
+
+    Raises:
+        InputError: naming the first that differs.
+    """
+    for what in ("input", "output"):
+        before = {entry.name: entry for entry in getattr(old, what)}
+        after = {entry.name: entry for entry in getattr(new, what)}
+        for name in sorted(before.keys() | after.keys()):
+            if name in before and name in after and _same(before[name], after[name]):
+                continue
+            raise InputError(
+                f"The new version has another {what} than the model in the repository.",
+                found=f"{quoted(name)}: {_entry(before.get(name))} in {old.name}/config.pbtxt,"
+                f" {_entry(after.get(name))} in the new version",
+                fix="package it under another name; the versions of a model share one"
+                " configuration",
+            )
+    if (old.backend or old.platform) not in (new.backend, _PLATFORMS[new.backend]):
+        raise InputError(
+            "The new version runs in another backend than the model in the repository.",
+            found=f"{old.backend or old.platform} before, {new.backend} now",
+            fix="package it under another name",
+        )
+
+
+def check_others(record: PackageRecord, version: int, subject: Subject) -> None:
+    """A configuration that is written anew still suits the versions that are kept.
+
+    Raises:
+        InputError: one of them has other inputs or outputs, or another backend.
+    """
+    others = [item.version for item in record.versions if item.version != version]
+    before = {(item.name, item.dtype, item.shape) for item in (*record.inputs, *record.outputs)}
+    tensors = [served(item, subject.backend) for item in (*subject.inputs, *subject.outputs)]
+    now = {(item.name, item.dtype, item.shape) for item in tensors}
+    if not others or (before == now and record.backend == subject.backend):
+        return
+    differs = sorted(before ^ now)
+    raise InputError(
+        "The versions that are kept have other inputs and outputs, or another backend.",
+        found=f"versions {', '.join(map(str, others))}: "
+        + (quoted(differs[0][0]) if differs else f"{record.backend}, not {subject.backend}"),
+        fix="package it under another name; the versions of a model share one configuration",
+    )
+
+
+_PLATFORMS = {"onnxruntime": "onnxruntime_onnx", "tensorrt": "tensorrt_plan"}
+
+
+def _same(a: Any, b: Any) -> bool:
+    same = a.data_type == b.data_type and list(a.dims) == list(b.dims)
+    return same and a.HasField("reshape") == b.HasField("reshape") and a.reshape == b.reshape
+
+
+def _entry(entry: Any) -> str:
+    return "missing" if entry is None else f"{type_name(entry.data_type)} {list(entry.dims)}"
+
+
+def check_serving(
+    subject: Subject,
+    max_batch: int,
+    *,
+    dynamic_batching: bool | None,
+    preferred: Sequence[int],
+    queue_delay_us: int,
+    instances: int,
+    kind: str,
+) -> None:
+    """The options fit each other and the model.
+
+    Raises:
+        UsageError: naming the option.
+    """
+    if instances < 1:
+        raise UsageError("There must be an instance.", found=str(instances), fix="give 1 or more")
+    if kind not in ("gpu", "cpu"):
+        raise UsageError("There is no such kind of instance.", found=repr(kind), fix="gpu or cpu")
+    if kind == "cpu" and subject.backend == "tensorrt":
+        raise UsageError(
+            "An engine runs on a GPU only.", found="--kind cpu", fix="leave --kind away"
+        )
+    if queue_delay_us < 0:
+        raise UsageError(
+            "The queue delay is negative.", found=str(queue_delay_us), fix="give 0 or more"
+        )
+    if not max_batch and (dynamic_batching or preferred):
+        raise UsageError(
+            "Requests cannot be joined into batches.",
+            found="batching was asked for, and the largest batch is 0",
+            fix="export the model with one dynamic leading axis in all inputs and outputs",
+        )
+    if preferred and dynamic_batching is False:
+        raise UsageError(
+            "Preferred batch sizes need dynamic batching.",
+            found=", ".join(map(str, preferred)),
+            fix="leave one of the two away",
+        )
+    if bad := [size for size in preferred if not 1 <= size <= max_batch]:
+        raise UsageError(
+            "A preferred batch size does not fit.",
+            found=f"{bad[0]}, the largest batch is {max_batch}",
+            fix=f"give sizes from 1 to {max_batch}",
+        )

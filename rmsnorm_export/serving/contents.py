@@ -1,0 +1,284 @@
+"""The next state of a model's folder: model, configuration, manifest, card and record."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rmsnorm_export.errors import UsageError, VerificationError
+from rmsnorm_export.graph.load import load_model
+from rmsnorm_export.graph.save import save_model
+from rmsnorm_export.printable import quoted
+from rmsnorm_export.records import to_json
+from rmsnorm_export.rewrite.result import Report
+from rmsnorm_export.serving.batching import Batching, Shapes
+from rmsnorm_export.serving.card import card
+from rmsnorm_export.serving.config import Serving, make_config, served
+from rmsnorm_export.serving.kserve import KServe, manifest
+from rmsnorm_export.serving.place import Place
+from rmsnorm_export.serving.plugins import load_line, mismatch
+from rmsnorm_export.serving.protos import config_text
+from rmsnorm_export.serving.records import Benchmark, merged, reported_norms
+from rmsnorm_export.serving.result import (
+    CARD_FILE,
+    CONFIG_FILE,
+    MANIFEST_FILE,
+    RECORD_FILE,
+    Kind,
+    PackageCheck,
+    PackagedFile,
+    PackagedNorm,
+    PackagedVersion,
+    PackageRecord,
+)
+from rmsnorm_export.serving.subject import MODEL_FILE, Subject
+from rmsnorm_export.serving.trial import Trial, try_model, untried
+from rmsnorm_export.system.stage import Stage, copy_file, write_file
+from rmsnorm_export.tensorrt.engine.model import sha256_of
+from rmsnorm_export.tensorrt.engine.result import EngineProfile
+
+_MADE_BY = "rmsnorm-export"
+
+REPORT_FILE = "report.json"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Wish:
+    """What was asked for, checked.
+
+    Attributes:
+        name: of the model.
+        subject: to be packaged.
+        batching: as decided before the model was run.
+        profile: shapes of requests, where they are given.
+        dynamic_batching: None: where there are batches.
+        preferred: batch sizes.
+        queue_delay_us: of dynamic batching.
+        instances: of the model.
+        kind: where they run.
+        warmup: None: where the server can.
+        plugin: library to copy.
+        report: of ``optimize``, and its text.
+        benchmarks: records.
+        kserve: for the manifest; None: without one.
+        check: run the model.
+    """
+
+    name: str
+    subject: Subject
+    batching: Batching
+    profile: EngineProfile | None
+    dynamic_batching: bool | None
+    preferred: tuple[int, ...]
+    queue_delay_us: int
+    instances: int
+    kind: Kind
+    warmup: bool | None
+    plugin: Path | None
+    report: tuple[Report, str] | None
+    benchmarks: tuple[Benchmark, ...]
+    kserve: KServe | None
+    check: bool
+
+
+def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Shapes]:
+    """Make everything in ``stage``; nothing outside is changed.
+
+    Returns:
+        The record, and the shapes of a usual request.
+
+    Raises:
+        VerificationError: the model does not answer, or joined requests change each other.
+        OSError: no room, or the disk fails.
+    """
+    folder = stage.folder / str(place.version)
+    folder.mkdir()
+    model = folder / MODEL_FILE[wish.subject.backend]
+    _put_model(wish.subject, model)
+    trial, max_batch, notes = _tried(model, wish)
+    checks = [_inside(folder, model, wish.subject), *trial.checks]
+    load = ""
+    if wish.plugin is not None:
+        library = folder / wish.plugin.name
+        copy_file(wish.plugin, library)
+        load = load_line(
+            wish.plugin, f"/models/{wish.name}/{place.version}/{library.name}", "/models"
+        )
+        notes += filter(None, [mismatch(wish.subject, wish.plugin)])
+    if wish.report is not None:
+        write_file(folder / REPORT_FILE, wish.report[1])
+    for number, benchmark in enumerate(wish.benchmarks, 1):
+        write_file(folder / f"benchmark-{number}.json", benchmark.text)
+    samples, more = _warm_up(trial, wish)
+    serving = Serving(
+        max_batch=max_batch,
+        dynamic_batching=bool(max_batch) and wish.dynamic_batching is not False,
+        preferred=wish.preferred,
+        queue_delay_us=wish.queue_delay_us,
+        instances=wish.instances,
+        kind=wish.kind,
+        samples=samples,
+    )
+    checks.append(_put_config(stage, place, wish, serving))
+    if wish.kserve is not None:
+        library_path = f"{wish.name}/{place.version}/{wish.plugin.name}" if wish.plugin else ""
+        write_file(
+            stage.folder / MANIFEST_FILE,
+            manifest(wish.kserve, wish.name, wish.kind, library_path),
+        )
+        checks.append(PackageCheck(MANIFEST_FILE, "passed", "read back, against the schema"))
+    version = PackagedVersion(
+        version=place.version,
+        source="memory" if wish.subject.path is None else wish.subject.path.name,
+        source_sha256=sha256_of(model if wish.subject.path is None else wish.subject.path),
+        made=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        tool=f"{_MADE_BY} {_version()}",
+        files=_files(folder, stage.folder),
+        norms=_norms(wish),
+        load=load,
+        checks=tuple(checks),
+        notes=(*wish.subject.notes, *notes, *more),
+    )
+    return _put_record(stage, place, wish, max_batch, version), trial.samples[0]
+
+
+def replaced(place: Place, wish: Wish) -> set[str]:
+    """Paths in the model's folder that ``fill`` makes anew."""
+    paths = {str(place.version), CONFIG_FILE, CARD_FILE, RECORD_FILE}
+    return paths | ({MANIFEST_FILE} if wish.kserve is not None else set())
+
+
+def _put_model(subject: Subject, model: Path) -> None:
+    """The file as it is, byte for byte, with its external data; or the model from memory."""
+    if subject.path is None:
+        save_model(subject.loaded.model, model, weights="copy")
+        return
+    copy_file(subject.path, model)
+    if subject.backend != "onnxruntime":
+        return
+    for location in subject.loaded.external:
+        target = Path(os.path.normpath(model.parent / location))
+        if target.exists() or target.name in (REPORT_FILE, *MODEL_FILE.values()):
+            raise UsageError(
+                "A file of external data has a name that the package needs for another file.",
+                found=quoted(location),
+                fix="save the model again, e.g. with rmsnorm-export optimize -o, which gives"
+                " external data a name of its own",
+            )
+        copy_file(Path(os.path.realpath(subject.path.parent / location)), target)
+
+
+def _inside(folder: Path, model: Path, subject: Subject) -> PackageCheck:
+    """The packaged model is whole by itself: no link, no path out of its folder."""
+    if subject.backend == "onnxruntime":
+        load_model(model)
+    links = [path for path in folder.rglob("*") if path.is_symlink()]
+    if links:
+        raise VerificationError(
+            "The package holds a link.", found=links[0].name, fix="please report this"
+        )
+    count = sum(1 for path in folder.rglob("*") if path.is_file())
+    return PackageCheck("whole by itself", "passed", f"{count} files, no link, no path out")
+
+
+def _tried(model: Path, wish: Wish) -> tuple[Trial, int, list[str]]:
+    """What the model answers, the largest batch after that, and notes."""
+    subject, batching = wish.subject, wish.batching
+    notes = [f"requests are not batched: {batching.reason}"] if batching.reason else []
+    if subject.backend != "onnxruntime" or not wish.check:
+        reason = "an engine runs on a GPU" if wish.check else "it was not asked for (--no-check)"
+        return untried(subject, batching.max_batch, wish.profile, reason), batching.max_batch, notes
+    trial = try_model(model, subject, batching.max_batch, wish.profile)
+    if not trial.mixed:
+        return trial, batching.max_batch, notes
+    if batching.asked:
+        raise VerificationError(
+            "Requests that are joined into a batch change each other's answers.",
+            found=trial.mixed,
+            fix="package with --max-batch 0, or export the model with a batch axis",
+        )
+    notes.append(f"requests are not batched: {trial.mixed}")
+    return try_model(model, subject, 0, wish.profile), 0, notes
+
+
+def _warm_up(trial: Trial, wish: Wish) -> tuple[tuple[Shapes, ...], list[str]]:
+    """Shapes to warm up with, and notes."""
+    if wish.warmup is False:
+        return (), []
+    if trial.warm:
+        return trial.samples, []
+    problem = "the model does not run on zeros, which is all that the server can send by itself"
+    if wish.warmup:
+        raise VerificationError(
+            "The server cannot warm this model up.", found=problem, fix="leave --warmup away"
+        )
+    return (), [f"no warm-up: {problem}"]
+
+
+def _put_config(stage: Stage, place: Place, wish: Wish, serving: Serving) -> PackageCheck:
+    """A new ``config.pbtxt``, or for another version the one that is there, as it is."""
+    path = stage.folder / CONFIG_FILE
+    if place.config is not None:
+        path.write_bytes(place.config_bytes)
+        return PackageCheck(CONFIG_FILE, "passed", "parsed; inputs and outputs agree")
+    config: Any = make_config(wish.name, wish.subject, serving)
+    write_file(path, config_text(config, f"made by {_MADE_BY} {_version()}"))
+    return PackageCheck(CONFIG_FILE, "passed", "parsed back by Triton's definition, equal")
+
+
+def _norms(wish: Wish) -> tuple[PackagedNorm, ...]:
+    if wish.report is None:
+        return wish.subject.norms
+    if wish.subject.record is not None:
+        return merged(wish.subject.norms, wish.report[0])
+    return reported_norms(wish.report[0])
+
+
+def _put_record(
+    stage: Stage, place: Place, wish: Wish, max_batch: int, version: PackagedVersion
+) -> PackageRecord:
+    """The card and the record, which list every file."""
+    before = place.record.versions if place.record is not None else ()
+    others = [item for item in before if item.version != version.version]
+    shared = [name for name in (CONFIG_FILE, MANIFEST_FILE) if (stage.folder / name).is_file()]
+    if place.record is not None and wish.kserve is None:  # a manifest that was kept
+        kept = {file.path for file in place.record.files}
+        if MANIFEST_FILE in kept and (place.folder / MANIFEST_FILE).is_file():
+            shared = [CONFIG_FILE, MANIFEST_FILE]
+    record = PackageRecord(
+        name=wish.name,
+        backend=wish.subject.backend,
+        max_batch=max_batch,
+        inputs=tuple(served(item, wish.subject.backend) for item in wish.subject.inputs),
+        outputs=tuple(served(item, wish.subject.backend) for item in wish.subject.outputs),
+        files=_listed([stage.folder / name for name in shared], stage.folder, place.folder),
+        versions=tuple(sorted((*others, version), key=lambda item: item.version)),
+    )
+    write_file(stage.folder / CARD_FILE, card(record, wish.benchmarks))
+    listed = _listed([stage.folder / CARD_FILE], stage.folder, place.folder)
+    record = dataclasses.replace(record, files=(*record.files, *listed))
+    write_file(stage.folder / RECORD_FILE, to_json(record))
+    return record
+
+
+def _files(folder: Path, root: Path) -> tuple[PackagedFile, ...]:
+    return _listed(sorted(path for path in folder.rglob("*") if path.is_file()), root, root)
+
+
+def _listed(paths: Sequence[Path], root: Path, kept: Path) -> tuple[PackagedFile, ...]:
+    """Sizes and hashes; a file that is not in ``root`` yet is the one in ``kept``."""
+    found = []
+    for path in paths:
+        name = path.relative_to(root).as_posix()
+        file = path if path.is_file() else kept / name
+        found.append(PackagedFile(name, file.stat().st_size, sha256_of(file)))
+    return tuple(found)
+
+
+def _version() -> str:
+    return importlib.metadata.version(_MADE_BY)

@@ -1,0 +1,169 @@
+"""The KServe InferenceService that runs a repository on a cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from typing import Any
+
+from rmsnorm_export.errors import BackendMissingError, Error, UsageError
+from rmsnorm_export.printable import one_line, quoted
+from rmsnorm_export.serving.kserve_schema import NAME, QUANTITY, SCHEMA, STORAGE_URI
+from rmsnorm_export.serving.protos import PIP
+from rmsnorm_export.serving.result import Kind
+
+MOUNT = "/mnt/models"
+"""Where KServe puts what ``storageUri`` names."""
+
+RUNTIME = "kserve-tritonserver"
+"""The ClusterServingRuntime that KServe installs; its Triton reads the repository at ``MOUNT``."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KServe:
+    """What the manifest needs beyond the package.
+
+    Attributes:
+        storage_uri: where the cluster finds the repository (the folder above the model's), e.g.
+            ``s3://bucket/models`` or ``pvc://claim/models``.
+        name: of the service; None: the model's, in lower case.
+        namespace: None: that of the client.
+        cpu: cores, a Kubernetes quantity.
+        memory: a Kubernetes quantity.
+        gpus: of every replica; None: 1 where instances run on the GPU, else 0.
+        min_replicas: 0: scale to zero.
+        max_replicas: most of them.
+        runtime: serving runtime of the cluster.
+    """
+
+    storage_uri: str
+    name: str | None = None
+    namespace: str | None = None
+    cpu: str = "4"
+    memory: str = "16Gi"
+    gpus: int | None = None
+    min_replicas: int = 1
+    max_replicas: int = 1
+    runtime: str = RUNTIME
+
+
+def check_kserve(options: KServe, model: str) -> None:
+    """Before work is done: the options can be written.
+
+    Raises:
+        UsageError: naming the option.
+        BackendMissingError: PyYAML or jsonschema is not installed.
+    """
+    for what, value, pattern, example in (
+        ("storage URI", options.storage_uri, STORAGE_URI, "s3://bucket/models, pvc://claim/models"),
+        ("service name", service_name(options, model), NAME, "my-model"),
+        ("namespace", options.namespace or "default", NAME, "default"),
+        ("amount of CPU", options.cpu, QUANTITY, "4 or 500m"),
+        ("amount of memory", options.memory, QUANTITY, "16Gi"),
+    ):
+        if not re.match(pattern, value) or len(value) > (63 if pattern == NAME else 2000):
+            raise UsageError(
+                f"The {what} cannot be used.", found=quoted(value), fix=f"give e.g. {example}"
+            )
+    if not 0 <= options.min_replicas <= options.max_replicas or options.max_replicas < 1:
+        raise UsageError(
+            "The numbers of replicas do not fit.",
+            found=f"from {options.min_replicas} to {options.max_replicas}",
+            fix="give 0 <= least <= most, and 1 or more as the most",
+        )
+    if options.gpus is not None and options.gpus < 0:
+        raise UsageError("The number of GPUs is negative.", found=str(options.gpus), fix="give 0")
+    _module("yaml", "PyYAML")
+    _module("jsonschema", "jsonschema")
+
+
+def service_name(options: KServe, model: str) -> str:
+    """As given, or the model's name as Kubernetes writes names."""
+    if options.name is not None:
+        return options.name
+    name = model.lower().replace("_", "-").strip("-")
+    return name if name[:1].isalpha() else f"model-{name}"
+
+
+def manifest(options: KServe, model: str, kind: Kind, plugin: str) -> str:
+    """The manifest as YAML, read back and checked against the schema.
+
+    Args:
+        options: for the cluster.
+        model: name of the model.
+        kind: where its instances run.
+        plugin: path of the plugin library in the repository; "" without one.
+
+    Raises:
+        Error: what was written is no such service; that would be an error of this program.
+    """
+    gpus = options.gpus if options.gpus is not None else int(kind == "gpu")
+    amounts = {"cpu": options.cpu, "memory": options.memory}
+    if gpus:
+        amounts["nvidia.com/gpu"] = str(gpus)
+    served: dict[str, Any] = {
+        "modelFormat": {"name": "triton", "version": "2"},
+        "protocolVersion": "v2",
+        "runtime": options.runtime,
+        "storageUri": options.storage_uri,
+    }
+    if plugin:
+        # KServe puts these behind the arguments of the runtime.
+        served["args"] = [f"--backend-config=tensorrt,plugins={MOUNT}/{plugin}"]
+    served["resources"] = {"requests": dict(amounts), "limits": dict(amounts)}
+    metadata = {"name": service_name(options, model)}
+    if options.namespace is not None:
+        metadata["namespace"] = options.namespace
+    document = {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": metadata,
+        "spec": {
+            "predictor": {
+                "minReplicas": options.min_replicas,
+                "maxReplicas": options.max_replicas,
+                "model": served,
+            }
+        },
+    }
+    yaml = _module("yaml", "PyYAML")
+    text: str = yaml.safe_dump(document, sort_keys=False)
+    check_manifest(text, document)
+    return text
+
+
+def check_manifest(text: str, document: object | None = None) -> None:
+    """``text`` is an InferenceService by the schema, and says what ``document`` says.
+
+    Raises:
+        Error: it is not, or does not.
+        BackendMissingError: PyYAML or jsonschema is not installed.
+    """
+    jsonschema = _module("jsonschema", "jsonschema")
+    parsed = _module("yaml", "PyYAML").safe_load(text)
+    problem = jsonschema.exceptions.best_match(
+        jsonschema.Draft202012Validator(SCHEMA).iter_errors(parsed)
+    )
+    found = ""
+    if problem is not None:
+        found = f"{'/'.join(map(str, problem.absolute_path))}: {problem.message}"
+    elif document is not None and parsed != document:
+        found = "it changed when it was read back"
+    if found:
+        raise Error(
+            "The manifest is no InferenceService.",
+            found=one_line(found, 300),
+            fix="please report this",
+        )
+
+
+def _module(name: str, distribution: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise BackendMissingError(
+            "The KServe manifest needs a package that is not installed.",
+            found=f"no {distribution}: {error}",
+            fix=PIP,
+        ) from error

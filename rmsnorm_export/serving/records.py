@@ -1,0 +1,125 @@
+"""Reports that go with a package: the proof record of ``optimize`` and records of benchmarks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.printable import number, quoted, short
+from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.records import from_json
+from rmsnorm_export.rewrite.result import Report
+from rmsnorm_export.serving.result import PackagedNorm
+from rmsnorm_export.serving.subject import Subject
+
+LARGEST = 1 << 28
+"""Bytes of a report that is read."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A benchmark's JSON document.
+
+    Attributes:
+        name: of its file.
+        text: as it was read.
+        body: the document.
+    """
+
+    name: str
+    text: str
+    body: dict[str, Any]
+
+
+def read_report(path: str | os.PathLike[str], subject: Subject) -> tuple[Report, str]:
+    """A report of ``optimize --report FILE.json`` on the packaged model, and its text.
+
+    Raises:
+        InputError: the file cannot be read or is no report.
+        UsageError: it is the report of another model.
+    """
+    text = _read(Path(os.fspath(path)))
+    report = from_json(text, Report)
+    names = {node.name for graph in all_graphs(subject.loaded.model) for node in graph}
+    if missing := [site.name for site in report.fused if site.name not in names]:
+        raise UsageError(
+            "The report is of another model.",
+            found=f"{short(str(path))} has the norm {quoted(missing[0])}, the model has not",
+            fix="give what optimize --report wrote when it made this model",
+        )
+    return report, text
+
+
+def read_benchmarks(paths: Sequence[str | os.PathLike[str]]) -> tuple[Benchmark, ...]:
+    """Records of benchmarks: JSON documents with a header, as ``--format json`` prints them.
+
+    Raises:
+        InputError: a file cannot be read or is no such document.
+    """
+    found = []
+    for path in paths:
+        file = Path(os.fspath(path))
+        text = _read(file)
+        try:
+            body = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise _bad(file, str(error)) from error
+        if not isinstance(body, dict) or "kind" not in body or "schema_version" not in body:
+            raise _bad(file, "no object with schema_version and kind")
+        found.append(Benchmark(file.name, text, body))
+    return tuple(found)
+
+
+def reported_norms(report: Report) -> tuple[PackagedNorm, ...]:
+    """The norms with their numerics class and proof."""
+    found = [
+        PackagedNorm(site.name, site.op, "one node", site.numerics, _proof(site.proof))
+        for site in (*report.fused, *report.kept)
+    ]
+    found += [
+        PackagedNorm(item.node, item.op, "refused", reason=f"{item.reason}: {item.found}")
+        for item in report.unfused
+    ]
+    return tuple(found)
+
+
+def merged(norms: Sequence[PackagedNorm], report: Report) -> tuple[PackagedNorm, ...]:
+    """Norms of an engine, with what the report says of the nodes that they come from."""
+    known = {norm.name: norm for norm in reported_norms(report)}
+    return tuple(
+        dataclasses.replace(norm, numerics=known[norm.name].numerics, proof=known[norm.name].proof)
+        if norm.name in known
+        else norm
+        for norm in norms
+    )
+
+
+def _proof(proof: Proof | None) -> str:
+    if proof is None:
+        return ""
+    if not proof.passed:
+        return f"failed: {proof.reason}"
+    return f"passed, {number(proof.max_ulp)} of {number(proof.bound_ulp)} ulp, {proof.runtime}"
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.stat().st_size > LARGEST:
+            raise ValueError(f"{path.stat().st_size} bytes are too many")
+        return path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise _bad(path, getattr(error, "strerror", None) or str(error)) from error
+
+
+def _bad(path: Path, found: str) -> InputError:
+    return InputError(
+        "A report cannot be read.",
+        found=f"{short(str(path), 300)}: {short(found, 300)}",
+        fix="give a JSON file that --report FILE.json or --format json wrote",
+    )

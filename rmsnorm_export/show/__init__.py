@@ -1,0 +1,1 @@
+"""Results for people: the text and the page of each, from the same rows."""

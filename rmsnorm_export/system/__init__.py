@@ -1,0 +1,1 @@
+"""The machine: child processes, files and folders that appear whole, digests, locks and GPUs."""

@@ -1,0 +1,123 @@
+"""Which backend builds: what is installed, and the choice that ``auto`` makes.
+
+Nothing is imported here; an installed package may still be broken, which its own process tells.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from importlib.util import find_spec
+from pathlib import Path
+
+from rmsnorm_export.errors import BackendMissingError, UsageError
+from rmsnorm_export.system import gpu
+from rmsnorm_export.tensorrt.engine.result import Backend
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BackendInfo:
+    """One backend.
+
+    Attributes:
+        name: as the command line calls it.
+        label: as its maker calls it.
+        module: that Python imports.
+        needs_gpu: it builds only where a GPU is.
+        plugins: it has plugin layers.
+        versions: it builds engines for other versions of its own.
+        hardware: it has levels of hardware compatibility.
+        timing_cache: it times kernels and keeps what it measured.
+        pip: what brings it.
+    """
+
+    name: Backend
+    label: str
+    module: str
+    needs_gpu: bool
+    plugins: bool
+    versions: bool
+    hardware: bool
+    timing_cache: bool
+    pip: str
+
+
+TENSORRT = BackendInfo(
+    "tensorrt", "TensorRT", "tensorrt", needs_gpu=True, plugins=True, versions=True, hardware=True,
+    timing_cache=True, pip='pip install "rmsnorm-export[tensorrt]"',
+)  # fmt: skip
+# Seen on 1.7.1: VERSION_COMPATIBLE fails for want of a lean runtime, the hardware level is ignored
+# with a warning, and timing caches are documented as no-ops since 1.2.
+RTX = BackendInfo(
+    "tensorrt-rtx", "TensorRT-RTX", "tensorrt_rtx", needs_gpu=False, plugins=False, versions=False,
+    hardware=False, timing_cache=False, pip='pip install "rmsnorm-export[tensorrt-rtx]"',
+)  # fmt: skip
+
+BACKENDS: dict[str, BackendInfo] = {info.name: info for info in (TENSORRT, RTX)}
+CHOICES = ("auto", *BACKENDS)
+
+
+def installed(module: str) -> bool:
+    """Whether the package is there; it is not imported."""
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin is not None
+
+
+def gpu_visible() -> bool:
+    """Whether the driver shows an NVIDIA GPU; ``dxg`` is that of Windows Subsystem for Linux."""
+    places = (("/proc/driver/nvidia/gpus", "*"), ("/dev", "nvidia[0-9]*"), ("/dev", "dxg"))
+    try:
+        return any(next(Path(folder).glob(name), None) for folder, name in places)
+    except OSError:
+        return False
+
+
+def gpus() -> tuple[str, ...]:
+    """``name, compute capability, driver version`` of every GPU that ``nvidia-smi`` lists."""
+    # Without its capability a GPU cannot be told from another one.
+    return tuple(
+        f"{found.name}, {found.capability}, {found.driver}"
+        for found in gpu.gpus()
+        if found.capability
+    )
+
+
+def choose(choice: str) -> tuple[BackendInfo, str]:
+    """The backend to build with, and why that one.
+
+    Args:
+        choice: ``auto`` or the name of a backend. ``auto`` takes TensorRT where it and a GPU are,
+            else TensorRT-RTX, which needs none, else TensorRT.
+
+    Raises:
+        UsageError: there is no such backend.
+        BackendMissingError: it, or Polygraphy, is not installed.
+    """
+    if choice not in CHOICES:
+        raise UsageError(
+            "There is no such backend.", found=repr(choice), fix=f"use one of {', '.join(CHOICES)}"
+        )
+    if choice != "auto":
+        info, reason = BACKENDS[choice], "asked for"
+    else:
+        here = [info for info in BACKENDS.values() if installed(info.module)]
+        if not here:
+            raise BackendMissingError(
+                "No backend that builds engines is installed.",
+                found="neither tensorrt nor tensorrt_rtx",
+                fix=f"{RTX.pip}, which builds without a GPU too, or {TENSORRT.pip}",
+            )
+        visible = gpu_visible()
+        info = next((one for one in here if visible or not one.needs_gpu), here[0])
+        seen = "a GPU is visible" if visible else "no GPU is visible"
+        reason = f"auto: installed {', '.join(one.label for one in here)}; {seen}"
+    for module in (info.module, "polygraphy"):
+        if not installed(module):
+            raise BackendMissingError(
+                f"{info.label} cannot build: {module} is not installed.",
+                found=f"no package {module}",
+                fix=info.pip,
+            )
+    return info, reason

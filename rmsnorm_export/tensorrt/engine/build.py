@@ -1,0 +1,200 @@
+"""``build_engine``: from an ONNX file to an engine and the record of what became of its norms."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from rmsnorm_export.errors import InputError, RequirementError, UsageError
+from rmsnorm_export.graph.load import Source
+from rmsnorm_export.graph.save import check_output
+from rmsnorm_export.printable import short
+from rmsnorm_export.system.atomic import Transaction
+from rmsnorm_export.tensorrt.engine.backends import choose, gpu_visible
+from rmsnorm_export.tensorrt.engine.failure import failure
+from rmsnorm_export.tensorrt.engine.model import open_model
+from rmsnorm_export.tensorrt.engine.options import BuildOptions
+from rmsnorm_export.tensorrt.engine.plugins import plan_plugin
+from rmsnorm_export.tensorrt.engine.process import Event, run_worker
+from rmsnorm_export.tensorrt.engine.record import Build, make_record
+from rmsnorm_export.tensorrt.engine.result import (
+    EngineProfile,
+    EngineRecord,
+    EngineResult,
+    PluginUse,
+)
+from rmsnorm_export.tensorrt.engine.shapes import Shapes, make_profiles
+from rmsnorm_export.tensorrt.engine.sidecar import record_text, sidecar_path
+
+Progress = Callable[[str, int, int], None]
+
+
+def build_engine(
+    model: Source,
+    path: str | os.PathLike[str],
+    *,
+    backend: Literal["auto", "tensorrt", "tensorrt-rtx"] = "auto",
+    shapes: Shapes | None = None,
+    plugin: PluginUse = "auto",
+    embed_plugin: bool = False,
+    timing_cache: str | os.PathLike[str] | None = None,
+    version_compatible: bool = False,
+    hardware_compatible: bool = False,
+    tf32: bool = False,
+    memory_limit: int | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> EngineResult:
+    """Build an engine from an ONNX model, and say what became of every RMSNorm in it.
+
+    The backend runs in a process of its own: when it crashes, this raises an error. The engine and
+    its record ``PATH.json`` appear whole or not at all.
+
+    Args:
+        model: path of an .onnx file, which the parser reads itself, external data with it; or
+            bytes, ``onnx.ModelProto`` or ``onnx_ir.Model`` without external data. Never changed.
+        path: of the engine.
+        backend: ``tensorrt``, ``tensorrt-rtx``, or ``auto``: TensorRT where it and a GPU are, else
+            TensorRT-RTX, which needs no GPU.
+        shapes: ranges of the inputs: ``"ids=1x1,4x128,8x2048"`` (smallest, usual, largest; inputs
+            separated by ``;``) or a mapping of names to one shape or three; a sequence of these
+            for several profiles. Every input with a dynamic size needs one.
+        plugin: ``auto``: use the plugin if the backend is TensorRT, a library is built and the
+            model has nodes for it; ``require``: or fail; ``never``.
+        embed_plugin: store the plugin library in the engine; needs ``version_compatible``.
+        timing_cache: file of measured kernel times, read and extended. TensorRT-RTX has none.
+        version_compatible: the engine runs in later versions of TensorRT, too.
+        hardware_compatible: the engine runs on every GPU from Ampere on, at some cost in speed.
+            TensorRT-RTX always builds so on a machine without a GPU.
+        tf32: let TensorRT round f32 operands of products to 10 bits.
+        memory_limit: bytes that the engine may use for workspace.
+        force: replace an existing engine and its record.
+        progress: called with what is done, the steps that are over and the steps in all.
+
+    Raises:
+        UsageError: an option does not fit the model or the backend, or the output exists.
+        InputError: the model cannot be read, parsed or built, or the output not be written.
+        BackendMissingError: the backend or, with ``require``, the plugin is not there.
+        RequirementError: ``plugin="require"``, and a norm of the domain became none.
+    """
+    options = BuildOptions(
+        plugin, embed_plugin, version_compatible, hardware_compatible, tf32, memory_limit
+    )
+    origin = model if isinstance(model, str | os.PathLike) else None
+    target, sidecar = _outputs(path, origin, force)
+    cache = _timing_cache(timing_cache, (target, sidecar, origin))
+    info, why = choose(backend)
+    options.check(info)
+    with open_model(model) as ready:
+        profiles = make_profiles(ready.inputs, shapes)
+        plan = plan_plugin(plugin, info, own=ready.own)
+        try:
+            with Transaction() as files:
+                temporary, descriptor = files.temp(target)
+                os.close(descriptor)
+                request = options.request(info) | {
+                    "command": "build",
+                    "model": str(ready.path),
+                    "engine": str(temporary),
+                    "profiles": [_plain(profile) for profile in profiles],
+                    "plugin": "" if plan.library is None else str(plan.library),
+                    "timing_cache": str(cache) if cache and info.timing_cache else "",
+                    "inspect": gpu_visible(),
+                }
+                start = time.perf_counter()
+                ended = run_worker(request, info, _told(progress))
+                seconds = time.perf_counter() - start
+                if ended.first("done") is None:
+                    raise failure(ended, info, library=str(plan.library or ""))
+                done = Build(info, why, ready, profiles, plan, options, cache, ended, seconds)
+                record = make_record(done, target.name, temporary)
+                _check_plugin(record, options)
+                beside, descriptor = files.temp(sidecar)
+                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                    file.write(record_text(record))
+                    file.flush()
+                    os.fsync(file.fileno())
+                files.publish(beside, sidecar, replace=force)
+                files.publish(temporary, target, replace=force, last=True)
+        except FileExistsError as error:
+            raise UsageError(
+                "A file of that name appeared during the build.",
+                found=short(str(error.filename or target), 300),
+                fix="choose another name, or use --force to replace it",
+            ) from error
+        except OSError as error:
+            raise InputError(
+                "The engine cannot be written.",
+                found=f"{short(str(target), 300)}: {error.strerror or error}",
+                fix="check the folder, its permissions and its free space; nothing was changed",
+            ) from error
+    return EngineResult(target, sidecar, record)
+
+
+def _outputs(
+    path: str | os.PathLike[str], source: str | os.PathLike[str] | None, force: bool
+) -> tuple[Path, Path]:
+    """Where the engine and its record go, if both can be written."""
+    if os.fspath(path) == "-":
+        raise UsageError(
+            "An engine cannot go to stdout.",
+            found="the output -",
+            fix="give a file name: the record is written beside the engine",
+        )
+    target = check_output(path, source=source, force=force)
+    sidecar = check_output(sidecar_path(target), source=source, force=force)
+    if source is not None:
+        for output in (target, sidecar):  # with --force, too, the model is never replaced
+            if output.exists() and os.path.exists(source) and os.path.samefile(output, source):
+                raise UsageError(
+                    "The output is the input file.",
+                    found=short(str(output), 300),
+                    fix="choose another name",
+                )
+    return target, sidecar
+
+
+def _timing_cache(
+    name: str | os.PathLike[str] | None, others: tuple[str | os.PathLike[str] | None, ...]
+) -> Path | None:
+    """The timing cache's path, if it can be written."""
+    if name is None:
+        return None
+    path = check_output(name, force=True)
+    for other in others:
+        if other is not None and os.path.realpath(other) == os.path.realpath(path):
+            raise UsageError(
+                "The timing cache has the name of another file of the build.",
+                found=short(str(path), 300),
+                fix="give it a name of its own",
+            )
+    return path
+
+
+def _plain(profile: EngineProfile) -> list[dict[str, object]]:
+    return [
+        {"name": item.name, "min": item.min, "opt": item.opt, "max": item.max}
+        for item in profile.inputs
+    ]
+
+
+def _told(progress: Progress | None) -> Callable[[Event], None] | None:
+    if progress is None:
+        return None
+    return lambda event: progress(str(event["phase"]), int(event["done"]), int(event["total"]))
+
+
+def _check_plugin(record: EngineRecord, options: BuildOptions) -> None:
+    """``require``: every norm that could, became a plugin layer, as far as the layers tell."""
+    if options.plugin != "require" or record.layers_from == "none":
+        return
+    missed = [n for n in record.norms if n.form == "node" and n.how in ("fused", "unfused")]
+    if missed:
+        raise RequirementError(
+            f"{len(missed)} norms did not become plugin layers; nothing was written.",
+            found=f"the first is {short(missed[0].name)}: {missed[0].how}",
+            fix="see rmsnorm-export plugin check, or use --plugin auto",
+        )

@@ -1,0 +1,194 @@
+"""``check_engine``: whether an engine can run here, before something tries to run it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.printable import one_line, short
+from rmsnorm_export.tensorrt.engine.backends import (
+    BACKENDS,
+    BackendInfo,
+    gpu_visible,
+    gpus,
+    installed,
+)
+from rmsnorm_export.tensorrt.engine.model import sha256_of
+from rmsnorm_export.tensorrt.engine.process import Ended, run_worker
+from rmsnorm_export.tensorrt.engine.result import EngineCheck, EngineRecord, Usable
+from rmsnorm_export.tensorrt.engine.sidecar import read_record
+
+REBUILD = "build it again here with rmsnorm-export build"
+
+# TensorRT-RTX's EngineInvalidityDiagnostics; TensorRT itself only says so in its log.
+_REASONS = {
+    1: ("it was built with another version of the backend", REBUILD),
+    2: ("it was built for other GPUs", REBUILD),
+    4: ("the GPU driver is too old for it", "update the driver"),
+    8: ("the CUDA runtime is too old for it", "update CUDA"),
+    16: ("it needs more GPU memory than there is", "free memory, or build for smaller shapes"),
+    32: ("it is no engine of this backend, or it is damaged", REBUILD),
+}
+# The numbers come as characters of that code, and a 0 ends the message (seen on 1.7.1).
+_OTHER_VERSION = re.compile(
+    r"created with \S+ version (?P<built>[^,]*)(, but|\Z)|"
+    r"(version tag does not match|expecting library version|[Ss]erialization.*version)",
+    re.DOTALL,
+)
+
+
+def check_engine(path: str | os.PathLike[str]) -> EngineCheck:
+    """Say whether an engine can run on this machine, and what stands against it.
+
+    Its record is compared with the file and with what is installed; then the runtime is asked, in a
+    process of its own. Without a GPU a runtime tells a foreign or damaged file and, for
+    TensorRT-RTX, another version, but never that an engine is good: ``usable`` is then ``unknown``.
+
+    Args:
+        path: of the engine; without ``PATH.json`` beside it, the backend is found by asking.
+
+    Raises:
+        InputError: there is no such file, or it cannot be read, or the record is damaged.
+    """
+    engine = Path(os.path.abspath(os.fspath(path)))
+    if not engine.is_file():
+        raise InputError(
+            "The engine does not exist." if not engine.exists() else "The engine is no file.",
+            found=short(str(engine), 300),
+            fix="check the path",
+        )
+    record = read_record(engine)
+    found = _Findings()
+    if record is None:
+        found.notes.append("no record stands beside it: it was built by another program, or moved")
+    else:
+        _compare(engine, record, found)
+    info = _backend(engine, record)
+    if info is None:
+        found.notes.append("its backend is not known, so no runtime was asked")
+    elif not installed(info.module):
+        found.add(f"{info.label}, which it needs, is not installed here", info.pip)
+    else:
+        _ask(engine, info, record, found)
+    usable: Usable = "no" if found.problems else "yes" if found.loaded else "unknown"
+    return EngineCheck(
+        path=engine,
+        usable=usable,
+        problems=tuple(found.problems),
+        fixes=tuple(found.fixes),
+        backend="" if info is None else info.name,
+        built_with=found.built_with or ("" if record is None else record.version),
+        installed=found.installed,
+        notes=tuple(found.notes),
+        record=record,
+    )
+
+
+class _Findings:
+    """What was found so far."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.fixes: list[str] = []
+        self.notes: list[str] = []
+        self.installed = self.built_with = ""
+        self.loaded = False
+
+    def add(self, problem: str, fix: str) -> None:
+        """Something stands against the engine."""
+        if problem not in self.problems:
+            self.problems.append(problem)
+            self.fixes.append(fix)
+
+
+def _compare(engine: Path, record: EngineRecord, found: _Findings) -> None:
+    """The record against the file and the machine."""
+    if engine.stat().st_size != record.bytes or sha256_of(engine) != record.sha256:
+        found.add(
+            f"it is not the engine that {engine.name}.json describes: its content differs",
+            f"{REBUILD}, with --force",
+        )
+    import platform
+
+    here = f"{platform.system()} {platform.machine()}"
+    if record.platform != here:
+        found.add(f"it was built for {record.platform}, this is {here}", REBUILD)
+    now = gpus()
+    portable = record.flags.get("hardware_compatible") or record.backend == "tensorrt-rtx"
+    if now and record.gpus and not portable:
+        built, have = (_capabilities(names) for names in (record.gpus, now))
+        if not built & have:
+            found.add(
+                f"it was built on {record.gpus[0]}, here is {now[0]}",
+                f"{REBUILD}, or once with --hardware-compatible",
+            )
+    if record.plugin.library and not record.plugin.embedded:
+        found.notes.append(f"it needs the plugin library {record.plugin.library} to be loaded")
+
+
+def _capabilities(names: tuple[str, ...]) -> set[str]:
+    """Compute capabilities of ``name, compute capability, driver`` lines."""
+    return {parts[1] for parts in (name.split(", ") for name in names) if len(parts) > 1}
+
+
+def _backend(engine: Path, record: EngineRecord | None) -> BackendInfo | None:
+    """By the record, else by the first bytes."""
+    if record is not None:
+        return BACKENDS[record.backend]
+    with engine.open("rb") as file:
+        head = file.read(4)
+    # Seen on 1.7.1: "vtrt" in front of what TensorRT begins with, "ptrt" or "ftrt".
+    if head == b"vtrt":
+        return BACKENDS["tensorrt-rtx"]
+    return BACKENDS["tensorrt"] if head in (b"ptrt", b"ftrt") else None
+
+
+def _ask(engine: Path, info: BackendInfo, record: EngineRecord | None, found: _Findings) -> None:
+    """The runtime's own opinion."""
+    gpu = gpu_visible()
+    plugin = ""
+    if record is not None and record.plugin.library and not record.plugin.embedded:
+        from rmsnorm_export.tensorrt.engine.plugins import library_or_none
+
+        plugin = library_or_none()
+    ended = run_worker(
+        {"command": "validate", "engine": str(engine), "plugin": plugin, "load": gpu}, info
+    )
+    found.installed = str((ended.first("version") or {}).get("version", ""))
+    answer = ended.first("validity")
+    if answer is None:
+        found.add(f"{info.label} fails when it is asked: {_why(ended)}", info.pip)
+        return
+    for bit, (problem, fix) in _REASONS.items():
+        if answer["reasons"] & bit:
+            found.add(problem, fix)
+    for text in answer["texts"]:
+        if other := _OTHER_VERSION.search(text):
+            found.built_with = _version_text(other["built"] or "") or found.built_with
+            found.add(_REASONS[1][0], REBUILD)
+    if record is not None and found.installed and record.version != found.installed:
+        compatible = record.flags.get("version_compatible") is True
+        if not compatible:
+            found.add(
+                f"it was built with {info.label} {record.version}, here is {found.installed}",
+                REBUILD,
+            )
+    found.loaded = answer["loaded"] is True
+    if gpu and answer["loaded"] is False and not found.problems:
+        last = one_line(answer["texts"][-1], 300) if answer["texts"] else "no reason was given"
+        found.add(f"{info.label} does not load it: {last}", REBUILD)
+    if not gpu:
+        found.notes.append("no GPU is visible: the engine was not loaded")
+
+
+def _version_text(said: str) -> str:
+    """``1.6.0`` for the characters of code 1, 6 and 0."""
+    parts = said.split(".") if "." in said else []
+    return ".".join(p if p.isdigit() else str(ord(p)) if len(p) == 1 else "0" for p in parts)
+
+
+def _why(ended: Ended) -> str:
+    error = ended.first("error")
+    return one_line(str(error.get("text", "")), 300) if error else ended.cause()

@@ -1,0 +1,208 @@
+"""What must be known of the model before a backend sees it: inputs, identity, norms, pitfalls."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.graph.load import LoadedModel, Source, load_model, no_gc
+from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.graph.save import to_bytes
+from rmsnorm_export.op.spec import DOMAIN
+from rmsnorm_export.printable import quoted, short
+from rmsnorm_export.recognize.scan import recognize
+from rmsnorm_export.recognize.types import Types
+from rmsnorm_export.tensorrt.engine.result import DataFile, ModelIdentity
+from rmsnorm_export.tensorrt.engine.shapes import ModelInput
+from rmsnorm_export.tensorrt.engine.sites import EngineSite, engine_sites
+
+HASHED_BYTES = 1 << 30
+"""External data up to this size is hashed; above, size and time of modification stand for it."""
+
+_NORM_NODES = ("RMSNormalization", "SimplifiedLayerNormalization")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class EngineModel:
+    """A model that is ready to be built.
+
+    Attributes:
+        path: of the file that the parser reads.
+        identity: what the record says of it.
+        inputs: without those that are initializers.
+        sites: its norms.
+        own: it has nodes that a plugin could take.
+        notes: for the record.
+    """
+
+    path: Path
+    identity: ModelIdentity
+    inputs: tuple[ModelInput, ...]
+    sites: tuple[EngineSite, ...]
+    own: bool
+    notes: tuple[str, ...]
+
+
+@contextlib.contextmanager
+def open_model(source: Source) -> Iterator[EngineModel]:
+    """Read and check a model; in a block, because a model that is no file becomes one for it.
+
+    Args:
+        source: path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``. External data is read by the
+            parser from its files, never here, so only a path may have some.
+
+    Raises:
+        InputError: the model cannot be read, lacks external data, or has a norm whose scale
+            TensorRT's parser would round.
+        UsageError: external data without a path.
+    """
+    with no_gc():
+        loaded = load_model(source)
+    if loaded.path is not None:
+        yield _examine(loaded, loaded.path)
+        return
+    if loaded.external:
+        raise UsageError(
+            "A model with external data must be given as a file.",
+            found=f"{len(loaded.external)} locations, the first is {quoted(loaded.external[0])}",
+            fix="save it first, e.g. with result.save(path), and give the path",
+        )
+    with tempfile.TemporaryDirectory(prefix="rmsnorm-engine-") as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(_serialized(source, loaded))
+        yield _examine(loaded, path)
+
+
+def _serialized(source: Source, loaded: LoadedModel) -> bytes:
+    if isinstance(source, bytes | bytearray | memoryview):
+        return bytes(source)
+    if isinstance(source, onnx.ModelProto):
+        return source.SerializeToString()
+    return to_bytes(loaded.model)
+
+
+def _examine(loaded: LoadedModel, path: Path) -> EngineModel:
+    with no_gc():
+        found = recognize(loaded.model)
+        _refuse_mixed(loaded.model, found.types)
+        notes = [*loaded.notes, *_doubles(loaded.model)]
+        sites = engine_sites(loaded.model, found.matches)
+    return EngineModel(
+        path=path,
+        identity=_identity(loaded, path),
+        inputs=_inputs(loaded.model),
+        sites=sites,
+        own=any(node.domain == DOMAIN for graph in all_graphs(loaded.model) for node in graph),
+        notes=tuple(notes),
+    )
+
+
+def _inputs(model: ir.Model) -> tuple[ModelInput, ...]:
+    initializers = model.graph.initializers
+    return tuple(
+        ModelInput(
+            value.name or "",
+            type_name(value.dtype),
+            None
+            if value.shape is None
+            else tuple(size if isinstance(size, int) else size.value for size in value.shape),
+        )
+        for value in model.graph.inputs
+        if value.name not in initializers
+    )
+
+
+def type_name(dtype: ir.DataType | None) -> str:
+    """As the command line calls types: ``float32``, not ``FLOAT``."""
+    if dtype is None:
+        return "unknown"
+    return {"FLOAT": "float32", "DOUBLE": "float64"}.get(dtype.name, dtype.name.lower())
+
+
+def _identity(loaded: LoadedModel, path: Path) -> ModelIdentity:
+    return ModelIdentity(
+        name="memory" if loaded.path is None else path.name,
+        bytes=path.stat().st_size,
+        sha256=sha256_of(path),
+        data=data_files(path.parent, loaded.external),
+    )
+
+
+def data_files(folder: Path, locations: tuple[str, ...]) -> tuple[DataFile, ...]:
+    """What identifies files of external data.
+
+    Raises:
+        InputError: one is missing.
+    """
+    try:
+        stats = [(place, os.stat(folder / place)) for place in locations]
+    except OSError as error:
+        raise InputError(
+            "External data of the model cannot be read.",
+            found=f"{error.strerror}: {short(str(error.filename), 300)}",
+            fix="put the file beside the model, as it was when the model was saved",
+        ) from error
+    hashed = sum(info.st_size for _, info in stats) <= HASHED_BYTES
+    return tuple(
+        DataFile(place, info.st_size, info.st_mtime_ns, sha256_of(folder / place) if hashed else "")
+        for place, info in stats
+    )
+
+
+def sha256_of(path: Path) -> str:
+    """Hash of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _refuse_mixed(model: ir.Model, types: Types) -> None:
+    """A scale wider than x: the operator multiplies in the scale's type, the parser in that of x.
+
+    Seen in the network that TensorRT-RTX 1.7.1 makes of f16 x and f32 scale (semantics of
+    RMSNormalization-23: ``Cast(normalised, scale type) * scale``).
+    """
+    mixed = []
+    for graph in all_graphs(model):
+        for node in graph:
+            if node.domain in ("", "ai.onnx") and node.op_type in _NORM_NODES:
+                x, scale = (*node.inputs, None, None)[:2]
+                a = None if x is None else types.dtype(x)
+                b = None if scale is None else types.dtype(scale)
+                if a is not None and b is not None and a != b:
+                    mixed.append((node, a, b))
+    if not mixed:
+        return
+    node, a, b = mixed[0]
+    which = f"x {type_name(a)}, scale {type_name(b)}"
+    more = f", and {len(mixed) - 1} more" if len(mixed) > 1 else ""
+    raise InputError(
+        "A norm has x and scale of two types; TensorRT's parser would round the scale to that of"
+        " x.",
+        found=f"{short(node.op_type)} {quoted(node.name or '')}: {which}{more}",
+        fix="export below opset 23 and use optimize --target portable or onnx, which write the"
+        " casts out; or Cast x to the type of the scale in front of the node",
+    )
+
+
+def _doubles(model: ir.Model) -> Iterator[str]:
+    graph = model.graph
+    wide = [v for v in (*graph.inputs, *graph.outputs) if v.dtype == ir.DataType.DOUBLE]
+    wide += [v for v in graph.initializers.values() if v.dtype == ir.DataType.DOUBLE]
+    if wide:
+        yield (
+            f"float64 is computed in float32: TensorRT has no other type for"
+            f" {quoted(wide[0].name or '')}"
+            + (f" and {len(wide) - 1} more values" if len(wide) > 1 else "")
+        )

@@ -1,0 +1,98 @@
+"""Whether the plugin takes part in a build: only this module knows the plugin's package."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from rmsnorm_export.errors import BackendMissingError, UsageError
+from rmsnorm_export.tensorrt.engine.backends import BackendInfo
+from rmsnorm_export.tensorrt.engine.result import PluginUse
+
+USES: tuple[PluginUse, ...] = ("auto", "require", "never")
+_LOADER = "load_library"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PluginPlan:
+    """What to do about the plugin.
+
+    Attributes:
+        library: to load, or None.
+        reason: why.
+    """
+
+    library: Path | None
+    reason: str
+
+
+def plan_plugin(use: PluginUse, info: BackendInfo, *, own: bool) -> PluginPlan:
+    """Decide whether to load the plugin library.
+
+    Args:
+        use: ``auto`` (where the backend has plugin layers and a library is built), ``require`` or
+            ``never``.
+        info: the backend.
+        own: the model has nodes that the plugin could take.
+
+    Raises:
+        UsageError: ``require`` where no plugin can take part.
+        BackendMissingError: ``require`` and no library is built, or it is of no use.
+    """
+    if use not in USES:
+        raise UsageError(
+            "The plugin cannot be used like this.",
+            found=repr(use),
+            fix=f"use one of {', '.join(USES)}",
+        )
+    if use == "never":
+        return PluginPlan(None, "not wanted")
+    if not info.plugins:
+        reason = f"{info.label} has no plugin layers; it compiles the function bodies of the model"
+        if use == "require":
+            raise UsageError(
+                f"{info.label} cannot use the plugin.",
+                found=f"--plugin require; {reason}",
+                fix="use --backend tensorrt, or leave --plugin away",
+            )
+        return PluginPlan(None, reason)
+    if not own:
+        reason = "the model has no node of the domain rmsnorm_export"
+        if use == "require":
+            raise UsageError(
+                "The plugin would not be used.",
+                found=reason,
+                fix="make the model with optimize --target portable, or leave --plugin away",
+            )
+        return PluginPlan(None, reason)
+    try:
+        return PluginPlan(_library(), "built, and the model has nodes for it")
+    except BackendMissingError as error:
+        if use == "require":
+            raise
+        return PluginPlan(None, f"{error.what} {error.found}".strip())
+
+
+def _library() -> Path:
+    """The library of the best build.
+
+    Raises:
+        BackendMissingError: none is built, or it cannot be used here.
+    """
+    from rmsnorm_export.tensorrt.plugin.libraries import inspect_library, library
+
+    path = library(_LOADER)
+    info = inspect_library(path, creators=False)
+    if info.problem:
+        raise BackendMissingError(
+            "The plugin library cannot be used.", found=f"{path}: {info.problem}", fix=info.fix
+        )
+    return path
+
+
+def library_or_none() -> str:
+    """The path of a library that can be loaded; "" without one."""
+    try:
+        return str(_library())
+    except BackendMissingError:
+        return ""

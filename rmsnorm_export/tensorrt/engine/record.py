@@ -1,0 +1,129 @@
+"""The record of a build that went well, made of everything that is known about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import platform
+from importlib import metadata
+from pathlib import Path
+
+from rmsnorm_export.tensorrt.engine.backends import BackendInfo, gpus
+from rmsnorm_export.tensorrt.engine.layers import by_profile, layers_from_inspector, layers_from_log
+from rmsnorm_export.tensorrt.engine.messages import collect
+from rmsnorm_export.tensorrt.engine.model import EngineModel, sha256_of
+from rmsnorm_export.tensorrt.engine.options import BuildOptions
+from rmsnorm_export.tensorrt.engine.plugins import PluginPlan
+from rmsnorm_export.tensorrt.engine.process import Ended
+from rmsnorm_export.tensorrt.engine.result import (
+    EngineLayer,
+    EngineProfile,
+    EngineRecord,
+    LayersFrom,
+    PluginState,
+)
+from rmsnorm_export.tensorrt.engine.sites import find_norms
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Build:
+    """A build that is over.
+
+    Attributes:
+        info, why: the backend, and why that one.
+        model: what was built.
+        profiles, plan, options: how.
+        cache: the timing cache that was asked for.
+        ended: what the process told.
+        seconds: that it took.
+    """
+
+    info: BackendInfo
+    why: str
+    model: EngineModel
+    profiles: tuple[EngineProfile, ...]
+    plan: PluginPlan
+    options: BuildOptions
+    cache: Path | None
+    ended: Ended
+    seconds: float
+
+
+def make_record(build: Build, name: str, engine: Path) -> EngineRecord:
+    """The record of an engine.
+
+    Args:
+        build: how it was made.
+        name: that it will have.
+        engine: where it is now.
+    """
+    layers, layers_from = layers_of(build.ended)
+    layers = by_profile(layers, len(build.profiles))
+    version = build.ended.first("version") or {}
+    options, library = build.options, build.plan.library
+    return EngineRecord(
+        engine=name,
+        bytes=engine.stat().st_size,
+        sha256=sha256_of(engine),
+        model=build.model.identity,
+        backend=build.info.name,
+        version=str(version.get("version", "")),
+        versions=_versions() | {"polygraphy": str(version.get("polygraphy", ""))},
+        platform=f"{platform.system()} {platform.machine()}",
+        gpus=gpus(),
+        built=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        seconds=round(build.seconds, 3),
+        profiles=build.profiles,
+        flags=options.flags(),
+        plugin=PluginState(
+            options.plugin,
+            "" if library is None else library.name,
+            "" if library is None else sha256_of(library),
+            options.embed_plugin and library is not None,
+            build.plan.reason,
+        ),
+        norms=find_norms(build.model.sites, layers),
+        layers=layers,
+        layers_from=layers_from,
+        messages=collect(
+            (event["stage"], event["text"])
+            for event in build.ended.all("message")
+            if event["severity"] == "warning"
+        ),
+        notes=tuple(_notes(build, layers_from)),
+    )
+
+
+def layers_of(ended: Ended) -> tuple[tuple[EngineLayer, ...], LayersFrom]:
+    """The layers: the inspector's where it told more than names."""
+    for event in ended.all("layers"):
+        if event["source"] == "inspector":
+            layers = layers_from_inspector(event["text"])
+            if any(layer.nodes for layer in layers):
+                return layers, "inspector"
+        else:
+            layers = layers_from_log(event["text"])
+            if layers:
+                return layers, "builder log"
+    return (), "none"
+
+
+def _notes(build: Build, layers_from: LayersFrom) -> list[str]:
+    info, cache = build.info, build.cache
+    notes = [f"backend {info.name}: {build.why}", *build.model.notes, *build.options.notes(info)]
+    if cache is not None and not info.timing_cache:
+        notes.append(f"{info.label} has no timing cache: {cache.name} was not touched")
+    notes += [f"timing cache: {event['text']}" for event in build.ended.all("timing-cache")]
+    if layers_from == "builder log":
+        notes.append("the layers are those that the builder logged; no engine was loaded")
+    return notes
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in ("rmsnorm-export", "onnx", "onnx-ir"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found | {"python": platform.python_version()}

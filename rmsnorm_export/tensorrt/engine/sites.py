@@ -1,0 +1,177 @@
+"""Norms of the model and layers of the engine: which kernels compute which norm.
+
+The backends name, for every kernel, the ONNX nodes that it computes, so a norm is looked up by the
+names of its nodes. What a name cannot tell (a norm inside a function or a loop body, two nodes of
+one name) is unknown, and stays so.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import onnx_ir as ir
+
+from rmsnorm_export.op.spec import DOMAIN
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.tensorrt.engine.result import EngineLayer, EngineNorm
+
+HOST_TYPES = frozenset({"shape_call", "signal", "wait", "assert", "constant", "noop", "nop"})
+"""Layers that start no kernel."""
+
+_CALL = re.compile(r" \([^()]*\)$")
+_SUM = f"{DOMAIN}.SkipRMSNorm.sum"
+"""Node of the function body of SkipRMSNorm that computes the residual sum."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineSite:
+    """A norm of the model, by names.
+
+    Attributes:
+        name: of the norm.
+        op: kind of the norm.
+        form: one node, or a chain.
+        nodes: names, as the parser gives them, of the nodes that compute the norm.
+        sum: name of the node of the residual sum, where it is one of its own; else "".
+        reason: why no layer can be looked up for it, or "".
+    """
+
+    name: str
+    op: str
+    form: Literal["node", "chain"]
+    nodes: frozenset[str]
+    sum: str = ""
+    reason: str = ""
+
+
+def parser_name(node: ir.Node) -> str:
+    """The name under which TensorRT's parser knows a node; it invents one where there is none."""
+    if node.name:
+        return node.name
+    output = next((value.name for value in node.outputs if value.name), "")
+    return f"node_of_{output}"
+
+
+def engine_sites(model: ir.Model, matches: Iterable[Match]) -> tuple[EngineSite, ...]:
+    """The norms to look for in an engine of ``model``."""
+    names = collections.Counter(parser_name(node) for node in model.graph)
+    sites = []
+    for match in matches:
+        nodes = match.nodes or tuple(filter(None, [match.output.producer()]))
+        total = match.sum.producer() if match.sum is not None and not _own(nodes) else None
+        proper = {parser_name(node) for node in nodes if node is not total}
+        reason = ""
+        if match.scope != "main":
+            reason = f"it is inside {match.scope}"
+        elif any(names[name] > 1 for name in proper):
+            reason = "several nodes have the name of one of its nodes"
+        sites.append(
+            EngineSite(
+                name=parser_name(nodes[-1]),
+                op=match.spec.kind,
+                form="node" if match.native or _norm_node(nodes) else "chain",
+                nodes=frozenset(proper),
+                sum="" if total is None else parser_name(total),
+                reason=reason,
+            )
+        )
+    return tuple(sites)
+
+
+def _own(nodes: Sequence[ir.Node]) -> bool:
+    return len(nodes) == 1 and nodes[0].domain == DOMAIN
+
+
+def _norm_node(nodes: Sequence[ir.Node]) -> bool:
+    """Whether one of the nodes is a norm by itself, e.g. between two casts."""
+    return any("RMSNorm" in node.op_type or "LayerNorm" in node.op_type for node in nodes)
+
+
+def find_norms(
+    sites: Sequence[EngineSite], layers: Sequence[EngineLayer]
+) -> tuple[EngineNorm, ...]:
+    """What became of every norm, as far as ``layers`` tells; in the profile where it is worst."""
+    profiles = sorted({layer.profile for layer in layers if layer.profile is not None})
+    if any(layer.profile is None for layer in layers if layer.nodes):
+        reason = "the layers do not tell the profiles apart"
+        sites = [dataclasses.replace(site, reason=site.reason or reason) for site in sites]
+    found = [
+        _find_norms(sites, [layer for layer in layers if layer.profile in (profile, None)])
+        for profile in profiles or [0]
+    ]
+    return tuple(
+        max(norms, key=lambda norm: norm.kernels or 0) for norms in zip(*found, strict=True)
+    )
+
+
+def _find_norms(
+    sites: Iterable[EngineSite], layers: Sequence[EngineLayer]
+) -> tuple[EngineNorm, ...]:
+    by_node: dict[str, list[tuple[EngineLayer, str]]] = {}
+    for layer in layers:
+        if layer.type.lower() not in HOST_TYPES:
+            for path in layer.nodes:
+                by_node.setdefault(_outer(path), []).append((layer, path))
+    return tuple(_find(site, layers, by_node) for site in sites)
+
+
+def _find(
+    site: EngineSite,
+    layers: Sequence[EngineLayer],
+    by_node: dict[str, list[tuple[EngineLayer, str]]],
+) -> EngineNorm:
+    reason = site.reason
+    if not layers:
+        reason = "the engine's layers are not known"
+    hits = [] if reason else [hit for name in sorted(site.nodes) for hit in by_node.get(name, ())]
+    sums = [] if reason else [layer for layer, _ in by_node.get(site.sum, ())]
+    # Inside a function of this package the residual sum is told apart by the inner node's name.
+    sums += [layer for layer, path in hits if _inner(path) == _SUM]
+    chosen = {id(layer) for layer, path in hits if _inner(path) != _SUM}
+    kernels = [layer for layer in layers if id(layer) in chosen]
+    if not kernels:
+        reason = reason or "no layer of the engine names its nodes"
+        return EngineNorm(site.name, site.op, site.form, "unknown", None, reason=reason)
+    if any("plugin" in layer.type.lower() for layer in kernels):
+        how: Literal["plugin", "fused", "unfused"] = "plugin"
+    else:
+        how = "fused" if len(kernels) == 1 else "unfused"
+    others = {_outer(path) for layer in kernels for path in layer.nodes} - site.nodes
+    return EngineNorm(
+        site.name,
+        site.op,
+        site.form,
+        how,
+        len(kernels),
+        names=tuple(layer.name for layer in kernels),
+        also=tuple(sorted(others)),
+        residual=_sum_kernel(sums, kernels, layers),
+    )
+
+
+def _sum_kernel(
+    sums: Sequence[EngineLayer], kernels: Sequence[EngineLayer], layers: Sequence[EngineLayer]
+) -> str:
+    """The kernel that computes the residual sum for the norm, where several compute it again."""
+    shared = next((layer for layer in sums if layer in kernels), None)
+    if shared is not None or not sums:
+        return shared.name if shared else ""
+    order = {id(layer): place for place, layer in enumerate(layers)}
+    first = order[id(kernels[0])]
+    before = [layer for layer in sums if order[id(layer)] < first]
+    return max(before or sums, key=lambda layer: order[id(layer)]).name
+
+
+def _outer(path: str) -> str:
+    """The node of the model in ``inner | outer (Op)``."""
+    inner, _, outer = path.rpartition(" | ")
+    return _CALL.sub("", outer) if inner else outer
+
+
+def _inner(path: str) -> str:
+    """The innermost node of ``inner | outer (Op)``, without the prefix of an invented name."""
+    return path.partition(" | ")[0].removeprefix("node_of_") if " | " in path else ""

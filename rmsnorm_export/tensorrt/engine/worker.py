@@ -1,0 +1,229 @@
+"""The process that drives a backend through Polygraphy; see ``process``.
+
+Events: ``version``, ``stage``, ``message`` (a warning or an error of the backend), ``progress``,
+``layers``, ``input``, ``output``, ``done``, and ``error`` with a ``kind``. Python objects of the
+backend are untyped, so they are ``Any`` in that process and nowhere else.
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from typing import Any
+
+from rmsnorm_export.tensorrt.engine.infer import describe, infer
+from rmsnorm_export.tensorrt.engine.layers import is_layer_log
+from rmsnorm_export.tensorrt.engine.monitor import make_monitor
+from rmsnorm_export.tensorrt.engine.out import Out
+from rmsnorm_export.tensorrt.engine.timing import save_timing_cache
+from rmsnorm_export.tensorrt.engine.validate import validate
+
+Request = dict[str, Any]
+
+
+class StopError(Exception):
+    """An error that the caller explains."""
+
+    def __init__(self, kind: str, **details: object) -> None:
+        super().__init__(kind)
+        self.details = {"kind": kind} | details
+
+
+def main() -> None:
+    """Serve the one request on stdin."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
+    out = Out(os.fdopen(os.dup(1), "w", encoding="utf-8"))
+    os.dup2(2, 1)  # whatever a backend prints is no event
+    request = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_caller, daemon=True).start()
+    code = 0
+    try:
+        _COMMANDS[request["command"]](request, out)
+    except StopError as stop:
+        out.say("error", **stop.details)
+    except OSError as error:
+        out.say("error", kind="system", errno=error.errno or 0, text=error.strerror or str(error),
+                file=str(error.filename or ""))  # fmt: skip
+    except MemoryError as error:
+        out.say("error", kind="memory", text=str(error))
+    except ImportError as error:
+        out.say("error", kind="import", text=str(error))
+    except Exception as error:
+        out.say("error", kind="failed", text=f"{type(error).__name__}: {error}")
+    sys.stderr.flush()
+    os._exit(code)  # destructors of the backends may crash; nothing is left for them to do
+
+
+def _end_with_caller() -> None:
+    """End when the caller is gone: its end of stdin closes."""
+    sys.stdin.read()
+    os._exit(1)
+
+
+def _logger(trt: Any, out: Out) -> Any:
+    """A logger that passes on warnings and errors, and keeps the list of layers."""
+
+    class Logger(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self.stage = "parse"
+            self.layers = ""
+            self.muted = False
+
+        def log(self, severity: Any, text: str) -> None:
+            try:
+                if is_layer_log(text):
+                    self.layers = text
+                elif not self.muted and severity <= trt.ILogger.Severity.WARNING:
+                    bad = severity < trt.ILogger.Severity.WARNING
+                    severity_name = "error" if bad else "warning"
+                    out.say("message", severity=severity_name, stage=self.stage, text=text)
+            except Exception:  # C++ cannot take an exception; the pipe may be gone
+                os._exit(1)
+
+    return Logger()
+
+
+def _start(request: Request, out: Out) -> tuple[Any, Any, Any]:
+    """The backend, Polygraphy's module for it, and the logger."""
+    trt = importlib.import_module(request["module"])
+    polygraphy = importlib.import_module("polygraphy")
+    console: Any = importlib.import_module("polygraphy.logger").G_LOGGER
+    console.module_severity = console.CRITICAL
+    util = importlib.import_module("polygraphy.backend.trt.util")
+    out.say("version", version=str(trt.__version__), polygraphy=str(polygraphy.__version__))
+    logger = _logger(trt, out)
+    vars(util)["TRT_LOGGER"] = logger  # what get_trt_logger() gives out, once it is set
+    return trt, importlib.import_module("polygraphy.backend.trt"), logger
+
+
+def _build(request: Request, out: Out) -> None:
+    trt, pg, logger = _start(request, out)
+    library = request["plugin"]
+    if library:
+        _load_plugin(trt, library)
+    flags = trt.NetworkDefinitionCreationFlag
+    # From TensorRT 11 on, and in TensorRT-RTX, every network is strongly typed.
+    builder, network = pg.create_network(strongly_typed=hasattr(flags, "STRONGLY_TYPED") or None)
+    parser = trt.OnnxParser(network, logger)
+    out.say("stage", stage="parse")
+    if not parser.parse_from_file(request["model"]):
+        raise StopError(
+            "parse", errors=[_parser_error(parser, i) for i in range(parser.num_errors)]
+        )
+    for i in range(network.num_inputs):
+        if network.get_input(i).is_shape_tensor:
+            raise StopError("shape-input", name=network.get_input(i).name)
+    logger.stage = "build"
+    out.say("stage", stage="build")
+    with tempfile.TemporaryDirectory(prefix="rmsnorm-engine-") as folder:
+        scratch = folder if request["timing_cache"] else ""
+        config = _config(request, out, trt, pg, scratch)(builder, network)
+    if request["embed_plugin"]:
+        config.plugins_to_serialize = [library]
+    try:
+        engine = pg.engine_bytes_from_network((builder, network, parser), config=config)
+    except Exception as error:  # Polygraphy's; the backend's own messages are out already
+        raise StopError("build", text=str(error)) from error
+    size = memoryview(engine).nbytes
+    with open(request["engine"], "wb") as file:
+        file.write(memoryview(engine))
+        file.flush()
+        os.fsync(file.fileno())
+    out.say("stage", stage="inspect")
+    inspected = _inspect(trt, logger, engine) if request["inspect"] else ""
+    if inspected:
+        out.say("layers", source="inspector", text=inspected)
+    if logger.layers:
+        out.say("layers", source="builder log", text=logger.layers)
+    if request["timing_cache"]:
+        said = save_timing_cache(config, request["timing_cache"])
+        out.say("timing-cache", text=said)
+    out.say("done", bytes=size)
+
+
+def _load_plugin(trt: Any, library: str) -> None:
+    try:
+        handle = trt.get_plugin_registry().load_library(library)
+    except Exception as error:
+        raise StopError("plugin", text=str(error)) from error
+    if handle is None:
+        raise StopError("plugin", text="the registry's load_library returned nothing")
+
+
+def _config(request: Request, out: Out, trt: Any, pg: Any, folder: str) -> Any:
+    """Polygraphy's maker of a builder configuration; ``folder`` holds its copies of files."""
+    profiles = []
+    for given in request["profiles"]:
+        profile = pg.Profile()
+        for item in given:
+            # Polygraphy takes names for patterns.
+            profile.add(
+                glob.escape(item["name"]), min=item["min"], opt=item["opt"], max=item["max"]
+            )
+        profiles.append(profile)
+    options: dict[str, Any] = {
+        "profiles": profiles,
+        "profiling_verbosity": trt.ProfilingVerbosity.DETAILED,
+        "progress_monitor": make_monitor(trt, out.say),
+    }
+    if request["memory_limit"] is not None:
+        pool = trt.MemoryPoolType.WORKSPACE
+        options["memory_pool_limits"] = {pool: request["memory_limit"]}
+    if request["module"] == "tensorrt_rtx":
+        rtx = importlib.import_module("polygraphy.backend.tensorrt_rtx")
+        return rtx.CreateConfigRTX(**options)
+    if folder and os.path.exists(request["timing_cache"]):
+        # A copy: beside the path that it is given, Polygraphy empties a file NAME.lock.
+        options["load_timing_cache"] = shutil.copy(request["timing_cache"], folder)
+    if request["hardware_compatible"]:
+        options["hardware_compatibility_level"] = trt.HardwareCompatibilityLevel.AMPERE_PLUS
+    if request["version_compatible"]:
+        options["version_compatible"] = True
+    return pg.CreateConfig(tf32=request["tf32"], **options)
+
+
+def _parser_error(parser: Any, index: int) -> dict[str, object]:
+    error = parser.get_error(index)
+    stack = getattr(error, "local_function_stack", list)
+    return {
+        "code": str(error.code()).rpartition(".")[2],
+        "text": error.desc(),
+        "node": error.node_name(),
+        "op": error.node_operator(),
+        "inside": [str(call) for call in stack()],
+    }
+
+
+def _inspect(trt: Any, logger: Any, engine: Any) -> str:
+    """The engine inspector's JSON; "" where the engine cannot be loaded."""
+    logger.muted = True
+    try:
+        loaded = trt.Runtime(logger).deserialize_cuda_engine(engine)
+        if loaded is None:
+            return ""
+        inspector = loaded.create_engine_inspector()
+        return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+    except Exception:
+        return ""
+    finally:
+        logger.muted = False
+
+
+def _use(request: Request, out: Out) -> None:
+    """Describe or run an engine that was built before."""
+    trt, pg, logger = _start(request, out)
+    logger.stage = "run"
+    if request["plugin"]:
+        _load_plugin(trt, request["plugin"])
+    (infer if request["command"] == "infer" else describe)(request, out, trt, pg)
+
+
+_COMMANDS = {"build": _build, "validate": validate, "infer": _use, "describe": _use}

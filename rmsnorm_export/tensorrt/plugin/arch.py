@@ -1,0 +1,104 @@
+"""CUDA architectures: of the GPUs at hand, of the compiler, and as people write them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.system.gpu import gpus
+
+DEFAULT = ("80", "86", "89", "90", "100", "120")
+"""Built for where no GPU says otherwise; as in plugins/CMakeLists.txt."""
+
+_TIMEOUT = 20
+"""Seconds for nvcc to answer."""
+
+_ARCH = re.compile(r"(?:sm_|compute_)?(\d{2,3})([af]?)|(\d{1,2})\.(\d)([af]?)")
+
+Arch = str | Sequence[str | int] | None
+
+
+def parse(arch: Arch) -> tuple[str, ...] | None:
+    """The architectures as CMake names them: ``"sm_90,10.0"`` is ("90", "100").
+
+    Args:
+        arch: names with commas, or a sequence of them; None, ``native`` (the GPUs at hand) and
+            ``all`` (the defaults) are left to ``choose``: None, None, ``DEFAULT``.
+
+    Raises:
+        UsageError: a name is no architecture.
+    """
+    if arch is None or arch == "native":
+        return None
+    if arch == "all":
+        return DEFAULT
+    names = arch.split(",") if isinstance(arch, str) else [str(name) for name in arch]
+    found: list[str] = []
+    for name in map(str.strip, names):
+        match = _ARCH.fullmatch(name.lower())
+        if match is None:
+            raise UsageError(
+                "An architecture cannot be understood.",
+                found=repr(name),
+                fix="write it as 90, sm_90 or 9.0; several with commas; native; all",
+            )
+        digits, suffix, major, minor, dotted = match.groups()
+        found.append(digits + suffix if digits else f"{major}{minor}{dotted}")
+    return tuple(dict.fromkeys(found))
+
+
+def of_gpus() -> tuple[str, ...]:
+    """The architectures of the GPUs that ``nvidia-smi`` lists, () without any."""
+    known = [gpu.capability for gpu in gpus() if re.fullmatch(r"\d+\.\d", gpu.capability)]
+    return tuple(dict.fromkeys(name.replace(".", "") for name in known))
+
+
+def of_compiler(nvcc: str) -> tuple[str, ...]:
+    """The architectures that ``nvcc`` can compile for; () when it does not say."""
+    lines = _output([nvcc, "--list-gpu-arch"])
+    return tuple(line.removeprefix("compute_") for line in lines if line.startswith("compute_"))
+
+
+def choose(arch: Arch, nvcc: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What to build for, and what is to be said about the choice.
+
+    Raises:
+        UsageError: the compiler does not know an architecture that was asked for, or the GPU's.
+    """
+    wanted, known = parse(arch), of_compiler(nvcc)
+    notes: tuple[str, ...] = ()
+    origin = "asked for"
+    if wanted is None:
+        wanted, origin = of_gpus(), "of the GPU at hand"
+        if not wanted:
+            wanted = tuple(name for name in DEFAULT if not known or name in known)
+            left = ", ".join(name for name in DEFAULT if name not in wanted)
+            notes = (f"no GPU was found: built for {', '.join(wanted)}; --arch chooses others",)
+            notes += (f"this nvcc does not know {left}: CUDA 12.8 does",) if left else ()
+    unknown = [name for name in wanted if known and name.rstrip("af") not in known]
+    if unknown:
+        raise UsageError(
+            f"This nvcc cannot compile for an architecture {origin}.",
+            found=f"{', '.join(unknown)}; {nvcc} knows {', '.join(known)}",
+            fix="leave it out of --arch, or give a newer CUDA toolkit with --cuda DIR",
+        )
+    return wanted, notes
+
+
+def _output(command: list[str]) -> list[str]:
+    """The lines that a program prints; [] when it fails."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()]

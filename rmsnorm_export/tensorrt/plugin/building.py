@@ -1,0 +1,157 @@
+"""``build``: the plugin's libraries, compiled once and kept."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import platform
+import shutil
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.tensorrt.plugin import cache as store
+from rmsnorm_export.tensorrt.plugin.arch import Arch, choose, parse
+from rmsnorm_export.tensorrt.plugin.compiling import Progress, compile_plugin
+from rmsnorm_export.tensorrt.plugin.copies import check_output, copy_to
+from rmsnorm_export.tensorrt.plugin.result import BuildError, Built
+from rmsnorm_export.tensorrt.plugin.sources import find_source, source_hash
+from rmsnorm_export.tensorrt.plugin.toolchain import Toolchain, find_toolchain
+
+_FLAGS = ("CXXFLAGS", "CUDAFLAGS", "LDFLAGS", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+"""Variables that CMake and nvcc take options from."""
+
+_PathLike = str | os.PathLike[str]
+
+
+def build(
+    *,
+    arch: Arch = None,
+    tensorrt_include: _PathLike | None = None,
+    cuda: _PathLike | None = None,
+    cache: _PathLike | None = None,
+    output: _PathLike | None = None,
+    force: bool = False,
+    jobs: int | None = None,
+    source: _PathLike | None = None,
+    progress: Progress | None = None,
+) -> Built:
+    """Compile the TensorRT plugin, or return the build that is there already.
+
+    A build is kept under a key made of its sources, compilers, flags, TensorRT version and
+    architectures. One that was damaged is made again. Several calls at the same time share one
+    compilation.
+
+    Args:
+        arch: ``"90"``, ``"sm_90,sm_100"``, ``["9.0"]``, ``"native"`` or ``"all"``. None: of the
+            GPUs at hand, or without one every architecture that the kernels are tuned for.
+        tensorrt_include: folder of TensorRT's headers, or the one above it; by default that of
+            ``TENSORRT_INCLUDE_DIR``, ``TENSORRT_ROOT`` or the system.
+        cuda: folder of a CUDA toolkit, or nvcc; by default that of ``CUDA_HOME``, ``PATH``, the
+            PyPI packages or the system.
+        cache: folder of the builds; by default ``rmsnorm_export/plugins`` in the user's cache.
+        output: folder that gets copies of the libraries and the manifest.
+        force: build even if there is a build; replace other files in ``output``.
+        jobs: compilers at the same time; by default one per processor.
+        source: the CMake project; by default that of this package.
+        progress: called with the work at hand, the steps that are over and the steps in all.
+
+    Raises:
+        BackendMissingError: nvcc, a host compiler, CMake or TensorRT's headers are missing; it says
+            what brings each.
+        UsageError: ``arch`` or ``jobs`` cannot be used, or ``output`` holds other files.
+        InputError: a folder cannot be written, or the disk is full.
+        BuildError: CMake or a compiler failed; it has the log.
+    """
+    start = time.monotonic()
+    parse(arch)
+    if jobs is not None and jobs < 1:
+        raise UsageError("A build needs at least one job.", found=f"jobs = {jobs}", fix="give 1")
+    project = find_source(source)
+    tools = find_toolchain(cuda, tensorrt_include)
+    architectures, notes = choose(arch, tools.nvcc.path)
+    folder = store.cache_folder(cache)
+    facts = _facts(project, tools, architectures)
+    built = Built(
+        key=store.key_of(facts, tools.headers.version, architectures),
+        folder=folder,
+        libraries=(),
+        architectures=architectures,
+        tensorrt=tools.headers.version,
+        cuda=tools.nvcc.version,
+        compiler=tools.compiler.version,
+        created="",
+        notes=notes,
+    )
+    if output is not None:
+        check_output(output, built, force=force)
+    found = store.read_entry(folder / built.key)
+    if found.built is None or force:
+        with store.locked(folder, built.key):
+            found = store.read_entry(folder / built.key)  # another process may have made it
+            if found.built is None or force:
+                if os.path.lexists(found.folder) and found.built is None:
+                    notes = (*notes, f"the kept build was damaged ({found.problem}); built again")
+                made = _compiled(
+                    replace(built, notes=notes), folder, project, tools, jobs, progress
+                )
+                found = replace(found, built=made, problem="")
+    assert found.built is not None
+    result = found.built if found.built.notes else replace(found.built, notes=notes)
+    if output is not None:
+        target = check_output(output, result, force=force)
+        result = replace(result, copies=copy_to(target, result))
+    return replace(result, seconds=round(time.monotonic() - start, 3))
+
+
+def _facts(project: Path, tools: Toolchain, architectures: tuple[str, ...]) -> dict[str, object]:
+    """All that the libraries depend on."""
+    return {
+        "source": source_hash(project),
+        "nvcc": tools.nvcc.version,
+        "compiler": tools.compiler.version,
+        "tensorrt": tools.headers.version,
+        "architectures": list(architectures),
+        "machine": platform.machine(),
+        "flags": {name: os.environ.get(name, "") for name in _FLAGS},
+    }
+
+
+def _compiled(
+    built: Built,
+    folder: Path,
+    project: Path,
+    tools: Toolchain,
+    jobs: int | None,
+    progress: Progress | None,
+) -> Built:
+    """Compile in a temporary folder, and keep the result."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux; elsewhere all processors
+    processors = len(affinity(0)) if affinity else os.cpu_count() or 1
+    with store.writable(Path(tempfile.gettempdir())):
+        work = Path(tempfile.mkdtemp(prefix="rmsnorm-plugin-"))
+    log = work / store.LOG
+    try:
+        products = compile_plugin(
+            project,
+            work / "build",
+            tools,
+            built.architectures,
+            jobs or processors,
+            log,
+            progress or (lambda *_: None),
+        )
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
+        return store.install(folder, replace(built, created=now), products, log)
+    except BuildError as error:
+        kept = folder / f"{built.key}.log"
+        with contextlib.suppress(OSError):
+            shutil.copyfile(log, kept)
+            error.fix = error.fix.replace(str(log), str(kept))
+            error.log = kept
+        raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)

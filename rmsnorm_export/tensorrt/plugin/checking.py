@@ -1,0 +1,92 @@
+"""``check``: a plugin library in every TensorRT runtime that is installed."""
+
+from __future__ import annotations
+
+import os
+
+from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.tensorrt.plugin.libraries import best_build, inspect_library, load_problem
+from rmsnorm_export.tensorrt.plugin.result import CheckResult, LibraryInfo, RuntimeCheck, Style
+from rmsnorm_export.tensorrt.plugin.trial import DIRECT, RUNTIMES, is_installed, run_probe
+
+_NO_RUNTIME = (
+    "no TensorRT runtime is installed: the library was checked through its binary interface only;"
+    " pip install tensorrt_lean brings a registry that needs no GPU"
+)
+_NO_KERNEL = "no kernel was launched: that needs a GPU and an engine (scripts/gpu_check)"
+
+
+def check(
+    library: str | os.PathLike[str] | None = None,
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    timeout: float = 120.0,
+) -> CheckResult:
+    """Load the plugin as each runtime does, and use its creators as TensorRT would.
+
+    Every pair of library and runtime has a process of its own, so that a crash there is a finding
+    here. Creators are looked up by the names that the nodes of a model carry, make a plugin of each
+    variant of the attributes, and have to refuse what is wrong with them. Without a runtime,
+    through the binary interface, every plugin is also serialised, made again from that, cloned and
+    attached, which must all come out equal.
+
+    Args:
+        library: a library file. None: both libraries of the build that fits this machine best.
+        cache: folder of the builds; by default that of ``build``.
+        timeout: seconds for one library in one runtime.
+
+    Raises:
+        UsageError: the timeout is not positive.
+        InputError: ``library`` is missing, no plugin library, or for another machine.
+        BackendMissingError: nothing is built.
+    """
+    if not timeout > 0:
+        raise UsageError("The timeout must be positive.", found=f"{timeout}", fix="give seconds")
+    files = [library] if library is not None else _of_cache(cache)
+    infos, trials = [], []
+    for file in files:
+        info = inspect_library(file)
+        if info.style is None:
+            raise InputError(
+                "The plugin library cannot be used.",
+                found=f"{info.path}: {info.problem}",
+                fix=info.fix,
+            )
+        infos.append(info)
+        trials += _trials(info, info.style, timeout)
+    ran = [trial for trial in trials if trial.status not in ("missing", "broken")]
+    passed = all(trial.status in ("passed", "incompatible") for trial in ran)
+    notes = [_NO_KERNEL]
+    with_runtime = [trial for trial in ran if trial.runtime != DIRECT]
+    if not with_runtime:
+        notes.insert(0, _NO_RUNTIME)
+    elif all(trial.status == "incompatible" for trial in with_runtime):
+        passed = False
+        notes.insert(0, "no installed runtime is of the version that the library was built for")
+    return CheckResult(tuple(infos), tuple(trials), passed, tuple(notes))
+
+
+def _of_cache(cache: str | os.PathLike[str] | None) -> list[os.PathLike[str]]:
+    return [library.path for library in best_build(cache).libraries]
+
+
+def _trials(info: LibraryInfo, style: Style, timeout: float) -> list[RuntimeCheck]:
+    """One library in every runtime, and without any."""
+    found = [run_probe(DIRECT, style, info.path, timeout=timeout)]
+    if info.problem and found[0].status != "passed":
+        # It cannot be loaded at all; the runtimes would only say so less clearly.
+        detail, _ = load_problem(found[0].detail)
+        return [_replaced(found[0], detail)]
+    for runtime in RUNTIMES:
+        if is_installed(runtime):
+            found.append(run_probe(runtime, style, info.path, timeout=timeout))
+        else:
+            detail = f"pip install {runtime}"
+            found.append(RuntimeCheck(runtime, "", info.path.name, style, "missing", detail))
+    return found
+
+
+def _replaced(trial: RuntimeCheck, detail: str) -> RuntimeCheck:
+    return RuntimeCheck(
+        trial.runtime, "", trial.library, trial.style, trial.status, detail, (), trial.checks
+    )

@@ -1,0 +1,229 @@
+"""Trying a plugin library: the program that ``check`` runs in a process of its own.
+
+It writes one JSON object a line, each at once, so that the lines that are there when the process
+dies say how far it came: ``version``, ``begin`` (a check is about to be made), ``check`` (it was
+made), ``creator``, ``end``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO, get_args
+
+from rmsnorm_export.op.spec import PLUGIN_NAMESPACE, PLUGIN_VERSION, Kind, NormSpec
+from rmsnorm_export.tensorrt.plugin import interface
+from rmsnorm_export.tensorrt.plugin.fields import (
+    QUANTIZE,
+    Field,
+    Value,
+    faults,
+    fields_of,
+    variants,
+)
+from rmsnorm_export.tensorrt.plugin.makers import BoundCreator, DirectCreator, FailedCheckError
+
+OUTPUTS: dict[Kind, int] = {"RMSNorm": 1, "SkipRMSNorm": 2, "GatedRMSNorm": 1}
+"""Of a plugin; quantised row by row it has one more, the scales."""
+
+
+class _Reporter:
+    """Writes what is found, line by line."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def say(self, **values: object) -> None:
+        print(json.dumps(values), file=self._file, flush=True)
+
+    def check(self, name: str, made: Callable[[], str]) -> bool:
+        """Make one check; ``made`` returns a remark or raises ``FailedCheckError``."""
+        self.say(event="begin", name=name)
+        try:
+            passed, detail = True, made()
+        except FailedCheckError as failed:
+            passed, detail = False, str(failed)
+        except Exception as error:
+            passed, detail = False, f"{type(error).__name__}: {error}"
+        self.say(event="check", name=name, passed=passed, detail=detail)
+        return passed
+
+
+def main(arguments: list[str]) -> None:
+    """Try one library.
+
+    Args:
+        arguments: runtime (a package, or ``none``), style, path of the library, file to write to,
+            and ``creators`` to list these only.
+    """
+    runtime, style, library, path, *only = arguments
+    with open(path, "w", encoding="utf-8") as file:
+        report = _Reporter(file)
+        if runtime == "none":
+            _without_runtime(report, style, library, only=only == ["creators"])
+        else:
+            _in_runtime(report, runtime, style, library)
+        report.say(event="end")
+        file.flush()
+        # Destructors of the runtimes run after the library is gone, and end in a crash of theirs.
+        os._exit(0)
+
+
+def _without_runtime(report: _Reporter, style: str, library: str, *, only: bool) -> None:
+    """Load the library as it is; what hands out its creators is used without TensorRT."""
+    loaded: list[ctypes.CDLL] = []
+
+    def open_library() -> str:
+        loaded.append(ctypes.CDLL(library))
+        return ""
+
+    if not report.check("dlopen", open_library):
+        return
+    if style != "load_library":
+        return
+    found: list[interface.Creator] = []
+
+    def ask() -> str:
+        found.extend(interface.creators(loaded[0]))
+        if wrong := [creator.kind for creator in found if creator.kind != interface.CREATOR_KIND]:
+            raise FailedCheckError(
+                f"getCreators gives out {wrong}, expected {interface.CREATOR_KIND}"
+            )
+        return f"{len(found)} creators"
+
+    if not report.check("getCreators", ask):
+        return
+    for creator in found:
+        _tell(report, creator)
+    if only:
+        return
+    _expected(report, found)
+    for creator in found:
+        _try_creator(report, creator, DirectCreator(creator))
+
+
+def _in_runtime(report: _Reporter, runtime: str, style: str, library: str) -> None:
+    """Load the library as programs do that use this runtime, and use its creators from Python."""
+    trt = importlib.import_module(runtime)
+    report.say(event="version", version=str(getattr(trt, "__version__", "")))
+    logger = trt.Logger(trt.Logger.ERROR)
+    registry = trt.get_plugin_registry()
+    keep: list[object] = [logger]
+
+    def load() -> str:
+        if style == "load_library":
+            handle = registry.load_library(library)
+            if handle is None:
+                raise FailedCheckError("the registry's load_library returned nothing")
+            keep.append(handle)
+        else:
+            keep.append(ctypes.CDLL(library))
+        return ""
+
+    if not report.check(style, load):
+        return
+    found = [c for c in registry.all_creators if c.plugin_namespace == PLUGIN_NAMESPACE]
+    creators = [BoundCreator(trt, registry, creator) for creator in found]
+    for creator in creators:
+        _tell(report, creator)
+    _expected(report, creators)
+    for creator in creators:
+        _try_creator(report, creator, creator)
+    if style == "load_library":
+        del found, creators
+
+        def unload() -> str:
+            registry.deregister_library(keep.pop())
+            left = [c for c in registry.all_creators if c.plugin_namespace == PLUGIN_NAMESPACE]
+            if left:
+                raise FailedCheckError(f"{len(left)} creators are left behind")
+            return ""
+
+        report.check("deregister_library", unload)
+
+
+def _tell(report: _Reporter, creator: Any) -> None:
+    report.say(
+        event="creator",
+        name=creator.name,
+        version=creator.version,
+        namespace=creator.namespace,
+        fields=list(creator.fields),
+    )
+
+
+def _expected(report: _Reporter, creators: Any) -> None:
+    """Every operator has a creator, found under the name that its nodes carry."""
+    for kind in get_args(Kind):
+
+        def ask(kind: Kind = kind) -> str:
+            names = (kind, PLUGIN_VERSION, PLUGIN_NAMESPACE)
+            for creator in creators:
+                if (creator.name, creator.version, creator.namespace) == names:
+                    wanted = tuple(NormSpec(kind=kind).attributes())
+                    if creator.fields != wanted:
+                        raise FailedCheckError(
+                            f"its fields are {creator.fields}, the attributes {wanted}"
+                        )
+                    return f"{len(wanted)} fields, those of the operator"
+            raise FailedCheckError(f"no creator is {names}")
+
+        report.check(f"creator {kind}", ask)
+
+
+def _try_creator(report: _Reporter, creator: Any, maker: Any) -> None:
+    """Create every variant, and have every fault refused; one of each for a further name."""
+    kind = _kind(creator)
+    if kind is None:
+        return
+    quantized = "quantize" in creator.fields
+    first: dict[str, Value] = {"quantize": QUANTIZE[0]} if quantized else {}
+    good = [(name, spec, first) for name, spec in variants(kind)]
+    if quantized:
+        good += [(value, NormSpec(kind=kind), {"quantize": value}) for value in QUANTIZE]
+    bad = list(faults(kind, first))
+    if creator.name not in (kind, f"Quantized{kind}"):
+        good, bad = good[:1], bad[:1]
+    for name, spec, extra in good:
+
+        def create(spec: NormSpec = spec, extra: dict[str, Value] = extra) -> str:
+            outputs = maker.outputs(fields_of(spec, extra))
+            wanted = OUTPUTS[spec.kind] + str(extra.get("quantize", "")).endswith("_per_row")
+            if outputs != wanted:
+                raise FailedCheckError(f"it has {outputs} outputs, the operator {wanted}")
+            return f"{outputs} outputs"
+
+        report.check(f"create {creator.name}: {name}", create)
+    for name, fields in bad:
+
+        def refuse(fields: list[Field] = fields) -> str:
+            with _refusing():
+                if maker.create(fields) is not None:
+                    raise FailedCheckError("it was accepted")
+            return "refused"
+
+        report.check(f"refuse {creator.name}: {name}", refuse)
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """An exception of the bindings is a refusal, too."""
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError):
+        return
+
+
+def _kind(creator: Any) -> Kind | None:
+    """The operator that the creator's fields belong to; None for a plugin of something else."""
+    base = [name for name in creator.fields if name != "quantize"]
+    for kind in get_args(Kind):
+        named = creator.name.removeprefix("Quantized").startswith(kind)
+        if named and base == list(NormSpec(kind=kind).attributes()):
+            found: Kind = kind
+            return found
+    return None

@@ -1,0 +1,1 @@
+"""From a PyTorch module to an ONNX model whose norms are one node each."""

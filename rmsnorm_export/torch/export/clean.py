@@ -1,0 +1,98 @@
+"""Tidy what the exporter wrote, without changing a number.
+
+``torch.onnx.export(optimize=True)`` is not used: its rules compare constants with a tolerance
+(``x + 0`` matches every addend up to 1e-8), which deletes the epsilon of a norm that has a small
+one, and at opset 23 it fuses norms in an order of rounding that is not the source's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import onnx_ir as ir
+from onnx_ir.passes import common as passes
+from onnxscript import optimizer
+from onnxscript.rewriter import RewritePass
+from onnxscript.rewriter.rules import common as rules
+
+from rmsnorm_export.torch.export.translate import spell_out
+
+_EXACT_RULES = (
+    rules.collapse_slice_rule,
+    rules.collapse_slice2_rule,
+    rules.no_op_cast_rule,
+    rules.no_op_dynamic_scatter_nd_rule,
+    rules.no_op_expand_rule,
+    rules.no_op_static_scatter_nd_rule,
+    rules.no_op_transpose_rule,
+    rules.reshape_reshape_rule,
+    rules.squeeze_reshape_1d_rule,
+    rules.transpose_transpose_rule,
+    rules.unsqueeze_unsqueeze_rule,
+)
+"""Rules that move elements or remove what does nothing, whatever the values are."""
+
+
+def tidy(model: ir.Model) -> None:
+    """Inline functions, fold small constants, remove what is unused or twice there; in place."""
+    spell_out(model)
+    _name_types(model)
+    passes.InlinePass()(model)
+    weights = frozenset(model.graph.initializers.values())
+
+    def should_fold(node: ir.Node) -> bool | None:
+        """Not what is made of a weight: it would lose its name, and be stored in another type."""
+        return False if any(value in weights for value in node.inputs) else None
+
+    for rules_next in (True, False):
+        optimizer.fold_constants(model, onnx_shape_inference=True, should_fold=should_fold)
+        if rules_next:
+            RewritePass(_EXACT_RULES)(model)
+    steps: tuple[Any, ...] = (
+        passes.RemoveUnusedNodesPass(),
+        passes.RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]
+        passes.RemoveUnusedOpsetsPass(),
+        # Before the constants are initializers: weights that happen to be equal stay apart.
+        passes.CommonSubexpressionEliminationPass(),
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        passes.LiftSubgraphInitializersToMainGraphPass(),
+        passes.OutputFixPass(),
+        passes.NameFixPass(),
+    )
+    for step in steps:
+        step(model)
+    _share_storage(model)
+
+
+def _name_types(model: ir.Model) -> None:
+    """Cast for CastLike: constant folding would do so and lose the node's metadata."""
+    for node in model.graph.all_nodes():
+        if node.op_type != "CastLike" or node.domain != "" or len(node.inputs) != 2:
+            continue
+        like = node.inputs[1]
+        if like is not None and like.dtype is not None:
+            node.op_type = "Cast"
+            node.attributes["to"] = ir.AttrInt64("to", int(like.dtype))
+            node.resize_inputs(1)
+
+
+def _share_storage(model: ir.Model) -> None:
+    """Use one initializer where two are the same memory: tied weights."""
+    first: dict[tuple[object, ...], ir.Value] = {}
+    for name, value in list(model.graph.initializers.items()):
+        for key in _storage(value):
+            kept = first.setdefault(key, value)
+            if kept is not value and not value.is_graph_output() and not value.is_graph_input():
+                value.replace_all_uses_with(kept)
+                del model.graph.initializers[name]
+
+
+def _storage(value: ir.Value) -> Iterator[tuple[object, ...]]:
+    """What two views of one piece of memory have in common; nothing for other tensors."""
+    raw: Any = getattr(value.const_value, "raw", None)
+    with contextlib.suppress(AttributeError, RuntimeError, TypeError):
+        if raw.device.type == "meta" or raw.numel() == 0 or raw.data_ptr() == 0:
+            return
+        yield (str(raw.device), raw.data_ptr(), raw.dtype, tuple(raw.shape), raw.stride())

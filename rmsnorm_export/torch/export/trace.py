@@ -1,0 +1,172 @@
+"""A PyTorch module as ONNX, every norm spelled out: `torch.onnx.export`, tidied up."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rmsnorm_export.errors import BackendMissingError, UsageError
+
+try:
+    import onnxscript as _onnxscript  # noqa: F401 (torch.onnx needs it)
+    import torch
+except ModuleNotFoundError as error:
+    raise BackendMissingError(
+        "Exporting from PyTorch needs packages that are not installed.",
+        found=f"no package {error.name}",
+        fix='pip install "rmsnorm-export[torch]"',
+    ) from error
+
+from rmsnorm_export.torch.export import names as export_names
+from rmsnorm_export.torch.export import weights as export_weights
+from rmsnorm_export.torch.export.chatter import Chatter, collected
+from rmsnorm_export.torch.export.clean import tidy
+from rmsnorm_export.torch.export.failure import explain
+from rmsnorm_export.torch.export.translate import translation_table
+from rmsnorm_export.torch.export.types import check_types
+from rmsnorm_export.torch.export.weights import State
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+OLDEST_OPSET = 18
+"""PyTorch's translations are written for opset 18; below it they would be converted down."""
+
+TIDYING = "tidying the graph"
+
+_LOG = logging.getLogger("rmsnorm_export.torch")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Traced:
+    """A module as plain ONNX in memory; its weights are still the module's.
+
+    Attributes:
+        model: with every norm as the module computes it.
+        log: what PyTorch's exporter said.
+    """
+
+    model: ir.Model
+    log: str
+
+
+def trace(
+    module: torch.nn.Module | torch.export.ExportedProgram,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    opset: int | None = None,
+    dynamic_shapes: Any = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    state: State | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Traced:
+    """What `rmsnorm_export.export` sees before it makes each norm one node.
+
+    Args:
+        module, opset, dynamic_shapes, input_names, output_names, state: as there.
+        args, kwargs: example inputs.
+        tell: called with the name of each stage when it begins.
+
+    Raises:
+        UsageError, InputError: as there.
+    """
+    positional, named = _arguments(module, args, kwargs)
+    export_names.check_axes(dynamic_shapes, positional, named)
+    absent = export_weights.missing(module) if isinstance(module, torch.nn.Module) else {}
+    export_weights.check_state(absent, state)
+    with _kept(tell) as traced:
+        try:
+            with inference(module), _stand_ins(module, absent):
+                program = torch.onnx.export(
+                    module,
+                    positional,
+                    kwargs=named or None,
+                    dynamo=True,
+                    opset_version=opset,
+                    dynamic_shapes=dynamic_shapes,
+                    custom_translation_table=translation_table(),
+                    optimize=False,
+                )
+        except Exception as error:
+            raise explain(error, module, positional, named) from error
+    assert program is not None
+    model = program.model
+    if tell is not None:
+        tell(TIDYING)
+    export_names.check_dynamic(model, dynamic_shapes)
+    export_names.check_names(input_names, "input_names", model.graph.inputs)
+    export_names.check_names(output_names, "output_names", model.graph.outputs)
+    with _kept() as tidied:
+        export_weights.attach(model, absent, state)
+        tidy(model)
+        check_types(model)
+        export_names.rename_inputs(model, input_names or ())
+        names = output_names or export_names.output_names(program.exported_program, model)
+        export_names.rename_outputs(model, names)
+    return Traced(model, "\n".join([*traced.lines, *tidied.lines]))
+
+
+def _arguments(
+    module: object, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(module, torch.jit.ScriptModule) or not isinstance(
+        module, torch.nn.Module | torch.export.ExportedProgram
+    ):
+        raise UsageError(
+            "Only a torch.nn.Module or a torch.export.ExportedProgram can be exported.",
+            found=f"{type(module).__module__}.{type(module).__qualname__}",
+            fix="put the computation into the forward of a torch.nn.Module",
+        )
+    if not isinstance(args, tuple | list):
+        raise UsageError(
+            "args is the sequence of the module's positional inputs.",
+            found=type(args).__name__,
+            fix="pass a tuple, e.g. (input_ids,)",
+        )
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise UsageError(
+            "kwargs is a mapping of input names to values.",
+            found=type(kwargs).__name__,
+            fix='pass a dictionary, e.g. {"input_ids": input_ids}',
+        )
+    return tuple(args), dict(kwargs or {})
+
+
+@contextlib.contextmanager
+def inference(module: object) -> Iterator[None]:
+    """In evaluation mode and without gradients; every submodule's mode is restored."""
+    modules = list(module.modules()) if isinstance(module, torch.nn.Module) else []
+    modes = [child.training for child in modules]
+    for child in modules:
+        child.training = False
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for child, mode in zip(modules, modes, strict=True):
+            child.training = mode
+
+
+def _stand_ins(
+    module: torch.nn.Module | torch.export.ExportedProgram, absent: Mapping[str, torch.Tensor]
+) -> contextlib.AbstractContextManager[None]:
+    if isinstance(module, torch.nn.Module):
+        return export_weights.stand_ins(module, absent)
+    return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _kept(tell: Callable[[str], None] | None = None) -> Iterator[Chatter]:
+    """What the exporter says in the block is logged at its end, for -v."""
+    chatter = Chatter()
+    try:
+        with collected(chatter, tell):
+            yield chatter
+    finally:
+        for line in chatter.lines:
+            _LOG.info("%s", line)

@@ -1,0 +1,264 @@
+"""From PyTorch operators to ONNX nodes: ours, and ATen's RMSNorm at every opset.
+
+A translated norm is first one node of this package's domain with all attributes on it, then
+(`spell_out`) standard ONNX operators in the rounding order of its spec. So an exported model is
+plain ONNX, and the recogniser treats norms that were written by hand and norms that were an
+operator alike: both get their residual and gate, and both are what a proof compares with.
+
+``torch.nn.RMSNorm`` scales in float32 and rounds once (``scale_before_cast``). PyTorch's own
+translation, from opset 23 on, is RMSNormalization, which rounds before it scales; it also takes
+float32's epsilon for a float64 norm without one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Optional, get_args
+
+import onnx_ir as ir
+import torch
+from onnxscript import opset18, values
+
+from rmsnorm_export.op.body import body_key, build_function
+from rmsnorm_export.op.schema import schemas
+from rmsnorm_export.op.spec import DOMAIN, DOUBLE, FLOAT, OPSET_VERSION, Kind, NormSpec
+from rmsnorm_export.torch.operator.library import NAMES
+
+_FIELD_TYPES: dict[str, type[Any]] = {
+    name: type(value) for name, value in dataclasses.asdict(NormSpec()).items()
+}
+
+
+def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
+    """The ``custom_translation_table`` for ``torch.onnx.export(dynamo=True)``."""
+    ours = torch.ops.rmsnorm_export
+    functions: dict[Kind, Callable[..., Any]] = {
+        "RMSNorm": _rms_norm,
+        "SkipRMSNorm": _skip_rms_norm,
+        "GatedRMSNorm": _gated_rms_norm,
+    }
+    table = {getattr(ours, NAMES[kind]).default: functions[kind] for kind in get_args(Kind)}
+    table[torch.ops.aten.rms_norm.default] = _aten_rms_norm
+    table[torch.ops.aten._fused_rms_norm.default] = _aten_fused_rms_norm
+    return table
+
+
+def spell_out(model: ir.Model) -> int:
+    """Give every node of this package's domain a function body, to be inlined; how many there are.
+
+    Each node gets a function of its own, exactly that of its spec. The model is changed; ONNX IR's
+    inliner then puts the body in the node's place and hands it the node's metadata.
+    """
+    opset = model.opset_imports[""]
+    count = 0
+    for node in [*model.graph.all_nodes(), *_function_nodes(model)]:
+        if node.domain != DOMAIN or node.op_type not in get_args(Kind):
+            continue
+        spec = _spec(node)
+        x, *_ = node.inputs
+        scale, bias = (_dtype(node, index) for index in _operand_positions(spec.kind))
+        if x is None or x.dtype is None:
+            raise AssertionError(f"{node.name} has an input of unknown type")
+        key = body_key(spec, dtype=int(x.dtype), scale_dtype=scale, bias_dtype=bias, opset=opset)
+        if key.casts:
+            # Cast, not CastLike: constant folding would replace that by a node without metadata.
+            key = dataclasses.replace(key, dtype=int(x.dtype))
+        count += 1
+        name = f"{spec.kind}_{count}"
+        node.op_type = name
+        if key.has_scale and scale is None:
+            _put_ones(node, _operand_positions(spec.kind)[0], x)
+        function = build_function(name, key, opset)
+        model.functions[function.identifier()] = function
+    return count
+
+
+def _function_nodes(model: ir.Model) -> list[ir.Node]:
+    return [node for function in model.functions.values() for node in function.all_nodes()]
+
+
+def _spec(node: ir.Node) -> NormSpec:
+    given = {
+        name: kind(node.attributes[name].value)
+        for name, kind in _FIELD_TYPES.items()
+        if name in node.attributes
+    }
+    return NormSpec(**given, kind=node.op_type)  # type: ignore[arg-type]
+
+
+def _operand_positions(kind: Kind) -> tuple[int, int]:
+    """Where scale and bias are among a node's inputs."""
+    return (1, 2) if kind == "RMSNorm" else (2, 3)
+
+
+def _dtype(node: ir.Node, index: int) -> int | None:
+    value = node.inputs[index] if index < len(node.inputs) else None
+    if value is None:
+        return None
+    if value.dtype is None:
+        raise AssertionError(f"{node.name} has an input of unknown type")
+    return int(value.dtype)
+
+
+def _put_ones(node: ir.Node, index: int, x: ir.Value) -> None:
+    """A scale of one for a norm that has a bias alone: the inputs of a body are positional."""
+    assert x.dtype is not None
+    assert node.graph is not None
+    one = ir.tensor([1.0], dtype=x.dtype)
+    constant = ir.node("Constant", [], {"value": one}, name=f"{node.name}_one")
+    constant.outputs[0].name = f"{node.name}_one"
+    constant.outputs[0].dtype, constant.outputs[0].shape = x.dtype, ir.Shape([1])
+    node.graph.insert_before(node, constant)
+    node.replace_input_with(index, constant.outputs[0])
+
+
+@functools.cache
+def _operators() -> dict[str, values.Op]:
+    domain = values.Opset(DOMAIN, OPSET_VERSION)
+    return {schema.name: values.Op(domain, schema.name, schema) for schema in schemas()}
+
+
+def _emit(spec: NormSpec, *operands: Any) -> Any:
+    return _operators()[spec.kind](*operands, **spec.attributes())
+
+
+# The exporter reads the signatures below: attributes are the parameters with a plain type, and
+# their defaults stand for what the traced call leaves out.
+
+
+def _rms_norm(
+    x: Any,
+    scale: Any = None,
+    bias: Any = None,
+    epsilon: float = 1e-5,
+    axis: int = -1,
+    stash_type: int = FLOAT,
+    scale_before_cast: bool = False,
+    scale_offset: float = 0.0,
+    epsilon_outside: bool = False,
+    partial_size: int = 0,
+    group_size: int = 0,
+    round_rstd: bool = False,
+    association: int = 0,
+) -> Any:
+    spec = NormSpec(
+        epsilon=epsilon,
+        axis=axis,
+        stash_type=stash_type,
+        scale_before_cast=scale_before_cast,
+        scale_offset=scale_offset,
+        epsilon_outside=epsilon_outside,
+        partial_size=partial_size,
+        group_size=group_size,
+        round_rstd=round_rstd,
+        association=association,
+    )
+    return _emit(spec, x, scale, bias)
+
+
+def _skip_rms_norm(
+    x: Any,
+    residual: Any,
+    scale: Any = None,
+    bias: Any = None,
+    epsilon: float = 1e-5,
+    axis: int = -1,
+    stash_type: int = FLOAT,
+    scale_before_cast: bool = False,
+    scale_offset: float = 0.0,
+    epsilon_outside: bool = False,
+    partial_size: int = 0,
+    group_size: int = 0,
+    round_rstd: bool = False,
+    association: int = 0,
+) -> Any:
+    spec = NormSpec(
+        kind="SkipRMSNorm",
+        epsilon=epsilon,
+        axis=axis,
+        stash_type=stash_type,
+        scale_before_cast=scale_before_cast,
+        scale_offset=scale_offset,
+        epsilon_outside=epsilon_outside,
+        partial_size=partial_size,
+        group_size=group_size,
+        round_rstd=round_rstd,
+        association=association,
+    )
+    return _emit(spec, x, residual, scale, bias)
+
+
+def _gated_rms_norm(
+    x: Any,
+    gate: Any,
+    scale: Any = None,
+    bias: Any = None,
+    epsilon: float = 1e-5,
+    axis: int = -1,
+    stash_type: int = FLOAT,
+    scale_before_cast: bool = False,
+    scale_offset: float = 0.0,
+    epsilon_outside: bool = False,
+    partial_size: int = 0,
+    group_size: int = 0,
+    round_rstd: bool = False,
+    association: int = 0,
+    activation: str = "silu",
+    gate_first: bool = False,
+) -> Any:
+    spec = NormSpec(
+        kind="GatedRMSNorm",
+        epsilon=epsilon,
+        axis=axis,
+        stash_type=stash_type,
+        scale_before_cast=scale_before_cast,
+        scale_offset=scale_offset,
+        epsilon_outside=epsilon_outside,
+        partial_size=partial_size,
+        group_size=group_size,
+        round_rstd=round_rstd,
+        association=association,
+        activation="sigmoid" if activation == "sigmoid" else "silu",
+        gate_first=gate_first,
+    )
+    return _emit(spec, x, gate, scale, bias)
+
+
+def _aten_spec(x: Any, normalized_shape: Sequence[int], eps: float | None) -> NormSpec:
+    double = x.dtype == ir.DataType.DOUBLE
+    if eps is None:
+        eps = torch.finfo(torch.float64 if double else torch.float32).eps
+    return NormSpec(
+        epsilon=eps,
+        axis=-len(normalized_shape),
+        stash_type=DOUBLE if double else FLOAT,
+        scale_before_cast=True,
+    )
+
+
+# The exporter's signature reader knows Optional, not the newer spelling.
+def _aten_rms_norm(
+    x: Any,
+    normalized_shape: Sequence[int],
+    weight: Any = None,
+    eps: Optional[float] = None,  # noqa: UP045
+) -> Any:
+    return _emit(_aten_spec(x, normalized_shape, eps), x, weight)
+
+
+def _aten_fused_rms_norm(
+    x: Any,
+    normalized_shape: Sequence[int],
+    weight: Any,
+    eps: Optional[float],  # noqa: UP045
+) -> Any:
+    """``(y, rstd)``; what computes rstd is removed where nobody asks for it."""
+    spec = _aten_spec(x, normalized_shape, eps)
+    op: Any = opset18
+    wide = op.Cast(x, to=spec.stash_type)
+    axes = op.Constant(value_ints=list(range(spec.axis, 0)))
+    epsilon = op.CastLike(op.Constant(value_float=spec.epsilon), wide)
+    mean = op.ReduceMean(op.Mul(wide, wide), axes, keepdims=1)
+    return _emit(spec, x, weight), op.Reciprocal(op.Sqrt(op.Add(mean, epsilon)))

@@ -1,0 +1,1 @@
+"""The operators ``torch.ops.rmsnorm_export.*`` and the modules that call them."""

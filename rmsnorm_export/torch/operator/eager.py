@@ -1,0 +1,134 @@
+"""The operator in ATen operators, with every rounding step that the spec declares."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from rmsnorm_export.op.spec import NormSpec
+from rmsnorm_export.torch.operator.plan import Plan
+
+
+def forward(
+    plan: Plan,
+    x: Tensor,
+    scale: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    residual: Tensor | None = None,
+    gate: Tensor | None = None,
+    reuse: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The formula of ``rmsnorm_export.op.spec`` on checked operands.
+
+    Bitwise what ``reference_exact`` gives, except that the sum of squares is taken in the order of
+    the device; that a sigmoid, or a square root in float64, is as accurate as the device's; and
+    that PyTorch casts float64 to a half type by way of float32.
+
+    Args:
+        plan: of the spec, for the type of ``x``.
+        x, scale, bias, residual, gate: as ``rms_norm``, ``skip_rms_norm`` and ``gated_rms_norm``.
+        reuse: write into own intermediates instead of making new ones, as the operator's kernel
+            does; not for autograd, nor for a compiler to see through.
+
+    Returns:
+        ``y`` and the tensor that was normalised (``x``, or the sum with the residual); contiguous.
+    """
+    spec = plan.spec
+    total = x.contiguous()
+    if residual is not None:
+        total = total + residual.contiguous()
+    row = total.to(plan.stash)
+    numerator = total
+    activation = None
+    if gate is not None:
+        activation = _activation(spec, gate.contiguous().to(plan.stash))
+        if spec.gate_first:
+            row = row * activation
+            numerator = row.to(plan.out)
+    gain = None if scale is None else _gain(plan, scale, row)
+    y = _normalise(plan, row, numerator, gain, reuse).to(plan.product)
+    if gain is not None and not plan.association:
+        y = y.mul_(gain) if reuse else y * gain
+    if bias is not None:
+        addend = bias.to(plan.product).reshape(row.shape[spec.axis :])
+        y = y.add_(addend) if reuse else y + addend
+    if activation is not None and not spec.gate_first:
+        y = y.to(plan.stash) * activation
+    return y.to(plan.out), total
+
+
+def _normalise(
+    plan: Plan, row: Tensor, numerator: Tensor, gain: Tensor | None, reuse: bool
+) -> Tensor:
+    """``v`` of the formula, a new tensor; with an ``association`` the gain is in it already."""
+    spec = plan.spec
+    shape = row.shape
+    if spec.group_size:
+        groups = (*shape[:-1], shape[-1] // spec.group_size, spec.group_size)
+        row, numerator = row.reshape(groups), numerator.reshape(groups)
+    squares = part_of(spec, row).square()
+    rms = _rms(plan, squares, row, reuse)
+    if gain is not None and plan.association == 2:
+        row = numerator = row * gain
+    if plan.round_rstd:
+        reciprocal = rms.reciprocal().to(plan.out)
+        if gain is not None and plan.association == 1:
+            return numerator * (reciprocal * gain)
+        return (numerator * reciprocal).reshape(shape)
+    if reuse and squares.shape == row.shape:
+        return torch.div(row, rms, out=squares).reshape(shape)
+    return (row / rms).reshape(shape)
+
+
+def _rms(plan: Plan, squares: Tensor, row: Tensor, reuse: bool) -> Tensor:
+    """Root mean square of every row or group, stabilised by epsilon, in the stash type."""
+    spec = plan.spec
+    axes = reduced_axes(spec)
+    total = squares.sum(axes, keepdim=True, dtype=plan.mean)
+    # Divided, not taken by torch.mean: that multiplies by a rounded 1 / n on CUDA.
+    mean = (total / count(spec, row)).to(plan.stash)
+    if spec.epsilon_outside:
+        return _root(mean, reuse) + plan.epsilon
+    return _root(mean + plan.epsilon, reuse)
+
+
+def _root(value: Tensor, library: bool) -> Tensor:
+    """The square root, correctly rounded; on a CPU in float64 to an ulp.
+
+    ``library``: it is computed by PyTorch's own kernel, not by code that a compiler makes.
+    """
+    # On a CPU that kernel is MKL's, an ulp off for one number in 140; once it is rounded from
+    # float64 to float32 that is no longer seen.
+    if library and value.device.type == "cpu" and value.dtype == torch.float32:
+        return value.double().sqrt().to(torch.float32)
+    return value.sqrt()
+
+
+def _gain(plan: Plan, scale: Tensor, row: Tensor) -> Tensor:
+    """``scale_offset + scale`` in the type of the product, in the shape of the normalised axes."""
+    gain = scale.to(plan.product).reshape(row.shape[plan.spec.axis :])
+    return gain + plan.offset if plan.offset else gain
+
+
+def _activation(spec: NormSpec, gate: Tensor) -> Tensor:
+    sigmoid = gate.sigmoid()
+    # Not torch's silu: the spec rounds the sigmoid first.
+    return sigmoid if spec.activation == "sigmoid" else gate * sigmoid
+
+
+def reduced_axes(spec: NormSpec) -> list[int]:
+    """The axes of a row; a grouped row has been cut before."""
+    return list(range(spec.axis, 0))
+
+
+def part_of(spec: NormSpec, row: Tensor) -> Tensor:
+    """The elements that the mean square is taken from."""
+    return row[..., : spec.partial_size] if spec.partial_size else row
+
+
+def count(spec: NormSpec, row: Tensor) -> int:
+    """How many those are."""
+    return spec.partial_size or math.prod(row.shape[spec.axis :])

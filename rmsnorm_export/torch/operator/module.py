@@ -1,0 +1,245 @@
+"""RMSNorm as a module, for every variant."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.op.spec import FLOAT, Activation, Kind, NormSpec
+from rmsnorm_export.torch.operator.ops import call
+from rmsnorm_export.torch.operator.plan import make_spec
+
+
+class RMSNorm(torch.nn.Module):
+    """Root mean square layer normalisation: ``y = x / sqrt(mean(x ** 2) + epsilon) * weight``.
+
+    The defaults are the norm of LLaMA. The variants::
+
+        RMSNorm(n)                                          LLaMA, Mistral, Qwen, T5
+        RMSNorm(n, epsilon=0, bias=True)                    the paper, with its bias
+        RMSNorm(n, epsilon_outside=True)                    x / (rms(x) + epsilon)
+        RMSNorm(n, scale_offset=1, scale_before_cast=True)  Gemma: gain 1 + weight
+        RMSNorm(n, scale_before_cast=True)                  torch.nn.RMSNorm, OLMo, GPT-OSS
+        RMSNorm(n, round_rstd=True)                         T5 in half precision
+        RMSNorm(n, weight=False)                            no gain
+        RMSNorm(n, p=0.0625)                                pRMSNorm: mean of the first ceil(n * p)
+        RMSNorm(n, group_size=64)                           Mamba-2: a root mean square per group
+        RMSNorm((h, w))                                     the last two axes
+        RMSNorm(n, kind="GatedRMSNorm")                     forward(x, gate)
+        RMSNorm(n, kind="SkipRMSNorm")                      forward(x, residual) -> y, sum
+
+    ``weight`` and ``bias`` are parameters of the shape of the row, or None, so that the usual state
+    dicts load. Numerics, types, autocast, compilation: see ``rmsnorm_export.torch.operator.ops``.
+
+    Args:
+        normalized_shape: shape of a row, or the number of its elements.
+        epsilon: as are the following, an attribute of NormSpec; 1e-5 as in ``NormSpec``.
+        weight: whether there is a gain.
+        bias: whether there is a bias.
+        p: share of the row that the mean square is taken from, 0 < p <= 1; or ``partial_size``.
+        device, dtype: of the parameters.
+
+    Raises:
+        UsageError: attributes that do not fit the row or one another.
+
+    Source: Zhang & Sennrich 2019, arXiv 1910.07467.
+    """
+
+    weight: torch.nn.Parameter | None
+    bias: torch.nn.Parameter | None
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        epsilon: float = 1e-5,
+        *,
+        weight: bool = True,
+        bias: bool = False,
+        kind: Kind = "RMSNorm",
+        stash_type: int = FLOAT,
+        scale_before_cast: bool = False,
+        scale_offset: float = 0.0,
+        epsilon_outside: bool = False,
+        p: float | None = None,
+        partial_size: int = 0,
+        group_size: int = 0,
+        round_rstd: bool = False,
+        association: int = 0,
+        activation: Activation = "silu",
+        gate_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        shape = _shape(normalized_shape)
+        spec = make_spec(
+            kind,
+            epsilon=float(epsilon),
+            axis=-len(shape),
+            stash_type=stash_type,
+            scale_before_cast=scale_before_cast,
+            scale_offset=float(scale_offset),
+            epsilon_outside=epsilon_outside,
+            partial_size=partial_size if p is None else _partial_size(p, partial_size, shape),
+            group_size=group_size,
+            round_rstd=round_rstd,
+            association=association,
+            activation=activation,
+            gate_first=gate_first,
+        )
+        _check(spec, shape, weight)
+        super().__init__()
+        self.spec = spec
+        self.normalized_shape = shape
+        for name, given in (("weight", weight), ("bias", bias)):
+            made = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+            self.register_parameter(name, made if given else None)
+        self.reset_parameters()
+
+    @classmethod
+    def from_spec(
+        cls,
+        spec: NormSpec,
+        normalized_shape: int | Sequence[int],
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> RMSNorm:
+        """A module that computes ``spec`` with these tensors as its parameters.
+
+        A ``torch.nn.Parameter`` is taken as it is (shared, not copied), any other tensor becomes
+        one, of the row's shape. ``spec.axis`` must agree with ``normalized_shape``.
+
+        Raises:
+            UsageError: they do not fit one another.
+        """
+        shape = _shape(normalized_shape)
+        if len(shape) != -spec.axis:
+            raise UsageError(
+                "the spec normalises another number of axes",
+                found=f"axis {spec.axis}, normalized_shape {shape}",
+                fix=f"use axis={-len(shape)}, or a normalized_shape of {-spec.axis} dimensions",
+            )
+        _check(spec, shape, weight is not None)
+        made = cls.__new__(cls)
+        torch.nn.Module.__init__(made)
+        made.spec = spec
+        made.normalized_shape = shape
+        made.register_parameter("weight", _parameter(weight, shape, "weight"))
+        made.register_parameter("bias", _parameter(bias, shape, "bias"))
+        return made
+
+    def reset_parameters(self) -> None:
+        """A gain of one (``weight`` is 1 - scale_offset) and a bias of zero."""
+        with torch.no_grad():
+            if self.weight is not None:
+                self.weight.fill_(1.0 - self.spec.scale_offset)
+            if self.bias is not None:
+                self.bias.zero_()
+
+    def forward(self, x: Tensor, other: Tensor | None = None) -> Any:
+        """The norm of ``x``.
+
+        Args:
+            x: ``[..., *normalized_shape]``.
+            other: the gate of a ``GatedRMSNorm``, the residual of a ``SkipRMSNorm``.
+
+        Returns:
+            ``y`` of the shape and type of ``x``; for ``SkipRMSNorm`` the pair ``(y, sum)``.
+
+        Raises:
+            UsageError: operands that do not fit the module or one another.
+        """
+        shape = self.normalized_shape
+        if tuple(x.shape[-len(shape) :]) != shape:
+            raise UsageError(
+                "x does not end in the normalised shape",
+                found=f"shape {tuple(x.shape)}, normalized_shape {shape}",
+                fix="make the module with the shape of the rows of x",
+            )
+        kind = self.spec.kind
+        if kind == "RMSNorm" and other is not None:
+            raise UsageError(
+                "RMSNorm takes one tensor",
+                found="a second one",
+                fix="make the module with kind='SkipRMSNorm' or kind='GatedRMSNorm'",
+            )
+        residual = other if kind == "SkipRMSNorm" else None
+        gate = other if kind == "GatedRMSNorm" else None
+        return call(self.spec, x, self.weight, self.bias, residual=residual, gate=gate)
+
+    def extra_repr(self) -> str:
+        """``(64,), epsilon=1e-05`` and whatever is not as in the ordinary norm."""
+        words = [str(self.normalized_shape), f"epsilon={self.spec.epsilon:g}"]
+        if self.spec.kind != "RMSNorm":
+            words.append(f"kind={self.spec.kind}")
+        for name in self.spec.non_default():
+            value = getattr(self.spec, name)
+            if name != "axis":
+                words.append(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}")
+        if self.weight is None:
+            words.append("weight=False")
+        if self.bias is not None:
+            words.append("bias=True")
+        return ", ".join(words)
+
+
+def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if not shape or not all(isinstance(size, int) and size > 0 for size in shape):
+        raise UsageError(
+            "normalized_shape must be one or more positive numbers",
+            found=repr(normalized_shape),
+            fix="pass the number of elements of a row, or its shape",
+        )
+    return shape
+
+
+def _partial_size(p: float, partial_size: int, shape: tuple[int, ...]) -> int:
+    """``k = ceil(n * p)``, the paper's section 3.2; 0 for the whole row."""
+    if partial_size or not 0 < p <= 1:
+        raise UsageError(
+            "p must be above 0 and at most 1, and excludes partial_size",
+            found=f"p={p}, partial_size={partial_size}",
+            fix="pass p=0.0625 for the first 6.25 % of the row, or partial_size alone",
+        )
+    n = math.prod(shape)
+    # Of the number as it is written: in floats 30 * 0.1 is above 3.
+    size = math.ceil(n * Fraction(str(p)))
+    return 0 if size == n else size
+
+
+def _check(spec: NormSpec, shape: tuple[int, ...], weighted: bool) -> None:
+    n = math.prod(shape)
+    if spec.partial_size > n or (spec.group_size and n % spec.group_size):
+        raise UsageError(
+            "the row has no such part or groups",
+            found=f"{n} elements, partial_size {spec.partial_size}, group_size {spec.group_size}",
+            fix="use a partial_size up to, or a group_size that divides, the elements of the row",
+        )
+    if spec.scale_offset and not weighted:
+        raise UsageError(
+            "scale_offset without a weight",
+            found=f"scale_offset {spec.scale_offset}",
+            fix="give the module a weight, or use scale_offset 0",
+        )
+
+
+def _parameter(
+    value: Tensor | None, shape: tuple[int, ...], name: str
+) -> torch.nn.Parameter | None:
+    if value is None:
+        return None
+    if tuple(value.shape) == shape:
+        return value if isinstance(value, torch.nn.Parameter) else torch.nn.Parameter(value)
+    if value.numel() != math.prod(shape):
+        raise UsageError(
+            f"{name} does not have the shape of the row",
+            found=f"{name} {tuple(value.shape)}, normalized_shape {shape}",
+            fix=f"give {name} one element per element of the row",
+        )
+    return torch.nn.Parameter(value.detach().reshape(shape), requires_grad=value.requires_grad)

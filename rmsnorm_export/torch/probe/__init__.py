@@ -1,0 +1,1 @@
+"""Which norm a PyTorch module computes, found by asking it; and its replacement."""

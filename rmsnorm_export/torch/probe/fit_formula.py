@@ -1,0 +1,304 @@
+"""Find the formula of a norm from its responses, in exact arithmetic.
+
+``f`` maps rows ``x`` to ``y``, both float64; a gate or residual has been taken out by the caller.
+For an RMSNorm with gain g and bias b
+
+- changing one element changes those that share its root mean square: axes, groups, partial;
+- at a scale where epsilon vanishes, ``(f(x) + f(-x)) / 2 = b`` and ``(f(x) - f(-x)) / 2 * rms / x``
+  is g, the same for every row;
+- ``x * g / (f(x) - b)`` is the divisor D: ``D ** 2 - mean(x ** 2)`` (epsilon inside the root) or
+  ``D - rms(x)`` (outside) is the same at every scale.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+
+from rmsnorm_export.torch.probe.fit import Formula, RefusedError
+
+Tensors = Mapping[str, torch.Tensor]
+Function = Callable[[torch.Tensor, frozenset[str]], torch.Tensor]
+"""``f(x, zero)``: the rows, and the names of parameters to set to zero."""
+
+_RELATIVE = 1e-9  # of float64 responses: a few hundred roundings of 1e-16, times the gain's range
+_LARGE = 2.0**30  # epsilon vanishes beside its square; a power of two, so that scaling is exact
+
+
+def rows(shape: tuple[int, ...], device: torch.device, seed: int = 7) -> torch.Tensor:
+    """Magnitudes in [0.5, 2], random signs: nothing is near zero, so every ratio is accurate."""
+    generator = torch.Generator().manual_seed(seed)
+    size = torch.rand(shape, generator=generator, dtype=torch.float64) * 1.5 + 0.5
+    sign = torch.rand(shape, generator=generator) < 0.5
+    return torch.where(sign, -size, size).to(device)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Support:
+    """Which elements share one root mean square.
+
+    Attributes:
+        axes: trailing axes that are normalised together.
+        group: elements in a group; 0 means the whole row.
+        partial: elements that count; 0 means all.
+    """
+
+    axes: int
+    group: int
+    partial: int
+
+    def rms(self, x: torch.Tensor) -> torch.Tensor:
+        """The root mean square, in the shape of ``x``."""
+        lead = x.shape[: x.ndim - self.axes]
+        flat = x.reshape(*lead, -1)
+        size = self.group or flat.shape[-1]
+        cut = flat.reshape(*lead, -1, size)
+        mean = cut[..., : self.partial or size].square().mean(-1, keepdim=True)
+        return mean.sqrt().expand(cut.shape).reshape(x.shape)
+
+
+def fit_formula(f: Function, x: torch.Tensor, values: Tensors) -> Formula:
+    """The formula of ``f``, without what the second input does.
+
+    Args:
+        f: the module as a function of its rows.
+        x: rows that it accepts, from ``rows``.
+        values: the parameters of ``f``.
+
+    Raises:
+        RefusedError: ``f`` is no RMSNorm, or none that the operator can say.
+    """
+    support = find_support(lambda x: f(x, frozenset()), x)
+    large = x * _LARGE
+    up, down = f(large, frozenset()), f(-large, frozenset())
+    bias, odd = (up + down) / 2, (up - down) / 2
+    name_of_bias = _find_bias(bias, odd, values, f, x)
+    gain = odd * support.rms(x) / x
+    scale, offset, in_front = None, 0.0, False
+    if _same_for_every_row(gain, support.axes):
+        scale, offset = _find_gain(gain, values, name_of_bias)
+        front = torch.ones_like(x)
+    else:
+        scale, offset, front = _gain_in_front(odd, x, support, values, f)
+        gain, in_front = torch.ones_like(x), True
+    unused = set(values) - {scale, name_of_bias}
+    if unused and not torch.equal(f(x, frozenset()), f(x, frozenset(unused))):
+        raise RefusedError(f"its {sorted(unused)[0]!r} is neither the gain nor the bias")
+    zero = frozenset({name_of_bias} - {None})
+
+    def divisor(x: torch.Tensor) -> torch.Tensor:
+        return x * front * gain / f(x, zero)  # type: ignore[arg-type]  # no None in zero
+
+    epsilon, outside = _find_epsilon(divisor, lambda x: support.rms(x * front), x)
+    return Formula(
+        axes=support.axes,
+        group_size=support.group,
+        partial_size=support.partial,
+        epsilon=epsilon,
+        epsilon_outside=outside,
+        scale=scale,
+        scale_offset=offset,
+        scale_in_front=in_front,
+        bias=name_of_bias,
+    )
+
+
+def find_support(f: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Support:
+    """Change single elements of ``x`` and see which results change.
+
+    Raises:
+        RefusedError: not the elements of trailing axes, leading groups or a leading part.
+    """
+    y = f(x)
+    lead = (0,) * (x.ndim - 1)
+
+    def changed(index: int) -> torch.Tensor:
+        other = x.clone()
+        other[lead][index] *= 1.5
+        difference = (f(other) - y).abs()
+        return (difference > 1e-12 * y.abs().max()).cpu()
+
+    first = changed(0)
+    if not bool(first.any()):
+        raise RefusedError("its result does not depend on the first element of a row")
+    touched = [axis for axis in range(x.ndim) if bool(first.movedim(axis, 0)[1:].any())]
+    if not touched:
+        raise RefusedError("elementwise: no result depends on a second element")
+    axes = x.ndim - touched[0]
+    if axes == x.ndim:
+        raise RefusedError("mixes the rows of a batch")
+    block = first[(0,) * (x.ndim - axes)]
+    if axes > 1:
+        if not bool(block.all()):
+            names = ", ".join(str(axis - x.ndim) for axis in touched)
+            raise RefusedError(
+                f"normalises over axes ({names}) of {x.ndim}: not whole trailing axes"
+            )
+        return Support(axes, 0, 0)
+    n = x.shape[-1]
+    size = int(block.sum())
+    if n % size or not bool(block[:size].all()):
+        raise RefusedError(f"{size} of {n} elements share a statistic, not in groups side by side")
+    last = changed(n - 1)[lead]
+    if bool(last[n - size :].all()) and int(last.sum()) == size:
+        return Support(1, 0 if size == n else size, 0)
+    if size < n or int(last.sum()) != 1:
+        raise RefusedError("its elements share no common statistic")
+    inside, outside = 0, n - 1
+    while outside - inside > 1:
+        middle = (inside + outside) // 2
+        if int(changed(middle)[lead].sum()) > 1:
+            inside = middle
+        else:
+            outside = middle
+    return Support(1, 0, outside)
+
+
+def _same_for_every_row(value: torch.Tensor, axes: int) -> bool:
+    if not bool(value.isfinite().all()):
+        return False
+    flat = value.reshape(-1, *value.shape[value.ndim - axes :])
+    spread = (flat - flat[:1]).abs().max()
+    return bool(spread <= _RELATIVE * flat.abs().max())
+
+
+def _matches(row: torch.Tensor, parameter: torch.Tensor, offset: float = 0.0) -> bool:
+    """Whether ``row``, the last axes of a response, is ``parameter + offset``."""
+    wanted = parameter.reshape(-1) + offset
+    row = row.reshape(-1)
+    if wanted.numel() != row.numel():
+        return False
+    return bool((row - wanted).abs().max() <= _RELATIVE * wanted.abs().max())
+
+
+def _row(value: torch.Tensor, elements: int) -> torch.Tensor:
+    return value.reshape(-1)[:elements]
+
+
+def _find_bias(
+    bias: torch.Tensor, odd: torch.Tensor, values: Tensors, f: Function, x: torch.Tensor
+) -> str | None:
+    if not bool(bias.isfinite().all()):
+        raise RefusedError("its result is not finite for large rows")
+    if bool(bias.abs().max() <= _RELATIVE * odd.abs().max()):
+        return None
+    for name, value in values.items():
+        count = value.numel()
+        if _matches(_row(bias, count), value):
+            whole = bias.reshape(-1, count)
+            if bool((whole - whole[:1]).abs().max() <= _RELATIVE * whole.abs().max()):
+                return name
+    raise RefusedError(_what_instead(f, x))
+
+
+def _find_gain(
+    gain: torch.Tensor, values: Tensors, name_of_bias: str | None
+) -> tuple[str | None, float]:
+    """Name of the gain and what is added to it.
+
+    Raises:
+        RefusedError: a gain that is no parameter plus a constant.
+    """
+    for name, value in values.items():
+        if name == name_of_bias:
+            continue
+        row = _row(gain, value.numel())
+        offset = snap(float((row - value.reshape(-1)).mean()))
+        if abs(offset) <= _RELATIVE:
+            offset = 0.0
+        if _matches(row, value, offset):
+            return name, offset
+    factor = float(gain.reshape(-1)[0])
+    if not bool((gain - factor).abs().max() <= _RELATIVE * abs(factor)):
+        raise RefusedError("its gain is no parameter plus a constant")
+    if abs(factor - 1) > _RELATIVE:
+        raise RefusedError(
+            f"multiplies the row by the constant {factor:.6g}, which is no parameter"
+        )
+    return None, 0.0
+
+
+def _gain_in_front(
+    odd: torch.Tensor, x: torch.Tensor, support: Support, values: Tensors, f: Function
+) -> tuple[str, float, torch.Tensor]:
+    """A parameter that multiplies the row before it is normalised.
+
+    Raises:
+        RefusedError: there is none; the reason says what ``f`` does instead.
+    """
+    shape = x.shape[x.ndim - support.axes :]
+    for name, value in values.items():
+        for offset in (0.0, 1.0):
+            if value.numel() != math.prod(shape):
+                continue
+            front = (value + offset).reshape(shape).expand_as(x)
+            scaled = x * front
+            if bool(((odd * support.rms(scaled) / scaled) - 1).abs().max() <= _RELATIVE):
+                return name, offset, front
+    raise RefusedError(_what_instead(f, x))
+
+
+def _find_epsilon(
+    divisor: Callable[[torch.Tensor], torch.Tensor],
+    rms: Callable[[torch.Tensor], torch.Tensor],
+    x: torch.Tensor,
+) -> tuple[float, bool]:
+    """Epsilon and whether it is outside of the root.
+
+    Raises:
+        RefusedError: no sum explains the divisor (a clamp, or two epsilons).
+    """
+    tiny = x * 2.0**-100  # the mean square is about 1e-60
+    root = divisor(tiny)
+    if not bool(root.isfinite().all()):
+        raise RefusedError("its result is not finite for tiny rows")
+    least = float(root.reshape(-1)[0])
+    scales = [2.0**-10, 1.0, *(least * s for s in (0.1, 1.0, 10.0))]
+    for epsilon, outside in ((0.0, False), (snap(least**2), False), (snap(least), True)):
+        fits = True
+        for scale in scales:
+            at = x * scale
+            mean = rms(at)
+            want = mean + epsilon if outside else (mean.square() + epsilon).sqrt()
+            fits &= bool(((divisor(at) - want).abs() <= _RELATIVE * want).all())
+        want = rms(tiny) + epsilon if outside else (rms(tiny).square() + epsilon).sqrt()
+        if fits and bool(((root - want).abs() <= _RELATIVE * want).all()):
+            return epsilon, outside
+    raise RefusedError(
+        "its divisor is the root mean square of large rows only: a clamp, or the like"
+    )
+
+
+def snap(value: float) -> float:
+    """The shortest decimal within 1e-9 of ``value``, else the float32 there, else ``value``."""
+    for digits in range(1, 8):
+        decimal = float(f"{value:.{digits}g}")
+        if abs(decimal - value) <= _RELATIVE * abs(value):
+            return decimal
+    single = float(np.float32(value))
+    return single if abs(single - value) <= _RELATIVE * abs(value) else value
+
+
+def _what_instead(f: Function, x: torch.Tensor) -> str:
+    """A name for a function that is no RMSNorm, from its invariances."""
+
+    def at(scale: float, shift: float = 0.0) -> torch.Tensor:
+        return f(x * scale + shift, frozenset())
+
+    one, two, three = at(2.0**10), at(2.0**11), at(3 * 2.0**10)
+    size = one.abs().max()
+
+    def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+        return bool((a - b).abs().max() <= 1e-4 * size)
+
+    if same(three - two, two - one) and not same(two, one):
+        return "affine: its result follows its input without any statistic of the row"
+    if same(two, one):
+        if same(at(2.0**10, 2.0**10), one):
+            return "centred: shifting a row changes nothing (LayerNorm, GroupNorm)"
+        return "scale invariant, but its divisor is not the root mean square of the row"
+    return "neither scale invariant nor affine"

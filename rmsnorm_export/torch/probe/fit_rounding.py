@@ -1,0 +1,309 @@
+"""Find the operator that rounds as a module does, in one combination of types.
+
+Every order of rounding that a formula leaves open is run on the same rows as the module, which then
+is compared element by element. ``x / rms`` and ``x * rsqrt(...)`` or two orders of a sum differ by
+a few ulp of the type in which the row is normalised; after rounding to a half type this moves a few
+elements of a thousand by one step. A wrong order moves many of a hundred.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
+from rmsnorm_export.torch.operator.ops import call
+from rmsnorm_export.torch.probe.fit import Formula, RefusedError, Rounding, short_name
+
+Operands = tuple[torch.Tensor, ...]
+Module = Callable[[Operands], tuple[torch.Tensor, ...]]
+"""The module in one type: its inputs, its results."""
+
+ELEMENT_TYPE = {
+    torch.float32: FLOAT,
+    torch.float16: FLOAT16,
+    torch.float64: DOUBLE,
+    torch.bfloat16: BFLOAT16,
+}
+
+# Compared; less than what PyTorch spreads over threads. 1 in 30,000 differs where the order is
+# right, 1 in 5 where it is not.
+_ELEMENTS = 2**14
+_LEAST_ROWS = 16
+_SHARE = 0.005  # of the elements of a half type that may differ
+_HALF_ULPS = 2  # a step of the normalised row, times a gain just under a power of two
+_WIDE_ULPS = 16  # of the stash type: root, quotient, products, gate; observed: at most 6
+_INCOMPARABLE = 2**31  # ulp: one of two numbers is not finite
+_EPSILONS = (2.0**-52, 2.0**-23, 2.0**-10, 2.0**-7)  # machine epsilons: some norms default to them
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Order:
+    """One way to round: attributes of the spec, and whether the offset is added before."""
+
+    attributes: tuple[tuple[str, float], ...]
+    offset_first: bool = False
+
+    @classmethod
+    def of(cls, found: Rounding) -> Order:
+        """That of a rounding which was found, with its epsilon: it may depend on the type."""
+        names = ("epsilon", "stash_type", "scale_before_cast", "round_rstd", "association")
+        values = tuple((name, getattr(found.spec, name)) for name in names)
+        return cls(values, found.offset_first)
+
+
+def inputs(
+    formula: Formula,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    seed: int,
+    elements: int = _ELEMENTS,
+    finite: bool = False,
+) -> Operands:
+    """Rows of ``shape[-axes:]``: random at scales from 0.02 to 20, and the special ones.
+
+    These are rows near epsilon, one of zeros, one ruled by a single element, one of large elements
+    and, unless ``finite``, one with an infinite element and one with a NaN.
+
+    Args:
+        shape: of the input; only its sizes after the first are kept.
+        seed: of the numbers.
+        elements: about how many.
+        finite: leave infinities and NaNs out.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    each = math.prod(shape[1:])
+    length = math.prod(shape[len(shape) - formula.axes :])
+    count = max(-(-_LEAST_ROWS * length // each), min(1024, elements // each))
+    x, other = (
+        torch.randn((count * each // length, length), generator=generator, dtype=torch.float64)
+        for _ in range(2)
+    )
+    scales = 10 ** (torch.rand(len(x), generator=generator, dtype=torch.float64) * 3 - 1.7)
+    root = formula.epsilon if formula.epsilon_outside else math.sqrt(formula.epsilon)
+    root = root or 1e-4
+    scales[:4] = torch.tensor([0.1, 0.5, 1.0, 3.0], dtype=torch.float64) * root
+    scales[4] = 300.0  # its square overflows in float16
+    scales[5] = 1.0 if finite and not formula.epsilon else 0.0
+    x *= scales[:, None]
+    x[6, 0] *= 1000.0
+    if not finite:
+        x[7, 0], x[8, -1] = math.inf, math.nan
+    if formula.kind == "SkipRMSNorm":
+        other *= scales[:, None]
+    operands = (x, other)[: formula.inputs]
+    return tuple(rows.reshape(count, *shape[1:]).to(device, dtype) for rows in operands)
+
+
+def fit_rounding(
+    formula: Formula,
+    module: Module,
+    operands: Operands,
+    parameters: dict[str, torch.Tensor],
+    stored: torch.dtype | None,
+) -> Rounding:
+    """The order of rounding that reproduces ``module``.
+
+    Args:
+        formula: of the module.
+        module: runs it with ``parameters``.
+        operands: from ``inputs``, in the type of the rows.
+        parameters: by name.
+        stored: their type.
+
+    Raises:
+        RefusedError: it raises, returns another type, or no order explains its numbers.
+    """
+    dtype = operands[0].dtype
+    results = module(operands)
+    for result in results:
+        if result.dtype != dtype:
+            raise RefusedError(
+                f"its result is {short_name(result.dtype)}, its rows {short_name(dtype)}"
+            )
+        if result.shape != operands[0].shape:
+            raise RefusedError("its result has another shape than its rows")
+    tried = []
+    for epsilon in _epsilons(formula):
+        known = dataclasses.replace(formula, epsilon=epsilon)
+        for order in orders(known, dtype):
+            found = compare(known, order, results, operands, parameters, stored)
+            tried.append(found)
+            if not found.different:
+                return found
+        best = min(tried, key=lambda r: (r.different, r.ulps))
+        if accepted(best):
+            return best
+    best = min(tried, key=lambda r: (r.different, r.ulps))
+    raise RefusedError(
+        f"no order of rounding explains it: the nearest leaves {best.different} of {best.elements} "
+        f"elements different, by up to {best.ulps} ulp"
+    )
+
+
+def accepted(found: Rounding) -> bool:
+    """Whether ``found`` differs only as sums, quotients and roots do between two ways to take them.
+
+    A half type: by single steps in few elements. Others: by a few ulp of the type in which the row
+    is normalised, in any number of elements.
+    """
+    if found.dtype in (torch.float16, torch.bfloat16):
+        return found.ulps <= _HALF_ULPS and found.different <= _SHARE * found.elements
+    return found.ulps <= _WIDE_ULPS
+
+
+def orders(formula: Formula, dtype: torch.dtype) -> Iterator[Order]:
+    """The orders of rounding that differ for rows of ``dtype``, plainest first."""
+    own = ELEMENT_TYPE[dtype]
+    if own not in HALF_TYPES:
+        # A double may be normalised in either type; a float rounds nothing on the way.
+        for stash in (FLOAT, DOUBLE) if own == DOUBLE else (FLOAT,):
+            for late in (False, True) if stash != own else (False,):
+                yield Order((("stash_type", stash), ("scale_before_cast", late)))
+        return
+    gained = formula.scale is not None and not formula.scale_in_front
+    affine = gained or formula.bias is not None or formula.kind == "GatedRMSNorm"
+    early = (False, True) if gained and formula.scale_offset else (False,)
+    for late, offset_first in itertools.product((False, True) if affine else (False,), early):
+        yield _order(FLOAT, scale_before_cast=late, offset_first=offset_first)
+    for offset_first in early:
+        yield _order(FLOAT, round_rstd=True, offset_first=offset_first)
+    for rounded, offset_first in itertools.product((False, True), early):
+        yield _order(own, round_rstd=rounded, offset_first=offset_first)
+        if gained and not formula.group_size:
+            yield _order(own, round_rstd=rounded, association=2, offset_first=offset_first)
+            if rounded:
+                yield _order(own, round_rstd=True, association=1, offset_first=offset_first)
+
+
+def _order(
+    stash: int,
+    *,
+    scale_before_cast: bool = False,
+    round_rstd: bool = False,
+    association: int = 0,
+    offset_first: bool = False,
+) -> Order:
+    return Order(
+        (
+            ("stash_type", stash),
+            ("scale_before_cast", scale_before_cast),
+            ("round_rstd", round_rstd),
+            ("association", association),
+        ),
+        offset_first,
+    )
+
+
+def _epsilons(formula: Formula) -> Iterator[float]:
+    """That of the formula; then machine epsilons, if it is the one of float64, where it was fit."""
+    yield formula.epsilon
+    if formula.epsilon == _EPSILONS[0]:
+        yield from _EPSILONS[1:]
+
+
+def compare(
+    formula: Formula,
+    order: Order,
+    results: Operands,
+    operands: Operands,
+    parameters: dict[str, torch.Tensor],
+    stored: torch.dtype | None,
+) -> Rounding:
+    """The operator against ``results``, what the module makes of ``operands``.
+
+    Args:
+        formula: of the module.
+        order: of rounding.
+        parameters: of the module, by name.
+        stored: their type.
+    """
+    attributes = dict(order.attributes)
+    if order.offset_first:
+        attributes["scale_offset"] = 0.0
+    spec = formula.spec(**attributes)
+    wanted = evaluate(formula, spec, order.offset_first, operands, parameters)
+    dtype = operands[0].dtype
+    unit = torch.float32 if spec.stash_type == FLOAT and dtype == torch.float64 else dtype
+    different, ulps, elements = 0, 0, 0
+    for got, want in zip(results, wanted, strict=True):
+        elements += got.numel()
+        different += int((~_equal(got, want)).sum())
+        ulps = max(ulps, ulps_apart(got, want, unit, parameters.get(formula.bias or "")))
+    return Rounding(
+        dtype=dtype,
+        stored=stored,
+        spec=spec,
+        offset_first=order.offset_first,
+        elements=elements,
+        different=different,
+        ulps=ulps,
+    )
+
+
+def evaluate(
+    formula: Formula,
+    spec: NormSpec,
+    offset_first: bool,
+    operands: Operands,
+    parameters: dict[str, torch.Tensor],
+) -> Operands:
+    """The operator in place of the module: ``(y,)``, or ``(y, sum)`` where the module returns it.
+
+    Args:
+        formula: of the module.
+        spec: the operator.
+        offset_first: ``scale_offset + scale`` is computed in the type of the parameter.
+        operands: ``(x,)``, ``(x, gate)`` or ``(x, residual)``.
+        parameters: of the module, by name.
+    """
+    x, *second = operands
+    scale = None if formula.scale is None else parameters[formula.scale]
+    bias = None if formula.bias is None else parameters[formula.bias]
+    if scale is not None and formula.scale_in_front:
+        gain = scale + formula.scale_offset if formula.scale_offset else scale
+        x, scale = (x * gain).to(x.dtype), None
+    elif scale is not None and offset_first:
+        scale = scale + formula.scale_offset
+    if formula.kind == "SkipRMSNorm":
+        both = call(spec, x, scale, bias, residual=second[0])
+        return tuple(both) if formula.returns_sum else (both[0],)
+    gate = second[0] if formula.kind == "GatedRMSNorm" else None
+    y = call(spec, x, scale, bias, gate=gate)
+    return (y,) if isinstance(y, torch.Tensor) else y
+
+
+def _equal(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
+    return (got == want) | (got.isnan() & want.isnan())
+
+
+def ulps_apart(
+    got: torch.Tensor, want: torch.Tensor, unit: torch.dtype, bias: torch.Tensor | None = None
+) -> int:
+    """The largest difference in units in the last place, of the larger of ``want`` and ``bias``.
+
+    Beside a bias, a sum near zero keeps the rounding of its terms.
+
+    Args:
+        unit: type whose last place counts.
+        bias: what was added last.
+    """
+    info = torch.finfo(unit)
+    if bool((_equal(got, want)).all()):
+        return 0
+    wide_got, wide_want = got.double(), want.double()
+    if not bool((wide_got.isfinite() == wide_want.isfinite()).all()):
+        return _INCOMPARABLE
+    size = wide_want.abs().clamp_min(info.tiny)
+    if bias is not None:
+        size = torch.maximum(size, bias.double().abs().reshape(-1).max())
+    _, exponent = torch.frexp(size)
+    step = torch.ldexp(torch.full_like(size, info.eps), exponent - 1)
+    apart = ((wide_got - wide_want).abs() / step).nan_to_num(0.0)
+    return min(math.ceil(float(apart.max())), _INCOMPARABLE)

@@ -1,0 +1,398 @@
+"""Find out what a module computes by running it: is it an RMSNorm, and exactly which.
+
+Nothing is read from names or sources. The formula is fitted in exact arithmetic (see
+``fit_formula``) and confirmed against the float64 reference on other rows, ranks and parameters;
+then the rounding is fitted type by type against the module itself (see ``fit_rounding``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.op.reference import reference_float64
+from rmsnorm_export.torch.probe import fit_formula, fit_rounding
+from rmsnorm_export.torch.probe.fit import Fit, Form, Formula, NotANorm, RefusedError
+from rmsnorm_export.torch.probe.subject import Subject, not_a_candidate, undisturbed
+
+_CONFIRMED = 1e-10  # relative to the largest element of a row
+_WIDTHS = (48, 64, 96, 128, 30)
+_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_HALF = (torch.float16, torch.bfloat16)
+
+# (kind, activation, gate_first) of a call with two inputs
+_TWO_INPUTS: tuple[Formula, ...] = (
+    Formula(kind="GatedRMSNorm", activation="silu"),
+    Formula(kind="GatedRMSNorm", activation="sigmoid"),
+    Formula(kind="GatedRMSNorm", activation="silu", gate_first=True),
+    Formula(kind="GatedRMSNorm", activation="sigmoid", gate_first=True),
+    Formula(kind="SkipRMSNorm"),
+)
+
+
+def probe_module(
+    module: torch.nn.Module, *, example: tuple[torch.Tensor, ...] | None = None
+) -> Fit | NotANorm:
+    """What ``module`` computes, if that is an RMSNorm.
+
+    The module is not called and not changed; copies of it are, with random parameters of their own.
+
+    Args:
+        module: any module; one that has children with parameters is no norm itself.
+        example: inputs that it takes, where its parameters and attributes do not tell their shape;
+            only the shape is used.
+
+    Returns:
+        the ways to call it that are an RMSNorm, each with its formula and with the operator for
+        every combination of types in which one gives the module's numbers; or why it is none.
+
+    Raises:
+        UsageError: ``module`` is no module, or ``example`` holds something that is no tensor.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(
+            "only a torch.nn.Module can be probed",
+            found=type(module).__name__,
+            fix="pass a module of the model",
+        )
+    if example is not None and not (
+        isinstance(example, tuple) and example and all(map(torch.is_tensor, example))
+    ):
+        raise UsageError(
+            "example must be a tuple of tensors",
+            found=type(example).__name__,
+            fix="pass the inputs of one call, as in (x,)",
+        )
+    return probe_on(module, device_of(module), example)
+
+
+def probe_on(
+    module: torch.nn.Module,
+    device: torch.device,
+    example: tuple[torch.Tensor, ...] | None = None,
+) -> Fit | NotANorm:
+    """``probe_module`` on a device of choice, arguments unchecked."""
+    reason = not_a_candidate(module)
+    if reason:
+        return NotANorm(reason)
+    try:
+        with undisturbed(device), torch.device(device):
+            return _probe(Subject(module, device), example)
+    except RefusedError as refused:
+        return NotANorm(str(refused))
+
+
+def device_of(module: torch.nn.Module) -> torch.device:
+    """Of the first tensor that has data; else the processor."""
+    for tensor in [*module.parameters(), *module.buffers()]:
+        if not tensor.is_meta:
+            return tensor.device
+    return torch.device("cpu")
+
+
+def _probe(subject: Subject, example: tuple[torch.Tensor, ...] | None) -> Fit | NotANorm:
+    names, required = _signature(subject.module)
+    forms, reasons = [], []
+    for count in (1, 2):
+        if not required <= count <= max(len(names), 1):
+            continue
+        try:
+            forms.append(_form(subject, count, example))
+        except RefusedError as refused:
+            reasons.append(str(refused))
+    if not forms:
+        if not reasons:
+            return NotANorm(f"its forward needs {required} inputs")
+        return NotANorm(reasons[0])
+    return Fit(forms=tuple(forms), names=names)
+
+
+def _signature(module: torch.nn.Module) -> tuple[tuple[str, ...], int]:
+    """The first two inputs of ``forward`` by name, and how many have no default."""
+    try:
+        parameters = list(inspect.signature(type(module).forward).parameters.values())[1:]
+    except (TypeError, ValueError) as error:
+        raise RefusedError("its forward has no signature") from error
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [
+        p
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    return tuple(p.name for p in positional[:2]), max(len(required), 1)
+
+
+def _row(subject: Subject) -> tuple[int, ...]:
+    """The shape of the largest parameter without leading ones."""
+    shapes = sorted(subject.shapes.values(), key=math.prod)
+    return _without_ones(shapes[-1]) if shapes else ()
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    start = next((index for index, size in enumerate(shape) if size != 1), len(shape))
+    return shape[start:]
+
+
+def _shapes(
+    subject: Subject, example: tuple[torch.Tensor, ...] | None
+) -> Iterator[tuple[int, ...]]:
+    """Shapes of input to try: three dimensions first, then more, then channels first."""
+    if example is not None:
+        yield tuple(example[0].shape)
+    row = _row(subject)
+    trailing = [row] if row else [*_hints(subject.module), *((width,) for width in _WIDTHS)]
+    for last in dict.fromkeys(trailing):
+        yield from ((3, 4, *last), (6, *last), (2, 3, 2, *last))
+    for last in dict.fromkeys(trailing):
+        if len(last) == 1:
+            yield from ((2, *last, 3, 3), (2, *last, 5))
+
+
+def _hints(module: torch.nn.Module) -> Iterator[tuple[int, ...]]:
+    """Sizes among the plain attributes of a module, under whatever name."""
+    for value in vars(module).values():
+        if type(value) is int and 2 <= value <= 2**14:
+            yield (value,)
+        elif (
+            isinstance(value, tuple)
+            and 1 <= len(value) <= 3
+            and all(type(size) is int and size > 0 for size in value)
+            and 2 <= math.prod(value) <= 2**20
+        ):
+            yield tuple(value)
+
+
+def _form(subject: Subject, count: int, example: tuple[torch.Tensor, ...] | None) -> Form:
+    """Fit calls with ``count`` inputs.
+
+    Raises:
+        RefusedError: they are no RMSNorm.
+    """
+    _refuse_matrix(subject, count)
+    shape = _accepted(subject, count, example)
+    x = fit_formula.rows(shape, subject.device)
+    subject.check_pure((x, *_second(shape, count, subject.device)))
+    reasons = []
+    for start in _TWO_INPUTS if count == 2 else (Formula(),):
+        try:
+            formula = _formula(subject, start, x)
+            any_width = _confirm(subject, formula, shape)
+            return _roundings(subject, formula, shape, any_width)
+        except RefusedError as refused:
+            reasons.append(str(refused))
+    if count == 1:
+        raise RefusedError(reasons[0])
+    raise RefusedError(
+        "neither a gate (silu or sigmoid, before or after) nor a residual explains it"
+    )
+
+
+def _refuse_matrix(subject: Subject, count: int) -> None:
+    """A matrix that multiplies rows would make the other probes slow."""
+    row = _row(subject)
+    if len(row) != 2 or count != 1:
+        return
+    x = fit_formula.rows((1, row[1]), subject.device)
+    try:
+        y = subject.run((x,), stored=torch.float64)
+    except RefusedError:
+        return
+    if isinstance(y, torch.Tensor) and y.shape == (1, row[0]):
+        raise RefusedError(f"a matrix of {row[0]} x {row[1]} multiplies the rows")
+
+
+def _second(shape: tuple[int, ...], count: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+    return (fit_formula.rows(shape, device, seed=8),) if count == 2 else ()
+
+
+def _accepted(
+    subject: Subject, count: int, example: tuple[torch.Tensor, ...] | None
+) -> tuple[int, ...]:
+    """The first shape for which the module returns a tensor of the same shape.
+
+    Raises:
+        RefusedError: there is none.
+    """
+    reason = ""
+    for shape in _shapes(subject, example):
+        operands = (
+            fit_formula.rows(shape, subject.device),
+            *_second(shape, count, subject.device),
+        )
+        try:
+            y = subject.run(operands, stored=torch.float64, exact=True)
+        except RefusedError as refused:
+            reason = reason or str(refused)
+            continue
+        first = y[0] if isinstance(y, tuple) and len(y) == 2 and count == 2 else y
+        if not isinstance(first, torch.Tensor):
+            raise RefusedError(f"returns a {type(y).__name__}")
+        if first.shape == shape and first.dtype == torch.float64:
+            return shape
+        reason = reason or f"returns {tuple(first.shape)} for an input of {shape}"
+    raise RefusedError(reason)
+
+
+def _formula(subject: Subject, start: Formula, x: torch.Tensor) -> Formula:
+    """Take the second input out as ``start`` says, and fit what is left.
+
+    Raises:
+        RefusedError: that is no RMSNorm.
+    """
+    values = subject.values(torch.float64)
+    returns_sum = False
+
+    def f(x: torch.Tensor, zero: frozenset[str], doubled: str = "") -> torch.Tensor:
+        nonlocal returns_sum
+        run = functools.partial(
+            subject.run, stored=torch.float64, exact=True, zero=zero, doubled=doubled
+        )
+        if start.kind == "RMSNorm":
+            return _tensor(run((x,)), x)
+        other = fit_formula.rows(tuple(x.shape), subject.device, seed=8)
+        if start.kind == "SkipRMSNorm":
+            # A part of the sum, so that no digit of it is lost at any scale.
+            part = x * other.abs() / 4
+            y = run((x - part, part))
+            returns_sum = isinstance(y, tuple)
+            if isinstance(y, tuple) and not _close(y[1], x):
+                raise RefusedError("its second result is not the sum of its inputs")
+            return _tensor(y[0] if isinstance(y, tuple) else y, x)
+        act = other.sigmoid() if start.activation == "sigmoid" else other * other.sigmoid()
+        if start.gate_first:
+            return _tensor(run((x / act, other)), x)
+        return _tensor(run((x, other)), x) / act
+
+    for name in subject.settings:
+        plain = f(x, frozenset())
+        if not torch.equal(plain, f(x, frozenset(), name)):
+            raise RefusedError(f"uses {name!r}, a tensor of one element, which no operand can be")
+    found = fit_formula.fit_formula(f, x, values)
+    return dataclasses.replace(
+        found,
+        kind=start.kind,
+        activation=start.activation,
+        gate_first=start.gate_first,
+        returns_sum=returns_sum,
+    )
+
+
+def _tensor(value: Any, like: torch.Tensor) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor) or value.shape != like.shape:
+        raise RefusedError("does not return one tensor of the shape of its input")
+    return value
+
+
+def _close(got: Any, want: torch.Tensor) -> bool:
+    if not isinstance(got, torch.Tensor) or got.shape != want.shape:
+        return False
+    return bool(((got - want).abs() <= 1e-12 * want.abs()).all())
+
+
+def _confirm(subject: Subject, formula: Formula, shape: tuple[int, ...]) -> bool:
+    """Compare with the float64 reference on other rows, ranks, widths and parameters.
+
+    Returns:
+        whether rows of other widths are taken.
+
+    Raises:
+        RefusedError: some of them it does not explain.
+    """
+    last = shape[len(shape) - formula.axes :]
+    shapes = [shape, (5, *last), (2, 3, *last), (2, 3, 2, *last)]
+    wider: list[tuple[int, ...]] = []
+    if formula.scale is None and formula.bias is None:
+        # Without a parameter nothing ties the width.
+        lead = shape[: len(shape) - formula.axes]
+        step = formula.group_size or 1
+        wider = [(*lead, *last[:-1], last[-1] + step), (*lead, 2 * last[0], *last[1:])]
+    taken = []
+    for seed, each in enumerate(dict.fromkeys(shapes + wider)):
+        operands = fit_rounding.inputs(
+            formula, each, torch.float64, subject.device, seed=seed, elements=2**11, finite=True
+        )
+        try:
+            y = subject.run(operands, stored=torch.float64, exact=True, seed=seed)
+        except RefusedError:
+            if each == shape:
+                raise
+            continue
+        got = y[0] if isinstance(y, tuple) else y
+        if isinstance(got, torch.Tensor) and got.ndim > len(each):
+            continue  # a gain of higher rank; such a call is left to the module itself
+        want = _reference(formula, operands, subject.values(torch.float64, seed))
+        size = want.abs().amax(-1, keepdim=True)
+        if got.shape != want.shape or not bool(((got - want).abs() <= _CONFIRMED * size).all()):
+            raise RefusedError(f"an RMSNorm for inputs of {shape}, but not for {each}")
+        taken.append(each)
+    return bool(wider) and set(wider) <= set(taken)
+
+
+def _reference(
+    formula: Formula, operands: tuple[torch.Tensor, ...], values: dict[str, torch.Tensor]
+) -> torch.Tensor:
+    x, *second = (value.cpu() for value in operands)
+    scale = None if formula.scale is None else values[formula.scale].cpu()
+    bias = None if formula.bias is None else values[formula.bias].cpu().numpy()
+    if scale is not None and formula.scale_in_front:
+        x, scale = x * (scale + formula.scale_offset), None
+    result = reference_float64(
+        formula.spec(),
+        x.numpy(),
+        None if scale is None else scale.numpy(),
+        bias,
+        residual=second[0].numpy() if formula.kind == "SkipRMSNorm" else None,
+        gate=second[0].numpy() if formula.kind == "GatedRMSNorm" else None,
+    )
+    y = result[0] if isinstance(result, tuple) else result
+    return torch.from_numpy(y).to(operands[0].device)
+
+
+def _roundings(subject: Subject, formula: Formula, shape: tuple[int, ...], any_width: bool) -> Form:
+    """The operator for every combination of types.
+
+    Raises:
+        RefusedError: there is one for none of them.
+    """
+    pairs: list[tuple[torch.dtype, torch.dtype | None]] = [(t, t) for t in _TYPES]
+    if formula.scale is None and formula.bias is None:
+        pairs = [(t, None) for t in _TYPES]
+    else:
+        pairs += [(t, torch.float32) for t in _HALF]
+    found, refused = [], []
+    for seed, (dtype, stored) in enumerate(pairs):
+        kept = stored or dtype
+        operands = fit_rounding.inputs(formula, shape, dtype, subject.device, seed=seed)
+        run: Callable[..., Any] = functools.partial(subject.run, stored=kept, seed=seed)
+
+        def module(
+            operands: tuple[torch.Tensor, ...], run: Callable[..., Any] = run
+        ) -> tuple[torch.Tensor, ...]:
+            y = run(operands)
+            return y if isinstance(y, tuple) else (y,)
+
+        try:
+            found.append(
+                fit_rounding.fit_rounding(
+                    formula, module, operands, subject.values(kept, seed), stored
+                )
+            )
+        except RefusedError as reason:
+            refused.append((dtype, stored, str(reason)))
+    if not found:
+        plain = next(why for dtype, _, why in refused if dtype == torch.float32)
+        raise RefusedError(f"an RMSNorm in exact arithmetic, but in float32: {plain}")
+    return Form(
+        formula=formula,
+        shape=shape[len(shape) - formula.axes :],
+        any_width=any_width,
+        roundings=tuple(found),
+        refused=tuple(refused),
+    )

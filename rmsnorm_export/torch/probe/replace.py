@@ -1,0 +1,293 @@
+"""Replace the norms of a model by the operator, found by what they compute."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import types
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+import torch
+
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.op.spec import NormSpec
+from rmsnorm_export.torch.probe import fit_rounding
+from rmsnorm_export.torch.probe.fit import Fit, Form, NotANorm, RefusedError, Rounding, short_name
+from rmsnorm_export.torch.probe.probe import device_of, probe_on
+from rmsnorm_export.torch.probe.replace_class import ATTRIBUTE, Calls, replaced_class
+from rmsnorm_export.torch.probe.subject import (
+    has_forward,
+    has_real_children,
+    stand_in,
+    undisturbed,
+)
+
+_PLAIN = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device, type)
+
+
+class Replaced(NamedTuple):
+    """One module that the operator has taken over.
+
+    Attributes:
+        path: of the module in the model, the first one where it is used in several places.
+        class_name: of the module.
+        spec: the operator in the model's own types; of the call with a gate where there is one.
+        evidence: lines that say what was compared.
+    """
+
+    path: str
+    class_name: str
+    spec: NormSpec
+    evidence: tuple[str, ...]
+
+
+class Skipped(NamedTuple):
+    """One leaf module that was left alone.
+
+    Attributes:
+        path: of the module in the model.
+        class_name: of the module.
+        reason: in one sentence.
+    """
+
+    path: str
+    class_name: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Replacement:
+    """What ``replace_norms`` did; as a context manager it is undone at the end of the block.
+
+    Attributes:
+        replaced: modules that are the operator now, in the order of the model.
+        skipped: the other leaf modules, with the reason.
+    """
+
+    replaced: tuple[Replaced, ...]
+    skipped: tuple[Skipped, ...]
+    _undo: tuple[tuple[torch.nn.Module, type[torch.nn.Module]], ...] = dataclasses.field(
+        repr=False, compare=False
+    )
+
+    def restore(self) -> None:
+        """Give every module its own ``forward`` back; a second call does nothing.
+
+        Raises:
+            UsageError: a module has been given another class since; nothing is changed then.
+        """
+        for module, base in self._undo:
+            if type(module) not in (base, replaced_class(base)):
+                raise UsageError(
+                    "a replaced module cannot be restored: its class has changed since",
+                    found=f"{type(module).__name__}, replaced as {base.__name__}",
+                    fix="undo the later change first (parametrizations, for example)",
+                )
+        for module, base in self._undo:
+            if type(module) is not base:
+                module.__class__ = base
+                module.__dict__.pop(ATTRIBUTE, None)
+
+    def __enter__(self) -> Replacement:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
+        self.restore()
+
+
+def replace_norms(model: torch.nn.Module, *, verify: bool = True) -> Replacement:
+    """Make every module of ``model`` that is an RMSNorm run the operator.
+
+    A module is judged by what copies of it compute (see ``probe_module``), never by names. It keeps
+    its identity, parameters, buffers, attributes and hooks: only its ``forward`` changes. The state
+    dict is the same before, while and after. A call in types for which no operator gives the
+    module's own numbers still runs the module's own ``forward``; the evidence names such types.
+
+    Args:
+        model: any module; changed in place. Parameters on the meta device will do.
+        verify: run each norm once more with its own parameters against the operator before it is
+            replaced; not possible on the meta device.
+
+    Returns:
+        what was replaced, what was not and why; ``restore()`` undoes it.
+
+    Raises:
+        UsageError: ``model`` is no module.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(
+            "only a torch.nn.Module has norms to replace",
+            found=type(model).__name__,
+            fix="pass the model itself",
+        )
+    dtype = _prevalent_type(model)
+    device = device_of(model)
+    known: dict[Hashable, Fit | NotANorm] = {}
+    replaced: list[Replaced] = []
+    skipped: list[Skipped] = []
+    undo: list[tuple[torch.nn.Module, type[torch.nn.Module]]] = []
+    taken: set[torch.nn.Module] = set()
+    # Children first: what holds a norm is none.
+    for path, module in reversed(list(model.named_modules())):
+        base = type(module)
+        holds_norm = not taken.isdisjoint(module.children())
+        if holds_norm or not has_forward(module) or _is_container(module):
+            continue
+        try:
+            if ATTRIBUTE in module.__dict__:
+                raise RefusedError("replaced already")
+            fit = _probed(module, device, known)
+            found = _replaced(path, module, fit, dtype, verify)
+            cls = _subclass(base)
+        except RefusedError as refused:
+            skipped.append(Skipped(path, base.__name__, str(refused)))
+            continue
+        setattr(module, ATTRIBUTE, Calls.of(fit))
+        module.__class__ = cls
+        taken.add(module)
+        undo.append((module, base))
+        replaced.append(found)
+    return Replacement(tuple(replaced[::-1]), tuple(skipped[::-1]), tuple(undo))
+
+
+def _is_container(module: torch.nn.Module) -> bool:
+    return has_real_children(module) and not hasattr(module, "parametrizations")
+
+
+def _prevalent_type(model: torch.nn.Module) -> torch.dtype:
+    """The type of most parameters: in it a norm without parameters is expected to run."""
+    counts: collections.Counter[torch.dtype] = collections.Counter()
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            counts[parameter.dtype] += parameter.numel()
+    return counts.most_common(1)[0][0] if counts else torch.float32
+
+
+def _probed(
+    module: torch.nn.Module, device: torch.device, known: dict[Hashable, Fit | NotANorm]
+) -> Fit:
+    """The fit of ``module``, taken from that of an equal module where there is one.
+
+    Raises:
+        RefusedError: no norm.
+    """
+    key = _same_computation(module)
+    if key is None or key not in known:
+        found = probe_on(module, device)
+        if key is not None:
+            known[key] = found
+    else:
+        found = known[key]
+    if isinstance(found, NotANorm):
+        raise RefusedError(found.reason)
+    return found
+
+
+def _same_computation(module: torch.nn.Module) -> Hashable | None:
+    """Equal for modules of one class with the same attributes and shapes; None: cannot be told.
+
+    Parameters play no part: a probe uses its own.
+    """
+    if module._modules or hasattr(module, "parametrizations"):
+        return None
+    own = {"_parameters", "_buffers", "_modules", "training", "_non_persistent_buffers_set"}
+    attributes = []
+    for name, value in sorted(vars(module).items()):
+        if name in own or "_hooks" in name:
+            continue
+        if not _is_plain(value):
+            return None
+        # 1, 1.0 and True are equal, and not the same
+        attributes.append((name, repr(value), value))
+    tensors = []
+    for name, tensor in {**module._parameters, **module._buffers}.items():
+        if tensor is not None and (tensor.numel() == 1 or not tensor.is_floating_point()):
+            return None  # its value counts
+        shape = None if tensor is None else (tuple(tensor.shape), type(tensor), tensor.is_meta)
+        tensors.append((name, shape))
+    return (type(module), tuple(attributes), tuple(tensors))
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, (*_PLAIN, types.FunctionType, types.BuiltinFunctionType))
+
+
+def _replaced(
+    path: str, module: torch.nn.Module, fit: Fit, dtype: torch.dtype, verify: bool
+) -> Replaced:
+    """The record of a replacement in the types that ``module`` has.
+
+    Raises:
+        RefusedError: no operator gives its numbers in these types.
+    """
+    lines: list[str] = []
+    spec = None
+    for form in fit.forms:
+        formula = form.formula
+        types_of = {getattr(module, n).dtype for n in (formula.scale, formula.bias) if n}
+        if len(types_of) > 1:
+            raise RefusedError("its gain and its bias are of different types")
+        stored = next(iter(types_of), None)
+        rounding = form.rounding(stored or dtype, stored)
+        call = f"call with {formula.inputs} inputs, " if len(fit.forms) > 1 else ""
+        own = "runs its own forward, since"
+        lines += [f"{call}{found}" for found in form.roundings]
+        lines += [f"{call}{_types(x, w)}: {own} {why}" for x, w, why in form.refused]
+        if rounding is not None:
+            spec = rounding.spec
+            if verify:
+                lines += _verified(module, form, rounding, call)
+    if spec is None:
+        wanted = short_name(stored or dtype)
+        found = [line for line in lines if line.startswith(f"{wanted}:")]
+        raise RefusedError(f"an RMSNorm, but not in its own type, {'; '.join(found) or wanted}")
+    return Replaced(path, type(module).__name__, spec, tuple(lines))
+
+
+def _types(dtype: torch.dtype, stored: torch.dtype | None) -> str:
+    if stored in (None, dtype):
+        return short_name(dtype)
+    return f"{short_name(dtype)} rows, {short_name(stored)} parameters"
+
+
+def _verified(module: torch.nn.Module, form: Form, rounding: Rounding, call: str) -> list[str]:
+    """Run ``module`` with its own parameters against the operator.
+
+    Raises:
+        RefusedError: they differ by more than two ways to take the same sums do.
+    """
+    formula = form.formula
+    names = [name for name in (formula.scale, formula.bias) if name is not None]
+    parameters = {name: getattr(module, name).detach() for name in names}
+    if any(value.is_meta for value in parameters.values()):
+        return []
+    device = device_of(module)
+    with undisturbed(device):
+        shape = (3, 4, *form.shape)
+        operands = fit_rounding.inputs(formula, shape, rounding.dtype, device, seed=101)
+        copy = stand_in(module, {}, device, training=module.training)
+        try:
+            results = type(copy).forward(copy, *operands)
+        except Exception as error:  # whatever the module raises is its answer
+            raise RefusedError(f"raises {type(error).__name__} with its own parameters") from error
+        results = results if isinstance(results, tuple) else (results,)
+        order = fit_rounding.Order.of(rounding)
+        found = fit_rounding.compare(formula, order, results, operands, parameters, rounding.stored)
+    if not fit_rounding.accepted(found):
+        raise RefusedError(f"differs from the operator with its own parameters: {found}")
+    return [f"{call}own parameters, {found}"]
+
+
+def _subclass(base: type[torch.nn.Module]) -> type[torch.nn.Module]:
+    try:
+        return replaced_class(base)
+    except Exception as error:  # metaclasses and __init_subclass__ may refuse in any way
+        raise RefusedError(f"its class cannot have a subclass: {error}") from error

@@ -1,0 +1,307 @@
+"""A module under probe: copies of it with known random parameters, run without leaving a trace.
+
+The module itself is never called. A copy shares its class and its plain attributes, has parameters
+of its own in the wanted type and no hooks; it is run without gradients, outside autocast, and the
+states of the random number generators are put back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rmsnorm_export.torch.probe.fit import RefusedError
+
+_NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16})
+_MAX_ELEMENTS = 2**20  # of a gain; the widest models have rows of 2**16
+
+
+class _Float64Everywhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Conversions to a narrower float type become conversions to float64.
+
+    A module that computes in float32 whatever its input is thereby shows its formula to 1e-10.
+    """
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func.namespace == "rmsnorm_export":
+            raise RefusedError("runs the operator already")
+
+        def wide(value: Any) -> Any:
+            is_narrow = isinstance(value, torch.dtype) and value in _NARROW
+            return torch.float64 if is_narrow else value
+
+        named = {name: wide(value) for name, value in (kwargs or {}).items()}
+        return func(*(wide(value) for value in args), **named)
+
+
+@contextlib.contextmanager
+def undisturbed(device: torch.device) -> Iterator[None]:
+    """No gradients, no autocast, no warnings; every random state is put back at the end."""
+    devices = [device] if device.type == "cuda" else []
+    states = random.getstate(), np.random.get_state()
+    try:
+        with (
+            torch.random.fork_rng(devices=devices),
+            torch.no_grad(),
+            torch.autocast(device.type, enabled=False),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+
+
+class Subject:
+    """Runs copies of one module.
+
+    Args:
+        module: a leaf, see ``not_a_candidate``.
+        device: where the copies live.
+
+    Attributes:
+        shapes: of the floating parameters and buffers of more than one element, by name.
+        settings: floating parameters and buffers of one element: they keep their values.
+    """
+
+    def __init__(self, module: torch.nn.Module, device: torch.device) -> None:
+        self.module = module
+        self.device = device
+        tensors = {**module._parameters, **module._buffers}
+        floating = {k: t for k, t in tensors.items() if t is not None and t.is_floating_point()}
+        self.shapes = {k: tuple(t.shape) for k, t in floating.items() if t.numel() != 1}
+        self.settings = tuple(k for k, t in floating.items() if t.numel() == 1)
+        self._copies: dict[Any, torch.nn.Module] = {}
+
+    def values(self, dtype: torch.dtype, seed: int = 0) -> dict[str, torch.Tensor]:
+        """Random parameters: magnitudes in [0.25, 1.75], a fifth negative, rounded to ``dtype``."""
+        generator = torch.Generator().manual_seed(seed)
+        found = {}
+        for name, shape in self.shapes.items():
+            size = torch.rand(shape, generator=generator, dtype=torch.float64) * 1.5 + 0.25
+            sign = torch.rand(shape, generator=generator) < 0.2
+            found[name] = torch.where(sign, -size, size).to(self.device, dtype)
+        return found
+
+    def run(
+        self,
+        inputs: tuple[torch.Tensor, ...],
+        *,
+        stored: torch.dtype,
+        exact: bool = False,
+        training: bool = False,
+        zero: frozenset[str] = frozenset(),
+        doubled: str = "",
+        seed: int = 0,
+    ) -> Any:
+        """``forward(*inputs)`` of a copy.
+
+        Args:
+            stored: type of its parameters.
+            exact: replace every narrower type on the way by float64.
+            training: the flag of the copy.
+            zero: parameters that are zero.
+            doubled: a setting that is twice its value.
+            seed: of the parameters.
+
+        Raises:
+            RefusedError: the module raises.
+        """
+        key = (stored, training, zero, doubled, seed)
+        if key not in self._copies:
+            tensors = self.values(stored, seed)
+            tensors.update({name: torch.zeros_like(tensors[name]) for name in zero})
+            for name in self.settings:
+                value = _tensor(self.module, name).detach().to(self.device, stored)
+                tensors[name] = value * 2 if name == doubled else value
+            self._copies[key] = stand_in(self.module, tensors, self.device, training=training)
+        copy = self._copies[key]
+        mode: Any = contextlib.nullcontext()
+        if exact:
+            mode = _Float64Everywhere()  # type: ignore[no-untyped-call]
+        try:
+            with mode:
+                return type(copy).forward(copy, *(value.clone() for value in inputs))
+        except RefusedError:
+            raise
+        except Exception as error:  # whatever the module raises is its answer
+            raise RefusedError(f"raises {type(error).__name__}: {_first_line(error)}") from error
+
+    def check_pure(self, inputs: tuple[torch.Tensor, ...]) -> None:
+        """Two calls of one copy have to agree and leave it as it was, in and out of training.
+
+        Raises:
+            RefusedError: random, or with a state of its own.
+        """
+        results = []
+        for training in (False, True):
+            self.run(inputs, stored=torch.float64, exact=True, training=training)
+            copy = self._copies[(torch.float64, training, frozenset(), "", 0)]
+            before = _state(copy)
+            for _ in range(2):
+                out = self.run(inputs, stored=torch.float64, exact=True, training=training)
+                results.append(out[0] if isinstance(out, tuple) else out)
+            changed = _difference(before, _state(copy))
+            if changed:
+                raise RefusedError(f"stateful: a call changes its {changed!r}")
+        if not _all_equal(results[:2]) or not _all_equal(results[2:]):
+            raise RefusedError("random or stateful: two calls with the same input differ")
+        if not _all_equal(results):
+            raise RefusedError("its training flag changes what it computes")
+
+
+def has_real_children(module: torch.nn.Module) -> bool:
+    """Whether a child does more than an activation could: it has parameters or children."""
+    children = module.children()
+    return any([*c.children(), *c.parameters(), *c.buffers()] for c in children)
+
+
+def not_a_candidate(module: torch.nn.Module) -> str:
+    """Why ``module`` cannot be probed or be a norm, found without running it; "" if it may be."""
+    return _not_runnable(module) or _not_a_gain(module)
+
+
+def _not_runnable(module: torch.nn.Module) -> str:
+    if isinstance(module, torch.jit.ScriptModule):
+        return "compiled by TorchScript"
+    if not has_forward(module):
+        return "has no forward"
+    if "forward" in module.__dict__:
+        return "its forward is overridden on the instance"
+    if type(module).__call__ is not torch.nn.Module.__call__:
+        return "its class overrides __call__"
+    if hasattr(module, "parametrizations"):
+        return "its parameters are parametrized: remove the parametrizations first"
+    if has_real_children(module):
+        return "no leaf: it has children with parameters or children of their own"
+    return ""
+
+
+def has_forward(module: torch.nn.Module) -> bool:
+    """Whether the class says what a call does."""
+    # torch's own placeholder has this name; containers keep it.
+    return getattr(type(module).forward, "__name__", "") != "_forward_unimplemented"
+
+
+def _not_a_gain(module: torch.nn.Module) -> str:
+    tensors = {**module._parameters, **module._buffers}
+    stored = {name: value for name, value in tensors.items() if value is not None}
+    if len(stored) > 2:
+        return f"holds {len(stored)} tensors, a norm at most a gain and a bias"
+    for name, value in stored.items():
+        if type(value) not in (torch.Tensor, torch.nn.Parameter):
+            return f"its {name!r} is a {type(value).__name__}, no plain tensor"
+        if value.is_complex():
+            return f"its {name!r} is complex"
+        shape = tuple(value.shape)
+        if sum(size != 1 for size in shape) > 2 or not 0 < value.numel() <= _MAX_ELEMENTS:
+            return f"its {name!r} of shape {shape} is no gain of a row"
+        if value.is_meta and not (value.is_floating_point() and value.numel() > 1):
+            return f"its {name!r} has no data"
+    return ""
+
+
+def stand_in(
+    module: torch.nn.Module,
+    tensors: Mapping[str, torch.Tensor],
+    device: torch.device,
+    *,
+    training: bool,
+) -> torch.nn.Module:
+    """A copy of ``module`` without hooks, with ``tensors`` for its parameters and buffers.
+
+    Those that are not named are cloned.
+    """
+    copy = object.__new__(type(module))
+    for name, value in module.__dict__.items():
+        is_hooks = "_hooks" in name and isinstance(value, dict)
+        copy.__dict__[name] = type(value)() if is_hooks else _copied(value)
+
+    def taken(name: str, old: torch.Tensor | None) -> torch.Tensor | None:
+        if old is None:
+            return None
+        return tensors[name] if name in tensors else old.detach().clone().to(device)
+
+    copy.__dict__["_parameters"] = {
+        name: None if old is None else torch.nn.Parameter(_given(taken(name, old)), False)
+        for name, old in module._parameters.items()
+    }
+    copy.__dict__["_buffers"] = {name: taken(name, old) for name, old in module._buffers.items()}
+    copy.__dict__["_modules"] = {
+        name: None if child is None else stand_in(child, {}, device, training=training)
+        for name, child in module._modules.items()
+    }
+    copy.__dict__["_compiled_call_impl"] = None
+    copy.__dict__["training"] = training
+    return copy
+
+
+def _given(value: torch.Tensor | None) -> torch.Tensor:
+    assert value is not None
+    return value
+
+
+def _tensor(module: torch.nn.Module, name: str) -> torch.Tensor:
+    found = module._parameters[name] if name in module._parameters else module._buffers[name]
+    return _given(found)
+
+
+def _copied(value: Any) -> Any:
+    """Tensors and plain containers are copied, other objects shared."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if type(value) in (list, tuple, set):
+        return type(value)(_copied(item) for item in value)
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    return value
+
+
+def _state(module: torch.nn.Module) -> dict[str, Any]:
+    attributes = {
+        name: _copied(value)
+        for name, value in module.__dict__.items()
+        if name not in ("_parameters", "_buffers", "_modules")
+    }
+    tensors = {**module._parameters, **module._buffers}
+    return {**attributes, **{name: _copied(value) for name, value in tensors.items()}}
+
+
+def _difference(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """Name of the first attribute that is not the same; "" if all are."""
+    for name in {**before, **after}:
+        if name not in before or name not in after or not _same(before[name], after[name]):
+            return name
+    return ""
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and _all_equal([a, b])
+    if type(a) in (list, tuple) and type(a) is type(b):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if type(a) is dict and type(b) is dict:
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    return bool(a is b or a == b)
+
+
+def _all_equal(tensors: list[Any]) -> bool:
+    first = tensors[0]
+    if not all(isinstance(t, torch.Tensor) and t.shape == first.shape for t in tensors):
+        return False
+    return all(torch.equal(first.nan_to_num(), t.nan_to_num()) for t in tensors)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else "no message"

@@ -1,0 +1,1 @@
+"""Where a module to export comes from, and the inputs it is called with."""

@@ -1,0 +1,243 @@
+"""Models of ``transformers`` from local files: a folder with weights, or a bare config.json."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rmsnorm_export.errors import BackendMissingError, InputError
+from rmsnorm_export.torch.source.loaded import Loaded, integer_limit
+
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+_OPTIONS = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}
+"""Plain attention, and one matrix product over all experts: a loop over the experts that are in use
+depends on the values of a tensor, which cannot be traced."""
+
+
+def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
+    """The model of a folder with ``config.json`` and safetensors.
+
+    Raises:
+        InputError: no config, no weights, weights that do not fill the model, unknown model type.
+        BackendMissingError: ``transformers`` is not installed.
+    """
+    settings = _settings(path / "config.json")
+    if not any(path.glob("*.safetensors")):
+        others = [p.name for p in sorted(path.glob("*.bin")) + sorted(path.glob("*.pt"))]
+        raise InputError(
+            "The folder has no weights.",
+            found=f"{path} holds no .safetensors file"
+            + (f", only {others[0]}, which is a pickle" if others else ""),
+            fix="add model.safetensors (save_pretrained writes it), or give the config.json itself "
+            "for random weights",
+        )
+    with _offline():
+        config, cls = _model_class(path, settings)
+        try:
+            model, info = cls.from_pretrained(
+                path,
+                config=config,
+                dtype=dtype or "auto",
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+        except Exception as error:
+            raise _unusable(path, "The weights cannot be loaded.", error, settings) from error
+    lacking = sorted(info["missing_keys"])
+    if lacking:
+        raise InputError(
+            "The folder lacks weights of the model.",
+            found=f"{len(lacking)} of {cls.__name__}, the first is {lacking[0]}",
+            fix="complete the folder, or name the right class under architectures in config.json",
+        )
+    return _finished(model, path.name or str(path), dtype)
+
+
+def from_config(path: Path, dtype: torch.dtype | None) -> Loaded:
+    """The model of a ``config.json`` with random weights (seed 0).
+
+    Raises:
+        InputError: as for `from_folder`.
+        BackendMissingError: ``transformers`` is not installed.
+    """
+    settings = _settings(path)
+    with _offline():
+        config, cls = _model_class(path, settings)
+        kind = dtype or torch.float32
+        try:
+            with torch.device("meta"):
+                _check_memory(path, cls._from_config(config, dtype=kind))
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                model = cls._from_config(config, dtype=kind)
+        except InputError:
+            raise
+        except Exception as error:
+            what = "The model cannot be made from its config."
+            raise _unusable(path, what, error, settings) from error
+    return _finished(model, str(path), kind)
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(
+            "The folder is no Hugging Face model."
+            if path.parent.is_dir()
+            else "The config file does not exist.",
+            found=f"no file {path}",
+            fix="give a folder with config.json and .safetensors files",
+        ) from error
+    except (OSError, ValueError) as error:
+        raise InputError(
+            "The config cannot be read.",
+            found=f"{path}: {str(error).splitlines()[0]}",
+            fix="give the config.json of a Hugging Face model",
+        ) from error
+    if not isinstance(settings, dict) or not isinstance(settings.get("model_type"), str):
+        raise InputError(
+            "The config does not say which model it is for.",
+            found=f"{path} has no key model_type",
+            fix='add it, e.g. "model_type": "llama"',
+        )
+    return settings
+
+
+def _model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
+    try:
+        import transformers as package
+    except ModuleNotFoundError as error:
+        raise BackendMissingError(
+            "A Hugging Face model needs the package transformers.",
+            found=f"no package {error.name}",
+            fix="pip install transformers",
+        ) from error
+    transformers: Any = package
+    transformers.logging.set_verbosity_error()
+    kind = settings["model_type"]
+    if kind not in transformers.CONFIG_MAPPING:
+        own = "auto_map" in settings
+        raise InputError(
+            "This transformers has no model of that type.",
+            found=f"{path}: model_type {kind!r}, transformers {transformers.__version__}"
+            + ("; the model brings code of its own, which is not run" if own else ""),
+            fix="write a factory that builds the model (package.module:factory)"
+            if own
+            else "install a newer transformers, or correct model_type",
+        )
+    try:
+        config = transformers.AutoConfig.for_model(**settings)
+        for name, value in _OPTIONS.items():
+            with contextlib.suppress(AttributeError):
+                setattr(config, f"_{name}", value)
+        config.use_cache = False
+    except Exception as error:
+        what = "The config does not fit its model type."
+        raise _unusable(path, what, error, settings) from error
+    for name in settings.get("architectures") or ():
+        cls = getattr(transformers, str(name), None)
+        if cls is not None and hasattr(cls, "from_pretrained"):
+            return config, cls
+    for auto in (transformers.AutoModelForCausalLM, transformers.AutoModel):
+        if type(config) in auto._model_mapping:
+            return config, auto._model_mapping[type(config)]
+    raise InputError(
+        "There is no model class for this config.",
+        found=f"{path}: model_type {kind!r}",
+        fix="name a class of transformers under architectures in config.json",
+    )
+
+
+def _check_memory(path: Path, model: torch.nn.Module) -> None:
+    """Random weights must fit into the memory that is free: else the system would kill us."""
+    need = sum(p.numel() * p.element_size() for p in model.parameters())
+    free = _free_memory()
+    if free is not None and need > free:
+        first = next(model.parameters())
+        raise InputError(
+            "The random weights of this config do not fit into memory.",
+            found=f"{path}: {need / 2**30:.1f} GiB for {type(model).__name__} in "
+            f"{str(first.dtype).removeprefix('torch.')}, {free / 2**30:.1f} GiB are free",
+            fix="make the config smaller (e.g. num_hidden_layers; what it leaves out has the size "
+            "of a full model), use --dtype f16, or a machine with more memory",
+        )
+
+
+def _free_memory() -> int | None:
+    """Bytes that can still be had; None where the system does not say."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
+    return None
+
+
+def _unusable(path: Path, what: str, error: Exception, settings: dict[str, Any]) -> InputError:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    kind = type(error).__name__
+    text = " ".join(lines)[:300] or "no message"
+    if isinstance(error, KeyError) and error.args:
+        place = _key_of(settings, error.args[0])
+        text = f"there is no {place} {text}" if place else f"missing key {text}"
+    return InputError(
+        what,
+        found=f"{path}: {kind}: {text}",
+        fix="correct config.json; --debug prints the traceback",
+    )
+
+
+def _finished(model: Any, name: str, dtype: torch.dtype | None) -> Loaded:
+    model.eval()
+    if hasattr(model, "generation_config") and model.generation_config is not None:
+        model.generation_config.use_cache = False
+    return Loaded(model, name, shapes=_default_shapes(model, dtype), limit=integer_limit(model))
+
+
+def _default_shapes(model: Any, dtype: torch.dtype | None) -> str:
+    config, main = model.config, getattr(model, "main_input_name", "input_ids")
+    kind = str(dtype or model.dtype).removeprefix("torch.")
+    if main == "pixel_values":
+        size = getattr(config, "image_size", None)
+        channels = getattr(config, "num_channels", 3)
+        if not isinstance(size, int):
+            return ""
+        return f"pixel_values={kind}[batch,{channels},{size},{size}]"
+    if main != "input_ids":
+        return ""
+    text = "input_ids=int64[batch,sequence]"
+    both = getattr(config, "is_encoder_decoder", False) and "Encoder" not in type(model).__name__
+    return text + (";decoder_input_ids=int64[batch,target]" if both else "")
+
+
+def _key_of(settings: object, value: object) -> str:
+    """The key of the config that has this value, or "": KeyError is raised for values too."""
+    if isinstance(settings, dict):
+        for key, found in settings.items():
+            if isinstance(found, str) and found == value:
+                return str(key)
+            if inner := _key_of(found, value):
+                return inner
+    return ""
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """No look-up on a network while a model is loaded."""
+    before = {name: os.environ.get(name) for name in _OFFLINE}
+    os.environ.update(dict.fromkeys(_OFFLINE, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,238 @@
+"""Where a module to export comes from: a factory, a Hugging Face folder, a config.json, a .pt2.
+
+Nothing is downloaded: files are read where they are, and a name that would have to be fetched is an
+error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import logging
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.torch.export.chatter import Chatter, collected
+from rmsnorm_export.torch.source.loaded import DTYPES, Loaded, integer_limit
+
+_LOG = logging.getLogger("rmsnorm_export.torch")
+
+
+def load(source: str, *, arguments: Mapping[str, Any], dtype: str | None) -> Loaded:
+    """The module that ``source`` names.
+
+    Args:
+        source: ``package.module:factory``, a Hugging Face folder, a ``config.json`` or a ``.pt2``.
+        arguments: for the factory, by name.
+        dtype: ``f32``, ``f16`` or ``bf16``; None: as the source has it (f32 for random weights).
+
+    Raises:
+        UsageError: the source is none of these, or an option does not go with it.
+        InputError: the source cannot be read, raises, or gives something else than a module.
+        BackendMissingError: a Hugging Face model without ``transformers``.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise UsageError(
+            "There is no type of this name.", found=repr(dtype), fix=f"use {', '.join(DTYPES)}"
+        )
+    wanted = None if dtype is None else DTYPES[dtype]
+    chatter = Chatter()
+    try:
+        with collected(chatter):
+            return _load(source, arguments, wanted)
+    finally:
+        for line in chatter.lines:
+            _LOG.info("%s", line)
+
+
+def _load(source: str, arguments: Mapping[str, Any], wanted: torch.dtype | None) -> Loaded:
+    path = Path(source)
+    if not path.exists() and ":" in source:
+        return _from_factory(source, arguments, wanted)
+    if arguments:
+        raise UsageError(
+            "--arg is for a factory.",
+            found=f"--arg {next(iter(arguments))}=..., with {source}",
+            fix="leave --arg away, or give package.module:factory",
+        )
+    if path.suffix == ".pt2":
+        return _from_program(path, wanted)
+    if path.is_dir() or path.name.endswith(".json"):
+        from rmsnorm_export.torch.source.huggingface import from_config, from_folder
+
+        return from_folder(path, wanted) if path.is_dir() else from_config(path, wanted)
+    raise UsageError(
+        "The source is nothing that can be exported.",
+        found=f"{source} is no file or folder that exists"
+        if not path.exists()
+        else f"{source} is a file of another kind",
+        fix="give package.module:factory, a local Hugging Face folder, a config.json or a .pt2 "
+        "file; models are not downloaded",
+    )
+
+
+def _from_program(path: Path, dtype: torch.dtype | None) -> Loaded:
+    if not path.is_file():
+        raise InputError("The .pt2 file does not exist.", found=str(path), fix="check the path")
+    if dtype is not None:
+        raise UsageError(
+            "--dtype cannot change an exported program.",
+            found=f"--dtype with {path}",
+            fix="leave --dtype away, or export the program again in that type",
+        )
+    try:
+        program = torch.export.load(path)
+    except Exception as error:
+        raise InputError(
+            "The .pt2 file cannot be read.",
+            found=f"{path}: {type(error).__name__}: {_line(error)}",
+            fix="save it again with torch.export.save, with this version of PyTorch",
+        ) from error
+    given = program.example_inputs
+    args, kwargs = given if given is not None else (None, None)
+    return Loaded(program, path.name, args, kwargs, limit=2)
+
+
+def _from_factory(source: str, arguments: Mapping[str, Any], dtype: torch.dtype | None) -> Loaded:
+    module_name, _, name = source.partition(":")
+    factory = _find(source, module_name, name)
+    if not callable(factory):
+        raise UsageError(
+            "The factory cannot be called.",
+            found=f"{source} is of type {type(factory).__name__}",
+            fix="name a function or class that returns a torch.nn.Module",
+        )
+    with contextlib.suppress(ValueError):  # some built-ins have no signature
+        signature = inspect.signature(factory)
+        try:
+            signature.bind(**arguments)
+        except TypeError as error:
+            raise UsageError(
+                "The arguments do not fit the factory.",
+                found=f"{error}; {name}{signature}",
+                fix="give each with --arg NAME=VALUE",
+            ) from error
+    try:
+        with _working_folder():
+            made = factory(**arguments)
+    except (Exception, SystemExit) as error:
+        raise InputError(
+            f"The factory {source} raised an exception.",
+            found=f"{type(error).__name__}: {_line(error)}{_place(error)}",
+            fix="correct the factory or its --arg; --debug prints the traceback",
+        ) from error
+    return _checked(made, source, dtype)
+
+
+def _checked(made: object, source: str, dtype: torch.dtype | None) -> Loaded:
+    parts = made if isinstance(made, tuple) else (made,)
+    module = parts[0] if parts else None
+    args = parts[1] if len(parts) > 1 else None
+    kwargs = parts[2] if len(parts) > 2 else None
+    if isinstance(args, torch.Tensor):
+        args = (args,)
+    good = isinstance(module, torch.nn.Module | torch.export.ExportedProgram)
+    good = good and len(parts) <= 3 and isinstance(args, tuple | list | None)
+    if not good or not isinstance(kwargs, Mapping | None):
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        raise InputError(
+            f"The factory {source} returned something else than a module.",
+            found=f"({kinds})" if isinstance(made, tuple) else kinds,
+            fix="return a torch.nn.Module, or (module, args) or (module, args, kwargs) with a "
+            "tuple and a dictionary of example inputs",
+        )
+    assert isinstance(module, torch.nn.Module | torch.export.ExportedProgram)
+    if dtype is not None and isinstance(module, torch.nn.Module):
+        module = module.to(dtype)
+        args = None if args is None else tuple(_cast(value, dtype) for value in args)
+        kwargs = None if kwargs is None else {k: _cast(v, dtype) for k, v in kwargs.items()}
+    return Loaded(
+        module,
+        source,
+        None if args is None else tuple(args),
+        kwargs if kwargs or args is not None else None,
+        limit=integer_limit(module),
+    )
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    floats = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.to(dtype) if floats else value
+
+
+def _find(source: str, module_name: str, name: str) -> Any:
+    if not module_name or not all(part.isidentifier() for part in name.split(".")):
+        raise UsageError(
+            "The factory is not named as package.module:factory.",
+            found=repr(source),
+            fix="write e.g. mypackage.models:make_llama",
+        )
+    try:
+        with _working_folder():
+            found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        own = error.name is not None and (module_name + ".").startswith(error.name + ".")
+        kind = UsageError if own else InputError
+        raise kind(
+            f"The module {module_name} of the factory cannot be imported.",
+            found=f"no module named {error.name}{'' if own else _place(error)}",
+            fix="check the name; modules are looked for in the working folder and the installed "
+            "packages",
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise InputError(
+            f"The module {module_name} of the factory cannot be imported.",
+            found=f"{type(error).__name__}: {_line(error)}{_place(error)}",
+            fix="correct it; --debug prints the traceback",
+        ) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise UsageError(
+                "The module has no factory of this name.",
+                found=f"{module_name} has no {name}",
+                fix="check the name behind the colon",
+            )
+        found = getattr(found, part)
+    return found
+
+
+@contextlib.contextmanager
+def _working_folder() -> Iterator[None]:
+    """Modules of the working folder can be imported, as with ``python -m``."""
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(folder)
+
+
+def _line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else "no message"
+
+
+def _place(error: BaseException) -> str:
+    """File and line at which ``error`` was raised: the last outside of installed packages."""
+    frames = traceback.extract_tb(error.__traceback__)
+    paths = sysconfig.get_paths()
+    installed = tuple(paths[key] + os.sep for key in ("purelib", "platlib", "stdlib"))
+    outside = (
+        *installed,
+        "<",
+        os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    )
+    own = [frame for frame in frames if not frame.filename.startswith(outside)]
+    if not own:
+        return ""
+    return f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})"

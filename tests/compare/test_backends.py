@@ -1,0 +1,308 @@
+"""Which backend runs what; what is missing is named first; engines as far as a CPU takes them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import rmsnorm_export as rx
+from rmsnorm_export.compare import backends, engine_file, ort, running
+from rmsnorm_export.compare.backends import checked, choose
+from rmsnorm_export.compare.engine_built import BuiltProber, BuiltSide
+from rmsnorm_export.compare.engine_file import open_engine, profile_for
+from rmsnorm_export.compare.flow import Flow
+from rmsnorm_export.compare.result import Bounds
+from rmsnorm_export.compare.running import Engine
+from rmsnorm_export.errors import (
+    BackendMissingError,
+    InputError,
+    UsageError,
+    VerificationError,
+)
+from rmsnorm_export.runtime.inputs import make_inputs
+from rmsnorm_export.tensorrt.engine.backends import RTX, gpu_visible, installed
+from rmsnorm_export.tensorrt.engine.result import EngineProfile, InputRange
+
+from .broken import chain, set_epsilon, told
+
+RTX_HERE = installed("tensorrt_rtx") and installed("polygraphy")
+needs_rtx = pytest.mark.skipif(not RTX_HERE, reason=f"TensorRT-RTX and Polygraphy: {RTX.pip}")
+needs_gpu = pytest.mark.skipif(not (RTX_HERE and gpu_visible()), reason="runs engines on a GPU")
+no_gpu = pytest.mark.skipif(gpu_visible(), reason="what is said without a GPU")
+
+SHAPES = "h0=1x16,5x16,64x16"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An engine of three blocks with its record, and the model."""
+    folder = tmp_path_factory.mktemp("built")
+    ir.save(chain(3), folder / "model.onnx")
+    rx.build_engine(
+        folder / "model.onnx", folder / "m.engine", backend="tensorrt-rtx", shapes=SHAPES
+    )
+    return folder
+
+
+@pytest.fixture
+def engine(built: Path, tmp_path: Path) -> Path:
+    for name in ("m.engine", "m.engine.json", "model.onnx"):
+        (tmp_path / name).write_bytes((built / name).read_bytes())
+    return tmp_path / "m.engine"
+
+
+def test_auto_goes_by_the_model(tmp_path: Path) -> None:
+    model = chain(1)
+    onnx_file = tmp_path / "m.onnx"
+    ir.save(model, onnx_file)
+    assert choose(model, "auto") == ("onnxruntime", False)
+    assert choose(onnx_file, "auto") == ("onnxruntime", False)
+    assert choose(onnx_file, "tensorrt") == ("tensorrt", False)
+    assert choose("model.pt2", "auto") == ("torch", False)
+    for name in ("m.engine", "m.plan", "M.ENGINE"):
+        assert choose(tmp_path / name, "auto") == ("tensorrt", True)
+    plain = tmp_path / "without_ending"
+    plain.write_bytes(onnx_file.read_bytes())
+    assert choose(plain, "auto") == ("onnxruntime", False)
+    plain.write_bytes(b"vtrt and more")
+    assert choose(plain, "auto") == ("tensorrt", True)
+    plain.write_bytes(b"anything")
+    record = tmp_path / "without_ending.json"
+    record.write_text('{\n  "schema_version": 1,\n  "kind": "engine_record"}')
+    assert choose(plain, "auto") == ("tensorrt", True)
+    record.write_text("{}")
+    assert choose(plain, "auto") == ("onnxruntime", False)
+
+
+@pytest.mark.parametrize(
+    ("model", "backend", "words"),
+    [
+        ("m.pt2", "onnxruntime", "runs no PyTorch model"),
+        ("m.pt2", "tensorrt", "runs no PyTorch model"),
+        ("m.engine", "torch", "runs no engine"),
+        ("m.plan", "onnxruntime-cuda", "runs no engine"),
+        ("m.onnx", "cuda", "no such backend"),
+    ],
+)
+def test_a_backend_that_does_not_go_with_the_model(model: str, backend: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        rx.verify(chain(1), model, backend_b=backend)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=words):
+        rx.verify(model, chain(1), backend_a=backend)  # type: ignore[arg-type]
+
+
+@no_gpu
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    ("backend", "words"),
+    [
+        ("onnxruntime-cuda", "CUDA provider"),
+        ("tensorrt", "tensorrt is not installed|only where a GPU is"),
+        pytest.param("tensorrt-rtx", "only where a GPU is", marks=needs_rtx),
+    ],
+)
+def test_what_is_missing_is_named_before_any_work(backend: str, words: str, *, first: bool) -> None:
+    nothing = "no/such/model.onnx"  # is not even looked for
+    options = {"backend_a" if first else "backend_b": backend}
+    with pytest.raises(BackendMissingError, match=words) as caught:
+        rx.verify(nothing, nothing, **options)  # type: ignore[arg-type]
+    assert caught.value.found
+    assert caught.value.fix
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for where in (backends, engine_file):
+        monkeypatch.setattr(where, "installed", lambda module: module == "tensorrt_rtx")
+    with pytest.raises(BackendMissingError, match="PyTorch") as caught:
+        rx.verify("a.pt2", chain(1))
+    assert caught.value.fix == 'pip install "rmsnorm-export[torch]"'
+    with pytest.raises(BackendMissingError, match="polygraphy is not installed"):
+        rx.verify(chain(1), chain(1), backend_b="tensorrt-rtx")
+
+
+@needs_rtx
+@no_gpu
+def test_a_good_engine_without_a_gpu(engine: Path) -> None:
+    with pytest.raises(BackendMissingError, match="only where a GPU is") as caught:
+        rx.verify(engine.with_name("model.onnx"), engine)
+    assert "nothing else stands against it" in caught.value.found
+    with pytest.raises(UsageError, match="not one of the backend tensorrt"):
+        rx.verify(chain(3), engine, backend_b="tensorrt")
+
+
+@needs_rtx
+def test_an_unusable_engine_is_named_first(engine: Path) -> None:
+    record = engine.with_name("m.engine.json")
+    content = json.loads(record.read_text())
+    record.write_text(json.dumps(content | {"version": "1.6.0"}))
+    with pytest.raises(InputError, match=r"1\.6\.0"):
+        rx.verify(engine, "no/such/model.onnx")
+    record.unlink()
+    engine.write_bytes(b"no engine at all")
+    with pytest.raises(InputError, match="of no backend that is known"):
+        rx.verify(engine, chain(1))
+    with pytest.raises(InputError, match="does not exist"):
+        rx.verify(engine.with_name("missing.engine"), chain(1))
+
+
+@needs_rtx
+@no_gpu
+def test_the_process_loads_the_engine_and_says_what_stops_it(engine: Path) -> None:
+    """The genuine refusal of the runtime, for running and for describing."""
+    side = Engine(engine, RTX)
+    feeds = {"h0": np.ones((5, 16), np.float32)}
+    for ask in (lambda: side.run(feeds), side.describe):
+        with pytest.raises(BackendMissingError, match=r"TensorRT-RTX \d.* finds no GPU") as caught:
+            ask()
+        assert "m.engine" in caught.value.found
+        assert "CUDA" in caught.value.found
+    engine.write_bytes(engine.read_bytes()[:100])
+    with pytest.raises((InputError, BackendMissingError)) as damaged:
+        side.run(feeds)
+    assert "m.engine" in damaged.value.found
+
+
+@needs_rtx
+@no_gpu
+def test_an_engine_that_is_built_for_the_inputs(tmp_path: Path) -> None:
+    """All but the run itself: the model is marked, its data copied, an engine built."""
+    source = chain(3)
+    ir.save(source, tmp_path / "m.onnx", external_data="w.bin", size_threshold_bytes=16)
+    side = BuiltSide(checked(tmp_path / "m.onnx"), RTX)
+    declared = side.declared()
+    assert declared is not None
+    feeds = make_inputs(declared, {}, shapes={"h0": [5, 16]}, sizes=(2,), seed=0)
+    with (
+        side.open() as runner,
+        pytest.raises(BackendMissingError, match="finds no GPU"),
+    ):
+        runner.run(feeds)
+    work = tmp_path / "work"
+    work.mkdir()
+    assert side.graph is not None
+    prober = BuiltProber(side, Flow(side.graph), feeds, work)
+    made = prober.engine(["n1", "p2"])
+    record = json.loads(made.path.with_name("marked.engine.json").read_text())
+    assert record["backend"] == "tensorrt-rtx"
+    assert record["profiles"][0]["inputs"][0]["opt"] == [5, 16]
+    marked = onnx.load(work / "marked.onnx", load_external_data=False)
+    assert [output.name for output in marked.graph.output] == ["y", "n1", "p2"]
+    assert (work / "w.bin").read_bytes() == (tmp_path / "w.bin").read_bytes()
+    with pytest.raises(BackendMissingError, match="finds no GPU"):
+        prober.values(["n1"])
+
+
+@needs_rtx
+def test_the_record_says_what_an_engine_takes(
+    engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_file, "gpu_visible", lambda: True)
+    side = open_engine(engine, "auto")
+    declared = side.declared()
+    assert declared is not None
+    assert (declared["h0"].dtype, declared["h0"].shape) == (np.dtype(np.float32), (None, 16))
+    assert side.shapes() == {"h0": (5, 16)}
+    assert side.backend == "tensorrt-rtx"
+    assert "TensorRT-RTX decides on TF32" in side.reduced
+
+
+def profile(low: int, high: int) -> EngineProfile:
+    return EngineProfile((InputRange("x", "float32", (low, 4), (low, 4), (high, 4)),))
+
+
+def test_the_profile_is_the_one_that_fits() -> None:
+    profiles = (profile(1, 2), profile(3, 8))
+    for rows, number in ((1, 0), (2, 0), (3, 1), (8, 1), (9, 0)):
+        assert profile_for(profiles, {"x": np.zeros((rows, 4), np.float32)}) == number
+    assert profile_for(profiles, {"x": np.zeros(4, np.float32)}) == 0
+
+
+def test_arrays_come_back_as_they_went(tmp_path: Path) -> None:
+    """The files between the processes, bfloat16 and empty arrays included."""
+    for number, array in enumerate(
+        (
+            np.arange(6, dtype=np.float32).reshape(2, 3),
+            np.arange(4).astype(ml_dtypes.bfloat16),
+            np.array(True),
+            np.zeros((2, 0, 3), np.int64),
+        )
+    ):
+        file = tmp_path / f"{number}.bin"
+        file.write_bytes(array.tobytes())
+        output = {"dtype": str(array.dtype), "shape": list(array.shape), "file": str(file)}
+        read = running._read(output)
+        assert (read.dtype, read.shape) == (array.dtype, array.shape)
+        assert read.tobytes() == array.tobytes()
+    with pytest.raises(InputError, match="cannot be fed"):
+        running.numpy_type("float8")
+
+
+def test_reduced_arithmetic_widens_the_default_and_says_so() -> None:
+    plain, _ = Bounds().of("float32")
+    wide, why = Bounds(reduced="TF32 products on CUDA").of("float32")
+    assert (plain, wide) == (1e-4, 1e-2)
+    assert "11 significant bits: TF32 products on CUDA" in why
+    for dtype in ("float64", "float16", "bfloat16", "int64"):
+        assert Bounds(reduced="TF32").of(dtype) == Bounds().of(dtype)
+    assert Bounds(rtol=1e-3, reduced="TF32").of("float32") == (1e-3, "given: rtol 0.001")
+    side = ort.OrtSide(checked(chain(1)), "cuda", optimized=True)
+    assert side.reduced == "TF32 products on CUDA"
+    plain_side = side.plain()
+    assert plain_side is not None
+    assert plain_side.reduced == ""
+
+
+def test_tolerances_are_in_the_result() -> None:
+    result = rx.verify(chain(1), chain(1))
+    assert result.backends == ("onnxruntime", "onnxruntime")
+    assert result.outputs[0].tolerance == (
+        "float32: 0.0001 of the largest element, 1700 units of roundoff (6.0e-08) through the"
+        " layers"
+    )
+    given = rx.verify(chain(1), chain(1), rtol=1e-3, max_ulp=1e6)
+    assert given.outputs[0].tolerance == "given: rtol 0.001, max_ulp 1e+06"
+
+
+def test_a_missing_onnxruntime_is_named_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(BackendMissingError, match="ONNX Runtime"):
+        rx.verify("no/such/model.onnx", chain(1))
+
+
+@needs_gpu
+def test_engines_on_the_gpu(engine: Path) -> None:
+    """An engine file, a model that is built, and the place of a difference, for real."""
+    model = engine.with_name("model.onnx")
+    whole = rx.verify(model, engine)
+    assert whole.passed, whole.reason
+    assert whole.backends == ("onnxruntime", "tensorrt-rtx")
+    assert rx.verify(model, model, backend_b="tensorrt-rtx", shapes={"h0": [5, 16]}).passed
+    result = rx.optimize(model)
+    site = result.report.fused[1].name
+    broken = set_epsilon(result.model, site, 0.5)
+    found = rx.verify(model, broken, backend_b="tensorrt-rtx", shapes={"h0": [5, 16]})
+    assert told(found)[0] == site
+    differs = rx.verify(broken, engine)
+    assert any("values inside an engine" in note for note in differs.notes)
+    with pytest.raises(VerificationError, match="cannot run the engine"):
+        rx.verify(model, engine, shapes={"h0": [65, 16]})
+    engine.with_name("m.engine.json").unlink()
+    assert rx.verify(model, engine, backend_b="tensorrt-rtx").passed
+
+
+@needs_gpu
+def test_cuda_on_the_gpu(engine: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        pytest.skip("this ONNX Runtime has no CUDA provider")
+    model = engine.with_name("model.onnx")
+    result = rx.verify(model, model, backend_b="onnxruntime-cuda")
+    assert result.passed
+    assert "TF32" in result.outputs[0].tolerance

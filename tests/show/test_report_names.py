@@ -1,0 +1,69 @@
+"""Names from a model file: escaped, and collapsed to a few lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmsnorm_export.printable import collapse, family, one_line, printable, quoted, short
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("/model/layers.0/Mul_1", "/model/layers.0/Mul_1"),
+        ("größe 層", "größe 層"),
+        ("a\x1b[31m", "a\\x1b[31m"),
+        ("a\nb\tc", "a\\nb\\tc"),
+        ("\u202eabc", "\\u202eabc"),
+        ("\ud800", "\\ud800"),
+        ("\u2028", "\\u2028"),
+        ("", ""),
+    ],
+)
+def test_printable(name: str, expected: str) -> None:
+    assert printable(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("layers.0/norm", "layers.0/norm"),
+        ("a\nb\x1b[2J", r"a\nb\x1b[2J"),
+        (b"n\xff\xfe", r"n\xff\xfe"),
+        ("x" * 100, "x" * 100),
+        ("x" * 101, "x" * 97 + "..."),
+    ],
+)
+def test_short(name: str | bytes, expected: str) -> None:
+    assert short(name) == expected
+    assert quoted(name) == f"'{expected}'"
+
+
+def test_family() -> None:
+    assert family("layers.0.norm_1") == family("layers.10.norm_7") != family("layers.0.norm")
+
+
+def test_one_line_joins_lines_and_cuts_only_what_is_absurd() -> None:
+    assert one_line(" a\n  b\x1b ") == "a b\\x1b"
+    assert len(one_line("x" * 10_000)) == 2000
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ([], []),
+        (["a"], ["a"]),
+        (["a", "a"], ["a"]),
+        (["a0", "a1", "a2"], ["a{0-2}"]),
+        (["l.9.n_1", "l.10.n_1", "l.8.n_1"], ["l.{8-10}.n_1"]),
+        (["a0", "a2"], ["a{0, 2}"]),
+        (["m_1", "m_4", "m_7", "m_10", "m_13"], ["m_{1 .. 13} (5)"]),
+        (["a0", "b0", "a1"], ["a{0-1}", "b0"]),
+        (["l.0.n_3", "l.1.n_5"], ["l.0.n_3 .. l.1.n_5 (2)"]),
+        (["x00", "x1"], ["x{1, 00}"]),
+        (["x" + "9" * 5000, "x1"], ["x{1, " + "9" * 5000 + "}"]),
+        (["\x1b0", "\x1b1"], ["\\x1b{0-1}"]),
+    ],
+)
+def test_collapse(names: list[str], expected: list[str]) -> None:
+    assert collapse(names) == expected
