@@ -17,7 +17,7 @@ from rmsnorm_export.graph.load import LoadedModel, Source, load_model, no_gc
 from rmsnorm_export.graph.opset import raise_opset
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.graph.save import SaveResult, WeightsPolicy, save_model, to_bytes
-from rmsnorm_export.lower import lower_all
+from rmsnorm_export.lower.lower import lower_all
 from rmsnorm_export.lower.lowered import Lowered
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.dtypes import type_name
