@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from rmsnorm_export.pipeline.result import Deployment
     from rmsnorm_export.pipeline.run import run_pipeline
     from rmsnorm_export.proof.result import Proof
+    from rmsnorm_export.recognize.refusal import Refusal
     from rmsnorm_export.rewrite.optimize import Result, inspect, optimize
-    from rmsnorm_export.rewrite.result import Refusal, Report, Site
+    from rmsnorm_export.rewrite.result import Report, Site
     from rmsnorm_export.serving.kserve import KServe
     from rmsnorm_export.serving.package import package_model
     from rmsnorm_export.serving.result import Packaged
@@ -98,7 +99,7 @@ _HOME = {
     "VerificationError": "errors",
     "NormSpec": "op.spec",
     "Proof": "proof.result",
-    "Refusal": "rewrite.result",
+    "Refusal": "recognize.refusal",
     "Report": "rewrite.result",
     "Site": "rewrite.result",
     "Result": "rewrite.optimize",

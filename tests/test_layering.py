@@ -199,7 +199,7 @@ def test_imports_point_one_way(name: str) -> None:
         "from rmsnorm_export import rewrite",
         "import rmsnorm_export as rx",
         "from ..lower import lowered",
-        "def f():\n    from rmsnorm_export.lower.lowered import Lowered",
+        "def f():\n    from rmsnorm_export.lower.lower import Lowered",
         "import importlib\nimportlib.import_module('rmsnorm_export.proof')",
     ],
 )

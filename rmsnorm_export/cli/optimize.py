@@ -24,6 +24,7 @@ from rmsnorm_export.cli.outcome import (
     unmet,
     write_model,
 )
+from rmsnorm_export.lower import targets
 
 if TYPE_CHECKING:
     from rmsnorm_export.graph.external import WeightsPolicy
@@ -42,8 +43,7 @@ if TYPE_CHECKING:
     type=click.Choice(TARGETS),
     default="portable",
     show_default=True,
-    help="portable: our operator with its definition in the file, runs everywhere; onnx: "
-    "RMSNormalization of opset 23; ort: the fused operators of ONNX Runtime.",
+    help="; ".join(f"{row.name}: {row.summary}" for row in targets.TARGETS.values()) + ".",
 )
 @numerics_option
 @click.option(

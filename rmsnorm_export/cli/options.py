@@ -8,10 +8,13 @@ from typing import Any, TypeVar
 
 import click
 
+from rmsnorm_export.lower import targets
+from rmsnorm_export.op.numerics import NUMERICS_ORDER
+
 F = TypeVar("F", bound=Callable[..., Any])
 
-TARGETS = ("portable", "onnx", "ort")
-NUMERICS = ("exact", "reordered", "upcast")
+TARGETS = tuple(targets.TARGETS)
+NUMERICS = NUMERICS_ORDER
 
 
 class State:

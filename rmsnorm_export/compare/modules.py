@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from rmsnorm_export.compare.flow import SKIP
-from rmsnorm_export.lower.parts import REPLACES
+from rmsnorm_export.lower.builder import REPLACES
 from rmsnorm_export.op.spec import DOMAIN
 
 if TYPE_CHECKING:

@@ -8,11 +8,17 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.tensors import tensor_slots
+from rmsnorm_export.op.native import SIMPLIFIED
 
 _LARGE = 1024
 _KEEP = "rmsnorm_export.keep"
 """Domain of nodes that the converter has to leave alone, while it runs."""
-_RUNTIME_OPERATORS = frozenset({"SimplifiedLayerNormalization"})
+_RUNTIME_OPERATORS = frozenset({SIMPLIFIED})
+
+
+def default_opset(model: ir.Model) -> int:
+    """Version of the default domain that the model imports; 0: none."""
+    return model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0))
 
 
 def raise_opset(model: ir.Model, opset: int) -> ir.Model:

@@ -17,26 +17,22 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from rmsnorm_export.lower.gain import Gain
-from rmsnorm_export.lower.lowered import Lowered
-from rmsnorm_export.lower.parts import (
-    Names,
-    Site,
-    allowed,
-    as_float32,
-    decline,
-    without_widening,
-)
+import numpy as np
+
+from rmsnorm_export.lower.builder import SiteBuilder
+from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match
+from rmsnorm_export.lower.scale import ScaleInput, scale_input
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
-from rmsnorm_export.recognize.match import Decline, Match
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.runtime.support import everywhere
 
 _SMALLEST_SAFE_EPSILON = 65504.0**-2
 """Below it 1 / sqrt(epsilon) is no finite float16: a row of zeros is 0 * inf in the source."""
 
-# A match declined for one of these is tried again without the part in question.
+# A match refused for one of these is tried again without the part in question.
 STRUCTURAL = frozenset(
     {"bias", "gate", "residual", "group", "partial", "epsilon-outside", "residual-kept"}
 )
@@ -70,34 +66,36 @@ class Form:
     note: str = ""
 
 
-def choose(match: Match, gain: Gain, dialect: Dialect, limit: Numerics) -> Form | Decline:
-    """The cheapest form whose class is allowed."""
+def lower_form(
+    match: Match, scale: ScaleInput, dialect: Dialect, context: LowerContext
+) -> Lowered | Refusal:
+    """The norm in the cheapest form whose class is allowed."""
     spec = match.spec
     if spec.stash_type in HALF_TYPES and spec.stash_type != match.dtype:
-        return decline(
+        return refuse_match(
             match,
             "stash-type",
             "the row is normalised in a half type that is not the type of the input",
             found=f"{type_name(match.dtype)} normalised in {type_name(spec.stash_type)}",
             hint="use the portable target, or normalise in float32 in the source",
         )
-    if spec.stash_type == DOUBLE and as_float32(spec.epsilon) != spec.epsilon:
-        return decline(
+    if spec.stash_type == DOUBLE and float(np.float32(spec.epsilon)) != spec.epsilon:
+        return refuse_match(
             match,
             "epsilon-precision",
             "the operator stores epsilon as a float32, which changes a float64 norm",
             found=f"epsilon {spec.epsilon!r}",
             hint="use the portable target, or export the model in float32",
         )
-    forms = _forms(match, gain, dialect)
+    forms = _forms(match, scale, dialect)
     if match.narrow:
         what = f"the source has {', '.join(match.narrow)}; the new node has not"
         forms = [dataclasses.replace(f, numerics="upcast", note=what) for f in forms]
     for form in forms:
-        if allowed(form.numerics, limit):
-            return form
+        if context.allows(form.numerics):
+            return _emit(match, form, scale, dialect, context)
     needed = forms[-1].numerics if forms else "upcast"
-    return decline(
+    return refuse_match(
         match,
         "numerics",
         "the operator cannot repeat the rounding steps of the source",
@@ -106,7 +104,7 @@ def choose(match: Match, gain: Gain, dialect: Dialect, limit: Numerics) -> Form 
     )
 
 
-def _forms(match: Match, gain: Gain, dialect: Dialect) -> list[Form]:
+def _forms(match: Match, scale: ScaleInput, dialect: Dialect) -> list[Form]:
     """Every form that can say the norm, cheapest first."""
     spec, dtype = match.spec, match.dtype
     if spec.stash_type in HALF_TYPES:
@@ -121,57 +119,52 @@ def _forms(match: Match, gain: Gain, dialect: Dialect) -> list[Form]:
         if dtype == FLOAT16 and spec.epsilon < _SMALLEST_SAFE_EPSILON:
             note += ", where it overflowed for tiny rows"
             return [Form("plain", "upcast", note)] if half else []
-        if gain.value is None:
+        if scale.value is None:
             return [Form("plain" if plain_runs else "wide", "reordered", note)]
         # Two roundings fewer in front of the scale: up to 2 ulp, more than "reordered" promises.
         return [Form("plain", "upcast", note)] if half else []
-    if gain.value is None:
+    if scale.value is None:
         # T(v * 1) is T(v), in whichever order.
         return [Form("plain" if plain_runs else "wide", "exact")]
     if spec.scale_before_cast:
-        exact_in_half = half and dialect.scales_first and without_widening(gain.value, dtype)
+        exact_in_half = half and dialect.scales_first and scale.fits(dtype)
         return [Form("plain" if exact_in_half else "wide", "exact")]
-    split = [] if -1 in gain.dims else [Form("split", "exact")]
+    split = [] if -1 in scale.dims else [Form("split", "exact")]
     if not half:
         return split
     return [Form("plain", "reordered", dialect.reordered_note), *split]
 
 
-def emit(match: Match, form: Form, gain: Gain, dialect: Dialect, names: Names) -> Lowered:
+def _emit(
+    match: Match, form: Form, scale: ScaleInput, dialect: Dialect, context: LowerContext
+) -> Lowered:
     """The nodes of ``form``."""
     spec, dtype, stash = match.spec, match.dtype, match.spec.stash_type
-    site = Site(match, form.numerics, names)
+    site = SiteBuilder(match, form.numerics, context)
     result = site.like(match.output, dtype, "output")
     if form.kind == "plain":
         # In half types the operator normalises in f32, whatever the source did.
         computed = FLOAT if dtype in HALF_TYPES else dtype
-        scale = gain.input(site, dtype)
         attributes = dialect.attributes(spec, computed)
-        site.norm(dialect.operator, [match.x, scale], attributes, [result])
+        site.norm(dialect.operator, [match.x, scale.input(site, dtype)], attributes, [result])
     else:
+        split = form.kind == "split"
         wide = site.cast(match.x, stash, "x_cast")
-        one = gain.ones(site, stash) if form.kind == "split" else None
-        scale = gain.input(site, stash) if one is None else one
+        factor = site.ones(scale.dims, stash) if split else scale.input(site, stash)
         normed = site.like(match.x, stash, "normalised")
-        site.norm(dialect.operator, [wide, scale], dialect.attributes(spec, stash), [normed])
-        if one is None:
-            site.cast_into(normed, dtype, result, "cast")
-        else:
-            rounded = site.like(match.output, dtype, "rounded")
-            site.cast_into(normed, dtype, rounded, "cast")
-            site.multiply(rounded, gain.input(site, dtype), result)
-    return Lowered(
-        nodes=site.nodes,
-        replace=[(match.output, result)],
-        numerics=form.numerics,
-        initializers=site.initializers,
+        site.norm(dialect.operator, [wide, factor], dialect.attributes(spec, stash), [normed])
+        rounded = site.like(match.output, dtype, "rounded") if split else result
+        site.cast_into(normed, dtype, rounded, "cast")
+        if split:
+            site.multiply(rounded, scale.input(site, dtype), result)
+    return site.lowered(
+        (match.output, result),
         min_opset=dialect.min_opset,
         notes=[form.note] if form.note else [],
-        part=match,
     )
 
 
-def beyond_the_operator(match: Match, *, has_residual: bool = False) -> Decline | None:
+def beyond_the_operator(match: Match, *, has_residual: bool = False) -> Refusal | None:
     """The part of the norm for which the operator has no word, if there is one."""
     spec = match.spec
     hint = "use the portable target to have it in the node"
@@ -200,25 +193,40 @@ def beyond_the_operator(match: Match, *, has_residual: bool = False) -> Decline 
     )
     for present, reason, what, found in parts:
         if present:
-            return decline(
+            return refuse_match(
                 match, reason, f"the operator does not have {what}", found=found, hint=hint
             )
     return None
 
 
-def with_inner(match: Match, lower_one: Callable[[Match], Lowered | Decline]) -> Lowered | Decline:
+def lower_largest_part(
+    match: Match,
+    context: LowerContext,
+    refuses: Callable[[Match], Refusal | None],
+    lower_one: Callable[[Match, ScaleInput], Lowered | Refusal],
+) -> Lowered | Refusal:
     """Lower ``match``, or else the largest part of it that can be lowered.
 
     The other nodes of the source stay as they are. When nothing can be lowered the refusal is that
     of the largest part whose operator could have said it.
+
+    Args:
+        match: the norm.
+        context: what is known of the model.
+        refuses: what the operator cannot say, whatever the numerics.
+        lower_one: lowers a norm with this scale.
     """
-    refusals: list[Decline] = []
+    refusals: list[Refusal] = []
     part: Match | None = match
     while part is not None:
-        outcome = lower_one(part)
+        outcome: Lowered | Refusal | ScaleInput | None = refuses(part)
+        if outcome is None:
+            outcome = scale_input(part, context.types)
+        if isinstance(outcome, ScaleInput):
+            outcome = lower_one(part, outcome)
         if isinstance(outcome, Lowered):
             kept = [f"part of the norm stays as it was: {r.message}" for r in refusals]
-            return dataclasses.replace(outcome, notes=[*outcome.notes, *kept], part=part)
+            return dataclasses.replace(outcome, notes=[*outcome.notes, *kept])
         refusals.append(outcome)
         part = part.inner
     return next((r for r in refusals if r.reason not in STRUCTURAL), refusals[-1])

@@ -1,62 +1,88 @@
-"""One module per target: a match becomes nodes, or a refusal."""
+"""A match becomes nodes, or a refusal: what every target is given, and what it gives."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import dataclasses
+import importlib
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeAlias
 
-from rmsnorm_export.lower.lowered import Lowered
-from rmsnorm_export.lower.onnx_target import lower_onnx
-from rmsnorm_export.lower.ort_target import lower_ort
-from rmsnorm_export.lower.parts import Names
-from rmsnorm_export.lower.portable import lower_portable
-from rmsnorm_export.lower.targets import Target
-from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.recognize.match import Decline, Match
+import onnx_ir as ir
+
+from rmsnorm_export.lower.targets import TARGETS, Target
+from rmsnorm_export.op.numerics import NUMERICS_ORDER, Numerics
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.recognize.types import Types
 
-__all__ = ["Lowered", "lower_all"]
+Names = Callable[[str], str]
+"""Takes a wish, returns a name that no value and no node of the model has."""
 
 
-def lower_all(
-    matches: Sequence[Match],
-    *,
-    target: Target,
-    numerics: Numerics,
-    names: Names,
-    opset: int,
-    types: Types,
-    fold_residual: bool = True,
-    taken: Collection[str] = (),
-) -> list[Lowered | Decline]:
-    """New nodes, or a refusal, for each match of a model.
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class LowerContext:
+    """What a target must know besides the norms.
 
-    Args:
-        matches: all norms of the model.
-        target: what the nodes are for.
+    Attributes:
         numerics: the loosest class allowed.
-        names: returns a unique name for a wish.
+        names: gives unique names.
         opset: version of the default domain in the model.
         types: element types and shapes.
         fold_residual: take residual Adds where the target can.
         taken: operator names in this package's domain that are in use for something else.
     """
-    if target == "portable":
-        return lower_portable(
-            matches, numerics=numerics, names=names, opset=opset, types=types, taken=taken
-        )
-    if target == "onnx":
-        return [
-            lower_onnx(match, numerics=numerics, names=names, opset=opset, shapes=types.shape)
-            for match in matches
-        ]
-    return [
-        lower_ort(
-            match,
-            numerics=numerics,
-            names=names,
-            opset=opset,
-            fold_residual=fold_residual,
-            shapes=types.shape,
-        )
-        for match in matches
-    ]
+
+    numerics: Numerics
+    names: Names
+    opset: int
+    types: Types
+    fold_residual: bool = True
+    taken: Collection[str] = ()
+
+    def allows(self, numerics: Numerics) -> bool:
+        """Whether a rewrite of this class is allowed."""
+        return NUMERICS_ORDER.index(numerics) <= NUMERICS_ORDER.index(self.numerics)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Lowered:
+    """New nodes for one match, not yet in any graph.
+
+    Attributes:
+        nodes: in topological order; their inputs are values of the graph, of ``initializers`` or of
+            earlier nodes here.
+        replace: pairs (value of the graph, new value that takes all its uses).
+        numerics: class of this rewrite.
+        part: the match that the nodes replace: the one asked for, or one inside it.
+        initializers: new constants that the nodes need (value with ``const_value`` set).
+        functions: model-local functions that the nodes call.
+        min_opset: lowest version of the default domain that knows the new nodes; 0: any.
+        notes: what the user may want to know about this site.
+    """
+
+    nodes: Sequence[ir.Node]
+    replace: Sequence[tuple[ir.Value, ir.Value]]
+    numerics: Numerics
+    part: Match
+    initializers: Sequence[ir.Value] = ()
+    functions: Sequence[ir.Function] = ()
+    min_opset: int = 0
+    notes: Sequence[str] = ()
+
+
+Lowering: TypeAlias = Callable[[Sequence[Match], LowerContext], "list[Lowered | Refusal]"]
+"""The function ``lower`` of a target's module: for every match of a model new nodes, or why not."""
+
+
+def lower_all(
+    matches: Sequence[Match], target: Target, context: LowerContext
+) -> list[Lowered | Refusal]:
+    """New nodes for ``target``, or a refusal, for each match of a model."""
+    lowering: Lowering = importlib.import_module(TARGETS[target].module).lower
+    return lowering(matches, context)
+
+
+def refuse_match(match: Match, reason: str, message: str, *, found: str, hint: str) -> Refusal:
+    """A refusal of the whole match, at the node that produces its output."""
+    node = match.output.producer() or match.nodes[-1]
+    return refuse(node, reason, message, found, hint, match.scope)

@@ -11,18 +11,21 @@ Source: ONNX operator specification, RMSNormalization-23.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from rmsnorm_export.lower.forms import Dialect, beyond_the_operator, choose, emit, with_inner
-from rmsnorm_export.lower.gain import gain_of
-from rmsnorm_export.lower.lowered import Lowered
-from rmsnorm_export.lower.parts import Names, Shapes, declared_shape
-from rmsnorm_export.op.numerics import Numerics
+from rmsnorm_export.lower.forms import (
+    Dialect,
+    beyond_the_operator,
+    lower_form,
+    lower_largest_part,
+)
+from rmsnorm_export.lower.lower import LowerContext, Lowered
+from rmsnorm_export.lower.scale import ScaleInput
+from rmsnorm_export.lower.targets import TARGETS
+from rmsnorm_export.op.native import RMS_NORMALIZATION
 from rmsnorm_export.op.spec import NormSpec
-from rmsnorm_export.recognize.match import Decline, Match
-from rmsnorm_export.runtime.support import RMS_NORMALIZATION
-
-MIN_OPSET = 23
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.refusal import Refusal
 
 
 def _attributes(spec: NormSpec, computed: int) -> Mapping[str, int | float]:
@@ -33,41 +36,19 @@ _DIALECT = Dialect(
     operator=RMS_NORMALIZATION,
     attributes=_attributes,
     scales_first=False,
-    min_opset=MIN_OPSET,
+    min_opset=TARGETS["onnx"].min_opset,
     reordered_note="exact by the operator's definition; ONNX Runtime scales before it rounds",
 )
 
 
-def lower_onnx(
-    match: Match,
-    *,
-    numerics: Numerics,
-    names: Names,
-    opset: int,  # noqa: ARG001 - one signature for all targets
-    shapes: Shapes = declared_shape,
-) -> Lowered | Decline:
-    """One RMSNormalization for ``match`` or for the largest part of it that the operator can say.
+def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Refusal]:
+    """One RMSNormalization for each match, or for the largest part that the operator can say.
 
-    Args:
-        match: the norm.
-        numerics: the loosest class allowed.
-        names: returns a unique name for a wish.
-        opset: version of the default domain in the model. Changes nothing here: ``min_opset`` of
-            the result tells the caller to raise a model below 23.
-        shapes: dimensions of a value; by default those that the file gives.
-
-    Returns:
-        The new nodes, or why there are none.
+    The opset of the model changes nothing here: ``min_opset`` of the outcome tells the caller to
+    raise it.
     """
 
-    def one(part: Match) -> Lowered | Decline:
-        refusal = beyond_the_operator(part)
-        if refusal is not None:
-            return refusal
-        gain = gain_of(part, shapes)
-        if isinstance(gain, Decline):
-            return gain
-        form = choose(part, gain, _DIALECT, numerics)
-        return form if isinstance(form, Decline) else emit(part, form, gain, _DIALECT, names)
+    def lower_one(part: Match, scale: ScaleInput) -> Lowered | Refusal:
+        return lower_form(part, scale, _DIALECT, context)
 
-    return with_inner(match, one)
+    return [lower_largest_part(m, context, beyond_the_operator, lower_one) for m in matches]

@@ -11,33 +11,26 @@ releases of 2025 square in the half type: in half types it is class ``upcast``, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from rmsnorm_export.lower.forms import Dialect, beyond_the_operator, choose, emit, with_inner
-from rmsnorm_export.lower.gain import Gain, gain_of
-from rmsnorm_export.lower.lowered import Lowered
-from rmsnorm_export.lower.parts import (
-    Names,
-    Shapes,
-    Site,
-    allowed,
-    declared_shape,
-    decline,
-    text,
-    without_widening,
+from rmsnorm_export.lower.builder import SiteBuilder, shape_text
+from rmsnorm_export.lower.forms import (
+    Dialect,
+    beyond_the_operator,
+    lower_form,
+    lower_largest_part,
 )
+from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match
+from rmsnorm_export.lower.scale import ScaleInput
 from rmsnorm_export.op.dtypes import type_name
+from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import FLOAT, HALF_TYPES, NormSpec
-from rmsnorm_export.recognize.match import Decline, Match
-from rmsnorm_export.runtime.support import (
-    MICROSOFT_DOMAIN,
-    SIMPLIFIED,
-    SKIP_SIMPLIFIED,
-    everywhere,
-)
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.refusal import Refusal
+from rmsnorm_export.runtime.support import everywhere
 
 _SKIP_VERSION = 1
 
@@ -56,46 +49,25 @@ _DIALECT = Dialect(
 )
 
 
-def lower_ort(
-    match: Match,
-    *,
-    numerics: Numerics,
-    names: Names,
-    opset: int,
-    fold_residual: bool = True,
-    shapes: Shapes = declared_shape,
-) -> Lowered | Decline:
-    """One ONNX Runtime norm for ``match`` or for the largest part of it that it can say.
+def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Refusal]:
+    """One ONNX Runtime norm for each match, or for the largest part that it can say.
 
-    Args:
-        match: the norm.
-        numerics: the loosest class allowed.
-        names: returns a unique name for a wish.
-        opset: version of the default domain in the model.
-        fold_residual: take the residual Add into the node where that is allowed.
-        shapes: dimensions of a value; by default those that the file gives.
-
-    Returns:
-        The new nodes, or why there are none.
+    Residual Adds are taken into the node where that is allowed.
     """
 
-    def one(part: Match) -> Lowered | Decline:
-        refusal = _refused(part, opset)
-        if refusal is not None:
-            return refusal
-        gain = gain_of(part, shapes)
-        if isinstance(gain, Decline):
-            return gain
-        if part.residual is not None:
-            refusal = _kept(part, part.residual, gain, numerics, fold_residual, shapes)
-            return refusal if refusal is not None else _skip(part, part.residual, gain, names)
-        form = choose(part, gain, _DIALECT, numerics)
-        return form if isinstance(form, Decline) else emit(part, form, gain, _DIALECT, names)
+    def refuses(part: Match) -> Refusal | None:
+        return _beyond_the_runtime(part, context.opset)
 
-    return with_inner(match, one)
+    def lower_one(part: Match, scale: ScaleInput) -> Lowered | Refusal:
+        if part.residual is None:
+            return lower_form(part, scale, _DIALECT, context)
+        kept = _residual_kept(part, part.residual, scale, context)
+        return kept if kept is not None else _skip_node(part, part.residual, scale, context)
+
+    return [lower_largest_part(match, context, refuses, lower_one) for match in matches]
 
 
-def _refused(match: Match, opset: int) -> Decline | None:
+def _beyond_the_runtime(match: Match, opset: int) -> Refusal | None:
     """What neither operator can do, whatever the numerics."""
     refusal = beyond_the_operator(match, has_residual=True)
     if refusal is not None:
@@ -103,7 +75,7 @@ def _refused(match: Match, opset: int) -> Decline | None:
     rows = everywhere(SIMPLIFIED, match.dtype)
     least_row = max((row.min_row for row in rows), default=1)
     if match.n is not None and match.n < least_row:
-        return decline(
+        return refuse_match(
             match,
             "row-of-one",
             f"ONNX Runtime's CUDA provider takes rows of {least_row} elements and more",
@@ -112,7 +84,7 @@ def _refused(match: Match, opset: int) -> Decline | None:
         )
     least_opset = max((row.min_opset for row in rows), default=1)
     if opset < least_opset:
-        return decline(
+        return refuse_match(
             match,
             "opset",
             f"{type_name(match.dtype)} needs opset {least_opset}",
@@ -122,38 +94,38 @@ def _refused(match: Match, opset: int) -> Decline | None:
     return None
 
 
-def _kept(
-    match: Match, residual: ir.Value, gain: Gain, numerics: Numerics, fold: bool, shapes: Shapes
-) -> Decline | None:
+def _residual_kept(
+    match: Match, residual: ir.Value, scale: ScaleInput, context: LowerContext
+) -> Refusal | None:
     """Why the residual Add is not taken into the node, or None."""
     spec, dtype = match.spec, match.dtype
-    x, other = shapes(match.x), shapes(residual)
+    x, other = context.types.shape(match.x), context.types.shape(residual)
     rows = everywhere(SKIP_SIMPLIFIED, dtype)
     half = dtype in HALF_TYPES
-    if not fold:
+    if not context.fold_residual:
         why = ("folding is switched off", "fold_residual is False")
     elif not rows:
         why = ("the operator has no such element type", type_name(dtype))
     elif spec.axis != -1:
         why = ("the operator normalises the last axis only", f"axis {spec.axis}")
     elif x is None or x != other or None in x:
-        why = ("the shapes are not known to be equal", f"{text(x)} and {text(other)}")
+        why = ("the shapes are not known to be equal", f"{shape_text(x)} and {shape_text(other)}")
     elif len(x) not in rows[0].ranks:
         why = ("the operator takes rank 2 or 3", f"rank {len(x)}")
     elif match.opaque_scale:
         why = ("the scale may depend on the sum", "a scale that is computed in the graph")
     elif spec.stash_type not in (FLOAT, dtype):
         why = ("the operator normalises in float32", f"stash type {type_name(spec.stash_type)}")
-    elif half and gain.value is not None and without_widening(gain.value, dtype) is None:
-        why = ("the operator would round the gain", f"a gain wider than {type_name(dtype)}")
-    elif (half or match.narrow) and not allowed("upcast", numerics):
+    elif half and not scale.fits(dtype):
+        why = ("the operator would round the scale", f"a scale wider than {type_name(dtype)}")
+    elif (half or match.narrow) and not context.allows("upcast"):
         why = (
             "the operator may normalise the sum before it is rounded",
-            f"class upcast, {numerics} is allowed",
+            f"class upcast, {context.numerics} is allowed",
         )
     else:
         return None
-    return decline(
+    return refuse_match(
         match,
         "residual-kept",
         f"the residual Add is not folded: {why[0]}",
@@ -162,20 +134,21 @@ def _kept(
     )
 
 
-def _skip(match: Match, residual: ir.Value, gain: Gain, names: Names) -> Lowered:
+def _skip_node(
+    match: Match, residual: ir.Value, scale: ScaleInput, context: LowerContext
+) -> Lowered:
     """``Y, sum = norm(X + residual) * scale``; the unused outputs stay unnamed."""
     dtype = match.dtype
     half = dtype in HALF_TYPES
     numerics: Numerics = "upcast" if half or match.narrow else "exact"
-    site = Site(match, numerics, names)
+    site = SiteBuilder(match, numerics, context)
     result = site.like(match.output, dtype, "output")
     total = site.like(match.x, dtype, "sum")
-    outputs: list[ir.Value | None] = [result, None, None, total]
     site.norm(
         SKIP_SIMPLIFIED,
-        [match.x, residual, gain.input(site, dtype)],
+        [match.x, residual, scale.input(site, dtype)],
         {"epsilon": float(match.spec.epsilon)},
-        outputs,
+        [result, None, None, total],
         domain=MICROSOFT_DOMAIN,
         version=_SKIP_VERSION,
     )
@@ -188,11 +161,4 @@ def _skip(match: Match, residual: ir.Value, gain: Gain, names: Names) -> Lowered
             "the sum is normalised before it is rounded; on CUDA, releases before mid-2026 also "
             f"square it in {type_name(dtype)}, which overflows for large rows"
         )
-    return Lowered(
-        nodes=site.nodes,
-        replace=replace,
-        numerics=numerics,
-        initializers=site.initializers,
-        notes=notes,
-        part=match,
-    )
+    return site.lowered(*replace, notes=notes)

@@ -2,21 +2,21 @@
 
 One body per operator serves all sites of a model wherever their rounding orders allow it (see
 ``op.body_key``): TensorRT's parser tells functions apart by name alone and wants as many inputs as
-the function has. A site without a gain then passes ones, one without a bias zeros.
+the function has. A site without a scale then passes ones, one without a bias zeros.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.lower.lowered import Lowered
-from rmsnorm_export.lower.parts import Names, allowed, provenance, stem
+from rmsnorm_export.lower.builder import SiteBuilder, constant
+from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match
 from rmsnorm_export.lower.plugin_limits import plugin_refuses
-from rmsnorm_export.op.body import build_function
+from rmsnorm_export.op.body import MIN_OPSET, build_function
 from rmsnorm_export.op.body_key import BodyKey, assign_bodies, body_key
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
 from rmsnorm_export.op.numerics import Numerics
@@ -29,10 +29,9 @@ from rmsnorm_export.op.spec import (
     PLUGIN_VERSION,
     NormSpec,
 )
-from rmsnorm_export.recognize.match import Decline, Match
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.recognize.types import Types
-
-MIN_OPSET = 13
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -46,70 +45,58 @@ class _Plan:
     notes: tuple[str, ...]
 
 
-def lower_portable(
-    matches: Sequence[Match],
-    *,
-    numerics: Numerics,
-    names: Names,
-    opset: int,
-    types: Types,
-    taken: Collection[str] = (),
-) -> list[Lowered | Decline]:
-    """One node of this package's operators for every match of a model.
-
-    Args:
-        matches: all norms of the model, so that bodies can be shared.
-        numerics: the loosest class allowed.
-        names: returns a unique name for a wish.
-        opset: version of the default domain in the model.
-        types: element types and shapes.
-        taken: operator names in this package's domain that are in use for something else.
-    """
-    plans = [_plan(match, numerics, opset, types) for match in matches]
+def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Refusal]:
+    """One node of this package's operators for every match of a model."""
+    plans = [_plan(match, context) for match in matches]
     keys = [plan.key for plan in plans if isinstance(plan, _Plan)]
-    bodies = iter(assign_bodies(keys, taken))
+    bodies = iter(assign_bodies(keys, context.taken))
     functions: dict[str, ir.Function] = {}
     shared: dict[tuple[object, ...], ir.Value] = {}
-    result: list[Lowered | Decline] = []
+    result: list[Lowered | Refusal] = []
     for plan in plans:
-        if isinstance(plan, Decline):
+        if isinstance(plan, Refusal):
             result.append(plan)
             continue
         name, body = next(bodies)
         if name not in functions:
-            functions[name] = build_function(name, body, opset)
-        result.append(_emit(plan, body, functions[name], names, types, shared))
+            functions[name] = build_function(name, body, context.opset)
+        result.append(_node(plan, body, functions[name], context, shared))
     return result
 
 
-def _plan(match: Match, numerics: Numerics, opset: int, types: Types) -> _Plan | Decline:
+def _plan(match: Match, context: LowerContext) -> _Plan | Refusal:
     """The largest part of ``match`` whose class is allowed."""
-    node = match.output.producer() or match.nodes[-1]
-    if opset < MIN_OPSET:
-        return Decline(
-            node, "opset", f"the function body needs opset {MIN_OPSET}", f"opset {opset}",
-            "use --target ort, or export with a newer opset", match.scope,
-        )  # fmt: skip
+    if context.opset < MIN_OPSET:
+        return refuse_match(
+            match,
+            "opset",
+            f"the function body needs opset {MIN_OPSET}",
+            found=f"opset {context.opset}",
+            hint="use --target ort, or export with a newer opset",
+        )
     part: Match | None = match
     while part is not None:
-        spec, found, notes = _class(part, numerics)
-        if allowed(found, numerics):
+        spec, numerics, notes = _class(part, context)
+        if context.allows(numerics):
             key = body_key(
                 spec,
                 dtype=part.dtype,
-                scale_dtype=_dtype(part.scale, types),
-                bias_dtype=_dtype(part.bias, types),
-                opset=opset,
+                scale_dtype=_dtype(part.scale, context.types),
+                bias_dtype=_dtype(part.bias, context.types),
+                opset=context.opset,
             )
-            return _Plan(part, spec, found, key, notes)
+            return _Plan(part, spec, numerics, key, notes)
         part = part.inner
-    return Decline(
-        node, "numerics", "the operator does not repeat a rounding step of the source",
-        ", ".join(match.narrow), "allow --numerics upcast", match.scope,
-    )  # fmt: skip
+    return refuse_match(
+        match,
+        "numerics",
+        "the operator does not repeat a rounding step of the source",
+        found=", ".join(match.narrow),
+        hint="allow --numerics upcast",
+    )
 
 
-def _class(part: Match, limit: Numerics) -> tuple[NormSpec, Numerics, tuple[str, ...]]:
+def _class(part: Match, context: LowerContext) -> tuple[NormSpec, Numerics, tuple[str, ...]]:
     spec = part.spec
     half = spec.stash_type in HALF_TYPES
     wide = spec
@@ -117,7 +104,7 @@ def _class(part: Match, limit: Numerics) -> tuple[NormSpec, Numerics, tuple[str,
         wide = dataclasses.replace(spec, stash_type=FLOAT, round_rstd=False, association=0)
     if part.narrow:
         return wide, "upcast", (f"the source has {', '.join(part.narrow)}; the new node has not",)
-    if half and allowed("upcast", limit):
+    if half and context.allows("upcast"):
         note = f"the source computes in {type_name(spec.stash_type)}, the new node in float32"
         return wide, "upcast", (note,)
     return spec, "exact", ()
@@ -130,17 +117,15 @@ def _dtype(value: ir.Value | None, types: Types) -> int | None:
     return None if dtype is None else int(dtype)
 
 
-def _emit(
+def _node(
     plan: _Plan,
     body: BodyKey,
     function: ir.Function,
-    names: Names,
-    types: Types,
+    context: LowerContext,
     shared: dict[tuple[object, ...], ir.Value],
 ) -> Lowered:
-    part, spec = plan.part, plan.spec
-    base = f"{stem(part)}/{spec.kind}"
-    initializers: list[ir.Value] = []
+    part, spec, types = plan.part, plan.spec, context.types
+    site = SiteBuilder(part, plan.numerics, context, spec.kind)
 
     def neutral(number: float) -> ir.Value:
         """Ones or zeros of n elements, one tensor for all sites of one size."""
@@ -151,30 +136,29 @@ def _emit(
         place = "main" if main else part.scope
         key = (number, product, sizes, place)
         if key not in shared:
-            shared[key] = _filled(names, number, sizes, product)
-        initializers.append(shared[key])
+            label = {1.0: "ones", 0.0: "zeros"}.get(number, "neutral_scale")
+            name = f"{DOMAIN}.{label}_{'x'.join(map(str, sizes))}_{type_name(product)}"
+            array = np.full(sizes, number, numpy_dtype(product))
+            shared[key] = constant(context.names(name), array, product)
+        site.initializers.append(shared[key])
         return shared[key]
 
-    inputs = [part.x]
-    if part.residual is not None:
-        inputs.append(part.residual)
-    if part.gate is not None:
-        inputs.append(part.gate)
+    inputs = [v for v in (part.x, part.residual, part.gate) if v is not None]
+    weights: list[tuple[str, ir.Value]] = []
     if body.has_scale:
-        # The offset is added by the body, so a gain of one is 1 - offset.
-        offset = spec.scale_offset
-        inputs.append(part.scale if part.scale is not None else neutral(1.0 - offset))
+        # The offset is added by the body, so a scale of one is 1 - offset.
+        scale = part.scale if part.scale is not None else neutral(1.0 - spec.scale_offset)
+        weights.append(("scale", scale))
     if body.has_bias:
-        inputs.append(part.bias if part.bias is not None else neutral(0.0))
-    outputs = [_like(part.output, part.dtype, names(f"{base}_output"), types)]
+        weights.append(("bias", part.bias if part.bias is not None else neutral(0.0)))
+    outputs = [site.like(part.output, part.dtype, "output")]
     replace = [(part.output, outputs[0])]
     if part.residual is not None:
         # The body has both outputs, whether the sum is used or not.
-        like = part.sum if part.sum is not None else part.x
-        outputs.append(_like(like, part.dtype, names(f"{base}_sum"), types))
+        total = part.sum if part.sum is not None else part.x
+        outputs.append(site.like(total, part.dtype, "sum"))
         if part.sum is not None:
             replace.append((part.sum, outputs[1]))
-    first = len(inputs) - body.has_scale - body.has_bias
     why = plugin_refuses(
         function.name,
         spec,
@@ -182,26 +166,25 @@ def _emit(
         n=part.n,
         weights=[
             (label, _dtype(value, types) or part.dtype, types.shape(value))
-            for label, value in zip(("scale", "bias"), inputs[first:], strict=False)
+            for label, value in weights
         ],
     )
     plugin = {"plugin_version": PLUGIN_VERSION, "plugin_namespace": PLUGIN_NAMESPACE}
-    node = ir.node(
+    site.norm(
         function.name,
-        inputs,
+        [*inputs, *(value for _, value in weights)],
         {**spec.attributes(), **({} if why else plugin)},
+        outputs,
         domain=DOMAIN,
         version=OPSET_VERSION,
-        outputs=outputs,
-        name=part.nodes[-1].name if part.native.startswith(DOMAIN) else names(base),
-        metadata_props=provenance(part, plan.numerics),
+        name=part.nodes[-1].name if part.native.startswith(DOMAIN) else None,
     )
     notes = list(plan.notes)
     if function.name != spec.kind:
         notes.append(f"computed otherwise than the model's other sites: operator {function.name}")
     if why:
         notes.append(f"TensorRT runs the function body, not the plugin: {why}")
-    return Lowered([node], replace, plan.numerics, initializers, [function], 0, notes, part)
+    return site.lowered(*replace, functions=[function], notes=notes)
 
 
 def _row_shape(part: Match, types: Types) -> tuple[int, ...]:
@@ -212,23 +195,3 @@ def _row_shape(part: Match, types: Types) -> tuple[int, ...]:
         tail = (part.n,)
     static = tuple(d for d in tail if isinstance(d, int))
     return static if len(static) == len(tail) else (1,)
-
-
-def _filled(names: Names, number: float, sizes: tuple[int, ...], dtype: int) -> ir.Value:
-    label = {1.0: "ones", 0.0: "zeros"}.get(number, "neutral_scale")
-    name = names(f"{DOMAIN}.{label}_{'x'.join(map(str, sizes))}_{type_name(dtype)}")
-    tensor = ir.Tensor(
-        np.full(sizes, number, dtype=numpy_dtype(dtype)), dtype=ir.DataType(dtype), name=name
-    )
-    return ir.Value(
-        name=name, shape=ir.Shape(sizes), type=ir.TensorType(ir.DataType(dtype)),
-        const_value=tensor,
-    )  # fmt: skip
-
-
-def _like(value: ir.Value, dtype: int, name: str, types: Types) -> ir.Value:
-    shape = value.shape
-    if shape is None:
-        dims = types.info(value)[1]
-        shape = None if dims is None else ir.Shape(dims)
-    return ir.Value(name=name, shape=shape, type=ir.TensorType(ir.DataType(dtype)))

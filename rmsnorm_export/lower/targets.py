@@ -1,7 +1,85 @@
-"""The targets of a rewrite."""
+"""The targets of a rewrite: one row here, and one module each that writes its nodes.
+
+A new target is a row of ``TARGETS``, its name in ``Target``, and a module with a function ``lower``
+(see ``lower.Lowering``). Nothing else names a target.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Literal
 
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.op.native import KINDS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
+from rmsnorm_export.op.numerics import NUMERICS_ORDER
+from rmsnorm_export.op.spec import DOMAIN
+
 Target = Literal["portable", "onnx", "ort"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TargetRow:
+    """What is known of a target.
+
+    Attributes:
+        name: as users write it.
+        module: dotted name of the module that lowers to it, imported when it is first used.
+        summary: half a sentence for help texts.
+        operators: its own form, which is kept where a model has it already; those of this package
+            with their domain. What is the form of other targets alone is taken apart first.
+        min_opset: version of the default domain to which a model is raised; 0: any will do.
+        shares_functions: its nodes call functions that all sites of a model share, so the nodes
+            that are there already are written anew with the others.
+    """
+
+    name: Target
+    module: str
+    summary: str
+    operators: tuple[str, ...]
+    min_opset: int = 0
+    shares_functions: bool = False
+
+
+TARGETS: dict[Target, TargetRow] = {
+    row.name: row
+    for row in (
+        TargetRow(
+            name="portable",
+            module="rmsnorm_export.lower.portable",
+            summary="our operator with its definition in the file, runs everywhere",
+            operators=tuple(f"{DOMAIN}.{kind}" for kind in KINDS),
+            shares_functions=True,
+        ),
+        TargetRow(
+            name="onnx",
+            module="rmsnorm_export.lower.onnx_target",
+            summary="RMSNormalization of opset 23",
+            operators=(RMS_NORMALIZATION,),
+            min_opset=23,
+        ),
+        TargetRow(
+            name="ort",
+            module="rmsnorm_export.lower.ort_target",
+            summary="the fused operators of ONNX Runtime",
+            operators=(SIMPLIFIED, SKIP_SIMPLIFIED),
+        ),
+    )
+}
+
+
+def check_choices(target: str, numerics: str) -> None:
+    """Check the options that every rewrite has.
+
+    Raises:
+        UsageError: there is no such target, or no such class.
+    """
+    for option, value, known in (
+        ("target", target, tuple(TARGETS)),
+        ("numerics", numerics, NUMERICS_ORDER),
+    ):
+        if value not in known:
+            raise UsageError(
+                f"There is no {option} of this name.",
+                found=repr(value),
+                fix=f"use one of {', '.join(known)}",
+            )

@@ -10,7 +10,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
-from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
 
 StepName = Literal["export", "optimize", "prove", "build", "verify", "bench", "package"]
@@ -148,7 +148,7 @@ class Bench:
         png: draw ``benchmark.png``, too; needs matplotlib.
     """
 
-    targets: tuple[Target, ...] = ("portable", "onnx", "ort")
+    targets: tuple[Target, ...] = tuple(TARGETS)
     peers: tuple[str, ...] = ()
     provider: tuple[str, ...] | None = None
     shapes: str | None = None

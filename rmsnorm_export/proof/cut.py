@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.op.native import DEFAULT_DOMAINS
 
 MAX_CONSTANT = 64
 """Largest constant, in elements, that is copied: epsilon, axes, shapes; never a weight."""
@@ -256,7 +257,7 @@ def _view(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:
     casts: list[int] = []
     for _ in range(MAX_NODES):
         node = value.producer()
-        if node is None or node.domain not in ("", "ai.onnx") or len(node.inputs) != 1:
+        if node is None or node.domain not in DEFAULT_DOMAINS or len(node.inputs) != 1:
             break
         source, to = node.inputs[0], node.attributes.get("to")
         if source is None or node.op_type not in ("Identity", "Cast"):

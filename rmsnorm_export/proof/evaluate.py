@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.proof.operators import cast, is_floating, kernel_of, run_reference
 
 _FLOAT64 = np.dtype(np.float64)
@@ -160,7 +161,7 @@ class _Evaluator:
         given = [tensor for tensor in tensors if tensor is not None]
         constant = all(tensor.constant for tensor in given)
         opset = opsets.get("", opsets.get("ai.onnx", 1))
-        if node.domain in ("", "ai.onnx"):
+        if node.domain in DEFAULT_DOMAINS:
             if node.op_type in ("Cast", "CastLike"):
                 return [self._cast(node, tensors, attributes)]
             if node.op_type == "Constant":
@@ -261,7 +262,7 @@ def _by_reference(
     attributes: Mapping[str, ir.Attr],
     opset: int,
 ) -> list[Array]:
-    if node.domain not in ("", "ai.onnx"):
+    if node.domain not in DEFAULT_DOMAINS:
         raise InputError(
             f"operator {node.domain}.{node.op_type} cannot be evaluated",
             found="no kernel and no model-local function of this name",

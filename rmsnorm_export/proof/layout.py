@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.lower.lowered import Lowered
+from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.spec import FLOAT
 from rmsnorm_export.proof.feeds import case_names, leading_sizes
 from rmsnorm_export.recognize.match import Match

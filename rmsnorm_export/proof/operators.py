@@ -17,6 +17,12 @@ import onnx
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.op.native import (
+    MICROSOFT_DOMAIN,
+    RMS_NORMALIZATION,
+    SIMPLIFIED,
+    SKIP_SIMPLIFIED,
+)
 from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import FLOAT, NormSpec
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
@@ -272,7 +278,7 @@ _KERNELS: dict[tuple[str, str], Kernel] = {
     ("", "Transpose"): _transpose,
     ("", "Gather"): _gather,
     ("", "Concat"): _concat,
-    ("", "RMSNormalization"): _rms_normalization(before_cast=False),
-    ("", "SimplifiedLayerNormalization"): _rms_normalization(before_cast=True),
-    ("com.microsoft", "SkipSimplifiedLayerNormalization"): _skip_rms_normalization,
+    ("", RMS_NORMALIZATION): _rms_normalization(before_cast=False),
+    ("", SIMPLIFIED): _rms_normalization(before_cast=True),
+    (MICROSOFT_DOMAIN, SKIP_SIMPLIFIED): _skip_rms_normalization,
 }

@@ -26,7 +26,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import BackendMissingError, Error
-from rmsnorm_export.lower.lowered import Lowered
+from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.dtypes import Array, Float64Array
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.reference import reference_float64

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.lower.lowered import Lowered
+from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.dtypes import Array, numpy_dtype
 from rmsnorm_export.proof.cut import cut
 from rmsnorm_export.proof.feeds import Batch

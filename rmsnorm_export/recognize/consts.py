@@ -8,6 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from rmsnorm_export.op.native import DEFAULT_DOMAINS
+
 MAX_ELEMENTS = 8
 _MAX_DEPTH = 12
 _UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -16,7 +18,6 @@ _UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "Reciprocal": lambda a: (1 / a.astype(np.float64)).astype(a.dtype),
 }
 _BINARY = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Pow": np.power}
-_DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 def standard(node: ir.Node | None) -> str:
@@ -24,7 +25,7 @@ def standard(node: ir.Node | None) -> str:
 
     A model-local function may be called Identity or Dropout and do anything.
     """
-    return node.op_type if node is not None and node.domain in _DEFAULT_DOMAINS else ""
+    return node.op_type if node is not None and node.domain in DEFAULT_DOMAINS else ""
 
 
 class Constants:
@@ -72,7 +73,7 @@ class Constants:
                 return None
             return _read(tensor)
         node = value.producer()
-        if node is None or depth > _MAX_DEPTH or node.domain not in _DEFAULT_DOMAINS:
+        if node is None or depth > _MAX_DEPTH or node.domain not in DEFAULT_DOMAINS:
             return None
         op = node.op_type
         if op == "Constant":

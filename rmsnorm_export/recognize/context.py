@@ -8,7 +8,8 @@ import onnx_ir as ir
 
 from rmsnorm_export.recognize.consts import Constants, standard
 from rmsnorm_export.recognize.facts import Candidate, Fact, Norm, Radial, View
-from rmsnorm_export.recognize.match import Decline, Match
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.recognize.types import Types
 
 FLOATS = frozenset(
@@ -22,6 +23,8 @@ _WIDER = {
     (ir.DataType.FLOAT, ir.DataType.DOUBLE),
 }
 
+OpaqueNode = tuple[ir.Node, Refusal]
+"""A node that is a norm by its operator, and why no more is known of it."""
 
 _PURE = ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Slice", "Split", "Concat", "Shape")
 """Operators that only move data: equal inputs give equal outputs, and there is no arithmetic."""
@@ -39,13 +42,6 @@ def widens(source: ir.DataType | None, to: ir.DataType | None) -> bool:
     return source is not None and (source == to or (source, to) in _WIDER)
 
 
-def name_of(node: ir.Node) -> str:
-    """The node's name, or its output's where it has none."""
-    if node.name:
-        return node.name
-    return next((v.name for v in node.outputs if v.name), node.op_type)
-
-
 @dataclasses.dataclass(slots=True, eq=False)
 class Context:
     """Facts, matches and candidates of one model, and the place where the pass is."""
@@ -57,7 +53,7 @@ class Context:
     matches: dict[ir.Value, Match] = dataclasses.field(default_factory=dict)
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
     last: dict[Candidate, ir.Value] = dataclasses.field(default_factory=dict)
-    declines: list[Decline] = dataclasses.field(default_factory=list)
+    opaque: list[OpaqueNode] = dataclasses.field(default_factory=list)
     foreign: frozenset[ir.OperatorIdentifier] = frozenset()
     scope: str = "main"
 
@@ -131,7 +127,7 @@ class Context:
     ) -> None:
         """Remember why a candidate may be no RMSNorm; the first is told if nothing comes of it."""
         if candidate.flaw is None:
-            candidate.flaw = Decline(node, reason, message, found, hint, self.scope)
+            candidate.flaw = refuse(node, reason, message, found, hint, self.scope)
 
     def spoil(
         self, node: ir.Node, radial: Radial, reason: str, message: str, found: str, hint: str

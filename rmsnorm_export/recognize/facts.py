@@ -13,7 +13,8 @@ from typing import Literal
 import onnx_ir as ir
 
 from rmsnorm_export.op.spec import Activation
-from rmsnorm_export.recognize.match import Decline, Match
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.refusal import Refusal
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -45,7 +46,7 @@ class Candidate:
     scope: str
     rooted: bool = False
     taken: bool = False
-    flaw: Decline | None = None
+    flaw: Refusal | None = None
 
 
 @dataclasses.dataclass(slots=True, eq=False)

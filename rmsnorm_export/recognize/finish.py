@@ -9,9 +9,10 @@ import onnx_ir as ir
 from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.recognize.complete import gated_input
 from rmsnorm_export.recognize.consts import standard
-from rmsnorm_export.recognize.context import Context, name_of
-from rmsnorm_export.recognize.match import Decline, Match
+from rmsnorm_export.recognize.context import Context
+from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.radial import same_dims
+from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
 
 
 def finish(ctx: Context, *, fold_residual: bool, fold_gate: bool) -> tuple[Match, ...]:
@@ -144,21 +145,21 @@ def _weight(value: ir.Value) -> bool:
     return value.is_initializer()
 
 
-def unmatched(ctx: Context) -> tuple[Decline, ...]:
+def unmatched(ctx: Context) -> tuple[Refusal, ...]:
     """A reason for every rooted mean square that no match was made of."""
-    found: list[Decline] = list(ctx.declines)
+    refusals: list[Refusal] = []
     for candidate in ctx.candidates:
         if candidate.taken or not candidate.rooted:
             continue
         if candidate.flaw is not None:
-            found.append(candidate.flaw)
+            refusals.append(candidate.flaw)
             continue
         last = ctx.last.get(candidate)
         consumers = [] if last is None else [node for node, _ in last.uses()]
         where = consumers[0] if consumers else candidate.node
         names = ", ".join(f"{n.op_type} {name_of(n)!r}" for n in consumers[:3]) or "nothing"
-        found.append(
-            Decline(
+        refusals.append(
+            refuse(
                 where,
                 "no-normalised-row",
                 "the root is not used to divide the row it came from",
@@ -167,4 +168,4 @@ def unmatched(ctx: Context) -> tuple[Decline, ...]:
                 candidate.scope,
             )
         )
-    return tuple(found)
+    return tuple(refusals)

@@ -1,4 +1,4 @@
-"""What recognition hands to lowering: matches and refusals, as values of the graph."""
+"""What recognition hands to lowering: norms as values of the graph."""
 
 from __future__ import annotations
 
@@ -96,42 +96,3 @@ class Match:
     def spelling(self) -> str:
         """Operator types of the source nodes in order."""
         return " ".join(node.op_type for node in self.nodes)
-
-
-LOOK_ALIKES = frozenset(
-    {
-        "all-axes",
-        "axes-dropped",
-        "axes-not-trailing",
-        "clamped",
-        "different-numerator",
-        "divided-by-inverse",
-        "empty-row",
-        "epsilon-after-inverse",
-        "epsilon-negative",
-        "exponent-not-two",
-        "layer-norm",
-        "multiplied-by-root",
-        "no-normalised-row",
-        "not-the-mean",
-        "power-of-mean-square",
-        "second-inverse",
-        "second-root",
-        "subtraction",
-        "two-epsilons",
-        "weighted-square",
-    }
-)
-"""Reasons that say: this computes something else. Any other reason leaves an RMSNorm unfused."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Decline:
-    """Why a value is not taken: a refusal before it has names (see ``report.Refusal``)."""
-
-    node: ir.Node
-    reason: str
-    message: str
-    found: str
-    hint: str
-    scope: str = "main"

@@ -5,21 +5,22 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from rmsnorm_export.op.native import KINDS, MICROSOFT_DOMAIN, RMS_NORMALIZATION, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import DOMAIN, DOUBLE, HALF_TYPES, Kind, NormSpec
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Norm
 from rmsnorm_export.recognize.gains import as_gain
-from rmsnorm_export.recognize.match import Decline, Match
-
-MICROSOFT = "com.microsoft"
-KINDS: tuple[Kind, ...] = ("RMSNorm", "SkipRMSNorm", "GatedRMSNorm")
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.refusal import Refusal, refuse
 
 
 def native(ctx: Context, node: ir.Node) -> None:
     """RMSNormalization, SimplifiedLayerNormalization, SkipSimplifiedLayerNormalization, ours."""
     match = _match(ctx, node)
-    if match is None:
+    if isinstance(match, Refusal):
+        ctx.opaque.append((node, match))
+    if not isinstance(match, Match):
         return
     ctx.facts[match.output] = Norm(
         ctx.view(match.x), None, ir.DataType(match.dtype), ir.DataType(match.dtype),
@@ -28,25 +29,25 @@ def native(ctx: Context, node: ir.Node) -> None:
     ctx.matches[match.output] = match
 
 
-def _match(ctx: Context, node: ir.Node) -> Match | None:
+def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
     x = node.inputs[0] if node.inputs else None
     dtype = None if x is None else ctx.types.dtype(x)
     if x is None or dtype not in FLOATS or any(a.is_ref() for a in node.attributes.values()):
         found = "an attribute of the function's caller" if x is not None else "no input"
         if x is not None and dtype not in FLOATS:
             found = ctx.describe(x)
-        return _declined(ctx, node, "type-unknown", "what the node computes is not known", found)
+        return _opaque(ctx, node, "type-unknown", "what the node computes is not known", found)
     if node.domain == DOMAIN and node.op_identifier() in ctx.foreign:
         return None
-    if node.domain == MICROSOFT and _input(node, 3) is not None:
+    if node.domain == MICROSOFT_DOMAIN and _input(node, 3) is not None:
         # Its bias belongs to the sum, not to the norm.
-        return _declined(ctx, node, "sum-bias", "the residual sum has a bias",
+        return _opaque(ctx, node, "sum-bias", "the residual sum has a bias",
                          ctx.describe(_input(node, 3)))  # fmt: skip
     rank = ctx.types.rank(x)
     kind = next((k for k in KINDS if node.op_type.startswith(k)), None)
     spec = _own(node, kind) if node.domain == DOMAIN else _standard(node, rank, int(dtype))
     if spec is None:
-        return _declined(
+        return _opaque(
             ctx, node, "native-form", "an attribute or a used second output of the node has no "
             "counterpart", f"attributes {sorted(node.attributes)}, x is {ctx.describe(x)}",
         )  # fmt: skip
@@ -55,13 +56,13 @@ def _match(ctx: Context, node: ir.Node) -> Match | None:
     scale = _input(node, 2 if skip or gated else 1)
     bias = _input(node, 3 if skip or gated else 2)
     if scale is not None and node.domain != DOMAIN and ctx.types.dtype(scale) != dtype:
-        return _declined(ctx, node, "scale-type", "the scale is of another type than x",
+        return _opaque(ctx, node, "scale-type", "the scale is of another type than x",
                          f"{ctx.describe(scale)}, x is {dtype.name}")  # fmt: skip
     if scale is not None:
         if _ones(ctx, scale):
             scale = None
         elif node.domain != DOMAIN and as_gain(ctx, scale, x, spec.axis, computed=True) is None:
-            return _declined(ctx, node, "scale-shape", "the scale is not one number per feature",
+            return _opaque(ctx, node, "scale-shape", "the scale is not one number per feature",
                              ctx.describe(scale))  # fmt: skip
     total = None
     if skip:
@@ -92,11 +93,8 @@ def _match(ctx: Context, node: ir.Node) -> Match | None:
     )
 
 
-def _declined(ctx: Context, node: ir.Node, reason: str, message: str, found: str) -> Match | None:
-    ctx.declines.append(
-        Decline(node, reason, message, found, "the node is left as it is", ctx.scope)
-    )
-    return None
+def _opaque(ctx: Context, node: ir.Node, reason: str, message: str, found: str) -> Refusal:
+    return refuse(node, reason, message, found, "the node is left as it is", ctx.scope)
 
 
 def _ones(ctx: Context, value: ir.Value) -> bool:
@@ -152,7 +150,7 @@ def _own(node: ir.Node, kind: Kind | None) -> NormSpec | None:
 
 def _standard(node: ir.Node, rank: int | None, dtype: int) -> NormSpec | None:
     attributes = node.attributes
-    skip = node.op_type == "SkipSimplifiedLayerNormalization"
+    skip = node.op_type == SKIP_SIMPLIFIED
     axis = attributes.get_int("axis", -1)
     if axis >= 0:
         if rank is None or axis >= rank:
@@ -161,7 +159,7 @@ def _standard(node: ir.Node, rank: int | None, dtype: int) -> NormSpec | None:
     if any(v.uses() or v.is_graph_output() for v in node.outputs[1 : 3 if skip else None]):
         return None
     stash = attributes.get_int("stash_type", 1)
-    if node.op_type != "RMSNormalization" and dtype == DOUBLE:
+    if node.op_type != RMS_NORMALIZATION and dtype == DOUBLE:
         # ONNX Runtime's kernels compute in float64 for float64, whatever stash_type says.
         stash = DOUBLE
     try:
@@ -171,7 +169,7 @@ def _standard(node: ir.Node, rank: int | None, dtype: int) -> NormSpec | None:
             axis=axis,
             stash_type=stash,
             # ONNX Runtime's own operators scale in float32 and round once.
-            scale_before_cast=node.op_type != "RMSNormalization" and dtype in HALF_TYPES,
+            scale_before_cast=node.op_type != RMS_NORMALIZATION and dtype in HALF_TYPES,
         )
     except ValueError:
         return None

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rmsnorm_export.recognize import radial as radials
 from rmsnorm_export.recognize.complete import UNIT_TOLERANCE, complete
 from rmsnorm_export.recognize.consts import standard
-from rmsnorm_export.recognize.context import Context, name_of
+from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import (
     Activated,
     Event,
@@ -22,6 +22,7 @@ from rmsnorm_export.recognize.facts import (
     WeightedInverse,
 )
 from rmsnorm_export.recognize.gains import as_gain
+from rmsnorm_export.recognize.refusal import name_of
 
 
 def mul(ctx: Context, node: ir.Node) -> None:

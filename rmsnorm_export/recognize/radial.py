@@ -7,8 +7,9 @@ import math
 
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.context import FLOATS, Context, name_of
+from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Candidate, Radial, Square, View
+from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.shape_rules import axes_of
 
 _NO_FLAW = None

@@ -7,14 +7,23 @@ from collections.abc import Callable, Iterable
 
 import onnx_ir as ir
 
+from rmsnorm_export.op.native import (
+    DEFAULT_DOMAINS,
+    KINDS,
+    MICROSOFT_DOMAIN,
+    RMS_NORMALIZATION,
+    SIMPLIFIED,
+    SKIP_SIMPLIFIED,
+)
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize import product, structural
 from rmsnorm_export.recognize import radial as radials
 from rmsnorm_export.recognize.consts import Constants
-from rmsnorm_export.recognize.context import Context
+from rmsnorm_export.recognize.context import Context, OpaqueNode
 from rmsnorm_export.recognize.finish import finish, unmatched
-from rmsnorm_export.recognize.match import Decline, Match
-from rmsnorm_export.recognize.native import KINDS, MICROSOFT, native
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.native import native
+from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.recognize.shape_rules import UNKNOWN, Info
 from rmsnorm_export.recognize.types import Types
 
@@ -45,17 +54,25 @@ _STANDARD: dict[str, Transfer] = {
     "Expand": structural.reshape,
     "Sigmoid": structural.sigmoid,
     "Swish": structural.swish,
-    "RMSNormalization": native,
-    "SimplifiedLayerNormalization": native,
+    RMS_NORMALIZATION: native,
+    SIMPLIFIED: native,
 }
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Recognition:
-    """What the pass found: matches in graph order, a reason for each look-alike, the types seen."""
+    """What the pass found.
+
+    Attributes:
+        matches: the norms, in graph order.
+        opaque: nodes that are a norm by their operator, in a form that is not understood.
+        refusals: a reason for every other value that looked like a norm.
+        types: element types and shapes, as far as they were asked for.
+    """
 
     matches: tuple[Match, ...]
-    declines: tuple[Decline, ...]
+    opaque: tuple[OpaqueNode, ...]
+    refusals: tuple[Refusal, ...]
     types: Types
 
 
@@ -80,9 +97,9 @@ def recognize(
         _seed(ctx, function, calls.get(identifier, []))
         scope = "::".join(part for part in identifier if part)
         _graph(ctx, function, scope, model.functions, calls)
-    declines = unmatched(ctx)
+    refusals = unmatched(ctx)
     matches = finish(ctx, fold_residual=fold_residual, fold_gate=fold_gate)
-    return Recognition(matches, declines, ctx.types)
+    return Recognition(matches, tuple(ctx.opaque), refusals, ctx.types)
 
 
 def foreign_functions(model: ir.Model) -> frozenset[ir.OperatorIdentifier]:
@@ -112,7 +129,7 @@ def _graph(
         ctx.scope = where
         for node in nodes:
             domain = node.domain
-            if domain in ("", "ai.onnx"):
+            if domain in DEFAULT_DOMAINS:
                 transfer = _STANDARD.get(node.op_type)
                 if transfer is not None and node.inputs and node.outputs:
                     if in_function and _by_reference(node):
@@ -123,7 +140,7 @@ def _graph(
             elif domain == DOMAIN:
                 if node.op_type.startswith(KINDS):
                     native(ctx, node)
-            elif domain == MICROSOFT and node.op_type == "SkipSimplifiedLayerNormalization":
+            elif domain == MICROSOFT_DOMAIN and node.op_type == SKIP_SIMPLIFIED:
                 native(ctx, node)
             elif node.op_identifier() in functions:  # type: ignore[operator]
                 calls.setdefault(node.op_identifier(), []).append(

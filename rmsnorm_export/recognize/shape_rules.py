@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
+from rmsnorm_export.op.native import RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.recognize.consts import Constants
 
 Dim = int | str | None
@@ -306,8 +307,8 @@ _UNARY = (
     "Clip",
     "Dropout",
     "LayerNormalization",
-    "RMSNormalization",
-    "SimplifiedLayerNormalization",
+    RMS_NORMALIZATION,
+    SIMPLIFIED,
     "Softplus",
     "Swish",
     "HardSwish",
@@ -337,7 +338,7 @@ RULES: dict[str, Rule] = {
     ),
     "Constant": _constant,
     "SkipRMSNorm": _skip,
-    "SkipSimplifiedLayerNormalization": _skip,
+    SKIP_SIMPLIFIED: _skip,
     "Where": _where,
     "Cast": _cast,
     "CastLike": _cast_like,

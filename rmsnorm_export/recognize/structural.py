@@ -9,7 +9,7 @@ import onnx_ir as ir
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.recognize import radial as radials
 from rmsnorm_export.recognize.consts import standard
-from rmsnorm_export.recognize.context import FLOATS, Context, name_of, widens
+from rmsnorm_export.recognize.context import FLOATS, Context, widens
 from rmsnorm_export.recognize.facts import (
     Activated,
     Event,
@@ -19,6 +19,7 @@ from rmsnorm_export.recognize.facts import (
     WeightedInverse,
 )
 from rmsnorm_export.recognize.product import extend
+from rmsnorm_export.recognize.refusal import name_of
 
 
 def cast(ctx: Context, node: ir.Node) -> None:

@@ -9,11 +9,12 @@ import logging
 
 import onnx_ir as ir
 
+from rmsnorm_export.op.native import DEFAULT_DOMAINS, MICROSOFT_DOMAIN
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.shape_rules import RULES, UNKNOWN, Call, Dims, Info, Rule, merge_dims
 
-_KNOWN_DOMAINS = ("", "ai.onnx", DOMAIN, "com.microsoft")
+_KNOWN_DOMAINS = (*DEFAULT_DOMAINS, DOMAIN, MICROSOFT_DOMAIN)
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rmsnorm_export.graph.order import all_graphs
-from rmsnorm_export.lower.lowered import Lowered
-from rmsnorm_export.lower.parts import FORMERLY, NUMERICS, REPLACES, SPELLING
+from rmsnorm_export.lower.builder import FORMERLY, NUMERICS_CLASS, REPLACES, SPELLING
+from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.spec import DOMAIN, OPSET_VERSION
 
 FUNCTION_IR_VERSION = 8
@@ -113,14 +113,10 @@ def _copy_metadata(site: Lowered) -> None:
     Of two nodes that say different things the later one is right: a residual Add, which comes
     first, is of another module.
     """
-    if site.part is not None:
-        sources: Sequence[ir.Node] = site.part.nodes
-    else:
-        sources = [producer for old, _ in site.replace if (producer := old.producer())]
-    for source in reversed(sources):
+    for source in reversed(site.part.nodes):
         for key, value in source.metadata_props.items():
             for node in site.nodes:
-                if key not in (REPLACES, NUMERICS, SPELLING, FORMERLY):
+                if key not in (REPLACES, NUMERICS_CLASS, SPELLING, FORMERLY):
                     node.metadata_props.setdefault(key, value)
 
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.lower.lowered import Lowered
+from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.spec import DOMAIN, NormSpec
 from rmsnorm_export.recognize.consts import Constants
-from rmsnorm_export.recognize.context import name_of
 from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.drawing import Drawing, DrawnNode, DrawnValue, Subgraph
 

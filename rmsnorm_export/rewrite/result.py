@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
 
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.printable import plural
 from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.rewrite.drawing import Drawing
 
 
@@ -47,32 +47,6 @@ class Site:
     proof: Proof | None = None
     module: str | None = None
     drawing: int | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Refusal:
-    """A value that looked like an RMSNorm and was left as it was.
-
-    Attributes:
-        node: name of the node at which it stopped being one (op type if it has no name).
-        op: operator type of that node.
-        reason: a short stable identifier, e.g. ``epsilon-not-constant``.
-        message: the reason as a sentence.
-        found: what was found there.
-        hint: what would have to be different, or what to do.
-        scope: ``main`` or the function or subgraph.
-        kind: ``norm``: an RMSNorm that was not fused, or one as far as the file tells;
-            ``look-alike``: it computes something else.
-    """
-
-    node: str
-    op: str
-    reason: str
-    message: str
-    found: str
-    hint: str
-    scope: str
-    kind: Literal["norm", "look-alike"] = "norm"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -10,16 +10,16 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.order import all_graphs
-from rmsnorm_export.lower.parts import FORMERLY
-from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.lower.builder import FORMERLY
+from rmsnorm_export.lower.targets import TargetRow
+from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import DOMAIN
-from rmsnorm_export.recognize.native import MICROSOFT
 from rmsnorm_export.recognize.scan import foreign_functions
 
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
-def unfold(model: ir.Model, target: Target) -> ir.Model:
+def unfold(model: ir.Model, target: TargetRow) -> ir.Model:
     """``model`` without fused nodes that ``target`` has no use for; changed in place.
 
     The default domain is called by its short name afterwards.
@@ -29,9 +29,9 @@ def unfold(model: ir.Model, target: Target) -> ir.Model:
     half types it normalises a sum that is not rounded, which no other operator does, and stays.
     """
     _one_default_domain(model)
-    if target != "portable":
+    if not any(operator.startswith(DOMAIN) for operator in target.operators):
         model = _inline_own(model)
-    if target != "ort" and MICROSOFT in model.opset_imports:
+    if SKIP_SIMPLIFIED not in target.operators and MICROSOFT_DOMAIN in model.opset_imports:
         for graph in all_graphs(model):
             for node in list(graph):
                 _split_skip(graph, node)
@@ -73,7 +73,7 @@ def _inline_own(model: ir.Model) -> ir.Model:
 
 
 def _split_skip(graph: ir.Graph, node: ir.Node) -> None:
-    if node.domain != MICROSOFT or node.op_type != "SkipSimplifiedLayerNormalization":
+    if node.domain != MICROSOFT_DOMAIN or node.op_type != SKIP_SIMPLIFIED:
         return
     operands = [*node.inputs, None, None, None, None][:4]
     x, skip, scale, bias = operands
@@ -91,7 +91,7 @@ def _split_skip(graph: ir.Graph, node: ir.Node) -> None:
         new.append(add)
         total = add.outputs[0]
     norm = ir.node(
-        "SimplifiedLayerNormalization",
+        SIMPLIFIED,
         [total, scale],
         {"axis": -1, "epsilon": epsilon, "stash_type": 1},
         name=f"{stem}/RMSNorm",

@@ -14,12 +14,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from rmsnorm_export.op.native import (
+    MICROSOFT_DOMAIN,
+    RMS_NORMALIZATION,
+    SIMPLIFIED,
+    SKIP_SIMPLIFIED,
+)
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16
-
-RMS_NORMALIZATION = "RMSNormalization"
-SIMPLIFIED = "SimplifiedLayerNormalization"
-SKIP_SIMPLIFIED = "SkipSimplifiedLayerNormalization"
-MICROSOFT_DOMAIN = "com.microsoft"
 
 Provider = Literal["CPUExecutionProvider", "CUDAExecutionProvider"]
 CPU: Provider = "CPUExecutionProvider"

@@ -18,7 +18,8 @@ from rich.text import Text
 
 from rmsnorm_export.printable import collapse, family, number, one_line, plural, printable
 from rmsnorm_export.proof.result import Proof
-from rmsnorm_export.rewrite.result import Refusal, Report, Site
+from rmsnorm_export.recognize.refusal import Refusal
+from rmsnorm_export.rewrite.result import Report, Site
 
 _FAMILIES = 4
 """Name families shown per group, and kinds of finding per refusal; a real model has one or two."""

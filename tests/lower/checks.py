@@ -13,15 +13,15 @@ import numpy as np
 import onnx_ir as ir
 from source_graphs import NUMPY, Array, Built, Source, build, feed, run, spliced, ulps
 
-from rmsnorm_export.lower.lowered import Lowered
+from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, NormSpec
-from rmsnorm_export.recognize.match import Decline
+from rmsnorm_export.recognize.refusal import Refusal
 
 REPLACES = "rmsnorm_export.replaces"
 
 
-def ops(lowered: Lowered | Decline) -> list[str]:
+def ops(lowered: Lowered | Refusal) -> list[str]:
     assert isinstance(lowered, Lowered), lowered
     return [node.op_type for node in lowered.nodes]
 
@@ -33,7 +33,7 @@ def norm_node(lowered: Lowered) -> ir.Node:
     return found[0]
 
 
-def check(source: Source, built: Built, lowered: Lowered | Decline) -> None:
+def check(source: Source, built: Built, lowered: Lowered | Refusal) -> None:
     """Types, names, provenance, and the numbers that the class declares (``built`` is changed)."""
     assert isinstance(lowered, Lowered), lowered
     _check_provenance(built, lowered)

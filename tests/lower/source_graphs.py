@@ -18,9 +18,13 @@ import onnxruntime
 from onnx import TensorProto, helper
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from rmsnorm_export.lower.lowered import Lowered
+from rmsnorm_export.lower.lower import LowerContext, Lowered
+from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.shape_rules import Dims, Info
+from rmsnorm_export.recognize.types import Types
 
 Array = npt.NDArray[Any]
 NUMPY: dict[int, Any] = {
@@ -210,6 +214,45 @@ class Names:
             name = f"{base}_{count}"
         self.taken.add(name)
         return name
+
+
+class DeclaredTypes(Types):
+    """Only the shapes that the file says, or one for all values: what a target must live with."""
+
+    def __init__(self, model: ir.Model, shape: tuple[int, ...] | None) -> None:
+        super().__init__(model, Constants())
+        self._shape = shape
+
+    def shape(self, value: ir.Value) -> Dims:
+        shape = value.shape
+        if shape is None and value.const_value is not None:
+            shape = value.const_value.shape
+        if self._shape is not None or shape is None:
+            return self._shape
+        return tuple(d if isinstance(d, int) else d.value for d in shape)
+
+    def info(self, value: ir.Value) -> Info:
+        shape = value.shape
+        dims = None if shape is None else tuple(d if isinstance(d, int) else d.value for d in shape)
+        return value.dtype, dims
+
+
+def context_for(
+    built: Built,
+    numerics: Numerics,
+    *,
+    names: Names | None = None,
+    shape: tuple[int, ...] | None = None,
+    **options: Any,
+) -> LowerContext:
+    """The context of a source that says no more shapes than its file, or this one for all."""
+    return LowerContext(
+        numerics,
+        names if names is not None else Names(built.model),
+        options.pop("opset", 23),
+        DeclaredTypes(built.model, shape),
+        **options,
+    )
 
 
 def spliced(built: Built, lowered: Lowered) -> onnx.ModelProto:

@@ -9,13 +9,14 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from checks import check, norm_node, ops
-from source_graphs import NUMPY, Array, Built, Names, Source, build
+from source_graphs import NUMPY, Array, Built, Names, Source, build, context_for
 
-from rmsnorm_export.lower.lowered import Lowered
-from rmsnorm_export.lower.onnx_target import MIN_OPSET, lower_onnx
+from rmsnorm_export.lower.lower import Lowered, lower_all
+from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
-from rmsnorm_export.recognize.match import Decline, Match
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.refusal import Refusal, name_of
 
 # Exactly a float32, so that a float64 norm has the same epsilon in both graphs.
 EPSILON = 2.0**-10
@@ -27,8 +28,11 @@ def _gain(n: int = 123) -> Array:
     return np.random.default_rng(7).standard_normal(n)
 
 
-def _lower(built: Built, numerics: Numerics = "reordered", **options: Any) -> Lowered | Decline:
-    return lower_onnx(built.match, numerics=numerics, names=Names(built.model), opset=23, **options)
+def _lower(
+    built: Built, numerics: Numerics = "reordered", match: Match | None = None, **options: Any
+) -> Lowered | Refusal:
+    context = context_for(built, numerics, **options)
+    return lower_all([built.match if match is None else match], "onnx", context)[0]
 
 
 def _spec(**changes: Any) -> NormSpec:
@@ -86,7 +90,7 @@ def test_forms(
     assert ops(lowered) == nodes
     assert isinstance(lowered, Lowered)
     assert lowered.numerics == numerics_class
-    assert lowered.min_opset == MIN_OPSET
+    assert lowered.min_opset == TARGETS["onnx"].min_opset
     check(source, built, lowered)
 
 
@@ -195,7 +199,7 @@ def test_the_stored_weight_is_used_where_the_source_only_widens_it() -> None:
     built.model.graph.append(ir.node("Cast", [weight], {"to": FLOAT}, outputs=[wide]))
     built.model.graph.append(ir.node("Identity", [wide], outputs=[back]))
     match = replace(built.match, gain=back)
-    lowered = lower_onnx(match, numerics="reordered", names=Names(built.model), opset=23)
+    lowered = _lower(built, "reordered", match)
     assert ops(lowered) == PLAIN
     assert isinstance(lowered, Lowered)
     assert norm_node(lowered).inputs[1] is weight
@@ -215,8 +219,8 @@ def test_names_are_taken_from_the_source_and_unique() -> None:
     built = build(source)
     names = Names(built.model)
     taken = set(names.taken)
-    first = lower_onnx(built.match, numerics="exact", names=names, opset=23)
-    second = lower_onnx(built.match, numerics="exact", names=names, opset=23)
+    first = _lower(built, "exact", built.match, names=names)
+    second = _lower(built, "exact", built.match, names=names)
     produced: list[str] = []
     for lowered in (first, second):
         assert isinstance(lowered, Lowered)
@@ -278,16 +282,14 @@ OUTER = {
 def test_what_the_operator_cannot_say_is_refused_or_left_outside(reason: str) -> None:
     built = build(Source(spec=SPEC, gain=_gain()))
     names = Names(built.model)
-    alone = lower_onnx(
-        replace(built.match, inner=None, **OUTER[reason]), numerics="upcast", names=names, opset=23
-    )
-    assert isinstance(alone, Decline)
+    alone = _lower(built, "upcast", replace(built.match, inner=None, **OUTER[reason]), names=names)
+    assert isinstance(alone, Refusal)
     assert (alone.reason, alone.scope) == (reason, "main")
-    assert alone.node is built.match.nodes[-1]
+    assert alone.node == name_of(built.match.nodes[-1])
     assert alone.message
     assert alone.found
     assert alone.hint
-    within = lower_onnx(_outer(built, **OUTER[reason]), numerics="reordered", names=names, opset=23)
+    within = _lower(built, "reordered", _outer(built, **OUTER[reason]), names=names)
     assert ops(within) == PLAIN
 
 
@@ -295,35 +297,28 @@ def test_a_gate_is_refused_or_left_outside() -> None:
     built = build(Source(spec=SPEC, gain=_gain()))
     gate = {"gate": built.values["x"], "spec": _spec(kind="GatedRMSNorm")}
     names = Names(built.model)
-    alone = lower_onnx(
-        replace(built.match, inner=None, **gate), numerics="upcast", names=names, opset=23
-    )
-    assert isinstance(alone, Decline)
+    alone = _lower(built, "upcast", replace(built.match, inner=None, **gate), names=names)
+    assert isinstance(alone, Refusal)
     assert alone.reason == "gate"
     assert "silu" in alone.found
-    within = lower_onnx(_outer(built, **gate), numerics="reordered", names=names, opset=23)
+    within = _lower(built, "reordered", _outer(built, **gate), names=names)
     assert ops(within) == PLAIN
 
 
 def test_the_refusal_is_that_of_the_part_that_the_operator_could_say() -> None:
     built = build(Source(spec=_spec(stash_type=FLOAT16), dtype=FLOAT16, gain=_gain()))
     outer = _outer(built, bias=built.values["g"])
-    lowered = lower_onnx(outer, numerics="reordered", names=Names(built.model), opset=23)
-    assert isinstance(lowered, Decline)
+    lowered = _lower(built, "reordered", outer)
+    assert isinstance(lowered, Refusal)
     assert lowered.reason == "numerics"
 
 
 # ---- refusals ----
 
 
-def _refusal(built: Built, match: Match | None = None, numerics: Numerics = "reordered") -> Decline:
-    lowered = lower_onnx(
-        match if match is not None else replace(built.match, inner=None),
-        numerics=numerics,
-        names=Names(built.model),
-        opset=23,
-    )
-    assert isinstance(lowered, Decline)
+def _refusal(built: Built, match: Match | None = None, numerics: Numerics = "reordered") -> Refusal:
+    lowered = _lower(built, numerics, replace(built.match, inner=None) if match is None else match)
+    assert isinstance(lowered, Refusal)
     assert lowered.found
     assert lowered.hint
     return lowered
@@ -341,7 +336,7 @@ def test_a_rounding_that_the_spec_does_not_repeat_needs_upcast() -> None:
     built = build(Source(spec=SPEC, dtype=FLOAT16, gain=_gain()))
     narrow = replace(built.match, inner=None, narrow=("mean rounded to float16",))
     assert "mean rounded to float16" in _refusal(built, narrow).found
-    lowered = lower_onnx(narrow, numerics="upcast", names=Names(built.model), opset=23)
+    lowered = _lower(built, "upcast", narrow)
     assert isinstance(lowered, Lowered)
     assert lowered.numerics == "upcast"
     assert "mean rounded to float16" in lowered.notes[0]
@@ -403,7 +398,7 @@ def test_the_whole_gain_is_used_when_there_is_an_offset() -> None:
     built = build(Source(spec=SPEC, gain=_gain()))
     stored = ir.Value(name="stored", shape=ir.Shape([123]), type=ir.TensorType(ir.DataType.FLOAT))
     match = replace(built.match, scale=stored, spec=_spec(scale_offset=1.0))
-    lowered = lower_onnx(match, numerics="exact", names=Names(built.model), opset=23)
+    lowered = _lower(built, "exact", match)
     assert isinstance(lowered, Lowered)
     assert norm_node(lowered).inputs[1] is built.values["g"]
 
@@ -412,6 +407,6 @@ def test_shapes_can_come_from_the_caller() -> None:
     source = Source(spec=_spec(axis=-2), shape=(2, 5, 7))
     built = build(source, keep_type_info=False)
     assert _refusal(built).reason == "row-size-unknown"
-    lowered = _lower(built, shapes=lambda _: source.shape)
+    lowered = _lower(built, shape=source.shape)
     assert isinstance(lowered, Lowered)
     assert lowered.initializers[0].shape == [5, 7]

@@ -9,13 +9,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from checks import check, norm_node, ops
-from source_graphs import Array, Built, Names, Source, build
+from source_graphs import Array, Built, Source, build, context_for
 
-from rmsnorm_export.lower.lowered import Lowered
-from rmsnorm_export.lower.ort_target import lower_ort
+from rmsnorm_export.lower.lower import Lowered, lower_all
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
-from rmsnorm_export.recognize.match import Decline, Match
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.refusal import Refusal, name_of
 
 replace = dataclasses.replace
 
@@ -35,14 +35,9 @@ def _spec(**changes: Any) -> NormSpec:
 
 def _lower(
     built: Built, numerics: Numerics = "reordered", match: Match | None = None, **options: Any
-) -> Lowered | Decline:
-    return lower_ort(
-        built.match if match is None else match,
-        numerics=numerics,
-        names=Names(built.model),
-        opset=options.pop("opset", 23),
-        **options,
-    )
+) -> Lowered | Refusal:
+    context = context_for(built, numerics, **options)
+    return lower_all([built.match if match is None else match], "ort", context)[0]
 
 
 PLAIN = ["SimplifiedLayerNormalization"]
@@ -173,7 +168,7 @@ def test_a_residual_in_half_is_folded_at_class_upcast_only(spec: NormSpec, dtype
 def _kept(built: Built, match: Match, numerics: Numerics = "upcast", **options: Any) -> Lowered:
     """Lowered without the residual, and refused when the rest is not there."""
     alone = _lower(built, numerics, replace(match, inner=None), **options)
-    assert isinstance(alone, Decline)
+    assert isinstance(alone, Refusal)
     assert alone.reason == "residual-kept"
     assert alone.found
     lowered = _lower(built, numerics, match, **options)
@@ -278,9 +273,9 @@ def test_refusals(reason: str, changes: dict[str, Any]) -> None:
     built = build(Source(spec=SPEC, gain=_gain()))
     match = replace(built.match, inner=None, scope="body of If_3", **changes)
     refusal = _lower(built, "reordered", match)
-    assert isinstance(refusal, Decline)
+    assert isinstance(refusal, Refusal)
     assert (refusal.reason, refusal.scope) == (reason, "body of If_3")
-    assert refusal.node is built.match.nodes[-1]
+    assert refusal.node == name_of(built.match.nodes[-1])
     assert refusal.message
     assert refusal.found
     assert refusal.hint
@@ -291,7 +286,7 @@ def test_a_bias_or_a_gate_is_left_outside(part: str) -> None:
     built = build(Source(spec=SPEC, gain=_gain()))
     outer = replace(built.match, inner=built.match, **{part: built.values["g"]})
     alone = _lower(built, "upcast", replace(outer, inner=None))
-    assert isinstance(alone, Decline)
+    assert isinstance(alone, Refusal)
     assert alone.reason == part
     lowered = _lower(built, "exact", outer)
     assert ops(lowered) == PLAIN
@@ -317,7 +312,7 @@ def test_a_bias_behind_a_residual_leaves_both_to_the_parts_inside() -> None:
 def test_bf16_needs_opset_13() -> None:
     built = build(Source(spec=GEMMA, dtype=BFLOAT16, gain=_gain()))
     refusal = _lower(built, opset=12)
-    assert isinstance(refusal, Decline)
+    assert isinstance(refusal, Refusal)
     assert refusal.reason == "opset"
     assert ops(_lower(built, opset=13)) == PLAIN
 
@@ -331,5 +326,5 @@ def test_f32_epsilon_needs_no_exact_float32() -> None:
 def test_an_epsilon_that_is_no_float32_is_refused_in_f64() -> None:
     built = build(Source(spec=_spec(stash_type=DOUBLE, epsilon=1e-6), dtype=DOUBLE, gain=_gain()))
     refusal = _lower(built, "upcast", replace(built.match, inner=None))
-    assert isinstance(refusal, Decline)
+    assert isinstance(refusal, Refusal)
     assert refusal.reason == "epsilon-precision"

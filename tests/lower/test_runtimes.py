@@ -18,14 +18,12 @@ from onnxruntime.capi.onnxruntime_pybind11_state import (
 )
 from source_graphs import NUMPY, Array, run, tensor, ulps
 
+from rmsnorm_export.op.native import RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
 from rmsnorm_export.runtime.support import (
     CPU,
     CUDA,
-    RMS_NORMALIZATION,
-    SIMPLIFIED,
-    SKIP_SIMPLIFIED,
     TABLE,
     Support,
     everywhere,

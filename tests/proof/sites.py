@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.lower.lowered import Lowered
+from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
@@ -125,7 +125,7 @@ def one_node(
     replace = [(match.output, results[0])]
     if match.sum is not None:
         replace.append((match.sum, results[-1]))
-    return Lowered([node], replace, numerics, functions=functions, min_opset=min_opset)
+    return Lowered([node], replace, numerics, match, functions=functions, min_opset=min_opset)
 
 
 def prove(

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from proof.sites import F32_EPSILON, GEMMA, LLAMA, match_of, one_node, prove, source
-from rmsnorm_export.lower.lowered import Lowered
+from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.recognize.match import Match
 
@@ -69,7 +69,7 @@ def test_wrong_axis_that_broadcasts() -> None:
     right = site("float")
     for old, new in ((right.x, match.x), (right.scale, match.scale)):
         new.replace_all_uses_with(old)
-    caught(right, Lowered(match.nodes, [(right.output, match.output)], "exact"),
+    caught(right, Lowered(match.nodes, [(right.output, match.output)], "exact", right),
            "mathematics: the new nodes")  # fmt: skip
 
 
@@ -161,10 +161,10 @@ def test_wrong_sum() -> None:
     doubled = ir.node("Add", [match.x, match.x])
     norm = ir.node(SIMPLIFIED, [added.outputs[0], match.scale], attributes={"epsilon": F32_EPSILON})
     pairs = [(match.output, norm.outputs[0]), (match.sum, doubled.outputs[0])]
-    wrong = Lowered([added, norm, doubled], pairs, "exact")
+    wrong = Lowered([added, norm, doubled], pairs, "exact", match)
     caught(match, wrong, "mathematics: the new nodes")
     pairs[1] = (match.sum, added.outputs[0])
-    assert prove(match, Lowered([added, norm], pairs, "exact")).passed
+    assert prove(match, Lowered([added, norm], pairs, "exact", match)).passed
 
 
 def test_a_gate_is_not_a_weight() -> None:
@@ -188,7 +188,7 @@ def test_another_output_type() -> None:
     norm = ir.node(
         SIMPLIFIED, [wide.outputs[0], scale.outputs[0]], attributes={"epsilon": F32_EPSILON}
     )
-    lowered = Lowered([wide, scale, norm], [(match.output, norm.outputs[0])], "upcast")
+    lowered = Lowered([wide, scale, norm], [(match.output, norm.outputs[0])], "upcast", match)
     caught(match, lowered, "ONNX Runtime does not load", "different shapes or types")
 
 

@@ -7,8 +7,9 @@ from html.parser import HTMLParser
 
 from rmsnorm_export.compare.result import OutputComparison, Verification
 from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.rewrite.drawing import Drawing, DrawnNode, DrawnValue, Subgraph
-from rmsnorm_export.rewrite.result import Refusal, Report, Site
+from rmsnorm_export.rewrite.result import Report, Site
 from rmsnorm_export.runtime.metrics import ErrorMetrics
 
 _VOID = {"br", "col", "hr", "input", "link", "meta", "wbr"}

@@ -10,8 +10,9 @@ import pytest
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.records import SCHEMA_VERSION, document, from_json, to_dict, to_json
-from rmsnorm_export.rewrite.result import Refusal, Report, Site
+from rmsnorm_export.rewrite.result import Report, Site
 
 PROOF = Proof(False, "bound", ("random",), math.inf, 0.5, math.nan, 1.0, 2.0, -math.inf, "numpy")
 SITE = Site(

@@ -7,7 +7,8 @@ import math
 
 from rmsnorm_export.printable import number
 from rmsnorm_export.proof.result import Proof
-from rmsnorm_export.rewrite.result import Refusal, Report, Site
+from rmsnorm_export.recognize.refusal import Refusal
+from rmsnorm_export.rewrite.result import Report, Site
 from rmsnorm_export.show.report_text import render, report_lines, table
 
 SITE = Site(

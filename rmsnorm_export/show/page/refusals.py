@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rmsnorm_export.printable import one_line
-from rmsnorm_export.rewrite.result import Refusal, Report
+from rmsnorm_export.recognize.refusal import Refusal
+from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.show.page.markup import (
     Markup,
     code,

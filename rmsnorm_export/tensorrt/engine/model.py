@@ -17,6 +17,7 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model, no_gc
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.graph.save import to_bytes
+from rmsnorm_export.op.native import DEFAULT_DOMAINS, RMS_NORMALIZATION, SIMPLIFIED
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.recognize.scan import recognize
@@ -28,7 +29,7 @@ from rmsnorm_export.tensorrt.engine.sites import EngineSite, engine_sites
 HASHED_BYTES = 1 << 30
 """External data up to this size is hashed; above, size and time of modification stand for it."""
 
-_NORM_NODES = ("RMSNormalization", "SimplifiedLayerNormalization")
+_NORM_NODES = (RMS_NORMALIZATION, SIMPLIFIED)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -176,7 +177,7 @@ def _refuse_mixed(model: ir.Model, types: Types) -> None:
     mixed = []
     for graph in all_graphs(model):
         for node in graph:
-            if node.domain in ("", "ai.onnx") and node.op_type in _NORM_NODES:
+            if node.domain in DEFAULT_DOMAINS and node.op_type in _NORM_NODES:
                 x, scale = (*node.inputs, None, None)[:2]
                 a = None if x is None else types.dtype(x)
                 b = None if scale is None else types.dtype(scale)

@@ -7,14 +7,15 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.save import SaveResult, WeightsPolicy, check_output
 from rmsnorm_export.graph.wellformed import NEWEST_OPSET
-from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.lower.targets import TARGETS, Target, check_choices
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.rewrite.optimize import Progress, Result, optimize
+from rmsnorm_export.rewrite.optimize import Result, optimize
+from rmsnorm_export.rewrite.prove import Progress
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.torch.export.chatter import DECOMPOSING, TRACING, TRANSLATING
 from rmsnorm_export.torch.export.trace import OLDEST_OPSET, TIDYING, trace
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     import torch
 
-_ONNX_TARGET_OPSET = 23
 RECOGNISING, WRITING = "recognising the norms", "writing"
 STAGES = (TRACING, DECOMPOSING, TRANSLATING, TIDYING, RECOGNISING, WRITING)
 """What ``progress`` is told, in order."""
@@ -163,7 +163,7 @@ def convert(
     drawings: bool = False,
 ) -> Converted:
     """As `export`, without writing a file; ``drawings`` as for `rmsnorm_export.optimize`."""
-    _check_choices(target, numerics)
+    check_choices(target, numerics)
     tell = _teller(progress)
     traced = trace(
         module,
@@ -191,23 +191,11 @@ def convert(
     return Converted(dataclasses.replace(result, report=report), traced.log)
 
 
-def _check_choices(target: str, numerics: str) -> None:
-    for name, value, known in (
-        ("target", target, get_args(Target)),
-        ("numerics", numerics, get_args(Numerics)),
-    ):
-        if value not in known:
-            raise UsageError(
-                f"There is no {name} of this name.",
-                found=repr(value),
-                fix=f"use one of {', '.join(known)}",
-            )
-
-
-def _opset(opset: int | None, target: str) -> int | None:
+def _opset(opset: int | None, target: Target) -> int | None:
+    needed = TARGETS[target].min_opset
     if opset is None:
-        return _ONNX_TARGET_OPSET if target == "onnx" else None
-    oldest = _ONNX_TARGET_OPSET if target == "onnx" else OLDEST_OPSET
+        return needed or None
+    oldest = max(OLDEST_OPSET, needed)
     if not oldest <= opset <= NEWEST_OPSET:
         raise UsageError(
             f"The opset is out of the range of the target {target}.",

@@ -1,4 +1,4 @@
-"""The gain of a norm as the scale input of one node."""
+"""The scale of a norm as the scale input of one node."""
 
 from __future__ import annotations
 
@@ -7,40 +7,46 @@ import math
 
 import onnx_ir as ir
 
-from rmsnorm_export.lower.parts import Dims, Shapes, Site, decline, text, without_widening
-from rmsnorm_export.recognize.match import Decline, Match
+from rmsnorm_export.lower.builder import SiteBuilder, shape_text, stored_as
+from rmsnorm_export.lower.lower import refuse_match
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.refusal import Refusal
+from rmsnorm_export.recognize.shape_rules import Dims
+from rmsnorm_export.recognize.types import Types
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Gain:
+class ScaleInput:
     """The scale input of the new node.
 
     Attributes:
-        value: the gain in the source; None: weightless.
+        value: the scale in the source, its offset added; None: weightless.
         dims: the shape that the scale input must have (one may be -1).
+        types: element types and shapes.
         reshaped: ``value`` has another shape, or an unknown one.
     """
 
     value: ir.Value | None
     dims: tuple[int, ...]
-    reshaped: bool
+    types: Types
+    reshaped: bool = False
 
-    def input(self, site: Site, dtype: int) -> ir.Value:
-        """The scale input in ``dtype``, with the nodes it needs; ones where there is no gain."""
+    def input(self, site: SiteBuilder, dtype: int) -> ir.Value:
+        """The scale input in ``dtype``, with the nodes it needs; ones where there is no scale."""
         if self.value is None:
             return site.ones(self.dims, dtype)
-        value = without_widening(self.value, dtype) or self.value
+        value = stored_as(self.value, dtype, self.types) or self.value
         if self.reshaped:
             value = site.reshape(value, self.dims)
         return site.cast(value, dtype, "scale_cast")
 
-    def ones(self, site: Site, dtype: int) -> ir.Value | None:
-        """Ones in place of the gain, or None when its size is not static."""
-        return None if -1 in self.dims else site.ones(self.dims, dtype)
+    def fits(self, dtype: int) -> bool:
+        """Whether its elements are stored in ``dtype``, or there are none."""
+        return self.value is None or stored_as(self.value, dtype, self.types) is not None
 
 
-def gain_of(match: Match, shapes: Shapes) -> Gain | Decline:
-    """The gain of ``match`` as a scale input of shape ``X.shape[axis:]``.
+def scale_input(match: Match, types: Types) -> ScaleInput | Refusal:
+    """The scale of ``match`` as a scale input of shape ``X.shape[axis:]``.
 
     The row is ``axis`` to the last axis, so the scale has that many dimensions: leading dimensions
     of 1 are dropped by a Reshape, since a scale of higher or lower rank than the row is refused or
@@ -50,32 +56,34 @@ def gain_of(match: Match, shapes: Shapes) -> Gain | Decline:
     value = match.gain
     if value is None and match.scale is not None:
         if match.spec.scale_offset:
-            return decline(
+            return refuse_match(
                 match,
                 "gain-not-a-value",
-                "the gain with its offset is no value of the graph",
+                "the scale with its offset added is no value of the graph",
                 found=f"scale + {match.spec.scale_offset}",
                 hint="use the portable target",
             )
         value = match.scale
-    row = _row_dims(match, shapes(match.x), count)
+    row = _row_dims(match, types.shape(match.x), count)
     if value is None:
         if row is None or -1 in row:
-            return decline(
+            return refuse_match(
                 match,
                 "row-size-unknown",
                 "the operator needs a scale, and ones of an unknown size cannot be stored",
-                found=f"a weightless norm over the last {count} axes of {text(shapes(match.x))}",
+                found=f"a weightless norm over the last {count} axes of "
+                f"{shape_text(types.shape(match.x))}",
                 hint="give the normalised dimensions static sizes, or use the portable target",
             )
-        return Gain(None, row, reshaped=False)
-    return _shaped(match, value, shapes(value), row, count)
+        return ScaleInput(None, row, types)
+    return _shaped(match, value, types, row, count)
 
 
 def _shaped(
-    match: Match, value: ir.Value, dims: Dims, row: tuple[int, ...] | None, count: int
-) -> Gain | Decline:
-    """``value`` as a scale input, given its own dimensions and those of the row."""
+    match: Match, value: ir.Value, types: Types, row: tuple[int, ...] | None, count: int
+) -> ScaleInput | Refusal:
+    """``value`` as a scale input, given the dimensions of the row."""
+    dims = types.shape(value)
     if dims is not None:
         tail = tuple(d if isinstance(d, int) else -1 for d in dims[-count:])
         fits = len(dims) >= count and all(d == 1 for d in dims[: len(dims) - count])
@@ -84,20 +92,20 @@ def _shaped(
         if match.n is not None and -1 not in tail:
             fits = fits and math.prod(tail) == match.n
         if not fits:
-            return decline(
+            return refuse_match(
                 match,
                 "gain-shape",
-                "the gain has not the shape of a row",
-                found=f"a gain of shape {text(dims)}",
+                "the scale has not the shape of a row",
+                found=f"a scale of shape {shape_text(dims)}",
                 hint="use the portable target",
             )
         if row is None or -1 in row:
             row = tail
         if len(dims) == count:
-            return Gain(value, row, reshaped=False)
+            return ScaleInput(value, row, types)
     if row is None or row.count(-1) > 1:
         if count > 1:
-            return decline(
+            return refuse_match(
                 match,
                 "row-size-unknown",
                 "the scale must have the shape of the row, which the file does not say",
@@ -105,7 +113,7 @@ def _shaped(
                 hint="give the normalised dimensions static sizes, or use the portable target",
             )
         row = (-1,)
-    return Gain(value, row, reshaped=True)
+    return ScaleInput(value, row, types, reshaped=True)
 
 
 def _row_dims(match: Match, dims: Dims, count: int) -> tuple[int, ...] | None:

@@ -1,0 +1,225 @@
+"""The new nodes of one site under construction.
+
+Every new norm node carries three metadata properties: the nodes that it replaces, the numerics
+class of the rewrite, and the spelling of the source.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rmsnorm_export.lower.lower import LowerContext, Lowered
+from rmsnorm_export.op.dtypes import Array, numpy_dtype
+from rmsnorm_export.op.numerics import Numerics
+from rmsnorm_export.op.spec import Kind
+from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.context import widens
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.refusal import name_of
+from rmsnorm_export.recognize.shape_rules import Dims
+from rmsnorm_export.recognize.types import Types
+
+REPLACES = "rmsnorm_export.replaces"
+NUMERICS_CLASS = "rmsnorm_export.numerics"
+SPELLING = "rmsnorm_export.spelling"
+
+FORMERLY = "rmsnorm_export.name"
+"""While a file of another target is taken apart: the name of the node that its parts made up."""
+
+_OWN_ENDING = re.compile(r"(/(Skip|Gated)?RMSNorm(_\d+)?)+$")
+
+# Weights are a node or three away from their initializer; longer chains are not worth a walk.
+_MAX_WALK = 8
+
+
+def stored_as(value: ir.Value, dtype: int, types: Types) -> ir.Value | None:
+    """The value of type ``dtype`` whose elements ``value`` has, or None.
+
+    Looks through Identity and through Casts that lose nothing: an f16 weight that the source casts
+    to f32 is used as it is stored.
+    """
+    current: ir.Value | None = value
+    for _ in range(_MAX_WALK):
+        if current is None:
+            return None
+        own = types.dtype(current)
+        if own == dtype:
+            return current
+        node = current.producer()
+        if standard(node) not in ("Cast", "Identity") or node is None or not node.inputs:
+            return None
+        source = node.inputs[0]
+        if node.op_type == "Cast" and source is not None and not widens(types.dtype(source), own):
+            return None
+        current = source
+    return None
+
+
+def shape_text(dims: Dims) -> str:
+    """A shape for a message."""
+    if dims is None:
+        return "unknown shape"
+    return "[" + ", ".join("?" if d is None else str(d) for d in dims) + "]"
+
+
+class SiteBuilder:
+    """The new nodes of one site, in topological order.
+
+    Args:
+        match: what they replace.
+        numerics: class of the rewrite.
+        context: gives unique names, types and shapes.
+        kind: what the names of the new nodes and values say.
+    """
+
+    def __init__(
+        self, match: Match, numerics: Numerics, context: LowerContext, kind: Kind = "RMSNorm"
+    ) -> None:
+        self._match = match
+        self._numerics: Numerics = numerics
+        self._types = context.types
+        self._unique = context.names
+        self._name = f"{_stem(match)}/{kind}"
+        self._nodes: list[ir.Node] = []
+        self.initializers: list[ir.Value] = []
+
+    def lowered(
+        self,
+        *replace: tuple[ir.Value, ir.Value],
+        functions: Sequence[ir.Function] = (),
+        min_opset: int = 0,
+        notes: Sequence[str] = (),
+    ) -> Lowered:
+        """The nodes, with the pairs (value of the graph, new value) that they replace."""
+        return Lowered(
+            nodes=self._nodes,
+            replace=replace,
+            numerics=self._numerics,
+            part=self._match,
+            initializers=self.initializers,
+            functions=functions,
+            min_opset=min_opset,
+            notes=notes,
+        )
+
+    def norm(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value],
+        attributes: Mapping[str, int | float | str],
+        outputs: Sequence[ir.Value | None],
+        *,
+        domain: str = "",
+        version: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Append the norm node; None in ``outputs`` is an output that is not asked for."""
+        self._nodes.append(
+            ir.node(
+                op_type,
+                list(inputs),
+                dict(attributes),
+                domain=domain,
+                version=version,
+                outputs=[ir.Value(name="") if v is None else v for v in outputs],
+                name=name or self._unique(self._name),
+                metadata_props=_provenance(self._match, self._numerics),
+            )
+        )
+
+    def like(self, value: ir.Value, dtype: int, suffix: str) -> ir.Value:
+        """A new value with the shape of ``value`` and element type ``dtype``."""
+        shape = value.shape
+        if shape is None:
+            dims = self._types.info(value)[1]
+            shape = None if dims is None else ir.Shape(dims)
+        return ir.Value(
+            name=self._unique(f"{self._name}_{suffix}"),
+            shape=shape,
+            type=ir.TensorType(ir.DataType(dtype)),
+        )
+
+    def cast(self, value: ir.Value, dtype: int, suffix: str) -> ir.Value:
+        """``value`` cast to ``dtype``; itself when it is known to have that type."""
+        if self._types.dtype(value) == dtype:
+            return value
+        result = self.like(value, dtype, suffix)
+        self.cast_into(value, dtype, result, suffix)
+        return result
+
+    def cast_into(self, value: ir.Value, dtype: int, result: ir.Value, suffix: str) -> None:
+        """Append ``result = Cast(value)``."""
+        self._append("Cast", [value], result, suffix, {"to": dtype})
+
+    def multiply(self, left: ir.Value, right: ir.Value, result: ir.Value) -> None:
+        """Append ``result = left * right``."""
+        self._append("Mul", [left, right], result, "scale", {})
+
+    def ones(self, dims: Sequence[int], dtype: int) -> ir.Value:
+        """A new initializer of ones: the scale of a norm that has none."""
+        name = self._unique(f"{self._name}_ones")
+        value = constant(name, np.ones(tuple(dims), numpy_dtype(dtype)), dtype)
+        self.initializers.append(value)
+        return value
+
+    def reshape(self, value: ir.Value, dims: Sequence[int]) -> ir.Value:
+        """``value`` with the dimensions ``dims`` (one may be -1)."""
+        name = self._unique(f"{self._name}_scale_shape")
+        shape = constant(name, np.array(dims, np.int64), ir.DataType.INT64)
+        self.initializers.append(shape)
+        dtype = self._types.dtype(value)
+        result = ir.Value(
+            name=self._unique(f"{self._name}_scale"),
+            shape=ir.Shape([None if d < 0 else d for d in dims]),
+            type=None if dtype is None else ir.TensorType(dtype),
+        )
+        self._append("Reshape", [value, shape], result, "scale_reshape", {})
+        return result
+
+    def _append(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value],
+        result: ir.Value,
+        suffix: str,
+        attributes: Mapping[str, int],
+    ) -> None:
+        name = self._unique(f"{self._name}_{suffix}")
+        self._nodes.append(ir.node(op_type, inputs, attributes, outputs=[result], name=name))
+
+
+def constant(name: str, array: Array, dtype: int) -> ir.Value:
+    """A new initializer, in no graph yet."""
+    tensor = ir.Tensor(array, dtype=ir.DataType(dtype), name=name)
+    return ir.Value(
+        name=name,
+        shape=ir.Shape(array.shape),
+        type=ir.TensorType(tensor.dtype),
+        const_value=tensor,
+    )
+
+
+def _stem(match: Match) -> str:
+    """What the names of a site's nodes begin with: the module it came from, or its last node."""
+    last = match.nodes[-1] if match.nodes else None
+    name = match.module
+    if name is None and last is not None:
+        name = last.metadata_props.get(FORMERLY) or last.name
+    return _OWN_ENDING.sub("", name or match.output.name or "norm") or "norm"
+
+
+def _provenance(match: Match, numerics: Numerics) -> dict[str, str]:
+    """What is written on a norm node: the nodes of the source that it replaces, and how.
+
+    Nodes that come from an earlier run know what that run replaced.
+    """
+    last = match.nodes[-1].metadata_props if match.nodes else {}
+    return {
+        REPLACES: last.get(REPLACES) or ", ".join(name_of(node) for node in match.nodes),
+        NUMERICS_CLASS: numerics,
+        SPELLING: last.get(SPELLING) or match.spelling,
+    }

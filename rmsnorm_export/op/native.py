@@ -1,0 +1,24 @@
+"""Names of the operators that are an RMSNorm by themselves: this package's and those of others."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from rmsnorm_export.op.spec import Kind
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+"""The default ONNX domain under both of its names."""
+
+MICROSOFT_DOMAIN = "com.microsoft"
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""Operators of this package's domain."""
+
+RMS_NORMALIZATION = "RMSNormalization"
+"""Of the default domain, from opset 23 on."""
+
+SIMPLIFIED = "SimplifiedLayerNormalization"
+"""ONNX Runtime's, which it keeps in the default domain."""
+
+SKIP_SIMPLIFIED = "SkipSimplifiedLayerNormalization"
+"""ONNX Runtime's, in ``MICROSOFT_DOMAIN``."""

@@ -1,0 +1,85 @@
+"""A norm that is left as it was, and why: the one form in which every stage says so."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refusal:
+    """A value that looked like an RMSNorm and was left as it was.
+
+    Attributes:
+        node: name of the node at which it stopped being one (op type if it has no name).
+        op: operator type of that node.
+        reason: a short stable identifier, e.g. ``epsilon-not-constant``.
+        message: the reason as a sentence.
+        found: what was found there.
+        hint: what would have to be different, or what to do.
+        scope: ``main`` or the function or subgraph.
+        kind: ``norm``: an RMSNorm that was not fused, or one as far as the file tells;
+            ``look-alike``: it computes something else.
+    """
+
+    node: str
+    op: str
+    reason: str
+    message: str
+    found: str
+    hint: str
+    scope: str
+    kind: Literal["norm", "look-alike"] = "norm"
+
+
+LOOK_ALIKES = frozenset(
+    {
+        "all-axes",
+        "axes-dropped",
+        "axes-not-trailing",
+        "clamped",
+        "different-numerator",
+        "divided-by-inverse",
+        "empty-row",
+        "epsilon-after-inverse",
+        "epsilon-negative",
+        "exponent-not-two",
+        "layer-norm",
+        "multiplied-by-root",
+        "no-normalised-row",
+        "not-the-mean",
+        "power-of-mean-square",
+        "second-inverse",
+        "second-root",
+        "subtraction",
+        "two-epsilons",
+        "weighted-square",
+    }
+)
+"""Reasons that say: this computes something else. Any other reason leaves an RMSNorm unfused."""
+
+
+def refuse(
+    node: ir.Node, reason: str, message: str, found: str, hint: str, scope: str = "main"
+) -> Refusal:
+    """The refusal of what ``node`` computes."""
+    return Refusal(
+        node=name_of(node),
+        op=node.op_type,
+        reason=reason,
+        message=message,
+        found=found,
+        hint=hint,
+        scope=scope,
+        kind="look-alike" if reason in LOOK_ALIKES else "norm",
+    )
+
+
+def name_of(node: ir.Node) -> str:
+    """The node's name, or its output's where it has none."""
+    if node.name:
+        return node.name
+    return next((v.name for v in node.outputs if v.name), node.op_type)

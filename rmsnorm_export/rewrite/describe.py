@@ -1,0 +1,129 @@
+"""A plan in words: the sites, kept norms and refusals of a report.
+
+Described while the source nodes are in place, before anything is applied.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+
+import onnx_ir as ir
+
+from rmsnorm_export.graph.load import LoadedModel
+from rmsnorm_export.graph.opset import default_opset
+from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.lower.builder import REPLACES
+from rmsnorm_export.lower.lower import Lowered
+from rmsnorm_export.op.dtypes import type_name
+from rmsnorm_export.op.spec import DOMAIN
+from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.recognize.context import FLOATS
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.refusal import Refusal, name_of
+from rmsnorm_export.rewrite.draw import Gallery
+from rmsnorm_export.rewrite.plan import Plan, PlanOptions
+from rmsnorm_export.rewrite.result import Report, Site
+
+
+def describe(
+    loaded: LoadedModel,
+    plan: Plan,
+    options: PlanOptions,
+    *,
+    proofs: Mapping[Lowered, Proof] | None = None,
+    drawings: bool = False,
+) -> Report:
+    """The report of a plan; opset and nodes are those of the model as it is.
+
+    Args:
+        loaded: the model of the plan.
+        plan: what is to be done.
+        options: what the plan was made for.
+        proofs: of its sites.
+        drawings: draw the old and new nodes of the sites.
+    """
+    gallery = Gallery(plan.types) if drawings else None
+    proofs = proofs or {}
+    fused = [
+        _fused(site, proofs.get(site), gallery) for site in plan.sites if site not in plan.rewritten
+    ]
+    kept = [
+        _site(match, match.nodes[-1], gallery)
+        for match in (*plan.kept, *(site.part for site in plan.rewritten))
+    ]
+    opset, nodes = default_opset(plan.model), count_nodes(plan.model)
+    return Report(
+        source=loaded.description,
+        target=options.target,
+        numerics=options.numerics,
+        fused=tuple(fused),
+        kept=(*kept, *(_opaque_site(node, refusal) for node, refusal in plan.opaque)),
+        refused=plan.refusals,
+        opset_before=opset,
+        opset_after=opset,
+        nodes_before=nodes,
+        nodes_after=nodes,
+        notes=loaded.notes,
+        drawings=gallery.drawings if gallery else (),
+    )
+
+
+def count_nodes(model: ir.Model) -> int:
+    """Nodes, without the bodies of this package's own operators."""
+    own = (g for f in own_functions(model) for g in (f.graph, *f.subgraphs()))
+    return sum(map(len, all_graphs(model))) - sum(map(len, own))
+
+
+def own_functions(model: ir.Model) -> Iterator[ir.Function]:
+    """The functions in this package's domain."""
+    return (function for function in model.functions.values() if function.domain == DOMAIN)
+
+
+def _fused(site: Lowered, proof: Proof | None, gallery: Gallery | None) -> Site:
+    norm = next(node for node in site.nodes if REPLACES in node.metadata_props)
+    return dataclasses.replace(
+        _site(site.part, norm, gallery, site),
+        numerics=site.numerics,
+        notes=tuple(site.notes),
+        proof=proof,
+    )
+
+
+def _site(match: Match, node: ir.Node, gallery: Gallery | None, new: Lowered | None = None) -> Site:
+    """The norm ``match`` that is, or will be, ``node``."""
+    name = name_of(node)
+    return Site(
+        name=name,
+        op=node.op_type,
+        nodes=tuple(name_of(source) for source in match.nodes),
+        spelling=match.spelling,
+        numerics="exact",
+        dtype=type_name(match.dtype),
+        n=match.n,
+        epsilon=match.spec.epsilon,
+        scope=match.scope,
+        attributes=match.spec.non_default(),
+        module=match.module,
+        drawing=None if gallery is None else gallery.add(match, new, name),
+    )
+
+
+def _opaque_site(node: ir.Node, refusal: Refusal) -> Site:
+    """An operator of the target that was not understood further."""
+    x = node.inputs[0] if node.inputs else None
+    epsilon = node.attributes.get("epsilon")
+    return Site(
+        name=refusal.node,
+        op=node.op_type,
+        nodes=(refusal.node,),
+        spelling=node.op_type,
+        numerics="exact",
+        dtype=type_name(int(x.dtype)) if x is not None and x.dtype in FLOATS else "unknown",
+        n=None,
+        epsilon=math.nan if epsilon is None or epsilon.is_ref() else epsilon.as_float(),
+        scope=refusal.scope,
+        attributes={},
+        notes=(refusal.message,),
+    )

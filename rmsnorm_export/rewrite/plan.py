@@ -1,0 +1,209 @@
+"""What is to be done with one model: its norms found, the new nodes made, nothing applied."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.graph.load import LoadedModel
+from rmsnorm_export.graph.opset import default_opset, raise_opset
+from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.lower.lower import LowerContext, Lowered, lower_all, refuse_match
+from rmsnorm_export.lower.targets import TARGETS, Target, TargetRow
+from rmsnorm_export.op.numerics import Numerics
+from rmsnorm_export.op.spec import DOMAIN
+from rmsnorm_export.recognize.context import OpaqueNode
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.refusal import Refusal
+from rmsnorm_export.recognize.scan import foreign_functions, recognize
+from rmsnorm_export.recognize.types import Types
+from rmsnorm_export.rewrite.apply import Names, discard
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """What a plan is made for.
+
+    Attributes:
+        target: what the new nodes are for; None: none in particular, so that the own form of every
+            target is kept.
+        numerics: loosest class of rewrite allowed.
+        fold_residual, fold_gate: as for ``optimize``.
+    """
+
+    target: Target | None = "portable"
+    numerics: Numerics = "reordered"
+    fold_residual: bool = True
+    fold_gate: bool = True
+
+    @property
+    def row(self) -> TargetRow:
+        """The target that norms are lowered for."""
+        return TARGETS[self.target or "portable"]
+
+    @property
+    def kept_operators(self) -> tuple[str, ...]:
+        """Operators whose nodes stay as they are."""
+        if self.target is not None:
+            return self.row.operators
+        return tuple(operator for row in TARGETS.values() for operator in row.operators)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """The norms of one model, and what becomes of each.
+
+    Attributes:
+        model: not changed yet, but for the types of operands that the file does not say.
+        types: element types and shapes of its values.
+        names: gives unique names in it.
+        sites: norms with the nodes that will take their place.
+        kept: norms that are one node in the target's form and stay as they are.
+        rewritten: those of ``sites`` whose norm was one node in the target's form.
+        opaque: operators of the target in a form that no other target could say: no refusal.
+        refusals: what is left alone, and why.
+    """
+
+    model: ir.Model
+    types: Types
+    names: Names
+    sites: tuple[Lowered, ...]
+    kept: tuple[Match, ...]
+    rewritten: tuple[Lowered, ...]
+    opaque: tuple[OpaqueNode, ...]
+    refusals: tuple[Refusal, ...]
+
+    def without(self, refused: Mapping[Lowered, Refusal]) -> Plan:
+        """The plan with refusals in the place of these sites, whose new nodes are given up."""
+        for site in refused:
+            discard(site)
+        return dataclasses.replace(
+            self,
+            sites=tuple(site for site in self.sites if site not in refused),
+            refusals=(*self.refusals, *refused.values()),
+        )
+
+
+def make_plan(model: ir.Model, options: PlanOptions) -> Plan:
+    """Find the norms of ``model`` and make the nodes that could take their place."""
+    operators = options.kept_operators
+    recognition = recognize(model, fold_residual=options.fold_residual, fold_gate=options.fold_gate)
+    opaque, refusals = [], []
+    for node, refusal in recognition.opaque:
+        if node.op_type in operators:
+            opaque.append((node, refusal))
+        else:
+            refusals.append(refusal)
+    refusals += recognition.refusals
+    parts = [_part_in_form(match, operators) for match in recognition.matches]
+    kept = [part for part in parts if part is not None]
+    todo = [m for m, part in zip(recognition.matches, parts, strict=True) if part is None]
+    if todo and options.row.shares_functions:
+        todo, kept = [*kept, *todo], []
+    _type_operands(recognition.types, todo)
+    names = Names(model)
+    outcomes = lower_all(
+        todo,
+        options.row.name,
+        LowerContext(
+            numerics=options.numerics,
+            names=names,
+            opset=default_opset(model),
+            types=recognition.types,
+            fold_residual=options.fold_residual,
+            taken=_names_in_use(model, todo),
+        ),
+    )
+    sites: list[Lowered] = []
+    rewritten: list[Lowered] = []
+    for match, outcome in zip(todo, outcomes, strict=True):
+        if isinstance(outcome, Refusal):
+            refusals.append(outcome)
+            continue
+        sites.append(outcome)
+        if match.native in operators:
+            rewritten.append(outcome)
+    return Plan(
+        model=model,
+        types=recognition.types,
+        names=names,
+        sites=tuple(sites),
+        kept=tuple(kept),
+        rewritten=tuple(rewritten),
+        opaque=tuple(opaque),
+        refusals=tuple(refusals),
+    )
+
+
+def needed_opset(plan: Plan) -> int:
+    """Lowest version of the default domain that knows all new nodes; 0: any."""
+    return max((site.min_opset for site in plan.sites), default=0)
+
+
+def plan_at_opset(
+    loaded: LoadedModel, options: PlanOptions, opset: int | None
+) -> tuple[LoadedModel, Plan]:
+    """The plan of a model, raised to ``opset``, or as far as the target needs.
+
+    Where the target needs a version to which the model cannot be raised every site is refused.
+
+    Raises:
+        UsageError: the model has a later version than ``opset``.
+        InputError: the model cannot be raised to ``opset``.
+    """
+    plan = make_plan(loaded.model, options)
+    version = default_opset(loaded.model)
+    needed = max(needed_opset(plan), opset or 0)
+    if needed <= version:
+        if opset is not None and opset < version:
+            raise UsageError(
+                "The opset can be raised, not lowered.",
+                found=f"the model has opset {version}, {opset} was asked for",
+                fix="leave --opset out, or export again with a lower opset",
+            )
+        return loaded, plan
+    try:
+        model = raise_opset(loaded.model, needed)
+    except InputError as error:
+        if opset is not None:
+            raise
+        message = f"the target needs opset {needed}"
+        refused = {
+            site: refuse_match(site.part, "opset", message, found=error.found, hint=error.fix)
+            for site in plan.sites
+        }
+        return loaded, plan.without(refused)
+    inlined = ", functions inlined" if loaded.model.functions else ""
+    note = f"raised from opset {version} to {needed} by onnx.version_converter{inlined}"
+    raised = dataclasses.replace(loaded, model=model, notes=(*loaded.notes, note))
+    return raised, make_plan(model, options)
+
+
+def _part_in_form(match: Match, operators: Sequence[str]) -> Match | None:
+    """The norm, or the part of it, that is one of these operators already."""
+    part: Match | None = match
+    while part is not None and part.native not in operators:
+        part = part.inner
+    return part
+
+
+def _type_operands(types: Types, matches: Sequence[Match]) -> None:
+    """Write down what is known of the operands: proofs and runtimes ask the values themselves."""
+    for match in matches:
+        for value in (match.x, match.scale, match.gain, match.bias, match.gate, match.residual):
+            if value is not None and value.dtype is None:
+                dtype = types.dtype(value)
+                value.type = None if dtype is None else ir.TensorType(dtype)
+
+
+def _names_in_use(model: ir.Model, matches: Sequence[Match]) -> set[str]:
+    """Operator names of this package's domain that nodes or functions keep."""
+    names = {name for _, name, _ in foreign_functions(model)}
+    if DOMAIN in model.opset_imports:
+        gone = {match.nodes[-1] for match in matches}
+        for graph in all_graphs(model):
+            names.update(n.op_type for n in graph if n.domain == DOMAIN and n not in gone)
+    return names

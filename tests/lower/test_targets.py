@@ -1,0 +1,81 @@
+"""A target is one row and one module: nothing else has to know of it."""
+
+from __future__ import annotations
+
+import sys
+import types
+import typing
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from source_graphs import Source, build, feed, run
+
+import rmsnorm_export as rx
+from rmsnorm_export.lower import targets
+from rmsnorm_export.lower.builder import SiteBuilder
+from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match
+from rmsnorm_export.op.spec import FLOAT
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.refusal import Refusal
+
+
+def _lower_to_l2(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Refusal]:
+    """A norm as LpNormalization, for f32 rows with no epsilon to speak of."""
+    outcomes: list[Lowered | Refusal] = []
+    for match in matches:
+        if match.dtype != FLOAT or match.scale is None or match.n is None:
+            outcomes.append(
+                refuse_match(match, "l2-form", "only f32", found=match.spelling, hint="none")
+            )
+            continue
+        site = SiteBuilder(match, "exact", context)
+        unit = site.like(match.x, match.dtype, "unit")
+        result = site.like(match.output, match.dtype, "output")
+        site.norm("LpNormalization", [match.x], {"axis": -1, "p": 2}, [unit])
+        site.multiply(unit, match.scale, result)
+        outcomes.append(site.lowered((match.output, result), notes=["an L2 norm"]))
+    return outcomes
+
+
+@pytest.fixture
+def l2_target(monkeypatch: pytest.MonkeyPatch) -> typing.Any:
+    """The name of a target that this test adds: one row and one module."""
+    module = types.ModuleType("l2_target")
+    module.lower = _lower_to_l2  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "l2_target", module)
+    row = targets.TargetRow(
+        name="l2",  # type: ignore[arg-type]
+        module="l2_target",
+        summary="unit vectors, for this test",
+        operators=("LpNormalization",),
+    )
+    monkeypatch.setitem(targets.TARGETS, row.name, row)
+    return row.name
+
+
+def test_a_new_target_is_a_row_and_a_module(l2_target: typing.Any) -> None:
+    source = Source(gain=np.sqrt(np.full(123, 123.0)))
+    built = build(source)
+    result = rx.optimize(built.model, target=l2_target)
+    assert [site.notes for site in result.report.fused] == [("an L2 norm",)]
+    assert result.report.target == "l2"
+    assert [node.op_type for node in result.model.graph if "Lp" in node.op_type] == [
+        "LpNormalization"
+    ]
+    assert run(ir.to_proto(result.model), feed(source))[0].shape == source.shape
+    refused = rx.optimize(build(Source(gain=None)).model, target=l2_target).report.refused
+    assert [refusal.reason for refusal in refused] == ["l2-form"]
+    assert rx.inspect(built.model, target=l2_target).fused
+
+
+@pytest.mark.usefixtures("l2_target")
+def test_an_unknown_target_is_told_the_names_of_the_table() -> None:
+    with pytest.raises(rx.UsageError, match="portable, onnx, ort, l2"):
+        rx.optimize(b"", target="l3")  # type: ignore[arg-type]
+
+
+def test_the_type_has_the_names_of_the_table() -> None:
+    assert typing.get_args(targets.Target) == tuple(targets.TARGETS)
+    assert [row.name for row in targets.TARGETS.values()] == list(targets.TARGETS)
