@@ -15,8 +15,8 @@ from rmsnorm_export.torch.operator.plan import ELEMENT_TYPES
 def check(
     spec: NormSpec,
     x: torch.Tensor,
-    scale: torch.Tensor | None,
-    bias: torch.Tensor | None,
+    scale: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
     *,
     residual: torch.Tensor | None = None,
     gate: torch.Tensor | None = None,
