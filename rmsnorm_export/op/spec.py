@@ -35,6 +35,9 @@ FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 1, 10, 11, 16
 
 HALF_TYPES = frozenset({FLOAT16, BFLOAT16})
 
+_OF_THE_GATE = ("activation", "gate_first")
+"""The attributes that ``GatedRMSNorm`` alone has."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NormSpec:
@@ -125,21 +128,13 @@ class NormSpec:
 
         The plugin reads absent fields as its own defaults and warns, so none is left absent.
         """
-        values: dict[str, int | float | str] = {
-            "epsilon": float(self.epsilon),
-            "axis": self.axis,
-            "stash_type": self.stash_type,
-            "scale_before_cast": int(self.scale_before_cast),
-            "scale_offset": float(self.scale_offset),
-            "epsilon_outside": int(self.epsilon_outside),
-            "partial_size": self.partial_size,
-            "group_size": self.group_size,
-            "round_rstd": int(self.round_rstd),
-            "association": self.association,
-        }
-        if self.kind == "GatedRMSNorm":
-            values["activation"] = self.activation
-            values["gate_first"] = int(self.gate_first)
+        without = {"kind"} if self.kind == "GatedRMSNorm" else {"kind", *_OF_THE_GATE}
+        values: dict[str, int | float | str] = {}
+        for field in dataclasses.fields(self):
+            if field.name not in without:
+                value = getattr(self, field.name)
+                number = float if isinstance(field.default, float) else int
+                values[field.name] = value if isinstance(value, str) else number(value)
         return values
 
     def non_default(self) -> dict[str, int | float | str]:

@@ -34,9 +34,6 @@ class Wider(NormSpec):
 
     temperature: float = 2.5
 
-    def attributes(self) -> dict[str, int | float | str]:
-        return {**NormSpec.attributes(self), "temperature": self.temperature}
-
 
 def test_every_field_of_the_spec_is_an_attribute_of_the_gated_norm() -> None:
     fields = [field.name for field in dataclasses.fields(NormSpec)]

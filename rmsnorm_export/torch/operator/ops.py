@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.spec import GatedNormAttributes, Kind, NormAttributes, NormSpec
 from rmsnorm_export.torch.operator import library
 from rmsnorm_export.torch.operator.autograd import ComposedNorm
+from rmsnorm_export.torch.operator.check import check_second
 from rmsnorm_export.torch.operator.signature import (
     NAMES,
     attribute_defaults,
@@ -140,21 +140,10 @@ def call(
         UsageError: operands that do not fit the spec or one another.
     """
     kind = spec.kind
-    second: tuple[Tensor, ...] = ()
-    for name, value, home in (
-        ("residual", residual, "SkipRMSNorm"),
-        ("gate", gate, "GatedRMSNorm"),
-    ):
-        if (value is not None) != (kind == home):
-            raise UsageError(
-                f"{kind} {'needs' if value is None else 'takes no'} {name}",
-                found=f"{name} {'missing' if value is None else 'given'}",
-                fix=f"{'pass' if value is None else 'leave out'} {name}",
-            )
-        if value is not None:
-            second = (value,)
+    second = check_second(kind, residual, gate)
+    operands = (x, scale, bias) if second is None else (x, second, scale, bias)
     attributes = {name: getattr(spec, name) for name in _ATTRIBUTES[kind]}
-    return _run_operator(kind, (x, *second, scale, bias), attributes)  # type: ignore[no-any-return]
+    return _run_operator(kind, operands, attributes)  # type: ignore[no-any-return]
 
 
 def _run_operator(

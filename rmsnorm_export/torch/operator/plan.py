@@ -10,25 +10,8 @@ import torch
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.dtypes import round_to
-from rmsnorm_export.op.spec import (
-    BFLOAT16,
-    DOUBLE,
-    FLOAT,
-    FLOAT16,
-    HALF_TYPES,
-    Kind,
-    NormSpec,
-)
-
-TORCH_TYPES: dict[int, torch.dtype] = {
-    FLOAT: torch.float32,
-    FLOAT16: torch.float16,
-    DOUBLE: torch.float64,
-    BFLOAT16: torch.bfloat16,
-}
-"""ONNX element type -> PyTorch type, for the types that the operator takes."""
-
-ELEMENT_TYPES = {dtype: element_type for element_type, dtype in TORCH_TYPES.items()}
+from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, Kind, NormSpec
+from rmsnorm_export.torch.dtypes import ELEMENT_TYPES, TORCH_TYPES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
