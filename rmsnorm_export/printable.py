@@ -45,6 +45,12 @@ def one_line(text: str, limit: int = 2000) -> str:
     return line if len(line) <= limit else line[: limit - 4] + " ..."
 
 
+def first_line(error: BaseException, limit: int = 300) -> str:
+    """The first line of an exception's message that is not blank; "" where there is none."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line[:limit] for line in lines if line), "")
+
+
 def family(name: str) -> tuple[str, ...]:
     """What ``name`` has in common with names that differ from it in numbers only."""
     return tuple(_NUMBERS.split(name)[0::2])

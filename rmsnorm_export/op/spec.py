@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Literal, TypedDict
 
 DOMAIN = "rmsnorm_export"
 OPSET_VERSION = 1
@@ -35,6 +35,9 @@ FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 1, 10, 11, 16
 
 HALF_TYPES = frozenset({FLOAT16, BFLOAT16})
 
+_OF_THE_GATE = ("activation", "gate_first")
+"""The attributes that ``GatedRMSNorm`` alone has."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NormSpec:
@@ -44,19 +47,22 @@ class NormSpec:
         kind: ``RMSNorm(X, scale?, bias?) -> Y``;
             ``SkipRMSNorm(X, residual, scale?, bias?) -> Y, sum`` with ``sum = T(X + residual)`` and
             ``Y = RMSNorm(sum)``; ``GatedRMSNorm(X, gate, scale?, bias?) -> Y``.
-        epsilon: added to the mean square (or to the root), >= 0.
+        epsilon: added to the mean square (or to the root), >= 0; a float32 number unless S is
+            float64.
         axis: first normalised axis, negative; every later axis is normalised with it.
-        stash_type: ONNX element type in which the row is normalised.
+        stash_type: S, the ONNX element type in which the row is normalised: 1 float32, 10 float16,
+            11 float64, 16 bfloat16.
         scale_before_cast: False: round to T, then scale in T (LLaMA). True: scale in the stash
             type, then round once (Gemma, torch.nn.RMSNorm).
         scale_offset: added to ``scale`` before it is used (1 for Gemma), in the type in which the
             product with ``scale`` is computed.
         epsilon_outside: epsilon is added to the root instead of to the mean square.
         partial_size: the mean square is that of the first ``partial_size`` elements; 0 means all.
-        group_size: the row is cut in groups of this many elements, each with its own root mean
+        group_size: the row is cut into groups of this many elements, each with its own root mean
             square; 0 means one group.
         round_rstd: ``1 / rms`` is rounded to T and multiplied with X in T.
-        association: order of the products in a half stash type, see above.
+        association: in a half stash type, the order of the products: 0: as the other attributes
+            say; 1: ``x * (scale / rms)``; 2: ``(x * scale) / rms``.
         activation: of the gate (``GatedRMSNorm`` only).
         gate_first: False: ``Y = T(S(norm) * act(gate))``, where ``norm`` is the ungated result, not
             rounded when ``scale_before_cast``. True: ``RMSNorm(S(X) * act(gate))``, the product
@@ -122,21 +128,13 @@ class NormSpec:
 
         The plugin reads absent fields as its own defaults and warns, so none is left absent.
         """
-        values: dict[str, int | float | str] = {
-            "epsilon": float(self.epsilon),
-            "axis": self.axis,
-            "stash_type": self.stash_type,
-            "scale_before_cast": int(self.scale_before_cast),
-            "scale_offset": float(self.scale_offset),
-            "epsilon_outside": int(self.epsilon_outside),
-            "partial_size": self.partial_size,
-            "group_size": self.group_size,
-            "round_rstd": int(self.round_rstd),
-            "association": self.association,
-        }
-        if self.kind == "GatedRMSNorm":
-            values["activation"] = self.activation
-            values["gate_first"] = int(self.gate_first)
+        without = {"kind"} if self.kind == "GatedRMSNorm" else {"kind", *_OF_THE_GATE}
+        values: dict[str, int | float | str] = {}
+        for field in dataclasses.fields(self):
+            if field.name not in without:
+                value = getattr(self, field.name)
+                number = float if isinstance(field.default, float) else int
+                values[field.name] = value if isinstance(value, str) else number(value)
         return values
 
     def non_default(self) -> dict[str, int | float | str]:
@@ -147,3 +145,34 @@ class NormSpec:
             for name, value in self.attributes().items()
             if name != "epsilon" and value != ordinary[name]
         }
+
+
+class RowAttributes(TypedDict, total=False):
+    """The types of attributes of ``NormSpec`` as keyword arguments, for a type checker."""
+
+    stash_type: int
+    scale_before_cast: bool
+    scale_offset: float
+    epsilon_outside: bool
+    partial_size: int
+    group_size: int
+    round_rstd: bool
+    association: int
+
+
+class NormAttributes(RowAttributes, total=False):
+    """Those of ``RMSNorm`` and ``SkipRMSNorm``."""
+
+    epsilon: float
+    axis: int
+
+
+class GateAttributes(RowAttributes, total=False):
+    """Those of a module, which names epsilon itself and whose shape says the axis."""
+
+    activation: Activation
+    gate_first: bool
+
+
+class GatedNormAttributes(NormAttributes, GateAttributes, total=False):
+    """Those of ``GatedRMSNorm``: every field of ``NormSpec`` but ``kind``."""

@@ -16,7 +16,7 @@ import torch
 
 from rmsnorm_export.op.dtypes import numpy_dtype, round_to, type_name
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
-from rmsnorm_export.torch.operator.plan import TORCH_TYPES
+from rmsnorm_export.torch.dtypes import TORCH_TYPES
 
 DTYPES = (FLOAT, FLOAT16, BFLOAT16, DOUBLE)
 SIZES = (1, 3, 111, 123, 199, 4104)

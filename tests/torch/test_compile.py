@@ -9,7 +9,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import rmsnorm_export.torch as rt
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.spec import DOUBLE, FLOAT, FLOAT16, NormSpec
-from rmsnorm_export.torch.operator.library import NAMES
+from rmsnorm_export.torch.operator.signature import NAMES
 from tests.torch.norm_cases import FORMS, Case, spec_of, tensors
 
 OPS = torch.ops.rmsnorm_export

@@ -16,7 +16,7 @@ from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
-from rmsnorm_export.torch.operator.library import NAMES
+from rmsnorm_export.torch.operator.signature import NAMES
 from tests.op.norm_models import steps
 from tests.torch.norm_cases import (
     DTYPES,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Optional, get_args
 
@@ -24,7 +25,8 @@ from onnxscript import opset18, values
 from rmsnorm_export.op.body import body_key, build_function
 from rmsnorm_export.op.schema import schemas
 from rmsnorm_export.op.spec import DOMAIN, DOUBLE, FLOAT, OPSET_VERSION, Kind, NormSpec
-from rmsnorm_export.torch.operator.library import NAMES
+from rmsnorm_export.torch.operator import library  # noqa: F401 (registers the operators)
+from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS, OPTIONAL, attribute_defaults
 
 _FIELD_TYPES: dict[str, type[Any]] = {
     name: type(value) for name, value in dataclasses.asdict(NormSpec()).items()
@@ -34,12 +36,7 @@ _FIELD_TYPES: dict[str, type[Any]] = {
 def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
     """The ``custom_translation_table`` for ``torch.onnx.export(dynamo=True)``."""
     ours = torch.ops.rmsnorm_export
-    functions: dict[Kind, Callable[..., Any]] = {
-        "RMSNorm": _rms_norm,
-        "SkipRMSNorm": _skip_rms_norm,
-        "GatedRMSNorm": _gated_rms_norm,
-    }
-    table = {getattr(ours, NAMES[kind]).default: functions[kind] for kind in get_args(Kind)}
+    table = {getattr(ours, name).default: translation(kind) for kind, name in NAMES.items()}
     table[torch.ops.aten.rms_norm.default] = _aten_rms_norm
     table[torch.ops.aten._fused_rms_norm.default] = _aten_fused_rms_norm
     return table
@@ -124,106 +121,36 @@ def _emit(spec: NormSpec, *operands: Any) -> Any:
     return _operators()[spec.kind](*operands, **spec.attributes())
 
 
-# The exporter reads the signatures below: attributes are the parameters with a plain type, and
-# their defaults stand for what the traced call leaves out.
+def translation(kind: Kind, spec: type[NormSpec] = NormSpec) -> Callable[..., Any]:
+    """The function that translates a call of the operator ``kind``.
 
+    The exporter reads its signature: attributes are the parameters with a plain type, and their
+    defaults stand for what the traced call leaves out.
+    """
+    either = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [
+        inspect.Parameter(name, either, default=None, annotation=Any)
+        if name in OPTIONAL
+        else inspect.Parameter(name, either, annotation=Any)
+        for name in OPERANDS[kind]
+    ]
+    parameters += [
+        inspect.Parameter(name, either, default=value, annotation=type(value))
+        for name, value in attribute_defaults(kind, spec).items()
+    ]
+    signature = inspect.Signature(parameters, return_annotation=Any)
 
-def _rms_norm(
-    x: Any,
-    scale: Any = None,
-    bias: Any = None,
-    epsilon: float = 1e-5,
-    axis: int = -1,
-    stash_type: int = FLOAT,
-    scale_before_cast: bool = False,
-    scale_offset: float = 0.0,
-    epsilon_outside: bool = False,
-    partial_size: int = 0,
-    group_size: int = 0,
-    round_rstd: bool = False,
-    association: int = 0,
-) -> Any:
-    spec = NormSpec(
-        epsilon=epsilon,
-        axis=axis,
-        stash_type=stash_type,
-        scale_before_cast=scale_before_cast,
-        scale_offset=scale_offset,
-        epsilon_outside=epsilon_outside,
-        partial_size=partial_size,
-        group_size=group_size,
-        round_rstd=round_rstd,
-        association=association,
-    )
-    return _emit(spec, x, scale, bias)
+    def translate(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        values = bound.arguments
+        operands = [values.pop(name) for name in OPERANDS[kind]]
+        return _emit(spec(kind=kind, **values), *operands)
 
-
-def _skip_rms_norm(
-    x: Any,
-    residual: Any,
-    scale: Any = None,
-    bias: Any = None,
-    epsilon: float = 1e-5,
-    axis: int = -1,
-    stash_type: int = FLOAT,
-    scale_before_cast: bool = False,
-    scale_offset: float = 0.0,
-    epsilon_outside: bool = False,
-    partial_size: int = 0,
-    group_size: int = 0,
-    round_rstd: bool = False,
-    association: int = 0,
-) -> Any:
-    spec = NormSpec(
-        kind="SkipRMSNorm",
-        epsilon=epsilon,
-        axis=axis,
-        stash_type=stash_type,
-        scale_before_cast=scale_before_cast,
-        scale_offset=scale_offset,
-        epsilon_outside=epsilon_outside,
-        partial_size=partial_size,
-        group_size=group_size,
-        round_rstd=round_rstd,
-        association=association,
-    )
-    return _emit(spec, x, residual, scale, bias)
-
-
-def _gated_rms_norm(
-    x: Any,
-    gate: Any,
-    scale: Any = None,
-    bias: Any = None,
-    epsilon: float = 1e-5,
-    axis: int = -1,
-    stash_type: int = FLOAT,
-    scale_before_cast: bool = False,
-    scale_offset: float = 0.0,
-    epsilon_outside: bool = False,
-    partial_size: int = 0,
-    group_size: int = 0,
-    round_rstd: bool = False,
-    association: int = 0,
-    activation: str = "silu",
-    gate_first: bool = False,
-) -> Any:
-    spec = NormSpec(
-        kind="GatedRMSNorm",
-        epsilon=epsilon,
-        axis=axis,
-        stash_type=stash_type,
-        scale_before_cast=scale_before_cast,
-        scale_offset=scale_offset,
-        epsilon_outside=epsilon_outside,
-        partial_size=partial_size,
-        group_size=group_size,
-        round_rstd=round_rstd,
-        association=association,
-        activation="sigmoid" if activation == "sigmoid" else "silu",
-        gate_first=gate_first,
-    )
-    return _emit(spec, x, gate, scale, bias)
+    described: Any = translate
+    described.__signature__ = signature
+    described.__annotations__ = {p.name: p.annotation for p in parameters}
+    return translate
 
 
 def _aten_spec(x: Any, normalized_shape: Sequence[int], eps: float | None) -> NormSpec:

@@ -1,6 +1,6 @@
 """Gradients of the operator: those of the paper, for every variant.
 
-For a row ``a`` of n elements, ``v = a / rms``, the gain ``g`` and ``y = v * g + b``::
+For a row ``a`` of n elements, ``v = a / rms``, the scale ``g`` and ``y = v * g + b``::
 
     dL/db = sum over rows of dL/dy                        (arXiv 1910.07467, equation 7)
     dL/dg = sum over rows of dL/dy * v                    (equation 7)
@@ -17,6 +17,7 @@ Only inputs are saved for the backward pass; 1 / rms costs one reduction and is 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,42 +26,39 @@ from torch import Tensor
 from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.torch.operator.eager import count, forward, part_of, reduced_axes
 from rmsnorm_export.torch.operator.plan import Plan
-
-Gradients = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
-"""Of the normalised tensor (x, or x + residual), the gate, the scale and the bias."""
+from rmsnorm_export.torch.operator.signature import OPERANDS
 
 
 def gradients(
     plan: Plan,
-    needed: tuple[bool, bool, bool, bool],
+    needed: Collection[str],
     grad_y: Tensor,
     x: Tensor,
     gate: Tensor | None,
     scale: Tensor | None,
     bias: Tensor | None,
-) -> Gradients:
+) -> dict[str, Tensor | None]:
     """Gradients of a norm, in float64 for a float64 stash type, else in float32.
 
     Differentiable operators only, so that gradients of gradients follow from autograd.
 
     Args:
         plan: of the spec, for the type of ``x``.
-        needed: of the normalised tensor, gate, scale, bias: whether its gradient is wanted.
+        needed: the tensors whose gradient is needed: ``x``, ``gate``, ``scale``, ``bias``.
         grad_y: of ``y``.
         x: what was normalised, before a gate.
         gate, scale, bias: as given to the norm.
 
     Returns:
-        The gradients, None where not needed, each in the type and shape of its tensor.
+        The gradients by name, None where not needed, each in the type and shape of its tensor.
     """
     spec = plan.spec
-    of_x, of_gate, of_scale, of_bias = needed
     row = x.contiguous().to(plan.grad)
     dy = grad_y.contiguous().to(plan.grad)
     activation = slope = None
     a = row
     if gate is not None:
-        activation, slope = _activation(spec, gate.contiguous().to(plan.grad))
+        activation, slope = _gate_and_slope(spec, gate.contiguous().to(plan.grad))
         if spec.gate_first:
             a = row * activation
     gain = None if scale is None else _per_row(plan, scale, row) + plan.offset
@@ -69,27 +67,29 @@ def gradients(
 
     d_gate = None
     if activation is not None and slope is not None and not spec.gate_first:
-        if of_gate:
+        if "gate" in needed:
             ungated = _rescaled(spec, a, inverse)
             ungated = ungated if gain is None else ungated * gain
             if bias is not None:
                 ungated = ungated + _per_row(plan, bias, row)
             d_gate = dy * ungated * slope
         dy = dy * activation
-    d_bias = _over_rows(spec, dy, bias) if of_bias else None
-    d_scale = _over_rows(spec, dy * _rescaled(spec, a, inverse), scale) if of_scale else None
+    d_bias = _over_rows(spec, dy, bias) if "bias" in needed else None
+    d_scale = None
+    if "scale" in needed:
+        d_scale = _over_rows(spec, dy * _rescaled(spec, a, inverse), scale)
     d_x = None
-    if of_x or (of_gate and spec.gate_first):
+    if "x" in needed or ("gate" in needed and spec.gate_first):
         d_x = _through_norm(spec, dy if gain is None else dy * gain, a, inverse, root)
         if activation is not None and slope is not None and spec.gate_first:
-            d_gate = d_x * row * slope if of_gate else None
+            d_gate = d_x * row * slope if "gate" in needed else None
             d_x = d_x * activation
-    return (
-        d_x.to(x.dtype) if d_x is not None and of_x else None,
-        d_gate.to(gate.dtype) if d_gate is not None and gate is not None else None,
-        d_scale,
-        d_bias,
-    )
+    return {
+        "x": d_x.to(x.dtype) if d_x is not None and "x" in needed else None,
+        "gate": d_gate.to(gate.dtype) if d_gate is not None and gate is not None else None,
+        "scale": d_scale,
+        "bias": d_bias,
+    }
 
 
 def _statistics(plan: Plan, a: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,7 +128,7 @@ def _rescaled(spec: NormSpec, a: Tensor, inverse: Tensor) -> Tensor:
     return (_cut(spec, a) * inverse).reshape(a.shape)
 
 
-def _activation(spec: NormSpec, z: Tensor) -> tuple[Tensor, Tensor]:
+def _gate_and_slope(spec: NormSpec, z: Tensor) -> tuple[Tensor, Tensor]:
     """The activation of the gate and its derivative."""
     sigmoid = z.sigmoid()
     if spec.activation == "sigmoid":
@@ -155,74 +155,53 @@ def _over_rows(spec: NormSpec, product: Tensor, like: Tensor | None) -> Tensor |
     return total.reshape(like.shape).to(like.dtype)
 
 
-def save(
-    ctx: Any,
-    plan: Plan,
-    total: Tensor,
-    gate: Tensor | None,
-    scale: Tensor | None,
-    bias: Tensor | None,
-) -> None:
+def save(ctx: Any, plan: Plan, total: Tensor, operands: Mapping[str, Tensor | None]) -> None:
     """Keep for ``backward``: the normalised tensor and the other operands, nothing computed."""
     ctx.plan = plan
-    ctx.save_for_backward(total, gate, scale, bias)
+    ctx.save_for_backward(total, *(operands.get(name) for name in ("gate", "scale", "bias")))
     # A residual sum that the loss does not use has no gradient rather than one of zeros.
     ctx.set_materialize_grads(False)
 
 
 def backward(
-    ctx: Any, needed: tuple[bool, bool, bool, bool], grad_y: Tensor | None, grad_sum: Tensor | None
-) -> Gradients:
-    """``gradients`` from what was saved, plus the gradient of the residual sum."""
-    total, gate, scale, bias = ctx.saved_tensors
-    if grad_y is None:
-        return (grad_sum if needed[0] else None), None, None, None
-    found = gradients(ctx.plan, needed, grad_y, total, gate, scale, bias)
-    if found[0] is None or grad_sum is None:
-        return found
-    return found[0] + grad_sum, *found[1:]
+    ctx: Any, needs: Sequence[bool], grad_y: Tensor | None, grad_sum: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """``gradients`` from what was saved, plus the gradient of the residual sum.
+
+    Args:
+        ctx: see ``save``.
+        needs: of each operand of the operator, in order, whether its gradient is needed; the
+            dispatcher leaves out trailing operands that are None.
+        grad_y, grad_sum: of the results.
+
+    Returns:
+        The gradient of each operand.
+    """
+    names = OPERANDS[ctx.plan.spec.kind][: len(needs)]
+    needed = {name for name, flag in zip(names, needs, strict=True) if flag}
+    if "residual" in needed:
+        needed.add("x")
+    result = {} if grad_y is None else gradients(ctx.plan, needed, grad_y, *ctx.saved_tensors)
+    if "x" in needed and grad_sum is not None:
+        d_y = result.get("x")
+        result["x"] = grad_sum if d_y is None else d_y + grad_sum
+    result["residual"] = result.get("x")
+    return tuple(result.get(name) for name in names)
 
 
 class ComposedNorm(torch.autograd.Function):
-    """``eager.forward`` with these gradients, one output; a compiler can see through it."""
+    """``eager.forward`` with these gradients; a compiler can see through it.
+
+    It takes a plan and the operands in the order of the operator; it returns what that returns.
+    """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        plan: Plan,
-        x: Tensor,
-        gate: Tensor | None,
-        scale: Tensor | None,
-        bias: Tensor | None,
-    ) -> Tensor:
-        save(ctx, plan, x, gate, scale, bias)
-        return forward(plan, x, scale, bias, gate=gate)[0]
+    def forward(ctx: Any, plan: Plan, *operands: Tensor | None) -> Any:
+        named: dict[str, Any] = dict(zip(OPERANDS[plan.spec.kind], operands, strict=False))
+        y, total = forward(plan, **named)
+        save(ctx, plan, total, named)
+        return (y, total) if "residual" in named else y
 
     @staticmethod
-    def backward(ctx: Any, grad_y: Tensor | None) -> Any:
-        _, of_x, of_gate, of_scale, of_bias = ctx.needs_input_grad
-        return None, *backward(ctx, (of_x, of_gate, of_scale, of_bias), grad_y, None)
-
-
-class ComposedSkipNorm(torch.autograd.Function):
-    """As ``ComposedNorm``, for a sum: ``(y, x + residual)``."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        plan: Plan,
-        x: Tensor,
-        residual: Tensor,
-        scale: Tensor | None,
-        bias: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        y, total = forward(plan, x, scale, bias, residual=residual)
-        save(ctx, plan, total, None, scale, bias)
-        return y, total
-
-    @staticmethod
-    def backward(ctx: Any, grad_y: Tensor | None, grad_sum: Tensor | None) -> Any:
-        _, of_x, of_residual, of_scale, of_bias = ctx.needs_input_grad
-        needed = (of_x or of_residual, False, of_scale, of_bias)
-        d_total, _, d_scale, d_bias = backward(ctx, needed, grad_y, grad_sum)
-        return None, d_total, d_total, d_scale, d_bias
+    def backward(ctx: Any, grad_y: Tensor | None, grad_sum: Tensor | None = None) -> Any:
+        return None, *backward(ctx, ctx.needs_input_grad[1:], grad_y, grad_sum)

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 import torch
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.spec import NormSpec
-from rmsnorm_export.torch.operator.plan import ELEMENT_TYPES
+from rmsnorm_export.op.spec import Kind, NormSpec
+from rmsnorm_export.torch.dtypes import ELEMENT_TYPES
 
 
 def check(
     spec: NormSpec,
     x: torch.Tensor,
-    scale: torch.Tensor | None,
-    bias: torch.Tensor | None,
+    scale: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
     *,
     residual: torch.Tensor | None = None,
     gate: torch.Tensor | None = None,
@@ -54,13 +54,35 @@ def check(
             found=f"scale_offset {spec.scale_offset}",
             fix="pass a scale, or use scale_offset 0",
         )
-    _per_element(x, scale, "scale", row)
-    _per_element(x, bias, "bias", row)
-    _like_x(x, residual, "residual", spec.kind, spec.kind == "SkipRMSNorm")
-    _like_x(x, gate, "gate", spec.kind, spec.kind == "GatedRMSNorm")
+    _check_per_element(x, scale, "scale", row)
+    _check_per_element(x, bias, "bias", row)
+    check_second(spec.kind, residual, gate)
+    _check_like_x(x, residual, "residual")
+    _check_like_x(x, gate, "gate")
 
 
-def _per_element(
+def check_second(
+    kind: Kind, residual: torch.Tensor | None, gate: torch.Tensor | None
+) -> torch.Tensor | None:
+    """The second operand of the operator ``kind``.
+
+    Raises:
+        UsageError: a residual or a gate is missing, or given to an operator that has none.
+    """
+    for name, value, home in (
+        ("residual", residual, "SkipRMSNorm"),
+        ("gate", gate, "GatedRMSNorm"),
+    ):
+        if (value is not None) != (kind == home):
+            raise UsageError(
+                f"{kind} {'needs' if value is None else 'takes no'} {name}",
+                found=f"{name} {'missing' if value is None else 'given'}",
+                fix=f"{'pass' if value is None else 'leave out'} {name}",
+            )
+    return gate if residual is None else residual
+
+
+def _check_per_element(
     x: torch.Tensor, value: torch.Tensor | None, name: str, row: tuple[int, ...]
 ) -> None:
     if value is None:
@@ -72,36 +94,28 @@ def _per_element(
             fix=f"convert {name} to float16, bfloat16, float32 or float64",
         )
     shape = tuple(value.shape)
-    if shape != row and not _same(_without_leading_ones(shape), _without_leading_ones(row)):
+    if shape != row and not _equal_sizes(without_leading_ones(shape), without_leading_ones(row)):
         raise UsageError(
             f"{name} does not have the shape of the normalised axes",
             found=f"{name} {shape}, normalised axes {row}",
             fix=f"give {name} one element per element of the row",
         )
-    _same_device(x, value, name)
+    _check_device(x, value, name)
 
 
-def _like_x(
-    x: torch.Tensor, value: torch.Tensor | None, name: str, kind: str, wanted: bool
-) -> None:
-    if (value is not None) != wanted:
-        raise UsageError(
-            f"{kind} {'needs' if wanted else 'takes no'} {name}",
-            found=f"{name} {'missing' if wanted else 'given'}",
-            fix=f"{'pass' if wanted else 'leave out'} {name}",
-        )
+def _check_like_x(x: torch.Tensor, value: torch.Tensor | None, name: str) -> None:
     if value is None:
         return
-    if value.dtype != x.dtype or not _same(value.shape, x.shape):
+    if value.dtype != x.dtype or not _equal_sizes(value.shape, x.shape):
         raise UsageError(
             f"{name} must have the shape and type of x",
             found=f"{name} {value.dtype} {tuple(value.shape)}, x {x.dtype} {tuple(x.shape)}",
             fix=f"broadcast and cast {name} first",
         )
-    _same_device(x, value, name)
+    _check_device(x, value, name)
 
 
-def _same_device(x: torch.Tensor, value: torch.Tensor, name: str) -> None:
+def _check_device(x: torch.Tensor, value: torch.Tensor, name: str) -> None:
     if value.device != x.device:
         raise UsageError(
             f"{name} is on another device than x",
@@ -110,7 +124,7 @@ def _same_device(x: torch.Tensor, value: torch.Tensor, name: str) -> None:
         )
 
 
-def _same(a: Sequence[int], b: Sequence[int]) -> bool:
+def _equal_sizes(a: Sequence[int], b: Sequence[int]) -> bool:
     """Equal shapes; sizes not known yet are required to be equal."""
     if len(a) != len(b):
         return False
@@ -123,7 +137,8 @@ def _same(a: Sequence[int], b: Sequence[int]) -> bool:
     return True
 
 
-def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+def without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """``shape`` from its first size on that is not known to be 1."""
     start = next(
         (i for i, size in enumerate(shape) if not (isinstance(size, int) and size == 1)),
         len(shape),

@@ -44,13 +44,13 @@ def forward(
     numerator = total
     activation = None
     if gate is not None:
-        activation = _activation(spec, gate.contiguous().to(plan.stash))
+        activation = _activated_gate(spec, gate.contiguous().to(plan.stash))
         if spec.gate_first:
             row = row * activation
             numerator = row.to(plan.out)
     gain = None if scale is None else _gain(plan, scale, row)
     y = _normalise(plan, row, numerator, gain, reuse).to(plan.product)
-    if gain is not None and not plan.association:
+    if gain is not None and not spec.association:
         y = y.mul_(gain) if reuse else y * gain
     if bias is not None:
         addend = bias.to(plan.product).reshape(row.shape[spec.axis :])
@@ -71,11 +71,11 @@ def _normalise(
         row, numerator = row.reshape(groups), numerator.reshape(groups)
     squares = part_of(spec, row).square()
     rms = _rms(plan, squares, row, reuse)
-    if gain is not None and plan.association == 2:
+    if gain is not None and spec.association == 2:
         row = numerator = row * gain
-    if plan.round_rstd:
+    if spec.round_rstd:
         reciprocal = rms.reciprocal().to(plan.out)
-        if gain is not None and plan.association == 1:
+        if gain is not None and spec.association == 1:
             return numerator * (reciprocal * gain)
         return (numerator * reciprocal).reshape(shape)
     if reuse and squares.shape == row.shape:
@@ -113,7 +113,7 @@ def _gain(plan: Plan, scale: Tensor, row: Tensor) -> Tensor:
     return gain + plan.offset if plan.offset else gain
 
 
-def _activation(spec: NormSpec, gate: Tensor) -> Tensor:
+def _activated_gate(spec: NormSpec, gate: Tensor) -> Tensor:
     sigmoid = gate.sigmoid()
     # Not torch's silu: the spec rounds the sigmoid first.
     return sigmoid if spec.activation == "sigmoid" else gate * sigmoid

@@ -5,17 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.spec import FLOAT, Activation, Kind, NormSpec
+from rmsnorm_export.op.spec import GateAttributes, Kind, NormSpec
 from rmsnorm_export.torch.operator.ops import call
 from rmsnorm_export.torch.operator.plan import make_spec
+from rmsnorm_export.torch.operator.signature import (
+    attribute_defaults,
+    check_attributes,
+    show_attributes,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
+_ATTRIBUTES = tuple(name for name in attribute_defaults("GatedRMSNorm") if name != "axis")
+"""The attributes that a module takes: its shape says the axis."""
+
+
+@show_attributes("GatedRMSNorm", without=("axis",))
 class RMSNorm(torch.nn.Module):
     """Root mean square layer normalisation: ``y = x / sqrt(mean(x ** 2) + epsilon) * weight``.
 
@@ -24,10 +37,10 @@ class RMSNorm(torch.nn.Module):
         RMSNorm(n)                                          LLaMA, Mistral, Qwen, T5
         RMSNorm(n, epsilon=0, bias=True)                    the paper, with its bias
         RMSNorm(n, epsilon_outside=True)                    x / (rms(x) + epsilon)
-        RMSNorm(n, scale_offset=1, scale_before_cast=True)  Gemma: gain 1 + weight
+        RMSNorm(n, scale_offset=1, scale_before_cast=True)  Gemma: scale 1 + weight
         RMSNorm(n, scale_before_cast=True)                  torch.nn.RMSNorm, OLMo, GPT-OSS
         RMSNorm(n, round_rstd=True)                         T5 in half precision
-        RMSNorm(n, weight=False)                            no gain
+        RMSNorm(n, weight=False)                            no scale
         RMSNorm(n, p=0.0625)                                pRMSNorm: mean of the first ceil(n * p)
         RMSNorm(n, group_size=64)                           Mamba-2: a root mean square per group
         RMSNorm((h, w))                                     the last two axes
@@ -39,14 +52,15 @@ class RMSNorm(torch.nn.Module):
 
     Args:
         normalized_shape: shape of a row, or the number of its elements.
-        epsilon: as are the following, an attribute of NormSpec; 1e-5 as in ``NormSpec``.
-        weight: whether there is a gain.
+        weight: whether there is a scale.
         bias: whether there is a bias.
+        kind: the operator: ``RMSNorm``, ``SkipRMSNorm`` or ``GatedRMSNorm``.
         p: share of the row that the mean square is taken from, 0 < p <= 1; or ``partial_size``.
         device, dtype: of the parameters.
+        **attributes: those of ``rmsnorm_export.NormSpec``, where T is the type of the rows:
 
     Raises:
-        UsageError: attributes that do not fit the row or one another.
+        UsageError: attributes that do not fit the row or one another, an unknown attribute.
 
     Source: Zhang & Sennrich 2019, arXiv 1910.07467.
     """
@@ -62,37 +76,18 @@ class RMSNorm(torch.nn.Module):
         weight: bool = True,
         bias: bool = False,
         kind: Kind = "RMSNorm",
-        stash_type: int = FLOAT,
-        scale_before_cast: bool = False,
-        scale_offset: float = 0.0,
-        epsilon_outside: bool = False,
         p: float | None = None,
-        partial_size: int = 0,
-        group_size: int = 0,
-        round_rstd: bool = False,
-        association: int = 0,
-        activation: Activation = "silu",
-        gate_first: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        **attributes: Unpack[GateAttributes],
     ) -> None:
-        shape = _shape(normalized_shape)
-        spec = make_spec(
-            kind,
-            epsilon=float(epsilon),
-            axis=-len(shape),
-            stash_type=stash_type,
-            scale_before_cast=scale_before_cast,
-            scale_offset=float(scale_offset),
-            epsilon_outside=epsilon_outside,
-            partial_size=partial_size if p is None else _partial_size(p, partial_size, shape),
-            group_size=group_size,
-            round_rstd=round_rstd,
-            association=association,
-            activation=activation,
-            gate_first=gate_first,
-        )
-        _check(spec, shape, weight)
+        check_attributes("RMSNorm", attributes, _ATTRIBUTES)
+        shape = _row_shape(normalized_shape)
+        if p is not None:
+            size = attributes.get("partial_size", 0)
+            attributes["partial_size"] = _partial_size(p, size, shape)
+        spec = make_spec(kind, epsilon=epsilon, axis=-len(shape), **attributes)
+        _check_row(spec, shape, weight)
         super().__init__()
         self.spec = spec
         self.normalized_shape = shape
@@ -117,14 +112,14 @@ class RMSNorm(torch.nn.Module):
         Raises:
             UsageError: they do not fit one another.
         """
-        shape = _shape(normalized_shape)
+        shape = _row_shape(normalized_shape)
         if len(shape) != -spec.axis:
             raise UsageError(
                 "the spec normalises another number of axes",
                 found=f"axis {spec.axis}, normalized_shape {shape}",
                 fix=f"use axis={-len(shape)}, or a normalized_shape of {-spec.axis} dimensions",
             )
-        _check(spec, shape, weight is not None)
+        _check_row(spec, shape, weight is not None)
         made = cls.__new__(cls)
         torch.nn.Module.__init__(made)
         made.spec = spec
@@ -134,7 +129,7 @@ class RMSNorm(torch.nn.Module):
         return made
 
     def reset_parameters(self) -> None:
-        """A gain of one (``weight`` is 1 - scale_offset) and a bias of zero."""
+        """A scale of one (``weight`` is 1 - scale_offset) and a bias of zero."""
         with torch.no_grad():
             if self.weight is not None:
                 self.weight.fill_(1.0 - self.spec.scale_offset)
@@ -188,7 +183,7 @@ class RMSNorm(torch.nn.Module):
         return ", ".join(words)
 
 
-def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
+def _row_shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or not all(isinstance(size, int) and size > 0 for size in shape):
         raise UsageError(
@@ -213,7 +208,7 @@ def _partial_size(p: float, partial_size: int, shape: tuple[int, ...]) -> int:
     return 0 if size == n else size
 
 
-def _check(spec: NormSpec, shape: tuple[int, ...], weighted: bool) -> None:
+def _check_row(spec: NormSpec, shape: tuple[int, ...], weighted: bool) -> None:
     n = math.prod(shape)
     if spec.partial_size > n or (spec.group_size and n % spec.group_size):
         raise UsageError(

@@ -10,33 +10,16 @@ import torch
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.dtypes import round_to
-from rmsnorm_export.op.spec import (
-    BFLOAT16,
-    DOUBLE,
-    FLOAT,
-    FLOAT16,
-    HALF_TYPES,
-    Kind,
-    NormSpec,
-)
-
-TORCH_TYPES: dict[int, torch.dtype] = {
-    FLOAT: torch.float32,
-    FLOAT16: torch.float16,
-    DOUBLE: torch.float64,
-    BFLOAT16: torch.bfloat16,
-}
-"""ONNX element type -> PyTorch type, for the types that the operator takes."""
-
-ELEMENT_TYPES = {dtype: element_type for element_type, dtype in TORCH_TYPES.items()}
+from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, Kind, NormSpec
+from rmsnorm_export.torch.dtypes import ELEMENT_TYPES, TORCH_TYPES
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
     """How to compute a spec on tensors of one type.
 
     Attributes:
-        spec: the norm.
+        spec: the norm, with the attributes that cannot matter for this type at their defaults.
         out: T, the type of X and Y.
         stash: S, the type in which the row is normalised.
         product: the type in which the product with the scale is computed.
@@ -45,7 +28,6 @@ class Plan:
             would overflow.
         epsilon: rounded as the float32 attribute that it is, then to S.
         offset: ``scale_offset``, rounded likewise to the product type.
-        round_rstd, association: of the spec, off where they cannot matter.
     """
 
     spec: NormSpec
@@ -56,21 +38,33 @@ class Plan:
     grad: torch.dtype
     epsilon: float
     offset: float
-    round_rstd: bool
-    association: int
 
 
-@functools.lru_cache(maxsize=4096)
 def make_spec(kind: Kind, **attributes: Any) -> NormSpec:
     """The spec with these attributes.
 
     Raises:
         UsageError: what NormSpec refuses.
     """
+    return _make_spec(kind, tuple((name, _plain(value)) for name, value in attributes.items()))
+
+
+def _plain(value: Any) -> Any:
+    """An attribute that a tracer made symbolic is constant in the graph that it traces."""
+    if isinstance(value, torch.SymFloat):
+        return float(value)
+    return int(value) if isinstance(value, torch.SymInt) else value
+
+
+@functools.lru_cache(maxsize=4096)
+def _make_spec(kind: Kind, attributes: tuple[tuple[str, Any], ...]) -> NormSpec:
     try:
-        return NormSpec(kind=kind, **attributes)
+        spec = NormSpec(kind=kind, **dict(attributes))
+        return dataclasses.replace(
+            spec, epsilon=float(spec.epsilon), scale_offset=float(spec.scale_offset)
+        )
     except (TypeError, ValueError) as error:
-        given = ", ".join(f"{name}={value!r}" for name, value in attributes.items())
+        given = ", ".join(f"{name}={value!r}" for name, value in attributes)
         raise UsageError(
             f"{kind} cannot have these attributes: {error}",
             found=given or "the defaults",
@@ -83,8 +77,7 @@ def make_plan(spec: NormSpec, dtype: torch.dtype) -> Plan:
     """The plan of ``spec`` for X of ``dtype``.
 
     Raises:
-        UsageError: ``dtype`` is none of the four float types, ``activation`` is unknown, or
-            ``association`` 1 meets a reciprocal that is not rounded.
+        UsageError: ``dtype`` is none of the four float types, or ``activation`` is unknown.
     """
     if dtype not in ELEMENT_TYPES:
         raise UsageError(
@@ -100,12 +93,6 @@ def make_plan(spec: NormSpec, dtype: torch.dtype) -> Plan:
         )
     element_type = ELEMENT_TYPES[dtype]
     exact = spec.canonical(element_type)
-    if exact.association == 1 and not exact.round_rstd:
-        raise UsageError(
-            "association 1 multiplies the scale with a reciprocal that the spec does not have",
-            found="association=1, round_rstd=False",
-            fix="use round_rstd=True, or association 0 or 2",
-        )
     product = exact.stash_type if exact.scale_before_cast else element_type
     stash = TORCH_TYPES[exact.stash_type]
     wide = torch.float32 if exact.stash_type in HALF_TYPES else stash
@@ -116,14 +103,12 @@ def make_plan(spec: NormSpec, dtype: torch.dtype) -> Plan:
         product=TORCH_TYPES[product],
         mean=wide,
         grad=wide,
-        epsilon=_attribute(exact.epsilon, exact.stash_type),
-        offset=_attribute(exact.scale_offset, product),
-        round_rstd=exact.round_rstd,
-        association=exact.association,
+        epsilon=_rounded_attribute(exact.epsilon, exact.stash_type),
+        offset=_rounded_attribute(exact.scale_offset, product),
     )
 
 
-def _attribute(value: float, used_in: int) -> float:
+def _rounded_attribute(value: float, used_in: int) -> float:
     """A float32 attribute when it is used in the type ``used_in``; unrounded in float64."""
     if used_in == DOUBLE:
         return value

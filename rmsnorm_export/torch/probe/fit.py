@@ -12,6 +12,7 @@ import dataclasses
 import torch
 
 from rmsnorm_export.op.spec import FLOAT, Activation, Kind, NormSpec
+from rmsnorm_export.torch.dtypes import dtype_name
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,11 @@ class Formula:
     activation: Activation = "silu"
     gate_first: bool = False
     returns_sum: bool = False
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the scale and the bias, where there are any."""
+        return tuple(name for name in (self.scale, self.bias) if name is not None)
 
     @property
     def inputs(self) -> int:
@@ -100,9 +106,7 @@ class Rounding:
     ulps: int
 
     def __str__(self) -> str:
-        name = short_name(self.dtype)
-        if self.stored not in (None, self.dtype):
-            name += f" rows, {short_name(self.stored)} parameters"
+        name = types_name(self.dtype, self.stored)
         if not self.different:
             return f"{name}: {self.elements} of {self.elements} elements bitwise equal"
         narrowed = self.dtype == torch.float64 and self.spec.stash_type == FLOAT
@@ -132,11 +136,8 @@ class Form:
 
     def rounding(self, dtype: torch.dtype, stored: torch.dtype | None) -> Rounding | None:
         """That for rows of ``dtype`` and parameters of ``stored``; None: none was found."""
-        wanted = None if self.formula.scale is None and self.formula.bias is None else stored
-        for found in self.roundings:
-            if found.dtype == dtype and found.stored == wanted:
-                return found
-        return None
+        key = (dtype, stored if self.formula.parameters else None)
+        return next((r for r in self.roundings if (r.dtype, r.stored) == key), None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +177,8 @@ class RefusedError(Exception):
     """Inside the probe: the module does not do what is being tried; the message is the reason."""
 
 
-def short_name(dtype: torch.dtype | None) -> str:
-    """``float16`` for ``torch.float16``."""
-    return str(dtype).removeprefix("torch.")
+def types_name(dtype: torch.dtype, stored: torch.dtype | None) -> str:
+    """The types of a call: ``float16``, or ``float16 rows, float32 parameters``."""
+    if stored in (None, dtype):
+        return dtype_name(dtype)
+    return f"{dtype_name(dtype)} rows, {dtype_name(stored)} parameters"

@@ -11,25 +11,16 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 
-from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
+from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, NormSpec
+from rmsnorm_export.torch.dtypes import ELEMENT_TYPES, HALF_DTYPES, dtype_name
 from rmsnorm_export.torch.operator.ops import call
-from rmsnorm_export.torch.probe.fit import Formula, RefusedError, Rounding, short_name
+from rmsnorm_export.torch.probe.fit import Formula, RefusedError, Rounding
 
 Operands = tuple[torch.Tensor, ...]
-Module = Callable[[Operands], tuple[torch.Tensor, ...]]
-"""The module in one type: its inputs, its results."""
-
-ELEMENT_TYPE = {
-    torch.float32: FLOAT,
-    torch.float16: FLOAT16,
-    torch.float64: DOUBLE,
-    torch.bfloat16: BFLOAT16,
-}
-
 # Compared; less than what PyTorch spreads over threads. 1 in 30,000 differs where the order is
 # right, 1 in 5 where it is not.
 _ELEMENTS = 2**14
@@ -41,22 +32,7 @@ _INCOMPARABLE = 2**31  # ulp: one of two numbers is not finite
 _EPSILONS = (2.0**-52, 2.0**-23, 2.0**-10, 2.0**-7)  # machine epsilons: some norms default to them
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Order:
-    """One way to round: attributes of the spec, and whether the offset is added before."""
-
-    attributes: tuple[tuple[str, float], ...]
-    offset_first: bool = False
-
-    @classmethod
-    def of(cls, found: Rounding) -> Order:
-        """That of a rounding which was found, with its epsilon: it may depend on the type."""
-        names = ("epsilon", "stash_type", "scale_before_cast", "round_rstd", "association")
-        values = tuple((name, getattr(found.spec, name)) for name in names)
-        return cls(values, found.offset_first)
-
-
-def inputs(
+def probe_inputs(
     formula: Formula,
     shape: tuple[int, ...],
     dtype: torch.dtype,
@@ -103,40 +79,41 @@ def inputs(
 
 def fit_rounding(
     formula: Formula,
-    module: Module,
+    results: Operands,
     operands: Operands,
     parameters: dict[str, torch.Tensor],
     stored: torch.dtype | None,
 ) -> Rounding:
-    """The order of rounding that reproduces ``module``.
+    """The order of rounding that reproduces the results of a module.
 
     Args:
         formula: of the module.
-        module: runs it with ``parameters``.
-        operands: from ``inputs``, in the type of the rows.
+        results: what it makes of ``operands`` with ``parameters``.
+        operands: from ``probe_inputs``, in the type of the rows.
         parameters: by name.
         stored: their type.
 
     Raises:
-        RefusedError: it raises, returns another type, or no order explains its numbers.
+        RefusedError: the results are of another type, or no order explains the numbers.
     """
     dtype = operands[0].dtype
-    results = module(operands)
     for result in results:
         if result.dtype != dtype:
             raise RefusedError(
-                f"its result is {short_name(result.dtype)}, its rows {short_name(dtype)}"
+                f"its result is {dtype_name(result.dtype)}, its rows {dtype_name(dtype)}"
             )
         if result.shape != operands[0].shape:
             raise RefusedError("its result has another shape than its rows")
     tried = []
     for epsilon in _epsilons(formula):
         known = dataclasses.replace(formula, epsilon=epsilon)
-        for order in orders(known, dtype):
-            found = compare(known, order, results, operands, parameters, stored)
-            tried.append(found)
-            if not found.different:
-                return found
+        for spec, offset_first in _orders(known, dtype):
+            rounding = compare_with_operator(
+                known, spec, offset_first, results, operands, parameters, stored
+            )
+            tried.append(rounding)
+            if not rounding.different:
+                return rounding
         best = min(tried, key=lambda r: (r.different, r.ulps))
         if accepted(best):
             return best
@@ -147,58 +124,51 @@ def fit_rounding(
     )
 
 
-def accepted(found: Rounding) -> bool:
-    """Whether ``found`` differs only as sums, quotients and roots do between two ways to take them.
+def accepted(rounding: Rounding) -> bool:
+    """Whether it differs only as sums, quotients and roots do between two ways to take them.
 
     A half type: by single steps in few elements. Others: by a few ulp of the type in which the row
     is normalised, in any number of elements.
     """
-    if found.dtype in (torch.float16, torch.bfloat16):
-        return found.ulps <= _HALF_ULPS and found.different <= _SHARE * found.elements
-    return found.ulps <= _WIDE_ULPS
+    if rounding.dtype in HALF_DTYPES:
+        few = rounding.different <= _SHARE * rounding.elements
+        return few and rounding.ulps <= _HALF_ULPS
+    return rounding.ulps <= _WIDE_ULPS
 
 
-def orders(formula: Formula, dtype: torch.dtype) -> Iterator[Order]:
-    """The orders of rounding that differ for rows of ``dtype``, plainest first."""
-    own = ELEMENT_TYPE[dtype]
+def _orders(formula: Formula, dtype: torch.dtype) -> Iterator[tuple[NormSpec, bool]]:
+    """The orders of rounding that differ for rows of ``dtype``, plainest first.
+
+    Each is the operator, and whether the offset is added to the scale before it.
+    """
+    own = ELEMENT_TYPES[dtype]
     if own not in HALF_TYPES:
         # A double may be normalised in either type; a float rounds nothing on the way.
         for stash in (FLOAT, DOUBLE) if own == DOUBLE else (FLOAT,):
             for late in (False, True) if stash != own else (False,):
-                yield Order((("stash_type", stash), ("scale_before_cast", late)))
+                yield formula.spec(stash_type=stash, scale_before_cast=late), False
         return
-    gained = formula.scale is not None and not formula.scale_in_front
-    affine = gained or formula.bias is not None or formula.kind == "GatedRMSNorm"
-    early = (False, True) if gained and formula.scale_offset else (False,)
-    for late, offset_first in itertools.product((False, True) if affine else (False,), early):
-        yield _order(FLOAT, scale_before_cast=late, offset_first=offset_first)
-    for offset_first in early:
-        yield _order(FLOAT, round_rstd=True, offset_first=offset_first)
+    scaled = formula.scale is not None and not formula.scale_in_front
+    affine = scaled or formula.bias is not None or formula.kind == "GatedRMSNorm"
+    early = (False, True) if scaled and formula.scale_offset else (False,)
+    tried: list[dict[str, float]] = [{"stash_type": FLOAT}]
+    if affine:
+        tried.append({"stash_type": FLOAT, "scale_before_cast": True})
+    tried.append({"stash_type": FLOAT, "round_rstd": True})
+    for attributes, offset_first in itertools.product(tried, early):
+        yield _order(formula, offset_first, **attributes)
     for rounded, offset_first in itertools.product((False, True), early):
-        yield _order(own, round_rstd=rounded, offset_first=offset_first)
-        if gained and not formula.group_size:
-            yield _order(own, round_rstd=rounded, association=2, offset_first=offset_first)
+        half = {"stash_type": own, "round_rstd": rounded}
+        yield _order(formula, offset_first, **half)
+        if scaled and not formula.group_size:
+            yield _order(formula, offset_first, **half, association=2)
             if rounded:
-                yield _order(own, round_rstd=True, association=1, offset_first=offset_first)
+                yield _order(formula, offset_first, **half, association=1)
 
 
-def _order(
-    stash: int,
-    *,
-    scale_before_cast: bool = False,
-    round_rstd: bool = False,
-    association: int = 0,
-    offset_first: bool = False,
-) -> Order:
-    return Order(
-        (
-            ("stash_type", stash),
-            ("scale_before_cast", scale_before_cast),
-            ("round_rstd", round_rstd),
-            ("association", association),
-        ),
-        offset_first,
-    )
+def _order(formula: Formula, offset_first: bool, **attributes: float) -> tuple[NormSpec, bool]:
+    without_offset = {"scale_offset": 0.0} if offset_first else {}
+    return formula.spec(**attributes, **without_offset), offset_first
 
 
 def _epsilons(formula: Formula) -> Iterator[float]:
@@ -208,9 +178,10 @@ def _epsilons(formula: Formula) -> Iterator[float]:
         yield from _EPSILONS[1:]
 
 
-def compare(
+def compare_with_operator(
     formula: Formula,
-    order: Order,
+    spec: NormSpec,
+    offset_first: bool,
     results: Operands,
     operands: Operands,
     parameters: dict[str, torch.Tensor],
@@ -220,27 +191,23 @@ def compare(
 
     Args:
         formula: of the module.
-        order: of rounding.
+        spec, offset_first: the operator, see ``Rounding``.
         parameters: of the module, by name.
         stored: their type.
     """
-    attributes = dict(order.attributes)
-    if order.offset_first:
-        attributes["scale_offset"] = 0.0
-    spec = formula.spec(**attributes)
-    wanted = evaluate(formula, spec, order.offset_first, operands, parameters)
+    expected = evaluate(formula, spec, offset_first, operands, parameters)
     dtype = operands[0].dtype
     unit = torch.float32 if spec.stash_type == FLOAT and dtype == torch.float64 else dtype
     different, ulps, elements = 0, 0, 0
-    for got, want in zip(results, wanted, strict=True):
+    for got, want in zip(results, expected, strict=True):
         elements += got.numel()
-        different += int((~_equal(got, want)).sum())
+        different += int((~_equal_elements(got, want)).sum())
         ulps = max(ulps, ulps_apart(got, want, unit, parameters.get(formula.bias or "")))
     return Rounding(
         dtype=dtype,
         stored=stored,
         spec=spec,
-        offset_first=order.offset_first,
+        offset_first=offset_first,
         elements=elements,
         different=different,
         ulps=ulps,
@@ -279,7 +246,7 @@ def evaluate(
     return (y,) if isinstance(y, torch.Tensor) else y
 
 
-def _equal(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
+def _equal_elements(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
     return (got == want) | (got.isnan() & want.isnan())
 
 
@@ -295,7 +262,7 @@ def ulps_apart(
         bias: what was added last.
     """
     info = torch.finfo(unit)
-    if bool((_equal(got, want)).all()):
+    if bool((_equal_elements(got, want)).all()):
         return 0
     wide_got, wide_want = got.double(), want.double()
     if not bool((wide_got.isfinite() == wide_want.isfinite()).all()):

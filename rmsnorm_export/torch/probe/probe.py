@@ -11,21 +11,22 @@ import dataclasses
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.reference import reference_float64
+from rmsnorm_export.torch.dtypes import HALF_DTYPES
+from rmsnorm_export.torch.operator.check import without_leading_ones
 from rmsnorm_export.torch.probe import fit_formula, fit_rounding
+from rmsnorm_export.torch.probe.copies import ModuleCopies, not_a_candidate, undisturbed
 from rmsnorm_export.torch.probe.fit import Fit, Form, Formula, NotANorm, RefusedError
-from rmsnorm_export.torch.probe.subject import Subject, not_a_candidate, undisturbed
 
 _CONFIRMED = 1e-10  # relative to the largest element of a row
 _WIDTHS = (48, 64, 96, 128, 30)
-_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-_HALF = (torch.float16, torch.bfloat16)
+_PROBED_TYPES = (torch.float64, torch.float32, *HALF_DTYPES)
 
 # (kind, activation, gate_first) of a call with two inputs
 _TWO_INPUTS: tuple[Formula, ...] = (
@@ -84,7 +85,7 @@ def probe_on(
         return NotANorm(reason)
     try:
         with undisturbed(device), torch.device(device):
-            return _probe(Subject(module, device), example)
+            return _fit_module(ModuleCopies(module, device), example)
     except RefusedError as refused:
         return NotANorm(str(refused))
 
@@ -97,24 +98,22 @@ def device_of(module: torch.nn.Module) -> torch.device:
     return torch.device("cpu")
 
 
-def _probe(subject: Subject, example: tuple[torch.Tensor, ...] | None) -> Fit | NotANorm:
-    names, required = _signature(subject.module)
+def _fit_module(copies: ModuleCopies, example: tuple[torch.Tensor, ...] | None) -> Fit | NotANorm:
+    names, required = _input_names(copies.module)
     forms, reasons = [], []
     for count in (1, 2):
         if not required <= count <= max(len(names), 1):
             continue
         try:
-            forms.append(_form(subject, count, example))
+            forms.append(_fit_form(copies, count, example))
         except RefusedError as refused:
             reasons.append(str(refused))
     if not forms:
-        if not reasons:
-            return NotANorm(f"its forward needs {required} inputs")
-        return NotANorm(reasons[0])
+        return NotANorm(reasons[0] if reasons else f"its forward needs {required} inputs")
     return Fit(forms=tuple(forms), names=names)
 
 
-def _signature(module: torch.nn.Module) -> tuple[tuple[str, ...], int]:
+def _input_names(module: torch.nn.Module) -> tuple[tuple[str, ...], int]:
     """The first two inputs of ``forward`` by name, and how many have no default."""
     try:
         parameters = list(inspect.signature(type(module).forward).parameters.values())[1:]
@@ -129,25 +128,22 @@ def _signature(module: torch.nn.Module) -> tuple[tuple[str, ...], int]:
     return tuple(p.name for p in positional[:2]), max(len(required), 1)
 
 
-def _row(subject: Subject) -> tuple[int, ...]:
+def _parameter_shape(copies: ModuleCopies) -> tuple[int, ...]:
     """The shape of the largest parameter without leading ones."""
-    shapes = sorted(subject.shapes.values(), key=math.prod)
-    return _without_ones(shapes[-1]) if shapes else ()
+    shapes = sorted(copies.shapes.values(), key=math.prod)
+    return without_leading_ones(shapes[-1]) if shapes else ()
 
 
-def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    start = next((index for index, size in enumerate(shape) if size != 1), len(shape))
-    return shape[start:]
-
-
-def _shapes(
-    subject: Subject, example: tuple[torch.Tensor, ...] | None
+def _candidate_shapes(
+    copies: ModuleCopies, example: tuple[torch.Tensor, ...] | None
 ) -> Iterator[tuple[int, ...]]:
     """Shapes of input to try: three dimensions first, then more, then channels first."""
     if example is not None:
         yield tuple(example[0].shape)
-    row = _row(subject)
-    trailing = [row] if row else [*_hints(subject.module), *((width,) for width in _WIDTHS)]
+    row = _parameter_shape(copies)
+    trailing = [row]
+    if not row:
+        trailing = [*_sizes_among_attributes(copies.module), *((width,) for width in _WIDTHS)]
     for last in dict.fromkeys(trailing):
         yield from ((3, 4, *last), (6, *last), (2, 3, 2, *last))
     for last in dict.fromkeys(trailing):
@@ -155,7 +151,7 @@ def _shapes(
             yield from ((2, *last, 3, 3), (2, *last, 5))
 
 
-def _hints(module: torch.nn.Module) -> Iterator[tuple[int, ...]]:
+def _sizes_among_attributes(module: torch.nn.Module) -> Iterator[tuple[int, ...]]:
     """Sizes among the plain attributes of a module, under whatever name."""
     for value in vars(module).values():
         if type(value) is int and 2 <= value <= 2**14:
@@ -169,22 +165,22 @@ def _hints(module: torch.nn.Module) -> Iterator[tuple[int, ...]]:
             yield tuple(value)
 
 
-def _form(subject: Subject, count: int, example: tuple[torch.Tensor, ...] | None) -> Form:
+def _fit_form(copies: ModuleCopies, count: int, example: tuple[torch.Tensor, ...] | None) -> Form:
     """Fit calls with ``count`` inputs.
 
     Raises:
         RefusedError: they are no RMSNorm.
     """
-    _refuse_matrix(subject, count)
-    shape = _accepted(subject, count, example)
-    x = fit_formula.rows(shape, subject.device)
-    subject.check_pure((x, *_second(shape, count, subject.device)))
+    _refuse_matrix(copies, count)
+    shape = _accepted_shape(copies, count, example)
+    inputs = _random_inputs(shape, count, copies.device)
+    copies.check_pure(inputs)
     reasons = []
     for start in _TWO_INPUTS if count == 2 else (Formula(),):
         try:
-            formula = _formula(subject, start, x)
-            any_width = _confirm(subject, formula, shape)
-            return _roundings(subject, formula, shape, any_width)
+            formula = _fit_call(copies, start, inputs[0])
+            any_width = _confirmed_any_width(copies, formula, shape)
+            return _fit_roundings(copies, formula, shape, any_width)
         except RefusedError as refused:
             reasons.append(str(refused))
     if count == 1:
@@ -194,26 +190,28 @@ def _form(subject: Subject, count: int, example: tuple[torch.Tensor, ...] | None
     )
 
 
-def _refuse_matrix(subject: Subject, count: int) -> None:
+def _refuse_matrix(copies: ModuleCopies, count: int) -> None:
     """A matrix that multiplies rows would make the other probes slow."""
-    row = _row(subject)
+    row = _parameter_shape(copies)
     if len(row) != 2 or count != 1:
         return
-    x = fit_formula.rows((1, row[1]), subject.device)
+    x = fit_formula.rows((1, row[1]), copies.device)
     try:
-        y = subject.run((x,), stored=torch.float64)
+        y = copies.run((x,), stored=torch.float64)
     except RefusedError:
         return
     if isinstance(y, torch.Tensor) and y.shape == (1, row[0]):
         raise RefusedError(f"a matrix of {row[0]} x {row[1]} multiplies the rows")
 
 
-def _second(shape: tuple[int, ...], count: int, device: torch.device) -> tuple[torch.Tensor, ...]:
-    return (fit_formula.rows(shape, device, seed=8),) if count == 2 else ()
+def _random_inputs(
+    shape: tuple[int, ...], count: int, device: torch.device
+) -> tuple[torch.Tensor, ...]:
+    return tuple(fit_formula.rows(shape, device, seed) for seed in (7, 8)[:count])
 
 
-def _accepted(
-    subject: Subject, count: int, example: tuple[torch.Tensor, ...] | None
+def _accepted_shape(
+    copies: ModuleCopies, count: int, example: tuple[torch.Tensor, ...] | None
 ) -> tuple[int, ...]:
     """The first shape for which the module returns a tensor of the same shape.
 
@@ -221,13 +219,10 @@ def _accepted(
         RefusedError: there is none.
     """
     reason = ""
-    for shape in _shapes(subject, example):
-        operands = (
-            fit_formula.rows(shape, subject.device),
-            *_second(shape, count, subject.device),
-        )
+    for shape in _candidate_shapes(copies, example):
+        operands = _random_inputs(shape, count, copies.device)
         try:
-            y = subject.run(operands, stored=torch.float64, exact=True)
+            y = copies.run(operands, stored=torch.float64, exact=True)
         except RefusedError as refused:
             reason = reason or str(refused)
             continue
@@ -240,23 +235,23 @@ def _accepted(
     raise RefusedError(reason)
 
 
-def _formula(subject: Subject, start: Formula, x: torch.Tensor) -> Formula:
+def _fit_call(copies: ModuleCopies, start: Formula, x: torch.Tensor) -> Formula:
     """Take the second input out as ``start`` says, and fit what is left.
 
     Raises:
         RefusedError: that is no RMSNorm.
     """
-    values = subject.values(torch.float64)
+    values = copies.values(torch.float64)
     returns_sum = False
 
     def f(x: torch.Tensor, zero: frozenset[str], doubled: str = "") -> torch.Tensor:
         nonlocal returns_sum
         run = functools.partial(
-            subject.run, stored=torch.float64, exact=True, zero=zero, doubled=doubled
+            copies.run, stored=torch.float64, exact=True, zero=zero, doubled=doubled
         )
         if start.kind == "RMSNorm":
-            return _tensor(run((x,)), x)
-        other = fit_formula.rows(tuple(x.shape), subject.device, seed=8)
+            return _result_like(run((x,)), x)
+        other = fit_formula.rows(tuple(x.shape), copies.device, seed=8)
         if start.kind == "SkipRMSNorm":
             # A part of the sum, so that no digit of it is lost at any scale.
             part = x * other.abs() / 4
@@ -264,13 +259,13 @@ def _formula(subject: Subject, start: Formula, x: torch.Tensor) -> Formula:
             returns_sum = isinstance(y, tuple)
             if isinstance(y, tuple) and not _close(y[1], x):
                 raise RefusedError("its second result is not the sum of its inputs")
-            return _tensor(y[0] if isinstance(y, tuple) else y, x)
+            return _result_like(y[0] if isinstance(y, tuple) else y, x)
         act = other.sigmoid() if start.activation == "sigmoid" else other * other.sigmoid()
         if start.gate_first:
-            return _tensor(run((x / act, other)), x)
-        return _tensor(run((x, other)), x) / act
+            return _result_like(run((x / act, other)), x)
+        return _result_like(run((x, other)), x) / act
 
-    for name in subject.settings:
+    for name in copies.settings:
         plain = f(x, frozenset())
         if not torch.equal(plain, f(x, frozenset(), name)):
             raise RefusedError(f"uses {name!r}, a tensor of one element, which no operand can be")
@@ -284,7 +279,7 @@ def _formula(subject: Subject, start: Formula, x: torch.Tensor) -> Formula:
     )
 
 
-def _tensor(value: Any, like: torch.Tensor) -> torch.Tensor:
+def _result_like(value: Any, like: torch.Tensor) -> torch.Tensor:
     if not isinstance(value, torch.Tensor) or value.shape != like.shape:
         raise RefusedError("does not return one tensor of the shape of its input")
     return value
@@ -296,7 +291,7 @@ def _close(got: Any, want: torch.Tensor) -> bool:
     return bool(((got - want).abs() <= 1e-12 * want.abs()).all())
 
 
-def _confirm(subject: Subject, formula: Formula, shape: tuple[int, ...]) -> bool:
+def _confirmed_any_width(copies: ModuleCopies, formula: Formula, shape: tuple[int, ...]) -> bool:
     """Compare with the float64 reference on other rows, ranks, widths and parameters.
 
     Returns:
@@ -308,18 +303,18 @@ def _confirm(subject: Subject, formula: Formula, shape: tuple[int, ...]) -> bool
     last = shape[len(shape) - formula.axes :]
     shapes = [shape, (5, *last), (2, 3, *last), (2, 3, 2, *last)]
     wider: list[tuple[int, ...]] = []
-    if formula.scale is None and formula.bias is None:
+    if not formula.parameters:
         # Without a parameter nothing ties the width.
         lead = shape[: len(shape) - formula.axes]
         step = formula.group_size or 1
         wider = [(*lead, *last[:-1], last[-1] + step), (*lead, 2 * last[0], *last[1:])]
     taken = []
     for seed, each in enumerate(dict.fromkeys(shapes + wider)):
-        operands = fit_rounding.inputs(
-            formula, each, torch.float64, subject.device, seed=seed, elements=2**11, finite=True
+        operands = fit_rounding.probe_inputs(
+            formula, each, torch.float64, copies.device, seed=seed, elements=2**11, finite=True
         )
         try:
-            y = subject.run(operands, stored=torch.float64, exact=True, seed=seed)
+            y = copies.run(operands, stored=torch.float64, exact=True, seed=seed)
         except RefusedError:
             if each == shape:
                 raise
@@ -327,7 +322,7 @@ def _confirm(subject: Subject, formula: Formula, shape: tuple[int, ...]) -> bool
         got = y[0] if isinstance(y, tuple) else y
         if isinstance(got, torch.Tensor) and got.ndim > len(each):
             continue  # a gain of higher rank; such a call is left to the module itself
-        want = _reference(formula, operands, subject.values(torch.float64, seed))
+        want = _expected_result(formula, operands, copies.values(torch.float64, seed))
         size = want.abs().amax(-1, keepdim=True)
         if got.shape != want.shape or not bool(((got - want).abs() <= _CONFIRMED * size).all()):
             raise RefusedError(f"an RMSNorm for inputs of {shape}, but not for {each}")
@@ -335,7 +330,7 @@ def _confirm(subject: Subject, formula: Formula, shape: tuple[int, ...]) -> bool
     return bool(wider) and set(wider) <= set(taken)
 
 
-def _reference(
+def _expected_result(
     formula: Formula, operands: tuple[torch.Tensor, ...], values: dict[str, torch.Tensor]
 ) -> torch.Tensor:
     x, *second = (value.cpu() for value in operands)
@@ -355,35 +350,26 @@ def _reference(
     return torch.from_numpy(y).to(operands[0].device)
 
 
-def _roundings(subject: Subject, formula: Formula, shape: tuple[int, ...], any_width: bool) -> Form:
+def _fit_roundings(
+    copies: ModuleCopies, formula: Formula, shape: tuple[int, ...], any_width: bool
+) -> Form:
     """The operator for every combination of types.
 
     Raises:
         RefusedError: there is one for none of them.
     """
-    pairs: list[tuple[torch.dtype, torch.dtype | None]] = [(t, t) for t in _TYPES]
-    if formula.scale is None and formula.bias is None:
-        pairs = [(t, None) for t in _TYPES]
-    else:
-        pairs += [(t, torch.float32) for t in _HALF]
+    pairs: list[tuple[torch.dtype, torch.dtype | None]] = [(t, None) for t in _PROBED_TYPES]
+    if formula.parameters:
+        pairs = [*((t, t) for t in _PROBED_TYPES), *((t, torch.float32) for t in HALF_DTYPES)]
     found, refused = [], []
     for seed, (dtype, stored) in enumerate(pairs):
         kept = stored or dtype
-        operands = fit_rounding.inputs(formula, shape, dtype, subject.device, seed=seed)
-        run: Callable[..., Any] = functools.partial(subject.run, stored=kept, seed=seed)
-
-        def module(
-            operands: tuple[torch.Tensor, ...], run: Callable[..., Any] = run
-        ) -> tuple[torch.Tensor, ...]:
-            y = run(operands)
-            return y if isinstance(y, tuple) else (y,)
-
+        operands = fit_rounding.probe_inputs(formula, shape, dtype, copies.device, seed=seed)
         try:
-            found.append(
-                fit_rounding.fit_rounding(
-                    formula, module, operands, subject.values(kept, seed), stored
-                )
-            )
+            y = copies.run(operands, stored=kept, seed=seed)
+            results = y if isinstance(y, tuple) else (y,)
+            parameters = copies.values(kept, seed)
+            found.append(fit_rounding.fit_rounding(formula, results, operands, parameters, stored))
         except RefusedError as reason:
             refused.append((dtype, stored, str(reason)))
     if not found:

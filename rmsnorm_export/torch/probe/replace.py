@@ -12,16 +12,17 @@ import torch
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.spec import NormSpec
+from rmsnorm_export.torch.dtypes import dtype_name
 from rmsnorm_export.torch.probe import fit_rounding
-from rmsnorm_export.torch.probe.fit import Fit, Form, NotANorm, RefusedError, Rounding, short_name
-from rmsnorm_export.torch.probe.probe import device_of, probe_on
-from rmsnorm_export.torch.probe.replace_class import ATTRIBUTE, Calls, replaced_class
-from rmsnorm_export.torch.probe.subject import (
+from rmsnorm_export.torch.probe.copies import (
     has_forward,
     has_real_children,
     stand_in,
     undisturbed,
 )
+from rmsnorm_export.torch.probe.fit import Fit, Form, NotANorm, RefusedError, Rounding, types_name
+from rmsnorm_export.torch.probe.probe import device_of, probe_on
+from rmsnorm_export.torch.probe.replace_class import ATTRIBUTE, Calls, replaced_class
 
 _PLAIN = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device, type)
 
@@ -143,8 +144,8 @@ def replace_norms(model: torch.nn.Module, *, verify: bool = True) -> Replacement
             if ATTRIBUTE in module.__dict__:
                 raise RefusedError("replaced already")
             fit = _probed(module, device, known)
-            found = _replaced(path, module, fit, dtype, verify)
-            cls = _subclass(base)
+            record = _record_replaced(path, module, fit, dtype, verify)
+            cls = replaced_class(base)
         except RefusedError as refused:
             skipped.append(Skipped(path, base.__name__, str(refused)))
             continue
@@ -152,7 +153,7 @@ def replace_norms(model: torch.nn.Module, *, verify: bool = True) -> Replacement
         module.__class__ = cls
         taken.add(module)
         undo.append((module, base))
-        replaced.append(found)
+        replaced.append(record)
     return Replacement(tuple(replaced[::-1]), tuple(skipped[::-1]), tuple(undo))
 
 
@@ -220,7 +221,7 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, (*_PLAIN, types.FunctionType, types.BuiltinFunctionType))
 
 
-def _replaced(
+def _record_replaced(
     path: str, module: torch.nn.Module, fit: Fit, dtype: torch.dtype, verify: bool
 ) -> Replaced:
     """The record of a replacement in the types that ``module`` has.
@@ -232,30 +233,24 @@ def _replaced(
     spec = None
     for form in fit.forms:
         formula = form.formula
-        types_of = {getattr(module, n).dtype for n in (formula.scale, formula.bias) if n}
+        types_of = {getattr(module, n).dtype for n in formula.parameters}
         if len(types_of) > 1:
-            raise RefusedError("its gain and its bias are of different types")
+            raise RefusedError("its scale and its bias are of different types")
         stored = next(iter(types_of), None)
         rounding = form.rounding(stored or dtype, stored)
         call = f"call with {formula.inputs} inputs, " if len(fit.forms) > 1 else ""
         own = "runs its own forward, since"
         lines += [f"{call}{found}" for found in form.roundings]
-        lines += [f"{call}{_types(x, w)}: {own} {why}" for x, w, why in form.refused]
+        lines += [f"{call}{types_name(x, w)}: {own} {why}" for x, w, why in form.refused]
         if rounding is not None:
             spec = rounding.spec
             if verify:
                 lines += _verified(module, form, rounding, call)
     if spec is None:
-        wanted = short_name(stored or dtype)
+        wanted = dtype_name(stored or dtype)
         found = [line for line in lines if line.startswith(f"{wanted}:")]
         raise RefusedError(f"an RMSNorm, but not in its own type, {'; '.join(found) or wanted}")
     return Replaced(path, type(module).__name__, spec, tuple(lines))
-
-
-def _types(dtype: torch.dtype, stored: torch.dtype | None) -> str:
-    if stored in (None, dtype):
-        return short_name(dtype)
-    return f"{short_name(dtype)} rows, {short_name(stored)} parameters"
 
 
 def _verified(module: torch.nn.Module, form: Form, rounding: Rounding, call: str) -> list[str]:
@@ -265,29 +260,28 @@ def _verified(module: torch.nn.Module, form: Form, rounding: Rounding, call: str
         RefusedError: they differ by more than two ways to take the same sums do.
     """
     formula = form.formula
-    names = [name for name in (formula.scale, formula.bias) if name is not None]
-    parameters = {name: getattr(module, name).detach() for name in names}
+    parameters = {name: getattr(module, name).detach() for name in formula.parameters}
     if any(value.is_meta for value in parameters.values()):
         return []
     device = device_of(module)
     with undisturbed(device):
         shape = (3, 4, *form.shape)
-        operands = fit_rounding.inputs(formula, shape, rounding.dtype, device, seed=101)
+        operands = fit_rounding.probe_inputs(formula, shape, rounding.dtype, device, seed=101)
         copy = stand_in(module, {}, device, training=module.training)
         try:
             results = type(copy).forward(copy, *operands)
         except Exception as error:  # whatever the module raises is its answer
             raise RefusedError(f"raises {type(error).__name__} with its own parameters") from error
         results = results if isinstance(results, tuple) else (results,)
-        order = fit_rounding.Order.of(rounding)
-        found = fit_rounding.compare(formula, order, results, operands, parameters, rounding.stored)
+        found = fit_rounding.compare_with_operator(
+            formula,
+            rounding.spec,
+            rounding.offset_first,
+            results,
+            operands,
+            parameters,
+            rounding.stored,
+        )
     if not fit_rounding.accepted(found):
         raise RefusedError(f"differs from the operator with its own parameters: {found}")
     return [f"{call}own parameters, {found}"]
-
-
-def _subclass(base: type[torch.nn.Module]) -> type[torch.nn.Module]:
-    try:
-        return replaced_class(base)
-    except Exception as error:  # metaclasses and __init_subclass__ may refuse in any way
-        raise RefusedError(f"its class cannot have a subclass: {error}") from error

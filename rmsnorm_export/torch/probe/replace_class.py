@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from rmsnorm_export.torch.probe.fit import Fit, Formula, Rounding
+from rmsnorm_export.torch.probe.fit import Fit, Formula, RefusedError, Rounding
 from rmsnorm_export.torch.probe.fit_rounding import evaluate
 
 ATTRIBUTE = "_rmsnorm_export"
@@ -65,7 +65,7 @@ def replaced_class(base: type[torch.nn.Module]) -> type[torch.nn.Module]:
     gives what it always gave.
 
     Raises:
-        TypeError: ``base`` cannot have a subclass made like this.
+        RefusedError: ``base`` cannot have a subclass made like this.
     """
     if base in _CLASSES:
         return _CLASSES[base]
@@ -80,17 +80,19 @@ def replaced_class(base: type[torch.nn.Module]) -> type[torch.nn.Module]:
         reduced: Any = base.__reduce_ex__(self, protocol)
         function, arguments, *rest = reduced
         if arguments and arguments[0] is type(self):
-            return (_new, (base,), *rest)
+            return (_new_replaced, (base,), *rest)
         return (function, arguments, *rest)
 
     members = {"forward": forward, "__reduce_ex__": reduce_ex, "__module__": base.__module__}
     make: Any = type(base)
-    cls: type[torch.nn.Module] = make(f"Replaced{base.__name__}", (base,), members)
-    _CLASSES[base] = cls
-    return cls
+    try:
+        _CLASSES[base] = make(f"Replaced{base.__name__}", (base,), members)
+    except Exception as error:  # metaclasses and __init_subclass__ may refuse in any way
+        raise RefusedError(f"its class cannot have a subclass: {error}") from error
+    return _CLASSES[base]
 
 
-def _new(base: type[torch.nn.Module]) -> torch.nn.Module:
+def _new_replaced(base: type[torch.nn.Module]) -> torch.nn.Module:
     cls = replaced_class(base)
     return cls.__new__(cls)
 
@@ -98,44 +100,42 @@ def _new(base: type[torch.nn.Module]) -> torch.nn.Module:
 def serve(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of the operator for one call; None where it does not serve that call."""
     calls: Calls = getattr(module, ATTRIBUTE)
-    operands = _operands(calls.names, args, kwargs)
+    operands = _call_operands(calls.names, args, kwargs)
     if operands is None:
         return None
     x = operands[0]
     stored = None if calls.stored is None else getattr(module, calls.stored).dtype
-    found = calls.table.get((len(operands), x.dtype, stored))
-    if found is None:
+    entry = calls.table.get((len(operands), x.dtype, stored))
+    if entry is None:
         return None
-    formula, rounding, shape = found
+    formula, rounding, shape = entry
     if shape and tuple(x.shape[-len(shape) :]) != shape:
         return None
     for other in operands[1:]:
         if other.dtype != x.dtype or other.shape != x.shape:
             return None
-    names = (formula.scale, formula.bias)
-    parameters = {name: getattr(module, name) for name in names if name is not None}
+    parameters = {name: getattr(module, name) for name in formula.parameters}
     if any(value.ndim > x.ndim for value in parameters.values()):
         return None
     results = evaluate(formula, rounding.spec, rounding.offset_first, operands, parameters)
     return results if len(results) > 1 else results[0]
 
 
-def _operands(
+def _call_operands(
     names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[torch.Tensor, ...] | None:
     """The tensors of a call in the order of ``forward``; None if there is anything else."""
     if len(args) + len(kwargs) > len(names):
         return None
-    found = list(args)
+    operands = list(args)
     for name in names[len(args) :]:
-        if name in kwargs:
-            found.append(kwargs[name])
-        else:
+        if name not in kwargs:
             break
-    if len(found) != len(args) + len(kwargs):
+        operands.append(kwargs[name])
+    if len(operands) != len(args) + len(kwargs):
         return None
-    while found and found[-1] is None:
-        found.pop()
-    if not found or not all(isinstance(value, torch.Tensor) for value in found):
+    while operands and operands[-1] is None:
+        operands.pop()
+    if not operands or not all(isinstance(value, torch.Tensor) for value in operands):
         return None
-    return tuple(found)
+    return tuple(operands)

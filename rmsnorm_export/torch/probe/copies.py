@@ -11,16 +11,17 @@ import contextlib
 import random
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rmsnorm_export.printable import first_line
 from rmsnorm_export.torch.probe.fit import RefusedError
 
 _NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16})
-_MAX_ELEMENTS = 2**20  # of a gain; the widest models have rows of 2**16
+_MAX_SCALE = 2**20  # of a gain; the widest models have rows of 2**16
 
 
 class _Float64Everywhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -62,7 +63,7 @@ def undisturbed(device: torch.device) -> Iterator[None]:
         np.random.set_state(states[1])
 
 
-class Subject:
+class ModuleCopies:
     """Runs copies of one module.
 
     Args:
@@ -121,8 +122,9 @@ class Subject:
         if key not in self._copies:
             tensors = self.values(stored, seed)
             tensors.update({name: torch.zeros_like(tensors[name]) for name in zero})
+            own = {**self.module._parameters, **self.module._buffers}
             for name in self.settings:
-                value = _tensor(self.module, name).detach().to(self.device, stored)
+                value = cast(torch.Tensor, own[name]).detach().to(self.device, stored)
                 tensors[name] = value * 2 if name == doubled else value
             self._copies[key] = stand_in(self.module, tensors, self.device, training=training)
         copy = self._copies[key]
@@ -135,7 +137,9 @@ class Subject:
         except RefusedError:
             raise
         except Exception as error:  # whatever the module raises is its answer
-            raise RefusedError(f"raises {type(error).__name__}: {_first_line(error)}") from error
+            raise RefusedError(
+                f"raises {type(error).__name__}: {first_line(error, 200) or 'no message'}"
+            ) from error
 
     def check_pure(self, inputs: tuple[torch.Tensor, ...]) -> None:
         """Two calls of one copy have to agree and leave it as it was, in and out of training.
@@ -147,11 +151,11 @@ class Subject:
         for training in (False, True):
             self.run(inputs, stored=torch.float64, exact=True, training=training)
             copy = self._copies[(torch.float64, training, frozenset(), "", 0)]
-            before = _state(copy)
+            before = _snapshot(copy)
             for _ in range(2):
                 out = self.run(inputs, stored=torch.float64, exact=True, training=training)
                 results.append(out[0] if isinstance(out, tuple) else out)
-            changed = _difference(before, _state(copy))
+            changed = _changed_attribute(before, _snapshot(copy))
             if changed:
                 raise RefusedError(f"stateful: a call changes its {changed!r}")
         if not _all_equal(results[:2]) or not _all_equal(results[2:]):
@@ -168,7 +172,7 @@ def has_real_children(module: torch.nn.Module) -> bool:
 
 def not_a_candidate(module: torch.nn.Module) -> str:
     """Why ``module`` cannot be probed or be a norm, found without running it; "" if it may be."""
-    return _not_runnable(module) or _not_a_gain(module)
+    return _not_runnable(module) or _not_a_scale(module)
 
 
 def _not_runnable(module: torch.nn.Module) -> str:
@@ -193,7 +197,7 @@ def has_forward(module: torch.nn.Module) -> bool:
     return getattr(type(module).forward, "__name__", "") != "_forward_unimplemented"
 
 
-def _not_a_gain(module: torch.nn.Module) -> str:
+def _not_a_scale(module: torch.nn.Module) -> str:
     tensors = {**module._parameters, **module._buffers}
     stored = {name: value for name, value in tensors.items() if value is not None}
     if len(stored) > 2:
@@ -204,7 +208,7 @@ def _not_a_gain(module: torch.nn.Module) -> str:
         if value.is_complex():
             return f"its {name!r} is complex"
         shape = tuple(value.shape)
-        if sum(size != 1 for size in shape) > 2 or not 0 < value.numel() <= _MAX_ELEMENTS:
+        if sum(size != 1 for size in shape) > 2 or not 0 < value.numel() <= _MAX_SCALE:
             return f"its {name!r} of shape {shape} is no gain of a row"
         if value.is_meta and not (value.is_floating_point() and value.numel() > 1):
             return f"its {name!r} has no data"
@@ -225,18 +229,19 @@ def stand_in(
     copy = object.__new__(type(module))
     for name, value in module.__dict__.items():
         is_hooks = "_hooks" in name and isinstance(value, dict)
-        copy.__dict__[name] = type(value)() if is_hooks else _copied(value)
+        copy.__dict__[name] = type(value)() if is_hooks else _copied_value(value)
 
-    def taken(name: str, old: torch.Tensor | None) -> torch.Tensor | None:
-        if old is None:
-            return None
+    def replacement(name: str, old: torch.Tensor) -> torch.Tensor:
         return tensors[name] if name in tensors else old.detach().clone().to(device)
 
     copy.__dict__["_parameters"] = {
-        name: None if old is None else torch.nn.Parameter(_given(taken(name, old)), False)
+        name: None if old is None else torch.nn.Parameter(replacement(name, old), False)
         for name, old in module._parameters.items()
     }
-    copy.__dict__["_buffers"] = {name: taken(name, old) for name, old in module._buffers.items()}
+    copy.__dict__["_buffers"] = {
+        name: None if old is None else replacement(name, old)
+        for name, old in module._buffers.items()
+    }
     copy.__dict__["_modules"] = {
         name: None if child is None else stand_in(child, {}, device, training=training)
         for name, child in module._modules.items()
@@ -246,52 +251,42 @@ def stand_in(
     return copy
 
 
-def _given(value: torch.Tensor | None) -> torch.Tensor:
-    assert value is not None
-    return value
-
-
-def _tensor(module: torch.nn.Module, name: str) -> torch.Tensor:
-    found = module._parameters[name] if name in module._parameters else module._buffers[name]
-    return _given(found)
-
-
-def _copied(value: Any) -> Any:
+def _copied_value(value: Any) -> Any:
     """Tensors and plain containers are copied, other objects shared."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if type(value) in (list, tuple, set):
-        return type(value)(_copied(item) for item in value)
+        return type(value)(_copied_value(item) for item in value)
     if type(value) is dict:
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: _copied_value(item) for key, item in value.items()}
     return value
 
 
-def _state(module: torch.nn.Module) -> dict[str, Any]:
+def _snapshot(module: torch.nn.Module) -> dict[str, Any]:
     attributes = {
-        name: _copied(value)
+        name: _copied_value(value)
         for name, value in module.__dict__.items()
         if name not in ("_parameters", "_buffers", "_modules")
     }
     tensors = {**module._parameters, **module._buffers}
-    return {**attributes, **{name: _copied(value) for name, value in tensors.items()}}
+    return {**attributes, **{name: _copied_value(value) for name, value in tensors.items()}}
 
 
-def _difference(before: dict[str, Any], after: dict[str, Any]) -> str:
+def _changed_attribute(before: dict[str, Any], after: dict[str, Any]) -> str:
     """Name of the first attribute that is not the same; "" if all are."""
     for name in {**before, **after}:
-        if name not in before or name not in after or not _same(before[name], after[name]):
+        if name not in before or name not in after or not _same_value(before[name], after[name]):
             return name
     return ""
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same_value(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
         return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and _all_equal([a, b])
     if type(a) in (list, tuple) and type(a) is type(b):
-        return len(a) == len(b) and all(map(_same, a, b))
+        return len(a) == len(b) and all(map(_same_value, a, b))
     if type(a) is dict and type(b) is dict:
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and all(_same_value(a[key], b[key]) for key in a)
     return bool(a is b or a == b)
 
 
@@ -300,8 +295,3 @@ def _all_equal(tensors: list[Any]) -> bool:
     if not all(isinstance(t, torch.Tensor) and t.shape == first.shape for t in tensors):
         return False
     return all(torch.equal(first.nan_to_num(), t.nan_to_num()) for t in tensors)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else "no message"

@@ -1,0 +1,27 @@
+"""The float types in PyTorch: the operator's, those of ``--dtype``, and their names."""
+
+from __future__ import annotations
+
+import torch
+
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16
+
+TORCH_TYPES: dict[int, torch.dtype] = {
+    FLOAT: torch.float32,
+    FLOAT16: torch.float16,
+    DOUBLE: torch.float64,
+    BFLOAT16: torch.bfloat16,
+}
+"""ONNX element type -> PyTorch type, for the types that the operator takes."""
+
+ELEMENT_TYPES = {dtype: element_type for element_type, dtype in TORCH_TYPES.items()}
+
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+"""Names of ``--dtype``."""
+
+
+def dtype_name(dtype: torch.dtype | None) -> str:
+    """``float16`` for ``torch.float16``."""
+    return str(dtype).removeprefix("torch.")
