@@ -6,7 +6,6 @@ import datetime
 import os
 import time
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 
 from rmsnorm_export.errors import Error, UsageError
@@ -37,6 +36,7 @@ from rmsnorm_export.pipeline.steps.table import step_module
 from rmsnorm_export.pipeline.tables import STEPS, StepName
 from rmsnorm_export.printable import one_line, short
 from rmsnorm_export.records import to_json
+from rmsnorm_export.system.packages import version_of
 
 Progress = Callable[[str, int, int], None]
 Told = Callable[[StepOutcome], None]
@@ -278,7 +278,7 @@ class _Run:
             exit_code=0 if failure is None else failure.exit_code,
             dry_run=dry_run,
             steps=tuple(self.outcomes),
-            tool=f"rmsnorm-export {metadata.version('rmsnorm-export')}",
+            tool=f"rmsnorm-export {version_of('rmsnorm-export')}",
             date=_now(),
             seconds=round(time.perf_counter() - self.start, 3),
         )

@@ -13,12 +13,12 @@ from rmsnorm_export.graph.load import Source
 from rmsnorm_export.graph.save import check_output
 from rmsnorm_export.printable import short
 from rmsnorm_export.system.atomic import Transaction
-from rmsnorm_export.tensorrt.engine.backends import choose, gpu_visible
+from rmsnorm_export.system.process import Event
+from rmsnorm_export.tensorrt.engine.backends import choose, gpu_visible, run_backend
 from rmsnorm_export.tensorrt.engine.failure import failure
 from rmsnorm_export.tensorrt.engine.model import open_model
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 from rmsnorm_export.tensorrt.engine.plugins import plan_plugin
-from rmsnorm_export.tensorrt.engine.process import Event, run_worker
 from rmsnorm_export.tensorrt.engine.record import Build, make_record
 from rmsnorm_export.tensorrt.engine.result import (
     EngineProfile,
@@ -105,7 +105,7 @@ def build_engine(
                     "inspect": gpu_visible(),
                 }
                 start = time.perf_counter()
-                ended = run_worker(request, info, _told(progress))
+                ended = run_backend(request, info, _told(progress))
                 seconds = time.perf_counter() - start
                 if ended.first("done") is None:
                     raise failure(ended, info, library=str(plan.library or ""))

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.tensorrt.plugin.result import FILES, Built, Entry, Library
 
 MANIFEST = "manifest.json"
@@ -42,15 +43,6 @@ def key_of(facts: Mapping[str, object], tensorrt: str, architectures: tuple[str,
     text = json.dumps(facts, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return f"trt{tensorrt}-sm{'_'.join(architectures)}-{digest}"
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's contents."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def read_entry(folder: Path) -> Entry:

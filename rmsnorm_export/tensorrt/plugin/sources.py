@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.system.digest import sha256_of_all
 
 _HERE = Path(__file__).resolve().parent
 _PLACES = (_HERE / "_sources", _HERE.parents[1] / "plugins")
@@ -38,13 +38,10 @@ def find_source(source: str | os.PathLike[str] | None = None) -> Path:
 
 def source_hash(folder: Path) -> str:
     """SHA-256 over names and contents of the files that go into the libraries."""
-    digest = hashlib.sha256()
+    paths = []
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         hidden = any(part.startswith(".") for part in parts)
-        if path.suffix not in _SUFFIXES or hidden or _APART & set(parts) or not path.is_file():
-            continue
-        data = path.read_bytes()
-        digest.update(f"{'/'.join(parts)}\0{len(data)}\0".encode())
-        digest.update(data)
-    return digest.hexdigest()
+        if path.suffix in _SUFFIXES and not hidden and not _APART & set(parts) and path.is_file():
+            paths.append(path)
+    return sha256_of_all(paths, folder)
