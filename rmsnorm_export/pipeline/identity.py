@@ -33,7 +33,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         "onnxruntime", "onnxruntime-gpu", "onnx", "onnx-ir", "onnxscript", "onnxsim", "onnxslim",
         "numpy", "matplotlib",
     ),
-    "package": ("tritonclient", "PyYAML", "jsonschema", "onnxruntime", "onnx", "onnx-ir"),
+    "package": ("tritonclient", "PyYAML", "onnxruntime", "onnx", "onnx-ir"),
 }  # fmt: skip
 """The packages that the result of each step depends on."""
 

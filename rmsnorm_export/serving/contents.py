@@ -38,8 +38,9 @@ from rmsnorm_export.serving.result import (
 from rmsnorm_export.serving.subject import MODEL_FILE, Subject
 from rmsnorm_export.serving.trial import Trial, try_model, untried
 from rmsnorm_export.system.digest import sha256_of
+from rmsnorm_export.system.files import copy_file, write_file
+from rmsnorm_export.system.folders import Stage
 from rmsnorm_export.system.packages import version_of
-from rmsnorm_export.system.stage import Stage, copy_file, write_file
 from rmsnorm_export.tensorrt.engine.result import EngineProfile
 
 _PACKAGE = "rmsnorm-export"
@@ -131,7 +132,7 @@ def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Shapes]
             stage.folder / MANIFEST_FILE,
             manifest(wish.kserve, wish.name, wish.kind, library_path),
         )
-        checks.append(PackageCheck(MANIFEST_FILE, "passed", "read back, against the schema"))
+        checks.append(PackageCheck(MANIFEST_FILE, "passed", "read back, equal"))
     version = PackagedVersion(
         version=place.version,
         source="memory" if wish.subject.path is None else wish.subject.path.name,

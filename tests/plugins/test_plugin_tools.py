@@ -223,7 +223,7 @@ def test_the_sources_are_found_and_hashed(tmp_path: Path, monkeypatch: pytest.Mo
     assert len({before, more, source_hash(project)}) == 3
     with pytest.raises(InputError, match="sources"):
         find_source(tmp_path)
-    monkeypatch.setattr(sources, "_PLACES", (tmp_path / "a", project))
+    monkeypatch.setattr(sources, "_PACKAGED", project)
     assert find_source() == project
 
 

@@ -12,7 +12,7 @@ from rmsnorm_export.errors import InputError, RequirementError, UsageError
 from rmsnorm_export.graph.load import Source
 from rmsnorm_export.graph.save import check_output
 from rmsnorm_export.printable import short
-from rmsnorm_export.system.atomic import Transaction
+from rmsnorm_export.system.files import Transaction
 from rmsnorm_export.system.process import Event
 from rmsnorm_export.tensorrt.engine.backends import choose, gpu_visible, run_backend
 from rmsnorm_export.tensorrt.engine.failure import failure
@@ -112,11 +112,7 @@ def build_engine(
                 done = Build(info, why, ready, profiles, plan, options, cache, ended, seconds)
                 record = make_record(done, target.name, temporary)
                 _check_plugin(record, options)
-                beside, descriptor = files.temp(sidecar)
-                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                    file.write(record_text(record))
-                    file.flush()
-                    os.fsync(file.fileno())
+                beside = files.write_temp(sidecar, record_text(record).encode())
                 files.publish(beside, sidecar, replace=force)
                 files.publish(temporary, target, replace=force, last=True)
         except FileExistsError as error:

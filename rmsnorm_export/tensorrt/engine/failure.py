@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import errno
-
 from rmsnorm_export.errors import BackendMissingError, Error, InputError, UsageError
 from rmsnorm_export.printable import one_line, quoted, short
+from rmsnorm_export.system.files import is_full
 from rmsnorm_export.system.process import Ended, Event
 from rmsnorm_export.tensorrt.engine.backends import BackendInfo
 
@@ -168,7 +167,7 @@ def _build(ended: Ended, label: str, event: Event, info: BackendInfo) -> Error:
 
 def _system(ended: Ended, label: str, event: Event, info: BackendInfo) -> Error:
     del ended, info
-    full = event["errno"] in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    full = is_full(event["errno"])
     return InputError(
         "A file of the build cannot be read or written.",
         found=f"{label}: {short(str(event['text']))}: {short(str(event['file']), 300)}",

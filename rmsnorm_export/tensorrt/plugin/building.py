@@ -91,7 +91,7 @@ def build(
         check_output(output, built, force=force)
     found = store.read_entry(folder / built.key)
     if found.built is None or force:
-        with store.locked(folder, built.key):
+        with store.building(folder, built.key):
             found = store.read_entry(folder / built.key)  # another process may have made it
             if found.built is None or force:
                 if os.path.lexists(found.folder) and found.built is None:

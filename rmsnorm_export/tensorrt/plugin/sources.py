@@ -8,9 +8,8 @@ from pathlib import Path
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.system.digest import sha256_of_all
 
-_HERE = Path(__file__).resolve().parent
-_PLACES = (_HERE / "_sources", _HERE.parents[1] / "plugins")
-"""In an installed package; beside the package in a checkout."""
+_PACKAGED = Path(__file__).parent / "_sources"
+"""In a checkout a link to the folder plugins/."""
 
 _SUFFIXES = {".cu", ".cuh", ".cpp", ".cc", ".c", ".h", ".hpp", ".cmake", ".txt", ".map", ".in"}
 _APART = {"tests", "bench", "build"}
@@ -23,13 +22,12 @@ def find_source(source: str | os.PathLike[str] | None = None) -> Path:
     Raises:
         InputError: there is none.
     """
-    places = _PLACES if source is None else (Path(source).expanduser().resolve(),)
-    for place in places:
-        if (place / "CMakeLists.txt").is_file():
-            return place.resolve()
+    place = (_PACKAGED if source is None else Path(source).expanduser()).resolve()
+    if (place / "CMakeLists.txt").is_file():
+        return place
     raise InputError(
         "The sources of the plugin are not there.",
-        found=f"no CMakeLists.txt in {' or '.join(map(str, places))}",
+        found=f"no CMakeLists.txt in {place}",
         fix="pip install --force-reinstall rmsnorm-export"
         if source is None
         else "give the folder plugins/ of the repository",
