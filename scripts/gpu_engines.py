@@ -20,8 +20,9 @@ from gpu_part import Clock, Results, SkippedError, say, versions
 
 from rmsnorm_export.benchmark.result import AGAIN, RAW
 from rmsnorm_export.errors import BackendMissingError, Error
+from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.tensorrt import plugin
-from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, BackendInfo, installed
+from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, BackendInfo
 from rmsnorm_export.tensorrt.engine.build import build_engine
 
 _AT_ONCE = 3
@@ -55,10 +56,10 @@ PLANS = (
 def run(arguments: argparse.Namespace, results: Results, clock: Clock) -> None:
     """Build and measure both kinds, each on its own: a failure of one leaves the other."""
     for info in (RTX, TENSORRT):
-        lacking = [m for m in (info.module, "polygraphy") if not installed(m)]
+        lacking = [m for m in (info.module, "polygraphy") if not is_installed(m)]
         if lacking:
             results.skip(info.label, f"not installed: {', '.join(lacking)}", info.pip)
-    plans = [p for p in PLANS if installed(p.backend.module) and installed("polygraphy")]
+    plans = [p for p in PLANS if is_installed(p.backend.module) and is_installed("polygraphy")]
     if not plans:
         raise SkippedError("no backend that builds engines is installed", RTX.pip)
     decoder = gpu_decoder.decoder_of(arguments.decoder, arguments.vocab)

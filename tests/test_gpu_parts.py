@@ -17,18 +17,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, gpu_visible, installed
+from rmsnorm_export.system.packages import is_installed
+from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, gpu_visible
 from tests.corpus import cache
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 needs_rtx = pytest.mark.skipif(
-    not (installed("tensorrt_rtx") and installed("polygraphy")),
+    not (is_installed("tensorrt_rtx") and is_installed("polygraphy")),
     reason=f"builds engines with TensorRT-RTX and Polygraphy: {RTX.pip}",
 )
 pytestmark = [
     pytest.mark.export,
     pytest.mark.skipif(
-        not all(map(installed, ("torch", "onnxscript", "transformers", "onnxruntime"))),
+        not all(map(is_installed, ("torch", "onnxscript", "transformers", "onnxruntime"))),
         reason="exports and runs a decoder: pip install 'rmsnorm-export[ort,torch]' transformers",
     ),
 ]
@@ -105,7 +106,7 @@ def test_the_whole_of_it_on_a_cpu(options: argparse.Namespace) -> None:
     skipped = [(s["what"], s["reason"], s["fix"]) for s in found["engines"]["skipped"]]
     here = ("there is no GPU", "run it where a GPU is")
     assert ("decode: running 3 engines of TensorRT-RTX", *here) in skipped
-    if not installed("tensorrt"):
+    if not is_installed("tensorrt"):
         assert ("TensorRT", "not installed: tensorrt", TENSORRT.pip) in skipped
     page = (options.out / "gpu_models.md").read_text()
     assert page.count("| 1 x 33 | portable |") == 2
@@ -140,14 +141,14 @@ def test_an_engine_that_cannot_be_built_ends_itself_only(
     assert list((options.work / "decode.tensorrt-rtx.raw.engine").iterdir()) == []
 
 
-@pytest.mark.skipif(installed("tensorrt"), reason="TensorRT is installed: it would build")
+@pytest.mark.skipif(is_installed("tensorrt"), reason="TensorRT is installed: it would build")
 @needs_rtx
 def test_an_engine_without_the_plugin_says_how_to_get_it(
     script, options: argparse.Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The backend of that plan is not installed; that is told like a library that is not built."""
     engines = script("gpu_engines")
-    monkeypatch.setattr(engines, "installed", lambda _: True)
+    monkeypatch.setattr(engines, "is_installed", lambda _: True)
     found = results(script, options, "engines")
     engines.run(options, found, script("gpu_part").Clock(100))
     whats = {s["what"]: s["fix"] for s in found.data["skipped"]}

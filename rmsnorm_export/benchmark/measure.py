@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rmsnorm_export.benchmark import machine, sessions
+from rmsnorm_export.benchmark import sessions
 from rmsnorm_export.benchmark.arrays import write_arrays
 from rmsnorm_export.benchmark.options import (
     TARGETS,
@@ -41,6 +42,8 @@ from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.runtime.inputs import declared_inputs, index_limits, make_inputs, type_name
+from rmsnorm_export.system.machine import cores, cpu_name, load_average, memory_gib
+from rmsnorm_export.system.packages import versions_of
 
 Progress = Callable[[str, int, int], None]
 
@@ -102,7 +105,7 @@ def bench(
     """
     check_options(targets, peers, numerics, seconds, rounds, threads, peer_seconds)
     chosen, absent = choose_providers(providers)
-    start, load_before = time.perf_counter(), machine.load_average()
+    start, load_before = time.perf_counter(), load_average()
     loaded = load_model(model)
     with tempfile.TemporaryDirectory(prefix="rmsnorm-export-bench-") as name:
         run = _Run(
@@ -110,7 +113,7 @@ def bench(
             source=model,
             loaded=loaded,
             raw=raw_file(model, loaded, Path(name)),
-            threads=threads or sessions.cores(),
+            threads=threads or cores(),
             progress=progress or (lambda *_: None),
             steps=2 + len(targets) + len(peers) + len(chosen) * (1 + len(targets) + len(peers)),
         )
@@ -150,7 +153,15 @@ def bench(
                 provider, cases, feeds, trials, seconds=seconds, rounds=rounds, seed=seed
             )
         ]
-    facts = machine.describe(load_before, machine.load_average())
+    facts = Machine(
+        cpu=cpu_name(),
+        cores=cores(),
+        memory_gib=memory_gib(),
+        system=platform.system(),
+        python=platform.python_version(),
+        load_before=load_before,
+        load_after=load_average(),
+    )
     notes += _notes(facts, trials, run.reference)
     packages = dict.fromkeys((*_PACKAGES, *(PEERS[peer].package for peer in peers)))
     wrong = _wrong_targets(trials, variants)
@@ -168,7 +179,7 @@ def bench(
         numerics=numerics,
         seed=seed,
         machine=facts,
-        versions=machine.versions(packages),
+        versions=versions_of(packages),
         notes=tuple(notes),
         seconds=time.perf_counter() - start,
     )

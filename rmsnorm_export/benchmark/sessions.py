@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -76,10 +75,3 @@ def runner(session: Any, feeds: Mapping[str, Array]) -> Callable[[], object]:
     if plain and not any(array.dtype == BFLOAT16_DTYPE for array in mine.values()):
         return lambda: session.run(None, mine)
     return lambda: run_session(session, mine)
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

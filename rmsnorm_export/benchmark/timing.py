@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rmsnorm_export.benchmark import machine
 from rmsnorm_export.benchmark.result import AGAIN, RAW, Timing, Trial, Verdict
 from rmsnorm_export.benchmark.rounds import Times, samples
 from rmsnorm_export.benchmark.statistics import LEAST_DIFFERENCE, judge, quartiles, ratio_of
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.system.machine import memory_available
 
 
 def timings(
@@ -49,7 +49,7 @@ def check_memory(trials: Sequence[Trial]) -> None:
         for trial in (*trials[:1], *trials)
         if trial.peak_mib is not None and trial.base_mib is not None
     ]
-    free = machine.memory_available()
+    free = memory_available()
     if free is not None and sum(sizes) * 2**20 > free:
         raise UsageError(
             "The variants do not fit into memory together.",

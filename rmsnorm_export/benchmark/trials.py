@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rmsnorm_export.benchmark.arrays import read_arrays
-from rmsnorm_export.benchmark.process import Ended, run_worker
 from rmsnorm_export.benchmark.result import Check, Trial
 from rmsnorm_export.benchmark.sessions import provider_class
+from rmsnorm_export.benchmark.worker import Outcome, run_worker
 from rmsnorm_export.compare.result import compare_output
 from rmsnorm_export.op.dtypes import Array
 
@@ -43,7 +43,7 @@ class Bench:
         """A file of outputs for each shape."""
         return [self.folder / f"{name}.{i}.npz" for i in range(len(self.feeds))]
 
-    def run(self, model: str, provider: str, outputs: Sequence[Path], *, optimize: bool) -> Ended:
+    def run(self, model: str, provider: str, outputs: Sequence[Path], *, optimize: bool) -> Outcome:
         """Load ``model`` and run it at every shape."""
         request = {
             "action": "trial",
@@ -89,7 +89,7 @@ def run_trial(bench: Bench, variant: str, model: str, provider: str) -> Trial:
     )
 
 
-def reference(bench: Bench, model: str, provider: str) -> Ended:
+def reference(bench: Bench, model: str, provider: str) -> Outcome:
     """Outputs of the raw ``model`` without graph optimization, at every shape."""
     return bench.run(model, provider, bench.outputs("reference"), optimize=False)
 

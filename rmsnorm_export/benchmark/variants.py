@@ -9,10 +9,9 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from rmsnorm_export.benchmark.machine import memory_available
 from rmsnorm_export.benchmark.peers import PEERS
-from rmsnorm_export.benchmark.process import run_worker
 from rmsnorm_export.benchmark.result import Variant
+from rmsnorm_export.benchmark.worker import run_worker
 from rmsnorm_export.errors import Error, InputError
 from rmsnorm_export.graph.load import LoadedModel, Source
 from rmsnorm_export.graph.source import open_source
@@ -20,6 +19,7 @@ from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.rewrite.optimize import Result, optimize
+from rmsnorm_export.system.machine import memory_available
 
 MEMORY_SHARE = 0.8
 """Of the memory that is free, what a peer may allocate: beyond it the machine would swap."""

@@ -63,13 +63,14 @@ def _failure(found: EngineCheck) -> Failure | None:
     """The error that the exit code stands for; None when nothing stands against the engine."""
     from rmsnorm_export.cli.failure import Failure
     from rmsnorm_export.errors import ExitCode
+    from rmsnorm_export.system.packages import is_installed
     from rmsnorm_export.tensorrt.engine import backends
 
     if found.usable != "no":
         return None
     info = backends.BACKENDS.get(found.backend)
     # What else stands against it would remain with the backend installed.
-    lacking = info is not None and not backends.installed(info.module) and len(found.problems) == 1
+    lacking = info is not None and not is_installed(info.module) and len(found.problems) == 1
     return Failure(
         "The engine cannot be used here.",
         "; ".join(found.problems),

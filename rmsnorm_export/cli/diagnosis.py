@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import platform
-import subprocess
 import sys
-from importlib import metadata
-from importlib.util import find_spec
 from typing import Literal
 
 from rmsnorm_export.cli.selftest import SelfTest, run_self_tests
 from rmsnorm_export.system.gpu import gpus
+from rmsnorm_export.system.packages import is_installed, version_of
+from rmsnorm_export.system.process import Child
 from rmsnorm_export.tensorrt.plugin import Entry, Tool, build_tools, list_plugins
 
 Status = Literal["ok", "missing", "broken"]
@@ -73,7 +71,7 @@ class Diagnosis:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Known:
-    """A package to look for; ``probe`` is Python that leaves a remark in ``detail``."""
+    """A package to look for; ``probe`` is Python for a remark, in which the package is ``m``."""
 
     name: str
     required: bool
@@ -98,14 +96,14 @@ _KNOWN = (
         False,
         "verify, optimize --prove",
         'pip install "rmsnorm-export[ort]"',
-        "detail = ' '.join(m.get_available_providers())",
+        "' '.join(m.get_available_providers())",
     ),
     _Known(
         "torch",
         False,
         "exporting models, the PyTorch operator",
         'pip install "rmsnorm-export[torch]"',
-        "detail = 'CUDA ' + m.version.cuda + ', ' + str(m.cuda.device_count()) + ' GPU'"
+        "'CUDA ' + m.version.cuda + ', ' + str(m.cuda.device_count()) + ' GPU'"
         " if m.version.cuda else 'CPU only'",
     ),
     _Known("onnxscript", False, "torch.onnx.export", 'pip install "rmsnorm-export[torch]"'),
@@ -114,18 +112,6 @@ _KNOWN = (
     _Known("tensorrt_rtx", False, "TensorRT-RTX engines", _TENSORRT_RTX),
     _Known("polygraphy", False, "building TensorRT engines", _TENSORRT_RTX),
 )
-
-_PROBE = """
-import json, sys
-path, name, probe = json.loads(sys.argv[1])
-sys.path[:] = path
-import importlib
-m = importlib.import_module(name)
-scope = {"m": m}
-if probe:
-    exec("detail = ''\\n" + probe, scope)
-print("\\n" + json.dumps([str(getattr(m, "__version__", "")), scope.get("detail", "")]))
-"""
 
 
 def diagnose() -> Diagnosis:
@@ -142,7 +128,7 @@ def diagnose() -> Diagnosis:
     if core:
         self_tests = tuple(run_self_tests(with_runtime=runtime))
     return Diagnosis(
-        version=_distribution_version("rmsnorm-export"),
+        version=version_of("rmsnorm-export"),
         python=f"{platform.python_version()} ({sys.executable})",
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         gpus=_gpus(),
@@ -154,58 +140,34 @@ def diagnose() -> Diagnosis:
     )
 
 
-def _start(known: _Known) -> subprocess.Popen[str] | None:
-    """Import ``known`` in a process with this one's module path; None if there is none.
-
-    ``-I`` keeps the working directory out of the path until it is replaced.
-    """
-    try:
-        spec = find_spec(known.name)
-    except (ImportError, ValueError):
+def _start(known: _Known) -> Child | None:
+    """Import ``known`` in a process of its own; None if there is no such package."""
+    if not is_installed(known.name):
         return None
-    if spec is None or spec.origin is None:  # nothing, or a mere folder of that name
-        return None
-    argument = json.dumps([sys.path, known.name, known.probe])
-    return subprocess.Popen(
-        [sys.executable, "-I", "-c", _PROBE, argument],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    )
+    request = {"module": known.name, "remark": known.probe}
+    target = "rmsnorm_export.system.packages:try_import"
+    return Child(target, request, time_limit=_TIMEOUT)
 
 
-def _finish(known: _Known, probe: subprocess.Popen[str] | None) -> Component:
+def _finish(known: _Known, probe: Child | None) -> Component:
     """The component that ``probe`` found."""
     status: Status = "missing"
     version = detail = ""
     if probe is not None:
-        status = "broken"
-        try:
-            out, err = probe.communicate(timeout=_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            probe.kill()
-            probe.communicate()
-            detail = f"its import did not end within {_TIMEOUT} s"
+        ended = probe.end()
+        imported = ended.first("imported")
+        if imported is not None:
+            status, version, detail = "ok", imported["version"], imported["remark"]
         else:
-            if probe.returncode == 0:
-                status = "ok"
-                version, detail = json.loads(out.splitlines()[-1])
-            else:
-                last = (err.strip().splitlines() or ["no message"])[-1]
-                detail = f"its import failed with exit code {probe.returncode}: {last}"
-        version = version or _distribution_version(known.name)
+            status = "broken"
+            last = ended.last_line() or "no message"
+            detail = f"its import failed with exit code {ended.code}: {last}"
+            if ended.code is None:
+                detail = f"its import did not end within {_TIMEOUT} s"
+        version = version or version_of(known.name)
     return Component(
         known.name, known.required, status, version, detail, known.enables, known.install
     )
-
-
-def _distribution_version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _gpus() -> tuple[str, ...]:

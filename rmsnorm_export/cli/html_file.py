@@ -82,12 +82,12 @@ def write(
     """
     if path is None:
         return
-    from rmsnorm_export.benchmark.machine import versions
     from rmsnorm_export.show.page import About, to_html
+    from rmsnorm_export.system.packages import versions_of
 
     about = About(
         date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        versions=tuple(versions(_PACKAGES).items()),
+        versions=tuple(versions_of(_PACKAGES).items()),
         facts=tuple(facts),
         problem=None if failure is None else (failure.what, failure.found, failure.fix),
     )

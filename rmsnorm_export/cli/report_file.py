@@ -57,14 +57,6 @@ def write(path: Path, content: str | bytes, *, force: bool) -> None:
 
     What is no plain file (``/dev/null``, a named pipe) is written to as it is.
     """
-    from rmsnorm_export.system.atomic import Transaction
+    from rmsnorm_export.system.files import write_whole
 
-    data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
-    if path.exists() and not path.is_file():
-        path.write_bytes(data)
-        return
-    with Transaction() as files:
-        temporary, descriptor = files.temp(path)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        files.publish(temporary, path, replace=force)
+    write_whole(path, content, replace=force)

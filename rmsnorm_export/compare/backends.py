@@ -14,7 +14,8 @@ from rmsnorm_export.errors import BackendMissingError, UsageError
 from rmsnorm_export.graph.load import Source, load_model
 from rmsnorm_export.graph.source import Sourced, open_source
 from rmsnorm_export.printable import short
-from rmsnorm_export.tensorrt.engine.backends import BACKENDS, installed
+from rmsnorm_export.system.packages import is_installed
+from rmsnorm_export.tensorrt.engine.backends import BACKENDS
 from rmsnorm_export.tensorrt.engine.sidecar import sidecar_path
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def require(backend: Backend, *, engine: bool) -> None:
         BackendMissingError: a package or a GPU is missing.
     """
     if backend == "torch":
-        if not installed("torch"):
+        if not is_installed("torch"):
             raise BackendMissingError(
                 "This needs PyTorch.",
                 found="no package torch",

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 
 from rmsnorm_export.compare.engine_file import reduced_by
@@ -16,6 +15,7 @@ from rmsnorm_export.compare.onnx_side import OnnxSide
 from rmsnorm_export.compare.running import Engine
 from rmsnorm_export.compare.side import Answer, Backend
 from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.tensorrt.engine.backends import BackendInfo
 from rmsnorm_export.tensorrt.engine.build import build_engine
 from rmsnorm_export.tensorrt.engine.plugins import library_or_none
@@ -38,9 +38,7 @@ class BuiltSide(OnnxSide):
 
     @property
     def runtime(self) -> str:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            return f"{self.info.label} {metadata.version(self.info.module)}"
-        return self.info.label
+        return f"{self.info.label} {version_of(self.info.module)}".rstrip()
 
     @property
     def optimized(self) -> bool:

@@ -16,7 +16,8 @@ from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import short
 from rmsnorm_export.runtime.inputs import Declared
-from rmsnorm_export.tensorrt.engine.backends import BACKENDS, BackendInfo, gpu_visible, installed
+from rmsnorm_export.system.packages import is_installed
+from rmsnorm_export.tensorrt.engine.backends import BACKENDS, BackendInfo, gpu_visible
 from rmsnorm_export.tensorrt.engine.check import check_engine
 from rmsnorm_export.tensorrt.engine.plugins import library_or_none
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, InputRange
@@ -29,7 +30,7 @@ def require(info: BackendInfo) -> None:
         BackendMissingError: naming the package that is not.
     """
     for module in (info.module, "polygraphy"):
-        if not installed(module):
+        if not is_installed(module):
             raise BackendMissingError(
                 f"{info.label} cannot run an engine: {module} is not installed.",
                 found=f"no package {module}",

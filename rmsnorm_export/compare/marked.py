@@ -12,7 +12,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.source import Sourced
 from rmsnorm_export.printable import short
-from rmsnorm_export.system.filecopy import copy_contents
+from rmsnorm_export.system.files import copy_contents
 
 
 def read_proto(source: Sourced) -> onnx.ModelProto:

@@ -16,9 +16,9 @@ from rmsnorm_export.errors import BackendMissingError, Error, InputError, Verifi
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
-from rmsnorm_export.tensorrt.engine.backends import BackendInfo
-from rmsnorm_export.tensorrt.engine.failure import last_errors
-from rmsnorm_export.tensorrt.engine.process import Ended, run_worker
+from rmsnorm_export.system.process import Ended
+from rmsnorm_export.tensorrt.engine.backends import BackendInfo, run_backend
+from rmsnorm_export.tensorrt.engine.failure import cause, last_errors
 
 _NO_GPU = re.compile(r"cuda driver|no cuda-capable device|cudaerror 35\b|cudaerror 100\b", re.I)
 """What a runtime says where no GPU, or no driver for it, is; TensorRT-RTX 1.7.1: cudaError 35."""
@@ -40,7 +40,7 @@ class Engine:
 
     def _ask(self, command: str, **more: object) -> Ended:
         request = {"command": command, "engine": str(self.path), "plugin": self.plugin}
-        ended = run_worker(request | more, self.info)
+        ended = run_backend(request | more, self.info)
         if ended.first("done") is None:
             raise _failure(ended, self.info, self.path.name)
         return ended
@@ -106,7 +106,7 @@ def _failure(ended: Ended, info: BackendInfo, name: str) -> Error:
     version = (ended.first("version") or {}).get("version", "")
     label = f"{info.label} {version}".strip()
     said = last_errors(ended)
-    text = one_line(str(event.get("text", "")), 400) if event else ended.cause()
+    text = one_line(str(event.get("text", "")), 400) if event else cause(ended)
     found = f"{name}: {text}" + (f"; it said: {said}" if said else "")
     if event.get("kind") == "import":
         return BackendMissingError(f"{label} cannot be imported.", found=text, fix=info.pip)

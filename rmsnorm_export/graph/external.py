@@ -21,8 +21,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.tensors import TensorSlot
 from rmsnorm_export.printable import quoted, short
-from rmsnorm_export.system.atomic import Transaction
-from rmsnorm_export.system.filecopy import copy_contents, same_contents
+from rmsnorm_export.system.files import Transaction, copy_contents, same_contents
 
 WeightsPolicy = Literal["auto", "reference", "link", "copy", "embed"]
 """What happens to external data on saving.

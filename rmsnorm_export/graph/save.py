@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import io
 import os
 import stat
@@ -32,7 +31,7 @@ from rmsnorm_export.graph.external import (
 from rmsnorm_export.graph.load import LoadedModel, no_gc
 from rmsnorm_export.graph.tensors import MAX_PROTO_BYTES, TensorSlot, tensor_slots
 from rmsnorm_export.printable import quoted, short
-from rmsnorm_export.system.atomic import Transaction
+from rmsnorm_export.system.files import Transaction, is_full
 
 __all__ = ["SaveResult", "WeightsPolicy", "check_output", "save_model", "to_bytes"]
 
@@ -244,7 +243,7 @@ def _unwritable(
     path: str, error: OSError, source: str | os.PathLike[str] | None = None
 ) -> InputError:
     place = short(path, 300)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if is_full(error.errno):
         beside = "write beside the source, where weights are referenced in place"
         fix = f"free some space, or {beside if source else 'write to another place'}; "
         fix += "nothing was changed"

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 import platform
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import metadata
 from pathlib import Path
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.pipeline.result import OutputFile
 from rmsnorm_export.printable import short
-from rmsnorm_export.tensorrt.engine.model import HASHED_BYTES, data_files, sha256_of
+from rmsnorm_export.system.digest import sha256_of, sha256_of_all
+from rmsnorm_export.system.packages import version_of
+from rmsnorm_export.tensorrt.engine.model import HASHED_BYTES, data_files
 
 _SMALL = 1 << 20
 """Bytes of a file that is hashed however many there are beside it."""
@@ -33,7 +33,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         "onnxruntime", "onnxruntime-gpu", "onnx", "onnx-ir", "onnxscript", "onnxsim", "onnxslim",
         "numpy", "matplotlib",
     ),
-    "package": ("tritonclient", "PyYAML", "jsonschema", "onnxruntime", "onnx", "onnx-ir"),
+    "package": ("tritonclient", "PyYAML", "onnxruntime", "onnx", "onnx-ir"),
 }  # fmt: skip
 """The packages that the result of each step depends on."""
 
@@ -42,23 +42,14 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 def program() -> str:
     """Hash of this package's own sources: when they are others, so may the results be."""
     root = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*")):
-        if path.suffix in _SOURCES and path.is_file():
-            digest.update(path.relative_to(root).as_posix().encode())
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
+    paths = (path for path in root.rglob("*") if path.suffix in _SOURCES and path.is_file())
+    return sha256_of_all(sorted(paths), root)
 
 
 def packages(names: Iterable[str]) -> dict[str, str]:
     """``package onnx`` -> its version, or ``not installed``; Python's own among them."""
-    found = {"package python": platform.python_version()}
-    for name in names:
-        try:
-            found[f"package {name}"] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[f"package {name}"] = "not installed"
-    return found
+    found = {f"package {name}": version_of(name) or "not installed" for name in names}
+    return {"package python": platform.python_version()} | found
 
 
 def onnx_files(path: Path) -> dict[str, str]:

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,22 +24,10 @@ from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.pipeline.result import StepRecord
 from rmsnorm_export.printable import one_line, short
 from rmsnorm_export.records import document, from_json, to_json
-from rmsnorm_export.system.atomic import TEMP_SUFFIX, Transaction
-from rmsnorm_export.system.stage import Stage
+from rmsnorm_export.system.files import TEMP_SUFFIX, refusals_as, write_whole
+from rmsnorm_export.system.lock import locked
 
 RECORD, SUMMARY, OWNER, LOCK = "step.json", "deploy.json", "pipeline.json", ".lock"
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-class StepStage(Stage):
-    """The next state of a step's folder, made beside it."""
-
-    def __enter__(self) -> StepStage:
-        name = f".{self.final.name}.{secrets.token_hex(4)}{TEMP_SUFFIX}"
-        self.folder = self.final.parent / name
-        self.folder.mkdir()
-        return self
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -126,32 +112,24 @@ def working_in(folder: Path, name: str, file: Path) -> Iterator[None]:
         UsageError: another run holds it.
         InputError: it cannot be made or written.
     """
-    import fcntl
-
-    with named_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        # The descriptor is not inherited: a process that outlives this one does not hold the lock.
-        descriptor = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(descriptor, 100, 0).decode("utf-8", "replace").strip()
-            raise UsageError(
-                "Another run works in the folder of the pipeline.",
-                found=f"{short(str(folder), 300)} is held by {short(holder) or 'a process'}",
-                fix="wait for its end, or end it",
-            ) from error
+    with contextlib.ExitStack() as held:
         with named_errors(folder):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                held.enter_context(locked(folder / LOCK, wait=False))
+            except BlockingIOError as error:
+                holder = (folder / LOCK).read_text("utf-8", "replace")[:100].strip()
+                raise UsageError(
+                    "Another run works in the folder of the pipeline.",
+                    found=f"{short(str(folder), 300)} is held by {short(holder) or 'a process'}",
+                    fix="wait for its end, or end it",
+                ) from error
+            (folder / LOCK).write_text(f"process {os.getpid()} on {os.uname().nodename}\n")
             _remove_remains(folder)
             owner = Owner(name, os.path.relpath(file, folder))
             if not (folder / OWNER).exists() or _owner(folder) != owner:
-                write_text(folder / OWNER, to_json(owner))
+                write_whole(folder / OWNER, to_json(owner))
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _remove_remains(folder: Path) -> None:
@@ -162,17 +140,6 @@ def _remove_remains(folder: Path) -> None:
                 shutil.rmtree(path)
             else:
                 path.unlink()
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file, whole or not at all; an existing one is replaced."""
-    with Transaction() as files:
-        temporary, descriptor = files.temp(path)
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        files.publish(temporary, path, replace=True)
 
 
 def read_record(folder: Path) -> StepRecord | None:
@@ -195,28 +162,17 @@ def read_claim(path: Path) -> dict[str, str]:
 
 def write_claim(path: Path, claim: dict[str, str]) -> None:
     """What ``read_claim`` reads."""
-    write_text(path, document("claim", claim))
+    write_whole(path, document("claim", claim))
 
 
-@contextlib.contextmanager
-def named_errors(folder: Path) -> Iterator[None]:
-    """What the operating system refuses, in three lines.
-
-    Raises:
-        InputError: for an ``OSError`` in the block.
-    """
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in _FULL
-        name = short(str(error.filename or folder), 300)
-        raise InputError(
-            "The folder of the pipeline cannot be written.",
-            found=f"{short(str(folder), 300) if full else name}: {error.strerror or error}",
-            fix="free some space and run the command again: finished steps are kept"
-            if full
-            else "check the folder and its permissions",
-        ) from error
+def named_errors(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """What the operating system refuses in a block, as an ``InputError``."""
+    return refusals_as(
+        "The folder of the pipeline cannot be written.",
+        folder,
+        fix="check the folder and its permissions",
+        fix_full="free some space and run the command again: finished steps are kept",
+    )
 
 
 def as_step_error(error: OSError, folder: Path) -> Error:

@@ -16,7 +16,7 @@ from rmsnorm_export.compare.eager import eager, named
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.wellformed import NEWEST_OPSET
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.tensorrt.engine.model import sha256_of
+from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.torch.export.trace import OLDEST_OPSET, Traced, trace
 from rmsnorm_export.torch.source.example import Example, example_of
 from rmsnorm_export.torch.source.load import load

@@ -6,7 +6,6 @@ import datetime
 import os
 import time
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 
 from rmsnorm_export.errors import Error, UsageError
@@ -14,13 +13,11 @@ from rmsnorm_export.pipeline.identity import outputs_of as identities
 from rmsnorm_export.pipeline.place import (
     RECORD,
     SUMMARY,
-    StepStage,
     as_step_error,
     check_folder,
     named_errors,
     read_record,
     working_in,
-    write_text,
 )
 from rmsnorm_export.pipeline.plan import Planned, plan_steps, state_of
 from rmsnorm_export.pipeline.read import read_document
@@ -37,6 +34,9 @@ from rmsnorm_export.pipeline.steps.table import step_module
 from rmsnorm_export.pipeline.tables import STEPS, StepName
 from rmsnorm_export.printable import one_line, short
 from rmsnorm_export.records import to_json
+from rmsnorm_export.system.files import write_whole
+from rmsnorm_export.system.folders import Stage
+from rmsnorm_export.system.packages import version_of
 
 Progress = Callable[[str, int, int], None]
 Told = Callable[[StepOutcome], None]
@@ -168,7 +168,7 @@ class _Run:
         def progress(what: str, done: int, total: int) -> None:
             self.progress(f"{step}: {what}", done, total)
 
-        with named_errors(self.settings.folder), StepStage(home) as stage:
+        with named_errors(self.settings.folder), Stage(home, home.parent) as stage:
             made = step_module(step).run(self.settings, stage.folder, progress, self.force)
             names = files_in(stage.folder)
             progress("putting it into place", 1, 1)
@@ -185,7 +185,7 @@ class _Run:
                 made=_now(),
                 seconds=round(time.perf_counter() - begin, 3),
             )
-            write_text(stage.folder / RECORD, to_json(record))
+            write_whole(stage.folder / RECORD, to_json(record))
             old = () if before is None else (output.path for output in before.outputs)
             stage.keep({RECORD, *names, *old})
             stage.publish()
@@ -278,7 +278,7 @@ class _Run:
             exit_code=0 if failure is None else failure.exit_code,
             dry_run=dry_run,
             steps=tuple(self.outcomes),
-            tool=f"rmsnorm-export {metadata.version('rmsnorm-export')}",
+            tool=f"rmsnorm-export {version_of('rmsnorm-export')}",
             date=_now(),
             seconds=round(time.perf_counter() - self.start, 3),
         )
@@ -293,7 +293,7 @@ class _Run:
         path: Path = self.settings.folder / SUMMARY
         try:
             with named_errors(self.settings.folder):
-                write_text(path, to_json(deployment))
+                write_whole(path, to_json(deployment))
         except Error:
             if deployment.passed:
                 raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import importlib.metadata
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,11 +37,13 @@ from rmsnorm_export.serving.result import (
 )
 from rmsnorm_export.serving.subject import MODEL_FILE, Subject
 from rmsnorm_export.serving.trial import Trial, try_model, untried
-from rmsnorm_export.system.stage import Stage, copy_file, write_file
-from rmsnorm_export.tensorrt.engine.model import sha256_of
+from rmsnorm_export.system.digest import sha256_of
+from rmsnorm_export.system.files import copy_file, write_file
+from rmsnorm_export.system.folders import Stage
+from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.tensorrt.engine.result import EngineProfile
 
-_MADE_BY = "rmsnorm-export"
+_PACKAGE = "rmsnorm-export"
 
 REPORT_FILE = "report.json"
 
@@ -131,13 +132,13 @@ def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Shapes]
             stage.folder / MANIFEST_FILE,
             manifest(wish.kserve, wish.name, wish.kind, library_path),
         )
-        checks.append(PackageCheck(MANIFEST_FILE, "passed", "read back, against the schema"))
+        checks.append(PackageCheck(MANIFEST_FILE, "passed", "read back, equal"))
     version = PackagedVersion(
         version=place.version,
         source="memory" if wish.subject.path is None else wish.subject.path.name,
         source_sha256=sha256_of(model if wish.subject.path is None else wish.subject.path),
         made=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        tool=f"{_MADE_BY} {_version()}",
+        tool=_made_by(),
         files=_files(folder, stage.folder),
         norms=_norms(wish),
         load=load,
@@ -227,7 +228,7 @@ def _put_config(stage: Stage, place: Place, wish: Wish, serving: Serving) -> Pac
         path.write_bytes(place.config_bytes)
         return PackageCheck(CONFIG_FILE, "passed", "parsed; inputs and outputs agree")
     config: Any = make_config(wish.name, wish.subject, serving)
-    write_file(path, config_text(config, f"made by {_MADE_BY} {_version()}"))
+    write_file(path, config_text(config, f"made by {_made_by()}"))
     return PackageCheck(CONFIG_FILE, "passed", "parsed back by Triton's definition, equal")
 
 
@@ -280,5 +281,5 @@ def _listed(paths: Sequence[Path], root: Path, kept: Path) -> tuple[PackagedFile
     return tuple(found)
 
 
-def _version() -> str:
-    return importlib.metadata.version(_MADE_BY)
+def _made_by() -> str:
+    return f"{_PACKAGE} {version_of(_PACKAGE)}"

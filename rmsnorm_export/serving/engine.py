@@ -11,7 +11,7 @@ from rmsnorm_export.printable import short
 from rmsnorm_export.serving.result import PackagedNorm
 from rmsnorm_export.serving.subject import Subject, interface
 from rmsnorm_export.serving.types import triton_type
-from rmsnorm_export.tensorrt.engine.model import sha256_of
+from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
 from rmsnorm_export.tensorrt.engine.sidecar import read_record, sidecar_path
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Literal
 
-from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.load import Source
 from rmsnorm_export.printable import short
 from rmsnorm_export.serving.batching import decide
@@ -30,7 +28,8 @@ from rmsnorm_export.serving.records import read_benchmarks, read_report
 from rmsnorm_export.serving.result import Kind, Packaged
 from rmsnorm_export.serving.subject import MODEL_FILE, Subject, is_engine, open_onnx
 from rmsnorm_export.serving.trial import answers
-from rmsnorm_export.system.stage import Stage
+from rmsnorm_export.system.files import refusals_as
+from rmsnorm_export.system.folders import Stage
 from rmsnorm_export.tensorrt.engine.result import EngineProfile
 from rmsnorm_export.tensorrt.engine.shapes import Shapes, make_profiles
 
@@ -110,13 +109,13 @@ def package_model(
             other inputs and outputs.
         VerificationError: the model does not answer, or joined requests change each other's
             answers.
-        BackendMissingError: tritonclient, PyYAML or jsonschema, or the plugin's library is missing.
+        BackendMissingError: tritonclient, PyYAML or the plugin's library is missing.
     """
     definitions()
     step = progress or (lambda *_: None)
     step("reading the model", 0, _STEPS)
     named = model_name(name, model_or_engine)
-    with _named_errors(repository):
+    with _refusals(repository):
         place = find_place(repository, named, version, force=force)
     subject = _open(model_or_engine, backend, onnx)
     if place.config is not None:
@@ -157,7 +156,7 @@ def package_model(
         kserve=kserve,
         check=check,
     )
-    with _named_errors(repository):
+    with _refusals(repository):
         return _write(place, wish, step)
 
 
@@ -236,19 +235,10 @@ def _refuse_serving_options(*options: object) -> None:
     )
 
 
-@contextlib.contextmanager
-def _named_errors(repository: _PathLike) -> Iterator[None]:
-    """What the operating system refuses, in three lines."""
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        name = short(str(error.filename or os.fspath(repository)), 300)
-        raise InputError(
-            "The package cannot be written.",
-            found=f"{Path(name).name if not full else short(os.fspath(repository), 300)}: "
-            f"{error.strerror or error}",
-            fix="free some space; nothing was changed"
-            if full
-            else "check the folder and its permissions; nothing was changed",
-        ) from error
+def _refusals(repository: _PathLike) -> contextlib.AbstractContextManager[None]:
+    return refusals_as(
+        "The package cannot be written.",
+        repository,
+        fix="check the folder and its permissions; nothing was changed",
+        fix_full="free some space; nothing was changed",
+    )

@@ -19,7 +19,7 @@ from rmsnorm_export.serving.result import (
     RECORD_FILE,
     PackageRecord,
 )
-from rmsnorm_export.tensorrt.engine.model import sha256_of
+from rmsnorm_export.system.digest import sha256_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.serving.subject import Subject
-from rmsnorm_export.tensorrt.engine.model import sha256_of
+from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.tensorrt.plugin.libraries import inspect_library, library, sibling
 from rmsnorm_export.tensorrt.plugin.lines import command_lines
 from rmsnorm_export.tensorrt.plugin.result import FILES

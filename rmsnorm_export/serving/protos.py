@@ -11,13 +11,13 @@ import functools
 import importlib.util
 import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
 
 from rmsnorm_export.errors import BackendMissingError, Error, InputError
 from rmsnorm_export.printable import one_line
+from rmsnorm_export.system.packages import package_folders
 
 PIP = 'pip install "rmsnorm-export[triton]"'
 
@@ -34,10 +34,8 @@ def definitions() -> Any:
     """
     if _NAME in sys.modules:
         return sys.modules[_NAME]
-    package = importlib.util.find_spec("tritonclient")
-    folders = package.submodule_search_locations if package is not None else None
-    for folder in folders or ():
-        path = Path(folder) / "grpc" / "model_config_pb2.py"
+    for folder in package_folders("tritonclient"):
+        path = folder / "grpc" / "model_config_pb2.py"
         spec = importlib.util.spec_from_file_location("_rmsnorm_export_model_config_pb2", path)
         if not path.is_file() or spec is None or spec.loader is None:
             continue

@@ -6,6 +6,8 @@ import dataclasses
 import shutil
 import subprocess
 
+from rmsnorm_export.system.process import run_program
+
 TIMEOUT = 20.0
 """Seconds to answer; a second per GPU is usual where nothing keeps the driver loaded."""
 
@@ -43,25 +45,17 @@ def gpus() -> tuple[Gpu, ...]:
     for fields in (_FIELDS, tuple(field for field in _FIELDS if field != "compute_cap")):
         query = [tool, f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
         try:
-            done = subprocess.run(
-                query,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=TIMEOUT,
-                check=False,
-            )
+            done = run_program(query, TIMEOUT)
         except (OSError, subprocess.SubprocessError):
             return ()
         if done.returncode == 0:
-            return tuple(_read(fields, done.stdout))
+            return tuple(_read_gpus(fields, done.stdout))
         if "is not a valid field" not in done.stdout + done.stderr:
             return ()
     return ()
 
 
-def _read(fields: tuple[str, ...], text: str) -> list[Gpu]:
+def _read_gpus(fields: tuple[str, ...], text: str) -> list[Gpu]:
     """The GPUs of the lines that are of GPUs: "No devices were found" is none."""
     found = []
     for line in text.splitlines():

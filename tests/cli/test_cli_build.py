@@ -10,13 +10,14 @@ from pathlib import Path
 import onnx
 import pytest
 
+from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.tensorrt.engine import backends
-from rmsnorm_export.tensorrt.engine.backends import RTX, installed
+from rmsnorm_export.tensorrt.engine.backends import RTX
 
 from .conftest import Run, model
 
 needs_rtx = pytest.mark.skipif(
-    not (installed("tensorrt_rtx") and installed("polygraphy")),
+    not (is_installed("tensorrt_rtx") and is_installed("polygraphy")),
     reason=f"builds engines with TensorRT-RTX and Polygraphy: {RTX.pip}",
 )
 SHAPES = "x=1x40,4x40,128x40"
@@ -112,7 +113,7 @@ def test_an_output_that_cannot_be(run: Run, three: Path) -> None:
 
 
 def test_no_backend(run: Run, three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "installed", lambda _: False)
+    monkeypatch.setattr(backends, "is_installed", lambda _: False)
     for backend in ("auto", "tensorrt", "tensorrt-rtx"):
         done = run("build", three, "-o", "e", "--backend", backend, "--shapes", SHAPES)
         done.assert_error(6, "pip install")

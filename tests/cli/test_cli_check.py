@@ -12,12 +12,13 @@ import onnx
 import pytest
 
 from rmsnorm_export.cli.main import main
-from rmsnorm_export.tensorrt.engine.backends import RTX, gpu_visible, installed
+from rmsnorm_export.system.packages import is_installed
+from rmsnorm_export.tensorrt.engine.backends import RTX, gpu_visible
 
 from .conftest import Run, model
 
 needs_rtx = pytest.mark.skipif(
-    not (installed("tensorrt_rtx") and installed("polygraphy")),
+    not (is_installed("tensorrt_rtx") and is_installed("polygraphy")),
     reason=f"builds engines with TensorRT-RTX and Polygraphy: {RTX.pip}",
 )
 GOOD = "yes" if gpu_visible() else "unknown"
@@ -173,7 +174,7 @@ def test_a_file_of_something_else(run: Run, three: Path) -> None:
     assert "note: its backend is not known, so no runtime was asked" in done.text
 
 
-@pytest.mark.skipif(installed("tensorrt"), reason="TensorRT is installed: nothing is lacking")
+@pytest.mark.skipif(is_installed("tensorrt"), reason="TensorRT is installed: nothing is lacking")
 def test_a_backend_that_is_not_installed(run: Run, tmp_path: Path) -> None:
     (tmp_path / "trt.engine").write_bytes(b"ptrt" + bytes(500))
     done = run("check", "trt.engine")
@@ -184,7 +185,7 @@ def test_a_backend_that_is_not_installed(run: Run, tmp_path: Path) -> None:
 
 
 @needs_rtx
-@pytest.mark.skipif(installed("tensorrt"), reason="TensorRT is installed: nothing is lacking")
+@pytest.mark.skipif(is_installed("tensorrt"), reason="TensorRT is installed: nothing is lacking")
 def test_a_missing_backend_is_not_all_that_is_wrong(run: Run, engine: Path) -> None:
     """Installing it would not help: the content is not the record's."""
     record(engine, backend="tensorrt")

@@ -21,7 +21,7 @@ from hostile_models import GAIN, HOSTILE, SHAPE, external_model, norm_model, wri
 from rewrite.folders import snapshot
 
 from rmsnorm_export.errors import Error
-from rmsnorm_export.system.atomic import TEMP_SUFFIX
+from rmsnorm_export.system.files import TEMP_SUFFIX
 
 from .conftest import Outcome, Run
 

@@ -165,7 +165,7 @@ def test_a_full_disk_leaves_nothing(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("rmsnorm_export.system.atomic.Transaction.publish", full)
+    monkeypatch.setattr("rmsnorm_export.system.files.Transaction.publish", full)
     run("inspect", three, "--html", "r.html").assert_error(3, "No space left on device")
     assert [p.name for p in tmp_path.iterdir()] == ["three.onnx"]
 

@@ -31,7 +31,7 @@ pytestmark = needs_build
 def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Standin:
     """A stand-in whose project is the one that is built by default."""
     found = make_standin(tmp_path)
-    monkeypatch.setattr("rmsnorm_export.tensorrt.plugin.sources._PLACES", (found.source,))
+    monkeypatch.setattr("rmsnorm_export.tensorrt.plugin.sources._PACKAGED", found.source)
     for name in ("TENSORRT_INCLUDE_DIR", "TENSORRT_ROOT", "CUDA_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -15,11 +15,12 @@ from rmsnorm_export.cli import diagnosis as doctor
 from rmsnorm_export.cli.diagnosis import Diagnosis, _Known
 from rmsnorm_export.records import from_json
 from rmsnorm_export.rewrite.result import Report
-from rmsnorm_export.tensorrt.engine.backends import RTX, gpu_visible, installed
+from rmsnorm_export.system.packages import is_installed
+from rmsnorm_export.tensorrt.engine.backends import RTX, gpu_visible
 
 from .conftest import Run, model
 
-RTX_HERE = installed("tensorrt_rtx") and installed("polygraphy")
+RTX_HERE = is_installed("tensorrt_rtx") and is_installed("polygraphy")
 
 
 @pytest.fixture
@@ -236,7 +237,7 @@ def test_inspect_from_stdin(run: Run, three: Path) -> None:
 
 SMALL = (
     _Known("onnx", True, "models", "pip install onnx"),
-    _Known("onnxruntime", False, "running", "pip install onnxruntime", "detail = 'probed'"),
+    _Known("onnxruntime", False, "running", "pip install onnxruntime", "'probed'"),
     _Known("no_such_package", False, "nothing", "pip install nothing"),
 )
 

@@ -27,12 +27,13 @@ from rmsnorm_export.errors import (
     VerificationError,
 )
 from rmsnorm_export.runtime.inputs import make_inputs
-from rmsnorm_export.tensorrt.engine.backends import RTX, gpu_visible, installed
+from rmsnorm_export.system.packages import is_installed
+from rmsnorm_export.tensorrt.engine.backends import RTX, gpu_visible
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, InputRange
 
 from .broken import chain, set_epsilon, told
 
-RTX_HERE = installed("tensorrt_rtx") and installed("polygraphy")
+RTX_HERE = is_installed("tensorrt_rtx") and is_installed("polygraphy")
 needs_rtx = pytest.mark.skipif(not RTX_HERE, reason=f"TensorRT-RTX and Polygraphy: {RTX.pip}")
 needs_gpu = pytest.mark.skipif(not (RTX_HERE and gpu_visible()), reason="runs engines on a GPU")
 no_gpu = pytest.mark.skipif(gpu_visible(), reason="what is said without a GPU")
@@ -119,7 +120,7 @@ def test_what_is_missing_is_named_before_any_work(backend: str, words: str, *, f
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for where in (backends, engine_file):
-        monkeypatch.setattr(where, "installed", lambda module: module == "tensorrt_rtx")
+        monkeypatch.setattr(where, "is_installed", lambda module: module == "tensorrt_rtx")
     with pytest.raises(BackendMissingError, match="PyTorch") as caught:
         rx.verify("a.pt2", chain(1))
     assert caught.value.fix == 'pip install "rmsnorm-export[torch]"'

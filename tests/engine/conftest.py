@@ -10,9 +10,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from rmsnorm_export.tensorrt.engine.backends import RTX, installed
+from rmsnorm_export.system.packages import is_installed
+from rmsnorm_export.tensorrt.engine.backends import RTX
 
-RTX_INSTALLED = installed("tensorrt_rtx") and installed("polygraphy")
+RTX_INSTALLED = is_installed("tensorrt_rtx") and is_installed("polygraphy")
 needs_rtx = pytest.mark.skipif(
     not RTX_INSTALLED, reason=f"builds engines with TensorRT-RTX and Polygraphy: {RTX.pip}"
 )

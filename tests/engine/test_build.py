@@ -18,8 +18,8 @@ from onnx import TensorProto, helper
 import rmsnorm_export as rx
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.records import from_json
+from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.tensorrt.engine.build import build_engine
-from rmsnorm_export.tensorrt.engine.model import sha256_of
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
 
 from .conftest import SHAPES, N, model_of, needs_rtx, norm

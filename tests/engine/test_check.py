@@ -128,7 +128,7 @@ def test_no_engine_at_all(tmp_path: Path) -> None:
 
 
 def test_a_backend_that_is_not_installed(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "installed", lambda _: False)
+    monkeypatch.setattr(check, "is_installed", lambda _: False)
     found = check_engine(engine)
     assert found.usable == "no"
     assert "pip install" in found.fixes[0]

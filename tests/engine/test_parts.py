@@ -90,7 +90,7 @@ def here(monkeypatch: pytest.MonkeyPatch):
     """Say what is installed, and whether there is a GPU."""
 
     def say(*modules: str, gpu: bool = False) -> None:
-        monkeypatch.setattr(backends, "installed", lambda module: module in modules)
+        monkeypatch.setattr(backends, "is_installed", lambda module: module in modules)
         monkeypatch.setattr(backends, "gpu_visible", lambda: gpu)
 
     return say

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from rmsnorm_export.errors import BackendMissingError, Error, ExitCode, InputError, UsageError
-from rmsnorm_export.tensorrt.engine import build, process
-from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT
+from rmsnorm_export.system import process
+from rmsnorm_export.system.process import Ended
+from rmsnorm_export.tensorrt.engine import build
+from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, run_backend
 from rmsnorm_export.tensorrt.engine.build import build_engine
 from rmsnorm_export.tensorrt.engine.failure import failure
-from rmsnorm_export.tensorrt.engine.process import Ended, run_worker
 
 from .conftest import SHAPES
 
@@ -38,7 +39,7 @@ def test_events_progress_and_noise(act) -> None:
         "say(event='progress', phase='a', done=1, total=2); say(event='echo', **r)"
     )
     told: list[object] = []
-    ended = run_worker({"command": "x"}, RTX, told.append)
+    ended = run_backend({"command": "x"}, RTX, told.append)
     assert told == [{"event": "progress", "phase": "a", "done": 1, "total": 2}]
     assert ended.events == ({"event": "echo", "command": "x", "module": "tensorrt_rtx"},)
     assert ended.code == 0
@@ -48,7 +49,7 @@ def test_polygraphy_is_told_which_backend(act) -> None:
     act("say(event='env', value=os.environ['POLYGRAPHY_USE_TENSORRT_RTX'])")
     values = []
     for info in (RTX, TENSORRT):
-        event = run_worker({}, info).first("env")
+        event = run_backend({}, info).first("env")
         assert event is not None
         values.append(event["value"])
     assert values == ["1", "0"]
@@ -98,10 +99,7 @@ def test_an_interrupt_leaves_nothing(act, one_norm: Path, tmp_path: Path) -> Non
 
 
 def test_an_orphan_ends() -> None:
-    code = (
-        "from rmsnorm_export.tensorrt.engine import worker; "
-        "worker._end_with_caller(); print('alive')"
-    )
+    code = "from rmsnorm_export.system.process import end_with; end_with(0); print('alive')"
     orphan = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

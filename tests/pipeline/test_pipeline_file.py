@@ -224,9 +224,7 @@ def test_a_missing_backend_is_told_before_the_first_step(
     def hidden(name: str, *rest: object) -> object:
         return None if name == package else find(name, *rest)  # type: ignore[arg-type]
 
-    for module in ("importlib.util", "rmsnorm_export.tensorrt.engine.backends"):
-        monkeypatch.setattr(f"{module}.find_spec", hidden)
-    monkeypatch.setattr("rmsnorm_export.pipeline.steps.base.find_spec", hidden)
+    monkeypatch.setattr("rmsnorm_export.system.packages.find_spec", hidden)
     from rmsnorm_export.serving.protos import definitions
 
     definitions.cache_clear()

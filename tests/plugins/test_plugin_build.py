@@ -216,7 +216,7 @@ def _no_space(*_: object, **__: object) -> None:
 
 
 def test_a_full_disk(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store.shutil, "copy2", _no_space)
+    monkeypatch.setattr(store, "copy_file", _no_space)
     with pytest.raises(InputError, match="cannot be written") as caught:
         _build(standin)
     assert "No space left" in caught.value.found

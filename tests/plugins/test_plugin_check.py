@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
+from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.tensorrt import plugin
 from rmsnorm_export.tensorrt.plugin import checking
-from rmsnorm_export.tensorrt.plugin.trial import DIRECT, RUNTIMES, is_installed, run_probe
+from rmsnorm_export.tensorrt.plugin.trial import DIRECT, RUNTIMES, run_probe
 from tests.plugins.plugin_standin import (
     AUTOLOAD,
     TENSORRT,

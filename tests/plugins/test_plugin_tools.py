@@ -37,7 +37,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(empty))
     for name in ("CUDA_HOME", "CXX", "CUDAHOSTCXX", "TENSORRT_INCLUDE_DIR", "TENSORRT_ROOT"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(tools, "_package_folders", lambda _: [])
+    monkeypatch.setattr(tools, "package_folders", lambda _: ())
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(empty))
     monkeypatch.setattr(
         "rmsnorm_export.tensorrt.plugin.headers._SYSTEM", (str(tmp_path / "system"),)
@@ -104,7 +104,7 @@ def test_what_was_asked_for_is_not_passed_over(
 @pytest.mark.usefixtures("bare")
 def test_nvcc_of_the_pypi_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _nvcc(tmp_path / "nvidia" / "cu13" / "bin" / "nvcc", "13.5.37")
-    monkeypatch.setattr(tools, "_package_folders", lambda name: [tmp_path / name])
+    monkeypatch.setattr(tools, "package_folders", lambda name: [tmp_path / name])
     assert tools.find_nvcc().path == str(path)
 
 
@@ -125,7 +125,7 @@ def test_cmake_that_is_too_old_gives_way_to_the_package(
     assert tools.find_cmake().status == "broken"
     assert "3.24" in tools.find_cmake().detail
     _script(tmp_path / "cmake" / "data" / "bin" / "cmake", "echo cmake version 4.0.0")
-    monkeypatch.setattr(tools, "_package_folders", lambda name: [tmp_path / name])
+    monkeypatch.setattr(tools, "package_folders", lambda name: [tmp_path / name])
     assert tools.find_cmake().version == "4.0.0"
 
 
@@ -223,7 +223,7 @@ def test_the_sources_are_found_and_hashed(tmp_path: Path, monkeypatch: pytest.Mo
     assert len({before, more, source_hash(project)}) == 3
     with pytest.raises(InputError, match="sources"):
         find_source(tmp_path)
-    monkeypatch.setattr(sources, "_PLACES", (tmp_path / "a", project))
+    monkeypatch.setattr(sources, "_PACKAGED", project)
     assert find_source() == project
 
 

@@ -19,7 +19,7 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph import save
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.graph.save import check_output, save_model, to_bytes
-from rmsnorm_export.system import atomic
+from rmsnorm_export.system import files
 
 OLD = b"the old file"
 
@@ -326,7 +326,7 @@ def test_kill_leaves_the_old_file_or_the_new_one(
     for path in (tmp_path / "target").rglob("*"):
         if path.is_file() and path.name not in finished:
             assert path.name.startswith(".")
-            assert path.name.endswith(atomic.TEMP_SUFFIX)
+            assert path.name.endswith(files.TEMP_SUFFIX)
     # What was left behind does not stand in the way.
     save_model(loaded.model, out, source=loaded, weights="copy", force=True)
     assert load_model(out).external

@@ -18,7 +18,7 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph import save
 from rmsnorm_export.graph.load import LoadedModel, load_model
 from rmsnorm_export.graph.save import save_model
-from rmsnorm_export.system import filecopy
+from rmsnorm_export.system import files as system_files
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_auto_keeps_the_source_loadable_by_everyone(source: LoadedModel, out: Pa
 
 def test_link(source: LoadedModel, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert source.path is not None
-    monkeypatch.setattr(filecopy, "copy_contents", None)
+    monkeypatch.setattr(system_files, "copy_contents", None)
     result = save_model(source.model, out, weights="link")
     assert result.weights == "link"
     assert os.path.samefile(out.parent / "w.bin", source.path.parent / "w.bin")
@@ -309,7 +309,7 @@ def test_no_room_for_a_copy(
 def test_a_copy_that_cannot_fit_is_refused_before_it_starts(
     source: LoadedModel, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filecopy, "_free_bytes", lambda _: 31)
+    monkeypatch.setattr(system_files, "_free_bytes", lambda _: 31)
     with pytest.raises(InputError, match="No space left"):
         save_model(source.model, out)
     assert os.listdir(out.parent) == []
@@ -328,12 +328,12 @@ def test_sparse_copy(kernel: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         file.truncate(1 << 26)
     descriptor = os.open(tmp_path / "copy", os.O_CREAT | os.O_RDWR)
     try:
-        filecopy.copy_contents(str(path), descriptor)
+        system_files.copy_contents(str(path), descriptor)
         assert os.fstat(descriptor).st_blocks * 512 < 1 << 20
     finally:
         os.close(descriptor)
-    assert filecopy.same_contents(str(path), str(tmp_path / "copy"))
+    assert system_files.same_contents(str(path), str(tmp_path / "copy"))
     with (tmp_path / "copy").open("r+b") as file:
         file.seek(60_000_100)
         file.write(b"x")
-    assert not filecopy.same_contents(str(path), str(tmp_path / "copy"))
+    assert not system_files.same_contents(str(path), str(tmp_path / "copy"))

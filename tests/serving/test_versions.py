@@ -16,7 +16,7 @@ from onnx import TensorProto
 from rmsnorm_export.errors import Error, InputError, UsageError, VerificationError
 from rmsnorm_export.serving import contents, package
 from rmsnorm_export.serving.package import package_model
-from rmsnorm_export.system import stage
+from rmsnorm_export.system import folders
 from tests.serving.models import (
     batch_mean_model,
     decoder_model,
@@ -188,7 +188,7 @@ def test_a_model_that_fails_in_its_final_place(
 
     monkeypatch.setattr(package, "answers", fail)
     if not atomic:
-        monkeypatch.setattr(stage, "_renameat2", lambda *_: False)
+        monkeypatch.setattr(folders, "_renameat2", lambda *_: False)
     with pytest.raises(VerificationError, match="does not load"):
         package_model(norm_model(scale=3.0), tmp_path / "models", name="net", version=version)
     assert seen == [True]
@@ -201,7 +201,7 @@ def test_a_file_system_without_exchange_and_links(
     def no_link(*_: object) -> None:
         raise OSError(errno.EPERM, "no hard links")
 
-    monkeypatch.setattr(stage, "_renameat2", lambda *_: False)
+    monkeypatch.setattr(folders, "_renameat2", lambda *_: False)
     monkeypatch.setattr(os, "link", no_link)
     before = tree(first)
     _add(first, version=2)
@@ -212,25 +212,25 @@ def test_a_file_system_without_exchange_and_links(
 def test_a_file_that_appears_meanwhile_survives(
     first: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish = stage.Stage.publish
+    publish = folders.Stage.publish
 
-    def late(self: stage.Stage) -> None:
+    def late(self: folders.Stage) -> None:
         (first / "late.txt").write_text("mine")
         publish(self)
 
-    monkeypatch.setattr(stage.Stage, "publish", late)
+    monkeypatch.setattr(folders.Stage, "publish", late)
     _add(first, version=2)
     assert [path.read_text() for path in first.parent.parent.rglob("late.txt")] == ["mine"]
 
 
 _KILLED = """
 import os, signal, sys
-from rmsnorm_export.serving import stage
+from rmsnorm_export.system import folders
 from rmsnorm_export.serving.package import package_model
 from tests.serving.models import norm_model
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
-setattr(stage.Stage, sys.argv[2], die)
+setattr(folders.Stage, sys.argv[2], die)
 package_model(norm_model(scale=5.0), sys.argv[1], name="net", version=int(sys.argv[3]))
 """
 

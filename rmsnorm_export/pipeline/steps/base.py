@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +15,7 @@ from rmsnorm_export.pipeline.result import StepFailure
 from rmsnorm_export.pipeline.settings import Settings
 from rmsnorm_export.pipeline.tables import StepName, Subject
 from rmsnorm_export.serving.subject import interface
+from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.tensorrt.engine.shapes import Shapes, make_profiles
 
 Progress = Callable[[str, int, int], None]
@@ -130,7 +130,7 @@ def check_shapes(settings: Settings, shapes: Shapes | None) -> None:
 
 def require_package(module: str, what: str, pip: str) -> None:
     """Raise ``BackendMissingError`` unless ``module`` can be found; it is not imported."""
-    if find_spec(module) is None:
+    if not is_installed(module):
         raise BackendMissingError(
             f"{what} needs a package that is not installed.", found=f"no package {module}", fix=pip
         )

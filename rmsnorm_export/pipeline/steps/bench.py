@@ -17,6 +17,7 @@ from rmsnorm_export.pipeline.steps.base import (
     subject_needs,
 )
 from rmsnorm_export.pipeline.tables import Bench, StepName
+from rmsnorm_export.system.machine import cores, cpu_name
 
 RECORD = "benchmark.json"
 PICTURE = "benchmark.png"
@@ -36,14 +37,13 @@ def _numerics(settings: Settings, table: Bench) -> Numerics:
 
 def inputs(settings: Settings) -> dict[str, str]:
     """The options, the raw model, and the machine."""
-    from rmsnorm_export.benchmark.machine import describe
 
-    table, machine = settings.bench, describe(None, None)
+    table = settings.bench
     assert table is not None
     return {
         **options(table, "numerics"),
         "option numerics": _numerics(settings, table),
-        "machine processor": f"{machine.cpu}, {machine.cores} cores",
+        "machine processor": f"{cpu_name()}, {cores()} cores",
         **subject_inputs(settings, "raw"),
     }
 

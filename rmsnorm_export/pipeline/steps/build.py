@@ -15,7 +15,7 @@ from rmsnorm_export.pipeline.steps.base import (
     subject_needs,
 )
 from rmsnorm_export.pipeline.tables import StepName, Subject
-from rmsnorm_export.tensorrt.engine.model import sha256_of
+from rmsnorm_export.system.digest import sha256_of
 
 ENGINE, SIDECAR = "engine", "record"
 """Facts: the engine, and the file beside it."""

@@ -25,7 +25,7 @@ from rmsnorm_export.serving.kserve import check_kserve
 from rmsnorm_export.serving.place import find_place
 from rmsnorm_export.serving.protos import definitions
 from rmsnorm_export.serving.result import RECORD_FILE, PackageRecord
-from rmsnorm_export.tensorrt.engine.model import sha256_of
+from rmsnorm_export.system.digest import sha256_of
 
 PACKAGED = "packaged.json"
 CLAIM = ".package.json"

@@ -1,4 +1,4 @@
-"""Which backend builds: what is installed, and the choice that ``auto`` makes.
+"""Which backend builds: what is installed, the choice that ``auto`` makes, and its process.
 
 Nothing is imported here; an installed package may still be broken, which its own process tells.
 """
@@ -6,11 +6,13 @@ Nothing is imported here; an installed package may still be broken, which its ow
 from __future__ import annotations
 
 import dataclasses
-from importlib.util import find_spec
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rmsnorm_export.errors import BackendMissingError, UsageError
 from rmsnorm_export.system import gpu
+from rmsnorm_export.system.packages import is_installed
+from rmsnorm_export.system.process import Child, Ended, Event
 from rmsnorm_export.tensorrt.engine.result import Backend
 
 
@@ -56,15 +58,6 @@ BACKENDS: dict[str, BackendInfo] = {info.name: info for info in (TENSORRT, RTX)}
 CHOICES = ("auto", *BACKENDS)
 
 
-def installed(module: str) -> bool:
-    """Whether the package is there; it is not imported."""
-    try:
-        spec = find_spec(module)
-    except (ImportError, ValueError):
-        return False
-    return spec is not None and spec.origin is not None
-
-
 def gpu_visible() -> bool:
     """Whether the driver shows an NVIDIA GPU; ``dxg`` is that of Windows Subsystem for Linux."""
     places = (("/proc/driver/nvidia/gpus", "*"), ("/dev", "nvidia[0-9]*"), ("/dev", "dxg"))
@@ -102,7 +95,7 @@ def choose(choice: str) -> tuple[BackendInfo, str]:
     if choice != "auto":
         info, reason = BACKENDS[choice], "asked for"
     else:
-        here = [info for info in BACKENDS.values() if installed(info.module)]
+        here = [info for info in BACKENDS.values() if is_installed(info.module)]
         if not here:
             raise BackendMissingError(
                 "No backend that builds engines is installed.",
@@ -114,10 +107,37 @@ def choose(choice: str) -> tuple[BackendInfo, str]:
         seen = "a GPU is visible" if visible else "no GPU is visible"
         reason = f"auto: installed {', '.join(one.label for one in here)}; {seen}"
     for module in (info.module, "polygraphy"):
-        if not installed(module):
+        if not is_installed(module):
             raise BackendMissingError(
                 f"{info.label} cannot build: {module} is not installed.",
                 found=f"no package {module}",
                 fix=info.pip,
             )
     return info, reason
+
+
+def run_backend(
+    request: Mapping[str, object],
+    info: BackendInfo,
+    on_progress: Callable[[Event], None] | None = None,
+) -> Ended:
+    """Run one request in a new process, and wait for its end.
+
+    The parser and the builder are C++ that may abort, and Polygraphy reads once, at its import,
+    which backend it is to use.
+
+    Args:
+        request: ``command`` and its arguments, see ``worker``.
+        info: the backend; Polygraphy is told which.
+        on_progress: called with every event of progress.
+    """
+    environment = {
+        "POLYGRAPHY_USE_TENSORRT_RTX": "1" if info.name == "tensorrt-rtx" else "0",
+        "POLYGRAPHY_AUTOINSTALL_DEPS": "0",
+    }
+    worker = Child(
+        "rmsnorm_export.tensorrt.engine.worker:main",
+        dict(request) | {"module": info.module},
+        environment=environment,
+    )
+    return worker.end(on_progress)

@@ -12,13 +12,13 @@ from rmsnorm_export.errors import InputError, RequirementError, UsageError
 from rmsnorm_export.graph.load import Source
 from rmsnorm_export.graph.save import check_output
 from rmsnorm_export.printable import short
-from rmsnorm_export.system.atomic import Transaction
-from rmsnorm_export.tensorrt.engine.backends import choose, gpu_visible
+from rmsnorm_export.system.files import Transaction
+from rmsnorm_export.system.process import Event
+from rmsnorm_export.tensorrt.engine.backends import choose, gpu_visible, run_backend
 from rmsnorm_export.tensorrt.engine.failure import failure
 from rmsnorm_export.tensorrt.engine.model import open_model
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 from rmsnorm_export.tensorrt.engine.plugins import plan_plugin
-from rmsnorm_export.tensorrt.engine.process import Event, run_worker
 from rmsnorm_export.tensorrt.engine.record import Build, make_record
 from rmsnorm_export.tensorrt.engine.result import (
     EngineProfile,
@@ -105,18 +105,14 @@ def build_engine(
                     "inspect": gpu_visible(),
                 }
                 start = time.perf_counter()
-                ended = run_worker(request, info, _told(progress))
+                ended = run_backend(request, info, _told(progress))
                 seconds = time.perf_counter() - start
                 if ended.first("done") is None:
                     raise failure(ended, info, library=str(plan.library or ""))
                 done = Build(info, why, ready, profiles, plan, options, cache, ended, seconds)
                 record = make_record(done, target.name, temporary)
                 _check_plugin(record, options)
-                beside, descriptor = files.temp(sidecar)
-                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                    file.write(record_text(record))
-                    file.flush()
-                    os.fsync(file.fileno())
+                beside = files.write_temp(sidecar, record_text(record).encode())
                 files.publish(beside, sidecar, replace=force)
                 files.publish(temporary, target, replace=force, last=True)
         except FileExistsError as error:

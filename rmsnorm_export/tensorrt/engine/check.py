@@ -8,15 +8,17 @@ from pathlib import Path
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import one_line, short
+from rmsnorm_export.system.digest import sha256_of
+from rmsnorm_export.system.packages import is_installed
+from rmsnorm_export.system.process import Ended
 from rmsnorm_export.tensorrt.engine.backends import (
     BACKENDS,
     BackendInfo,
     gpu_visible,
     gpus,
-    installed,
+    run_backend,
 )
-from rmsnorm_export.tensorrt.engine.model import sha256_of
-from rmsnorm_export.tensorrt.engine.process import Ended, run_worker
+from rmsnorm_export.tensorrt.engine.failure import cause
 from rmsnorm_export.tensorrt.engine.result import EngineCheck, EngineRecord, Usable
 from rmsnorm_export.tensorrt.engine.sidecar import read_record
 
@@ -68,7 +70,7 @@ def check_engine(path: str | os.PathLike[str]) -> EngineCheck:
     info = _backend(engine, record)
     if info is None:
         found.notes.append("its backend is not known, so no runtime was asked")
-    elif not installed(info.module):
+    elif not is_installed(info.module):
         found.add(f"{info.label}, which it needs, is not installed here", info.pip)
     else:
         _ask(engine, info, record, found)
@@ -153,7 +155,7 @@ def _ask(engine: Path, info: BackendInfo, record: EngineRecord | None, found: _F
         from rmsnorm_export.tensorrt.engine.plugins import library_or_none
 
         plugin = library_or_none()
-    ended = run_worker(
+    ended = run_backend(
         {"command": "validate", "engine": str(engine), "plugin": plugin, "load": gpu}, info
     )
     found.installed = str((ended.first("version") or {}).get("version", ""))
@@ -191,4 +193,4 @@ def _version_text(said: str) -> str:
 
 def _why(ended: Ended) -> str:
     error = ended.first("error")
-    return one_line(str(error.get("text", "")), 300) if error else ended.cause()
+    return one_line(str(error.get("text", "")), 300) if error else cause(ended)

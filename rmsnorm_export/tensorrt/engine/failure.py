@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-
 from rmsnorm_export.errors import BackendMissingError, Error, InputError, UsageError
 from rmsnorm_export.printable import one_line, quoted, short
+from rmsnorm_export.system.files import is_full
+from rmsnorm_export.system.process import Ended, Event
 from rmsnorm_export.tensorrt.engine.backends import BackendInfo
-from rmsnorm_export.tensorrt.engine.process import Ended, Event
 
 _OOM = -9
 _PLUGIN_LOOKUP = "Plugin not found"
@@ -55,6 +54,12 @@ def last_errors(ended: Ended, limit: int = 3) -> str:
     return "; ".join(one_line(text, 500) for text in dict.fromkeys(errors[-limit:]))
 
 
+def cause(ended: Ended) -> str:
+    """How the process died: the signal or exit code, and its last line."""
+    last = ended.last_line()
+    return f"{ended.how()}{': ' + one_line(last, 400) if last else ''}"
+
+
 def _stage(ended: Ended) -> str:
     stages = [event["stage"] for event in ended.all("stage")]
     doing = {"parse": "reading the model", "build": "building the engine"}
@@ -63,7 +68,7 @@ def _stage(ended: Ended) -> str:
 
 def _died(ended: Ended, info: BackendInfo, label: str) -> Error:
     said = last_errors(ended)
-    found = f"while {_stage(ended)}, {ended.cause()}" + (f"; it said: {said}" if said else "")
+    found = f"while {_stage(ended)}, {cause(ended)}" + (f"; it said: {said}" if said else "")
     if ended.code == _OOM:
         fix = "this is what the system does when memory runs out: use a machine with more"
     elif ended.first("version") is None:
@@ -162,7 +167,7 @@ def _build(ended: Ended, label: str, event: Event, info: BackendInfo) -> Error:
 
 def _system(ended: Ended, label: str, event: Event, info: BackendInfo) -> Error:
     del ended, info
-    full = event["errno"] in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    full = is_full(event["errno"])
     return InputError(
         "A file of the build cannot be read or written.",
         found=f"{label}: {short(str(event['text']))}: {short(str(event['file']), 300)}",

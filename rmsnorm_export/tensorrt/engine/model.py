@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.recognize.scan import recognize
 from rmsnorm_export.recognize.types import Types
+from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.tensorrt.engine.result import DataFile, ModelIdentity
 from rmsnorm_export.tensorrt.engine.shapes import ModelInput
 from rmsnorm_export.tensorrt.engine.sites import EngineSite, engine_sites
@@ -157,15 +157,6 @@ def data_files(folder: Path, locations: tuple[str, ...]) -> tuple[DataFile, ...]
         DataFile(place, info.st_size, info.st_mtime_ns, sha256_of(folder / place) if hashed else "")
         for place, info in stats
     )
-
-
-def sha256_of(path: Path) -> str:
-    """Hash of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _refuse_mixed(model: ir.Model, types: Types) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import platform
-from importlib import metadata
 from pathlib import Path
 
+from rmsnorm_export.system.digest import sha256_of
+from rmsnorm_export.system.packages import versions_of
+from rmsnorm_export.system.process import Ended
 from rmsnorm_export.tensorrt.engine.backends import BackendInfo, gpus
 from rmsnorm_export.tensorrt.engine.layers import by_profile, layers_from_inspector, layers_from_log
 from rmsnorm_export.tensorrt.engine.messages import collect
-from rmsnorm_export.tensorrt.engine.model import EngineModel, sha256_of
+from rmsnorm_export.tensorrt.engine.model import EngineModel
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 from rmsnorm_export.tensorrt.engine.plugins import PluginPlan
-from rmsnorm_export.tensorrt.engine.process import Ended
 from rmsnorm_export.tensorrt.engine.result import (
     EngineLayer,
     EngineProfile,
@@ -23,6 +24,8 @@ from rmsnorm_export.tensorrt.engine.result import (
     PluginState,
 )
 from rmsnorm_export.tensorrt.engine.sites import find_norms
+
+_PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +71,9 @@ def make_record(build: Build, name: str, engine: Path) -> EngineRecord:
         model=build.model.identity,
         backend=build.info.name,
         version=str(version.get("version", "")),
-        versions=_versions() | {"polygraphy": str(version.get("polygraphy", ""))},
+        versions=versions_of(_PACKAGES)
+        | {"python": platform.python_version()}
+        | {"polygraphy": str(version.get("polygraphy", ""))},
         platform=f"{platform.system()} {platform.machine()}",
         gpus=gpus(),
         built=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -117,13 +122,3 @@ def _notes(build: Build, layers_from: LayersFrom) -> list[str]:
     if layers_from == "builder log":
         notes.append("the layers are those that the builder logged; no engine was loaded")
     return notes
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in ("rmsnorm-export", "onnx", "onnx-ir"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found | {"python": platform.python_version()}

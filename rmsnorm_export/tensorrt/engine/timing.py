@@ -7,26 +7,11 @@ left as it is.
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rmsnorm_export.system.atomic import Transaction
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a timing cache: that of a file beside it, which stays."""
-    import fcntl  # not on Windows, where only this fails
-
-    with open(path.parent / f".{path.name}.lock", "a", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(file, fcntl.LOCK_UN)
+from rmsnorm_export.system.files import write_whole
+from rmsnorm_export.system.lock import locked
 
 
 def save_timing_cache(config: Any, name: str) -> str:
@@ -43,7 +28,7 @@ def save_timing_cache(config: Any, name: str) -> str:
     cache = config.get_timing_cache()
     if cache is None:
         return "the backend has no timing cache to keep"
-    with locked(path):
+    with locked(path.parent / f".{path.name}.lock"):
         try:
             before = path.read_bytes()
         except FileNotFoundError:
@@ -53,13 +38,7 @@ def save_timing_cache(config: Any, name: str) -> str:
         data = bytes(cache.serialize())
         if data == before:
             return f"{path.name} has all that was measured"
-        with Transaction() as files:
-            temporary, descriptor = files.temp(path)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            files.publish(temporary, path, replace=bool(before) or path.exists(), last=True)
+        write_whole(path, data)
     return f"{path.name}: {len(before)} bytes before, {len(data)} after"
 
 

@@ -1,4 +1,4 @@
-"""The process that drives a backend through Polygraphy; see ``process``.
+"""What drives a backend through Polygraphy, in the process that ``run_backend`` starts.
 
 Events: ``version``, ``stage``, ``message`` (a warning or an error of the backend), ``progress``,
 ``layers``, ``input``, ``output``, ``done``, and ``error`` with a ``kind``. Python objects of the
@@ -9,23 +9,16 @@ from __future__ import annotations
 
 import glob
 import importlib
-import json
 import os
 import shutil
-import signal
-import sys
 import tempfile
-import threading
 from typing import Any
 
-from rmsnorm_export.tensorrt.engine.infer import describe, infer
+from rmsnorm_export.system.process import Request, Say
 from rmsnorm_export.tensorrt.engine.layers import is_layer_log
 from rmsnorm_export.tensorrt.engine.monitor import make_monitor
-from rmsnorm_export.tensorrt.engine.out import Out
 from rmsnorm_export.tensorrt.engine.timing import save_timing_cache
-from rmsnorm_export.tensorrt.engine.validate import validate
-
-Request = dict[str, Any]
+from rmsnorm_export.tensorrt.engine.use import describe, infer, validate
 
 
 class StopError(Exception):
@@ -36,38 +29,24 @@ class StopError(Exception):
         self.details = {"kind": kind} | details
 
 
-def main() -> None:
-    """Serve the one request on stdin."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
-    out = Out(os.fdopen(os.dup(1), "w", encoding="utf-8"))
-    os.dup2(2, 1)  # whatever a backend prints is no event
-    request = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_caller, daemon=True).start()
-    code = 0
+def main(request: Request, say: Say) -> None:
+    """Answer one request; what goes wrong is an event, too."""
     try:
-        _COMMANDS[request["command"]](request, out)
+        _COMMANDS[request["command"]](request, say)
     except StopError as stop:
-        out.say("error", **stop.details)
+        say("error", **stop.details)
     except OSError as error:
-        out.say("error", kind="system", errno=error.errno or 0, text=error.strerror or str(error),
-                file=str(error.filename or ""))  # fmt: skip
+        say("error", kind="system", errno=error.errno or 0, text=error.strerror or str(error),
+            file=str(error.filename or ""))  # fmt: skip
     except MemoryError as error:
-        out.say("error", kind="memory", text=str(error))
+        say("error", kind="memory", text=str(error))
     except ImportError as error:
-        out.say("error", kind="import", text=str(error))
+        say("error", kind="import", text=str(error))
     except Exception as error:
-        out.say("error", kind="failed", text=f"{type(error).__name__}: {error}")
-    sys.stderr.flush()
-    os._exit(code)  # destructors of the backends may crash; nothing is left for them to do
+        say("error", kind="failed", text=f"{type(error).__name__}: {error}")
 
 
-def _end_with_caller() -> None:
-    """End when the caller is gone: its end of stdin closes."""
-    sys.stdin.read()
-    os._exit(1)
-
-
-def _logger(trt: Any, out: Out) -> Any:
+def _logger(trt: Any, say: Say) -> Any:
     """A logger that passes on warnings and errors, and keeps the list of layers."""
 
     class Logger(trt.ILogger):  # type: ignore[misc]
@@ -84,28 +63,28 @@ def _logger(trt: Any, out: Out) -> Any:
                 elif not self.muted and severity <= trt.ILogger.Severity.WARNING:
                     bad = severity < trt.ILogger.Severity.WARNING
                     severity_name = "error" if bad else "warning"
-                    out.say("message", severity=severity_name, stage=self.stage, text=text)
+                    say("message", severity=severity_name, stage=self.stage, text=text)
             except Exception:  # C++ cannot take an exception; the pipe may be gone
                 os._exit(1)
 
     return Logger()
 
 
-def _start(request: Request, out: Out) -> tuple[Any, Any, Any]:
+def _start(request: Request, say: Say) -> tuple[Any, Any, Any]:
     """The backend, Polygraphy's module for it, and the logger."""
     trt = importlib.import_module(request["module"])
     polygraphy = importlib.import_module("polygraphy")
     console: Any = importlib.import_module("polygraphy.logger").G_LOGGER
     console.module_severity = console.CRITICAL
     util = importlib.import_module("polygraphy.backend.trt.util")
-    out.say("version", version=str(trt.__version__), polygraphy=str(polygraphy.__version__))
-    logger = _logger(trt, out)
+    say("version", version=str(trt.__version__), polygraphy=str(polygraphy.__version__))
+    logger = _logger(trt, say)
     vars(util)["TRT_LOGGER"] = logger  # what get_trt_logger() gives out, once it is set
     return trt, importlib.import_module("polygraphy.backend.trt"), logger
 
 
-def _build(request: Request, out: Out) -> None:
-    trt, pg, logger = _start(request, out)
+def _build(request: Request, say: Say) -> None:
+    trt, pg, logger = _start(request, say)
     library = request["plugin"]
     if library:
         _load_plugin(trt, library)
@@ -113,7 +92,7 @@ def _build(request: Request, out: Out) -> None:
     # From TensorRT 11 on, and in TensorRT-RTX, every network is strongly typed.
     builder, network = pg.create_network(strongly_typed=hasattr(flags, "STRONGLY_TYPED") or None)
     parser = trt.OnnxParser(network, logger)
-    out.say("stage", stage="parse")
+    say("stage", stage="parse")
     if not parser.parse_from_file(request["model"]):
         raise StopError(
             "parse", errors=[_parser_error(parser, i) for i in range(parser.num_errors)]
@@ -122,10 +101,10 @@ def _build(request: Request, out: Out) -> None:
         if network.get_input(i).is_shape_tensor:
             raise StopError("shape-input", name=network.get_input(i).name)
     logger.stage = "build"
-    out.say("stage", stage="build")
+    say("stage", stage="build")
     with tempfile.TemporaryDirectory(prefix="rmsnorm-engine-") as folder:
         scratch = folder if request["timing_cache"] else ""
-        config = _config(request, out, trt, pg, scratch)(builder, network)
+        config = _config(request, say, trt, pg, scratch)(builder, network)
     if request["embed_plugin"]:
         config.plugins_to_serialize = [library]
     try:
@@ -137,16 +116,16 @@ def _build(request: Request, out: Out) -> None:
         file.write(memoryview(engine))
         file.flush()
         os.fsync(file.fileno())
-    out.say("stage", stage="inspect")
+    say("stage", stage="inspect")
     inspected = _inspect(trt, logger, engine) if request["inspect"] else ""
     if inspected:
-        out.say("layers", source="inspector", text=inspected)
+        say("layers", source="inspector", text=inspected)
     if logger.layers:
-        out.say("layers", source="builder log", text=logger.layers)
+        say("layers", source="builder log", text=logger.layers)
     if request["timing_cache"]:
         said = save_timing_cache(config, request["timing_cache"])
-        out.say("timing-cache", text=said)
-    out.say("done", bytes=size)
+        say("timing-cache", text=said)
+    say("done", bytes=size)
 
 
 def _load_plugin(trt: Any, library: str) -> None:
@@ -158,7 +137,7 @@ def _load_plugin(trt: Any, library: str) -> None:
         raise StopError("plugin", text="the registry's load_library returned nothing")
 
 
-def _config(request: Request, out: Out, trt: Any, pg: Any, folder: str) -> Any:
+def _config(request: Request, say: Say, trt: Any, pg: Any, folder: str) -> Any:
     """Polygraphy's maker of a builder configuration; ``folder`` holds its copies of files."""
     profiles = []
     for given in request["profiles"]:
@@ -172,7 +151,7 @@ def _config(request: Request, out: Out, trt: Any, pg: Any, folder: str) -> Any:
     options: dict[str, Any] = {
         "profiles": profiles,
         "profiling_verbosity": trt.ProfilingVerbosity.DETAILED,
-        "progress_monitor": make_monitor(trt, out.say),
+        "progress_monitor": make_monitor(trt, say),
     }
     if request["memory_limit"] is not None:
         pool = trt.MemoryPoolType.WORKSPACE
@@ -217,13 +196,13 @@ def _inspect(trt: Any, logger: Any, engine: Any) -> str:
         logger.muted = False
 
 
-def _use(request: Request, out: Out) -> None:
+def _use(request: Request, say: Say) -> None:
     """Describe or run an engine that was built before."""
-    trt, pg, logger = _start(request, out)
+    trt, pg, logger = _start(request, say)
     logger.stage = "run"
     if request["plugin"]:
         _load_plugin(trt, request["plugin"])
-    (infer if request["command"] == "infer" else describe)(request, out, trt, pg)
+    (infer if request["command"] == "infer" else describe)(request, say, trt, pg)
 
 
 _COMMANDS = {"build": _build, "validate": validate, "infer": _use, "describe": _use}

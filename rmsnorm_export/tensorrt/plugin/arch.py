@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.system.gpu import gpus
+from rmsnorm_export.system.process import run_program
 
 DEFAULT = ("80", "86", "89", "90", "100", "120")
 """Built for where no GPU says otherwise; as in plugins/CMakeLists.txt."""
 
-_TIMEOUT = 20
-"""Seconds for nvcc to answer."""
+VERSION_TIMEOUT = 60
+"""Seconds for a program to say its version, or what it can do."""
 
 _ARCH = re.compile(r"(?:sm_|compute_)?(\d{2,3})([af]?)|(\d{1,2})\.(\d)([af]?)")
 
@@ -57,7 +58,11 @@ def of_gpus() -> tuple[str, ...]:
 
 def of_compiler(nvcc: str) -> tuple[str, ...]:
     """The architectures that ``nvcc`` can compile for; () when it does not say."""
-    lines = _output([nvcc, "--list-gpu-arch"])
+    try:
+        done = run_program([nvcc, "--list-gpu-arch"], VERSION_TIMEOUT)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    lines = done.stdout.split() if done.returncode == 0 else []
     return tuple(line.removeprefix("compute_") for line in lines if line.startswith("compute_"))
 
 
@@ -85,20 +90,3 @@ def choose(arch: Arch, nvcc: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
             fix="leave it out of --arch, or give a newer CUDA toolkit with --cuda DIR",
         )
     return wanted, notes
-
-
-def _output(command: list[str]) -> list[str]:
-    """The lines that a program prints; [] when it fails."""
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [line.strip() for line in done.stdout.splitlines() if line.strip()]

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.system.machine import cores
 from rmsnorm_export.tensorrt.plugin import cache as store
 from rmsnorm_export.tensorrt.plugin.arch import Arch, choose, parse
 from rmsnorm_export.tensorrt.plugin.compiling import Progress, compile_plugin
@@ -90,7 +91,7 @@ def build(
         check_output(output, built, force=force)
     found = store.read_entry(folder / built.key)
     if found.built is None or force:
-        with store.locked(folder, built.key):
+        with store.building(folder, built.key):
             found = store.read_entry(folder / built.key)  # another process may have made it
             if found.built is None or force:
                 if os.path.lexists(found.folder) and found.built is None:
@@ -129,8 +130,6 @@ def _compiled(
     progress: Progress | None,
 ) -> Built:
     """Compile in a temporary folder, and keep the result."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux; elsewhere all processors
-    processors = len(affinity(0)) if affinity else os.cpu_count() or 1
     with store.writable(Path(tempfile.gettempdir())):
         work = Path(tempfile.mkdtemp(prefix="rmsnorm-plugin-"))
     log = work / store.LOG
@@ -140,7 +139,7 @@ def _compiled(
             work / "build",
             tools,
             built.architectures,
-            jobs or processors,
+            jobs or cores(),
             log,
             progress or (lambda *_: None),
         )

@@ -1,31 +1,34 @@
 """The builds that are kept: one folder each, whole or not at all.
 
 ``<cache>/<key>/`` holds the libraries, ``manifest.json`` with their SHA-256, and ``build.log``. A
-folder is made beside its place and renamed; names that start with a dot belong to work that is in
-progress or was killed.
+folder is made beside its place; names that start with a dot belong to work that is in progress or
+was killed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.system.digest import sha256_of
+from rmsnorm_export.system.files import copy_file, refusals_as, write_file
+from rmsnorm_export.system.folders import Stage
+from rmsnorm_export.system.lock import locked
 from rmsnorm_export.tensorrt.plugin.result import FILES, Built, Entry, Library
 
 MANIFEST = "manifest.json"
 LOG = "build.log"
 _SCHEMA = 1
 
-_TEXTS = ("key", "tensorrt", "cuda", "compiler", "created")
+_TEXT_KEYS = ("key", "tensorrt", "cuda", "compiler", "created")
 
 
 def cache_folder(cache: str | os.PathLike[str] | None = None) -> Path:
@@ -44,26 +47,14 @@ def key_of(facts: Mapping[str, object], tensorrt: str, architectures: tuple[str,
     return f"trt{tensorrt}-sm{'_'.join(architectures)}-{digest}"
 
 
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's contents."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def read_entry(folder: Path) -> Entry:
     """What ``folder`` holds; every library is read and compared with the manifest."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         libraries = _libraries(folder, manifest)
+        texts: dict[str, Any] = {name: _manifest_text(manifest, name) for name in _TEXT_KEYS}
         built = Built(
-            key=_text(manifest, "key"),
-            tensorrt=_text(manifest, "tensorrt"),
-            cuda=_text(manifest, "cuda"),
-            compiler=_text(manifest, "compiler"),
-            created=_text(manifest, "created"),
+            **texts,
             folder=folder,
             libraries=libraries,
             architectures=tuple(str(name) for name in manifest["architectures"]),
@@ -80,7 +71,7 @@ def read_entry(folder: Path) -> Entry:
     return Entry(folder, "", built)
 
 
-def _text(manifest: Mapping[str, object], name: str) -> str:
+def _manifest_text(manifest: Mapping[str, object], name: str) -> str:
     value = manifest[name]
     if not isinstance(value, str):
         raise TypeError(f"{name} in {MANIFEST} is not a text")
@@ -96,7 +87,7 @@ def _libraries(folder: Path, manifest: Mapping[str, object]) -> tuple[Library, .
     found = []
     for style, name in FILES.items():
         path = folder / name
-        found.append(Library(style, path, _text(hashes, name), path.stat().st_size))
+        found.append(Library(style, path, _manifest_text(hashes, name), path.stat().st_size))
     return tuple(found)
 
 
@@ -111,7 +102,7 @@ def entries(cache: Path) -> tuple[Entry, ...]:
 
 
 @contextlib.contextmanager
-def locked(cache: Path, key: str) -> Iterator[None]:
+def building(cache: Path, key: str) -> Iterator[None]:
     """Only one build of ``key`` at a time; the others wait. What killed ones left is removed.
 
     Where the file system has no locks all build, and the last rename counts.
@@ -119,20 +110,14 @@ def locked(cache: Path, key: str) -> Iterator[None]:
     Raises:
         InputError: the cache cannot be written.
     """
-    with writable(cache):
-        cache.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(cache / f".{key}.lock", os.O_CREAT | os.O_RDWR, 0o666)
-    try:
-        alone = False
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            alone = True
-        if alone:
+    with contextlib.ExitStack() as held:
+        with writable(cache):
+            cache.mkdir(parents=True, exist_ok=True)
+            alone = held.enter_context(locked(cache / f".{key}.lock", required=False))
+        if alone is not None:
             for left in cache.glob(f".{key}.*.tmp"):
                 shutil.rmtree(left, ignore_errors=True)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def install(cache: Path, built: Built, products: Mapping[str, Path], log: Path) -> Built:
@@ -148,29 +133,20 @@ def install(cache: Path, built: Built, products: Mapping[str, Path], log: Path) 
         InputError: the cache cannot be written, or the disk is full.
     """
     place = cache / built.key
-    stage = cache / f".{built.key}.{secrets.token_hex(4)}.tmp"
-    old = cache / f".{built.key}.{secrets.token_hex(4)}.tmp"
-    try:
-        with writable(cache):
-            stage.mkdir()
-            for name, path in products.items():
-                shutil.copy2(path, stage / name)
-            shutil.copyfile(log, stage / LOG)
-            manifest = {name: getattr(built, name) for name in _TEXTS}
-            manifest |= {
-                "schema": _SCHEMA,
-                "architectures": list(built.architectures),
-                "libraries": {name: sha256_of(stage / name) for name in products},
-            }
-            text = json.dumps(manifest, indent=2) + "\n"
-            (stage / MANIFEST).write_text(text, encoding="utf-8")
-            _sync(stage)
-            if os.path.lexists(place):
-                place.rename(old)
-            stage.rename(place)
-    finally:
-        for leftover in (stage, old):
-            shutil.rmtree(leftover, ignore_errors=True)
+    with writable(cache), Stage(place, cache) as stage:
+        for name, path in products.items():
+            copy_file(path, stage.folder / name)
+            shutil.copymode(path, stage.folder / name)
+        copy_file(log, stage.folder / LOG)
+        manifest = {name: getattr(built, name) for name in _TEXT_KEYS}
+        manifest |= {
+            "schema": _SCHEMA,
+            "architectures": list(built.architectures),
+            "libraries": {name: sha256_of(stage.folder / name) for name in products},
+        }
+        write_file(stage.folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+        stage.keep({*products, LOG, MANIFEST})
+        stage.publish()
     entry = read_entry(place)
     if entry.built is None:
         raise InputError(
@@ -181,25 +157,10 @@ def install(cache: Path, built: Built, products: Mapping[str, Path], log: Path) 
     return dataclasses.replace(entry.built, cached=False, notes=built.notes)
 
 
-def _sync(folder: Path) -> None:
-    """Make the contents of the files durable before the folder gets its name."""
-    for path in folder.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-
-
-@contextlib.contextmanager
-def writable(cache: Path) -> Iterator[None]:
-    """Turn what the file system refuses into an error that says which folder, and why.
-
-    Raises:
-        InputError: instead of every ``OSError``.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            "The folder for built plugins cannot be written.",
-            found=f"{error.strerror or error}: {error.filename or cache}",
-            fix="free some space, or give a writable folder with --cache DIR or XDG_CACHE_HOME",
-        ) from error
+def writable(cache: Path) -> contextlib.AbstractContextManager[None]:
+    """What the file system refuses in a block, as an ``InputError``."""
+    return refusals_as(
+        "The folder for built plugins cannot be written.",
+        cache,
+        fix="free some space, or give a writable folder with --cache DIR or XDG_CACHE_HOME",
+    )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 
 from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.tensorrt.plugin.libraries import best_build, inspect_library, load_problem
 from rmsnorm_export.tensorrt.plugin.result import CheckResult, LibraryInfo, RuntimeCheck, Style
-from rmsnorm_export.tensorrt.plugin.trial import DIRECT, RUNTIMES, is_installed, run_probe
+from rmsnorm_export.tensorrt.plugin.trial import DIRECT, RUNTIMES, run_probe
 
 _NO_RUNTIME = (
     "no TensorRT runtime is installed: the library was checked through its binary interface only;"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.system.process import end_group
 from rmsnorm_export.tensorrt.plugin.result import FILES, BuildError
 from rmsnorm_export.tensorrt.plugin.toolchain import Toolchain
 
@@ -108,9 +108,7 @@ def _run(command: list[str], log: Path, progress: Progress, what: str) -> None:
             _watch(process.stdout, file, progress)
             code = process.wait()
         except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            process.wait()
+            end_group(process, signal.SIGTERM)
             raise
     if code:
         raise _failure(what, log)

@@ -7,8 +7,9 @@ import shutil
 from pathlib import Path
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.system.atomic import Transaction
-from rmsnorm_export.tensorrt.plugin.cache import MANIFEST, sha256_of, writable
+from rmsnorm_export.system.digest import sha256_of
+from rmsnorm_export.system.files import Transaction
+from rmsnorm_export.tensorrt.plugin.cache import MANIFEST, writable
 from rmsnorm_export.tensorrt.plugin.result import Built
 
 MANIFEST_COPY = "librmsnorm_plugin.json"

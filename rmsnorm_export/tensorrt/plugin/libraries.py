@@ -65,7 +65,7 @@ def inspect_library(path: _PathLike, *, creators: bool = True) -> LibraryInfo:
         style, problem, fix = _style(elf)
     if problem or style is None or not creators:
         return LibraryInfo(file, style, elf.machine, elf.needed, problem, fix)
-    trial = run_probe(DIRECT, style, file, timeout=_TIMEOUT, only=("creators",))
+    trial = run_probe(DIRECT, style, file, timeout=_TIMEOUT, only_creators=True)
     if trial.status != "passed":
         problem, fix = load_problem(trial.detail)
     return LibraryInfo(file, style, elf.machine, elf.needed, problem, fix, trial.creators)

@@ -1,8 +1,7 @@
-"""Trying a plugin library: the program that ``check`` runs in a process of its own.
+"""Trying a plugin library: what ``check`` runs in a process of its own.
 
-It writes one JSON object a line, each at once, so that the lines that are there when the process
-dies say how far it came: ``version``, ``begin`` (a check is about to be made), ``check`` (it was
-made), ``creator``, ``end``.
+The events that are out when the process dies say how far it came: ``version``, ``begin`` (a check
+is about to be made), ``check`` (it was made), ``creator``, ``end``.
 """
 
 from __future__ import annotations
@@ -10,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
-import json
-import os
 from collections.abc import Callable, Iterator
-from typing import Any, TextIO, get_args
+from typing import Any, get_args
 
 from rmsnorm_export.op.spec import PLUGIN_NAMESPACE, PLUGIN_VERSION, Kind, NormSpec
+from rmsnorm_export.system.process import Request, Say
 from rmsnorm_export.tensorrt.plugin import interface
 from rmsnorm_export.tensorrt.plugin.fields import (
     QUANTIZE,
@@ -32,45 +30,33 @@ OUTPUTS: dict[Kind, int] = {"RMSNorm": 1, "SkipRMSNorm": 2, "GatedRMSNorm": 1}
 
 
 class _Reporter:
-    """Writes what is found, line by line."""
+    """Tells what is found, each at once, so that a caller knows how far it came."""
 
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-
-    def say(self, **values: object) -> None:
-        print(json.dumps(values), file=self._file, flush=True)
+    def __init__(self, say: Say) -> None:
+        self.say = say
 
     def check(self, name: str, made: Callable[[], str]) -> bool:
         """Make one check; ``made`` returns a remark or raises ``FailedCheckError``."""
-        self.say(event="begin", name=name)
+        self.say("begin", name=name)
         try:
             passed, detail = True, made()
         except FailedCheckError as failed:
             passed, detail = False, str(failed)
         except Exception as error:
             passed, detail = False, f"{type(error).__name__}: {error}"
-        self.say(event="check", name=name, passed=passed, detail=detail)
+        self.say("check", name=name, passed=passed, detail=detail)
         return passed
 
 
-def main(arguments: list[str]) -> None:
-    """Try one library.
-
-    Args:
-        arguments: runtime (a package, or ``none``), style, path of the library, file to write to,
-            and ``creators`` to list these only.
-    """
-    runtime, style, library, path, *only = arguments
-    with open(path, "w", encoding="utf-8") as file:
-        report = _Reporter(file)
-        if runtime == "none":
-            _without_runtime(report, style, library, only=only == ["creators"])
-        else:
-            _in_runtime(report, runtime, style, library)
-        report.say(event="end")
-        file.flush()
-        # Destructors of the runtimes run after the library is gone, and end in a crash of theirs.
-        os._exit(0)
+def main(request: Request, say: Say) -> None:
+    """Try one library; ``request`` is that of ``run_probe``."""
+    report = _Reporter(say)
+    style, library = request["style"], request["library"]
+    if request["runtime"] == "none":
+        _without_runtime(report, style, library, only=request["only_creators"])
+    else:
+        _in_runtime(report, request["runtime"], style, library)
+    say("end")
 
 
 def _without_runtime(report: _Reporter, style: str, library: str, *, only: bool) -> None:
@@ -109,7 +95,7 @@ def _without_runtime(report: _Reporter, style: str, library: str, *, only: bool)
 def _in_runtime(report: _Reporter, runtime: str, style: str, library: str) -> None:
     """Load the library as programs do that use this runtime, and use its creators from Python."""
     trt = importlib.import_module(runtime)
-    report.say(event="version", version=str(getattr(trt, "__version__", "")))
+    report.say("version", version=str(getattr(trt, "__version__", "")))
     logger = trt.Logger(trt.Logger.ERROR)
     registry = trt.get_plugin_registry()
     keep: list[object] = [logger]
@@ -148,7 +134,7 @@ def _in_runtime(report: _Reporter, runtime: str, style: str, library: str) -> No
 
 def _tell(report: _Reporter, creator: Any) -> None:
     report.say(
-        event="creator",
+        "creator",
         name=creator.name,
         version=creator.version,
         namespace=creator.namespace,

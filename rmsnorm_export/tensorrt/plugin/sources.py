@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.system.digest import sha256_of_all
 
-_HERE = Path(__file__).resolve().parent
-_PLACES = (_HERE / "_sources", _HERE.parents[1] / "plugins")
-"""In an installed package; beside the package in a checkout."""
+_PACKAGED = Path(__file__).parent / "_sources"
+"""In a checkout a link to the folder plugins/."""
 
 _SUFFIXES = {".cu", ".cuh", ".cpp", ".cc", ".c", ".h", ".hpp", ".cmake", ".txt", ".map", ".in"}
 _APART = {"tests", "bench", "build"}
@@ -23,13 +22,12 @@ def find_source(source: str | os.PathLike[str] | None = None) -> Path:
     Raises:
         InputError: there is none.
     """
-    places = _PLACES if source is None else (Path(source).expanduser().resolve(),)
-    for place in places:
-        if (place / "CMakeLists.txt").is_file():
-            return place.resolve()
+    place = (_PACKAGED if source is None else Path(source).expanduser()).resolve()
+    if (place / "CMakeLists.txt").is_file():
+        return place
     raise InputError(
         "The sources of the plugin are not there.",
-        found=f"no CMakeLists.txt in {' or '.join(map(str, places))}",
+        found=f"no CMakeLists.txt in {place}",
         fix="pip install --force-reinstall rmsnorm-export"
         if source is None
         else "give the folder plugins/ of the repository",
@@ -38,13 +36,10 @@ def find_source(source: str | os.PathLike[str] | None = None) -> Path:
 
 def source_hash(folder: Path) -> str:
     """SHA-256 over names and contents of the files that go into the libraries."""
-    digest = hashlib.sha256()
+    paths = []
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         hidden = any(part.startswith(".") for part in parts)
-        if path.suffix not in _SUFFIXES or hidden or _APART & set(parts) or not path.is_file():
-            continue
-        data = path.read_bytes()
-        digest.update(f"{'/'.join(parts)}\0{len(data)}\0".encode())
-        digest.update(data)
-    return digest.hexdigest()
+        if path.suffix in _SUFFIXES and not hidden and not _APART & set(parts) and path.is_file():
+            paths.append(path)
+    return sha256_of_all(paths, folder)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
-from importlib import metadata
 from pathlib import Path
 
+from rmsnorm_export.system.packages import package_folders, version_of
 from rmsnorm_export.tensorrt.plugin.cache import MANIFEST
 from rmsnorm_export.tensorrt.plugin.copies import MANIFEST_COPY
 
@@ -18,10 +17,7 @@ _DISTRIBUTIONS = [
 
 def installed_major() -> str:
     """The major version of this Python's TensorRT; "" without one."""
-    for name in _DISTRIBUTIONS:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            return metadata.version(name).split(".")[0]
-    return ""
+    return next(filter(None, map(version_of, _DISTRIBUTIONS)), "").split(".")[0]
 
 
 def library_name(version: str) -> str:
@@ -32,14 +28,8 @@ def library_name(version: str) -> str:
 
 def library_of_package(name: str) -> str | None:
     """The path of that library in the PyPI package; None: it is in none."""
-    try:
-        spec = importlib.util.find_spec("tensorrt_libs")
-    except (ImportError, ValueError):
-        return None
-    for folder in (spec and spec.submodule_search_locations) or ():
-        if (path := Path(folder) / name).is_file():
-            return str(path)
-    return None
+    paths = (folder / name for folder in package_folders("tensorrt_libs"))
+    return next((str(path) for path in paths if path.is_file()), None)
 
 
 def version_beside(library: Path) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
+from rmsnorm_export.system.packages import package_folders
+from rmsnorm_export.system.process import run_program
+from rmsnorm_export.tensorrt.plugin.arch import VERSION_TIMEOUT
 from rmsnorm_export.tensorrt.plugin.result import Tool
 
 EXTRA = 'pip install "rmsnorm-export[plugin]"'
@@ -23,9 +25,6 @@ _COMPILER_FIX = "apt install g++ (or set CXX to a C++17 compiler that nvcc suppo
 
 CMAKE_MINIMUM = (3, 24)
 """As in plugins/CMakeLists.txt."""
-
-_TIMEOUT = 60
-"""Seconds for a program to say its version."""
 
 
 def find_nvcc(cuda: str | os.PathLike[str] | None = None) -> Tool:
@@ -53,7 +52,7 @@ def find_nvcc(cuda: str | os.PathLike[str] | None = None) -> Tool:
 def _nvcc_places() -> Iterator[Path]:
     if found := shutil.which("nvcc"):
         yield Path(found)
-    for folder in _package_folders("nvidia"):
+    for folder in package_folders("nvidia"):
         yield from sorted(folder.glob("*/bin/nvcc"), reverse=True)
     if (usual := Path("/usr/local/cuda/bin/nvcc")).is_file():
         yield usual
@@ -87,7 +86,7 @@ def _named(tool: Tool, name: str) -> Tool:
 def find_cmake() -> Tool:
     """CMake in ``PATH``, else that of the PyPI package; the first that is new enough."""
     places = [Path(found)] if (found := shutil.which("cmake")) else []
-    places += [folder / "data" / "bin" / "cmake" for folder in _package_folders("cmake")]
+    places += [folder / "data" / "bin" / "cmake" for folder in package_folders("cmake")]
     needed = ".".join(map(str, CMAKE_MINIMUM))
     last = Tool("cmake", "missing", "", "", "not in PATH, no PyPI package", _CMAKE_FIX)
     for path in places:
@@ -116,29 +115,10 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
-def _package_folders(name: str) -> Sequence[Path]:
-    """The folders of an installed package, which is not imported."""
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return ()
-    if spec is None or spec.submodule_search_locations is None:
-        return ()
-    return [Path(folder) for folder in spec.submodule_search_locations]
-
-
 def _asked(name: str, path: Path, pattern: str, install: str) -> Tool:
     """The tool at ``path``, with the version that it prints."""
     try:
-        done = subprocess.run(
-            [str(path), "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT,
-            check=False,
-        )
+        done = run_program([str(path), "--version"], VERSION_TIMEOUT)
     except (OSError, subprocess.SubprocessError) as error:
         return Tool(name, "broken", str(path), "", f"cannot be run: {error}", install)
     match = re.search(pattern, done.stdout)

@@ -19,25 +19,27 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import TracebackType
 
-from rmsnorm_export.system.atomic import TEMP_SUFFIX, sync_folder
-from rmsnorm_export.system.filecopy import copy_contents
+from rmsnorm_export.system.files import TEMP_SUFFIX, copy_file, sync_folder
 
 _AT_FDCWD, _NOREPLACE, _EXCHANGE = -100, 1, 2
 """Of renameat2, see linux/fs.h."""
 
 
 class Stage:
-    """The next state of a model's folder.
+    """The next state of a folder.
 
     Usage: ``with Stage(final) as stage``: fill ``stage.folder``, ``keep`` what is there already,
     ``publish``. Until then nothing is changed; ``undo`` takes a publication back.
 
     Args:
-        final: folder of the model; its parent, the repository, is made if it is missing.
+        final: the folder; the one above it is made if it is missing.
+        hidden_in: where the next state is made; by default where a server that takes every folder
+            beside ``final`` for a model sees it least.
     """
 
-    def __init__(self, final: Path) -> None:
+    def __init__(self, final: Path, hidden_in: Path | None = None) -> None:
         self.final = final
+        self._hidden_in = hidden_in
         self.folder = Path()
         self._made: list[Path] = []
         self._replaced = False
@@ -51,7 +53,9 @@ class Stage:
             repository.mkdir()
             self._made.append(repository)
         try:
-            self.folder = _hidden_place(self.final)
+            above = self._hidden_in or _unseen_folder(self.final.parent)
+            name = f".{self.final.name}.{secrets.token_hex(4)}{TEMP_SUFFIX}"
+            self.folder = above / name
             self.folder.mkdir()
         except BaseException:
             self._clean()
@@ -127,6 +131,9 @@ class Stage:
         """
         if not self._replaced:
             return
+        if self.folder.is_symlink() or not self.folder.is_dir():
+            self.folder.unlink()
+            return
         for path in _walk(self.folder):
             name = path.relative_to(self.folder)
             ours = any(one.as_posix() in self._gone for one in (name, *name.parents))
@@ -136,38 +143,14 @@ class Stage:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def copy_file(source: Path, target: Path) -> None:
-    """A copy of ``source`` at the new path ``target``, on disk when this returns.
-
-    Raises:
-        OSError: ENOSPC included.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
-    try:
-        copy_contents(os.fspath(source), descriptor)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_file(target: Path, text: str) -> None:
-    """A new file, on disk when this returns."""
-    with target.open("x", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _hidden_place(final: Path) -> Path:
-    name = f".{final.name}.{secrets.token_hex(4)}{TEMP_SUFFIX}"
-    repository = final.parent
-    beside = repository.parent
+def _unseen_folder(repository: Path) -> Path:
+    """The folder above ``repository``, where a rename can move from it; else ``repository``."""
+    above = repository.parent
     with contextlib.suppress(OSError):
-        same = beside.stat().st_dev == repository.stat().st_dev
-        if same and beside != repository and os.access(beside, os.W_OK | os.X_OK):
-            return beside / name
-    return repository / name
+        same = above.stat().st_dev == repository.stat().st_dev
+        if same and above != repository and os.access(above, os.W_OK | os.X_OK):
+            return above
+    return repository
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -1,32 +1,31 @@
-"""Facts on the machine that go with a measurement."""
+"""Facts on the machine: processor, memory, load."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable
-from importlib import metadata
 from pathlib import Path
 
-from rmsnorm_export.benchmark.result import Machine
-from rmsnorm_export.benchmark.sessions import cores
+
+def cpu_name() -> str:
+    """The processor, as the system calls it."""
+    return _system_field("/proc/cpuinfo", "model name") or platform.machine()
 
 
-def describe(load_before: float | None, load_after: float | None) -> Machine:
-    """The machine, as far as the system tells."""
+def cores() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def memory_gib() -> float:
+    """All memory; 0 where the system does not say."""
     try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
-        memory = 0.0
-    return Machine(
-        cpu=_field("/proc/cpuinfo", "model name") or platform.machine(),
-        cores=cores(),
-        memory_gib=round(memory, 1),
-        system=platform.system(),
-        python=platform.python_version(),
-        load_before=load_before,
-        load_after=load_after,
-    )
+        return 0.0
+    return round(size / 2**30, 1)
 
 
 def load_average() -> float | None:
@@ -48,23 +47,12 @@ def peak_memory() -> int | None:
     return _kib("/proc/self/status", "VmHWM")
 
 
-def versions(names: Iterable[str]) -> dict[str, str]:
-    """Installed version of each distribution; absent ones are left out."""
-    found = {}
-    for name in names:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 def _kib(path: str, name: str) -> int | None:
-    text = _field(path, name).split()
+    text = _system_field(path, name).split()
     return int(text[0]) * 1024 if text and text[0].isdigit() else None
 
 
-def _field(path: str, name: str) -> str:
+def _system_field(path: str, name: str) -> str:
     """The value behind ``name:`` in a file of the system; "" where there is none."""
     try:
         lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()

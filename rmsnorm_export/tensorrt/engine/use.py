@@ -1,4 +1,5 @@
-"""Running an engine through Polygraphy, in the process that ``process`` starts.
+"""Using an engine that is there, in the process that ``run_backend`` starts: is it good here, what
+are its inputs, what does it answer.
 
 Arrays go through files of raw bytes: NumPy, and so Polygraphy, has no bfloat16.
 """
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rmsnorm_export.tensorrt.engine.out import Out
+from rmsnorm_export.system.process import Request, Say
 
 # TensorRT's names of types -> (name, bytes of an element)
 TYPES = {
@@ -26,24 +27,60 @@ TYPES = {
     "BOOL": ("bool", 1),
 }
 
+_LAST_MESSAGES = 50
+"""Messages of the runtime that are passed on."""
 
-def describe(request: dict[str, Any], out: Out, trt: Any, pg: Any) -> None:
+
+def validate(request: Request, say: Say) -> None:
+    """Ask the runtime about an engine, as far as it answers without loading it or with it."""
+    trt: Any = importlib.import_module(request["module"])
+    say("version", version=str(trt.__version__), polygraphy="")
+    texts: list[str] = []
+
+    class Logger(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+
+        def log(self, severity: Any, text: str) -> None:
+            if severity <= trt.ILogger.Severity.INFO:
+                texts.append(text)
+
+    logger = Logger()
+    library = request["plugin"]
+    if library:
+        trt.get_plugin_registry().load_library(library)
+    with open(request["engine"], "rb") as file:
+        data = file.read()
+    runtime = trt.Runtime(logger)
+    validity, reasons = "", 0
+    if hasattr(runtime, "get_engine_validity"):
+        answer, bits = runtime.get_engine_validity(data)
+        validity, reasons = str(answer).rpartition(".")[2], int(bits)
+    loaded = None
+    if request["load"]:
+        loaded = runtime.deserialize_cuda_engine(data) is not None
+    say(
+        "validity", validity=validity, reasons=reasons, loaded=loaded, texts=texts[-_LAST_MESSAGES:]
+    )
+
+
+def describe(request: Request, say: Say, trt: Any, pg: Any) -> None:
     """Say what the inputs of an engine are: an event ``input`` for each, ranges by profile."""
-    engine = _load(request, out, pg)()
+    engine = _load(request, say, pg)()
     for name in (engine.get_tensor_name(i) for i in range(engine.num_io_tensors)):
         if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT:
             profiles = range(engine.num_optimization_profiles)
             ranges = [engine.get_tensor_profile_shape(name, profile) for profile in profiles]
-            out.say(
+            say(
                 "input",
                 name=name,
                 dtype=_type(engine, name)[0],
                 ranges=[[list(shape) for shape in three] for three in ranges],
             )
-    out.say("done")
+    say("done")
 
 
-def infer(request: dict[str, Any], out: Out, trt: Any, pg: Any) -> None:
+def infer(request: Request, say: Say, trt: Any, pg: Any) -> None:
     """Run an engine once: an event ``output`` for each array, whose bytes are in a file."""
     del trt
     raw = importlib.import_module("polygraphy.common").FormattedArray
@@ -51,9 +88,9 @@ def infer(request: dict[str, Any], out: Out, trt: Any, pg: Any) -> None:
         item["name"]: raw(np.fromfile(item["file"], np.uint8), tuple(item["shape"]))
         for item in request["inputs"]
     }
-    runner = pg.TrtRunner(_load(request, out, pg), optimization_profile=request["profile"])
+    runner = pg.TrtRunner(_load(request, say, pg), optimization_profile=request["profile"])
     with runner:
-        out.say("stage", stage="run")
+        say("stage", stage="run")
         # The caller has checked the inputs; Polygraphy could not check raw bytes.
         answers = runner.infer(feeds, check_inputs=False, return_raw_buffers=True)
         for number, (name, answer) in enumerate(answers.items()):
@@ -64,12 +101,12 @@ def infer(request: dict[str, Any], out: Out, trt: Any, pg: Any) -> None:
                 raise ValueError(f"output {name}: {data.nbytes} bytes for {dtype} {shape}")
             file = Path(request["folder"]) / f"output{number}.bin"
             data.tofile(file)
-            out.say("output", name=name, dtype=dtype, shape=shape, file=str(file))
-    out.say("done")
+            say("output", name=name, dtype=dtype, shape=shape, file=str(file))
+    say("done")
 
 
-def _load(request: dict[str, Any], out: Out, pg: Any) -> Any:
-    out.say("stage", stage="load")
+def _load(request: Request, say: Say, pg: Any) -> Any:
+    say("stage", stage="load")
     return pg.EngineFromBytes(Path(request["engine"]).read_bytes())
 
 

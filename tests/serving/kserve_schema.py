@@ -10,14 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-QUANTITY = r"^([0-9]+(\.[0-9]+)?)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
+from rmsnorm_export.serving.kserve import QUANTITY, SERVICE_NAME, STORAGE_URI
 
-NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
-"""Of an InferenceService: it becomes part of host names."""
-
-STORAGE_URI = r"^(gs|s3|hdfs|webhdfs|pvc|file|https?|oci|hf)://[^\s]+$"
-
-_SHORT_NAME = {"type": "string", "pattern": NAME, "maxLength": 63}
+_SHORT_NAME = {"type": "string", "pattern": SERVICE_NAME, "maxLength": 63}
 _QUANTITIES = {
     "type": "object",
     "propertyNames": {"pattern": r"^([a-z0-9.-]+/)?[a-z][a-z0-9.-]*$"},
