@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable
 
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _NUMBERS = re.compile(r"([0-9]+)")
 
 
@@ -45,10 +46,10 @@ def one_line(text: str, limit: int = 2000) -> str:
     return line if len(line) <= limit else line[: limit - 4] + " ..."
 
 
-def first_line(error: BaseException, limit: int = 300) -> str:
-    """The first line of an exception's message that is not blank; "" where there is none."""
-    lines = (line.strip() for line in str(error).splitlines())
-    return next((line[:limit] for line in lines if line), "")
+def first_line(error: BaseException, limit: int = 300, *, otherwise: str = "no message") -> str:
+    """The first line of an exception's message that is not blank; where there is none, another."""
+    lines = (_COLOURS.sub("", line).strip() for line in str(error).splitlines())
+    return next((line[:limit] for line in lines if line), otherwise)
 
 
 def family(name: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from rmsnorm_export.compare.side import Answer, Backend
 from rmsnorm_export.errors import InputError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.runtime.inputs import Declared
-from rmsnorm_export.torch.export.failure import describe
+from rmsnorm_export.torch.export.failure import arguments_text
 from rmsnorm_export.torch.export.trace import inference
 from rmsnorm_export.torch.source.loaded import Loaded, integer_limit
 
@@ -128,7 +128,7 @@ def eager(
         raise InputError(
             "PyTorch cannot run the module on these inputs.",
             found=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}; "
-            f"inputs: {describe(args, kwargs)}",
+            f"inputs: {arguments_text(args, kwargs)}",
             fix="give other inputs or shapes",
         ) from error
     found = [

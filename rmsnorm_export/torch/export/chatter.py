@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import logging
 import sys
@@ -12,22 +11,16 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
-_FAMILIES = ("torch", "onnxscript", "onnx_ir", "transformers")
+_LOGGERS = ("torch", "onnxscript", "onnx_ir", "transformers")
 TRACING, DECOMPOSING = "tracing the module", "decomposing the graph"
 TRANSLATING = "translating the graph to ONNX"
+_LOG = logging.getLogger("rmsnorm_export.torch")
 _STAGES = {
     "Obtain model graph": TRACING,
     "Run decompositions": DECOMPOSING,
     "Translate the graph": TRANSLATING,
 }
 """Beginnings of the exporter's own lines -> what the user is told at that point."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Chatter:
-    """The lines that were said, in order; warnings last."""
-
-    lines: list[str] = dataclasses.field(default_factory=list)
 
 
 class _Sink(io.TextIOBase):
@@ -83,30 +76,36 @@ class _Handler(logging.Handler):
 
 
 @contextlib.contextmanager
-def collected(chatter: Chatter, tell: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Collect prints, logs and warnings while the block runs; ``tell`` of new stages."""
-    told: set[str] = set()
+def collected(tell: Callable[[str], None] | None = None) -> Iterator[list[str]]:
+    """Collect the lines of prints and logs, then of warnings, while the block runs.
+
+    At its end they are logged, for -v. ``tell`` is called with each stage that begins.
+    """
+    lines: list[str] = []
+    begun: set[str] = set()
 
     def take(line: str) -> None:
         if line.strip():
-            chatter.lines.append(line.rstrip())
+            lines.append(line.rstrip())
         for beginning, stage in _STAGES.items():
-            if beginning in line and tell is not None and stage not in told:
-                told.add(stage)
+            if beginning in line and tell is not None and stage not in begun:
+                begun.add(stage)
                 with _paused(sinks):
                     tell(stage)
 
     sinks = (_Sink(take, sys.stdout), _Sink(take, sys.stderr))
-    with (
-        warnings.catch_warnings(record=True) as caught,
-        contextlib.redirect_stdout(sinks[0]),
-        contextlib.redirect_stderr(sinks[1]),
-        _loggers(_Handler(take)),
-    ):
-        try:
-            yield
-        finally:
-            chatter.lines.extend(f"{w.category.__name__}: {w.message}" for w in caught)
+    try:
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            contextlib.redirect_stdout(sinks[0]),
+            contextlib.redirect_stderr(sinks[1]),
+            _heard_by(_Handler(take)),
+        ):
+            yield lines
+    finally:
+        lines.extend(f"{w.category.__name__}: {w.message}" for w in caught)
+        for line in lines:
+            _LOG.info("%s", line)
 
 
 @contextlib.contextmanager
@@ -122,17 +121,17 @@ def _paused(sinks: Sequence[_Sink]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _loggers(handler: logging.Handler) -> Iterator[None]:
+def _heard_by(handler: logging.Handler) -> Iterator[None]:
     """Only ``handler`` hears the loggers of the exporter's packages."""
     known = list(logging.root.manager.loggerDict.items())
     kept: list[tuple[logging.Logger, list[logging.Handler], bool]] = []
-    for family in _FAMILIES:
+    for family in _LOGGERS:
         head = logging.getLogger(family)
         kept.append((head, head.handlers, head.propagate))
         head.handlers, head.propagate = [handler], False
     for name, logger in known:
         head_name, dot, _ = name.partition(".")
-        if not isinstance(logger, logging.Logger) or not dot or head_name not in _FAMILIES:
+        if not isinstance(logger, logging.Logger) or not dot or head_name not in _LOGGERS:
             continue
         if logger.handlers or not logger.propagate:
             kept.append((logger, logger.handlers, logger.propagate))

@@ -8,7 +8,6 @@ one, and at opset 23 it fuses norms in an order of rounding that is not the sour
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import onnx_ir as ir
@@ -50,7 +49,7 @@ def tidy(model: ir.Model) -> None:
         optimizer.fold_constants(model, onnx_shape_inference=True, should_fold=should_fold)
         if rules_next:
             RewritePass(_EXACT_RULES)(model)
-    steps: tuple[Any, ...] = (
+    ir.passes.Sequential(
         passes.RemoveUnusedNodesPass(),
         passes.RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]
         passes.RemoveUnusedOpsetsPass(),
@@ -60,9 +59,7 @@ def tidy(model: ir.Model) -> None:
         passes.LiftSubgraphInitializersToMainGraphPass(),
         passes.OutputFixPass(),
         passes.NameFixPass(),
-    )
-    for step in steps:
-        step(model)
+    )(model)
     _share_storage(model)
 
 
@@ -82,17 +79,17 @@ def _share_storage(model: ir.Model) -> None:
     """Use one initializer where two are the same memory: tied weights."""
     first: dict[tuple[object, ...], ir.Value] = {}
     for name, value in list(model.graph.initializers.items()):
-        for key in _storage(value):
-            kept = first.setdefault(key, value)
-            if kept is not value and not value.is_graph_output() and not value.is_graph_input():
-                value.replace_all_uses_with(kept)
-                del model.graph.initializers[name]
+        key = _storage(value)
+        kept = value if key is None else first.setdefault(key, value)
+        if kept is not value and not value.is_graph_output() and not value.is_graph_input():
+            value.replace_all_uses_with(kept)
+            del model.graph.initializers[name]
 
 
-def _storage(value: ir.Value) -> Iterator[tuple[object, ...]]:
-    """What two views of one piece of memory have in common; nothing for other tensors."""
+def _storage(value: ir.Value) -> tuple[object, ...] | None:
+    """What two views of one piece of memory have in common; None for other tensors."""
     raw: Any = getattr(value.const_value, "raw", None)
     with contextlib.suppress(AttributeError, RuntimeError, TypeError):
-        if raw.device.type == "meta" or raw.numel() == 0 or raw.data_ptr() == 0:
-            return
-        yield (str(raw.device), raw.data_ptr(), raw.dtype, tuple(raw.shape), raw.stride())
+        if raw.device.type != "meta" and raw.numel() and raw.data_ptr():
+            return (str(raw.device), raw.data_ptr(), raw.dtype, tuple(raw.shape), raw.stride())
+    return None

@@ -19,7 +19,7 @@ from rmsnorm_export.rewrite.prove import Progress
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.torch.export.chatter import DECOMPOSING, TRACING, TRANSLATING
 from rmsnorm_export.torch.export.trace import OLDEST_OPSET, TIDYING, trace
-from rmsnorm_export.torch.export.weights import State
+from rmsnorm_export.torch.export.weights import WeightValues
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -78,7 +78,7 @@ def export(
     output_names: Sequence[str] | None = None,
     prove: bool = False,
     seed: int = 0,
-    state: State | None = None,
+    state: WeightValues | None = None,
     weights: WeightsPolicy = "auto",
     force: bool = False,
     progress: Progress | None = None,
@@ -158,7 +158,7 @@ def convert(
     output_names: Sequence[str] | None = None,
     prove: bool = False,
     seed: int = 0,
-    state: State | None = None,
+    state: WeightValues | None = None,
     progress: Progress | None = None,
     drawings: bool = False,
 ) -> Converted:

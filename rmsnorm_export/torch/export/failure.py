@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from rmsnorm_export.errors import Error, InputError, UsageError
+from rmsnorm_export.printable import first_line
+from rmsnorm_export.torch.dtypes import dtype_name
 
 _DETAILS = "run with --debug, or look at __cause__, for PyTorch's own account"
 _STATIC = re.compile(
@@ -18,22 +20,20 @@ _STATIC = re.compile(
 _MOST_NAMES = 8
 """Parameters of ``forward`` in a message."""
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-
 
 def explain(
     error: BaseException, module: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Error:
     """The error of this package that stands for an exception of PyTorch's exporter."""
-    chain = list(_chain(error))
+    chain = list(_causes(error))
     for inner in chain:
         if isinstance(inner, Error):
             return inner
-    root = _root(chain)
+    root = _innermost(chain)
     place = _module_of(chain, module)
     where = f"module {place!r}" if place else f"the module {type(module).__name__}"
     kind = type(root).__name__
-    text = _first_lines(root)
+    text = first_line(root, otherwise="")
     if isinstance(root, MemoryError) or "can't allocate memory" in str(root):
         return InputError(
             "There is not enough memory to export the module.",
@@ -69,47 +69,47 @@ def explain(
             found=text,
             fix="leave those dimensions fixed, or change their ranges (--shapes, dynamic_shapes)",
         )
-    bound = _argument_error(module, args, kwargs)
-    if bound:
+    misfit = _argument_error(module, args, kwargs)
+    if misfit:
         return UsageError(
             "The arguments do not fit the module's forward.",
-            found=f"{bound}; forward{_signature(module)}",
+            found=f"{misfit}; forward{_forward_inputs(module)}",
             fix="give the inputs that forward takes (args and kwargs, or --shapes)",
         )
     if "not implemented for '" in str(root):
         return InputError(
             "PyTorch cannot compute this in the type that was given.",
-            found=f"{where}: {text}; inputs: {describe(args, kwargs)}",
+            found=f"{where}: {text}; inputs: {arguments_text(args, kwargs)}",
             fix="use another type (--dtype f32, f16 or bf16)",
         )
-    if _is_dtype(str(root)):
+    if any(words in str(root) for words in ("dtype", "same type", "Expected tensor for arg")):
         return InputError(
             "The module cannot compute with the types of its inputs and weights.",
-            found=f"{where}: {text}; inputs: {describe(args, kwargs)}",
+            found=f"{where}: {text}; inputs: {arguments_text(args, kwargs)}",
             fix="give inputs of the type of the weights (--dtype, --shapes)",
         )
     return InputError(
         "The module cannot be traced with these inputs.",
-        found=f"{where}: {kind}: {text or 'no details'}; inputs: {describe(args, kwargs)}"
-        f"; forward{_signature(module)}",
+        found=f"{where}: {kind}: {text or 'no details'}; inputs: {arguments_text(args, kwargs)}"
+        f"; forward{_forward_inputs(module)}",
         fix=f"check the shapes and types of the inputs (--shapes); {_DETAILS}",
     )
 
 
-def describe(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+def arguments_text(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Types and shapes of the arguments, for a message."""
-    parts = [_describe(value) for value in args]
-    parts += [f"{name}={_describe(value)}" for name, value in kwargs.items()]
-    return ", ".join(parts) or "none"
+    texts = [_argument_text(value) for value in args]
+    texts += [f"{name}={_argument_text(value)}" for name, value in kwargs.items()]
+    return ", ".join(texts) or "none"
 
 
-def _describe(value: object) -> str:
+def _argument_text(value: object) -> str:
     if isinstance(value, torch.Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        return f"{dtype_name(value.dtype)}{list(value.shape)}"
     return type(value).__name__
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _causes(error: BaseException) -> Iterator[BaseException]:
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
@@ -118,14 +118,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         current = current.__cause__
 
 
-def _root(chain: list[BaseException]) -> BaseException:
+def _innermost(chain: list[BaseException]) -> BaseException:
     """The innermost exception that says anything."""
     return next((e for e in reversed(chain) if str(e).strip()), chain[-1])
-
-
-def _first_lines(error: BaseException, limit: int = 300) -> str:
-    lines = [_COLOURS.sub("", line).strip() for line in str(error).splitlines()]
-    return next((line for line in lines if line), "")[:limit]
 
 
 def _module_of(chain: list[BaseException], module: object) -> str:
@@ -144,24 +139,18 @@ def _module_of(chain: list[BaseException], module: object) -> str:
     return found
 
 
-def _argument_error(module: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    forward = getattr(module, "forward", None)
-    if forward is None:
-        return ""
+def _argument_error(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """What ``forward`` has against the arguments, or ""."""
     try:
-        inspect.signature(forward).bind(*args, **kwargs)
+        inspect.signature(module.forward).bind(*args, **kwargs)
     except TypeError as error:
         return str(error)
-    except ValueError:
-        return ""
+    except (AttributeError, ValueError):  # a program has no forward, some have no signature
+        pass
     return ""
 
 
-def _signature(module: object) -> str:
+def _forward_inputs(module: object) -> str:
     forward = getattr(module, "forward", None)
     names = list(inspect.signature(forward).parameters) if forward is not None else []
     return "(" + ", ".join(names[:_MOST_NAMES] + ["..."] * (len(names) > _MOST_NAMES)) + ")"
-
-
-def _is_dtype(text: str) -> bool:
-    return any(words in text for words in ("dtype", "same type", "Expected tensor for arg"))

@@ -35,7 +35,7 @@ def output_names(program: torch.export.ExportedProgram | None, model: ir.Model) 
 def rename_inputs(model: ir.Model, names: Sequence[str]) -> None:
     """Give the inputs these names, or keep theirs when there are none; others make way."""
     if names:
-        _rename(model, list(model.graph.inputs), names)
+        _rename_values(model, list(model.graph.inputs), names)
 
 
 def rename_outputs(model: ir.Model, names: Sequence[str]) -> None:
@@ -48,16 +48,16 @@ def rename_outputs(model: ir.Model, names: Sequence[str]) -> None:
     ]
     inputs = {value.name for value in model.graph.inputs}
     pairs = [(value, name) for value, name in pairs if name not in inputs]
-    _rename(model, [value for value, _ in pairs], [name for _, name in pairs])
+    _rename_values(model, [value for value, _ in pairs], [name for _, name in pairs])
 
 
-def _rename(model: ir.Model, values: Sequence[ir.Value], names: Sequence[str]) -> None:
-    wanted = set(names)
+def _rename_values(model: ir.Model, values: Sequence[ir.Value], names: Sequence[str]) -> None:
+    new = set(names)
     inner = (v for node in model.graph.all_nodes() for v in node.outputs)
     everything = [*model.graph.inputs, *model.graph.initializers.values(), *inner]
-    taken = {value.name for value in everything} | wanted
+    taken = {value.name for value in everything} | new
     for value in everything:
-        if value.name in wanted:
+        if value.name in new:
             number = 1
             while f"{value.name}_{number}" in taken:
                 number += 1
@@ -97,7 +97,7 @@ def check_axes(dynamic_shapes: Any, args: Sequence[Any], kwargs: Mapping[str, An
     if len(leaves) != len(tensors):
         return
     for number, (tensor, leaf) in enumerate(zip(tensors, leaves, strict=True)):
-        for axis in leaf if isinstance(leaf, dict) else range(len(leaf or ())):
+        for axis in _axes(leaf):
             if not 0 <= axis < len(tensor.shape):
                 raise UsageError(
                     "The dynamic shapes name an axis that the input does not have.",
@@ -120,13 +120,12 @@ def check_dynamic(model: ir.Model, dynamic_shapes: Any) -> None:
     if len(leaves) != len(model.graph.inputs):
         return
     for value, leaf in zip(model.graph.inputs, leaves, strict=True):
-        axes = leaf.items() if isinstance(leaf, dict) else enumerate(leaf or ())
-        for axis, wanted in axes:
-            if not _wants_dynamic(wanted) or value.shape is None or axis >= len(value.shape):
+        for axis, asked in _axes(leaf).items():
+            if not _is_dynamic(asked) or value.shape is None or axis >= len(value.shape):
                 continue
             size = value.shape[axis]
             if isinstance(size, int):
-                name = wanted if isinstance(wanted, str) else getattr(wanted, "__name__", "")
+                name = asked if isinstance(asked, str) else getattr(asked, "__name__", "")
                 raise UsageError(
                     "The module fixes the size of a dimension that was asked to be dynamic.",
                     found=f"input {value.name!r}, axis {axis} ({name or 'dynamic'}): {size}",
@@ -135,8 +134,13 @@ def check_dynamic(model: ir.Model, dynamic_shapes: Any) -> None:
                 )
 
 
-def _wants_dynamic(wanted: object) -> bool:
-    return isinstance(wanted, str | torch.export.Dim) or wanted == torch.export.Dim.DYNAMIC
+def _is_dynamic(asked: object) -> bool:
+    return isinstance(asked, str | torch.export.Dim) or asked == torch.export.Dim.DYNAMIC
+
+
+def _axes(leaf: Any) -> dict[int, Any]:
+    """What is asked of each axis of one input."""
+    return leaf if isinstance(leaf, dict) else dict(enumerate(leaf or ()))
 
 
 def _is_axes(value: object) -> bool:

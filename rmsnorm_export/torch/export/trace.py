@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +21,12 @@ except ModuleNotFoundError as error:
 
 from rmsnorm_export.torch.export import names as export_names
 from rmsnorm_export.torch.export import weights as export_weights
-from rmsnorm_export.torch.export.chatter import Chatter, collected
+from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.clean import tidy
 from rmsnorm_export.torch.export.failure import explain
 from rmsnorm_export.torch.export.translate import translation_table
 from rmsnorm_export.torch.export.types import check_types
-from rmsnorm_export.torch.export.weights import State
+from rmsnorm_export.torch.export.weights import WeightValues
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -36,8 +35,6 @@ OLDEST_OPSET = 18
 """PyTorch's translations are written for opset 18; below it they would be converted down."""
 
 TIDYING = "tidying the graph"
-
-_LOG = logging.getLogger("rmsnorm_export.torch")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +59,7 @@ def trace(
     dynamic_shapes: Any = None,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
-    state: State | None = None,
+    state: WeightValues | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> Traced:
     """What `rmsnorm_export.export` sees before it makes each norm one node.
@@ -75,13 +72,13 @@ def trace(
     Raises:
         UsageError, InputError: as there.
     """
-    positional, named = _arguments(module, args, kwargs)
+    positional, named = _checked_arguments(module, args, kwargs)
     export_names.check_axes(dynamic_shapes, positional, named)
-    absent = export_weights.missing(module) if isinstance(module, torch.nn.Module) else {}
+    absent = export_weights.missing(module)
     export_weights.check_state(absent, state)
-    with _kept(tell) as traced:
+    with collected(tell) as traced:
         try:
-            with inference(module), _stand_ins(module, absent):
+            with inference(module), export_weights.stand_ins(module, absent):
                 program = torch.onnx.export(
                     module,
                     positional,
@@ -101,17 +98,17 @@ def trace(
     export_names.check_dynamic(model, dynamic_shapes)
     export_names.check_names(input_names, "input_names", model.graph.inputs)
     export_names.check_names(output_names, "output_names", model.graph.outputs)
-    with _kept() as tidied:
+    with collected() as tidied:
         export_weights.attach(model, absent, state)
         tidy(model)
         check_types(model)
         export_names.rename_inputs(model, input_names or ())
         names = output_names or export_names.output_names(program.exported_program, model)
         export_names.rename_outputs(model, names)
-    return Traced(model, "\n".join([*traced.lines, *tidied.lines]))
+    return Traced(model, "\n".join([*traced, *tidied]))
 
 
-def _arguments(
+def _checked_arguments(
     module: object, args: Sequence[Any], kwargs: Mapping[str, Any] | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(module, torch.jit.ScriptModule) or not isinstance(
@@ -150,23 +147,3 @@ def inference(module: object) -> Iterator[None]:
     finally:
         for child, mode in zip(modules, modes, strict=True):
             child.training = mode
-
-
-def _stand_ins(
-    module: torch.nn.Module | torch.export.ExportedProgram, absent: Mapping[str, torch.Tensor]
-) -> contextlib.AbstractContextManager[None]:
-    if isinstance(module, torch.nn.Module):
-        return export_weights.stand_ins(module, absent)
-    return contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _kept(tell: Callable[[str], None] | None = None) -> Iterator[Chatter]:
-    """What the exporter says in the block is logged at its end, for -v."""
-    chatter = Chatter()
-    try:
-        with collected(chatter, tell):
-            yield chatter
-    finally:
-        for line in chatter.lines:
-            _LOG.info("%s", line)

@@ -2,7 +2,7 @@
 
 A module made under ``torch.device("meta")`` has shapes but no values. It is traced with fake
 tensors in their place; in the ONNX model each is a lazy tensor, asked for when the file is written
-(or when a proof wants a gain) and dropped again.
+(or when a proof wants a scale) and dropped again.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rmsnorm_export.errors import Error, InputError, UsageError
 
-State = Mapping[str, torch.Tensor] | Callable[[str], torch.Tensor]
+WeightValues = Mapping[str, torch.Tensor] | Callable[[str], torch.Tensor]
 """Values by name, as in ``state_dict()``: a mapping, or a function that makes one when asked."""
 
 
-def missing(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers without values, by name."""
+def missing(module: object) -> dict[str, torch.Tensor]:
+    """Parameters and buffers without values, by name; a program has none."""
+    if not isinstance(module, torch.nn.Module):
+        return {}
     named = [
         *module.named_parameters(remove_duplicate=False),
         *module.named_buffers(remove_duplicate=False),
@@ -31,7 +33,7 @@ def missing(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in named if tensor.device.type == "meta"}
 
 
-def check_state(names: Mapping[str, torch.Tensor], state: State | None) -> None:
+def check_state(names: Mapping[str, torch.Tensor], state: WeightValues | None) -> None:
     """Every weight without values can be had from ``state``.
 
     Raises:
@@ -52,9 +54,9 @@ def check_state(names: Mapping[str, torch.Tensor], state: State | None) -> None:
 
 
 @contextlib.contextmanager
-def stand_ins(module: torch.nn.Module, names: Mapping[str, torch.Tensor]) -> Iterator[None]:
+def stand_ins(module: object, names: Mapping[str, torch.Tensor]) -> Iterator[None]:
     """Fake tensors on the CPU in the place of the weights without values."""
-    if not names:
+    if not names or not isinstance(module, torch.nn.Module):
         yield
         return
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -81,7 +83,7 @@ def stand_ins(module: torch.nn.Module, names: Mapping[str, torch.Tensor]) -> Ite
             holder[name] = tensor
 
 
-def attach(model: ir.Model, names: Mapping[str, torch.Tensor], state: State | None) -> None:
+def attach(model: ir.Model, names: Mapping[str, torch.Tensor], state: WeightValues | None) -> None:
     """Lazy tensors for the initializers whose values come from ``state``; tied ones become one."""
     first: dict[int, ir.Value] = {}
     for name, value in list(model.graph.initializers.items()):
@@ -95,21 +97,21 @@ def attach(model: ir.Model, names: Mapping[str, torch.Tensor], state: State | No
             continue
         aliases = [alias for alias, other in names.items() if other is names[name]]
         value.const_value = ir.LazyTensor(
-            functools.partial(_read, state, [name, *aliases], names[name]),
+            functools.partial(_read_weight, state, [name, *aliases], names[name]),
             dtype=tensor.dtype,
             shape=ir.Shape(list(names[name].shape)),
             name=name,
         )
 
 
-def _read(state: State, names: list[str], wanted: torch.Tensor) -> ir.TensorProtocol:
+def _read_weight(state: WeightValues, names: list[str], like: torch.Tensor) -> ir.TensorProtocol:
     name = names[0]
     try:
         if isinstance(state, Mapping):
             name = next(name for name in names if name in state)
-            found = state[name]
+            values = state[name]
         else:
-            found = state(name)
+            values = state(name)
     except (Error, MemoryError):
         raise
     except Exception as error:
@@ -118,15 +120,15 @@ def _read(state: State, names: list[str], wanted: torch.Tensor) -> ir.TensorProt
             found=f"{name!r}: {type(error).__name__}: {error}",
             fix="check what state does for this name",
         ) from error
-    if not isinstance(found, torch.Tensor) or found.device.type == "meta":
-        what = type(found).__name__
-    elif found.shape != wanted.shape:
-        what = f"shape {list(found.shape)}"
+    if not isinstance(values, torch.Tensor) or values.device.type == "meta":
+        what = type(values).__name__
+    elif values.shape != like.shape:
+        what = f"shape {list(values.shape)}"
     else:
-        values = found.detach().to(device="cpu", dtype=wanted.dtype).contiguous()
+        values = values.detach().to(device="cpu", dtype=like.dtype).contiguous()
         return TorchTensor(values, name=name)
     raise InputError(
         "A weight is not what the module needs.",
-        found=f"{name!r}: {what}, needed: a tensor of shape {list(wanted.shape)}",
+        found=f"{name!r}: {what}, needed: a tensor of shape {list(like.shape)}",
         fix="check what state gives for this name",
     )

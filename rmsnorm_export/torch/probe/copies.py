@@ -138,7 +138,7 @@ class ModuleCopies:
             raise
         except Exception as error:  # whatever the module raises is its answer
             raise RefusedError(
-                f"raises {type(error).__name__}: {first_line(error, 200) or 'no message'}"
+                f"raises {type(error).__name__}: {first_line(error, 200)}"
             ) from error
 
     def check_pure(self, inputs: tuple[torch.Tensor, ...]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
-import logging
 import os
 import sys
 import sysconfig
@@ -21,10 +20,10 @@ from typing import Any
 import torch
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.torch.export.chatter import Chatter, collected
-from rmsnorm_export.torch.source.loaded import DTYPES, Loaded, integer_limit
-
-_LOG = logging.getLogger("rmsnorm_export.torch")
+from rmsnorm_export.printable import first_line
+from rmsnorm_export.torch.dtypes import DTYPES
+from rmsnorm_export.torch.export.chatter import collected
+from rmsnorm_export.torch.source.loaded import Loaded, integer_limit
 
 
 def load(source: str, *, arguments: Mapping[str, Any], dtype: str | None) -> Loaded:
@@ -44,17 +43,11 @@ def load(source: str, *, arguments: Mapping[str, Any], dtype: str | None) -> Loa
         raise UsageError(
             "There is no type of this name.", found=repr(dtype), fix=f"use {', '.join(DTYPES)}"
         )
-    wanted = None if dtype is None else DTYPES[dtype]
-    chatter = Chatter()
-    try:
-        with collected(chatter):
-            return _load(source, arguments, wanted)
-    finally:
-        for line in chatter.lines:
-            _LOG.info("%s", line)
+    with collected():
+        return _load_source(source, arguments, None if dtype is None else DTYPES[dtype])
 
 
-def _load(source: str, arguments: Mapping[str, Any], wanted: torch.dtype | None) -> Loaded:
+def _load_source(source: str, arguments: Mapping[str, Any], wanted: torch.dtype | None) -> Loaded:
     path = Path(source)
     if not path.exists() and ":" in source:
         return _from_factory(source, arguments, wanted)
@@ -94,7 +87,7 @@ def _from_program(path: Path, dtype: torch.dtype | None) -> Loaded:
     except Exception as error:
         raise InputError(
             "The .pt2 file cannot be read.",
-            found=f"{path}: {type(error).__name__}: {_line(error)}",
+            found=f"{path}: {type(error).__name__}: {first_line(error)}",
             fix="save it again with torch.export.save, with this version of PyTorch",
         ) from error
     given = program.example_inputs
@@ -127,7 +120,7 @@ def _from_factory(source: str, arguments: Mapping[str, Any], dtype: torch.dtype 
     except (Exception, SystemExit) as error:
         raise InputError(
             f"The factory {source} raised an exception.",
-            found=f"{type(error).__name__}: {_line(error)}{_place(error)}",
+            found=f"{type(error).__name__}: {first_line(error)}{_place(error)}",
             fix="correct the factory or its --arg; --debug prints the traceback",
         ) from error
     return _checked(made, source, dtype)
@@ -191,7 +184,7 @@ def _find(source: str, module_name: str, name: str) -> Any:
     except (Exception, SystemExit) as error:
         raise InputError(
             f"The module {module_name} of the factory cannot be imported.",
-            found=f"{type(error).__name__}: {_line(error)}{_place(error)}",
+            found=f"{type(error).__name__}: {first_line(error)}{_place(error)}",
             fix="correct it; --debug prints the traceback",
         ) from error
     for part in name.split("."):
@@ -215,11 +208,6 @@ def _working_folder() -> Iterator[None]:
     finally:
         with contextlib.suppress(ValueError):
             sys.path.remove(folder)
-
-
-def _line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else "no message"
 
 
 def _place(error: BaseException) -> str:

@@ -8,9 +8,6 @@ from typing import Any
 
 import torch
 
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-"""Names of ``--dtype``."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Loaded:
