@@ -145,7 +145,7 @@ def test_a_config_of_a_model_too_large_for_the_memory(
     from rmsnorm_export.torch.source import huggingface as sources_hf
 
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    monkeypatch.setattr(sources_hf, "_free_memory", lambda: 8 << 30)
+    monkeypatch.setattr(sources_hf, "memory_available", lambda: 8 << 30)
     done = run("export", "config.json", "-o", "m.onnx")
     done.assert_error(3, "config.json", "25.1 GiB", "8.0 GiB", "num_hidden_layers")
     assert not (tmp_path / "m.onnx").exists()

@@ -121,7 +121,7 @@ def _one_too_many(spec: Any, row: Any) -> int:
     return COUNT(spec, row) + 1
 
 
-RMS, GAIN, COUNT = eager._rms, eager._gain, eager.count
+RMS, GAIN, COUNT = eager._rms, eager._scale_factor, eager.count
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -129,7 +129,7 @@ RMS, GAIN, COUNT = eager._rms, eager._gain, eager.count
     ("function", "broken", "name"),
     [
         ("_rms", _no_epsilon, "LLaMA order"),
-        ("_gain", _no_offset, "unit offset"),
+        ("_scale_factor", _no_offset, "unit offset"),
         ("count", _one_too_many, "partial"),
     ],
 )

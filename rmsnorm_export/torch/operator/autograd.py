@@ -24,13 +24,13 @@ import torch
 from torch import Tensor
 
 from rmsnorm_export.op.spec import NormSpec
-from rmsnorm_export.torch.operator.eager import count, forward, part_of, reduced_axes
-from rmsnorm_export.torch.operator.plan import Plan
+from rmsnorm_export.torch.operator.eager import count, forward, in_groups, part_of, reduced_axes
+from rmsnorm_export.torch.operator.plan import NormPlan
 from rmsnorm_export.torch.operator.signature import OPERANDS
 
 
 def gradients(
-    plan: Plan,
+    plan: NormPlan,
     needed: Collection[str],
     grad_y: Tensor,
     x: Tensor,
@@ -61,7 +61,7 @@ def gradients(
         activation, slope = _gate_and_slope(spec, gate.contiguous().to(plan.grad))
         if spec.gate_first:
             a = row * activation
-    gain = None if scale is None else _per_row(plan, scale, row) + plan.offset
+    factor = None if scale is None else _per_row(plan, scale, row) + plan.offset
     rms, root = _statistics(plan, a)
     inverse = rms.reciprocal()
 
@@ -69,7 +69,7 @@ def gradients(
     if activation is not None and slope is not None and not spec.gate_first:
         if "gate" in needed:
             ungated = _rescaled(spec, a, inverse)
-            ungated = ungated if gain is None else ungated * gain
+            ungated = ungated if factor is None else ungated * factor
             if bias is not None:
                 ungated = ungated + _per_row(plan, bias, row)
             d_gate = dy * ungated * slope
@@ -80,7 +80,7 @@ def gradients(
         d_scale = _over_rows(spec, dy * _rescaled(spec, a, inverse), scale)
     d_x = None
     if "x" in needed or ("gate" in needed and spec.gate_first):
-        d_x = _through_norm(spec, dy if gain is None else dy * gain, a, inverse, root)
+        d_x = _through_norm(spec, dy if factor is None else dy * factor, a, inverse, root)
         if activation is not None and slope is not None and spec.gate_first:
             d_gate = d_x * row * slope if "gate" in needed else None
             d_x = d_x * activation
@@ -92,10 +92,10 @@ def gradients(
     }
 
 
-def _statistics(plan: Plan, a: Tensor) -> tuple[Tensor, Tensor]:
-    """rms and root of every row or group, in the shape of the cut row with one element."""
+def _statistics(plan: NormPlan, a: Tensor) -> tuple[Tensor, Tensor]:
+    """rms and root of every row or group, with one element in the place of its elements."""
     spec = plan.spec
-    part = part_of(spec, _cut(spec, a))
+    part = part_of(spec, in_groups(spec, a))
     # One pass, no tensor of squares; its derivative at a row of zeros is 0.
     norm = torch.linalg.vector_norm(part, dim=reduced_axes(spec), keepdim=True)
     size = count(spec, part)
@@ -109,7 +109,7 @@ def _statistics(plan: Plan, a: Tensor) -> tuple[Tensor, Tensor]:
 def _through_norm(spec: NormSpec, h: Tensor, a: Tensor, inverse: Tensor, root: Tensor) -> Tensor:
     """``(h - u * sum(h * a) / (k rms)) / rms`` for every row or group; ``inverse``: 1 / rms."""
     shape = h.shape
-    h, a = _cut(spec, h), _cut(spec, a)
+    h, a = in_groups(spec, h), in_groups(spec, a)
     mean = (h * a).sum(reduced_axes(spec), keepdim=True) / count(spec, h)
     if spec.epsilon_outside:
         # In a row of zeros a / root is 0.
@@ -125,7 +125,7 @@ def _through_norm(spec: NormSpec, h: Tensor, a: Tensor, inverse: Tensor, root: T
 
 def _rescaled(spec: NormSpec, a: Tensor, inverse: Tensor) -> Tensor:
     """``v = a / rms``."""
-    return (_cut(spec, a) * inverse).reshape(a.shape)
+    return (in_groups(spec, a) * inverse).reshape(a.shape)
 
 
 def _gate_and_slope(spec: NormSpec, z: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,13 +136,7 @@ def _gate_and_slope(spec: NormSpec, z: Tensor) -> tuple[Tensor, Tensor]:
     return z * sigmoid, sigmoid * (1 + z * (1 - sigmoid))
 
 
-def _cut(spec: NormSpec, row: Tensor) -> Tensor:
-    if not spec.group_size:
-        return row
-    return row.reshape(*row.shape[:-1], row.shape[-1] // spec.group_size, spec.group_size)
-
-
-def _per_row(plan: Plan, value: Tensor, row: Tensor) -> Tensor:
+def _per_row(plan: NormPlan, value: Tensor, row: Tensor) -> Tensor:
     return value.to(plan.grad).reshape(row.shape[plan.spec.axis :])
 
 
@@ -155,7 +149,7 @@ def _over_rows(spec: NormSpec, product: Tensor, like: Tensor | None) -> Tensor |
     return total.reshape(like.shape).to(like.dtype)
 
 
-def save(ctx: Any, plan: Plan, total: Tensor, operands: Mapping[str, Tensor | None]) -> None:
+def save(ctx: Any, plan: NormPlan, total: Tensor, operands: Mapping[str, Tensor | None]) -> None:
     """Keep for ``backward``: the normalised tensor and the other operands, nothing computed."""
     ctx.plan = plan
     ctx.save_for_backward(total, *(operands.get(name) for name in ("gate", "scale", "bias")))
@@ -196,7 +190,7 @@ class ComposedNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, *operands: Tensor | None) -> Any:
+    def forward(ctx: Any, plan: NormPlan, *operands: Tensor | None) -> Any:
         named: dict[str, Any] = dict(zip(OPERANDS[plan.spec.kind], operands, strict=False))
         y, total = forward(plan, **named)
         save(ctx, plan, total, named)

@@ -35,7 +35,26 @@ def check(
             fix=f"give x at least {-spec.axis} dimensions",
         )
     row = tuple(x.shape[spec.axis :])
-    n = math.prod(row)
+    check_row(spec, math.prod(row))
+    if scale is None and spec.scale_offset:
+        raise UsageError(
+            "scale_offset without a scale",
+            found=f"scale_offset {spec.scale_offset}",
+            fix="pass a scale, or use scale_offset 0",
+        )
+    _check_per_element(x, scale, "scale", row)
+    _check_per_element(x, bias, "bias", row)
+    check_second(spec.kind, residual, gate)
+    _check_like_x(x, residual, "residual")
+    _check_like_x(x, gate, "gate")
+
+
+def check_row(spec: NormSpec, n: int) -> None:
+    """Whether a row of ``n`` elements has the part or the groups of ``spec``.
+
+    Raises:
+        UsageError: it has not.
+    """
     if spec.partial_size and spec.partial_size > n:
         raise UsageError(
             "partial_size is larger than the row",
@@ -48,17 +67,6 @@ def check(
             found=f"group_size {spec.group_size}, {n} elements in a row",
             fix="use a divisor of the row",
         )
-    if scale is None and spec.scale_offset:
-        raise UsageError(
-            "scale_offset without a scale",
-            found=f"scale_offset {spec.scale_offset}",
-            fix="pass a scale, or use scale_offset 0",
-        )
-    _check_per_element(x, scale, "scale", row)
-    _check_per_element(x, bias, "bias", row)
-    check_second(spec.kind, residual, gate)
-    _check_like_x(x, residual, "residual")
-    _check_like_x(x, gate, "gate")
 
 
 def check_second(

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from rmsnorm_export.op.spec import NormSpec
-from rmsnorm_export.torch.operator.plan import Plan
+from rmsnorm_export.torch.operator.plan import NormPlan
 
 
 def forward(
-    plan: Plan,
+    plan: NormPlan,
     x: Tensor,
     scale: Tensor | None = None,
     bias: Tensor | None = None,
@@ -48,10 +48,10 @@ def forward(
         if spec.gate_first:
             row = row * activation
             numerator = row.to(plan.out)
-    gain = None if scale is None else _gain(plan, scale, row)
-    y = _normalise(plan, row, numerator, gain, reuse).to(plan.product)
-    if gain is not None and not spec.association:
-        y = y.mul_(gain) if reuse else y * gain
+    factor = None if scale is None else _scale_factor(plan, scale, row)
+    y = _normalise(plan, row, numerator, factor, reuse).to(plan.product)
+    if factor is not None and not spec.association:
+        y = y.mul_(factor) if reuse else y * factor
     if bias is not None:
         addend = bias.to(plan.product).reshape(row.shape[spec.axis :])
         y = y.add_(addend) if reuse else y + addend
@@ -61,29 +61,27 @@ def forward(
 
 
 def _normalise(
-    plan: Plan, row: Tensor, numerator: Tensor, gain: Tensor | None, reuse: bool
+    plan: NormPlan, row: Tensor, numerator: Tensor, factor: Tensor | None, reuse: bool
 ) -> Tensor:
-    """``v`` of the formula, a new tensor; with an ``association`` the gain is in it already."""
+    """``v`` of the formula, a new tensor; with an ``association`` the scale is in it already."""
     spec = plan.spec
     shape = row.shape
-    if spec.group_size:
-        groups = (*shape[:-1], shape[-1] // spec.group_size, spec.group_size)
-        row, numerator = row.reshape(groups), numerator.reshape(groups)
+    row, numerator = in_groups(spec, row), in_groups(spec, numerator)
     squares = part_of(spec, row).square()
     rms = _rms(plan, squares, row, reuse)
-    if gain is not None and spec.association == 2:
-        row = numerator = row * gain
+    if factor is not None and spec.association == 2:
+        row = numerator = row * factor
     if spec.round_rstd:
         reciprocal = rms.reciprocal().to(plan.out)
-        if gain is not None and spec.association == 1:
-            return numerator * (reciprocal * gain)
+        if factor is not None and spec.association == 1:
+            return numerator * (reciprocal * factor)
         return (numerator * reciprocal).reshape(shape)
     if reuse and squares.shape == row.shape:
         return torch.div(row, rms, out=squares).reshape(shape)
     return (row / rms).reshape(shape)
 
 
-def _rms(plan: Plan, squares: Tensor, row: Tensor, reuse: bool) -> Tensor:
+def _rms(plan: NormPlan, squares: Tensor, row: Tensor, reuse: bool) -> Tensor:
     """Root mean square of every row or group, stabilised by epsilon, in the stash type."""
     spec = plan.spec
     axes = reduced_axes(spec)
@@ -107,16 +105,23 @@ def _root(value: Tensor, library: bool) -> Tensor:
     return value.sqrt()
 
 
-def _gain(plan: Plan, scale: Tensor, row: Tensor) -> Tensor:
+def _scale_factor(plan: NormPlan, scale: Tensor, row: Tensor) -> Tensor:
     """``scale_offset + scale`` in the type of the product, in the shape of the normalised axes."""
-    gain = scale.to(plan.product).reshape(row.shape[plan.spec.axis :])
-    return gain + plan.offset if plan.offset else gain
+    factor = scale.to(plan.product).reshape(row.shape[plan.spec.axis :])
+    return factor + plan.offset if plan.offset else factor
 
 
 def _activated_gate(spec: NormSpec, gate: Tensor) -> Tensor:
     sigmoid = gate.sigmoid()
     # Not torch's silu: the spec rounds the sigmoid first.
     return sigmoid if spec.activation == "sigmoid" else gate * sigmoid
+
+
+def in_groups(spec: NormSpec, row: Tensor) -> Tensor:
+    """The row cut into its groups, where it has any: one more axis."""
+    if not spec.group_size:
+        return row
+    return row.reshape(*row.shape[:-1], row.shape[-1] // spec.group_size, spec.group_size)
 
 
 def reduced_axes(spec: NormSpec) -> list[int]:

@@ -16,13 +16,13 @@ from rmsnorm_export.op.spec import DOMAIN, Kind
 from rmsnorm_export.torch.operator.autograd import backward, save
 from rmsnorm_export.torch.operator.check import check
 from rmsnorm_export.torch.operator.eager import forward
-from rmsnorm_export.torch.operator.plan import Plan, make_plan, make_spec
+from rmsnorm_export.torch.operator.plan import NormPlan, make_plan, make_spec
 from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS, schema
 
 
 def prepare(
     kind: Kind, operands: tuple[Any, ...], attributes: dict[str, Any]
-) -> tuple[Plan, dict[str, Any]]:
+) -> tuple[NormPlan, dict[str, Any]]:
     """The plan and the checked operands of a call; what it leaves out is at its default.
 
     Raises:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.spec import GateAttributes, Kind, NormSpec
+from rmsnorm_export.torch.operator.check import check_row
 from rmsnorm_export.torch.operator.ops import call
 from rmsnorm_export.torch.operator.plan import make_spec
 from rmsnorm_export.torch.operator.signature import (
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-_ATTRIBUTES = tuple(name for name in attribute_defaults("GatedRMSNorm") if name != "axis")
+_MODULE_ATTRIBUTES = tuple(name for name in attribute_defaults("GatedRMSNorm") if name != "axis")
 """The attributes that a module takes: its shape says the axis."""
 
 
@@ -81,7 +82,7 @@ class RMSNorm(torch.nn.Module):
         dtype: torch.dtype | None = None,
         **attributes: Unpack[GateAttributes],
     ) -> None:
-        check_attributes("RMSNorm", attributes, _ATTRIBUTES)
+        check_attributes("RMSNorm", attributes, _MODULE_ATTRIBUTES)
         shape = _row_shape(normalized_shape)
         if p is not None:
             size = attributes.get("partial_size", 0)
@@ -209,13 +210,7 @@ def _partial_size(p: float, partial_size: int, shape: tuple[int, ...]) -> int:
 
 
 def _check_row(spec: NormSpec, shape: tuple[int, ...], weighted: bool) -> None:
-    n = math.prod(shape)
-    if spec.partial_size > n or (spec.group_size and n % spec.group_size):
-        raise UsageError(
-            "the row has no such part or groups",
-            found=f"{n} elements, partial_size {spec.partial_size}, group_size {spec.group_size}",
-            fix="use a partial_size up to, or a group_size that divides, the elements of the row",
-        )
+    check_row(spec, math.prod(shape))
     if spec.scale_offset and not weighted:
         raise UsageError(
             "scale_offset without a weight",

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _OPERATORS: dict[Kind, Callable[..., Any]] = {
     kind: getattr(torch.ops.rmsnorm_export, name).default for kind, name in NAMES.items()
 }
-_ATTRIBUTES: dict[Kind, tuple[str, ...]] = {kind: tuple(attribute_defaults(kind)) for kind in NAMES}
+_KNOWN_ATTRIBUTES = {kind: tuple(attribute_defaults(kind)) for kind in NAMES}
 
 
 @show_attributes("RMSNorm")
@@ -142,7 +142,7 @@ def call(
     kind = spec.kind
     second = check_second(kind, residual, gate)
     operands = (x, scale, bias) if second is None else (x, second, scale, bias)
-    attributes = {name: getattr(spec, name) for name in _ATTRIBUTES[kind]}
+    attributes = {name: getattr(spec, name) for name in _KNOWN_ATTRIBUTES[kind]}
     return _run_operator(kind, operands, attributes)  # type: ignore[no-any-return]
 
 
@@ -150,7 +150,7 @@ def _run_operator(
     kind: Kind, operands: tuple[Tensor | None, ...], attributes: Mapping[str, Any]
 ) -> Any:
     """One call of the operator, or of its formula while a compiler generates code."""
-    check_attributes(NAMES[kind], attributes, _ATTRIBUTES[kind])
+    check_attributes(NAMES[kind], attributes, _KNOWN_ATTRIBUTES[kind])
     # An exported graph keeps the operator as one node.
     if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
         return _composed(kind, *operands, **attributes)

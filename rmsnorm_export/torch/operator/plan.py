@@ -15,7 +15,7 @@ from rmsnorm_export.torch.dtypes import ELEMENT_TYPES, TORCH_TYPES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class NormPlan:
     """How to compute a spec on tensors of one type.
 
     Attributes:
@@ -46,10 +46,10 @@ def make_spec(kind: Kind, **attributes: Any) -> NormSpec:
     Raises:
         UsageError: what NormSpec refuses.
     """
-    return _make_spec(kind, tuple((name, _plain(value)) for name, value in attributes.items()))
+    return _make_spec(kind, tuple((name, _concrete(value)) for name, value in attributes.items()))
 
 
-def _plain(value: Any) -> Any:
+def _concrete(value: Any) -> Any:
     """An attribute that a tracer made symbolic is constant in the graph that it traces."""
     if isinstance(value, torch.SymFloat):
         return float(value)
@@ -73,7 +73,7 @@ def _make_spec(kind: Kind, attributes: tuple[tuple[str, Any], ...]) -> NormSpec:
 
 
 @functools.lru_cache(maxsize=4096)
-def make_plan(spec: NormSpec, dtype: torch.dtype) -> Plan:
+def make_plan(spec: NormSpec, dtype: torch.dtype) -> NormPlan:
     """The plan of ``spec`` for X of ``dtype``.
 
     Raises:
@@ -96,7 +96,7 @@ def make_plan(spec: NormSpec, dtype: torch.dtype) -> Plan:
     product = exact.stash_type if exact.scale_before_cast else element_type
     stash = TORCH_TYPES[exact.stash_type]
     wide = torch.float32 if exact.stash_type in HALF_TYPES else stash
-    return Plan(
+    return NormPlan(
         spec=exact,
         out=dtype,
         stash=stash,

@@ -21,7 +21,7 @@ from rmsnorm_export.printable import first_line
 from rmsnorm_export.torch.probe.fit import RefusedError
 
 _NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16})
-_MAX_SCALE = 2**20  # of a gain; the widest models have rows of 2**16
+_MAX_SCALE = 2**20  # elements of a scale; the widest models have rows of 2**16
 
 
 class _Float64Everywhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -201,7 +201,7 @@ def _not_a_scale(module: torch.nn.Module) -> str:
     tensors = {**module._parameters, **module._buffers}
     stored = {name: value for name, value in tensors.items() if value is not None}
     if len(stored) > 2:
-        return f"holds {len(stored)} tensors, a norm at most a gain and a bias"
+        return f"holds {len(stored)} tensors, a norm at most a scale and a bias"
     for name, value in stored.items():
         if type(value) not in (torch.Tensor, torch.nn.Parameter):
             return f"its {name!r} is a {type(value).__name__}, no plain tensor"
@@ -209,7 +209,7 @@ def _not_a_scale(module: torch.nn.Module) -> str:
             return f"its {name!r} is complex"
         shape = tuple(value.shape)
         if sum(size != 1 for size in shape) > 2 or not 0 < value.numel() <= _MAX_SCALE:
-            return f"its {name!r} of shape {shape} is no gain of a row"
+            return f"its {name!r} of shape {shape} is no scale of a row"
         if value.is_meta and not (value.is_floating_point() and value.numel() > 1):
             return f"its {name!r} has no data"
     return ""

@@ -26,8 +26,8 @@ class Formula:
         partial_size: elements from which the mean square is taken; 0 means all.
         epsilon: added to the mean square, or to the root.
         epsilon_outside: whether it is added to the root.
-        scale: name of the parameter (or buffer) that is the gain; None where there is none.
-        scale_offset: added to the gain.
+        scale: name of the parameter (or buffer) that is the scale; None where there is none.
+        scale_offset: added to the scale.
         scale_in_front: the row is multiplied by ``scale_offset + scale`` before it is normalised,
             and by nothing after.
         bias: name of the parameter that is added last; None where there is none.
@@ -63,7 +63,7 @@ class Formula:
     def spec(self, **rounding: float) -> NormSpec:
         """The operator of this formula; ``rounding``: the attributes that a formula leaves open.
 
-        A gain in front, or an offset added before the operator, is no part of it.
+        A scale in front, or an offset added before the operator, is no part of it.
         """
         known: dict[str, float] = {
             "epsilon": self.epsilon,

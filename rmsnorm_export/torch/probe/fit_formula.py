@@ -1,7 +1,7 @@
 """Find the formula of a norm from its responses, in exact arithmetic.
 
 ``f`` maps rows ``x`` to ``y``, both float64; a gate or residual has been taken out by the caller.
-For an RMSNorm with gain g and bias b
+For an RMSNorm with scale g and bias b
 
 - changing one element changes those that share its root mean square: axes, groups, partial;
 - at a scale where epsilon vanishes, ``(f(x) + f(-x)) / 2 = b`` and ``(f(x) - f(-x)) / 2 * rms / x``
@@ -25,7 +25,7 @@ Tensors = Mapping[str, torch.Tensor]
 Function = Callable[[torch.Tensor, frozenset[str]], torch.Tensor]
 """``f(x, zero)``: the rows, and the names of parameters to set to zero."""
 
-_RELATIVE = 1e-9  # of float64 responses: a few hundred roundings of 1e-16, times the gain's range
+_RELATIVE = 1e-9  # of float64 responses: a few hundred roundings of 1e-16, times the scale's range
 _LARGE = 2.0**30  # epsilon vanishes beside its square; a power of two, so that scaling is exact
 
 
@@ -77,21 +77,21 @@ def fit_formula(f: Function, x: torch.Tensor, values: Tensors) -> Formula:
     up, down = f(large, frozenset()), f(-large, frozenset())
     bias, odd = (up + down) / 2, (up - down) / 2
     name_of_bias = _find_bias(bias, odd, values, f, x)
-    gain = odd * support.rms(x) / x
+    response = odd * support.rms(x) / x
     scale, offset, in_front = None, 0.0, False
-    if _same_for_every_row(gain, support.axes):
-        scale, offset = _find_gain(gain, values, name_of_bias)
+    if _same_for_every_row(response, support.axes):
+        scale, offset = _find_scale(response, values, name_of_bias)
         front = torch.ones_like(x)
     else:
-        scale, offset, front = _gain_in_front(odd, x, support, values, f)
-        gain, in_front = torch.ones_like(x), True
+        scale, offset, front = _scale_in_front(odd, x, support, values, f)
+        response, in_front = torch.ones_like(x), True
     unused = set(values) - {scale, name_of_bias}
     if unused and not torch.equal(f(x, frozenset()), f(x, frozenset(unused))):
-        raise RefusedError(f"its {sorted(unused)[0]!r} is neither the gain nor the bias")
+        raise RefusedError(f"its {sorted(unused)[0]!r} is neither the scale nor the bias")
     zero = frozenset({name_of_bias} - {None})
 
     def divisor(x: torch.Tensor) -> torch.Tensor:
-        return x * front * gain / f(x, zero)  # type: ignore[arg-type]  # no None in zero
+        return x * front * response / f(x, zero)  # type: ignore[arg-type]  # no None in zero
 
     epsilon, outside = _find_epsilon(divisor, lambda x: support.rms(x * front), x)
     return Formula(
@@ -158,25 +158,21 @@ def find_support(f: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> 
     return Support(1, 0, outside)
 
 
+def _near(value: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Equal but for the rounding of responses, next to the largest of ``expected``."""
+    return bool((value - expected).abs().max() <= _RELATIVE * expected.abs().max())
+
+
 def _same_for_every_row(value: torch.Tensor, axes: int) -> bool:
     if not bool(value.isfinite().all()):
         return False
     flat = value.reshape(-1, *value.shape[value.ndim - axes :])
-    spread = (flat - flat[:1]).abs().max()
-    return bool(spread <= _RELATIVE * flat.abs().max())
+    return _near(flat[:1], flat)
 
 
 def _matches(row: torch.Tensor, parameter: torch.Tensor, offset: float = 0.0) -> bool:
-    """Whether ``row``, the last axes of a response, is ``parameter + offset``."""
-    wanted = parameter.reshape(-1) + offset
-    row = row.reshape(-1)
-    if wanted.numel() != row.numel():
-        return False
-    return bool((row - wanted).abs().max() <= _RELATIVE * wanted.abs().max())
-
-
-def _row(value: torch.Tensor, elements: int) -> torch.Tensor:
-    return value.reshape(-1)[:elements]
+    """Whether ``row``, flat, is ``parameter + offset``."""
+    return row.numel() == parameter.numel() and _near(row, parameter.reshape(-1) + offset)
 
 
 def _find_bias(
@@ -188,33 +184,33 @@ def _find_bias(
         return None
     for name, value in values.items():
         count = value.numel()
-        if _matches(_row(bias, count), value):
+        if _matches(bias.reshape(-1)[:count], value):
             whole = bias.reshape(-1, count)
-            if bool((whole - whole[:1]).abs().max() <= _RELATIVE * whole.abs().max()):
+            if _near(whole[:1], whole):
                 return name
     raise RefusedError(_what_instead(f, x))
 
 
-def _find_gain(
-    gain: torch.Tensor, values: Tensors, name_of_bias: str | None
+def _find_scale(
+    response: torch.Tensor, values: Tensors, name_of_bias: str | None
 ) -> tuple[str | None, float]:
-    """Name of the gain and what is added to it.
+    """Name of the scale and what is added to it.
 
     Raises:
-        RefusedError: a gain that is no parameter plus a constant.
+        RefusedError: a scale that is no parameter plus a constant.
     """
     for name, value in values.items():
         if name == name_of_bias:
             continue
-        row = _row(gain, value.numel())
+        row = response.reshape(-1)[: value.numel()]
         offset = snap(float((row - value.reshape(-1)).mean()))
         if abs(offset) <= _RELATIVE:
             offset = 0.0
         if _matches(row, value, offset):
             return name, offset
-    factor = float(gain.reshape(-1)[0])
-    if not bool((gain - factor).abs().max() <= _RELATIVE * abs(factor)):
-        raise RefusedError("its gain is no parameter plus a constant")
+    factor = float(response.reshape(-1)[0])
+    if not bool((response - factor).abs().max() <= _RELATIVE * abs(factor)):
+        raise RefusedError("its scale is no parameter plus a constant")
     if abs(factor - 1) > _RELATIVE:
         raise RefusedError(
             f"multiplies the row by the constant {factor:.6g}, which is no parameter"
@@ -222,7 +218,7 @@ def _find_gain(
     return None, 0.0
 
 
-def _gain_in_front(
+def _scale_in_front(
     odd: torch.Tensor, x: torch.Tensor, support: Support, values: Tensors, f: Function
 ) -> tuple[str, float, torch.Tensor]:
     """A parameter that multiplies the row before it is normalised.
@@ -252,21 +248,19 @@ def _find_epsilon(
     Raises:
         RefusedError: no sum explains the divisor (a clamp, or two epsilons).
     """
-    tiny = x * 2.0**-100  # the mean square is about 1e-60
-    root = divisor(tiny)
+    tiny = 2.0**-100  # the mean square is about 1e-60
+    root = divisor(x * tiny)
     if not bool(root.isfinite().all()):
         raise RefusedError("its result is not finite for tiny rows")
     least = float(root.reshape(-1)[0])
-    scales = [2.0**-10, 1.0, *(least * s for s in (0.1, 1.0, 10.0))]
+    rows_tried = [x * scale for scale in (tiny, 2.0**-10, 1.0, least / 10, least, least * 10)]
     for epsilon, outside in ((0.0, False), (snap(least**2), False), (snap(least), True)):
         fits = True
-        for scale in scales:
-            at = x * scale
+        for at in rows_tried:
             mean = rms(at)
-            want = mean + epsilon if outside else (mean.square() + epsilon).sqrt()
-            fits &= bool(((divisor(at) - want).abs() <= _RELATIVE * want).all())
-        want = rms(tiny) + epsilon if outside else (rms(tiny).square() + epsilon).sqrt()
-        if fits and bool(((root - want).abs() <= _RELATIVE * want).all()):
+            expected = mean + epsilon if outside else (mean.square() + epsilon).sqrt()
+            fits &= bool(((divisor(at) - expected).abs() <= _RELATIVE * expected).all())
+        if fits:
             return epsilon, outside
     raise RefusedError(
         "its divisor is the root mean square of large rows only: a clamp, or the like"

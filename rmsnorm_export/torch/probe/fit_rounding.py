@@ -26,7 +26,7 @@ Operands = tuple[torch.Tensor, ...]
 _ELEMENTS = 2**14
 _LEAST_ROWS = 16
 _SHARE = 0.005  # of the elements of a half type that may differ
-_HALF_ULPS = 2  # a step of the normalised row, times a gain just under a power of two
+_HALF_ULPS = 2  # a step of the normalised row, times a scale just under a power of two
 _WIDE_ULPS = 16  # of the stash type: root, quotient, products, gate; observed: at most 6
 _INCOMPARABLE = 2**31  # ulp: one of two numbers is not finite
 _EPSILONS = (2.0**-52, 2.0**-23, 2.0**-10, 2.0**-7)  # machine epsilons: some norms default to them
@@ -234,8 +234,8 @@ def evaluate(
     scale = None if formula.scale is None else parameters[formula.scale]
     bias = None if formula.bias is None else parameters[formula.bias]
     if scale is not None and formula.scale_in_front:
-        gain = scale + formula.scale_offset if formula.scale_offset else scale
-        x, scale = (x * gain).to(x.dtype), None
+        factor = scale + formula.scale_offset if formula.scale_offset else scale
+        x, scale = (x * factor).to(x.dtype), None
     elif scale is not None and offset_first:
         scale = scale + formula.scale_offset
     if formula.kind == "SkipRMSNorm":

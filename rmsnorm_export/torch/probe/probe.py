@@ -321,7 +321,7 @@ def _confirmed_any_width(copies: ModuleCopies, formula: Formula, shape: tuple[in
             continue
         got = y[0] if isinstance(y, tuple) else y
         if isinstance(got, torch.Tensor) and got.ndim > len(each):
-            continue  # a gain of higher rank; such a call is left to the module itself
+            continue  # a scale of higher rank; such a call is left to the module itself
         want = _expected_result(formula, operands, copies.values(torch.float64, seed))
         size = want.abs().amax(-1, keepdim=True)
         if got.shape != want.shape or not bool(((got - want).abs() <= _CONFIRMED * size).all()):

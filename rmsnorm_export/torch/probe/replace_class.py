@@ -61,7 +61,7 @@ def replaced_class(base: type[torch.nn.Module]) -> type[torch.nn.Module]:
     """A subclass of ``base`` whose ``forward`` is the operator.
 
     A call that the operator does not serve (another combination of types, a gate that broadcasts, a
-    gain of higher rank than the rows, a third argument) goes to the ``forward`` of ``base``, so it
+    scale of higher rank than the rows, a third argument) goes to the ``forward`` of ``base``, so it
     gives what it always gave.
 
     Raises:

@@ -12,6 +12,9 @@ from typing import Any
 import torch
 
 from rmsnorm_export.errors import BackendMissingError, InputError
+from rmsnorm_export.printable import first_line
+from rmsnorm_export.system.machine import memory_available
+from rmsnorm_export.torch.dtypes import dtype_name
 from rmsnorm_export.torch.source.loaded import Loaded, integer_limit
 
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -99,7 +102,7 @@ def _settings(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise InputError(
             "The config cannot be read.",
-            found=f"{path}: {str(error).splitlines()[0]}",
+            found=f"{path}: {first_line(error)}",
             fix="give the config.json of a Hugging Face model",
         ) from error
     if not isinstance(settings, dict) or not isinstance(settings.get("model_type"), str):
@@ -159,25 +162,16 @@ def _model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
 def _check_memory(path: Path, model: torch.nn.Module) -> None:
     """Random weights must fit into the memory that is free: else the system would kill us."""
     need = sum(p.numel() * p.element_size() for p in model.parameters())
-    free = _free_memory()
+    free = memory_available()
     if free is not None and need > free:
         first = next(model.parameters())
         raise InputError(
             "The random weights of this config do not fit into memory.",
             found=f"{path}: {need / 2**30:.1f} GiB for {type(model).__name__} in "
-            f"{str(first.dtype).removeprefix('torch.')}, {free / 2**30:.1f} GiB are free",
+            f"{dtype_name(first.dtype)}, {free / 2**30:.1f} GiB are free",
             fix="make the config smaller (e.g. num_hidden_layers; what it leaves out has the size "
             "of a full model), use --dtype f16, or a machine with more memory",
         )
-
-
-def _free_memory() -> int | None:
-    """Bytes that can still be had; None where the system does not say."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) << 10
-    return None
 
 
 def _unusable(path: Path, what: str, error: Exception, settings: dict[str, Any]) -> InputError:
@@ -203,7 +197,7 @@ def _finished(model: Any, name: str, dtype: torch.dtype | None) -> Loaded:
 
 def _default_shapes(model: Any, dtype: torch.dtype | None) -> str:
     config, main = model.config, getattr(model, "main_input_name", "input_ids")
-    kind = str(dtype or model.dtype).removeprefix("torch.")
+    kind = dtype_name(dtype or model.dtype)
     if main == "pixel_values":
         size = getattr(config, "image_size", None)
         channels = getattr(config, "num_channels", 3)
