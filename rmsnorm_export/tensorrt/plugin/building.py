@@ -1,4 +1,4 @@
-"""``build``: the plugin's libraries, compiled once and kept."""
+"""``build``: the plugin's libraries, compiled once from the CMake project, kept, and copied."""
 
 from __future__ import annotations
 
@@ -12,18 +12,25 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from rmsnorm_export.errors import UsageError
+from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.system.digest import sha256_of, sha256_of_all
+from rmsnorm_export.system.files import Transaction
 from rmsnorm_export.system.machine import cores
 from rmsnorm_export.tensorrt.plugin import cache as store
 from rmsnorm_export.tensorrt.plugin.arch import Arch, choose, parse
 from rmsnorm_export.tensorrt.plugin.compiling import Progress, compile_plugin
-from rmsnorm_export.tensorrt.plugin.copies import check_output, copy_to
 from rmsnorm_export.tensorrt.plugin.result import BuildError, Built
-from rmsnorm_export.tensorrt.plugin.sources import find_source, source_hash
 from rmsnorm_export.tensorrt.plugin.toolchain import Toolchain, find_toolchain
 
 _FLAGS = ("CXXFLAGS", "CUDAFLAGS", "LDFLAGS", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 """Variables that CMake and nvcc take options from."""
+
+_PACKAGED = Path(__file__).parent / "_sources"
+"""In a checkout a link to the folder plugins/."""
+
+_SUFFIXES = {".cu", ".cuh", ".cpp", ".cc", ".c", ".h", ".hpp", ".cmake", ".txt", ".map", ".in"}
+_APART = {"tests", "bench", "build"}
+"""Folders that go into no library."""
 
 _PathLike = str | os.PathLike[str]
 
@@ -75,7 +82,7 @@ def build(
     tools = find_toolchain(cuda, tensorrt_include)
     architectures, notes = choose(arch, tools.nvcc.path)
     folder = store.cache_folder(cache)
-    facts = _facts(project, tools, architectures)
+    facts = _key_facts(project, tools, architectures)
     built = Built(
         key=store.key_of(facts, tools.headers.version, architectures),
         folder=folder,
@@ -108,7 +115,9 @@ def build(
     return replace(result, seconds=round(time.monotonic() - start, 3))
 
 
-def _facts(project: Path, tools: Toolchain, architectures: tuple[str, ...]) -> dict[str, object]:
+def _key_facts(
+    project: Path, tools: Toolchain, architectures: tuple[str, ...]
+) -> dict[str, object]:
     """All that the libraries depend on."""
     return {
         "source": source_hash(project),
@@ -154,3 +163,90 @@ def _compiled(
         raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def find_source(source: str | os.PathLike[str] | None = None) -> Path:
+    """The folder with the project's ``CMakeLists.txt``.
+
+    Raises:
+        InputError: there is none.
+    """
+    place = (_PACKAGED if source is None else Path(source).expanduser()).resolve()
+    if (place / "CMakeLists.txt").is_file():
+        return place
+    raise InputError(
+        "The sources of the plugin are not there.",
+        found=f"no CMakeLists.txt in {place}",
+        fix="pip install --force-reinstall rmsnorm-export"
+        if source is None
+        else "give the folder plugins/ of the repository",
+    )
+
+
+def source_hash(folder: Path) -> str:
+    """SHA-256 over names and contents of the files that go into the libraries."""
+    paths = []
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        hidden = any(part.startswith(".") for part in parts)
+        if path.suffix in _SUFFIXES and not hidden and not _APART & set(parts) and path.is_file():
+            paths.append(path)
+    return sha256_of_all(paths, folder)
+
+
+def check_output(output: str | os.PathLike[str], built: Built, *, force: bool) -> Path:
+    """The folder that the copies go to; nothing is made or changed.
+
+    Args:
+        output: as the user gave it.
+        built: without ``libraries`` before it is built: then only the folder is looked at.
+        force: other files of these names may be replaced.
+
+    Raises:
+        UsageError: a file in it has the name of a copy, other contents, and ``force`` is False.
+        InputError: it is no folder.
+    """
+    if not os.fspath(output) or os.fspath(output) == "-":
+        raise UsageError("The output is no folder.", found=repr(output), fix="give a folder's path")
+    target = Path(output).expanduser().absolute()
+    if os.path.lexists(target) and not target.is_dir():
+        raise InputError(
+            "The output is no folder.",
+            found=str(target),
+            fix="give a folder; it is made if it does not exist",
+        )
+    for source, copy in _copies(built, target):
+        if os.path.lexists(copy) and not force and not _same_file(source, copy):
+            raise UsageError(
+                "The output would replace another file.",
+                found=str(copy),
+                fix="give another folder, or --force to replace it",
+            )
+    return target
+
+
+def _copies(built: Built, target: Path) -> list[tuple[Path, Path]]:
+    """Every file and its copy."""
+    if not built.libraries:
+        return []
+    pairs = [(library.path, target / library.path.name) for library in built.libraries]
+    return [*pairs, (built.folder / store.MANIFEST, target / store.MANIFEST_COPY)]
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    with store.writable(other):
+        return other.is_file() and sha256_of(one) == sha256_of(other)
+
+
+def copy_to(target: Path, built: Built) -> tuple[Path, ...]:
+    """Copy libraries and manifest, each whole or not at all; those that are there stay."""
+    pairs = _copies(built, target)
+    with store.writable(target), Transaction() as files:
+        for source, copy in pairs:
+            if _same_file(source, copy):
+                continue
+            temporary, descriptor = files.temp(copy)
+            os.close(descriptor)
+            shutil.copyfile(source, temporary)
+            files.publish(temporary, copy, replace=True)
+    return tuple(copy for _, copy in pairs)

@@ -25,6 +25,9 @@ from rmsnorm_export.system.lock import locked
 from rmsnorm_export.tensorrt.plugin.result import FILES, Built, Entry, Library
 
 MANIFEST = "manifest.json"
+MANIFEST_COPY = "librmsnorm_plugin.json"
+"""The manifest's name among files that are not ours."""
+
 LOG = "build.log"
 _SCHEMA = 1
 

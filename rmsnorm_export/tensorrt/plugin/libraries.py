@@ -6,32 +6,23 @@ import os
 import platform
 from pathlib import Path
 
-from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
+from rmsnorm_export.errors import BackendMissingError, InputError
+from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.tensorrt.plugin.arch import of_gpus
 from rmsnorm_export.tensorrt.plugin.cache import cache_folder, entries
 from rmsnorm_export.tensorrt.plugin.elf import Elf, NotALibraryError, machine_name, read_elf
+from rmsnorm_export.tensorrt.plugin.loaders import style_of
 from rmsnorm_export.tensorrt.plugin.result import FILES, Built, LibraryInfo, Plugins, Style
-from rmsnorm_export.tensorrt.plugin.tensorrt import installed_major
 from rmsnorm_export.tensorrt.plugin.trial import DIRECT, run_probe
-
-LOADERS: dict[str, Style] = {
-    "load_library": "load_library",
-    "dlopen": "dlopen",
-    "trtexec": "load_library",
-    "trtexec-static": "dlopen",
-    "polygraphy": "dlopen",
-    "onnxruntime": "dlopen",
-    "triton": "dlopen",
-    "triton-preload": "dlopen",
-    "python": "load_library",
-}
-"""Who loads how. ``trtexec``: --dynamicPlugins and --setPluginsToSerialize; ``trtexec-static``:
---staticPlugins; ``python``: the registry's load_library."""
 
 BUILD_FIX = "rmsnorm-export plugin build"
 
-_TIMEOUT = 60.0
+_LIST_TIMEOUT = 60.0
 """Seconds for a library to list its creators."""
+
+_TENSORRT_DISTRIBUTIONS = [
+    f"tensorrt{kind}{cuda}" for kind in ("", "_lean") for cuda in ("", "_cu13", "_cu12")
+]
 
 _PathLike = str | os.PathLike[str]
 
@@ -62,16 +53,16 @@ def inspect_library(path: _PathLike, *, creators: bool = True) -> LibraryInfo:
         problem = f"it is for {elf.machine}, this machine is {here}"
         fix = f"build it on this machine: {BUILD_FIX}"
     elif not problem:
-        style, problem, fix = _style(elf)
+        style, problem, fix = _loading_style(elf)
     if problem or style is None or not creators:
         return LibraryInfo(file, style, elf.machine, elf.needed, problem, fix)
-    trial = run_probe(DIRECT, style, file, timeout=_TIMEOUT, only_creators=True)
+    trial = run_probe(DIRECT, style, file, timeout=_LIST_TIMEOUT, only_creators=True)
     if trial.status != "passed":
         problem, fix = load_problem(trial.detail)
     return LibraryInfo(file, style, elf.machine, elf.needed, problem, fix, trial.creators)
 
 
-def _style(elf: Elf) -> tuple[Style | None, str, str]:
+def _loading_style(elf: Elf) -> tuple[Style | None, str, str]:
     """How the library is to be loaded, or why it is not to be."""
     entry_points = {"getCreators", "setLoggerFinder"}
     if found := entry_points & elf.exported:
@@ -125,17 +116,9 @@ def library(loader: str = "load_library", *, cache: _PathLike | None = None) -> 
     return best_build(cache).path(style_of(loader))
 
 
-def style_of(loader: str) -> Style:
-    """How ``loader`` loads a library.
-
-    Raises:
-        UsageError: the loader is unknown.
-    """
-    if loader not in LOADERS:
-        raise UsageError(
-            "The loader is unknown.", found=repr(loader), fix=f"one of {', '.join(LOADERS)}"
-        )
-    return LOADERS[loader]
+def installed_major() -> str:
+    """The major version of this Python's TensorRT; "" without one."""
+    return next(filter(None, map(version_of, _TENSORRT_DISTRIBUTIONS)), "").split(".")[0]
 
 
 def best_build(cache: _PathLike | None = None) -> Built:
