@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmsnorm_export.errors import InputError
 from rmsnorm_export.records import from_json, to_json
+from rmsnorm_export.system.files import read_text
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
-
-LARGEST = 1 << 28
-"""Bytes of a record that is read; one of a large model has a few millions."""
 
 
 def sidecar_path(engine: Path) -> Path:
@@ -29,20 +26,8 @@ def read_record(engine: Path) -> EngineRecord | None:
         InputError: the file cannot be read, or is no record.
     """
     path = sidecar_path(engine)
-    try:
-        if path.stat().st_size > LARGEST:
-            raise InputError(
-                "The record of the engine is too large to be one.",
-                found=f"{path.name} has {path.stat().st_size} bytes",
-                fix="build the engine again",
-            )
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except (OSError, ValueError) as error:
-        raise InputError(
-            "The record of the engine cannot be read.",
-            found=f"{path.name}: {error}",
-            fix="build the engine again, or delete the file",
-        ) from error
+    unreadable = "The record of the engine cannot be read."
+    text = read_text(path, unreadable, fix="build the engine again, or delete the file")
     return from_json(text, EngineRecord)
