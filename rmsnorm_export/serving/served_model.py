@@ -21,9 +21,13 @@ from rmsnorm_export.serving.result import PackagedNorm, ServingBackend
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.tensorrt.engine.model import type_name
-from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord
+from rmsnorm_export.tensorrt.engine.result import (
+    EngineProfile,
+    EngineRecord,
+    read_record,
+    sidecar_path,
+)
 from rmsnorm_export.tensorrt.engine.shapes import ModelInput
-from rmsnorm_export.tensorrt.engine.sidecar import read_record, sidecar_path
 
 MODEL_FILE: dict[ServingBackend, str] = {"onnxruntime": "model.onnx", "tensorrt": "model.plan"}
 

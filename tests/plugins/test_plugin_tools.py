@@ -195,20 +195,20 @@ def test_the_defaults_are_those_of_cmake() -> None:
 def test_the_gpus_at_hand_decide(bare: Path, tmp_path: Path) -> None:
     nvcc = make_standin(tmp_path / "s").nvcc
     (bare / "printf").symlink_to("/usr/bin/printf")
-    names, notes = arch.choose(None, str(nvcc))
+    names, notes = arch.choose_architectures(None, str(nvcc))
     assert names == ("80", "90", "100")  # the defaults that this nvcc knows
     assert "no GPU" in notes[0]
     assert "86, 89, 120" in notes[1]
     rows = [f"echo 'NVIDIA X, {name}, 580.65.06, 81559 MiB'" for name in ("9.0", "9.0", "[N/A]")]
     _script(bare / "nvidia-smi", "; ".join([*rows, "echo 'NVIDIA A100, 8.0, 580.65.06, [N/A]'"]))
-    assert arch.choose(None, str(nvcc)) == (("90", "80"), ())
-    assert arch.choose("100", str(nvcc))[0] == ("100",)
+    assert arch.choose_architectures(None, str(nvcc)) == (("90", "80"), ())
+    assert arch.choose_architectures("100", str(nvcc))[0] == ("100",)
     with pytest.raises(UsageError, match="asked for") as caught:
-        arch.choose("75,90", str(nvcc))
+        arch.choose_architectures("75,90", str(nvcc))
     assert "75;" in caught.value.found
     _script(bare / "nvidia-smi", "echo 'NVIDIA X, 15.0, 580.65.06, 81559 MiB'")
     with pytest.raises(UsageError, match="GPU at hand"):
-        arch.choose(None, str(nvcc))
+        arch.choose_architectures(None, str(nvcc))
 
 
 def test_the_sources_are_found_and_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from rmsnorm_export.errors import InputError, RequirementError, UsageError
 from rmsnorm_export.graph.load import Source
 from rmsnorm_export.graph.save import check_output
 from rmsnorm_export.printable import short
+from rmsnorm_export.records import to_json
 from rmsnorm_export.system.files import Transaction
 from rmsnorm_export.system.process import Event
 from rmsnorm_export.tensorrt.engine.backends import choose, gpu_visible, run_backend
@@ -25,9 +26,9 @@ from rmsnorm_export.tensorrt.engine.result import (
     EngineRecord,
     EngineResult,
     PluginUse,
+    sidecar_path,
 )
 from rmsnorm_export.tensorrt.engine.shapes import Shapes, make_profiles
-from rmsnorm_export.tensorrt.engine.sidecar import record_text, sidecar_path
 
 Progress = Callable[[str, int, int], None]
 
@@ -99,7 +100,7 @@ def build_engine(
                     "command": "build",
                     "model": str(ready.path),
                     "engine": str(temporary),
-                    "profiles": [_plain(profile) for profile in profiles],
+                    "profiles": [_profile_request(profile) for profile in profiles],
                     "plugin": "" if plan.library is None else str(plan.library),
                     "timing_cache": str(cache) if cache and info.timing_cache else "",
                     "inspect": gpu_visible(),
@@ -112,7 +113,7 @@ def build_engine(
                 done = Build(info, why, ready, profiles, plan, options, cache, ended, seconds)
                 record = make_record(done, target.name, temporary)
                 _check_plugin(record, options)
-                beside = files.write_temp(sidecar, record_text(record).encode())
+                beside = files.write_temp(sidecar, to_json(record).encode())
                 files.publish(beside, sidecar, replace=force)
                 files.publish(temporary, target, replace=force, last=True)
         except FileExistsError as error:
@@ -170,7 +171,7 @@ def _timing_cache(
     return path
 
 
-def _plain(profile: EngineProfile) -> list[dict[str, object]]:
+def _profile_request(profile: EngineProfile) -> list[dict[str, object]]:
     return [
         {"name": item.name, "min": item.min, "opt": item.opt, "max": item.max}
         for item in profile.inputs

@@ -19,8 +19,7 @@ from rmsnorm_export.tensorrt.engine.backends import (
     run_backend,
 )
 from rmsnorm_export.tensorrt.engine.failure import cause
-from rmsnorm_export.tensorrt.engine.result import EngineCheck, EngineRecord, Usable
-from rmsnorm_export.tensorrt.engine.sidecar import read_record
+from rmsnorm_export.tensorrt.engine.result import EngineCheck, EngineRecord, Usable, read_record
 
 REBUILD = "build it again here with rmsnorm-export build"
 
@@ -161,14 +160,14 @@ def _ask(engine: Path, info: BackendInfo, record: EngineRecord | None, found: _F
     found.installed = str((ended.first("version") or {}).get("version", ""))
     answer = ended.first("validity")
     if answer is None:
-        found.add(f"{info.label} fails when it is asked: {_why(ended)}", info.pip)
+        found.add(f"{info.label} fails when it is asked: {_failure_words(ended)}", info.pip)
         return
     for bit, (problem, fix) in _REASONS.items():
         if answer["reasons"] & bit:
             found.add(problem, fix)
     for text in answer["texts"]:
         if other := _OTHER_VERSION.search(text):
-            found.built_with = _version_text(other["built"] or "") or found.built_with
+            found.built_with = _decoded_version(other["built"] or "") or found.built_with
             found.add(_REASONS[1][0], REBUILD)
     if record is not None and found.installed and record.version != found.installed:
         compatible = record.flags.get("version_compatible") is True
@@ -185,12 +184,12 @@ def _ask(engine: Path, info: BackendInfo, record: EngineRecord | None, found: _F
         found.notes.append("no GPU is visible: the engine was not loaded")
 
 
-def _version_text(said: str) -> str:
+def _decoded_version(said: str) -> str:
     """``1.6.0`` for the characters of code 1, 6 and 0."""
     parts = said.split(".") if "." in said else []
     return ".".join(p if p.isdigit() else str(ord(p)) if len(p) == 1 else "0" for p in parts)
 
 
-def _why(ended: Ended) -> str:
+def _failure_words(ended: Ended) -> str:
     error = ended.first("error")
     return one_line(str(error.get("text", "")), 300) if error else cause(ended)

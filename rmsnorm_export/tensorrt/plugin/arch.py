@@ -26,7 +26,7 @@ def parse(arch: Arch) -> tuple[str, ...] | None:
 
     Args:
         arch: names with commas, or a sequence of them; None, ``native`` (the GPUs at hand) and
-            ``all`` (the defaults) are left to ``choose``: None, None, ``DEFAULT``.
+            ``all`` (the defaults) are left to ``choose_architectures``: None, None, ``DEFAULT``.
 
     Raises:
         UsageError: a name is no architecture.
@@ -66,7 +66,7 @@ def of_compiler(nvcc: str) -> tuple[str, ...]:
     return tuple(line.removeprefix("compute_") for line in lines if line.startswith("compute_"))
 
 
-def choose(arch: Arch, nvcc: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def choose_architectures(arch: Arch, nvcc: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What to build for, and what is to be said about the choice.
 
     Raises:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.system.digest import sha256_of, sha256_of_all
-from rmsnorm_export.system.files import Transaction
+from rmsnorm_export.system.files import StrPath, Transaction
 from rmsnorm_export.system.machine import cores
 from rmsnorm_export.tensorrt.plugin import cache as store
-from rmsnorm_export.tensorrt.plugin.arch import Arch, choose, parse
+from rmsnorm_export.tensorrt.plugin.arch import Arch, choose_architectures, parse
 from rmsnorm_export.tensorrt.plugin.compiling import Progress, compile_plugin
 from rmsnorm_export.tensorrt.plugin.result import BuildError, Built
 from rmsnorm_export.tensorrt.plugin.toolchain import Toolchain, find_toolchain
@@ -32,19 +32,17 @@ _SUFFIXES = {".cu", ".cuh", ".cpp", ".cc", ".c", ".h", ".hpp", ".cmake", ".txt",
 _APART = {"tests", "bench", "build"}
 """Folders that go into no library."""
 
-_PathLike = str | os.PathLike[str]
-
 
 def build(
     *,
     arch: Arch = None,
-    tensorrt_include: _PathLike | None = None,
-    cuda: _PathLike | None = None,
-    cache: _PathLike | None = None,
-    output: _PathLike | None = None,
+    tensorrt_include: StrPath | None = None,
+    cuda: StrPath | None = None,
+    cache: StrPath | None = None,
+    output: StrPath | None = None,
     force: bool = False,
     jobs: int | None = None,
-    source: _PathLike | None = None,
+    source: StrPath | None = None,
     progress: Progress | None = None,
 ) -> Built:
     """Compile the TensorRT plugin, or return the build that is there already.
@@ -80,7 +78,7 @@ def build(
         raise UsageError("A build needs at least one job.", found=f"jobs = {jobs}", fix="give 1")
     project = find_source(source)
     tools = find_toolchain(cuda, tensorrt_include)
-    architectures, notes = choose(arch, tools.nvcc.path)
+    architectures, notes = choose_architectures(arch, tools.nvcc.path)
     folder = store.cache_folder(cache)
     facts = _key_facts(project, tools, architectures)
     built = Built(

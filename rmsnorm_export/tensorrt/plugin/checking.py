@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 from rmsnorm_export.errors import InputError, UsageError
@@ -77,7 +78,7 @@ def _trials(info: LibraryInfo, style: Style, timeout: float) -> list[RuntimeChec
     if info.problem and found[0].status != "passed":
         # It cannot be loaded at all; the runtimes would only say so less clearly.
         detail, _ = load_problem(found[0].detail)
-        return [_replaced(found[0], detail)]
+        return [dataclasses.replace(found[0], version="", detail=detail, creators=())]
     for runtime in RUNTIMES:
         if is_installed(runtime):
             found.append(run_probe(runtime, style, info.path, timeout=timeout))
@@ -85,9 +86,3 @@ def _trials(info: LibraryInfo, style: Style, timeout: float) -> list[RuntimeChec
             detail = f"pip install {runtime}"
             found.append(RuntimeCheck(runtime, "", info.path.name, style, "missing", detail))
     return found
-
-
-def _replaced(trial: RuntimeCheck, detail: str) -> RuntimeCheck:
-    return RuntimeCheck(
-        trial.runtime, "", trial.library, trial.style, trial.status, detail, (), trial.checks
-    )

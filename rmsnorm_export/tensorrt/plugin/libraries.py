@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from pathlib import Path
 
 from rmsnorm_export.errors import BackendMissingError, InputError
+from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.tensorrt.plugin.arch import of_gpus
 from rmsnorm_export.tensorrt.plugin.cache import cache_folder, entries
@@ -24,10 +24,8 @@ _TENSORRT_DISTRIBUTIONS = [
     f"tensorrt{kind}{cuda}" for kind in ("", "_lean") for cuda in ("", "_cu13", "_cu12")
 ]
 
-_PathLike = str | os.PathLike[str]
 
-
-def inspect_library(path: _PathLike, *, creators: bool = True) -> LibraryInfo:
+def inspect_library(path: StrPath, *, creators: bool = True) -> LibraryInfo:
     """What the library file ``path`` is, and what is wrong with it.
 
     Args:
@@ -89,7 +87,7 @@ def load_problem(detail: str) -> tuple[str, str]:
     return detail, "run rmsnorm-export plugin check -v for details"
 
 
-def list_plugins(*libraries: _PathLike, cache: _PathLike | None = None) -> Plugins:
+def list_plugins(*libraries: StrPath, cache: StrPath | None = None) -> Plugins:
     """The builds that are kept, and what is in the given library files.
 
     Args:
@@ -100,7 +98,7 @@ def list_plugins(*libraries: _PathLike, cache: _PathLike | None = None) -> Plugi
     return Plugins(folder, entries(folder), tuple(inspect_library(path) for path in libraries))
 
 
-def library(loader: str = "load_library", *, cache: _PathLike | None = None) -> Path:
+def library(loader: str = "load_library", *, cache: StrPath | None = None) -> Path:
     """The library file for a loader, from the build that fits this machine best.
 
     That is the newest for the installed TensorRT and the GPUs at hand, else the newest.
@@ -121,7 +119,7 @@ def installed_major() -> str:
     return next(filter(None, map(version_of, _TENSORRT_DISTRIBUTIONS)), "").split(".")[0]
 
 
-def best_build(cache: _PathLike | None = None) -> Built:
+def best_build(cache: StrPath | None = None) -> Built:
     """The build that fits this machine best.
 
     Raises:
@@ -146,7 +144,7 @@ def best_build(cache: _PathLike | None = None) -> Built:
     return min(whole, key=unfit)  # of equals the first, the newest
 
 
-def sibling(path: _PathLike, style: Style) -> Path:
+def sibling(path: StrPath, style: Style) -> Path:
     """The library for ``style`` that belongs to the library ``path``.
 
     Raises:
