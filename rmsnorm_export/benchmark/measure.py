@@ -7,7 +7,7 @@ import functools
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,7 @@ from rmsnorm_export.printable import one_line
 from rmsnorm_export.runtime.inputs import declared_inputs, index_limits, make_inputs, type_name
 from rmsnorm_export.system.machine import cores, cpu_name, load_average, memory_gib
 from rmsnorm_export.system.packages import versions_of
-
-Progress = Callable[[str, int, int], None]
+from rmsnorm_export.system.progress import Progress
 
 _PACKAGES = ("rmsnorm-export", "onnxruntime", "onnxruntime-gpu", "onnx", "onnx-ir", "numpy")
 _BUSY = 0.5

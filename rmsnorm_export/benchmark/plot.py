@@ -107,14 +107,14 @@ def _finish_axes(
     )
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    said = "\n".join(textwrap.fill(_short(line, 400), 92) for line in headlines(result))
+    headline = "\n".join(textwrap.fill(_short(line, 400), 92) for line in headlines(result))
     machine = result.machine
     version = result.versions.get("onnxruntime") or result.versions.get("onnxruntime-gpu", "")
     below = (
         f"{machine.cpu}, {result.session['intra_op_num_threads']} thread(s),"
         f" ONNX Runtime {version}; grey band: noise"
     )
-    axes.set_title(f"{said}\n", fontsize=9.5, fontweight="bold", loc="left", parse_math=False)
+    axes.set_title(f"{headline}\n", fontsize=9.5, fontweight="bold", loc="left", parse_math=False)
     axes.text(
         0, 1.005, below, transform=axes.transAxes, fontsize=8, color="#555555", va="bottom",
         parse_math=False,

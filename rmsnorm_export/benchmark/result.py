@@ -201,8 +201,8 @@ class Benchmark:
     def peak_mib(self, variant: str, provider: str) -> float | None:
         """Peak memory of a variant's own process; None where it is not known."""
         name = RAW if variant == AGAIN else variant
-        found = [t.peak_mib for t in self.trials if (t.variant, t.provider) == (name, provider)]
-        return found[0] if found else None
+        peaks = [t.peak_mib for t in self.trials if (t.variant, t.provider) == (name, provider)]
+        return peaks[0] if peaks else None
 
 
 def _why(item: Variant | Trial) -> str:
@@ -236,8 +236,8 @@ def _headline(result: Benchmark, provider: str) -> str:
     if set(groups) == {NO_DIFFERENCE}:
         return f"{NO_DIFFERENCE} between raw and any variant"
     quiet = groups.pop(NO_DIFFERENCE, [])
-    said = [f"{kind}: {', '.join(groups[kind])}" for kind in sorted(groups)]
-    return "; ".join([*said, *([f"{NO_DIFFERENCE}: {', '.join(quiet)}"] if quiet else [])])
+    parts = [f"{kind}: {', '.join(groups[kind])}" for kind in sorted(groups)]
+    return "; ".join([*parts, *([f"{NO_DIFFERENCE}: {', '.join(quiet)}"] if quiet else [])])
 
 
 def _ratio_range(timings: list[Timing]) -> str:

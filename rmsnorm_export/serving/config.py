@@ -118,8 +118,8 @@ def check_agreement(old: Any, new: Any) -> None:
                 continue
             raise InputError(
                 f"The new version has another {what} than the model in the repository.",
-                found=f"{quoted(name)}: {_shown(before.get(name))} in {old.name}/config.pbtxt,"
-                f" {_shown(after.get(name))} in the new version",
+                found=f"{quoted(name)}: {_entry_text(before.get(name))} in {old.name}/config.pbtxt,"
+                f" {_entry_text(after.get(name))} in the new version",
                 fix="package it under another name; the versions of a model share one"
                 " configuration",
             )
@@ -160,7 +160,7 @@ def _same_entry(a: Any, b: Any) -> bool:
     return same and a.HasField("reshape") == b.HasField("reshape") and a.reshape == b.reshape
 
 
-def _shown(entry: Any) -> str:
+def _entry_text(entry: Any) -> str:
     return "missing" if entry is None else f"{data_type_name(entry.data_type)} {list(entry.dims)}"
 
 

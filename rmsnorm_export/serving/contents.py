@@ -273,12 +273,12 @@ def _files_below(folder: Path, root: Path) -> tuple[PackagedFile, ...]:
 
 def _listed(paths: Sequence[Path], root: Path, kept: Path) -> tuple[PackagedFile, ...]:
     """Sizes and hashes; a file that is not in ``root`` yet is the one in ``kept``."""
-    found = []
+    files = []
     for path in paths:
         name = path.relative_to(root).as_posix()
         file = path if path.is_file() else kept / name
-        found.append(PackagedFile(name, file.stat().st_size, sha256_of(file)))
-    return tuple(found)
+        files.append(PackagedFile(name, file.stat().st_size, sha256_of(file)))
+    return tuple(files)
 
 
 def _made_by() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from rmsnorm_export.errors import UsageError
@@ -35,10 +35,9 @@ from rmsnorm_export.serving.served_model import (
 from rmsnorm_export.serving.trial import answers
 from rmsnorm_export.system.files import StrPath, refusals_as
 from rmsnorm_export.system.folders import Stage
+from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.engine.result import EngineProfile
 from rmsnorm_export.tensorrt.engine.shapes import Shapes, make_profiles
-
-Progress = Callable[[str, int, int], None]
 
 _PACKAGE_STEPS = 3
 
@@ -127,7 +126,7 @@ def package_model(
             warmup,
         )  # fmt: skip
     profiles = _request_profiles(subject, shapes)
-    batching = decide(subject, _wanted_batch(place, max_batch), profiles)
+    batching = decide(subject, _largest_batch(place, max_batch), profiles)
     delay = QUEUE_DELAY_US if queue_delay_us is None else queue_delay_us
     copies = 1 if instances is None else instances
     where: InstanceKind = "gpu" if kind is None else kind
@@ -222,7 +221,7 @@ def _request_profiles(subject: ServedModel, shapes: Shapes | None) -> tuple[Engi
     return subject.profiles
 
 
-def _wanted_batch(place: Place, max_batch: int | None) -> int | None:
+def _largest_batch(place: Place, max_batch: int | None) -> int | None:
     """As asked, or what the configuration that is there promises."""
     return max_batch if place.config is None else int(place.config.max_batch_size)
 

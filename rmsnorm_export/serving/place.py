@@ -161,9 +161,9 @@ def _check_version(place: Place, *, force: bool) -> None:
         if version.version == place.version
         for file in version.files
     }
-    found = {p.relative_to(place.folder).as_posix() for p in folder.rglob("*") if not p.is_dir()}
-    if folder.is_symlink() or found - ours or not ours:
-        other = sorted(found - ours)
+    present = {p.relative_to(place.folder).as_posix() for p in folder.rglob("*") if not p.is_dir()}
+    if folder.is_symlink() or present - ours or not ours:
+        other = sorted(present - ours)
         raise UsageError(
             "The version exists already and holds files that this tool did not make.",
             found=f"{shown}: {short(other[0]) if other else 'a link'}",

@@ -51,9 +51,9 @@ def plugin_library(subject: ServedModel, given: str | os.PathLike[str] | None) -
 
 def mismatch(subject: ServedModel, path: Path) -> str:
     """A note where ``path`` is not of the build that the engine was made with; else ""."""
-    wanted = subject.record.plugin.sha256 if subject.record is not None else ""
+    recorded = subject.record.plugin.sha256 if subject.record is not None else ""
     pair = [path, *(path.with_name(name) for name in FILES.values())]
-    if not wanted or wanted in {sha256_of(file) for file in pair if file.is_file()}:
+    if not recorded or recorded in {sha256_of(file) for file in pair if file.is_file()}:
         return ""
     return "the plugin library is of another build than the one that the engine was made with"
 

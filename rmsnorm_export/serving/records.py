@@ -63,7 +63,7 @@ def read_benchmarks(paths: Sequence[str | os.PathLike[str]]) -> tuple[BenchmarkD
     Raises:
         InputError: a file cannot be read or is no such document.
     """
-    found = []
+    documents = []
     for path in paths:
         file = Path(os.fspath(path))
         text = read_text(file, _UNREADABLE, fix=_UNREADABLE_FIX)
@@ -73,21 +73,21 @@ def read_benchmarks(paths: Sequence[str | os.PathLike[str]]) -> tuple[BenchmarkD
             raise _bad_document(file, str(error)) from error
         if not isinstance(body, dict) or "kind" not in body or "schema_version" not in body:
             raise _bad_document(file, "no object with schema_version and kind")
-        found.append(BenchmarkDocument(file.name, text, body))
-    return tuple(found)
+        documents.append(BenchmarkDocument(file.name, text, body))
+    return tuple(documents)
 
 
 def reported_norms(report: Report) -> tuple[PackagedNorm, ...]:
     """The norms with their numerics class and proof."""
-    found = [
+    norms = [
         PackagedNorm(site.name, site.op, "one node", site.numerics, _proof_words(site.proof))
         for site in (*report.fused, *report.kept)
     ]
-    found += [
+    norms += [
         PackagedNorm(item.node, item.op, "refused", reason=f"{item.reason}: {item.found}")
         for item in report.unfused
     ]
-    return tuple(found)
+    return tuple(norms)
 
 
 def merged(norms: Sequence[PackagedNorm], report: Report) -> tuple[PackagedNorm, ...]:

@@ -173,13 +173,13 @@ def _declared_tensor(value: ir.Value, what: str) -> ModelInput:
 def _inspected_norms(source: Source) -> tuple[PackagedNorm, ...]:
     """The norms of an ONNX file, as ``inspect`` finds them."""
     report = inspect(source)
-    found = [PackagedNorm(site.name, site.op, "one node") for site in report.kept]
-    found += [PackagedNorm(" ".join(site.nodes[-1:]), site.op, "chain") for site in report.fused]
-    found += [
+    norms = [PackagedNorm(site.name, site.op, "one node") for site in report.kept]
+    norms += [PackagedNorm(" ".join(site.nodes[-1:]), site.op, "chain") for site in report.fused]
+    norms += [
         PackagedNorm(item.node, item.op, "refused", reason=f"{item.reason}: {item.found}")
         for item in report.unfused
     ]
-    return tuple(found)
+    return tuple(norms)
 
 
 def open_engine(source: StrPath, model: StrPath | None) -> ServedModel:

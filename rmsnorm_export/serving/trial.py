@@ -111,14 +111,14 @@ def warm_feeds(declared: Mapping[str, Declared], shapes: RequestShapes) -> dict[
     """What the server warms the model with: random floats, zeros (empty strings) else."""
     rng = np.random.default_rng(_SEED)
     feeds: dict[str, Array] = {}
-    for name, wanted in declared.items():
+    for name, tensor in declared.items():
         shape = shapes[name]
-        if is_float(wanted.dtype):
-            feeds[name] = rng.standard_normal(shape).astype(wanted.dtype)
-        elif wanted.dtype.kind == "O":
+        if is_float(tensor.dtype):
+            feeds[name] = rng.standard_normal(shape).astype(tensor.dtype)
+        elif tensor.dtype.kind == "O":
             feeds[name] = np.full(shape, "", dtype=object)
         else:
-            feeds[name] = np.zeros(shape, wanted.dtype)
+            feeds[name] = np.zeros(shape, tensor.dtype)
     return feeds
 
 

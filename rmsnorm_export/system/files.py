@@ -310,7 +310,7 @@ def _extents(fd: int, size: int) -> list[tuple[int, int]]:
     """Ranges of a file that hold data; the whole file where the system cannot tell."""
     if not hasattr(os, "SEEK_DATA"):
         return [(0, size)]
-    found: list[tuple[int, int]] = []
+    extents: list[tuple[int, int]] = []
     position = 0
     while position < size:
         try:
@@ -318,10 +318,10 @@ def _extents(fd: int, size: int) -> list[tuple[int, int]]:
             position = os.lseek(fd, start, os.SEEK_HOLE)
         except OSError as error:
             if error.errno == errno.ENXIO:  # only a hole is left
-                return found
+                return extents
             return [(0, size)]
-        found.append((start, position))
-    return found
+        extents.append((start, position))
+    return extents
 
 
 def _copy_range(source_fd: int, target_fd: int, start: int, end: int) -> None:

@@ -15,6 +15,7 @@ from rmsnorm_export.printable import short
 from rmsnorm_export.records import to_json
 from rmsnorm_export.system.files import Transaction
 from rmsnorm_export.system.process import Event
+from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.engine.backends import choose, gpu_visible, run_backend
 from rmsnorm_export.tensorrt.engine.failure import failure
 from rmsnorm_export.tensorrt.engine.model import open_model
@@ -29,8 +30,6 @@ from rmsnorm_export.tensorrt.engine.result import (
     sidecar_path,
 )
 from rmsnorm_export.tensorrt.engine.shapes import Shapes, make_profiles
-
-Progress = Callable[[str, int, int], None]
 
 
 def build_engine(
@@ -106,7 +105,7 @@ def build_engine(
                     "inspect": gpu_visible(),
                 }
                 start = time.perf_counter()
-                ended = run_backend(request, info, _told(progress))
+                ended = run_backend(request, info, _progress_of(progress))
                 seconds = time.perf_counter() - start
                 if ended.first("done") is None:
                     raise failure(ended, info, library=str(plan.library or ""))
@@ -178,7 +177,7 @@ def _profile_request(profile: EngineProfile) -> list[dict[str, object]]:
     ]
 
 
-def _told(progress: Progress | None) -> Callable[[Event], None] | None:
+def _progress_of(progress: Progress | None) -> Callable[[Event], None] | None:
     if progress is None:
         return None
     return lambda event: progress(str(event["phase"]), int(event["done"]), int(event["total"]))

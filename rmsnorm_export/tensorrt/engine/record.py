@@ -140,14 +140,14 @@ def _record_notes(build: Build, layers_from: LayersFrom) -> list[str]:
     return notes
 
 
-def collect_messages(found: Iterable[tuple[Stage, str]]) -> tuple[Message, ...]:
+def collect_messages(warnings: Iterable[tuple[Stage, str]]) -> tuple[Message, ...]:
     """Warnings of one kind once, with their number.
 
     Args:
-        found: stage (``parse`` or ``build``) and text of each, in order.
+        warnings: stage (``parse`` or ``build``) and text of each, in order.
     """
     groups: dict[tuple[str, str, str], Message] = {}
-    for stage, text in found:
+    for stage, text in warnings:
         text = one_line(_MESSAGE_PLACE.sub("", text.strip()), 600)
         kind = message_kind(text)
         key = (stage, kind, text if kind == "other" else "")

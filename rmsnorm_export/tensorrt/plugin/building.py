@@ -16,9 +16,10 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.system.digest import sha256_of, sha256_of_all
 from rmsnorm_export.system.files import StrPath, Transaction
 from rmsnorm_export.system.machine import cores
+from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.plugin import cache as store
 from rmsnorm_export.tensorrt.plugin.arch import Arch, choose_architectures, parse
-from rmsnorm_export.tensorrt.plugin.compiling import Progress, compile_plugin
+from rmsnorm_export.tensorrt.plugin.compiling import compile_plugin
 from rmsnorm_export.tensorrt.plugin.result import BuildError, Built
 from rmsnorm_export.tensorrt.plugin.toolchain import Toolchain, find_toolchain
 
@@ -94,19 +95,19 @@ def build(
     )
     if output is not None:
         check_output(output, built, force=force)
-    found = store.read_entry(folder / built.key)
-    if found.built is None or force:
+    entry = store.read_entry(folder / built.key)
+    if entry.built is None or force:
         with store.building(folder, built.key):
-            found = store.read_entry(folder / built.key)  # another process may have made it
-            if found.built is None or force:
-                if os.path.lexists(found.folder) and found.built is None:
-                    notes = (*notes, f"the kept build was damaged ({found.problem}); built again")
+            entry = store.read_entry(folder / built.key)  # another process may have made it
+            if entry.built is None or force:
+                if os.path.lexists(entry.folder) and entry.built is None:
+                    notes = (*notes, f"the kept build was damaged ({entry.problem}); built again")
                 made = _compiled(
                     replace(built, notes=notes), folder, project, tools, jobs, progress
                 )
-                found = replace(found, built=made, problem="")
-    assert found.built is not None
-    result = found.built if found.built.notes else replace(found.built, notes=notes)
+                entry = replace(entry, built=made, problem="")
+    assert entry.built is not None
+    result = entry.built if entry.built.notes else replace(entry.built, notes=notes)
     if output is not None:
         target = check_output(output, result, force=force)
         result = replace(result, copies=copy_to(target, result))

@@ -7,17 +7,15 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.system.process import end_group
+from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.plugin.result import FILES, BuildError
 from rmsnorm_export.tensorrt.plugin.toolchain import Toolchain
-
-Progress = Callable[[str, int, int], None]
-"""Called with the work at hand, the steps that are over and the steps in all."""
 
 _BUILD_LOG = logging.getLogger("rmsnorm_export.tensorrt.plugin")
 
@@ -76,10 +74,10 @@ def compile_plugin(
     _run_step(make, log, progress, "The plugin did not compile.")
     products = {}
     for name in FILES.values():
-        found = next(folder.rglob(name), None)
-        if found is None:
+        product = next(folder.rglob(name), None)
+        if product is None:
             raise _compile_error(f"The build made no {name}.", log)
-        products[name] = found
+        products[name] = product
     return products
 
 
@@ -137,12 +135,12 @@ def _compile_error(what: str, log: Path) -> BuildError | InputError:
     output = [number for number, line in enumerate(lines) if not line.startswith("$ ")]
     first = next((n for n in output if _WRONG.search(lines[n])), max(len(lines) - _TAIL, 0))
     tail = tuple(line for line in lines[first : first + _TAIL] if line)
-    found = next((line for line in tail if _WRONG.search(line)), tail[-1] if tail else "")
-    if found.startswith("CMake Error"):
-        found = " ".join(line.strip() for line in tail[:4])
+    reason = next((line for line in tail if _WRONG.search(line)), tail[-1] if tail else "")
+    if reason.startswith("CMake Error"):
+        reason = " ".join(line.strip() for line in tail[:4])
     return BuildError(
         what,
-        found=found or "no message",
+        found=reason or "no message",
         fix=f"read the log, {log}; another compiler can be given with CXX or --cuda",
         log=log,
         tail=tail,

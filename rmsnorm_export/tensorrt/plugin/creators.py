@@ -224,13 +224,13 @@ def _read_fields(collection: Any, *, values: bool) -> tuple[Field, ...]:
     """The fields, copied; no bytes are read where only names are asked for."""
     if not collection:
         return ()
-    found = []
+    copies = []
     for i in range(collection.contents.count):
         field = collection.contents.fields[i]
         size = Field.SIZES.get(field.type, 0) * field.length if values and field.data else 0
         data = ctypes.string_at(field.data, size) if size else b""
-        found.append(Field(_decoded(field.name), field.type, data))
-    return tuple(found)
+        copies.append(Field(_decoded(field.name), field.type, data))
+    return tuple(copies)
 
 
 Creator = BoundCreator | DirectCreator

@@ -63,9 +63,9 @@ def inspect_library(path: StrPath, *, creators: bool = True) -> LibraryInfo:
 def _loading_style(elf: Elf) -> tuple[Style | None, str, str]:
     """How the library is to be loaded, or why it is not to be."""
     entry_points = {"getCreators", "setLoggerFinder"}
-    if found := entry_points & elf.exported:
-        if missing := entry_points - found:
-            problem = f"it exports {', '.join(found)} but not {', '.join(missing)}"
+    if present := entry_points & elf.exported:
+        if missing := entry_points - present:
+            problem = f"it exports {', '.join(present)} but not {', '.join(missing)}"
             return None, problem, "export both, or take the library of this package"
         if elf.registers:
             problem = "it hands out its creators and registers them as well, which crashes"
@@ -126,10 +126,10 @@ def best_build(cache: StrPath | None = None) -> Built:
         BackendMissingError: there is none.
     """
     folder = cache_folder(cache)
-    found = entries(folder)
-    whole = [entry.built for entry in found if entry.built is not None]
+    kept = entries(folder)
+    whole = [entry.built for entry in kept if entry.built is not None]
     if not whole:
-        damaged = f"; damaged: {', '.join(e.folder.name for e in found)}" if found else ""
+        damaged = f"; damaged: {', '.join(e.folder.name for e in kept)}" if kept else ""
         raise BackendMissingError(
             "The TensorRT plugin is not built.", found=f"none in {folder}{damaged}", fix=BUILD_FIX
         )

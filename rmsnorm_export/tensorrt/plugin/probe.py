@@ -109,10 +109,10 @@ def _in_runtime(report: _Reporter, runtime: str, style: str, library: str) -> No
 
     if not report.check(style, load):
         return
-    found = [c for c in registry.all_creators if c.plugin_namespace == PLUGIN_NAMESPACE]
-    _try_creators(report, [BoundCreator(trt, registry, creator) for creator in found])
+    ours = [c for c in registry.all_creators if c.plugin_namespace == PLUGIN_NAMESPACE]
+    _try_creators(report, [BoundCreator(trt, registry, creator) for creator in ours])
     if style == "load_library":
-        del found
+        del ours
 
         def unload() -> str:
             registry.deregister_library(keep.pop())
@@ -211,6 +211,6 @@ def _operator_of(creator: Creator) -> Kind | None:
     for kind in get_args(Kind):
         named = creator.name.removeprefix("Quantized").startswith(kind)
         if named and base == list(NormSpec(kind=kind).attributes()):
-            found: Kind = kind
-            return found
+            operator: Kind = kind
+            return operator
     return None

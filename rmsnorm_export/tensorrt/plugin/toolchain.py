@@ -139,8 +139,8 @@ def find_nvcc(cuda: str | os.PathLike[str] | None = None) -> Tool:
 
 
 def _nvcc_places() -> Iterator[Path]:
-    if found := shutil.which("nvcc"):
-        yield Path(found)
+    if path := shutil.which("nvcc"):
+        yield Path(path)
     for folder in package_folders("nvidia"):
         yield from sorted(folder.glob("*/bin/nvcc"), reverse=True)
     if (usual := Path("/usr/local/cuda/bin/nvcc")).is_file():
@@ -151,14 +151,14 @@ def find_host_compiler() -> Tool:
     """The C++ compiler: ``CUDAHOSTCXX`` or ``CXX``, else g++, c++ or clang++ in ``PATH``."""
     for variable in ("CUDAHOSTCXX", "CXX"):
         if asked := os.environ.get(variable):
-            found = shutil.which(asked)
-            if found is None:
+            path = shutil.which(asked)
+            if path is None:
                 detail = f"{variable}={asked} is not a program"
                 return _missing("host compiler", detail, _COMPILER_FIX)
-            return _compiler(Path(found))
+            return _compiler(Path(path))
     for name in ("g++", "c++", "clang++"):
-        if found := shutil.which(name):
-            return _compiler(Path(found))
+        if path := shutil.which(name):
+            return _compiler(Path(path))
     detail = "no g++, c++ or clang++ in PATH"
     return _missing("host compiler", detail, _COMPILER_FIX)
 
@@ -268,8 +268,8 @@ def _headers_in(folder: Path) -> Tool:
 def _header_version(path: Path) -> str:
     """``major.minor.patch`` of ``NvInferVersion.h``; "" when it does not say."""
     text = path.read_text(encoding="utf-8", errors="replace")
-    found = re.finditer(r"^#define[ \t]+(\w+)[ \t]+(\w+)", text, re.MULTILINE)
-    defined = {match[1]: match[2] for match in found}
+    matches = re.finditer(r"^#define[ \t]+(\w+)[ \t]+(\w+)", text, re.MULTILINE)
+    defined = {match[1]: match[2] for match in matches}
     parts = []
     for name in ("MAJOR", "MINOR", "PATCH"):
         value = defined.get(f"NV_TENSORRT_{name}", "")
