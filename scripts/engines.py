@@ -176,7 +176,7 @@ def main() -> int:
 
 
 def _versions(engine: Path) -> dict[str, str]:
-    from rmsnorm_export.tensorrt.engine.sidecar import read_record
+    from rmsnorm_export.tensorrt.engine.result import read_record
 
     record = read_record(engine)
     assert record is not None

@@ -19,7 +19,7 @@ from gpu_decoder import Case, Decoder
 from gpu_part import say
 
 from rmsnorm_export.benchmark.timing import timings
-from rmsnorm_export.benchmark.trials import compare
+from rmsnorm_export.benchmark.trials import compare_outputs
 from rmsnorm_export.op.dtypes import Array
 
 Run = Callable[[], object]
@@ -121,7 +121,7 @@ def trial(
         row: dict[str, Any] = {**dataclasses.asdict(case), "variant": name, "provider": provider}
         rows[name] = row
         try:
-            checks = compare(case.label, buffers.result(run), expected)
+            checks = compare_outputs(case.label, buffers.result(run), expected)
         except Exception as error:  # a runtime's own classes
             row |= {"status": "failed", "detail": f"{type(error).__name__}: {error}"[:300]}
             continue

@@ -30,7 +30,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
 
 def read_arrays(path: Path) -> dict[str, Array]:
     """What ``write_arrays`` stored."""
-    found = {}
+    arrays = {}
     with np.load(path, allow_pickle=False) as archive:
         for i in range(len(archive.files) // 2):
             kind, name = str(archive[f"name{i}"])[:2], str(archive[f"name{i}"])[2:]
@@ -39,5 +39,5 @@ def read_arrays(path: Path) -> dict[str, Array]:
                 array = array.view(BFLOAT16_DTYPE)
             elif kind == _STRING:
                 array = array.astype(object)
-            found[name] = array
-    return found
+            arrays[name] = array
+    return arrays

@@ -7,7 +7,7 @@ import functools
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from rmsnorm_export.benchmark.result import (
 from rmsnorm_export.benchmark.rounds import Run, run_rounds
 from rmsnorm_export.benchmark.shapes import Shapes, grid
 from rmsnorm_export.benchmark.timing import check_memory, timings
-from rmsnorm_export.benchmark.trials import Bench, reference, run_trial
+from rmsnorm_export.benchmark.trials import Bench, run_reference, run_trial
 from rmsnorm_export.benchmark.variants import count_nodes, make_peer, make_target, raw_file
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model
@@ -44,8 +44,7 @@ from rmsnorm_export.printable import one_line
 from rmsnorm_export.runtime.inputs import declared_inputs, index_limits, make_inputs, type_name
 from rmsnorm_export.system.machine import cores, cpu_name, load_average, memory_gib
 from rmsnorm_export.system.packages import versions_of
-
-Progress = Callable[[str, int, int], None]
+from rmsnorm_export.system.progress import Progress
 
 _PACKAGES = ("rmsnorm-export", "onnxruntime", "onnxruntime-gpu", "onnx", "onnx-ir", "numpy")
 _BUSY = 0.5
@@ -108,7 +107,7 @@ def bench(
     start, load_before = time.perf_counter(), load_average()
     loaded = load_model(model)
     with tempfile.TemporaryDirectory(prefix="rmsnorm-export-bench-") as name:
-        run = _Run(
+        run = _Measurement(
             folder=Path(name),
             source=model,
             loaded=loaded,
@@ -162,7 +161,7 @@ def bench(
         load_before=load_before,
         load_after=load_average(),
     )
-    notes += _notes(facts, trials, run.reference)
+    notes += _reader_notes(facts, trials, run.reference)
     packages = dict.fromkeys((*_PACKAGES, *(PEERS[peer].package for peer in peers)))
     wrong = _wrong_targets(trials, variants)
     return Benchmark(
@@ -186,7 +185,7 @@ def bench(
 
 
 @dataclasses.dataclass(slots=True)
-class _Run:
+class _Measurement:
     """One call of ``bench``: its files and how far it is."""
 
     folder: Path
@@ -223,14 +222,14 @@ class _Run:
         cases, feeds = [], []
         for label, point in grid(declared, shapes):
             feeds.append(make_inputs(declared, limits, shapes=point, sizes=(1,), seed=seed))
-            cases.append(Case(label, tuple(_described(feeds[-1]))))
+            cases.append(Case(label, tuple(_input_words(feeds[-1]))))
         files = [self.folder / f"feeds.{i}.npz" for i in range(len(feeds))]
         for path, fed in zip(files, feeds, strict=True):
             write_arrays(path, fed)
         labels = tuple(case.label for case in cases)
         setup = Bench(self.folder, labels, tuple(files), self.threads)
         self.step("computing the reference")
-        ended = reference(setup, self.raw, self.reference)
+        ended = run_reference(setup, self.raw, self.reference)
         if ended.status != "ok":
             kind = InputError if shapes is None else UsageError
             raise kind(
@@ -320,7 +319,7 @@ class _Run:
         return sessions.runner(session, feeds)
 
 
-def _described(feeds: Mapping[str, Array]) -> Iterator[str]:
+def _input_words(feeds: Mapping[str, Array]) -> Iterator[str]:
     for name, array in feeds.items():
         yield f"{name} {type_name(array.dtype)} {list(array.shape)}"
 
@@ -334,7 +333,7 @@ def _wrong_targets(trials: Sequence[Trial], variants: Sequence[Variant]) -> list
     ]
 
 
-def _notes(facts: Machine, trials: Sequence[Trial], where: str) -> Iterator[str]:
+def _reader_notes(facts: Machine, trials: Sequence[Trial], where: str) -> Iterator[str]:
     load = facts.load_before
     if load is not None and load > _BUSY * facts.cores:
         yield (

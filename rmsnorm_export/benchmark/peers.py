@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-Run = Callable[[str, str], object]
+PeerRun = Callable[[str, str], object]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class Peer:
     """
 
     package: str
-    load: Callable[[], Run]
+    load: Callable[[], PeerRun]
 
 
-def _transformers() -> Run:
+def _transformers() -> PeerRun:
     from onnxruntime.transformers import optimizer
 
     def run(model: str, output: str) -> None:
@@ -42,7 +42,7 @@ def _transformers() -> Run:
     return run
 
 
-def _onnxscript() -> Run:
+def _onnxscript() -> PeerRun:
     import onnx_ir as ir
     from onnxscript.rewriter.ort_fusions import optimize_for_ort
 
@@ -53,7 +53,7 @@ def _onnxscript() -> Run:
     return run
 
 
-def _command(main: Callable[[], Any]) -> Run:
+def _command(main: Callable[[], Any]) -> PeerRun:
     """A tool through the function behind its command line."""
 
     def run(model: str, output: str) -> None:
@@ -67,11 +67,11 @@ def _command(main: Callable[[], Any]) -> Run:
     return run
 
 
-def _onnxsim() -> Run:
+def _onnxsim() -> PeerRun:
     return _command(importlib.import_module("onnxsim.onnx_simplifier").main)
 
 
-def _onnxslim() -> Run:
+def _onnxslim() -> PeerRun:
     return _command(importlib.import_module("onnxslim.cli").main)
 
 

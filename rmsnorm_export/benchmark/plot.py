@@ -57,18 +57,18 @@ def to_png(result: Benchmark) -> bytes:
     place, labels = 0.0, []
     for title, timings in groups:
         place += 1.1
-        _group(axes, title, timings, place)
+        _draw_group(axes, title, timings, place)
         for timing in timings:
             labels.append((place, timing.variant))
             place += 1
         place += 0.5
-    _finish(axes, labels, place, result)
+    _finish_axes(axes, labels, place, result)
     output = io.BytesIO()
     figure.savefig(output, format="png", metadata={"Software": "rmsnorm-export"})
     return output.getvalue()
 
 
-def _group(axes: Any, title: str, timings: tuple[Timing, ...], top: float) -> None:
+def _draw_group(axes: Any, title: str, timings: tuple[Timing, ...], top: float) -> None:
     floor, bottom = timings[0].floor, top + len(timings) - 0.5
     axes.fill_between(
         [1 - floor, 1 + floor], top - 0.5, bottom, color="#000000", alpha=0.08, linewidth=0
@@ -91,7 +91,9 @@ def _group(axes: Any, title: str, timings: tuple[Timing, ...], top: float) -> No
         )  # fmt: skip
 
 
-def _finish(axes: Any, labels: list[tuple[float, str]], bottom: float, result: Benchmark) -> None:
+def _finish_axes(
+    axes: Any, labels: list[tuple[float, str]], bottom: float, result: Benchmark
+) -> None:
     from matplotlib.lines import Line2D
 
     axes.set_ylim(max(bottom, 1), 0)
@@ -105,14 +107,14 @@ def _finish(axes: Any, labels: list[tuple[float, str]], bottom: float, result: B
     )
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    said = "\n".join(textwrap.fill(_short(line, 400), 92) for line in headlines(result))
+    headline = "\n".join(textwrap.fill(_short(line, 400), 92) for line in headlines(result))
     machine = result.machine
     version = result.versions.get("onnxruntime") or result.versions.get("onnxruntime-gpu", "")
     below = (
         f"{machine.cpu}, {result.session['intra_op_num_threads']} thread(s),"
         f" ONNX Runtime {version}; grey band: noise"
     )
-    axes.set_title(f"{said}\n", fontsize=9.5, fontweight="bold", loc="left", parse_math=False)
+    axes.set_title(f"{headline}\n", fontsize=9.5, fontweight="bold", loc="left", parse_math=False)
     axes.text(
         0, 1.005, below, transform=axes.transAxes, fontsize=8, color="#555555", va="bottom",
         parse_math=False,

@@ -10,7 +10,7 @@ RAW, AGAIN = "raw", "raw again"
 
 NO_DIFFERENCE: Literal["no difference beyond noise"] = "no difference beyond noise"
 
-Kind = Literal["raw", "target", "peer"]
+VariantKind = Literal["raw", "target", "peer"]
 Verdict = Literal["baseline", "noise floor", "faster", "slower", "no difference beyond noise"]
 Status = Literal[
     "ok", "wrong outputs", "not installed", "failed", "out of memory", "time limit", "killed"
@@ -46,7 +46,7 @@ class Variant:
     """
 
     name: str
-    kind: Kind
+    kind: VariantKind
     status: Status = "ok"
     detail: str = ""
     nodes: int | None = None
@@ -201,8 +201,8 @@ class Benchmark:
     def peak_mib(self, variant: str, provider: str) -> float | None:
         """Peak memory of a variant's own process; None where it is not known."""
         name = RAW if variant == AGAIN else variant
-        found = [t.peak_mib for t in self.trials if (t.variant, t.provider) == (name, provider)]
-        return found[0] if found else None
+        peaks = [t.peak_mib for t in self.trials if (t.variant, t.provider) == (name, provider)]
+        return peaks[0] if peaks else None
 
 
 def _why(item: Variant | Trial) -> str:
@@ -232,15 +232,15 @@ def _headline(result: Benchmark, provider: str) -> str:
             continue
         else:
             kind = f"{'faster' if 'faster' in kinds else 'slower'} than raw, whose time is 1"
-        groups.setdefault(kind, []).append(f"{name} {_range(timings)}")
+        groups.setdefault(kind, []).append(f"{name} {_ratio_range(timings)}")
     if set(groups) == {NO_DIFFERENCE}:
         return f"{NO_DIFFERENCE} between raw and any variant"
     quiet = groups.pop(NO_DIFFERENCE, [])
-    said = [f"{kind}: {', '.join(groups[kind])}" for kind in sorted(groups)]
-    return "; ".join([*said, *([f"{NO_DIFFERENCE}: {', '.join(quiet)}"] if quiet else [])])
+    parts = [f"{kind}: {', '.join(groups[kind])}" for kind in sorted(groups)]
+    return "; ".join([*parts, *([f"{NO_DIFFERENCE}: {', '.join(quiet)}"] if quiet else [])])
 
 
-def _range(timings: list[Timing]) -> str:
+def _ratio_range(timings: list[Timing]) -> str:
     """``0.36-0.54``, over the shapes where it differs."""
     ratios = [t.ratio for t in timings if t.verdict != NO_DIFFERENCE]
     low, high = f"{min(ratios):.2f}", f"{max(ratios):.2f}"

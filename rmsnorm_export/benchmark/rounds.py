@@ -57,8 +57,8 @@ def run_rounds(
             runs = _open(opens, rng)
         warm = min(sum(_clocked(run) for run in runs) for _ in range(WARM_UP))
         if not each:
-            wanted = rounds or max(FEWEST, min(MOST, int(seconds / max(warm, 1e-9))))
-            each = -(-wanted // openings)
+            total = rounds or max(FEWEST, min(MOST, int(seconds / max(warm, 1e-9))))
+            each = -(-total // openings)
         for mine, new in zip(times, _block(runs, each, rng), strict=True):
             mine.append(new)
     return times

@@ -7,16 +7,21 @@ from typing import Any
 
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
-from rmsnorm_export.runtime.session import onnxruntime, run_session
+from rmsnorm_export.runtime.session import (
+    CUDA_PROVIDER,
+    PROVIDER,
+    onnxruntime,
+    run_session,
+    session_options,
+)
 
 # TF32 rounds the factors of f32 products to 10 bits: outputs could not be compared any more.
-_CUDA = ("CUDAExecutionProvider", {"use_tf32": "0"})
-_CPU = "CPUExecutionProvider"
+_CUDA = (CUDA_PROVIDER, {"use_tf32": "0"})
 
 PROVIDERS: dict[str, list[Any]] = {
-    "cpu": [_CPU],
-    "cuda": [_CUDA, _CPU],
-    "tensorrt": ["TensorrtExecutionProvider", _CUDA, _CPU],
+    "cpu": [PROVIDER],
+    "cuda": [_CUDA, PROVIDER],
+    "tensorrt": ["TensorrtExecutionProvider", _CUDA, PROVIDER],
 }
 """Name -> execution providers in order of preference; the last one takes what others cannot."""
 
@@ -49,15 +54,11 @@ def open_session(path: str, provider: str, *, threads: int, optimize: bool = Tru
         optimize: leave ONNX Runtime's graph optimization on, as a user would run it.
     """
     ort = onnxruntime()
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = threads
+    options = session_options(optimize=optimize, threads=threads)
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     # Idle threads of one session would otherwise spin on the core that another one needs.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if not optimize:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return ort.InferenceSession(path, options, providers=PROVIDERS[provider])
 
 

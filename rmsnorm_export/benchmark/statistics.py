@@ -60,16 +60,18 @@ def ratio_of(samples: Sequence[float]) -> Ratio:
     return Ratio(statistics.median(ranked), ranked[k - 1], ranked[-k])
 
 
-def judge(found: Ratio, floor: float) -> Verdict:
+def judge(measured: Ratio, floor: float) -> Verdict:
     """Whether a ratio differs from 1 by more than noise.
 
     Args:
-        found: of a variant to raw.
+        measured: of a variant to raw.
         floor: ``reach`` of a second session of raw itself.
     """
-    if found.low <= 1 <= found.high or abs(found.ratio - 1) <= max(floor, LEAST_DIFFERENCE):
+    if measured.low <= 1 <= measured.high or abs(measured.ratio - 1) <= max(
+        floor, LEAST_DIFFERENCE
+    ):
         return NO_DIFFERENCE
-    return "faster" if found.ratio < 1 else "slower"
+    return "faster" if measured.ratio < 1 else "slower"
 
 
 def quartiles(times: Sequence[float]) -> tuple[float, float, float]:

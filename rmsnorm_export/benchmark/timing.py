@@ -18,7 +18,7 @@ def timings(
     floor = max(ratio_of(samples(times[1], times[0])).reach, LEAST_DIFFERENCE)
     fixed: dict[str, Verdict] = {RAW: "baseline", AGAIN: "noise floor"}
     for name, mine in zip(names, times, strict=True):
-        found = ratio_of(samples(mine, times[0]))
+        ratio = ratio_of(samples(mine, times[0]))
         flat = [one for block in mine for one in block]
         low, middle, high = quartiles(flat)
         yield Timing(
@@ -30,11 +30,11 @@ def timings(
             median_ms=middle * 1e3,
             q1_ms=low * 1e3,
             q3_ms=high * 1e3,
-            ratio=found.ratio,
-            low=found.low,
-            high=found.high,
+            ratio=ratio.ratio,
+            low=ratio.low,
+            high=ratio.high,
             floor=floor,
-            verdict=fixed.get(name) or judge(found, floor),
+            verdict=fixed.get(name) or judge(ratio, floor),
         )
 
 

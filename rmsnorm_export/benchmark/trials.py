@@ -1,6 +1,6 @@
 """Each variant once, in a process of its own: does it run, is it right, how much memory has it.
 
-The reference is the raw file without graph optimization, on the CPU where that loads it, as in
+The run_reference is the raw file without graph optimization, on the CPU where that loads it, as in
 ``verify``: ONNX Runtime fuses norms itself, some of them wrongly. The bounds are those of
 ``verify``, too.
 """
@@ -58,7 +58,7 @@ class Bench:
 
 
 def run_trial(bench: Bench, variant: str, model: str, provider: str) -> Trial:
-    """Load and run ``model``, and compare its outputs with those of ``reference``."""
+    """Load and run ``model``, and compare_outputs its outputs with those of ``run_reference``."""
     outputs = bench.outputs("trial")
     ended = bench.run(model, provider, outputs, optimize=True)
     if ended.status != "ok":
@@ -71,7 +71,7 @@ def run_trial(bench: Bench, variant: str, model: str, provider: str) -> Trial:
         for label, mine, expected in zip(
             bench.labels, outputs, bench.outputs("reference"), strict=True
         )
-        for check in compare(label, read_arrays(mine), read_arrays(expected))
+        for check in compare_outputs(label, read_arrays(mine), read_arrays(expected))
     ]
     wrong = [check for check in checks if not check.passed]
     detail = "" if not wrong else f"{wrong[0].output} at {wrong[0].case}: {wrong[0].reason}"
@@ -89,12 +89,12 @@ def run_trial(bench: Bench, variant: str, model: str, provider: str) -> Trial:
     )
 
 
-def reference(bench: Bench, model: str, provider: str) -> Outcome:
+def run_reference(bench: Bench, model: str, provider: str) -> Outcome:
     """Outputs of the raw ``model`` without graph optimization, at every shape."""
     return bench.run(model, provider, bench.outputs("reference"), optimize=False)
 
 
-def compare(case: str, found: dict[str, Array], expected: dict[str, Array]) -> list[Check]:
+def compare_outputs(case: str, found: dict[str, Array], expected: dict[str, Array]) -> list[Check]:
     """Every output that the raw model has, as ``verify`` compares it."""
     checks = []
     for name, array in expected.items():

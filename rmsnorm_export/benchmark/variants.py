@@ -55,8 +55,8 @@ def make_target(
         result = optimize(source, target=target, numerics=numerics)
         _save(result, path, linked=bool(loaded.external))
     except Error as error:
-        said = one_line(": ".join(filter(None, (error.what, error.found))), 300)
-        return Variant(target, "target", "failed", said, seconds=time.perf_counter() - start)
+        reason = one_line(": ".join(filter(None, (error.what, error.found))), 300)
+        return Variant(target, "target", "failed", reason, seconds=time.perf_counter() - start)
     report = result.report
     return Variant(
         target,

@@ -16,7 +16,7 @@ from rmsnorm_export.graph.source import Sourced, open_source
 from rmsnorm_export.printable import short
 from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.tensorrt.engine.backends import BACKENDS
-from rmsnorm_export.tensorrt.engine.sidecar import sidecar_path
+from rmsnorm_export.tensorrt.engine.result import sidecar_path
 
 if TYPE_CHECKING:
     import torch

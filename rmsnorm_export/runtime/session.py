@@ -75,11 +75,7 @@ def open_session(
         VerificationError: ONNX Runtime rejects the model.
     """
     ort = onnxruntime()
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = threads
-    if not optimize:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options = session_options(optimize=optimize, threads=threads)
     if external_folder is not None:
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", external_folder
@@ -106,6 +102,17 @@ def open_session(
             fix="check the CUDA and cuDNN libraries that this onnxruntime needs, and the driver",
         )
     return session
+
+
+def session_options(*, optimize: bool, threads: int) -> Any:
+    """``SessionOptions`` without warnings; ``optimize`` and ``threads`` as of ``open_session``."""
+    ort = onnxruntime()
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
 
 
 def run_onnxruntime(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:

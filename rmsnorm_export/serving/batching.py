@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.runtime.dimensions import Dimensions
-from rmsnorm_export.serving.subject import Subject
+from rmsnorm_export.serving.served_model import ServedModel
 from rmsnorm_export.tensorrt.engine.result import EngineProfile
 from rmsnorm_export.tensorrt.engine.shapes import ModelInput
 
 DEFAULT_MAX_BATCH = 8
 """Where nothing says more; Triton's own default, for models that it configures itself, is 4."""
 
-Shapes = dict[str, tuple[int, ...]]
+RequestShapes = dict[str, tuple[int, ...]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,7 +36,9 @@ class Batching:
     asked: bool = False
 
 
-def decide(subject: Subject, max_batch: int | None, profiles: Sequence[EngineProfile]) -> Batching:
+def decide(
+    subject: ServedModel, max_batch: int | None, profiles: Sequence[EngineProfile]
+) -> Batching:
     """The largest batch: as asked, else the largest of the profiles, else 8; 0 without a batch
     axis.
 
@@ -115,7 +117,7 @@ def request_shapes(
     max_batch: int,
     profile: EngineProfile | None,
     sizes: Sequence[int],
-) -> tuple[Shapes, ...]:
+) -> tuple[RequestShapes, ...]:
     """Shapes of a usual request and of the largest batch; one entry where both are the same.
 
     Args:
@@ -136,7 +138,7 @@ def request_shapes(
     return (usual,) if usual == largest else (usual, largest)
 
 
-def _of_sizes(inputs: Sequence[ModelInput], batch: int, sizes: Sequence[int]) -> Shapes:
+def _of_sizes(inputs: Sequence[ModelInput], batch: int, sizes: Sequence[int]) -> RequestShapes:
     """One size per name; the leading dynamic axis is the batch."""
     dimensions = Dimensions(sizes)
     for item in inputs:

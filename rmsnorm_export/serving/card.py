@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rmsnorm_export.printable import collapse, one_line
-from rmsnorm_export.serving.records import Benchmark
+from rmsnorm_export.serving.records import BenchmarkDocument
 from rmsnorm_export.serving.result import (
     CARD_FILE,
     PackagedFile,
@@ -16,30 +16,30 @@ from rmsnorm_export.serving.result import (
     ServedTensor,
 )
 
-_ROWS = 40
+_BENCHMARK_ROWS = 40
 """Rows of a benchmark that are shown; the file beside the model has all."""
 
 
-def card(record: PackageRecord, benchmarks: Sequence[Benchmark]) -> str:
+def card(record: PackageRecord, benchmarks: Sequence[BenchmarkDocument]) -> str:
     """The card.
 
     Args:
         record: of the model; the newest version is described, the others are listed.
         benchmarks: of the version that was packaged.
     """
-    lines = [f"# {record.name}", "", _summary(record), ""]
+    lines = [f"# {record.name}", "", _introduction(record), ""]
     lines += ["## Requests and answers", "", _batch(record), ""]
-    lines += _table(("", "name", "type", "shape"), _tensors(record))
+    lines += _markdown_table(("", "name", "type", "shape"), _tensors(record))
     for version in sorted(record.versions, key=lambda v: -v.version):
-        lines += _version(version)
+        lines += _version_section(version)
     for benchmark in benchmarks:
         lines += _benchmark(benchmark)
     shared = [file for file in record.files if file.path != CARD_FILE]
-    lines += ["## Files beside the versions", "", *_files(shared)]
+    lines += ["## Files beside the versions", "", *_file_rows(shared)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _summary(record: PackageRecord) -> str:
+def _introduction(record: PackageRecord) -> str:
     versions = ", ".join(str(version.version) for version in record.versions)
     runs = {"onnxruntime": "ONNX Runtime", "tensorrt": "TensorRT"}[record.backend]
     return (
@@ -60,18 +60,18 @@ def _batch(record: PackageRecord) -> str:
 def _tensors(record: PackageRecord) -> Iterable[tuple[str, ...]]:
     for what, tensors in (("input", record.inputs), ("output", record.outputs)):
         for tensor in tensors:
-            yield what, _code(tensor.name), tensor.dtype.removeprefix("TYPE_"), _shape(tensor)
+            yield what, _code(tensor.name), tensor.dtype.removeprefix("TYPE_"), _shape_words(tensor)
 
 
-def _shape(tensor: ServedTensor) -> str:
+def _shape_words(tensor: ServedTensor) -> str:
     return "[" + ", ".join(map(str, tensor.shape)) + "]"
 
 
-def _version(version: PackagedVersion) -> list[str]:
+def _version_section(version: PackagedVersion) -> list[str]:
     lines = [
         f"## Version {version.version}",
         "",
-        f"Made {version.made} by {_text(version.tool)} from {_code(version.source)} (sha256"
+        f"Made {version.made} by {_prose(version.tool)} from {_code(version.source)} (sha256"
         f" `{version.source_sha256}`).",
         "",
     ]
@@ -82,17 +82,17 @@ def _version(version: PackagedVersion) -> list[str]:
             f"    {one_line(version.load)}",
             "",
         ]
-    lines += ["### RMSNorms", "", *_norms(version.norms)]
+    lines += ["### RMSNorms", "", *_norm_rows(version.norms)]
     lines += ["### Checked", ""]
-    lines += _table(
+    lines += _markdown_table(
         ("check", "outcome", "how"), ((c.name, c.outcome, c.detail) for c in version.checks)
     )
     if version.notes:
-        lines += ["### Notes", "", *(f"- {_text(note)}" for note in version.notes), ""]
-    return [*lines, "### Files", "", *_files(version.files)]
+        lines += ["### Notes", "", *(f"- {_prose(note)}" for note in version.notes), ""]
+    return [*lines, "### Files", "", *_file_rows(version.files)]
 
 
-def _norms(norms: Sequence[PackagedNorm]) -> list[str]:
+def _norm_rows(norms: Sequence[PackagedNorm]) -> list[str]:
     """Norms that are alike share a row."""
     if not norms:
         return ["The model has none.", ""]
@@ -104,29 +104,33 @@ def _norms(norms: Sequence[PackagedNorm]) -> list[str]:
         (str(len(names)), _code("; ".join(collapse(names)[:6])), *key)
         for key, names in groups.items()
     )
-    return _table(("count", "names", "operator", "is", "numerics", "proof", "reason"), rows)
+    return _markdown_table(
+        ("count", "names", "operator", "is", "numerics", "proof", "reason"), rows
+    )
 
 
-def _files(files: Sequence[PackagedFile]) -> list[str]:
+def _file_rows(files: Sequence[PackagedFile]) -> list[str]:
     rows = ((_code(f.path), f"{f.bytes}", _code(f.sha256)) for f in files)
-    return _table(("file", "bytes", "sha256"), rows)
+    return _markdown_table(("file", "bytes", "sha256"), rows)
 
 
-def _benchmark(benchmark: Benchmark) -> list[str]:
+def _benchmark(benchmark: BenchmarkDocument) -> list[str]:
     """Whatever the document says in plain values, and its lists of objects as tables."""
-    lines = [f"## Benchmark: {_text(benchmark.name)}", ""]
+    lines = [f"## BenchmarkDocument: {_prose(benchmark.name)}", ""]
     plain = [(key, value) for key, value in benchmark.body.items() if _is_plain(value)]
-    lines += _table(("", "value"), ((key, _value(value)) for key, value in plain))
+    lines += _markdown_table(("", "value"), ((key, _value(value)) for key, value in plain))
     for key, value in benchmark.body.items():
         rows = [r for r in value if isinstance(r, dict)] if isinstance(value, list) else []
         first = rows[0] if rows else {}
         heads = [head for head in first if any(_is_plain(row.get(head)) for row in rows)]
         if not heads:
             continue
-        lines += [f"### {_text(key)}", ""]
-        lines += _table(heads, ([_value(r.get(head)) for head in heads] for r in rows[:_ROWS]))
-        if len(rows) > _ROWS:
-            lines += [f"{len(rows) - _ROWS} more rows are in the file.", ""]
+        lines += [f"### {_prose(key)}", ""]
+        lines += _markdown_table(
+            heads, ([_value(r.get(head)) for head in heads] for r in rows[:_BENCHMARK_ROWS])
+        )
+        if len(rows) > _BENCHMARK_ROWS:
+            lines += [f"{len(rows) - _BENCHMARK_ROWS} more rows are in the file.", ""]
     return lines
 
 
@@ -140,14 +144,14 @@ def _value(value: Any) -> str:
     return str(value) if _is_plain(value) else ""
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    body = [f"| {' | '.join(map(_text, row))} |" for row in rows]
+def _markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    body = [f"| {' | '.join(map(_prose, row))} |" for row in rows]
     if not body:
         return ["None.", ""]
-    return [f"| {' | '.join(map(_text, heads))} |", "|" + " --- |" * len(heads), *body, ""]
+    return [f"| {' | '.join(map(_prose, heads))} |", "|" + " --- |" * len(heads), *body, ""]
 
 
-def _text(text: str) -> str:
+def _prose(text: str) -> str:
     """Prose from outside: one line, and nothing that Markdown or HTML would act on in a cell."""
     line = one_line(text, 500).replace("|", "\\|")
     return line if line.startswith("`") else line.replace("<", "&lt;")

@@ -8,11 +8,10 @@ from typing import Any
 
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.printable import quoted
-from rmsnorm_export.serving.batching import Shapes
-from rmsnorm_export.serving.protos import definitions, new_config, type_name
-from rmsnorm_export.serving.result import Backend, Kind, PackageRecord, ServedTensor
-from rmsnorm_export.serving.subject import MODEL_FILE, Subject
-from rmsnorm_export.serving.types import triton_type
+from rmsnorm_export.serving.batching import RequestShapes
+from rmsnorm_export.serving.protos import data_type_name, definitions, new_config
+from rmsnorm_export.serving.result import InstanceKind, PackageRecord, ServedTensor, ServingBackend
+from rmsnorm_export.serving.served_model import MODEL_FILE, ServedModel, triton_type
 from rmsnorm_export.tensorrt.engine.shapes import ModelInput
 
 
@@ -35,11 +34,11 @@ class Serving:
     preferred: tuple[int, ...]
     queue_delay_us: int
     instances: int
-    kind: Kind
-    samples: tuple[Shapes, ...]
+    kind: InstanceKind
+    samples: tuple[RequestShapes, ...]
 
 
-def make_config(name: str, subject: Subject, serving: Serving) -> Any:
+def make_config(name: str, subject: ServedModel, serving: Serving) -> Any:
     """The ``ModelConfig`` of a model.
 
     Every version in the folder is served: by default the server would serve the latest only, and
@@ -67,13 +66,13 @@ def make_config(name: str, subject: Subject, serving: Serving) -> Any:
     return config
 
 
-def served(item: ModelInput, backend: Backend) -> ServedTensor:
+def served(item: ModelInput, backend: ServingBackend) -> ServedTensor:
     """``item`` as clients see it."""
     shape = tuple(size if isinstance(size, int) else -1 for size in item.shape or ())
     return ServedTensor(item.name, triton_type(backend, item.name, item.dtype), shape)
 
 
-def _fill(entry: Any, item: ModelInput, backend: Backend, max_batch: int) -> None:
+def _fill(entry: Any, item: ModelInput, backend: ServingBackend, max_batch: int) -> None:
     """One input or output; the server knows no empty shape, so it is reshaped from [1]."""
     tensor = served(item, backend)
     entry.name = tensor.name
@@ -84,7 +83,7 @@ def _fill(entry: Any, item: ModelInput, backend: Backend, max_batch: int) -> Non
         entry.reshape.SetInParent()
 
 
-def _warm_up(config: Any, samples: Sequence[Shapes]) -> None:
+def _warm_up(config: Any, samples: Sequence[RequestShapes]) -> None:
     """Requests that the server answers before it takes any from clients.
 
     Floats are random; integers are zeros, for random ones would be no valid indices.
@@ -99,7 +98,7 @@ def _warm_up(config: Any, samples: Sequence[Shapes]) -> None:
             data = request.inputs[entry.name]
             data.data_type = entry.data_type
             data.dims.extend(shape or (1,))
-            if type_name(entry.data_type) in floats:
+            if data_type_name(entry.data_type) in floats:
                 data.random_data = True
             else:
                 data.zero_data = True
@@ -115,12 +114,12 @@ def check_agreement(old: Any, new: Any) -> None:
         before = {entry.name: entry for entry in getattr(old, what)}
         after = {entry.name: entry for entry in getattr(new, what)}
         for name in sorted(before.keys() | after.keys()):
-            if name in before and name in after and _same(before[name], after[name]):
+            if name in before and name in after and _same_entry(before[name], after[name]):
                 continue
             raise InputError(
                 f"The new version has another {what} than the model in the repository.",
-                found=f"{quoted(name)}: {_entry(before.get(name))} in {old.name}/config.pbtxt,"
-                f" {_entry(after.get(name))} in the new version",
+                found=f"{quoted(name)}: {_entry_text(before.get(name))} in {old.name}/config.pbtxt,"
+                f" {_entry_text(after.get(name))} in the new version",
                 fix="package it under another name; the versions of a model share one"
                 " configuration",
             )
@@ -132,7 +131,7 @@ def check_agreement(old: Any, new: Any) -> None:
         )
 
 
-def check_others(record: PackageRecord, version: int, subject: Subject) -> None:
+def check_others(record: PackageRecord, version: int, subject: ServedModel) -> None:
     """A configuration that is written anew still suits the versions that are kept.
 
     Raises:
@@ -156,17 +155,17 @@ def check_others(record: PackageRecord, version: int, subject: Subject) -> None:
 _PLATFORMS = {"onnxruntime": "onnxruntime_onnx", "tensorrt": "tensorrt_plan"}
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same_entry(a: Any, b: Any) -> bool:
     same = a.data_type == b.data_type and list(a.dims) == list(b.dims)
     return same and a.HasField("reshape") == b.HasField("reshape") and a.reshape == b.reshape
 
 
-def _entry(entry: Any) -> str:
-    return "missing" if entry is None else f"{type_name(entry.data_type)} {list(entry.dims)}"
+def _entry_text(entry: Any) -> str:
+    return "missing" if entry is None else f"{data_type_name(entry.data_type)} {list(entry.dims)}"
 
 
 def check_serving(
-    subject: Subject,
+    subject: ServedModel,
     max_batch: int,
     *,
     dynamic_batching: bool | None,

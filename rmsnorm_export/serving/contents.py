@@ -15,27 +15,27 @@ from rmsnorm_export.graph.save import save_model
 from rmsnorm_export.printable import quoted
 from rmsnorm_export.records import to_json
 from rmsnorm_export.rewrite.result import Report
-from rmsnorm_export.serving.batching import Batching, Shapes
+from rmsnorm_export.serving.batching import Batching, RequestShapes
 from rmsnorm_export.serving.card import card
 from rmsnorm_export.serving.config import Serving, make_config, served
 from rmsnorm_export.serving.kserve import KServe, manifest
 from rmsnorm_export.serving.place import Place
 from rmsnorm_export.serving.plugins import load_line, mismatch
 from rmsnorm_export.serving.protos import config_text
-from rmsnorm_export.serving.records import Benchmark, merged, reported_norms
+from rmsnorm_export.serving.records import BenchmarkDocument, merged, reported_norms
 from rmsnorm_export.serving.result import (
     CARD_FILE,
     CONFIG_FILE,
     MANIFEST_FILE,
     RECORD_FILE,
-    Kind,
+    InstanceKind,
     PackageCheck,
     PackagedFile,
     PackagedNorm,
     PackagedVersion,
     PackageRecord,
 )
-from rmsnorm_export.serving.subject import MODEL_FILE, Subject
+from rmsnorm_export.serving.served_model import MODEL_FILE, ServedModel
 from rmsnorm_export.serving.trial import Trial, try_model, untried
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import copy_file, write_file
@@ -71,23 +71,23 @@ class Wish:
     """
 
     name: str
-    subject: Subject
+    subject: ServedModel
     batching: Batching
     profile: EngineProfile | None
     dynamic_batching: bool | None
     preferred: tuple[int, ...]
     queue_delay_us: int
     instances: int
-    kind: Kind
+    kind: InstanceKind
     warmup: bool | None
     plugin: Path | None
     report: tuple[Report, str] | None
-    benchmarks: tuple[Benchmark, ...]
+    benchmarks: tuple[BenchmarkDocument, ...]
     kserve: KServe | None
     check: bool
 
 
-def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Shapes]:
+def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, RequestShapes]:
     """Make everything in ``stage``; nothing outside is changed.
 
     Returns:
@@ -139,8 +139,8 @@ def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Shapes]
         source_sha256=sha256_of(model if wish.subject.path is None else wish.subject.path),
         made=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         tool=_made_by(),
-        files=_files(folder, stage.folder),
-        norms=_norms(wish),
+        files=_files_below(folder, stage.folder),
+        norms=_known_norms(wish),
         load=load,
         checks=tuple(checks),
         notes=(*wish.subject.notes, *notes, *more),
@@ -154,7 +154,7 @@ def replaced(place: Place, wish: Wish) -> set[str]:
     return paths | ({MANIFEST_FILE} if wish.kserve is not None else set())
 
 
-def _put_model(subject: Subject, model: Path) -> None:
+def _put_model(subject: ServedModel, model: Path) -> None:
     """The file as it is, byte for byte, with its external data; or the model from memory."""
     if subject.path is None:
         save_model(subject.loaded.model, model, weights="copy")
@@ -174,7 +174,7 @@ def _put_model(subject: Subject, model: Path) -> None:
         copy_file(Path(os.path.realpath(subject.path.parent / location)), target)
 
 
-def _inside(folder: Path, model: Path, subject: Subject) -> PackageCheck:
+def _inside(folder: Path, model: Path, subject: ServedModel) -> PackageCheck:
     """The packaged model is whole by itself: no link, no path out of its folder."""
     if subject.backend == "onnxruntime":
         load_model(model)
@@ -207,7 +207,7 @@ def _tried(model: Path, wish: Wish) -> tuple[Trial, int, list[str]]:
     return try_model(model, subject, 0, wish.profile), 0, notes
 
 
-def _warm_up(trial: Trial, wish: Wish) -> tuple[tuple[Shapes, ...], list[str]]:
+def _warm_up(trial: Trial, wish: Wish) -> tuple[tuple[RequestShapes, ...], list[str]]:
     """Shapes to warm up with, and notes."""
     if wish.warmup is False:
         return (), []
@@ -232,7 +232,7 @@ def _put_config(stage: Stage, place: Place, wish: Wish, serving: Serving) -> Pac
     return PackageCheck(CONFIG_FILE, "passed", "parsed back by Triton's definition, equal")
 
 
-def _norms(wish: Wish) -> tuple[PackagedNorm, ...]:
+def _known_norms(wish: Wish) -> tuple[PackagedNorm, ...]:
     if wish.report is None:
         return wish.subject.norms
     if wish.subject.record is not None:
@@ -267,18 +267,18 @@ def _put_record(
     return record
 
 
-def _files(folder: Path, root: Path) -> tuple[PackagedFile, ...]:
+def _files_below(folder: Path, root: Path) -> tuple[PackagedFile, ...]:
     return _listed(sorted(path for path in folder.rglob("*") if path.is_file()), root, root)
 
 
 def _listed(paths: Sequence[Path], root: Path, kept: Path) -> tuple[PackagedFile, ...]:
     """Sizes and hashes; a file that is not in ``root`` yet is the one in ``kept``."""
-    found = []
+    files = []
     for path in paths:
         name = path.relative_to(root).as_posix()
         file = path if path.is_file() else kept / name
-        found.append(PackagedFile(name, file.stat().st_size, sha256_of(file)))
-    return tuple(found)
+        files.append(PackagedFile(name, file.stat().st_size, sha256_of(file)))
+    return tuple(files)
 
 
 def _made_by() -> str:

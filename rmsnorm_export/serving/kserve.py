@@ -10,7 +10,7 @@ from typing import Any
 from rmsnorm_export.errors import BackendMissingError, Error, UsageError
 from rmsnorm_export.printable import quoted
 from rmsnorm_export.serving.protos import PIP
-from rmsnorm_export.serving.result import Kind
+from rmsnorm_export.serving.result import InstanceKind
 
 MOUNT = "/mnt/models"
 """Where KServe puts what ``storageUri`` names."""
@@ -94,7 +94,7 @@ def service_name(options: KServe, model: str) -> str:
     return name if name[:1].isalpha() else f"model-{name}"
 
 
-def manifest(options: KServe, model: str, kind: Kind, plugin: str) -> str:
+def manifest(options: KServe, model: str, kind: InstanceKind, plugin: str) -> str:
     """The manifest as YAML, read back and compared.
 
     Args:

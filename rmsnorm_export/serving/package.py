@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from rmsnorm_export.errors import UsageError
@@ -19,25 +19,27 @@ from rmsnorm_export.serving.config import (
     make_config,
 )
 from rmsnorm_export.serving.contents import Wish, fill, replaced
-from rmsnorm_export.serving.engine import open_engine
 from rmsnorm_export.serving.kserve import KServe, check_kserve
 from rmsnorm_export.serving.place import Place, find_place, model_name
 from rmsnorm_export.serving.plugins import load_line, plugin_library
 from rmsnorm_export.serving.protos import definitions
 from rmsnorm_export.serving.records import read_benchmarks, read_report
-from rmsnorm_export.serving.result import Kind, Packaged
-from rmsnorm_export.serving.subject import MODEL_FILE, Subject, is_engine, open_onnx
+from rmsnorm_export.serving.result import InstanceKind, Packaged
+from rmsnorm_export.serving.served_model import (
+    MODEL_FILE,
+    ServedModel,
+    is_engine,
+    open_engine,
+    open_onnx,
+)
 from rmsnorm_export.serving.trial import answers
-from rmsnorm_export.system.files import refusals_as
+from rmsnorm_export.system.files import StrPath, refusals_as
 from rmsnorm_export.system.folders import Stage
+from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.engine.result import EngineProfile
 from rmsnorm_export.tensorrt.engine.shapes import Shapes, make_profiles
 
-Progress = Callable[[str, int, int], None]
-
-_PathLike = str | os.PathLike[str]
-
-_STEPS = 3
+_PACKAGE_STEPS = 3
 
 QUEUE_DELAY_US = 100
 """Microseconds: small against a decoder's milliseconds for one step."""
@@ -45,7 +47,7 @@ QUEUE_DELAY_US = 100
 
 def package_model(
     model_or_engine: Source,
-    repository: _PathLike,
+    repository: StrPath,
     *,
     name: str | None = None,
     version: int = 1,
@@ -55,13 +57,13 @@ def package_model(
     preferred_batch_sizes: Sequence[int] = (),
     queue_delay_us: int | None = None,
     instances: int | None = None,
-    kind: Kind | None = None,
+    kind: InstanceKind | None = None,
     warmup: bool | None = None,
     shapes: Shapes | None = None,
-    onnx: _PathLike | None = None,
-    plugin: _PathLike | None = None,
-    report: _PathLike | None = None,
-    benchmarks: Sequence[_PathLike] = (),
+    onnx: StrPath | None = None,
+    plugin: StrPath | None = None,
+    report: StrPath | None = None,
+    benchmarks: Sequence[StrPath] = (),
     kserve: KServe | None = None,
     check: bool = True,
     force: bool = False,
@@ -113,21 +115,21 @@ def package_model(
     """
     definitions()
     step = progress or (lambda *_: None)
-    step("reading the model", 0, _STEPS)
+    step("reading the model", 0, _PACKAGE_STEPS)
     named = model_name(name, model_or_engine)
     with _refusals(repository):
         place = find_place(repository, named, version, force=force)
-    subject = _open(model_or_engine, backend, onnx)
+    subject = _open_source(model_or_engine, backend, onnx)
     if place.config is not None:
         _refuse_serving_options(
             max_batch, dynamic_batching, preferred_batch_sizes, queue_delay_us, instances, kind,
             warmup,
         )  # fmt: skip
-    profiles = _profiles(subject, shapes)
-    batching = decide(subject, _wanted_batch(place, max_batch), profiles)
+    profiles = _request_profiles(subject, shapes)
+    batching = decide(subject, _largest_batch(place, max_batch), profiles)
     delay = QUEUE_DELAY_US if queue_delay_us is None else queue_delay_us
     copies = 1 if instances is None else instances
-    where: Kind = "gpu" if kind is None else kind
+    where: InstanceKind = "gpu" if kind is None else kind
     check_serving(
         subject, batching.max_batch, dynamic_batching=dynamic_batching,
         preferred=preferred_batch_sizes, queue_delay_us=delay, instances=copies, kind=where,
@@ -164,11 +166,11 @@ def _write(place: Place, wish: Wish, step: Progress) -> Packaged:
     version = place.folder / str(place.version)
     model = version / MODEL_FILE[wish.subject.backend]
     with Stage(place.folder) as stage:
-        step("checking the package", 1, _STEPS)
+        step("checking the package", 1, _PACKAGE_STEPS)
         record, usual = fill(stage, place, wish)
         current = next(item for item in record.versions if item.version == place.version)
         stage.keep(replaced(place, wish))
-        step("putting it into place", 2, _STEPS)
+        step("putting it into place", 2, _PACKAGE_STEPS)
         stage.publish()
         checks = list(current.checks)
         if any(c.name == "answers in ONNX Runtime" and c.outcome == "passed" for c in checks):
@@ -179,7 +181,7 @@ def _write(place: Place, wish: Wish, step: Progress) -> Packaged:
     return Packaged(place.folder, place.version, record, tuple(checks), load, tuple(stage.notes))
 
 
-def _open(source: Source, backend: str, onnx: _PathLike | None) -> Subject:
+def _open_source(source: Source, backend: str, onnx: StrPath | None) -> ServedModel:
     """The subject for the backend that was asked for, or that fits."""
     engine = is_engine(source)
     if backend not in ("auto", "onnxruntime", "tensorrt"):
@@ -207,7 +209,7 @@ def _open(source: Source, backend: str, onnx: _PathLike | None) -> Subject:
     return open_onnx(source)
 
 
-def _profiles(subject: Subject, shapes: Shapes | None) -> tuple[EngineProfile, ...]:
+def _request_profiles(subject: ServedModel, shapes: Shapes | None) -> tuple[EngineProfile, ...]:
     if subject.record is None:
         return () if shapes is None else make_profiles(subject.inputs, shapes)
     if shapes is not None:
@@ -219,7 +221,7 @@ def _profiles(subject: Subject, shapes: Shapes | None) -> tuple[EngineProfile, .
     return subject.profiles
 
 
-def _wanted_batch(place: Place, max_batch: int | None) -> int | None:
+def _largest_batch(place: Place, max_batch: int | None) -> int | None:
     """As asked, or what the configuration that is there promises."""
     return max_batch if place.config is None else int(place.config.max_batch_size)
 
@@ -235,7 +237,7 @@ def _refuse_serving_options(*options: object) -> None:
     )
 
 
-def _refusals(repository: _PathLike) -> contextlib.AbstractContextManager[None]:
+def _refusals(repository: StrPath) -> contextlib.AbstractContextManager[None]:
     return refusals_as(
         "The package cannot be written.",
         repository,

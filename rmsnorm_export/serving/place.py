@@ -20,8 +20,9 @@ from rmsnorm_export.serving.result import (
     PackageRecord,
 )
 from rmsnorm_export.system.digest import sha256_of
+from rmsnorm_export.system.files import read_text
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
 LARGEST_VERSION = 2**31 - 1
 
@@ -55,7 +56,7 @@ def model_name(given: str | None, source: object) -> str:
     if name is None:
         is_path = isinstance(source, str | os.PathLike)
         name = Path(str(os.fspath(source))).stem if is_path else "model"  # type: ignore[call-overload]
-    if _NAME.fullmatch(name):
+    if _MODEL_NAME.fullmatch(name):
         return name
     raise UsageError(
         "The name of the model cannot be used.",
@@ -95,10 +96,10 @@ def find_place(
         )
     if not any(folder.iterdir()):
         return Place(folder, version)
-    record = _record(folder)
+    record = _read_package_record(folder)
     config = folder / CONFIG_FILE
     data = config.read_bytes() if config.is_file() else b""
-    place = Place(folder, version, record, _config(data, config, force=force), data)
+    place = Place(folder, version, record, _read_config(data, config, force=force), data)
     _check_version(place, force=force)
     if not force:
         _check_unchanged(place)
@@ -121,7 +122,7 @@ def _check_writable(root: Path) -> None:
         )
 
 
-def _record(folder: Path) -> PackageRecord:
+def _read_package_record(folder: Path) -> PackageRecord:
     path = folder / RECORD_FILE
     if path.is_symlink() or not path.is_file():
         raise UsageError(
@@ -129,17 +130,12 @@ def _record(folder: Path) -> PackageRecord:
             found=f"{short(str(folder), 300)} has no {RECORD_FILE}",
             fix="choose another --name or repository; it is not replaced, with --force neither",
         )
-    try:
-        return from_json(path.read_text("utf-8"), PackageRecord)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            "The record of the model in the repository cannot be read.",
-            found=f"{short(str(path), 300)}: {error}",
-            fix="choose another --name or repository",
-        ) from error
+    unreadable = "The record of the model in the repository cannot be read."
+    text = read_text(path, unreadable, fix="choose another --name or repository")
+    return from_json(text, PackageRecord)
 
 
-def _config(data: bytes, path: Path, *, force: bool) -> Any:
+def _read_config(data: bytes, path: Path, *, force: bool) -> Any:
     """The configuration in the file; None where it is written anew."""
     if force:
         return None
@@ -165,9 +161,9 @@ def _check_version(place: Place, *, force: bool) -> None:
         if version.version == place.version
         for file in version.files
     }
-    found = {p.relative_to(place.folder).as_posix() for p in folder.rglob("*") if not p.is_dir()}
-    if folder.is_symlink() or found - ours or not ours:
-        other = sorted(found - ours)
+    present = {p.relative_to(place.folder).as_posix() for p in folder.rglob("*") if not p.is_dir()}
+    if folder.is_symlink() or present - ours or not ours:
+        other = sorted(present - ours)
         raise UsageError(
             "The version exists already and holds files that this tool did not make.",
             found=f"{shown}: {short(other[0]) if other else 'a link'}",

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.serving.subject import Subject
+from rmsnorm_export.serving.served_model import ServedModel
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.tensorrt.plugin.libraries import inspect_library, library, sibling
 from rmsnorm_export.tensorrt.plugin.lines import command_lines
@@ -16,7 +16,7 @@ from rmsnorm_export.tensorrt.plugin.result import FILES
 LOADER = "triton"
 
 
-def plugin_library(subject: Subject, given: str | os.PathLike[str] | None) -> Path | None:
+def plugin_library(subject: ServedModel, given: str | os.PathLike[str] | None) -> Path | None:
     """The library that the server must load for the model; None when it needs none.
 
     Raises:
@@ -49,11 +49,11 @@ def plugin_library(subject: Subject, given: str | os.PathLike[str] | None) -> Pa
     return sibling(given, "dlopen")
 
 
-def mismatch(subject: Subject, path: Path) -> str:
+def mismatch(subject: ServedModel, path: Path) -> str:
     """A note where ``path`` is not of the build that the engine was made with; else ""."""
-    wanted = subject.record.plugin.sha256 if subject.record is not None else ""
+    recorded = subject.record.plugin.sha256 if subject.record is not None else ""
     pair = [path, *(path.with_name(name) for name in FILES.values())]
-    if not wanted or wanted in {sha256_of(file) for file in pair if file.is_file()}:
+    if not recorded or recorded in {sha256_of(file) for file in pair if file.is_file()}:
         return ""
     return "the plugin library is of another build than the one that the engine was made with"
 

@@ -21,7 +21,7 @@ from rmsnorm_export.system.packages import package_folders
 
 PIP = 'pip install "rmsnorm-export[triton]"'
 
-_NAME = "tritonclient.grpc.model_config_pb2"
+_MODULE = "tritonclient.grpc.model_config_pb2"
 
 
 @functools.cache
@@ -32,8 +32,8 @@ def definitions() -> Any:
         BackendMissingError: tritonclient is not installed, or its module does not suit the
             installed protobuf.
     """
-    if _NAME in sys.modules:
-        return sys.modules[_NAME]
+    if _MODULE in sys.modules:
+        return sys.modules[_MODULE]
     for folder in package_folders("tritonclient"):
         path = folder / "grpc" / "model_config_pb2.py"
         spec = importlib.util.spec_from_file_location("_rmsnorm_export_model_config_pb2", path)
@@ -101,6 +101,6 @@ def parse_config(text: str, shown: str) -> Any:
     return config
 
 
-def type_name(number: int) -> str:
+def data_type_name(number: int) -> str:
     """``TYPE_FP32`` for 11."""
     return str(definitions().DataType.Name(number))

@@ -16,14 +16,15 @@ from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.records import from_json
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.serving.result import PackagedNorm
-from rmsnorm_export.serving.subject import Subject
+from rmsnorm_export.serving.served_model import ServedModel
+from rmsnorm_export.system.files import read_text
 
-LARGEST = 1 << 28
-"""Bytes of a report that is read."""
+_UNREADABLE = "A report cannot be read."
+_UNREADABLE_FIX = "give a JSON file that --report FILE.json or --format json wrote"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Benchmark:
+class BenchmarkDocument:
     """A benchmark's JSON document.
 
     Attributes:
@@ -37,14 +38,14 @@ class Benchmark:
     body: dict[str, Any]
 
 
-def read_report(path: str | os.PathLike[str], subject: Subject) -> tuple[Report, str]:
+def read_report(path: str | os.PathLike[str], subject: ServedModel) -> tuple[Report, str]:
     """A report of ``optimize --report FILE.json`` on the packaged model, and its text.
 
     Raises:
         InputError: the file cannot be read or is no report.
         UsageError: it is the report of another model.
     """
-    text = _read(Path(os.fspath(path)))
+    text = read_text(Path(os.fspath(path)), _UNREADABLE, fix=_UNREADABLE_FIX)
     report = from_json(text, Report)
     names = {node.name for graph in all_graphs(subject.loaded.model) for node in graph}
     if missing := [site.name for site in report.fused if site.name not in names]:
@@ -56,37 +57,37 @@ def read_report(path: str | os.PathLike[str], subject: Subject) -> tuple[Report,
     return report, text
 
 
-def read_benchmarks(paths: Sequence[str | os.PathLike[str]]) -> tuple[Benchmark, ...]:
+def read_benchmarks(paths: Sequence[str | os.PathLike[str]]) -> tuple[BenchmarkDocument, ...]:
     """Records of benchmarks: JSON documents with a header, as ``--format json`` prints them.
 
     Raises:
         InputError: a file cannot be read or is no such document.
     """
-    found = []
+    documents = []
     for path in paths:
         file = Path(os.fspath(path))
-        text = _read(file)
+        text = read_text(file, _UNREADABLE, fix=_UNREADABLE_FIX)
         try:
             body = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise _bad(file, str(error)) from error
+            raise _bad_document(file, str(error)) from error
         if not isinstance(body, dict) or "kind" not in body or "schema_version" not in body:
-            raise _bad(file, "no object with schema_version and kind")
-        found.append(Benchmark(file.name, text, body))
-    return tuple(found)
+            raise _bad_document(file, "no object with schema_version and kind")
+        documents.append(BenchmarkDocument(file.name, text, body))
+    return tuple(documents)
 
 
 def reported_norms(report: Report) -> tuple[PackagedNorm, ...]:
     """The norms with their numerics class and proof."""
-    found = [
-        PackagedNorm(site.name, site.op, "one node", site.numerics, _proof(site.proof))
+    norms = [
+        PackagedNorm(site.name, site.op, "one node", site.numerics, _proof_words(site.proof))
         for site in (*report.fused, *report.kept)
     ]
-    found += [
+    norms += [
         PackagedNorm(item.node, item.op, "refused", reason=f"{item.reason}: {item.found}")
         for item in report.unfused
     ]
-    return tuple(found)
+    return tuple(norms)
 
 
 def merged(norms: Sequence[PackagedNorm], report: Report) -> tuple[PackagedNorm, ...]:
@@ -100,7 +101,7 @@ def merged(norms: Sequence[PackagedNorm], report: Report) -> tuple[PackagedNorm,
     )
 
 
-def _proof(proof: Proof | None) -> str:
+def _proof_words(proof: Proof | None) -> str:
     if proof is None:
         return ""
     if not proof.passed:
@@ -108,18 +109,7 @@ def _proof(proof: Proof | None) -> str:
     return f"passed, {number(proof.max_ulp)} of {number(proof.bound_ulp)} ulp, {proof.runtime}"
 
 
-def _read(path: Path) -> str:
-    try:
-        if path.stat().st_size > LARGEST:
-            raise ValueError(f"{path.stat().st_size} bytes are too many")
-        return path.read_text("utf-8")
-    except (OSError, ValueError) as error:
-        raise _bad(path, getattr(error, "strerror", None) or str(error)) from error
-
-
-def _bad(path: Path, found: str) -> InputError:
+def _bad_document(path: Path, found: str) -> InputError:
     return InputError(
-        "A report cannot be read.",
-        found=f"{short(str(path), 300)}: {short(found, 300)}",
-        fix="give a JSON file that --report FILE.json or --format json wrote",
+        _UNREADABLE, found=f"{short(str(path), 300)}: {short(found, 300)}", fix=_UNREADABLE_FIX
     )

@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-Backend = Literal["onnxruntime", "tensorrt"]
-Kind = Literal["gpu", "cpu"]
+ServingBackend = Literal["onnxruntime", "tensorrt"]
+InstanceKind = Literal["gpu", "cpu"]
 Outcome = Literal["passed", "skipped"]
 
 RECORD_FILE = "rmsnorm_export.json"
@@ -129,7 +129,7 @@ class PackageRecord:
     """
 
     name: str
-    backend: Backend
+    backend: ServingBackend
     max_batch: int
     inputs: tuple[ServedTensor, ...]
     outputs: tuple[ServedTensor, ...]

@@ -21,9 +21,9 @@ from rmsnorm_export.runtime.inputs import (
 )
 from rmsnorm_export.runtime.metrics import is_float
 from rmsnorm_export.runtime.session import NoKernelError, open_session, run_session, runtime_name
-from rmsnorm_export.serving.batching import Shapes, request_shapes
+from rmsnorm_export.serving.batching import RequestShapes, request_shapes
 from rmsnorm_export.serving.result import PackageCheck
-from rmsnorm_export.serving.subject import Subject
+from rmsnorm_export.serving.served_model import ServedModel
 from rmsnorm_export.tensorrt.engine.result import EngineProfile
 
 # Largest difference relative to the largest element: a product of matrices of another height is
@@ -44,19 +44,23 @@ class Trial:
         checks: for the record.
     """
 
-    samples: tuple[Shapes, ...]
+    samples: tuple[RequestShapes, ...]
     warm: bool
     mixed: str
     checks: tuple[PackageCheck, ...]
 
 
-def untried(subject: Subject, max_batch: int, profile: EngineProfile | None, reason: str) -> Trial:
+def untried(
+    subject: ServedModel, max_batch: int, profile: EngineProfile | None, reason: str
+) -> Trial:
     """What is assumed where the model is not run."""
     samples = request_shapes(subject.inputs, max_batch, profile, SIZE_CHOICES[0])
     return Trial(samples, True, "", (PackageCheck("answers in ONNX Runtime", "skipped", reason),))
 
 
-def try_model(path: Path, subject: Subject, max_batch: int, profile: EngineProfile | None) -> Trial:
+def try_model(
+    path: Path, subject: ServedModel, max_batch: int, profile: EngineProfile | None
+) -> Trial:
     """Load the packaged model on the CPU and ask it.
 
     Args:
@@ -77,7 +81,7 @@ def try_model(path: Path, subject: Subject, max_batch: int, profile: EngineProfi
     declared = declared_inputs(session)
     limits = index_limits(subject.loaded.model)
     samples = _answered(session, subject, declared, limits, max_batch, profile)
-    how = f"{runtime_name()}, {' and '.join(_text(shapes) for shapes in samples)}"
+    how = f"{runtime_name()}, {' and '.join(_request_words(shapes) for shapes in samples)}"
     checks = [PackageCheck("answers in ONNX Runtime", "passed", how)]
     warm = True
     try:
@@ -91,7 +95,7 @@ def try_model(path: Path, subject: Subject, max_batch: int, profile: EngineProfi
     return Trial(samples, warm, mixed, tuple(checks))
 
 
-def answers(path: Path, shapes: Shapes, subject: Subject) -> PackageCheck:
+def answers(path: Path, shapes: RequestShapes, subject: ServedModel) -> PackageCheck:
     """The model in its final place: it loads and answers.
 
     Raises:
@@ -103,35 +107,35 @@ def answers(path: Path, shapes: Shapes, subject: Subject) -> PackageCheck:
     return PackageCheck("answers from its final place", "passed", runtime_name())
 
 
-def warm_feeds(declared: Mapping[str, Declared], shapes: Shapes) -> dict[str, Array]:
+def warm_feeds(declared: Mapping[str, Declared], shapes: RequestShapes) -> dict[str, Array]:
     """What the server warms the model with: random floats, zeros (empty strings) else."""
     rng = np.random.default_rng(_SEED)
     feeds: dict[str, Array] = {}
-    for name, wanted in declared.items():
+    for name, tensor in declared.items():
         shape = shapes[name]
-        if is_float(wanted.dtype):
-            feeds[name] = rng.standard_normal(shape).astype(wanted.dtype)
-        elif wanted.dtype.kind == "O":
+        if is_float(tensor.dtype):
+            feeds[name] = rng.standard_normal(shape).astype(tensor.dtype)
+        elif tensor.dtype.kind == "O":
             feeds[name] = np.full(shape, "", dtype=object)
         else:
-            feeds[name] = np.zeros(shape, wanted.dtype)
+            feeds[name] = np.zeros(shape, tensor.dtype)
     return feeds
 
 
 def _feeds(
-    declared: Mapping[str, Declared], limits: Mapping[str, int], shapes: Shapes
+    declared: Mapping[str, Declared], limits: Mapping[str, int], shapes: RequestShapes
 ) -> dict[str, Array]:
     return make_inputs(declared, limits, shapes=shapes, sizes=(1,), seed=_SEED)
 
 
 def _answered(
     session: Any,
-    subject: Subject,
+    subject: ServedModel,
     declared: Mapping[str, Declared],
     limits: Mapping[str, int],
     max_batch: int,
     profile: EngineProfile | None,
-) -> tuple[Shapes, ...]:
+) -> tuple[RequestShapes, ...]:
     """Shapes of requests that the model answers, from the first choice of sizes that it does."""
     failure = ""
     for sizes in SIZE_CHOICES if profile is None else SIZE_CHOICES[:1]:
@@ -151,7 +155,7 @@ def _answered(
 
 
 def _mixed(
-    session: Any, declared: Mapping[str, Declared], limits: Mapping[str, int], shapes: Shapes
+    session: Any, declared: Mapping[str, Declared], limits: Mapping[str, int], shapes: RequestShapes
 ) -> str:
     """How two requests in a batch differ from each alone."""
     both = _feeds(declared, limits, {name: (2, *shape[1:]) for name, shape in shapes.items()})
@@ -179,5 +183,5 @@ def _differs(joined: Array, alone: Array) -> str:
     return f"by up to {float(np.nanmax(np.abs(a - b))):.3g} where {bound:.3g} is allowed"
 
 
-def _text(shapes: Shapes) -> str:
+def _request_words(shapes: RequestShapes) -> str:
     return ", ".join(f"{k} {'x'.join(map(str, v)) or 'scalar'}" for k, v in shapes.items())

@@ -26,6 +26,11 @@ _FICLONE = 0x40049409
 
 _CHUNK = 1 << 24
 
+LARGEST_TEXT = 1 << 28
+"""Bytes of a text that is read; the record of a large model has a few millions."""
+
+StrPath = str | os.PathLike[str]
+
 
 def is_full(number: int | None) -> bool:
     """Whether this error number says that there is no room for more."""
@@ -33,9 +38,7 @@ def is_full(number: int | None) -> bool:
 
 
 @contextlib.contextmanager
-def refusals_as(
-    what: str, place: str | os.PathLike[str], *, fix: str, fix_full: str = ""
-) -> Iterator[None]:
+def refusals_as(what: str, place: StrPath, *, fix: str, fix_full: str = "") -> Iterator[None]:
     """Say in three lines what the operating system refuses in the block.
 
     Args:
@@ -203,6 +206,27 @@ def write_whole(path: Path, content: str | bytes, *, replace: bool = True) -> No
         files.publish(files.write_temp(path, data), path, replace=replace)
 
 
+def read_text(path: Path, what: str, *, fix: str) -> str:
+    """The text of a file that somebody else may have written.
+
+    Args:
+        path: of the file.
+        what: happened where it cannot be read.
+        fix: what to do then.
+
+    Raises:
+        InputError: it cannot be read, is no UTF-8, or has more than ``LARGEST_TEXT`` bytes.
+    """
+    try:
+        size = path.stat().st_size
+        if size > LARGEST_TEXT:
+            raise ValueError(f"{size} bytes are too many")
+        return path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        reason = short(getattr(error, "strerror", None) or str(error), 300)
+        raise InputError(what, found=f"{short(str(path), 300)}: {reason}", fix=fix) from error
+
+
 def copy_file(source: Path, target: Path) -> None:
     """A copy of ``source`` at the new path ``target``, on disk when this returns.
 
@@ -286,7 +310,7 @@ def _extents(fd: int, size: int) -> list[tuple[int, int]]:
     """Ranges of a file that hold data; the whole file where the system cannot tell."""
     if not hasattr(os, "SEEK_DATA"):
         return [(0, size)]
-    found: list[tuple[int, int]] = []
+    extents: list[tuple[int, int]] = []
     position = 0
     while position < size:
         try:
@@ -294,10 +318,10 @@ def _extents(fd: int, size: int) -> list[tuple[int, int]]:
             position = os.lseek(fd, start, os.SEEK_HOLE)
         except OSError as error:
             if error.errno == errno.ENXIO:  # only a hole is left
-                return found
+                return extents
             return [(0, size)]
-        found.append((start, position))
-    return found
+        extents.append((start, position))
+    return extents
 
 
 def _copy_range(source_fd: int, target_fd: int, start: int, end: int) -> None:

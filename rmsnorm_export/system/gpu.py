@@ -57,11 +57,11 @@ def gpus() -> tuple[Gpu, ...]:
 
 def _read_gpus(fields: tuple[str, ...], text: str) -> list[Gpu]:
     """The GPUs of the lines that are of GPUs: "No devices were found" is none."""
-    found = []
+    listed = []
     for line in text.splitlines():
         # From the right: a name may hold a comma, the other values hold none.
         values = [value.strip() for value in line.rsplit(",", len(fields) - 1)]
         if len(values) == len(fields):
             known = dict(zip(fields, values, strict=True))
-            found.append(Gpu(*(known.get(field, "") for field in _FIELDS)))
-    return found
+            listed.append(Gpu(*(known.get(field, "") for field in _FIELDS)))
+    return listed

@@ -17,7 +17,7 @@ from rmsnorm_export.benchmark import measure, sessions
 from rmsnorm_export.benchmark.arrays import read_arrays, write_arrays
 from rmsnorm_export.benchmark.measure import bench
 from rmsnorm_export.benchmark.result import AGAIN, RAW, Benchmark, Trial
-from rmsnorm_export.benchmark.trials import compare
+from rmsnorm_export.benchmark.trials import compare_outputs
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.records import from_json, to_json
 from tests.cli.conftest import model
@@ -299,7 +299,7 @@ def test_arrays_of_every_kind_come_back(tmp_path: Path) -> None:
 
 def test_an_output_that_is_missing_or_of_another_shape_is_wrong() -> None:
     zeros = np.zeros((2, 2), np.float32)
-    checks = compare("x", {"b": zeros[0]}, {"a": zeros, "b": zeros})
+    checks = compare_outputs("x", {"b": zeros[0]}, {"a": zeros, "b": zeros})
     assert [check.passed for check in checks] == [False, False]
     assert checks[0].reason == "the output is missing"
     assert "[2], not float32 [2, 2]" in checks[1].reason

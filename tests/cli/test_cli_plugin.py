@@ -31,7 +31,7 @@ pytestmark = needs_build
 def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Standin:
     """A stand-in whose project is the one that is built by default."""
     found = make_standin(tmp_path)
-    monkeypatch.setattr("rmsnorm_export.tensorrt.plugin.sources._PACKAGED", found.source)
+    monkeypatch.setattr("rmsnorm_export.tensorrt.plugin.building._PACKAGED", found.source)
     for name in ("TENSORRT_INCLUDE_DIR", "TENSORRT_ROOT", "CUDA_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -174,7 +174,7 @@ def test_doctor_shows_the_tools_and_the_builds(
     from rmsnorm_export.cli import diagnosis as _doctor
 
     monkeypatch.setattr(_doctor, "_KNOWN", _doctor._KNOWN[:1])
-    monkeypatch.setattr("rmsnorm_export.tensorrt.plugin.headers._SYSTEM", ())
+    monkeypatch.setattr("rmsnorm_export.tensorrt.plugin.toolchain._SYSTEM_INCLUDES", ())
     text = run("doctor").text
     assert "built: none" in text
     assert "for plugin build: apt install libnvinfer-headers-dev" in text

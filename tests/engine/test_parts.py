@@ -9,10 +9,14 @@ import pytest
 from rmsnorm_export.errors import BackendMissingError, UsageError
 from rmsnorm_export.tensorrt.engine import backends, plugins
 from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, choose
-from rmsnorm_export.tensorrt.engine.messages import LIMIT, collect, kind_of
 from rmsnorm_export.tensorrt.engine.monitor import TOTAL, Phases
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 from rmsnorm_export.tensorrt.engine.plugins import plan_plugin
+from rmsnorm_export.tensorrt.engine.record import (
+    MESSAGE_LIMIT,
+    collect_messages,
+    message_kind,
+)
 
 
 @pytest.mark.parametrize(
@@ -34,11 +38,11 @@ from rmsnorm_export.tensorrt.engine.plugins import plan_plugin
     ],
 )
 def test_kinds_of_messages(text: str, kind: str) -> None:
-    assert kind_of(text) == kind
+    assert message_kind(text) == kind
 
 
 def test_messages_of_one_kind_are_one() -> None:
-    found = collect(
+    found = collect_messages(
         [
             ("parse", "a.cpp:1: Make sure input a has Int64 binding."),
             ("parse", "a.cpp:1: Make sure input b has Int64 binding."),
@@ -52,7 +56,7 @@ def test_messages_of_one_kind_are_one() -> None:
         ("build", "other", "one", 2),
         ("build", "other", "two", 1),
     ]
-    assert len(collect([("build", str(i)) for i in range(1000)])) == LIMIT
+    assert len(collect_messages([("build", str(i)) for i in range(1000)])) == MESSAGE_LIMIT
 
 
 def test_progress_grows_to_the_end_through_nested_phases() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from rmsnorm_export.op.spec import NormSpec
-from rmsnorm_export.tensorrt.plugin.tools import find_cmake
+from rmsnorm_export.tensorrt.plugin.toolchain import find_cmake
 
 TENSORRT = os.environ.get("TENSORRT_INCLUDE_DIR") or os.environ.get("TENSORRT_ROOT")
 """TensorRT's headers, of which CI has none."""

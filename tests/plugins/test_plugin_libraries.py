@@ -14,7 +14,7 @@ import pytest
 
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.tensorrt import plugin
-from rmsnorm_export.tensorrt.plugin import libraries, lines, tensorrt
+from rmsnorm_export.tensorrt.plugin import libraries, lines
 from tests.plugins.plugin_standin import (
     AUTOLOAD,
     PLUGIN,
@@ -218,9 +218,9 @@ def test_polygraphy_gets_the_tensorrt_of_the_python_package(
     (package / "libnvinfer.so.11").write_text("")
     (package / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert tensorrt.library_of_package("libnvinfer.so.11") == str(package / "libnvinfer.so.11")
-    assert tensorrt.library_of_package("libnvinfer.so.10") is None
-    line = lines._line("polygraphy", "m.onnx", tmp_path / "l.so", "11.4.0")
+    assert lines.library_of_package("libnvinfer.so.11") == str(package / "libnvinfer.so.11")
+    assert lines.library_of_package("libnvinfer.so.10") is None
+    line = lines.loader_line("polygraphy", "m.onnx", tmp_path / "l.so", "11.4.0")
     assert f"--plugins {package}/libnvinfer.so.11 " in line.text
 
 
@@ -234,8 +234,8 @@ def test_polygraphy_knows_the_option() -> None:
 
 
 def test_the_manifest_tells_the_version(tmp_path: Path) -> None:
-    assert tensorrt.version_beside(tmp_path / "l.so") == ""
+    assert lines.version_beside(tmp_path / "l.so") == ""
     (tmp_path / "manifest.json").write_text("[]")
-    assert tensorrt.version_beside(tmp_path / "l.so") == ""
+    assert lines.version_beside(tmp_path / "l.so") == ""
     (tmp_path / "librmsnorm_plugin.json").write_text(json.dumps({"tensorrt": "10.9.0"}))
-    assert tensorrt.version_beside(tmp_path / "l.so") == "10.9.0"
+    assert lines.version_beside(tmp_path / "l.so") == "10.9.0"

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
-from rmsnorm_export.tensorrt.plugin import arch, sources, tools
-from rmsnorm_export.tensorrt.plugin.headers import find_headers
-from rmsnorm_export.tensorrt.plugin.sources import find_source, source_hash
-from rmsnorm_export.tensorrt.plugin.toolchain import build_tools, find_toolchain
+from rmsnorm_export.tensorrt.plugin import arch, building, toolchain
+from rmsnorm_export.tensorrt.plugin.building import find_source, source_hash
+from rmsnorm_export.tensorrt.plugin.toolchain import build_tools, find_headers, find_toolchain
 from tests.plugins.plugin_standin import make_standin, write_headers
 
 ROOT = Path(__file__).parents[2]
@@ -37,10 +36,10 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(empty))
     for name in ("CUDA_HOME", "CXX", "CUDAHOSTCXX", "TENSORRT_INCLUDE_DIR", "TENSORRT_ROOT"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(tools, "package_folders", lambda _: ())
+    monkeypatch.setattr(toolchain, "package_folders", lambda _: ())
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(empty))
     monkeypatch.setattr(
-        "rmsnorm_export.tensorrt.plugin.headers._SYSTEM", (str(tmp_path / "system"),)
+        "rmsnorm_export.tensorrt.plugin.toolchain._SYSTEM_INCLUDES", (str(tmp_path / "system"),)
     )
     is_file = Path.is_file
     monkeypatch.setattr(
@@ -71,13 +70,13 @@ def test_nvcc_as_given_then_cuda_home_then_path(
     given = _nvcc(tmp_path / "given" / "bin" / "nvcc", "12.9.1")
     _nvcc(tmp_path / "home" / "bin" / "nvcc", "13.0.1")
     _nvcc(bare / "nvcc", "13.1.1")
-    assert tools.find_nvcc().version == "13.1.1"
+    assert toolchain.find_nvcc().version == "13.1.1"
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
-    assert tools.find_nvcc().version == "13.0.1"
-    assert tools.find_nvcc(tmp_path / "given").version == "12.9.1"
-    assert tools.find_nvcc(given).path == str(given)
+    assert toolchain.find_nvcc().version == "13.0.1"
+    assert toolchain.find_nvcc(tmp_path / "given").version == "12.9.1"
+    assert toolchain.find_nvcc(given).path == str(given)
     monkeypatch.chdir(tmp_path)
-    assert tools.find_nvcc("given").path == str(given)  # CMake takes whole paths only
+    assert toolchain.find_nvcc("given").path == str(given)  # CMake takes whole paths only
 
 
 def test_what_was_asked_for_is_not_passed_over(
@@ -85,12 +84,15 @@ def test_what_was_asked_for_is_not_passed_over(
 ) -> None:
     _nvcc(bare / "nvcc", "13.1.1")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
-    assert (tools.find_nvcc().status, str(tmp_path / "nowhere") in tools.find_nvcc().detail) == (
+    assert (
+        toolchain.find_nvcc().status,
+        str(tmp_path / "nowhere") in toolchain.find_nvcc().detail,
+    ) == (
         "missing",
         True,
     )
     monkeypatch.delenv("CUDA_HOME")
-    assert tools.find_nvcc(tmp_path / "nowhere").status == "missing"
+    assert toolchain.find_nvcc(tmp_path / "nowhere").status == "missing"
     write_headers(tmp_path / "system")
     assert find_headers().status == "ok"
     monkeypatch.setenv("TENSORRT_ROOT", str(tmp_path / "nowhere"))
@@ -98,21 +100,21 @@ def test_what_was_asked_for_is_not_passed_over(
     assert "from TENSORRT_ROOT" in find_headers().detail
     _script(bare / "g++", "echo g++ 12")
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert tools.find_host_compiler().status == "missing"
+    assert toolchain.find_host_compiler().status == "missing"
 
 
 @pytest.mark.usefixtures("bare")
 def test_nvcc_of_the_pypi_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _nvcc(tmp_path / "nvidia" / "cu13" / "bin" / "nvcc", "13.5.37")
-    monkeypatch.setattr(tools, "package_folders", lambda name: [tmp_path / name])
-    assert tools.find_nvcc().path == str(path)
+    monkeypatch.setattr(toolchain, "package_folders", lambda name: [tmp_path / name])
+    assert toolchain.find_nvcc().path == str(path)
 
 
 @pytest.mark.parametrize("text", ["exit 1", "echo hello", "kill -9 $$"])
 def test_a_tool_that_does_not_answer_is_broken(bare: Path, text: str) -> None:
     for name in ("nvcc", "cmake", "ninja"):
         _script(bare / name, text)
-    found = [tools.find_nvcc(), tools.find_cmake(), tools.find_ninja()]
+    found = [toolchain.find_nvcc(), toolchain.find_cmake(), toolchain.find_ninja()]
     assert [tool.status for tool in found] == ["broken"] * 3
     with pytest.raises(BackendMissingError, match="--version ended with"):
         find_toolchain()
@@ -122,16 +124,16 @@ def test_cmake_that_is_too_old_gives_way_to_the_package(
     bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _script(bare / "cmake", "echo cmake version 3.22.1")
-    assert tools.find_cmake().status == "broken"
-    assert "3.24" in tools.find_cmake().detail
+    assert toolchain.find_cmake().status == "broken"
+    assert "3.24" in toolchain.find_cmake().detail
     _script(tmp_path / "cmake" / "data" / "bin" / "cmake", "echo cmake version 4.0.0")
-    monkeypatch.setattr(tools, "package_folders", lambda name: [tmp_path / name])
-    assert tools.find_cmake().version == "4.0.0"
+    monkeypatch.setattr(toolchain, "package_folders", lambda name: [tmp_path / name])
+    assert toolchain.find_cmake().version == "4.0.0"
 
 
 def test_make_where_there_is_no_ninja(bare: Path) -> None:
     _script(bare / "make", "echo GNU Make 4.3")
-    assert (tools.find_ninja().name, tools.find_ninja().version) == ("make", "4.3")
+    assert (toolchain.find_ninja().name, toolchain.find_ninja().version) == ("make", "4.3")
 
 
 @pytest.mark.parametrize("part", ["", "include", "include/x86_64-linux-gnu"])
@@ -193,20 +195,20 @@ def test_the_defaults_are_those_of_cmake() -> None:
 def test_the_gpus_at_hand_decide(bare: Path, tmp_path: Path) -> None:
     nvcc = make_standin(tmp_path / "s").nvcc
     (bare / "printf").symlink_to("/usr/bin/printf")
-    names, notes = arch.choose(None, str(nvcc))
+    names, notes = arch.choose_architectures(None, str(nvcc))
     assert names == ("80", "90", "100")  # the defaults that this nvcc knows
     assert "no GPU" in notes[0]
     assert "86, 89, 120" in notes[1]
     rows = [f"echo 'NVIDIA X, {name}, 580.65.06, 81559 MiB'" for name in ("9.0", "9.0", "[N/A]")]
     _script(bare / "nvidia-smi", "; ".join([*rows, "echo 'NVIDIA A100, 8.0, 580.65.06, [N/A]'"]))
-    assert arch.choose(None, str(nvcc)) == (("90", "80"), ())
-    assert arch.choose("100", str(nvcc))[0] == ("100",)
+    assert arch.choose_architectures(None, str(nvcc)) == (("90", "80"), ())
+    assert arch.choose_architectures("100", str(nvcc))[0] == ("100",)
     with pytest.raises(UsageError, match="asked for") as caught:
-        arch.choose("75,90", str(nvcc))
+        arch.choose_architectures("75,90", str(nvcc))
     assert "75;" in caught.value.found
     _script(bare / "nvidia-smi", "echo 'NVIDIA X, 15.0, 580.65.06, 81559 MiB'")
     with pytest.raises(UsageError, match="GPU at hand"):
-        arch.choose(None, str(nvcc))
+        arch.choose_architectures(None, str(nvcc))
 
 
 def test_the_sources_are_found_and_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +225,7 @@ def test_the_sources_are_found_and_hashed(tmp_path: Path, monkeypatch: pytest.Mo
     assert len({before, more, source_hash(project)}) == 3
     with pytest.raises(InputError, match="sources"):
         find_source(tmp_path)
-    monkeypatch.setattr(sources, "_PACKAGED", project)
+    monkeypatch.setattr(building, "_PACKAGED", project)
     assert find_source() == project
 
 

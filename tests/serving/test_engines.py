@@ -13,6 +13,7 @@ import onnx
 import pytest
 
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
+from rmsnorm_export.records import to_json
 from rmsnorm_export.serving.package import package_model
 from rmsnorm_export.serving.protos import parse_config
 from rmsnorm_export.tensorrt.engine.result import (
@@ -22,8 +23,8 @@ from rmsnorm_export.tensorrt.engine.result import (
     InputRange,
     ModelIdentity,
     PluginState,
+    sidecar_path,
 )
-from rmsnorm_export.tensorrt.engine.sidecar import record_text, sidecar_path
 from rmsnorm_export.tensorrt.plugin.result import FILES
 from tests.serving.models import N, decoder_model, needs_triton, tree
 
@@ -60,7 +61,7 @@ def _engine(folder: Path, **changes: object) -> Path:
     )
     path = folder / "net.engine"
     path.write_bytes(data)
-    sidecar_path(path).write_text(record_text(dataclasses.replace(record, **changes)))  # type: ignore[arg-type]
+    sidecar_path(path).write_text(to_json(dataclasses.replace(record, **changes)))  # type: ignore[arg-type]
     return path
 
 

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from rmsnorm_export.errors import InputError, UsageError, VerificationError
 from rmsnorm_export.serving.package import package_model
-from rmsnorm_export.serving.protos import definitions, parse_config, type_name
+from rmsnorm_export.serving.protos import data_type_name, definitions, parse_config
 from tests.serving.models import (
     N,
     batch_mean_model,
@@ -112,7 +112,7 @@ def test_the_largest_batch_is_that_of_the_shapes(tmp_path: Path) -> None:
 )
 def test_element_types(tmp_path: Path, dtype: int, name: str) -> None:
     config = _config(package_model(identity_model(dtype), tmp_path, name="t").path)
-    assert [type_name(i.data_type) for i in (*config.input, *config.output)] == [name] * 2
+    assert [data_type_name(i.data_type) for i in (*config.input, *config.output)] == [name] * 2
     assert len(config.model_warmup) == 2
 
 

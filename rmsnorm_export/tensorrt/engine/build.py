@@ -12,8 +12,10 @@ from rmsnorm_export.errors import InputError, RequirementError, UsageError
 from rmsnorm_export.graph.load import Source
 from rmsnorm_export.graph.save import check_output
 from rmsnorm_export.printable import short
+from rmsnorm_export.records import to_json
 from rmsnorm_export.system.files import Transaction
 from rmsnorm_export.system.process import Event
+from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.engine.backends import choose, gpu_visible, run_backend
 from rmsnorm_export.tensorrt.engine.failure import failure
 from rmsnorm_export.tensorrt.engine.model import open_model
@@ -25,11 +27,9 @@ from rmsnorm_export.tensorrt.engine.result import (
     EngineRecord,
     EngineResult,
     PluginUse,
+    sidecar_path,
 )
 from rmsnorm_export.tensorrt.engine.shapes import Shapes, make_profiles
-from rmsnorm_export.tensorrt.engine.sidecar import record_text, sidecar_path
-
-Progress = Callable[[str, int, int], None]
 
 
 def build_engine(
@@ -99,20 +99,20 @@ def build_engine(
                     "command": "build",
                     "model": str(ready.path),
                     "engine": str(temporary),
-                    "profiles": [_plain(profile) for profile in profiles],
+                    "profiles": [_profile_request(profile) for profile in profiles],
                     "plugin": "" if plan.library is None else str(plan.library),
                     "timing_cache": str(cache) if cache and info.timing_cache else "",
                     "inspect": gpu_visible(),
                 }
                 start = time.perf_counter()
-                ended = run_backend(request, info, _told(progress))
+                ended = run_backend(request, info, _progress_of(progress))
                 seconds = time.perf_counter() - start
                 if ended.first("done") is None:
                     raise failure(ended, info, library=str(plan.library or ""))
                 done = Build(info, why, ready, profiles, plan, options, cache, ended, seconds)
                 record = make_record(done, target.name, temporary)
                 _check_plugin(record, options)
-                beside = files.write_temp(sidecar, record_text(record).encode())
+                beside = files.write_temp(sidecar, to_json(record).encode())
                 files.publish(beside, sidecar, replace=force)
                 files.publish(temporary, target, replace=force, last=True)
         except FileExistsError as error:
@@ -170,14 +170,14 @@ def _timing_cache(
     return path
 
 
-def _plain(profile: EngineProfile) -> list[dict[str, object]]:
+def _profile_request(profile: EngineProfile) -> list[dict[str, object]]:
     return [
         {"name": item.name, "min": item.min, "opt": item.opt, "max": item.max}
         for item in profile.inputs
     ]
 
 
-def _told(progress: Progress | None) -> Callable[[Event], None] | None:
+def _progress_of(progress: Progress | None) -> Callable[[Event], None] | None:
     if progress is None:
         return None
     return lambda event: progress(str(event["phase"]), int(event["done"]), int(event["total"]))

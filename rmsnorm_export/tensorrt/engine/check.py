@@ -19,8 +19,7 @@ from rmsnorm_export.tensorrt.engine.backends import (
     run_backend,
 )
 from rmsnorm_export.tensorrt.engine.failure import cause
-from rmsnorm_export.tensorrt.engine.result import EngineCheck, EngineRecord, Usable
-from rmsnorm_export.tensorrt.engine.sidecar import read_record
+from rmsnorm_export.tensorrt.engine.result import EngineCheck, EngineRecord, Usable, read_record
 
 REBUILD = "build it again here with rmsnorm-export build"
 
@@ -62,28 +61,30 @@ def check_engine(path: str | os.PathLike[str]) -> EngineCheck:
             fix="check the path",
         )
     record = read_record(engine)
-    found = _Findings()
+    findings = _Findings()
     if record is None:
-        found.notes.append("no record stands beside it: it was built by another program, or moved")
+        findings.notes.append(
+            "no record stands beside it: it was built by another program, or moved"
+        )
     else:
-        _compare(engine, record, found)
+        _compare(engine, record, findings)
     info = _backend(engine, record)
     if info is None:
-        found.notes.append("its backend is not known, so no runtime was asked")
+        findings.notes.append("its backend is not known, so no runtime was asked")
     elif not is_installed(info.module):
-        found.add(f"{info.label}, which it needs, is not installed here", info.pip)
+        findings.add(f"{info.label}, which it needs, is not installed here", info.pip)
     else:
-        _ask(engine, info, record, found)
-    usable: Usable = "no" if found.problems else "yes" if found.loaded else "unknown"
+        _ask(engine, info, record, findings)
+    usable: Usable = "no" if findings.problems else "yes" if findings.loaded else "unknown"
     return EngineCheck(
         path=engine,
         usable=usable,
-        problems=tuple(found.problems),
-        fixes=tuple(found.fixes),
+        problems=tuple(findings.problems),
+        fixes=tuple(findings.fixes),
         backend="" if info is None else info.name,
-        built_with=found.built_with or ("" if record is None else record.version),
-        installed=found.installed,
-        notes=tuple(found.notes),
+        built_with=findings.built_with or ("" if record is None else record.version),
+        installed=findings.installed,
+        notes=tuple(findings.notes),
         record=record,
     )
 
@@ -105,10 +106,10 @@ class _Findings:
             self.fixes.append(fix)
 
 
-def _compare(engine: Path, record: EngineRecord, found: _Findings) -> None:
+def _compare(engine: Path, record: EngineRecord, findings: _Findings) -> None:
     """The record against the file and the machine."""
     if engine.stat().st_size != record.bytes or sha256_of(engine) != record.sha256:
-        found.add(
+        findings.add(
             f"it is not the engine that {engine.name}.json describes: its content differs",
             f"{REBUILD}, with --force",
         )
@@ -116,18 +117,18 @@ def _compare(engine: Path, record: EngineRecord, found: _Findings) -> None:
 
     here = f"{platform.system()} {platform.machine()}"
     if record.platform != here:
-        found.add(f"it was built for {record.platform}, this is {here}", REBUILD)
+        findings.add(f"it was built for {record.platform}, this is {here}", REBUILD)
     now = gpus()
     portable = record.flags.get("hardware_compatible") or record.backend == "tensorrt-rtx"
     if now and record.gpus and not portable:
         built, have = (_capabilities(names) for names in (record.gpus, now))
         if not built & have:
-            found.add(
+            findings.add(
                 f"it was built on {record.gpus[0]}, here is {now[0]}",
                 f"{REBUILD}, or once with --hardware-compatible",
             )
     if record.plugin.library and not record.plugin.embedded:
-        found.notes.append(f"it needs the plugin library {record.plugin.library} to be loaded")
+        findings.notes.append(f"it needs the plugin library {record.plugin.library} to be loaded")
 
 
 def _capabilities(names: tuple[str, ...]) -> set[str]:
@@ -147,7 +148,7 @@ def _backend(engine: Path, record: EngineRecord | None) -> BackendInfo | None:
     return BACKENDS["tensorrt"] if head in (b"ptrt", b"ftrt") else None
 
 
-def _ask(engine: Path, info: BackendInfo, record: EngineRecord | None, found: _Findings) -> None:
+def _ask(engine: Path, info: BackendInfo, record: EngineRecord | None, findings: _Findings) -> None:
     """The runtime's own opinion."""
     gpu = gpu_visible()
     plugin = ""
@@ -158,39 +159,39 @@ def _ask(engine: Path, info: BackendInfo, record: EngineRecord | None, found: _F
     ended = run_backend(
         {"command": "validate", "engine": str(engine), "plugin": plugin, "load": gpu}, info
     )
-    found.installed = str((ended.first("version") or {}).get("version", ""))
+    findings.installed = str((ended.first("version") or {}).get("version", ""))
     answer = ended.first("validity")
     if answer is None:
-        found.add(f"{info.label} fails when it is asked: {_why(ended)}", info.pip)
+        findings.add(f"{info.label} fails when it is asked: {_failure_words(ended)}", info.pip)
         return
     for bit, (problem, fix) in _REASONS.items():
         if answer["reasons"] & bit:
-            found.add(problem, fix)
+            findings.add(problem, fix)
     for text in answer["texts"]:
         if other := _OTHER_VERSION.search(text):
-            found.built_with = _version_text(other["built"] or "") or found.built_with
-            found.add(_REASONS[1][0], REBUILD)
-    if record is not None and found.installed and record.version != found.installed:
+            findings.built_with = _decoded_version(other["built"] or "") or findings.built_with
+            findings.add(_REASONS[1][0], REBUILD)
+    if record is not None and findings.installed and record.version != findings.installed:
         compatible = record.flags.get("version_compatible") is True
         if not compatible:
-            found.add(
-                f"it was built with {info.label} {record.version}, here is {found.installed}",
+            findings.add(
+                f"it was built with {info.label} {record.version}, here is {findings.installed}",
                 REBUILD,
             )
-    found.loaded = answer["loaded"] is True
-    if gpu and answer["loaded"] is False and not found.problems:
+    findings.loaded = answer["loaded"] is True
+    if gpu and answer["loaded"] is False and not findings.problems:
         last = one_line(answer["texts"][-1], 300) if answer["texts"] else "no reason was given"
-        found.add(f"{info.label} does not load it: {last}", REBUILD)
+        findings.add(f"{info.label} does not load it: {last}", REBUILD)
     if not gpu:
-        found.notes.append("no GPU is visible: the engine was not loaded")
+        findings.notes.append("no GPU is visible: the engine was not loaded")
 
 
-def _version_text(said: str) -> str:
+def _decoded_version(text: str) -> str:
     """``1.6.0`` for the characters of code 1, 6 and 0."""
-    parts = said.split(".") if "." in said else []
+    parts = text.split(".") if "." in text else []
     return ".".join(p if p.isdigit() else str(ord(p)) if len(p) == 1 else "0" for p in parts)
 
 
-def _why(ended: Ended) -> str:
+def _failure_words(ended: Ended) -> str:
     error = ended.first("error")
     return one_line(str(error.get("text", "")), 300) if error else cause(ended)

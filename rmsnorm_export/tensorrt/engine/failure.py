@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Sequence
+
 from rmsnorm_export.errors import BackendMissingError, Error, InputError, UsageError
 from rmsnorm_export.printable import one_line, quoted, short
 from rmsnorm_export.system.files import is_full
 from rmsnorm_export.system.process import Ended, Event
 from rmsnorm_export.tensorrt.engine.backends import BackendInfo
 
-_OOM = -9
 _PLUGIN_LOOKUP = "Plugin not found"
 
 _OF_ONNX_RUNTIME = {
@@ -30,22 +32,46 @@ def failure(ended: Ended, info: BackendInfo, *, library: str = "") -> Error:
     version = (ended.first("version") or {}).get("version", "")
     label = f"{info.label} {version}".strip()
     if event is None:
-        return _died(ended, info, label)
-    known = {
-        "import": _import,
-        "plugin": _plugin,
-        "parse": _parse,
-        "shape-input": _shape_input,
-        "build": _build,
-        "system": _system,
-        "memory": _memory,
-    }
-    make = known.get(str(event.get("kind")))
-    if make is None:
-        return _other(ended, label, event)
-    if make is _plugin:
-        event = event | {"library": library}
-    return make(ended, label, event, info)
+        return _death(ended, info, label)
+    text = one_line(str(event.get("text", "")), 400)
+    kind = event.get("kind")
+    if kind == "import":
+        return BackendMissingError(f"{label} cannot be imported.", found=text, fix=info.pip)
+    if kind == "plugin":
+        return BackendMissingError(
+            f"{label} does not load the plugin library.",
+            found=f"{short(library, 200)}: {last_errors(ended) or text}",
+            fix="rmsnorm-export plugin check says why; --plugin never builds without it",
+        )
+    if kind == "parse":
+        return _parse_failure(ended, label, event["errors"])
+    if kind == "shape-input":
+        return UsageError(
+            "An input decides shapes by its values, which no --shapes can say.",
+            found=f"{label} says so of input {quoted(str(event['name']))}",
+            fix="export with that input as a constant, or take sizes from other inputs' shapes",
+        )
+    if kind == "build":
+        return _build_failure(last_errors(ended) or text, label, info)
+    if kind == "system":
+        return InputError(
+            "A file of the build cannot be read or written.",
+            found=f"{label}: {short(text)}: {short(str(event['file']), 300)}",
+            fix="free some space, or write to another folder; nothing was changed"
+            if is_full(event["errno"])
+            else "check the path and its permissions; nothing was changed",
+        )
+    if kind == "memory":
+        return InputError(
+            "Memory ran out.",
+            found=f"{label} could not allocate",
+            fix="use a machine with more memory",
+        )
+    return Error(
+        f"{label} failed while {_stage_words(ended)}.",
+        found=text + _backend_words(ended),
+        fix="see rmsnorm-export doctor for the versions, and report this message",
+    )
 
 
 def last_errors(ended: Ended, limit: int = 3) -> str:
@@ -60,16 +86,19 @@ def cause(ended: Ended) -> str:
     return f"{ended.how()}{': ' + one_line(last, 400) if last else ''}"
 
 
-def _stage(ended: Ended) -> str:
+def _stage_words(ended: Ended) -> str:
     stages = [event["stage"] for event in ended.all("stage")]
     doing = {"parse": "reading the model", "build": "building the engine"}
     return doing.get(stages[-1], "inspecting the engine") if stages else "starting"
 
 
-def _died(ended: Ended, info: BackendInfo, label: str) -> Error:
-    said = last_errors(ended)
-    found = f"while {_stage(ended)}, {cause(ended)}" + (f"; it said: {said}" if said else "")
-    if ended.code == _OOM:
+def _backend_words(ended: Ended) -> str:
+    errors = last_errors(ended)
+    return f"; it said: {errors}" if errors else ""
+
+
+def _death(ended: Ended, info: BackendInfo, label: str) -> Error:
+    if ended.code == -signal.SIGKILL:
         fix = "this is what the system does when memory runs out: use a machine with more"
     elif ended.first("version") is None:
         fix = f"{info.pip} --force-reinstall, and see rmsnorm-export doctor"
@@ -78,29 +107,14 @@ def _died(ended: Ended, info: BackendInfo, label: str) -> Error:
             "try another --target of optimize, the raw model, or smaller --shapes; the caller and"
             " all files are as they were"
         )
-    return InputError(f"{label} ended its process.", found=found, fix=fix)
-
-
-def _import(ended: Ended, label: str, event: Event, info: BackendInfo) -> Error:
-    del ended
-    return BackendMissingError(
-        f"{label} cannot be imported.", found=one_line(str(event["text"]), 400), fix=info.pip
+    return InputError(
+        f"{label} ended its process.",
+        found=f"while {_stage_words(ended)}, {cause(ended)}{_backend_words(ended)}",
+        fix=fix,
     )
 
 
-def _plugin(ended: Ended, label: str, event: Event, info: BackendInfo) -> Error:
-    del info
-    said = last_errors(ended) or str(event["text"])
-    return BackendMissingError(
-        f"{label} does not load the plugin library.",
-        found=f"{short(str(event['library']), 200)}: {said}",
-        fix="rmsnorm-export plugin check says why; --plugin never builds without it",
-    )
-
-
-def _parse(ended: Ended, label: str, event: Event, info: BackendInfo) -> Error:
-    del info
-    errors = event["errors"]
+def _parse_failure(ended: Ended, label: str, errors: Sequence[Event]) -> Error:
     if not errors:
         return InputError(
             f"{label} cannot read the model.",
@@ -138,56 +152,18 @@ def _parse_fix(op: str, text: str) -> str:
     return "export the model with other operators there, or at another opset"
 
 
-def _shape_input(ended: Ended, label: str, event: Event, info: BackendInfo) -> Error:
-    del ended, info
-    return UsageError(
-        "An input decides shapes by its values, which no --shapes can say.",
-        found=f"{label} says so of input {quoted(str(event['name']))}",
-        fix="export with that input as a constant, or take sizes from other inputs' shapes",
-    )
-
-
-def _build(ended: Ended, label: str, event: Event, info: BackendInfo) -> Error:
-    said = last_errors(ended) or one_line(str(event["text"]), 400)
-    lowered = said.lower()
+def _build_failure(found: str, label: str, info: BackendInfo) -> Error:
+    lowered = found.lower()
     if "cuda" in lowered and ("driver" in lowered or "no cuda-capable device" in lowered):
         if info.needs_gpu:
             fix = f"{info.label} builds only where a GPU is; --backend tensorrt-rtx needs none"
         else:
             fix = "check the driver with nvidia-smi"
-        return BackendMissingError(f"{label} finds no GPU.", found=said, fix=fix)
+        return BackendMissingError(f"{label} finds no GPU.", found=found, fix=fix)
     if "profile" in lowered:
         fix = "change --shapes: the profile does not fit the model"
     elif "memory" in lowered or "workspace" in lowered:
         fix = "raise --memory-limit, lower the largest shapes, or free the GPU"
     else:
         fix = "try another --target of optimize, or the raw model, and report what differs"
-    return InputError(f"{label} cannot build the engine.", found=said, fix=fix)
-
-
-def _system(ended: Ended, label: str, event: Event, info: BackendInfo) -> Error:
-    del ended, info
-    full = is_full(event["errno"])
-    return InputError(
-        "A file of the build cannot be read or written.",
-        found=f"{label}: {short(str(event['text']))}: {short(str(event['file']), 300)}",
-        fix="free some space, or write to another folder; nothing was changed"
-        if full
-        else "check the path and its permissions; nothing was changed",
-    )
-
-
-def _memory(ended: Ended, label: str, event: Event, info: BackendInfo) -> Error:
-    del ended, event, info
-    return InputError(
-        "Memory ran out.", found=f"{label} could not allocate", fix="use a machine with more memory"
-    )
-
-
-def _other(ended: Ended, label: str, event: Event) -> Error:
-    said = last_errors(ended)
-    return Error(
-        f"{label} failed while {_stage(ended)}.",
-        found=one_line(str(event.get("text", "")), 400) + (f"; it said: {said}" if said else ""),
-        fix="see rmsnorm-export doctor for the versions, and report this message",
-    )
+    return InputError(f"{label} cannot build the engine.", found=found, fix=fix)

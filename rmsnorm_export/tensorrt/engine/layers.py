@@ -37,10 +37,10 @@ def layers_from_log(message: str) -> tuple[EngineLayer, ...]:
     layers = []
     # A name may hold a line break: a layer begins where a line does with "Name: ".
     for entry in re.split(r"^(?=Name: )", text[: end.start()] if end else text, flags=re.MULTILINE):
-        found = _LAYER.match(entry)
-        if found:
+        match = _LAYER.match(entry)
+        if match:
             _, _, metadata = entry.rpartition(_METADATA)
-            layers.append(EngineLayer(found["name"], found["type"].strip(), nodes_of(metadata)))
+            layers.append(EngineLayer(match["name"], match["type"].strip(), nodes_of(metadata)))
     return tuple(layers)
 
 
@@ -50,14 +50,14 @@ def layers_from_inspector(text: str) -> tuple[EngineLayer, ...]:
         document = json.loads(text)
     except ValueError:
         return ()
-    found: Any = document.get("Layers") if isinstance(document, dict) else None
+    listed: Any = document.get("Layers") if isinstance(document, dict) else None
     return tuple(
         EngineLayer(
             str(item.get("Name", "")),
             str(item.get("LayerType", "")),
             nodes_of(str(item.get("Metadata", ""))),
         )
-        for item in (found if isinstance(found, list) else ())
+        for item in (listed if isinstance(listed, list) else ())
         if isinstance(item, dict)
     )
 

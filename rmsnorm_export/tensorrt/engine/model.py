@@ -93,10 +93,10 @@ def _serialized(source: Source, loaded: LoadedModel) -> bytes:
 
 def _examine(loaded: LoadedModel, path: Path) -> EngineModel:
     with no_gc():
-        found = recognize(loaded.model)
-        _refuse_mixed(loaded.model, found.types)
+        recognized = recognize(loaded.model)
+        _refuse_mixed(loaded.model, recognized.types)
         notes = [*loaded.notes, *_doubles(loaded.model)]
-        sites = engine_sites(loaded.model, found.matches)
+        sites = engine_sites(loaded.model, recognized.matches)
     return EngineModel(
         path=path,
         identity=_identity(loaded, path),

@@ -47,23 +47,18 @@ def plan_plugin(use: PluginUse, info: BackendInfo, *, own: bool) -> PluginPlan:
         )
     if use == "never":
         return PluginPlan(None, "not wanted")
+    what = reason = fix = ""
     if not info.plugins:
+        what = f"{info.label} cannot use the plugin."
         reason = f"{info.label} has no plugin layers; it compiles the function bodies of the model"
-        if use == "require":
-            raise UsageError(
-                f"{info.label} cannot use the plugin.",
-                found=f"--plugin require; {reason}",
-                fix="use --backend tensorrt, or leave --plugin away",
-            )
-        return PluginPlan(None, reason)
-    if not own:
+        fix = "use --backend tensorrt, or leave --plugin away"
+    elif not own:
+        what = "The plugin would not be used."
         reason = "the model has no node of the domain rmsnorm_export"
-        if use == "require":
-            raise UsageError(
-                "The plugin would not be used.",
-                found=reason,
-                fix="make the model with optimize --target portable, or leave --plugin away",
-            )
+        fix = "make the model with optimize --target portable, or leave --plugin away"
+    if reason and use == "require":
+        raise UsageError(what, found=f"--plugin require; {reason}", fix=fix)
+    if reason:
         return PluginPlan(None, reason)
     try:
         return PluginPlan(_library(), "built, and the model has nodes for it")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import platform
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
+from rmsnorm_export.printable import one_line
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.process import Ended
 from rmsnorm_export.tensorrt.engine.backends import BackendInfo, gpus
 from rmsnorm_export.tensorrt.engine.layers import by_profile, layers_from_inspector, layers_from_log
-from rmsnorm_export.tensorrt.engine.messages import collect
 from rmsnorm_export.tensorrt.engine.model import EngineModel
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 from rmsnorm_export.tensorrt.engine.plugins import PluginPlan
@@ -21,11 +23,25 @@ from rmsnorm_export.tensorrt.engine.result import (
     EngineProfile,
     EngineRecord,
     LayersFrom,
+    Message,
+    MessageKind,
     PluginState,
+    Stage,
 )
 from rmsnorm_export.tensorrt.engine.sites import find_norms
 
 _PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir")
+
+_MESSAGE_KINDS: tuple[tuple[MessageKind, re.Pattern[str]], ...] = (
+    ("half-norm", re.compile(r"layernorm (nodes|after self-attention).*(FP16|BF16)", re.I | re.S)),
+    ("index-type", re.compile(r"has Int64 binding", re.I)),
+    ("function-names", re.compile(r"A node named .* already exists", re.S)),
+)
+_MESSAGE_PLACE = re.compile(r"^[\w.]+\.[ch]pp:\d+: ")
+"""Source file and line in front of a message."""
+
+MESSAGE_LIMIT = 50
+"""Different other messages that are kept."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -90,12 +106,12 @@ def make_record(build: Build, name: str, engine: Path) -> EngineRecord:
         norms=find_norms(build.model.sites, layers),
         layers=layers,
         layers_from=layers_from,
-        messages=collect(
+        messages=collect_messages(
             (event["stage"], event["text"])
             for event in build.ended.all("message")
             if event["severity"] == "warning"
         ),
-        notes=tuple(_notes(build, layers_from)),
+        notes=tuple(_record_notes(build, layers_from)),
     )
 
 
@@ -113,7 +129,7 @@ def layers_of(ended: Ended) -> tuple[tuple[EngineLayer, ...], LayersFrom]:
     return (), "none"
 
 
-def _notes(build: Build, layers_from: LayersFrom) -> list[str]:
+def _record_notes(build: Build, layers_from: LayersFrom) -> list[str]:
     info, cache = build.info, build.cache
     notes = [f"backend {info.name}: {build.why}", *build.model.notes, *build.options.notes(info)]
     if cache is not None and not info.timing_cache:
@@ -122,3 +138,27 @@ def _notes(build: Build, layers_from: LayersFrom) -> list[str]:
     if layers_from == "builder log":
         notes.append("the layers are those that the builder logged; no engine was loaded")
     return notes
+
+
+def collect_messages(warnings: Iterable[tuple[Stage, str]]) -> tuple[Message, ...]:
+    """Warnings of one kind once, with their number.
+
+    Args:
+        warnings: stage (``parse`` or ``build``) and text of each, in order.
+    """
+    groups: dict[tuple[str, str, str], Message] = {}
+    for stage, text in warnings:
+        text = one_line(_MESSAGE_PLACE.sub("", text.strip()), 600)
+        kind = message_kind(text)
+        key = (stage, kind, text if kind == "other" else "")
+        known = groups.get(key)
+        if known is None and len(groups) >= MESSAGE_LIMIT:
+            continue
+        first, count = (text, 0) if known is None else (known.text, known.count)
+        groups[key] = Message(stage, kind, first, count + 1)
+    return tuple(groups.values())
+
+
+def message_kind(text: str) -> MessageKind:
+    """What a warning is about."""
+    return next((kind for kind, pattern in _MESSAGE_KINDS if pattern.search(text)), "other")

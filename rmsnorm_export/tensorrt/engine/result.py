@@ -1,6 +1,7 @@
 """What building and checking return: frozen dataclasses of plain values.
 
-``EngineRecord`` is what is stored beside the engine; it names files, never folders.
+``EngineRecord`` is what is stored beside the engine, in ``ENGINE.json``; it names files, never
+folders.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.records import from_json
+from rmsnorm_export.system.files import read_text
 
 Backend = Literal["tensorrt", "tensorrt-rtx"]
 PluginUse = Literal["auto", "require", "never"]
@@ -263,3 +266,22 @@ class EngineCheck:
                 found="; ".join(self.problems),
                 fix="; ".join(dict.fromkeys(self.fixes)),
             )
+
+
+def sidecar_path(engine: Path) -> Path:
+    """Where the record of ``engine`` is."""
+    return engine.with_name(engine.name + ".json")
+
+
+def read_record(engine: Path) -> EngineRecord | None:
+    """The record of ``engine``; None when there is none.
+
+    Raises:
+        InputError: the file cannot be read, or is no record.
+    """
+    path = sidecar_path(engine)
+    if not path.exists():
+        return None
+    unreadable = "The record of the engine cannot be read."
+    text = read_text(path, unreadable, fix="build the engine again, or delete the file")
+    return from_json(text, EngineRecord)

@@ -99,12 +99,12 @@ def find_norms(
     if any(layer.profile is None for layer in layers if layer.nodes):
         reason = "the layers do not tell the profiles apart"
         sites = [dataclasses.replace(site, reason=site.reason or reason) for site in sites]
-    found = [
+    by_profile = [
         _find_norms(sites, [layer for layer in layers if layer.profile in (profile, None)])
         for profile in profiles or [0]
     ]
     return tuple(
-        max(norms, key=lambda norm: norm.kernels or 0) for norms in zip(*found, strict=True)
+        max(norms, key=lambda norm: norm.kernels or 0) for norms in zip(*by_profile, strict=True)
     )
 
 

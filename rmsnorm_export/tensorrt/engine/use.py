@@ -112,7 +112,7 @@ def _load(request: Request, say: Say, pg: Any) -> Any:
 
 def _type(engine: Any, name: str) -> tuple[str, int]:
     """Name of the type of a tensor, and the bytes of an element."""
-    said = str(engine.get_tensor_dtype(name)).rpartition(".")[2]
-    if said not in TYPES:
-        raise ValueError(f"tensor {name} is of type {said}, which cannot be compared")
-    return TYPES[said]
+    dtype = str(engine.get_tensor_dtype(name)).rpartition(".")[2]
+    if dtype not in TYPES:
+        raise ValueError(f"tensor {name} is of type {dtype}, which cannot be compared")
+    return TYPES[dtype]

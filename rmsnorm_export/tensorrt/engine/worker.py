@@ -123,8 +123,8 @@ def _build(request: Request, say: Say) -> None:
     if logger.layers:
         say("layers", source="builder log", text=logger.layers)
     if request["timing_cache"]:
-        said = save_timing_cache(config, request["timing_cache"])
-        say("timing-cache", text=said)
+        note = save_timing_cache(config, request["timing_cache"])
+        say("timing-cache", text=note)
     say("done", bytes=size)
 
 

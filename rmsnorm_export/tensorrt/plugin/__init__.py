@@ -11,8 +11,9 @@ Only the standard library is imported here.
 
 from rmsnorm_export.tensorrt.plugin.building import build
 from rmsnorm_export.tensorrt.plugin.checking import check
-from rmsnorm_export.tensorrt.plugin.libraries import LOADERS, inspect_library, library, list_plugins
-from rmsnorm_export.tensorrt.plugin.lines import PROGRAMS, command_lines
+from rmsnorm_export.tensorrt.plugin.libraries import inspect_library, library, list_plugins
+from rmsnorm_export.tensorrt.plugin.lines import command_lines
+from rmsnorm_export.tensorrt.plugin.loaders import LOADERS, PROGRAMS
 from rmsnorm_export.tensorrt.plugin.result import (
     BuildError,
     Built,

@@ -26,7 +26,7 @@ def parse(arch: Arch) -> tuple[str, ...] | None:
 
     Args:
         arch: names with commas, or a sequence of them; None, ``native`` (the GPUs at hand) and
-            ``all`` (the defaults) are left to ``choose``: None, None, ``DEFAULT``.
+            ``all`` (the defaults) are left to ``choose_architectures``: None, None, ``DEFAULT``.
 
     Raises:
         UsageError: a name is no architecture.
@@ -36,7 +36,7 @@ def parse(arch: Arch) -> tuple[str, ...] | None:
     if arch == "all":
         return DEFAULT
     names = arch.split(",") if isinstance(arch, str) else [str(name) for name in arch]
-    found: list[str] = []
+    architectures: list[str] = []
     for name in map(str.strip, names):
         match = _ARCH.fullmatch(name.lower())
         if match is None:
@@ -46,8 +46,8 @@ def parse(arch: Arch) -> tuple[str, ...] | None:
                 fix="write it as 90, sm_90 or 9.0; several with commas; native; all",
             )
         digits, suffix, major, minor, dotted = match.groups()
-        found.append(digits + suffix if digits else f"{major}{minor}{dotted}")
-    return tuple(dict.fromkeys(found))
+        architectures.append(digits + suffix if digits else f"{major}{minor}{dotted}")
+    return tuple(dict.fromkeys(architectures))
 
 
 def of_gpus() -> tuple[str, ...]:
@@ -66,27 +66,27 @@ def of_compiler(nvcc: str) -> tuple[str, ...]:
     return tuple(line.removeprefix("compute_") for line in lines if line.startswith("compute_"))
 
 
-def choose(arch: Arch, nvcc: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def choose_architectures(arch: Arch, nvcc: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What to build for, and what is to be said about the choice.
 
     Raises:
         UsageError: the compiler does not know an architecture that was asked for, or the GPU's.
     """
-    wanted, known = parse(arch), of_compiler(nvcc)
+    chosen, known = parse(arch), of_compiler(nvcc)
     notes: tuple[str, ...] = ()
     origin = "asked for"
-    if wanted is None:
-        wanted, origin = of_gpus(), "of the GPU at hand"
-        if not wanted:
-            wanted = tuple(name for name in DEFAULT if not known or name in known)
-            left = ", ".join(name for name in DEFAULT if name not in wanted)
-            notes = (f"no GPU was found: built for {', '.join(wanted)}; --arch chooses others",)
+    if chosen is None:
+        chosen, origin = of_gpus(), "of the GPU at hand"
+        if not chosen:
+            chosen = tuple(name for name in DEFAULT if not known or name in known)
+            left = ", ".join(name for name in DEFAULT if name not in chosen)
+            notes = (f"no GPU was found: built for {', '.join(chosen)}; --arch chooses others",)
             notes += (f"this nvcc does not know {left}: CUDA 12.8 does",) if left else ()
-    unknown = [name for name in wanted if known and name.rstrip("af") not in known]
+    unknown = [name for name in chosen if known and name.rstrip("af") not in known]
     if unknown:
         raise UsageError(
             f"This nvcc cannot compile for an architecture {origin}.",
             found=f"{', '.join(unknown)}; {nvcc} knows {', '.join(known)}",
             fix="leave it out of --arch, or give a newer CUDA toolkit with --cuda DIR",
         )
-    return wanted, notes
+    return chosen, notes

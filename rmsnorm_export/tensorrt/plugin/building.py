@@ -1,4 +1,4 @@
-"""``build``: the plugin's libraries, compiled once and kept."""
+"""``build``: the plugin's libraries, compiled once from the CMake project, kept, and copied."""
 
 from __future__ import annotations
 
@@ -12,32 +12,38 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from rmsnorm_export.errors import UsageError
+from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.system.digest import sha256_of, sha256_of_all
+from rmsnorm_export.system.files import StrPath, Transaction
 from rmsnorm_export.system.machine import cores
+from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.plugin import cache as store
-from rmsnorm_export.tensorrt.plugin.arch import Arch, choose, parse
-from rmsnorm_export.tensorrt.plugin.compiling import Progress, compile_plugin
-from rmsnorm_export.tensorrt.plugin.copies import check_output, copy_to
+from rmsnorm_export.tensorrt.plugin.arch import Arch, choose_architectures, parse
+from rmsnorm_export.tensorrt.plugin.compiling import compile_plugin
 from rmsnorm_export.tensorrt.plugin.result import BuildError, Built
-from rmsnorm_export.tensorrt.plugin.sources import find_source, source_hash
 from rmsnorm_export.tensorrt.plugin.toolchain import Toolchain, find_toolchain
 
 _FLAGS = ("CXXFLAGS", "CUDAFLAGS", "LDFLAGS", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 """Variables that CMake and nvcc take options from."""
 
-_PathLike = str | os.PathLike[str]
+_PACKAGED = Path(__file__).parent / "_sources"
+"""In a checkout a link to the folder plugins/."""
+
+_SUFFIXES = {".cu", ".cuh", ".cpp", ".cc", ".c", ".h", ".hpp", ".cmake", ".txt", ".map", ".in"}
+_APART = {"tests", "bench", "build"}
+"""Folders that go into no library."""
 
 
 def build(
     *,
     arch: Arch = None,
-    tensorrt_include: _PathLike | None = None,
-    cuda: _PathLike | None = None,
-    cache: _PathLike | None = None,
-    output: _PathLike | None = None,
+    tensorrt_include: StrPath | None = None,
+    cuda: StrPath | None = None,
+    cache: StrPath | None = None,
+    output: StrPath | None = None,
     force: bool = False,
     jobs: int | None = None,
-    source: _PathLike | None = None,
+    source: StrPath | None = None,
     progress: Progress | None = None,
 ) -> Built:
     """Compile the TensorRT plugin, or return the build that is there already.
@@ -73,9 +79,9 @@ def build(
         raise UsageError("A build needs at least one job.", found=f"jobs = {jobs}", fix="give 1")
     project = find_source(source)
     tools = find_toolchain(cuda, tensorrt_include)
-    architectures, notes = choose(arch, tools.nvcc.path)
+    architectures, notes = choose_architectures(arch, tools.nvcc.path)
     folder = store.cache_folder(cache)
-    facts = _facts(project, tools, architectures)
+    facts = _key_facts(project, tools, architectures)
     built = Built(
         key=store.key_of(facts, tools.headers.version, architectures),
         folder=folder,
@@ -89,26 +95,28 @@ def build(
     )
     if output is not None:
         check_output(output, built, force=force)
-    found = store.read_entry(folder / built.key)
-    if found.built is None or force:
+    entry = store.read_entry(folder / built.key)
+    if entry.built is None or force:
         with store.building(folder, built.key):
-            found = store.read_entry(folder / built.key)  # another process may have made it
-            if found.built is None or force:
-                if os.path.lexists(found.folder) and found.built is None:
-                    notes = (*notes, f"the kept build was damaged ({found.problem}); built again")
+            entry = store.read_entry(folder / built.key)  # another process may have made it
+            if entry.built is None or force:
+                if os.path.lexists(entry.folder) and entry.built is None:
+                    notes = (*notes, f"the kept build was damaged ({entry.problem}); built again")
                 made = _compiled(
                     replace(built, notes=notes), folder, project, tools, jobs, progress
                 )
-                found = replace(found, built=made, problem="")
-    assert found.built is not None
-    result = found.built if found.built.notes else replace(found.built, notes=notes)
+                entry = replace(entry, built=made, problem="")
+    assert entry.built is not None
+    result = entry.built if entry.built.notes else replace(entry.built, notes=notes)
     if output is not None:
         target = check_output(output, result, force=force)
         result = replace(result, copies=copy_to(target, result))
     return replace(result, seconds=round(time.monotonic() - start, 3))
 
 
-def _facts(project: Path, tools: Toolchain, architectures: tuple[str, ...]) -> dict[str, object]:
+def _key_facts(
+    project: Path, tools: Toolchain, architectures: tuple[str, ...]
+) -> dict[str, object]:
     """All that the libraries depend on."""
     return {
         "source": source_hash(project),
@@ -154,3 +162,90 @@ def _compiled(
         raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def find_source(source: str | os.PathLike[str] | None = None) -> Path:
+    """The folder with the project's ``CMakeLists.txt``.
+
+    Raises:
+        InputError: there is none.
+    """
+    place = (_PACKAGED if source is None else Path(source).expanduser()).resolve()
+    if (place / "CMakeLists.txt").is_file():
+        return place
+    raise InputError(
+        "The sources of the plugin are not there.",
+        found=f"no CMakeLists.txt in {place}",
+        fix="pip install --force-reinstall rmsnorm-export"
+        if source is None
+        else "give the folder plugins/ of the repository",
+    )
+
+
+def source_hash(folder: Path) -> str:
+    """SHA-256 over names and contents of the files that go into the libraries."""
+    paths = []
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        hidden = any(part.startswith(".") for part in parts)
+        if path.suffix in _SUFFIXES and not hidden and not _APART & set(parts) and path.is_file():
+            paths.append(path)
+    return sha256_of_all(paths, folder)
+
+
+def check_output(output: str | os.PathLike[str], built: Built, *, force: bool) -> Path:
+    """The folder that the copies go to; nothing is made or changed.
+
+    Args:
+        output: as the user gave it.
+        built: without ``libraries`` before it is built: then only the folder is looked at.
+        force: other files of these names may be replaced.
+
+    Raises:
+        UsageError: a file in it has the name of a copy, other contents, and ``force`` is False.
+        InputError: it is no folder.
+    """
+    if not os.fspath(output) or os.fspath(output) == "-":
+        raise UsageError("The output is no folder.", found=repr(output), fix="give a folder's path")
+    target = Path(output).expanduser().absolute()
+    if os.path.lexists(target) and not target.is_dir():
+        raise InputError(
+            "The output is no folder.",
+            found=str(target),
+            fix="give a folder; it is made if it does not exist",
+        )
+    for source, copy in _copies(built, target):
+        if os.path.lexists(copy) and not force and not _same_file(source, copy):
+            raise UsageError(
+                "The output would replace another file.",
+                found=str(copy),
+                fix="give another folder, or --force to replace it",
+            )
+    return target
+
+
+def _copies(built: Built, target: Path) -> list[tuple[Path, Path]]:
+    """Every file and its copy."""
+    if not built.libraries:
+        return []
+    pairs = [(library.path, target / library.path.name) for library in built.libraries]
+    return [*pairs, (built.folder / store.MANIFEST, target / store.MANIFEST_COPY)]
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    with store.writable(other):
+        return other.is_file() and sha256_of(one) == sha256_of(other)
+
+
+def copy_to(target: Path, built: Built) -> tuple[Path, ...]:
+    """Copy libraries and manifest, each whole or not at all; those that are there stay."""
+    pairs = _copies(built, target)
+    with store.writable(target), Transaction() as files:
+        for source, copy in pairs:
+            if _same_file(source, copy):
+                continue
+            temporary, descriptor = files.temp(copy)
+            os.close(descriptor)
+            shutil.copyfile(source, temporary)
+            files.publish(temporary, copy, replace=True)
+    return tuple(copy for _, copy in pairs)

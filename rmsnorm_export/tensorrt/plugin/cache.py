@@ -25,6 +25,9 @@ from rmsnorm_export.system.lock import locked
 from rmsnorm_export.tensorrt.plugin.result import FILES, Built, Entry, Library
 
 MANIFEST = "manifest.json"
+MANIFEST_COPY = "librmsnorm_plugin.json"
+"""The manifest's name among files that are not ours."""
+
 LOG = "build.log"
 _SCHEMA = 1
 
@@ -84,11 +87,11 @@ def _libraries(folder: Path, manifest: Mapping[str, object]) -> tuple[Library, .
     hashes = manifest["libraries"]
     if not isinstance(hashes, dict):
         raise TypeError(f"libraries in {MANIFEST} is not an object")
-    found = []
+    libraries = []
     for style, name in FILES.items():
         path = folder / name
-        found.append(Library(style, path, _manifest_text(hashes, name), path.stat().st_size))
-    return tuple(found)
+        libraries.append(Library(style, path, _manifest_text(hashes, name), path.stat().st_size))
+    return tuple(libraries)
 
 
 def entries(cache: Path) -> tuple[Entry, ...]:
@@ -96,9 +99,9 @@ def entries(cache: Path) -> tuple[Entry, ...]:
     if not cache.is_dir():
         return ()
     folders = [f for f in sorted(cache.iterdir()) if f.is_dir() and not f.name.startswith(".")]
-    found = [read_entry(folder) for folder in folders]
-    found.sort(key=lambda entry: entry.built.created if entry.built else "", reverse=True)
-    return tuple(found)
+    kept = [read_entry(folder) for folder in folders]
+    kept.sort(key=lambda entry: entry.built.created if entry.built else "", reverse=True)
+    return tuple(kept)
 
 
 @contextlib.contextmanager

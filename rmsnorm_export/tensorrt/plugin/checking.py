@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 from rmsnorm_export.errors import InputError, UsageError
@@ -73,21 +74,15 @@ def _of_cache(cache: str | os.PathLike[str] | None) -> list[os.PathLike[str]]:
 
 def _trials(info: LibraryInfo, style: Style, timeout: float) -> list[RuntimeCheck]:
     """One library in every runtime, and without any."""
-    found = [run_probe(DIRECT, style, info.path, timeout=timeout)]
-    if info.problem and found[0].status != "passed":
+    trials = [run_probe(DIRECT, style, info.path, timeout=timeout)]
+    if info.problem and trials[0].status != "passed":
         # It cannot be loaded at all; the runtimes would only say so less clearly.
-        detail, _ = load_problem(found[0].detail)
-        return [_replaced(found[0], detail)]
+        detail, _ = load_problem(trials[0].detail)
+        return [dataclasses.replace(trials[0], version="", detail=detail, creators=())]
     for runtime in RUNTIMES:
         if is_installed(runtime):
-            found.append(run_probe(runtime, style, info.path, timeout=timeout))
+            trials.append(run_probe(runtime, style, info.path, timeout=timeout))
         else:
             detail = f"pip install {runtime}"
-            found.append(RuntimeCheck(runtime, "", info.path.name, style, "missing", detail))
-    return found
-
-
-def _replaced(trial: RuntimeCheck, detail: str) -> RuntimeCheck:
-    return RuntimeCheck(
-        trial.runtime, "", trial.library, trial.style, trial.status, detail, (), trial.checks
-    )
+            trials.append(RuntimeCheck(runtime, "", info.path.name, style, "missing", detail))
+    return trials

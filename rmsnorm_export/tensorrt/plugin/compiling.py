@@ -7,19 +7,17 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.system.process import end_group
+from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.plugin.result import FILES, BuildError
 from rmsnorm_export.tensorrt.plugin.toolchain import Toolchain
 
-Progress = Callable[[str, int, int], None]
-"""Called with the work at hand, the steps that are over and the steps in all."""
-
-_LOG = logging.getLogger("rmsnorm_export.tensorrt.plugin")
+_BUILD_LOG = logging.getLogger("rmsnorm_export.tensorrt.plugin")
 
 _STEP = re.compile(r"\[\s*(\d+)(?:/(\d+)|%)\]\s*(.*)")
 _WRONG = re.compile(
@@ -72,14 +70,14 @@ def compile_plugin(
     make = [tools.cmake.path, "--build", str(folder), "--parallel", str(jobs), "--target"]
     make += [name.removeprefix("lib").removesuffix(".so") for name in FILES.values()]
     progress("configuring", 0, 1)
-    _run(configure, log, progress, "CMake could not set the build up.")
-    _run(make, log, progress, "The plugin did not compile.")
+    _run_step(configure, log, progress, "CMake could not set the build up.")
+    _run_step(make, log, progress, "The plugin did not compile.")
     products = {}
     for name in FILES.values():
-        found = next(folder.rglob(name), None)
-        if found is None:
-            raise _failure(f"The build made no {name}.", log)
-        products[name] = found
+        product = next(folder.rglob(name), None)
+        if product is None:
+            raise _compile_error(f"The build made no {name}.", log)
+        products[name] = product
     return products
 
 
@@ -88,9 +86,9 @@ def cmake_architectures(architectures: Sequence[str]) -> list[str]:
     return [f"{name}-real" for name in architectures[:-1]] + list(architectures[-1:])
 
 
-def _run(command: list[str], log: Path, progress: Progress, what: str) -> None:
+def _run_step(command: list[str], log: Path, progress: Progress, what: str) -> None:
     """Run one step in a process group of its own, which ends with this call whatever happens."""
-    _LOG.info("%s", " ".join(command))
+    _BUILD_LOG.info("%s", " ".join(command))
     with log.open("a", encoding="utf-8") as file:
         print("$", *command, file=file)
         process = subprocess.Popen(
@@ -111,13 +109,13 @@ def _run(command: list[str], log: Path, progress: Progress, what: str) -> None:
             end_group(process, signal.SIGTERM)
             raise
     if code:
-        raise _failure(what, log)
+        raise _compile_error(what, log)
 
 
 def _watch(lines: IO[str], file: IO[str], progress: Progress) -> None:
     for line in lines:
         file.write(line)
-        _LOG.debug("%s", line.rstrip())
+        _BUILD_LOG.debug("%s", line.rstrip())
         if match := _STEP.match(line):
             done, total, what = match.groups()
             # "Building CUDA object kernels/CMakeFiles/x.dir/launch.cu.o" is about launch.cu
@@ -125,7 +123,7 @@ def _watch(lines: IO[str], file: IO[str], progress: Progress) -> None:
             progress(f"building {name}", int(done), int(total or 100))
 
 
-def _failure(what: str, log: Path) -> BuildError | InputError:
+def _compile_error(what: str, log: Path) -> BuildError | InputError:
     """The error for what ``log`` ends with: the lines from the first error on."""
     lines = [line.rstrip() for line in log.read_text("utf-8", "replace").splitlines()]
     if any(_FULL in line for line in lines):
@@ -137,12 +135,12 @@ def _failure(what: str, log: Path) -> BuildError | InputError:
     output = [number for number, line in enumerate(lines) if not line.startswith("$ ")]
     first = next((n for n in output if _WRONG.search(lines[n])), max(len(lines) - _TAIL, 0))
     tail = tuple(line for line in lines[first : first + _TAIL] if line)
-    found = next((line for line in tail if _WRONG.search(line)), tail[-1] if tail else "")
-    if found.startswith("CMake Error"):
-        found = " ".join(line.strip() for line in tail[:4])
+    reason = next((line for line in tail if _WRONG.search(line)), tail[-1] if tail else "")
+    if reason.startswith("CMake Error"):
+        reason = " ".join(line.strip() for line in tail[:4])
     return BuildError(
         what,
-        found=found or "no message",
+        found=reason or "no message",
         fix=f"read the log, {log}; another compiler can be given with CXX or --cuda",
         log=log,
         tail=tail,

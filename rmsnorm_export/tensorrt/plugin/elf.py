@@ -72,12 +72,12 @@ def read_elf(path: Path) -> Elf:
     if data[4] != 2:
         return Elf(name, frozenset(), frozenset(), (), False)  # 32-bit: of another machine
     try:
-        return _facts(data, order, name)
+        return _elf_facts(data, order, name)
     except (struct.error, IndexError, ValueError, OverflowError) as error:
         raise NotALibraryError(f"the file is cut short or damaged ({error})") from error
 
 
-def _facts(data: bytes, order: str, machine: str) -> Elf:
+def _elf_facts(data: bytes, order: str, machine: str) -> Elf:
     header = struct.unpack_from(order + _HEADER, data, 16)
     offset, size, count = header[5], header[10], header[11]
     sections = [struct.unpack_from(order + _SECTION, data, offset + i * size) for i in range(count)]

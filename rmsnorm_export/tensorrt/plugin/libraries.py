@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from pathlib import Path
 
-from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
+from rmsnorm_export.errors import BackendMissingError, InputError
+from rmsnorm_export.system.files import StrPath
+from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.tensorrt.plugin.arch import of_gpus
 from rmsnorm_export.tensorrt.plugin.cache import cache_folder, entries
 from rmsnorm_export.tensorrt.plugin.elf import Elf, NotALibraryError, machine_name, read_elf
+from rmsnorm_export.tensorrt.plugin.loaders import style_of
 from rmsnorm_export.tensorrt.plugin.result import FILES, Built, LibraryInfo, Plugins, Style
-from rmsnorm_export.tensorrt.plugin.tensorrt import installed_major
 from rmsnorm_export.tensorrt.plugin.trial import DIRECT, run_probe
-
-LOADERS: dict[str, Style] = {
-    "load_library": "load_library",
-    "dlopen": "dlopen",
-    "trtexec": "load_library",
-    "trtexec-static": "dlopen",
-    "polygraphy": "dlopen",
-    "onnxruntime": "dlopen",
-    "triton": "dlopen",
-    "triton-preload": "dlopen",
-    "python": "load_library",
-}
-"""Who loads how. ``trtexec``: --dynamicPlugins and --setPluginsToSerialize; ``trtexec-static``:
---staticPlugins; ``python``: the registry's load_library."""
 
 BUILD_FIX = "rmsnorm-export plugin build"
 
-_TIMEOUT = 60.0
+_LIST_TIMEOUT = 60.0
 """Seconds for a library to list its creators."""
 
-_PathLike = str | os.PathLike[str]
+_TENSORRT_DISTRIBUTIONS = [
+    f"tensorrt{kind}{cuda}" for kind in ("", "_lean") for cuda in ("", "_cu13", "_cu12")
+]
 
 
-def inspect_library(path: _PathLike, *, creators: bool = True) -> LibraryInfo:
+def inspect_library(path: StrPath, *, creators: bool = True) -> LibraryInfo:
     """What the library file ``path`` is, and what is wrong with it.
 
     Args:
@@ -62,21 +51,21 @@ def inspect_library(path: _PathLike, *, creators: bool = True) -> LibraryInfo:
         problem = f"it is for {elf.machine}, this machine is {here}"
         fix = f"build it on this machine: {BUILD_FIX}"
     elif not problem:
-        style, problem, fix = _style(elf)
+        style, problem, fix = _loading_style(elf)
     if problem or style is None or not creators:
         return LibraryInfo(file, style, elf.machine, elf.needed, problem, fix)
-    trial = run_probe(DIRECT, style, file, timeout=_TIMEOUT, only_creators=True)
+    trial = run_probe(DIRECT, style, file, timeout=_LIST_TIMEOUT, only_creators=True)
     if trial.status != "passed":
         problem, fix = load_problem(trial.detail)
     return LibraryInfo(file, style, elf.machine, elf.needed, problem, fix, trial.creators)
 
 
-def _style(elf: Elf) -> tuple[Style | None, str, str]:
+def _loading_style(elf: Elf) -> tuple[Style | None, str, str]:
     """How the library is to be loaded, or why it is not to be."""
     entry_points = {"getCreators", "setLoggerFinder"}
-    if found := entry_points & elf.exported:
-        if missing := entry_points - found:
-            problem = f"it exports {', '.join(found)} but not {', '.join(missing)}"
+    if present := entry_points & elf.exported:
+        if missing := entry_points - present:
+            problem = f"it exports {', '.join(present)} but not {', '.join(missing)}"
             return None, problem, "export both, or take the library of this package"
         if elf.registers:
             problem = "it hands out its creators and registers them as well, which crashes"
@@ -98,7 +87,7 @@ def load_problem(detail: str) -> tuple[str, str]:
     return detail, "run rmsnorm-export plugin check -v for details"
 
 
-def list_plugins(*libraries: _PathLike, cache: _PathLike | None = None) -> Plugins:
+def list_plugins(*libraries: StrPath, cache: StrPath | None = None) -> Plugins:
     """The builds that are kept, and what is in the given library files.
 
     Args:
@@ -109,7 +98,7 @@ def list_plugins(*libraries: _PathLike, cache: _PathLike | None = None) -> Plugi
     return Plugins(folder, entries(folder), tuple(inspect_library(path) for path in libraries))
 
 
-def library(loader: str = "load_library", *, cache: _PathLike | None = None) -> Path:
+def library(loader: str = "load_library", *, cache: StrPath | None = None) -> Path:
     """The library file for a loader, from the build that fits this machine best.
 
     That is the newest for the installed TensorRT and the GPUs at hand, else the newest.
@@ -125,30 +114,22 @@ def library(loader: str = "load_library", *, cache: _PathLike | None = None) -> 
     return best_build(cache).path(style_of(loader))
 
 
-def style_of(loader: str) -> Style:
-    """How ``loader`` loads a library.
-
-    Raises:
-        UsageError: the loader is unknown.
-    """
-    if loader not in LOADERS:
-        raise UsageError(
-            "The loader is unknown.", found=repr(loader), fix=f"one of {', '.join(LOADERS)}"
-        )
-    return LOADERS[loader]
+def installed_major() -> str:
+    """The major version of this Python's TensorRT; "" without one."""
+    return next(filter(None, map(version_of, _TENSORRT_DISTRIBUTIONS)), "").split(".")[0]
 
 
-def best_build(cache: _PathLike | None = None) -> Built:
+def best_build(cache: StrPath | None = None) -> Built:
     """The build that fits this machine best.
 
     Raises:
         BackendMissingError: there is none.
     """
     folder = cache_folder(cache)
-    found = entries(folder)
-    whole = [entry.built for entry in found if entry.built is not None]
+    kept = entries(folder)
+    whole = [entry.built for entry in kept if entry.built is not None]
     if not whole:
-        damaged = f"; damaged: {', '.join(e.folder.name for e in found)}" if found else ""
+        damaged = f"; damaged: {', '.join(e.folder.name for e in kept)}" if kept else ""
         raise BackendMissingError(
             "The TensorRT plugin is not built.", found=f"none in {folder}{damaged}", fix=BUILD_FIX
         )
@@ -163,7 +144,7 @@ def best_build(cache: _PathLike | None = None) -> Built:
     return min(whole, key=unfit)  # of equals the first, the newest
 
 
-def sibling(path: _PathLike, style: Style) -> Path:
+def sibling(path: StrPath, style: Style) -> Path:
     """The library for ``style`` that belongs to the library ``path``.
 
     Raises:

@@ -1,63 +1,18 @@
-"""How each program is told to load the plugin, word for word.
-
-Sources: trtexec --help and its main (TensorRT 10 and 11); polygraphy run --help (0.53); ONNX
-Runtime, TensorRT execution provider; triton-inference-server, tensorrt_backend README and custom
-operations; TensorRT's Python API, IPluginRegistry, IBuilderConfig and Runtime.
-"""
+"""``command_lines``: the line that makes each program load the plugin, for a model."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shlex
 from pathlib import Path
 
-from rmsnorm_export.errors import UsageError
-from rmsnorm_export.tensorrt.plugin.libraries import best_build, sibling, style_of
+from rmsnorm_export.system.packages import package_folders
+from rmsnorm_export.tensorrt.plugin.cache import MANIFEST, MANIFEST_COPY
+from rmsnorm_export.tensorrt.plugin.libraries import best_build, installed_major, sibling
+from rmsnorm_export.tensorrt.plugin.loaders import PROGRAMS, TABLE, check_loader, style_of
 from rmsnorm_export.tensorrt.plugin.result import CommandLines, LoaderLine
-from rmsnorm_export.tensorrt.plugin.tensorrt import library_name, library_of_package, version_beside
-
-PROGRAMS = {
-    "trtexec": "trtexec, the plugin stored in the engine",
-    "trtexec-static": "trtexec, the plugin beside the engine",
-    "polygraphy": "Polygraphy",
-    "onnxruntime": "ONNX Runtime's TensorRT provider, in Python",
-    "triton": "Triton Inference Server",
-    "triton-preload": "Triton Inference Server, by LD_PRELOAD",
-    "python": "TensorRT, in Python",
-}
-"""What ``command_lines`` knows the line for."""
-
-_TEXTS = {
-    "trtexec": "trtexec --onnx={model} --saveEngine={engine} --dynamicPlugins={library}"
-    " --setPluginsToSerialize={library}",
-    "trtexec-static": "trtexec --onnx={model} --saveEngine={engine} --staticPlugins={library}",
-    "polygraphy": "polygraphy run {model} --trt --plugins {tensorrt} {library}",
-    "onnxruntime": "onnxruntime.InferenceSession({model!r}, providers=["
-    "('TensorrtExecutionProvider', {{'trt_extra_plugin_lib_paths': {library!r}}}),"
-    " 'CUDAExecutionProvider'])",
-    "triton": "tritonserver --model-repository=MODELS --backend-config=tensorrt,plugins={library}",
-    "triton-preload": "LD_PRELOAD={tensorrt}:{library} tritonserver --model-repository=MODELS",
-    "python": "tensorrt.get_plugin_registry().load_library({library!r})",
-}
-
-_TENSORRT_FIRST = (
-    "TensorRT's own library comes first: the plugin registers with the TensorRT that it finds in"
-    " the process, and does nothing where there is none yet"
-)
-
-_NOTES = {
-    "trtexec": "the engine carries the library: what loads it must allow host code"
-    " (Runtime.engine_host_code_allowed = True)",
-    "trtexec-static": "give --staticPlugins again with --loadEngine",
-    "polygraphy": _TENSORRT_FIRST,
-    "onnxruntime": "several libraries are separated by ;",
-    "triton": "several libraries are separated by ;",
-    "triton-preload": _TENSORRT_FIRST,
-    "python": "before a model is parsed or an engine is loaded; to store the plugin in the engine:"
-    " config.plugins_to_serialize = [the same path]",
-}
-
-_IN_PYTHON = ("onnxruntime", "python")
 
 
 def command_lines(
@@ -81,22 +36,21 @@ def command_lines(
         InputError: ``library`` is no plugin library, or the one that is needed is not beside it.
         BackendMissingError: nothing is built.
     """
-    if loader is not None and loader not in PROGRAMS:
-        known = ", ".join(PROGRAMS)
-        raise UsageError("The loader is unknown.", found=repr(loader), fix=f"one of {known}")
+    if loader is not None:
+        check_loader(loader, PROGRAMS)
     built = best_build(cache) if library is None else None
     lines = []
     for name in PROGRAMS if loader is None else [loader]:
         style = style_of(name)
         path = built.path(style) if library is None and built else sibling(library or "", style)
         version = built.tensorrt if built else version_beside(path)
-        lines.append(_line(name, os.fspath(model), path, version))
+        lines.append(loader_line(name, os.fspath(model), path, version))
     return CommandLines(os.fspath(model), tuple(lines))
 
 
-def _line(loader: str, model: str, library: Path, tensorrt: str) -> LoaderLine:
+def loader_line(loader: str, model: str, library: Path, tensorrt: str) -> LoaderLine:
     """The line of one program; ``tensorrt`` is the version that the library was built for."""
-    name = library_name(tensorrt)
+    row, name = TABLE[loader], _library_name(tensorrt)
     values = {
         "model": model,
         "engine": str(Path(model).with_suffix(".engine")),
@@ -104,9 +58,27 @@ def _line(loader: str, model: str, library: Path, tensorrt: str) -> LoaderLine:
         # Python's own TensorRT is not where the linker looks; Triton has one of its own.
         "tensorrt": (library_of_package(name) or name) if loader == "polygraphy" else name,
     }
-    if loader not in _IN_PYTHON:
+    if not row.python:
         values = {key: shlex.quote(value) for key, value in values.items()}
-    text = _TEXTS[loader].format(**values)
-    return LoaderLine(
-        loader, PROGRAMS[loader], style_of(loader), library, text, _NOTES.get(loader, "")
-    )
+    text = row.text.format(**values)
+    return LoaderLine(loader, row.program, row.style, library, text, row.note)
+
+
+def _library_name(version: str) -> str:
+    """File name of TensorRT's library, of ``version`` or else of the one that is installed."""
+    major = version.split(".")[0] or installed_major()
+    return f"libnvinfer.so.{major}" if major else "libnvinfer.so"
+
+
+def library_of_package(name: str) -> str | None:
+    """The path of that library in the PyPI package; None: it is in none."""
+    paths = (folder / name for folder in package_folders("tensorrt_libs"))
+    return next((str(path) for path in paths if path.is_file()), None)
+
+
+def version_beside(library: Path) -> str:
+    """The TensorRT version in the manifest beside ``library``; "" without one."""
+    for name in (MANIFEST, MANIFEST_COPY):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            return str(json.loads((library.parent / name).read_text("utf-8"))["tensorrt"])
+    return ""

@@ -9,12 +9,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
-from collections.abc import Callable, Iterator
-from typing import Any, get_args
+from collections.abc import Callable, Iterator, Sequence
+from typing import get_args
 
 from rmsnorm_export.op.spec import PLUGIN_NAMESPACE, PLUGIN_VERSION, Kind, NormSpec
 from rmsnorm_export.system.process import Request, Say
-from rmsnorm_export.tensorrt.plugin import interface
+from rmsnorm_export.tensorrt.plugin.creators import (
+    CREATOR_KIND,
+    BoundCreator,
+    Creator,
+    DirectCreator,
+    FailedCheckError,
+    direct_creators,
+)
 from rmsnorm_export.tensorrt.plugin.fields import (
     QUANTIZE,
     Field,
@@ -23,7 +30,6 @@ from rmsnorm_export.tensorrt.plugin.fields import (
     fields_of,
     variants,
 )
-from rmsnorm_export.tensorrt.plugin.makers import BoundCreator, DirectCreator, FailedCheckError
 
 OUTPUTS: dict[Kind, int] = {"RMSNorm": 1, "SkipRMSNorm": 2, "GatedRMSNorm": 1}
 """Of a plugin; quantised row by row it has one more, the scales."""
@@ -71,25 +77,16 @@ def _without_runtime(report: _Reporter, style: str, library: str, *, only: bool)
         return
     if style != "load_library":
         return
-    found: list[interface.Creator] = []
+    creators: list[DirectCreator] = []
 
     def ask() -> str:
-        found.extend(interface.creators(loaded[0]))
-        if wrong := [creator.kind for creator in found if creator.kind != interface.CREATOR_KIND]:
-            raise FailedCheckError(
-                f"getCreators gives out {wrong}, expected {interface.CREATOR_KIND}"
-            )
-        return f"{len(found)} creators"
+        creators.extend(direct_creators(loaded[0]))
+        if wrong := [creator.kind for creator in creators if creator.kind != CREATOR_KIND]:
+            raise FailedCheckError(f"getCreators gives out {wrong}, expected {CREATOR_KIND}")
+        return f"{len(creators)} creators"
 
-    if not report.check("getCreators", ask):
-        return
-    for creator in found:
-        _tell(report, creator)
-    if only:
-        return
-    _expected(report, found)
-    for creator in found:
-        _try_creator(report, creator, DirectCreator(creator))
+    if report.check("getCreators", ask):
+        _try_creators(report, creators, only_list=only)
 
 
 def _in_runtime(report: _Reporter, runtime: str, style: str, library: str) -> None:
@@ -112,15 +109,10 @@ def _in_runtime(report: _Reporter, runtime: str, style: str, library: str) -> No
 
     if not report.check(style, load):
         return
-    found = [c for c in registry.all_creators if c.plugin_namespace == PLUGIN_NAMESPACE]
-    creators = [BoundCreator(trt, registry, creator) for creator in found]
-    for creator in creators:
-        _tell(report, creator)
-    _expected(report, creators)
-    for creator in creators:
-        _try_creator(report, creator, creator)
+    ours = [c for c in registry.all_creators if c.plugin_namespace == PLUGIN_NAMESPACE]
+    _try_creators(report, [BoundCreator(trt, registry, creator) for creator in ours])
     if style == "load_library":
-        del found, creators
+        del ours
 
         def unload() -> str:
             registry.deregister_library(keep.pop())
@@ -132,17 +124,26 @@ def _in_runtime(report: _Reporter, runtime: str, style: str, library: str) -> No
         report.check("deregister_library", unload)
 
 
-def _tell(report: _Reporter, creator: Any) -> None:
-    report.say(
-        "creator",
-        name=creator.name,
-        version=creator.version,
-        namespace=creator.namespace,
-        fields=list(creator.fields),
-    )
+def _try_creators(
+    report: _Reporter, creators: Sequence[Creator], *, only_list: bool = False
+) -> None:
+    """Tell of every creator, look for those that there must be, and use each."""
+    for creator in creators:
+        report.say(
+            "creator",
+            name=creator.name,
+            version=creator.version,
+            namespace=creator.namespace,
+            fields=list(creator.fields),
+        )
+    if only_list:
+        return
+    _check_expected(report, creators)
+    for creator in creators:
+        _try_creator(report, creator)
 
 
-def _expected(report: _Reporter, creators: Any) -> None:
+def _check_expected(report: _Reporter, creators: Sequence[Creator]) -> None:
     """Every operator has a creator, found under the name that its nodes carry."""
     for kind in get_args(Kind):
 
@@ -150,20 +151,20 @@ def _expected(report: _Reporter, creators: Any) -> None:
             names = (kind, PLUGIN_VERSION, PLUGIN_NAMESPACE)
             for creator in creators:
                 if (creator.name, creator.version, creator.namespace) == names:
-                    wanted = tuple(NormSpec(kind=kind).attributes())
-                    if creator.fields != wanted:
+                    attributes = tuple(NormSpec(kind=kind).attributes())
+                    if creator.fields != attributes:
                         raise FailedCheckError(
-                            f"its fields are {creator.fields}, the attributes {wanted}"
+                            f"its fields are {creator.fields}, the attributes {attributes}"
                         )
-                    return f"{len(wanted)} fields, those of the operator"
+                    return f"{len(attributes)} fields, those of the operator"
             raise FailedCheckError(f"no creator is {names}")
 
         report.check(f"creator {kind}", ask)
 
 
-def _try_creator(report: _Reporter, creator: Any, maker: Any) -> None:
+def _try_creator(report: _Reporter, creator: Creator) -> None:
     """Create every variant, and have every fault refused; one of each for a further name."""
-    kind = _kind(creator)
+    kind = _operator_of(creator)
     if kind is None:
         return
     quantized = "quantize" in creator.fields
@@ -177,10 +178,10 @@ def _try_creator(report: _Reporter, creator: Any, maker: Any) -> None:
     for name, spec, extra in good:
 
         def create(spec: NormSpec = spec, extra: dict[str, Value] = extra) -> str:
-            outputs = maker.outputs(fields_of(spec, extra))
-            wanted = OUTPUTS[spec.kind] + str(extra.get("quantize", "")).endswith("_per_row")
-            if outputs != wanted:
-                raise FailedCheckError(f"it has {outputs} outputs, the operator {wanted}")
+            outputs = creator.outputs(fields_of(spec, extra))
+            expected = OUTPUTS[spec.kind] + str(extra.get("quantize", "")).endswith("_per_row")
+            if outputs != expected:
+                raise FailedCheckError(f"it has {outputs} outputs, the operator {expected}")
             return f"{outputs} outputs"
 
         report.check(f"create {creator.name}: {name}", create)
@@ -188,7 +189,7 @@ def _try_creator(report: _Reporter, creator: Any, maker: Any) -> None:
 
         def refuse(fields: list[Field] = fields) -> str:
             with _refusing():
-                if maker.create(fields) is not None:
+                if creator.create(fields) is not None:
                     raise FailedCheckError("it was accepted")
             return "refused"
 
@@ -204,12 +205,12 @@ def _refusing() -> Iterator[None]:
         return
 
 
-def _kind(creator: Any) -> Kind | None:
+def _operator_of(creator: Creator) -> Kind | None:
     """The operator that the creator's fields belong to; None for a plugin of something else."""
     base = [name for name in creator.fields if name != "quantize"]
     for kind in get_args(Kind):
         named = creator.name.removeprefix("Quantized").startswith(kind)
         if named and base == list(NormSpec(kind=kind).attributes()):
-            found: Kind = kind
-            return found
+            operator: Kind = kind
+            return operator
     return None

@@ -1,0 +1,285 @@
+"""What is to be packaged: an ONNX model or a TensorRT engine, its inputs, outputs and norms.
+
+Element types are those of ``DataType`` in Triton's model_config.proto that a backend takes: the
+conversion in onnxruntime_backend (src/onnxruntime_utils.cc) has no bfloat16; TensorRT's
+``DataType``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import onnx_ir as ir
+
+from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.graph.load import LoadedModel, Source, load_model, no_gc
+from rmsnorm_export.printable import quoted, short
+from rmsnorm_export.rewrite.optimize import inspect
+from rmsnorm_export.serving.result import PackagedNorm, ServingBackend
+from rmsnorm_export.system.digest import sha256_of
+from rmsnorm_export.system.files import StrPath
+from rmsnorm_export.tensorrt.engine.model import type_name
+from rmsnorm_export.tensorrt.engine.result import (
+    EngineProfile,
+    EngineRecord,
+    read_record,
+    sidecar_path,
+)
+from rmsnorm_export.tensorrt.engine.shapes import ModelInput
+
+MODEL_FILE: dict[ServingBackend, str] = {"onnxruntime": "model.onnx", "tensorrt": "model.plan"}
+
+_ENGINE_MAGIC = (b"ptrt", b"ftrt", b"vtrt")
+_ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
+
+_INTEGERS = {f"{u}int{bits}": f"TYPE_{u.upper()}INT{bits}" for u in ("", "u") for bits in (8, 32)}
+
+TRITON_TYPES: dict[ServingBackend, dict[str, str]] = {
+    "onnxruntime": {
+        "float16": "TYPE_FP16",
+        "float32": "TYPE_FP32",
+        "float64": "TYPE_FP64",
+        "bool": "TYPE_BOOL",
+        "string": "TYPE_STRING",
+        **_INTEGERS,
+        "int16": "TYPE_INT16",
+        "uint16": "TYPE_UINT16",
+        "int64": "TYPE_INT64",
+        "uint64": "TYPE_UINT64",
+    },
+    "tensorrt": {
+        "float16": "TYPE_FP16",
+        "bfloat16": "TYPE_BF16",
+        "float32": "TYPE_FP32",
+        "bool": "TYPE_BOOL",
+        "int8": "TYPE_INT8",
+        "uint8": "TYPE_UINT8",
+        "int32": "TYPE_INT32",
+        "int64": "TYPE_INT64",
+    },
+}
+
+_BACKEND_LABELS = {"onnxruntime": "ONNX Runtime", "tensorrt": "TensorRT"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class ServedModel:
+    """What is to be packaged.
+
+    Attributes:
+        source: as it was given.
+        backend: that will run it.
+        path: of the file; None for a model in memory.
+        loaded: the ONNX model; of an engine, the one that it was built from.
+        inputs: with sizes, names of sizes, or None.
+        outputs: the same.
+        norms: what is known of them.
+        profiles: of an engine.
+        record: of an engine.
+        notes: for the record.
+    """
+
+    source: Source
+    backend: ServingBackend
+    path: Path | None
+    loaded: LoadedModel
+    inputs: tuple[ModelInput, ...]
+    outputs: tuple[ModelInput, ...]
+    norms: tuple[PackagedNorm, ...]
+    profiles: tuple[EngineProfile, ...] = ()
+    record: EngineRecord | None = None
+    notes: tuple[str, ...] = ()
+
+
+def is_engine(source: Source) -> bool:
+    """Whether ``source`` is the path of an engine, by its first bytes or its suffix."""
+    if not isinstance(source, str | os.PathLike):
+        return False
+    path = Path(os.fspath(source))
+    try:
+        with path.open("rb") as file:
+            if file.read(4) in _ENGINE_MAGIC:
+                return True
+    except (OSError, ValueError):
+        return path.suffix in _ENGINE_SUFFIXES
+    return path.suffix in _ENGINE_SUFFIXES
+
+
+def open_onnx(source: Source) -> ServedModel:
+    """An ONNX model, for the ONNX Runtime backend.
+
+    Raises:
+        InputError: it cannot be read, external data is missing, a rank is dynamic, or the server
+            has no such element type.
+        UsageError: ``source`` is of another type.
+    """
+    with no_gc():
+        loaded = load_model(source)
+    inputs, outputs = interface(loaded.model)
+    for tensor in (*inputs, *outputs):
+        triton_type("onnxruntime", tensor.name, tensor.dtype)
+    return ServedModel(
+        source=source,
+        backend="onnxruntime",
+        path=loaded.path,
+        loaded=loaded,
+        inputs=inputs,
+        outputs=outputs,
+        norms=_inspected_norms(source),
+        notes=loaded.notes,
+    )
+
+
+def interface(model: ir.Model) -> tuple[tuple[ModelInput, ...], tuple[ModelInput, ...]]:
+    """Inputs, those that are initializers left out, and outputs.
+
+    Raises:
+        InputError: one is no tensor, has no rank, or a size of 0.
+    """
+    initializers = model.graph.initializers
+    inputs = [
+        _declared_tensor(v, "input") for v in model.graph.inputs if v.name not in initializers
+    ]
+    outputs = [_declared_tensor(value, "output") for value in model.graph.outputs]
+    return tuple(inputs), tuple(outputs)
+
+
+def _declared_tensor(value: ir.Value, what: str) -> ModelInput:
+    name = value.name or ""
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        raise InputError(
+            f"An {what} of the model is no tensor.",
+            found=f"{quoted(name)} is a {type(value.type).__name__}",
+            fix="export a model whose inputs and outputs are tensors; the server has nothing else",
+        )
+    if value.shape is None:
+        raise InputError(
+            f"An {what} of the model has a dynamic rank.",
+            found=f"{quoted(name)} has no shape in the file",
+            fix="export with shapes, or add them: onnx.shape_inference.infer_shapes_path",
+        )
+    sizes = tuple(size if isinstance(size, int) else size.value for size in value.shape)
+    if 0 in sizes:
+        raise InputError(
+            f"An {what} of the model is always empty.",
+            found=f"{quoted(name)} has the shape {list(sizes)}",
+            fix="export it with a dynamic size there; the server takes no size of 0",
+        )
+    return ModelInput(name, type_name(value.dtype), sizes)
+
+
+def _inspected_norms(source: Source) -> tuple[PackagedNorm, ...]:
+    """The norms of an ONNX file, as ``inspect`` finds them."""
+    report = inspect(source)
+    norms = [PackagedNorm(site.name, site.op, "one node") for site in report.kept]
+    norms += [PackagedNorm(" ".join(site.nodes[-1:]), site.op, "chain") for site in report.fused]
+    norms += [
+        PackagedNorm(item.node, item.op, "refused", reason=f"{item.reason}: {item.found}")
+        for item in report.unfused
+    ]
+    return tuple(norms)
+
+
+def open_engine(source: StrPath, model: StrPath | None) -> ServedModel:
+    """A TensorRT engine with its record, for the TensorRT backend.
+
+    The outputs are those of the ONNX model that it was built from: without a GPU an engine does
+    not tell.
+
+    Args:
+        source: path of the engine.
+        model: that it was built from; None: the file of the recorded name beside it.
+
+    Raises:
+        InputError: engine, record or model are missing or do not belong together, or it is an
+            engine of TensorRT-RTX, which the server does not run.
+        UsageError: the model is not beside the engine and was not given.
+    """
+    path = Path(os.path.abspath(os.fspath(source)))
+    record = _recorded_engine(path)
+    onnx = _built_from(path, record, model)
+    with no_gc():
+        loaded = load_model(onnx)
+    inputs, outputs = interface(loaded.model)
+    for tensor in (*inputs, *outputs):
+        triton_type("tensorrt", tensor.name, tensor.dtype)
+    return ServedModel(
+        source=source,
+        backend="tensorrt",
+        path=path,
+        loaded=loaded,
+        inputs=inputs,
+        outputs=outputs,
+        norms=tuple(PackagedNorm(n.name, n.op, n.how, reason=n.reason) for n in record.norms),
+        profiles=record.profiles,
+        record=record,
+        notes=(f"an engine of TensorRT {record.version}: the server must have that version",),
+    )
+
+
+def _recorded_engine(path: Path) -> EngineRecord:
+    shown = short(str(path), 300)
+    if not path.is_file():
+        raise InputError("The engine does not exist.", found=shown, fix="check the path")
+    record = read_record(path)
+    if record is None:
+        raise InputError(
+            "The engine has no record.",
+            found=f"no {sidecar_path(path).name} beside {shown}",
+            fix="keep the two together; rmsnorm-export build writes both",
+        )
+    if record.backend != "tensorrt":
+        raise InputError(
+            "Triton's TensorRT backend does not run an engine of TensorRT-RTX.",
+            found=f"{shown} was built by {record.backend} {record.version}",
+            fix="rmsnorm-export build --backend tensorrt, or package the ONNX model",
+        )
+    if path.stat().st_size != record.bytes or sha256_of(path) != record.sha256:
+        raise InputError(
+            "The engine is not the one that its record describes.",
+            found=f"{shown} and {sidecar_path(path).name} differ in size or hash",
+            fix="build it again with rmsnorm-export build --force",
+        )
+    return record
+
+
+def _built_from(engine: Path, record: EngineRecord, given: StrPath | None) -> Path:
+    """The ONNX file that the engine was built from."""
+    path = engine.with_name(record.model.name) if given is None else Path(os.fspath(given))
+    if not path.is_file():
+        raise UsageError(
+            "The outputs of the engine are not known without the model that it was built from.",
+            found=f"no file {short(str(path), 300)}",
+            fix="give it with --onnx MODEL (onnx=...)",
+        )
+    if sha256_of(path) != record.model.sha256:
+        raise InputError(
+            "The engine was built from another model.",
+            found=f"{short(str(path), 300)} is not the {short(record.model.name)} of the record",
+            fix="give the model that it was built from with --onnx, or build it again",
+        )
+    return path
+
+
+def triton_type(backend: ServingBackend, name: str, dtype: str) -> str:
+    """Triton's name for the element type of input or output ``name``.
+
+    Args:
+        backend: that will run the model.
+        name: for the message.
+        dtype: as this package calls it, e.g. ``float16``.
+
+    Raises:
+        InputError: the server's backend has no such type.
+    """
+    known = TRITON_TYPES[backend]
+    if dtype in known:
+        return known[dtype]
+    raise InputError(
+        f"Triton's {_BACKEND_LABELS[backend]} backend has no such element type.",
+        found=f"{quoted(name)} is {short(dtype)}; it takes {', '.join(sorted(known))}",
+        fix="export with float32 or float16 inputs and outputs, e.g. with a Cast inside the model"
+        + ("; or build a TensorRT engine" if dtype in TRITON_TYPES["tensorrt"] else ""),
+    )
