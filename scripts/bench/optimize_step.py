@@ -1,0 +1,200 @@
+"""One step of scripts/bench_optimize: ``python -m scripts.bench.optimize_step``, then one of
+
+    run TOOL MODEL OUTPUT RESULT LIMIT   optimize MODEL with TOOL
+    count MODEL RESULT                   count nodes and fused norms
+    decoder MODEL NODES OPSET RESULT     write a synthetic decoder
+    sparse MODEL RESULT                  write the sparse 126-layer model
+
+RESULT is a JSON file: tools print what they like on stdout. A tool's imports come before the clock
+starts; loading, optimizing and saving come after it.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+FILE_LIMIT = 8 << 30
+"""Bytes that a tool may write to one file: none needs more, and a sparse copy would fill a disk."""
+
+FUSED = {
+    ("", "RMSNormalization"),
+    ("", "SimplifiedLayerNormalization"),
+    ("com.microsoft", "SkipSimplifiedLayerNormalization"),
+    ("rmsnorm_export", "RMSNorm"),
+    ("rmsnorm_export", "SkipRMSNorm"),
+    ("rmsnorm_export", "GatedRMSNorm"),
+}
+
+Run = Callable[[str, str], dict[str, float]]
+
+
+def _ours(target: str) -> Run:
+    import onnx
+    import onnx_ir  # noqa: F401 - imports are not what is timed
+
+    import rmsnorm_export as rx
+
+    optimize = rx.optimize
+
+    def run(model: str, output: str) -> dict[str, float]:
+        result = optimize(model, target=target)
+        result.save(output)
+        return {"optimize_seconds": result.report.seconds}
+
+    assert onnx.__version__
+    return run
+
+
+def _floor() -> Run:
+    import onnx_ir as ir
+
+    def run(model: str, output: str) -> dict[str, float]:
+        ir.save(ir.load(model), output)
+        return {}
+
+    return run
+
+
+def _onnxscript_ort() -> Run:
+    import onnx_ir as ir
+    from onnxscript.rewriter.ort_fusions import optimize_for_ort
+
+    def run(model: str, output: str) -> dict[str, float]:
+        optimized, _ = optimize_for_ort(ir.load(model))
+        ir.save(optimized, output)
+        return {}
+
+    return run
+
+
+def _onnxscript_onnx() -> Run:
+    import onnx_ir as ir
+    import onnxscript.optimizer
+    from onnxscript.rewriter.onnx_fusions import fuse
+
+    def run(model: str, output: str) -> dict[str, float]:
+        loaded = ir.load(model)
+        onnxscript.optimizer.optimize(loaded)
+        fuse(loaded)
+        ir.save(loaded, output)
+        return {}
+
+    return run
+
+
+def _command(main: Callable[[], Any], *options: str) -> Run:
+    """A tool through the function behind its command line."""
+
+    def run(model: str, output: str) -> dict[str, float]:
+        sys.argv = ["tool", *(text.format(model=model, output=output) for text in options)]
+        try:
+            main()
+        except SystemExit as stop:
+            if stop.code not in (None, 0):
+                raise RuntimeError(f"exit code {stop.code}") from stop
+        return {}
+
+    return run
+
+
+def _ort_transformers() -> Run:
+    from onnxruntime.transformers import optimizer
+
+    from scripts.bench.graphs import HEADS, HIDDEN
+
+    return _command(
+        optimizer.main,
+        *("--input", "{model}", "--output", "{output}", "--model_type", "gpt2"),
+        *("--num_heads", str(HEADS), "--hidden_size", str(HIDDEN), "--opt_level", "0"),
+    )
+
+
+def _onnxsim() -> Run:
+    from onnxsim.onnx_simplifier import main
+
+    return _command(main, "{model}", "{output}")
+
+
+def _onnxslim() -> Run:
+    from onnxslim.cli import main
+
+    return _command(main, "{model}", "{output}")
+
+
+TOOLS: dict[str, Callable[[], Run]] = {
+    "ours portable": lambda: _ours("portable"),
+    "ours ort": lambda: _ours("ort"),
+    "onnx_ir load + save": _floor,
+    "onnxscript ort": _onnxscript_ort,
+    "onnxscript onnx": _onnxscript_onnx,
+    "ort.transformers": _ort_transformers,
+    "onnxsim": _onnxsim,
+    "onnxslim": _onnxslim,
+}
+
+
+def _run(tool: str, model: str, output: str, limit: int) -> dict[str, float]:
+    # RLIMIT_DATA counts what is allocated; RLIMIT_AS would also count a mapped weights file.
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_LIMIT, FILE_LIMIT))
+    run = TOOLS[tool]()
+    import_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    start, cpu = time.perf_counter(), time.process_time()
+    extra = run(model, output)
+    return {
+        "seconds": time.perf_counter() - start,
+        "cpu_seconds": time.process_time() - cpu,
+        "import_mb": import_mb,
+        **extra,
+    }
+
+
+def _count(model: str) -> dict[str, int]:
+    import onnx
+
+    nodes = onnx.load(model, load_external_data=False).graph.node
+    ops = Counter((node.domain, node.op_type) for node in nodes)
+    return {"nodes": len(nodes), "fused": sum(n for key, n in ops.items() if key in FUSED)}
+
+
+def _sparse(path: Path) -> dict[str, int]:
+    """The model with 795 GB of weights that take no room on disk."""
+    from scripts.corpus.sparse_llm import make_sparse_llm, norm_count
+
+    layers = 126
+    make_sparse_llm(path.parent, layers, name=path.name)
+    return {"nodes": _count(str(path))["nodes"], "norms": norm_count(layers)}
+
+
+def main() -> None:
+    action, *arguments = sys.argv[1:]
+    result: dict[str, Any]
+    if action == "run":
+        tool, model, output, target, limit = arguments
+        result = _run(tool, model, output, int(limit))
+    elif action == "count":
+        model, target = arguments
+        result = _count(model)
+    elif action == "decoder":
+        from scripts.bench.graphs import write_decoder
+
+        model, nodes, opset, target = arguments
+        written, norms = write_decoder(Path(model), int(nodes), opset=int(opset))
+        result = {"nodes": written, "norms": norms}
+    elif action == "sparse":
+        model, target = arguments
+        result = _sparse(Path(model))
+    else:
+        raise SystemExit(f"unknown action {action!r}")
+    Path(target).write_text(json.dumps(result), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
