@@ -17,40 +17,20 @@ import json
 import sys
 import time
 import warnings
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any
 
-from scripts.lib.results import memory
+from rmsnorm_export.system.machine import peak_memory
 
-SHAPES: dict[str, dict[str, int]] = {
-    # Llama-2-7B: 6.74e9 weights.
-    "7b": {
-        "vocab_size": 32_000,
-        "hidden_size": 4096,
-        "intermediate_size": 11_008,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 32,
-    },
-    # Its width halved, 8 layers: about 1 GiB in float16.
-    "1b": {
-        "vocab_size": 32_000,
-        "hidden_size": 2048,
-        "intermediate_size": 5504,
-        "num_hidden_layers": 8,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-    },
-    # A smoke run.
-    "tiny": {
-        "vocab_size": 1000,
-        "hidden_size": 256,
-        "intermediate_size": 512,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-    },
+SHAPES = {
+    "7b": (32_000, 4096, 11_008, 32, 32),
+    "1b": (32_000, 2048, 5504, 8, 16),
+    "tiny": (1000, 256, 512, 2, 4),
 }
+"""Vocabulary, width, width of the MLP, layers and heads: of Llama-2-7B with its 6.74e9 weights; its
+width halved with 8 layers, about 1 GiB in float16; and a smoke run."""
+
 MIB = 2**20
 VALUE = 0.0078125
 """Of every weight; exact in float16."""
@@ -66,13 +46,18 @@ class Clock:
     def begin(self, name: str) -> None:
         self.end()
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-        self.stages.append({"stage": name, "before_mb": memory("VmRSS") / MIB})
+        self.stages.append({"stage": name, "before_mb": resident_memory() / MIB})
         self._start = time.perf_counter()
 
     def end(self) -> None:
         if self.stages and "seconds" not in self.stages[-1]:
             seconds = time.perf_counter() - self._start
-            self.stages[-1] |= {"seconds": seconds, "peak_mb": memory("VmHWM") / MIB}
+            self.stages[-1] |= {"seconds": seconds, "peak_mb": (peak_memory() or 0) / MIB}
+
+
+def resident_memory() -> int:
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGESIZE
 
 
 def make_model(name: str) -> Any:
@@ -80,8 +65,16 @@ def make_model(name: str) -> Any:
     import torch
     import transformers
 
+    vocabulary, hidden, intermediate, layers, heads = SHAPES[name]
     config = transformers.LlamaConfig(
-        **SHAPES[name], use_cache=False, tie_word_embeddings=False, max_position_embeddings=2048
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        use_cache=False,
+        tie_word_embeddings=False,
+        max_position_embeddings=2048,
     )
     config._attn_implementation = "eager"
     with torch.device("meta"):
@@ -187,7 +180,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     gc.collect()
-    imported = memory("VmRSS") / MIB
+    imported = resident_memory() / MIB
     start = time.perf_counter()
     model = make_model(name)
     made = time.perf_counter() - start

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 import rmsnorm_export as rx
 import rmsnorm_export.torch as rt
@@ -160,43 +160,35 @@ def _session_run(
     return lambda: session.run_with_iobinding(binding)
 
 
-def _model(nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], n: int) -> onnx.ModelProto:
-    shape = ["rows", n]
-    graph = helper.make_graph(
-        nodes,
-        "norm",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-        initializer=[numpy_helper.from_array(value, name) for name, value in weights.items()],
+def _model(n: int, text: str, **weights: object) -> onnx.ModelProto:
+    """A model of ``y`` from ``x``, [rows, n] in float32, with its nodes as text."""
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": 18]> norm (float[rows, {n}] x)'
+        f" => (float[rows, {n}] y) {{ {text} }}"
     )
-    opsets = [helper.make_opsetid("", 18)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    for name, value in weights.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+    return model
 
 
 def _layer_norm(n: int) -> onnx.ModelProto:
-    node = helper.make_node("LayerNormalization", ["x", "g", "b"], ["y"], epsilon=EPSILON)
-    return _model([node], {"g": np.ones(n, np.float32), "b": np.zeros(n, np.float32)}, n)
+    text = f"y = LayerNormalization <epsilon = {EPSILON}> (x, g, b)"
+    return _model(n, text, g=np.ones(n, np.float32), b=np.zeros(n, np.float32))
 
 
 def _written_out(n: int) -> onnx.ModelProto:
     """RMSNorm in the operators that torch.onnx.export writes below opset 23."""
-    make = helper.make_node
-    nodes = [
-        make("Pow", ["x", "two"], ["square"]),
-        make("ReduceMean", ["square", "axis"], ["mean"], keepdims=1),
-        make("Add", ["mean", "epsilon"], ["stabilised"]),
-        make("Sqrt", ["stabilised"], ["rms"]),
-        make("Reciprocal", ["rms"], ["inverse"]),
-        make("Mul", ["x", "inverse"], ["normal"]),
-        make("Mul", ["g", "normal"], ["y"]),
-    ]
-    weights = {
-        "two": np.float32(2.0),
-        "axis": np.array([-1]),
-        "epsilon": np.float32(EPSILON),
-        "g": np.ones(n, np.float32),
-    }
-    return _model(nodes, {name: np.asarray(value) for name, value in weights.items()}, n)
+    text = """
+        square = Pow (x, two)
+        mean = ReduceMean <keepdims = 1> (square, axis)
+        stabilised = Add (mean, epsilon)
+        rms = Sqrt (stabilised)
+        inverse = Reciprocal (rms)
+        normal = Mul (x, inverse)
+        y = Mul (g, normal)
+    """
+    weights = {"two": np.float32(2), "axis": np.array([-1]), "epsilon": np.float32(EPSILON)}
+    return _model(n, text, g=np.ones(n, np.float32), **weights)
 
 
 def _optimized(model: onnx.ModelProto, target: str) -> onnx.ModelProto:

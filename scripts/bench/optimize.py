@@ -20,10 +20,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from rmsnorm_export.system.machine import memory_available
 from scripts.bench.optimize_report import FLOOR, fit, markdown, median_and_range, show, summarise
 from scripts.lib.command import add_output, parser, say
 from scripts.lib.process import Outcome, run_process, run_step
-from scripts.lib.results import Start, memory, write_results
+from scripts.lib.results import Start, write_results
 
 OURS = ("ours portable", "ours ort")
 PEERS = ("onnxscript ort", "onnxscript onnx", "ort.transformers", "onnxsim", "onnxslim")
@@ -66,7 +67,7 @@ def _measure(
     model = str(graph["path"])
     # The output lies beside the input, where external weights can be referenced.
     output = graph["path"].with_name("out.onnx")
-    limit = min(int(arguments.memory * 2**30), int(memory("MemAvailable", "/proc/meminfo") * 0.8))
+    limit = min(int(arguments.memory * 2**30), int(memory_available() * 0.8))
     runs: list[dict[str, Any]] = []
     failed: set[str] = set()
     for repeat in range(arguments.repeats):

@@ -20,6 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rmsnorm_export.benchmark.peers import PEERS
+
 FILE_LIMIT = 8 << 30
 """Bytes that a tool may write to one file: none needs more, and a sparse copy would fill a disk."""
 
@@ -62,18 +64,6 @@ def _floor() -> Run:
     return run
 
 
-def _onnxscript_ort() -> Run:
-    import onnx_ir as ir
-    from onnxscript.rewriter.ort_fusions import optimize_for_ort
-
-    def run(model: str, output: str) -> dict[str, float]:
-        optimized, _ = optimize_for_ort(ir.load(model))
-        ir.save(optimized, output)
-        return {}
-
-    return run
-
-
 def _onnxscript_onnx() -> Run:
     import onnx_ir as ir
     import onnxscript.optimizer
@@ -89,54 +79,25 @@ def _onnxscript_onnx() -> Run:
     return run
 
 
-def _command(main: Callable[[], Any], *options: str) -> Run:
-    """A tool through the function behind its command line."""
+def _peer(name: str) -> Run:
+    run = PEERS[name].load()
 
-    def run(model: str, output: str) -> dict[str, float]:
-        sys.argv = ["tool", *(text.format(model=model, output=output) for text in options)]
-        try:
-            main()
-        except SystemExit as stop:
-            if stop.code not in (None, 0):
-                raise RuntimeError(f"exit code {stop.code}") from stop
+    def timed(model: str, output: str) -> dict[str, float]:
+        run(model, output)
         return {}
 
-    return run
-
-
-def _ort_transformers() -> Run:
-    from onnxruntime.transformers import optimizer
-
-    from scripts.bench.graphs import HEADS, HIDDEN
-
-    return _command(
-        optimizer.main,
-        *("--input", "{model}", "--output", "{output}", "--model_type", "gpt2"),
-        *("--num_heads", str(HEADS), "--hidden_size", str(HIDDEN), "--opt_level", "0"),
-    )
-
-
-def _onnxsim() -> Run:
-    from onnxsim.onnx_simplifier import main
-
-    return _command(main, "{model}", "{output}")
-
-
-def _onnxslim() -> Run:
-    from onnxslim.cli import main
-
-    return _command(main, "{model}", "{output}")
+    return timed
 
 
 TOOLS: dict[str, Callable[[], Run]] = {
     "ours portable": lambda: _ours("portable"),
     "ours ort": lambda: _ours("ort"),
     "onnx_ir load + save": _floor,
-    "onnxscript ort": _onnxscript_ort,
+    "onnxscript ort": lambda: _peer("onnxscript"),
     "onnxscript onnx": _onnxscript_onnx,
-    "ort.transformers": _ort_transformers,
-    "onnxsim": _onnxsim,
-    "onnxslim": _onnxslim,
+    "ort.transformers": lambda: _peer("ort.transformers"),
+    "onnxsim": lambda: _peer("onnxsim"),
+    "onnxslim": lambda: _peer("onnxslim"),
 }
 
 

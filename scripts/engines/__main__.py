@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import rmsnorm_export as rx
+from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.tensorrt.engine.build import build_engine
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
 from scripts.engines.report import markdown
 from scripts.engines.row_lengths import row_lengths
 from scripts.lib.command import add_output, parser
-from scripts.lib.results import Start, versions, write_results
+from scripts.lib.results import Start, write_results
 
 FORMS = ("raw", "onnx", "portable")
 SHAPES = {
@@ -171,7 +172,7 @@ def _versions(engine: Path) -> dict[str, str]:
     record = read_record(engine)
     assert record is not None
     found = {record.backend: record.version, "gpu": ", ".join(record.gpus) or "none"}
-    return found | record.versions | versions("torch", "transformers", "onnxscript")
+    return found | record.versions | versions_of(("torch", "transformers", "onnxscript"))
 
 
 def _line(done: dict[str, Any]) -> str:

@@ -20,10 +20,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rmsnorm_export.system.packages import versions_of
 from scripts.gpu.part import SkippedError
 from scripts.lib.command import say
 from scripts.lib.quiet import quiet
-from scripts.lib.results import versions
 
 OPSET = 18
 KINDS = ("decode", "prefill")
@@ -106,7 +106,7 @@ def raw_files(decoder: Decoder, folder: Path) -> dict[str, Path]:
         SkippedError: a package is missing.
     """
     known = {"decoder": dataclasses.asdict(decoder), "opset": OPSET}
-    known["versions"] = versions("torch", "transformers", "onnxscript", "onnx-ir")
+    known["versions"] = versions_of(("torch", "transformers", "onnxscript", "onnx-ir"))
     made, stamp = {kind: folder / f"{kind}.raw.onnx" for kind in KINDS}, folder / "made.json"
     with contextlib.suppress(OSError, ValueError):
         if json.loads(stamp.read_text(encoding="utf-8")) == known:

@@ -15,7 +15,7 @@ from typing import Any
 
 from rmsnorm_export.benchmark.result import AGAIN, RAW
 from rmsnorm_export.errors import BackendMissingError, Error
-from rmsnorm_export.system.packages import is_installed
+from rmsnorm_export.system.packages import is_installed, versions_of
 from rmsnorm_export.tensorrt import plugin
 from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, BackendInfo
 from rmsnorm_export.tensorrt.engine.build import build_engine
@@ -23,7 +23,6 @@ from scripts.gpu.decoder import KINDS, Case, Decoder, decoder_of, optimized, raw
 from scripts.gpu.models import cases, described, in_time, references, runtime, session_of
 from scripts.gpu.part import Clock, Results, SkippedError
 from scripts.lib.command import say
-from scripts.lib.results import versions
 
 _AT_ONCE = 3
 """Builds of TensorRT-RTX, which need no GPU, where there are twice as many cores or more."""
@@ -65,8 +64,8 @@ def run(arguments: argparse.Namespace, results: Results, clock: Clock) -> None:
     decoder = decoder_of(arguments.decoder, arguments.vocab)
     results.data |= described(decoder) | {"engines": [], "rows": []}
     results.data["baseline"] = f"raw, ONNX Runtime ({arguments.device})"
-    results.data["versions"] |= versions("tensorrt", "tensorrt-rtx", "polygraphy")
-    results.data["versions"] |= versions("onnxruntime", "onnxruntime-gpu", "transformers")
+    results.data["versions"] |= versions_of(("tensorrt", "tensorrt-rtx", "polygraphy"))
+    results.data["versions"] |= versions_of(("onnxruntime", "onnxruntime-gpu", "transformers"))
     results.save()
     raw = raw_files(decoder, arguments.work)
     # One backend after the other: TensorRT builds for minutes, and what TensorRT-RTX gave is safe.

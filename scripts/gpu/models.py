@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from rmsnorm_export.benchmark.result import AGAIN, RAW
+from rmsnorm_export.system.packages import versions_of
 from scripts.gpu.decoder import (
     KINDS,
     OPSET,
@@ -28,7 +29,6 @@ from scripts.gpu.decoder import (
 )
 from scripts.gpu.part import Clock, Results, SkippedError
 from scripts.lib.command import say
-from scripts.lib.results import versions
 
 
 def described(decoder: Decoder) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace, results: Results, clock: Clock) -> None:
     decoder = decoder_of(arguments.decoder, arguments.vocab)
     results.data |= described(decoder) | {"files": [], "rows": []}
     results.data["baseline"] = f"raw, ONNX Runtime ({arguments.device})"
-    results.data["versions"] |= versions("onnxruntime", "onnxruntime-gpu", "transformers")
+    results.data["versions"] |= versions_of(("onnxruntime", "onnxruntime-gpu", "transformers"))
     results.save()
     raw = raw_files(decoder, arguments.work)
     for kind in KINDS:

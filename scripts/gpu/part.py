@@ -14,8 +14,9 @@ from typing import Any
 
 from rmsnorm_export.benchmark.result import AGAIN, RAW
 from rmsnorm_export.system.gpu import gpus
+from rmsnorm_export.system.packages import versions_of
 from scripts.lib.command import say
-from scripts.lib.results import date, machine, versions, write_results
+from scripts.lib.results import date, machine, write_results
 
 
 class SkippedError(Exception):
@@ -134,5 +135,5 @@ def facts(device: str) -> dict[str, Any]:
         "host": f"{host['cpu']}, {host['cores']} cores, {host['memory_gib']} GiB,"
         f" {host['system']}, Python {host['python']}",
         "load_before": os.getloadavg()[0],
-        "versions": versions("rmsnorm-export", "torch", "onnx", "onnx-ir"),
+        "versions": versions_of(("rmsnorm-export", "torch", "onnx", "onnx-ir")),
     }

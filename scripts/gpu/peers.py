@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from rmsnorm_export.system.packages import versions_of
 from scripts.gpu.work import EPSILON, QUANT_SCALE, Buffers, Work
-from scripts.lib.results import versions
 
 Run = Callable[[Buffers], Any]
 """Computes the norm once; returns y, or (y, ...)."""
@@ -137,4 +137,4 @@ PEERS = (
 def peer_versions() -> dict[str, str]:
     """Of the packages that take part."""
     names = ("torch", "triton", "liger-kernel", "quack-kernels", "flashinfer-python")
-    return dict.fromkeys(names, "not installed") | versions(*names)
+    return dict.fromkeys(names, "not installed") | versions_of(names)

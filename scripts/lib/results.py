@@ -1,7 +1,6 @@
 """What every measurement records: when, on what machine, with which versions; and its files.
 
-Nothing large is loaded, see ``process``: hence the package's own facts on the machine, which come
-with NumPy, are not used.
+Nothing large is loaded, see ``process``.
 """
 
 from __future__ import annotations
@@ -12,54 +11,23 @@ import json
 import os
 import platform
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from rmsnorm_export.system.files import write_whole
+from rmsnorm_export.system.machine import cores, cpu_name, memory_gib
+from rmsnorm_export.system.packages import versions_of
 
 
 def machine() -> dict[str, Any]:
     """What the numbers were measured on."""
     return {
-        "cpu": _field("/proc/cpuinfo", "model name") or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "cpu": cpu_name(),
+        "cores": cores(),
+        "memory_gib": memory_gib(),
         "system": platform.system(),
         "python": platform.python_version(),
     }
-
-
-def memory(name: str, path: str = "/proc/self/status") -> int:
-    """Bytes: ``VmRSS`` is the memory of this process, ``VmHWM`` its peak.
-
-    ``MemAvailable`` of /proc/meminfo is what the machine can still give out.
-
-    Raises:
-        OSError: the system does not say.
-    """
-    words = _field(path, name).split()
-    if not words:
-        raise OSError(f"no {name} in {path}")
-    return int(words[0]) << 10
-
-
-def _field(path: str, name: str) -> str:
-    """The value behind the first ``name:`` in a file of the system; "" where there is none."""
-    for line in Path(path).read_text(encoding="utf-8").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == name:
-            return value.strip()
-    return ""
-
-
-def versions(*names: str) -> dict[str, str]:
-    """Installed version of each distribution; absent ones are left out."""
-    found = {}
-    for name in names:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def date() -> str:
@@ -81,7 +49,7 @@ class Start:
             "date": self.date,
             "machine": machine(),
             "load_average": {"before": self.load, "after": os.getloadavg()[0]},
-            "versions": versions(*packages),
+            "versions": versions_of(packages),
         }
 
 
@@ -119,8 +87,6 @@ def write_results(report: dict[str, Any], page: str, output: Path, *, compact: b
     separators = (",", ":") if compact else None
     content = json.dumps(report, indent=None if compact else 1, separators=separators) + "\n"
     tables = output.with_suffix(".md")
-    for path, text in ((output, content), (tables, page)):
-        temporary = path.with_suffix(path.suffix + ".new")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+    write_whole(output, content)
+    write_whole(tables, page)
     return f"written: {output} and {tables}"
