@@ -278,7 +278,7 @@ def test_the_decoder_computes_what_pytorch_does(options: argparse.Namespace) -> 
 
     decoder, models = gpu("decoder"), gpu("models")
     tiny = decoder.DECODERS["tiny"]
-    model = decoder._model(tiny)
+    model = decoder.random_llama(tiny)
     tokens = torch.randint(tiny.vocab, (2, 12), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         expected = model(tokens).logits
@@ -297,7 +297,7 @@ def test_the_decoder_computes_what_pytorch_does(options: argparse.Namespace) -> 
 def test_the_weights_are_all_different() -> None:
     """A runtime would store equal ones once, and read them from its caches."""
     decoder = gpu("decoder")
-    model = decoder._model(decoder.DECODERS["tiny"])
+    model = decoder.random_llama(decoder.DECODERS["tiny"])
     weights = [p.detach().numpy().tobytes() for p in model.parameters()]
     assert len(set(weights)) == len(weights)
 

@@ -37,7 +37,7 @@ BASELINE = {"ours auto": "torch data", "ours embed": "torch embed"}
 SPACE = {"7b": 14 << 30, "1b": 2 << 30, "tiny": 1 << 26}
 """Bytes of disk that a run needs."""
 
-Run = dict[str, Any]
+Record = dict[str, Any]
 
 
 def _arguments() -> argparse.Namespace:
@@ -58,7 +58,7 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-def _run(tool: str, model: str, folder: Path, time_limit: float) -> Run:
+def _run_export(tool: str, model: str, folder: Path, time_limit: float) -> Record:
     """One export; what it wrote is deleted again."""
     out = folder / "out"
     out.mkdir()
@@ -73,7 +73,7 @@ def _run(tool: str, model: str, folder: Path, time_limit: float) -> Run:
     return run | {"process_seconds": done.wall, "peak_over_weights": more} | measured
 
 
-def _measure(arguments: argparse.Namespace) -> list[Run]:
+def _measure_exports(arguments: argparse.Namespace) -> list[Record]:
     runs = []
     with tempfile.TemporaryDirectory(prefix="bench_export_", dir=arguments.folder) as name:
         for model in arguments.models:
@@ -85,7 +85,7 @@ def _measure(arguments: argparse.Namespace) -> list[Run]:
                 )
             for _ in range(arguments.repeats):
                 for tool in (t for t in TOOLS[model] if t in arguments.tools):
-                    run = _run(tool, model, Path(name), arguments.time_limit)
+                    run = _run_export(tool, model, Path(name), arguments.time_limit)
                     runs.append(run)
                     seconds = f"{run['seconds']:.1f} s" if run["status"] == "ok" else run["detail"]
                     say(f"{model}, {tool}: {run['status']}, {seconds}")
@@ -97,12 +97,12 @@ def _spread(values: list[float]) -> list[float]:
     return [statistics.median(values), min(values), max(values)]
 
 
-def _summarise(runs: list[Run]) -> list[Run]:
-    rows: list[Run] = []
+def _summarise(runs: list[Record]) -> list[Record]:
+    rows: list[Record] = []
     for model, tool in dict.fromkeys((run["model"], run["tool"]) for run in runs):
         some = [run for run in runs if (run["model"], run["tool"]) == (model, tool)]
         good = [run for run in some if run["status"] == "ok"]
-        row: Run = {"model": model, "tool": tool, "status": "ok"}
+        row: Record = {"model": model, "tool": tool, "status": "ok"}
         rows.append(row)
         if len(good) < len(some):
             failed = next(run for run in some if run["status"] != "ok")
@@ -123,18 +123,18 @@ def _summarise(runs: list[Run]) -> list[Run]:
     return rows
 
 
-def _cell(spread: list[float], digits: int) -> str:
+def _spread_text(spread: list[float], digits: int) -> str:
     middle, low, high = (f"{value:,.{digits}f}" for value in spread)
     return f"{middle} ({low}-{high})"
 
 
-_HEADINGS = (
+_EXPORT_HEADINGS = (
     *("model", "weights, MiB:", "largest:", "tool", "norms, refused:", "seconds:", "ratio:"),
     *("after imports, MiB:", "peak, MiB:", "peak / weights:"),
 )
 
 
-def _cells(row: Run, base: Run) -> list[str]:
+def _export_cells(row: Record, base: Record) -> list[str]:
     """Of one line; ``base`` is what its seconds are compared with."""
     if row["status"] != "ok":
         return [row["model"], "", "", row["tool"], "", row["status"], *[""] * 4]
@@ -145,11 +145,11 @@ def _cells(row: Run, base: Run) -> list[str]:
         f"{row['largest_mb']:,.0f}",
         row["tool"],
         "-" if row["norms"] is None else f"{row['norms']}, {row['refused']}",
-        _cell(row["seconds"], 1),
+        _spread_text(row["seconds"], 1),
         f"{ratio:.2f}" if ratio else "-",
         f"{row['imported_mb'][0]:,.0f}",
-        _cell(row["peak_stage_mb"], 0),
-        _cell(row["peak_over_weights"], 2),
+        _spread_text(row["peak_stage_mb"], 0),
+        _spread_text(row["peak_over_weights"], 2),
     ]
 
 
@@ -158,7 +158,7 @@ def markdown(report: dict[str, Any]) -> str:
     rows = {(row["model"], row["tool"]): row for row in report["summary"]}
     bases = [rows.get((model, BASELINE.get(tool, tool)), {}) for model, tool in rows]
     stages = [
-        [*key, stage["stage"], _cell(stage["seconds"], 1), _cell(stage["peak_mb"], 0)]
+        [*key, stage["stage"], _spread_text(stage["seconds"], 1), _spread_text(stage["peak_mb"], 0)]
         for key, row in rows.items()
         for stage in row.get("stages", ())
     ]
@@ -172,7 +172,7 @@ def markdown(report: dict[str, Any]) -> str:
         "weights. With weights in memory (all but 7b) the module itself is 1.00 of it. Time ratios "
         "are to torch.onnx.export with the same kind of file.",
         "",
-        *markdown_table(_HEADINGS, map(_cells, rows.values(), bases)),
+        *markdown_table(_EXPORT_HEADINGS, map(_export_cells, rows.values(), bases)),
         "",
         *markdown_table(("model", "tool", "stage", "seconds:", "peak, MiB:"), stages),
         "",
@@ -185,7 +185,7 @@ def main() -> int:
     """Exit code 1 when a run failed."""
     arguments = _arguments()
     start = Start()
-    runs = _measure(arguments)
+    runs = _measure_exports(arguments)
     report = start.facts(*PACKAGES) | {
         "repeats": arguments.repeats,
         "summary": _summarise(runs),

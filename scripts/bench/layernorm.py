@@ -24,7 +24,7 @@ from scripts.lib.tables import markdown_table, print_table
 from scripts.lib.timing import interleaved, seconds_of
 
 PACKAGES = ("rmsnorm-export", "torch", "onnxruntime", "onnx")
-HEADINGS = ("rows x n", "dtype", "backend, pass", "norm", "microseconds:", "ratio:")
+_NORM_HEADINGS = ("rows x n", "dtype", "backend, pass", "norm", "microseconds:", "ratio:")
 
 
 def _arguments() -> argparse.Namespace:
@@ -80,7 +80,7 @@ def ratio(values: list[float], base: list[float]) -> dict[str, float]:
     return spread([value / other for value, other in zip(values, base, strict=True)])
 
 
-def _measure(
+def _measure_norms(
     rows: int, n: int, dtype_name: str, arguments: argparse.Namespace
 ) -> tuple[list[dict[str, Any]], list[str]]:
     import torch
@@ -114,7 +114,7 @@ def _measure(
     return found, [f"{rows} x {n} {dtype_name}, {line}" for line in wrong]
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _norm_cells(row: dict[str, Any]) -> list[str]:
     def text(value: dict[str, float], factor: float, digits: int) -> str:
         middle, low, high = (value[key] * factor for key in ("median", "low", "high"))
         return f"{middle:,.{digits}f} ({low:,.{digits}f}-{high:,.{digits}f})"
@@ -135,7 +135,7 @@ def _head(report: dict[str, Any]) -> list[str]:
 def markdown(report: dict[str, Any]) -> str:
     """The report as a Markdown page."""
     lines = ["# RMSNorm against LayerNorm", "", *bullets(_head(report)), ""]
-    lines += [*markdown_table(HEADINGS, map(_cells, report["summary"])), ""]
+    lines += [*markdown_table(_NORM_HEADINGS, map(_norm_cells, report["summary"])), ""]
     lines += bullets([f"wrong, not timed: {line}" for line in report["wrong"]])
     return "\n".join(lines).rstrip() + "\n"
 
@@ -151,7 +151,7 @@ def main() -> int:
     wrong: list[str] = []
     for size in arguments.sizes:
         for dtype in arguments.dtypes:
-            found, bad = _measure(*size, dtype, arguments)
+            found, bad = _measure_norms(*size, dtype, arguments)
             rows, wrong = rows + found, wrong + bad
     report = start.facts(*PACKAGES) | {
         "options": {key: value for key, value in vars(arguments).items() if key != "output"},
@@ -160,8 +160,8 @@ def main() -> int:
         "runs": rows,
     }
     print_table(
-        HEADINGS,
-        map(_cells, report["summary"]),
+        _NORM_HEADINGS,
+        map(_norm_cells, report["summary"]),
         above=_head(report),
         below=[f"wrong, not timed: {line}" for line in wrong],
         same=3,

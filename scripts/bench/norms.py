@@ -160,7 +160,7 @@ def _session_run(
     return lambda: session.run_with_iobinding(binding)
 
 
-def _model(n: int, text: str, **weights: object) -> onnx.ModelProto:
+def _norm_model(n: int, text: str, **weights: object) -> onnx.ModelProto:
     """A model of ``y`` from ``x``, [rows, n] in float32, with its nodes as text."""
     model = onnx.parser.parse_model(
         f'<ir_version: 10, opset_import: ["": 18]> norm (float[rows, {n}] x)'
@@ -173,7 +173,7 @@ def _model(n: int, text: str, **weights: object) -> onnx.ModelProto:
 
 def _layer_norm(n: int) -> onnx.ModelProto:
     text = f"y = LayerNormalization <epsilon = {EPSILON}> (x, g, b)"
-    return _model(n, text, g=np.ones(n, np.float32), b=np.zeros(n, np.float32))
+    return _norm_model(n, text, g=np.ones(n, np.float32), b=np.zeros(n, np.float32))
 
 
 def _written_out(n: int) -> onnx.ModelProto:
@@ -188,7 +188,7 @@ def _written_out(n: int) -> onnx.ModelProto:
         y = Mul (g, normal)
     """
     weights = {"two": np.float32(2), "axis": np.array([-1]), "epsilon": np.float32(EPSILON)}
-    return _model(n, text, g=np.ones(n, np.float32), **weights)
+    return _norm_model(n, text, g=np.ones(n, np.float32), **weights)
 
 
 def _optimized(model: onnx.ModelProto, target: str) -> onnx.ModelProto:

@@ -28,7 +28,7 @@ from scripts.lib.results import Start, write_results
 
 OURS = ("ours portable", "ours ort")
 PEERS = ("onnxscript ort", "onnxscript onnx", "ort.transformers", "onnxsim", "onnxslim")
-TOOLS = (*OURS, FLOOR, *PEERS)
+ALL_TOOLS = (*OURS, FLOOR, *PEERS)
 PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxsim", "onnxslim")
 SPARSE = "sparse 795 GB"
 
@@ -44,7 +44,7 @@ def _arguments() -> argparse.Namespace:
     add("--peer-limit", type=int, default=2_000, help="largest graph for the peers, in nodes")
     add("--repeats", type=int, default=3, help="runs of each tool on each graph")
     add("--opset", type=int, default=23, help="opset of the decoders; onnxsim only fuses at 23")
-    add("--tools", nargs="+", choices=TOOLS, default=list(TOOLS))
+    add("--tools", nargs="+", choices=ALL_TOOLS, default=list(ALL_TOOLS))
     add("--no-sparse", action="store_true", help="leave out the model with 795 GB of weights")
     add("--help-runs", type=int, default=20, help="runs of rmsnorm-export --help; 0: none")
     add("--memory", type=float, default=8, help="memory ceiling of a run, GiB")
@@ -60,7 +60,7 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-def _measure(
+def _measure_tools(
     graph: dict[str, Any], tools: list[str], arguments: argparse.Namespace, folder: Path
 ) -> list[dict[str, Any]]:
     """Interleaved runs of the tools on one graph; a tool that failed once is not run again."""
@@ -148,12 +148,12 @@ def main() -> int:
             step = ["decoder", str(path), str(size), str(arguments.opset), "RESULT"]
             graph = _graph(step, f"decoder {size:,}", path, folder)
             tools = arguments.tools if size <= arguments.peer_limit else ours
-            runs += _measure(graph, tools, arguments, folder) if tools else []
+            runs += _measure_tools(graph, tools, arguments, folder) if tools else []
             path.unlink()
         if not arguments.no_sparse:
             path = models / "sparse.onnx"
             graph = _graph(["sparse", str(path), "RESULT"], SPARSE, path, folder)
-            runs += _measure(graph, arguments.tools, arguments, folder)
+            runs += _measure_tools(graph, arguments.tools, arguments, folder)
     rows = summarise(runs)
     report = start.facts(*PACKAGES) | {
         "options": {key: value for key, value in vars(arguments).items() if key != "output"},

@@ -88,12 +88,12 @@ def fit(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _spread(value: dict[str, float], digits: int) -> str:
+def _range_text(value: dict[str, float], digits: int) -> str:
     low, high = f"{value['min']:.{digits}f}", f"{value['max']:.{digits}f}"
     return f"{value['median']:.{digits}f} ({low}-{high})"
 
 
-_HEADINGS = (
+_TOOL_HEADINGS = (
     *("graph", "tool", "norms fused", "seconds:", "ratio:"),
     *("process, s:", "ratio:", "peak MiB:", "ratio:"),
 )
@@ -103,10 +103,10 @@ _TITLE = (
 )
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    process, peak = _spread(row["process_seconds"], 2), f"{row['peak_mb']['median']:,.0f}"
+def _tool_cells(row: dict[str, Any]) -> list[str]:
+    process, peak = _range_text(row["process_seconds"], 2), f"{row['peak_mb']['median']:,.0f}"
     if row["status"] == "ok":
-        fused, seconds = f"{row['fused']:,} of {row['norms']:,}", _spread(row["seconds"], 3)
+        fused, seconds = f"{row['fused']:,} of {row['norms']:,}", _range_text(row["seconds"], 3)
         ratios = [
             f"{row[f'{name}_ratio']:.2f}" if f"{name}_ratio" in row else "-"
             for name in ("seconds", "process_seconds", "peak_mb")
@@ -137,19 +137,19 @@ def _tail(report: dict[str, Any]) -> list[str]:
                 f"microseconds per node: {each}"
             )
     if report["help"]:
-        seconds = _spread({k: v * 1000 for k, v in report["help"]["seconds"].items()}, 0)
+        seconds = _range_text({k: v * 1000 for k, v in report["help"]["seconds"].items()}, 0)
         lines.append(f"rmsnorm-export --help: {seconds} ms, {report['help']['repeats']} runs")
     return lines
 
 
 def show(report: dict[str, Any]) -> None:
     """Print the report as a table on stdout."""
-    rows = map(_cells, report["summary"])
-    print_table(_HEADINGS, rows, above=[*about(report), "", _TITLE], below=_tail(report))
+    rows = map(_tool_cells, report["summary"])
+    print_table(_TOOL_HEADINGS, rows, above=[*about(report), "", _TITLE], below=_tail(report))
 
 
 def markdown(report: dict[str, Any]) -> str:
     """The same report as a Markdown page."""
-    table = markdown_table(_HEADINGS, map(_cells, report["summary"]))
+    table = markdown_table(_TOOL_HEADINGS, map(_tool_cells, report["summary"]))
     lines = ["# Optimize beside its peers", "", *bullets(about(report)), "", _TITLE, "", *table]
     return "\n".join([*lines, "", *bullets(_tail(report)), ""])

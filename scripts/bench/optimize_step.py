@@ -34,10 +34,10 @@ FUSED = {
     ("rmsnorm_export", "GatedRMSNorm"),
 }
 
-Run = Callable[[str, str], dict[str, float]]
+Optimize = Callable[[str, str], dict[str, float]]
 
 
-def _ours(target: str) -> Run:
+def _ours(target: str) -> Optimize:
     import onnx
     import onnx_ir  # noqa: F401 - imports are not what is timed
 
@@ -54,7 +54,7 @@ def _ours(target: str) -> Run:
     return run
 
 
-def _floor() -> Run:
+def _floor() -> Optimize:
     import onnx_ir as ir
 
     def run(model: str, output: str) -> dict[str, float]:
@@ -64,7 +64,7 @@ def _floor() -> Run:
     return run
 
 
-def _onnxscript_onnx() -> Run:
+def _onnxscript_onnx() -> Optimize:
     import onnx_ir as ir
     import onnxscript.optimizer
     from onnxscript.rewriter.onnx_fusions import fuse
@@ -79,7 +79,7 @@ def _onnxscript_onnx() -> Run:
     return run
 
 
-def _peer(name: str) -> Run:
+def _peer(name: str) -> Optimize:
     run = PEERS[name].load()
 
     def timed(model: str, output: str) -> dict[str, float]:
@@ -89,7 +89,7 @@ def _peer(name: str) -> Run:
     return timed
 
 
-TOOLS: dict[str, Callable[[], Run]] = {
+TOOLS: dict[str, Callable[[], Optimize]] = {
     "ours portable": lambda: _ours("portable"),
     "ours ort": lambda: _ours("ort"),
     "onnx_ir load + save": _floor,
@@ -101,7 +101,7 @@ TOOLS: dict[str, Callable[[], Run]] = {
 }
 
 
-def _run(tool: str, model: str, output: str, limit: int) -> dict[str, float]:
+def _timed(tool: str, model: str, output: str, limit: int) -> dict[str, float]:
     # RLIMIT_DATA counts what is allocated; RLIMIT_AS would also count a mapped weights file.
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_LIMIT, FILE_LIMIT))
@@ -139,7 +139,7 @@ def main() -> None:
     result: dict[str, Any]
     if action == "run":
         tool, model, output, target, limit = arguments
-        result = _run(tool, model, output, int(limit))
+        result = _timed(tool, model, output, int(limit))
     elif action == "count":
         model, target = arguments
         result = _count(model)

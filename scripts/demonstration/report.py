@@ -113,13 +113,13 @@ def _operator(site: rx.Site) -> str:
     return f"{site.op} {attributes}".strip() if portable else site.op
 
 
-_HEADINGS = (
+_TARGET_HEADINGS = (
     *("model", "target", "norms:", "fused:", "refused:", "proved:", "numerics", "nodes:"),
     *("logits:\nexport:", "\ntorch:", "time"),
 )
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _target_cells(row: dict[str, Any]) -> list[str]:
     time = row["time"]
     interval = f"({time['low']:.2f}-{time['high']:.2f})"
     return [
@@ -136,7 +136,8 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 def show(report: dict[str, Any]) -> None:
     """Print the table, what its columns say, and what is to be known of single models."""
-    print_table(_HEADINGS, map(_cells, report["rows"]), below=[_LEGEND, "", *_remarks(report)])
+    rows = map(_target_cells, report["rows"])
+    print_table(_TARGET_HEADINGS, rows, below=[_LEGEND, "", *_remarks(report)])
 
 
 def _remarks(report: dict[str, Any]) -> list[str]:
@@ -160,7 +161,7 @@ def markdown(report: dict[str, Any]) -> str:
         "",
         _LEGEND,
         "",
-        *markdown_table(_HEADINGS, map(_cells, report["rows"])),
+        *markdown_table(_TARGET_HEADINGS, map(_target_cells, report["rows"])),
         "",
         *below,
         "",

@@ -13,7 +13,7 @@ _NUMERIC = "half-norm"
 _HARMLESS = ("index-type", "function-names")
 
 
-_HEADINGS = (
+_ENGINE_HEADINGS = (
     *("model", "type", "form", "norms:", "fused:", "unfused:", "unknown:", "kernels", "in all:"),
     *("sum apart:", "half:", "other:", "layers:", "s:"),
 )
@@ -34,7 +34,7 @@ def markdown(report: dict[str, Any]) -> str:
             f"{kept} of the {len(rows)} models and types were kept from earlier runs; date, load"
             " and row lengths are of the last run"
         )
-    cells = [_cells(row, form, done) for row in rows for form, done in row["forms"].items()]
+    cells = [_engine_cells(row, form, done) for row in rows for form, done in row["forms"].items()]
     lines = [
         "# Engines of whole architectures",
         "",
@@ -47,7 +47,7 @@ def markdown(report: dict[str, Any]) -> str:
         " change no number (64-bit inputs, names of functions). *s*: whole build, the check of the"
         " model included.",
         "",
-        *markdown_table(_HEADINGS, cells),
+        *markdown_table(_ENGINE_HEADINGS, cells),
         *_reasons(report),
         *_lengths(report["row_lengths"]),
         "",
@@ -58,7 +58,7 @@ def markdown(report: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cells(row: dict[str, Any], form: str, done: dict[str, Any]) -> list[str]:
+def _engine_cells(row: dict[str, Any], form: str, done: dict[str, Any]) -> list[str]:
     cells = [row["model"], row["dtype"], form]
     if done["status"] != "built":
         return [*cells, f"**{done['error']}**", *[""] * 10]

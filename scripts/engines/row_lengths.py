@@ -11,15 +11,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rmsnorm_export.tensorrt.engine.build import build_engine
 
-LENGTHS = (64, 1000, 4096, 8192, 12288, 16384, 65536, 262144)
-TYPES = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
-TYPES |= {"float32": TensorProto.FLOAT}
+ROW_LENGTHS = (64, 1000, 4096, 8192, 12288, 16384, 65536, 262144)
+ROW_TYPES = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
+ROW_TYPES |= {"float32": TensorProto.FLOAT}
 ROWS = 4096
 
 
 def model(n: int, dtype: str) -> onnx.ModelProto:
     """The norm of [rows, n]."""
-    kind = TYPES[dtype]
+    kind = ROW_TYPES[dtype]
     weight = np.ones(n, helper.tensor_dtype_to_np_dtype(kind))
     graph = helper.make_graph(
         [helper.make_node("RMSNormalization", ["x", "w"], ["y"], name="norm")],
@@ -34,8 +34,8 @@ def model(n: int, dtype: str) -> onnx.ModelProto:
 def row_lengths(folder: Path, backend: str) -> list[dict[str, Any]]:
     """Kernels of the norm for every length and type, up to 4096 rows."""
     found = []
-    for dtype in TYPES:
-        for n in LENGTHS:
+    for dtype in ROW_TYPES:
+        for n in ROW_LENGTHS:
             result = build_engine(
                 model(n, dtype),
                 folder / "row.engine",

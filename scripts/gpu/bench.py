@@ -20,8 +20,8 @@ from scripts.gpu.timing import Repeated, Timing, timings
 from scripts.gpu.work import Buffers, Op, Work, buffers, worst_error
 from scripts.lib.command import say
 
-LENGTHS = [64, 128, 256, 512, 1024, 2048, 4096, 4104, 5120, 8192]
-LENGTHS += [16384, 32768, 65536, 131072, 262144]
+THROUGHPUT_LENGTHS = [64, 128, 256, 512, 1024, 2048, 4096, 4104, 5120, 8192]
+THROUGHPUT_LENGTHS += [16384, 32768, 65536, 131072, 262144]
 """4,104 is 8 over a power of two: no multiple of what a warp loads at once."""
 
 LATENCY_ROWS = (1, 4, 16, 32)
@@ -52,7 +52,7 @@ class Row:
 
 def throughput_grid(dtypes: Sequence[str], ops: Sequence[Op], *, quick: bool) -> list[Work]:
     """Large tensors, one work for each length."""
-    lengths = [256, 4096, 65536] if quick else LENGTHS
+    lengths = [256, 4096, 65536] if quick else THROUGHPUT_LENGTHS
     grid = []
     for op in ops:
         for dtype in dtypes:
@@ -126,7 +126,7 @@ def measure(
     ]
 
 
-def _call(run: peers.Run, pool: Sequence[Buffers]) -> Callable[[int], object]:
+def _call(run: peers.PeerRun, pool: Sequence[Buffers]) -> Callable[[int], object]:
     return lambda number: run(pool[number])
 
 

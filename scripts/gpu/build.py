@@ -47,15 +47,15 @@ def _link(nvcc: str, arch: str, source: Path, output: Path, *flags: str) -> None
     def compiled(unit: Path) -> Path:
         made = output.parent / f"{unit.stem}.{arch}.o"
         if not made.exists():
-            _run([*base, "-c", str(unit), "-o", str(made)])
+            _run_compiler([*base, "-c", str(unit), "-o", str(made)])
         return made
 
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         objects = list(pool.map(compiled, sorted(KERNELS.glob("*.cu"))))
-    _run([*base, *flags, str(source), *map(str, objects), "-o", str(output)])
+    _run_compiler([*base, *flags, str(source), *map(str, objects), "-o", str(output)])
 
 
-def _run(command: list[str]) -> None:
+def _run_compiler(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         print(done.stdout + done.stderr, file=sys.stderr)

@@ -25,7 +25,7 @@ _STASH = {F16: FLOAT16, BF16: BFLOAT16}
 
 
 @dataclasses.dataclass(slots=True)
-class Outcome:
+class Correctness:
     """What the problems came to."""
 
     problems: int = 0
@@ -49,7 +49,7 @@ def run(
     small: bool = False,
     sm: int | None = None,
     left: Callable[[], float] = lambda: 1.0,
-) -> Outcome:
+) -> Correctness:
     """Draw ``problems`` problems from ``seed`` and judge each.
 
     Args:
@@ -60,7 +60,7 @@ def run(
         left: seconds that are left; no problem is begun where there are none.
     """
     rng = np.random.default_rng(seed)
-    outcome = Outcome()
+    outcome = Correctness()
     start = time.perf_counter()
     driver = shim.Shim(*command)
     try:

@@ -119,10 +119,10 @@ def raw_files(decoder: Decoder, folder: Path) -> dict[str, Path]:
             raise SkippedError(f"no decoder: {error}", f"pip install {extra}") from error
     folder.mkdir(parents=True, exist_ok=True)
     stamp.unlink(missing_ok=True)
-    model = _model(decoder)
+    model = random_llama(decoder)
     for kind, path in made.items():
         start = time.perf_counter()
-        _export(model, decoder, kind, path)
+        _export_kind(model, decoder, kind, path)
         say(f"{kind}: exported in {time.perf_counter() - start:.0f} s")
     stamp.write_text(json.dumps(known), encoding="utf-8")
     return made
@@ -140,7 +140,7 @@ def optimized(raw: Path, target: str) -> tuple[Path, dict[str, Any]]:
     return path, {"nodes": report.nodes_after, "fused": done, "refused": len(report.refused)}
 
 
-def _model(decoder: Decoder) -> Any:
+def random_llama(decoder: Decoder) -> Any:
     """The module, on the CPU."""
     import torch
     import transformers
@@ -176,7 +176,7 @@ def _model(decoder: Decoder) -> Any:
     return model
 
 
-def _export(model: Any, decoder: Decoder, kind: str, path: Path) -> None:
+def _export_kind(model: Any, decoder: Decoder, kind: str, path: Path) -> None:
     import torch
     from transformers.cache_utils import DynamicCache
 

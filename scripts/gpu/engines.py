@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace, results: Results, clock: Clock) -> None:
                     what = f"{kind}: running {len(built)} engines of {info.label}"
                     results.skip(what, "there is no GPU", "run it where a GPU is")
                     continue
-                _measure(kind, raw[kind], built, decoder, arguments, results, clock)
+                _measure_engines(kind, raw[kind], built, decoder, arguments, results, clock)
 
 
 def _build(
@@ -152,7 +152,7 @@ def _ranges(kind: str, decoder: Decoder, arguments: argparse.Namespace) -> dict[
     return {name: (shape, large[name], large[name]) for name, shape in small.items()}
 
 
-def _measure(
+def _measure_engines(
     kind: str,
     raw: Path,
     built: dict[Plan, Path],

@@ -82,7 +82,7 @@ class Library:
     def contender(self, name: str, tactic: int) -> peers.Peer:
         """Ours, as the benchmark wants it."""
 
-        def make(work: Work) -> peers.Run:
+        def make(work: Work) -> peers.PeerRun:
             problem = _problem(work)
             reason = self._functions.rmsnorm_refusal(ctypes.byref(problem))
             if reason is not None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from rmsnorm_export.benchmark.result import AGAIN, RAW
+from rmsnorm_export.system.machine import cores
 from rmsnorm_export.system.packages import versions_of
 from scripts.gpu.decoder import (
     KINDS,
@@ -86,7 +87,7 @@ def session_of(path: Path, device: str, *, optimize: bool = True) -> Any:
     """
     from rmsnorm_export.benchmark import sessions
 
-    made = sessions.open_session(str(path), device, threads=sessions.cores(), optimize=optimize)
+    made = sessions.open_session(str(path), device, threads=cores(), optimize=optimize)
     if not sessions.is_on(made, device):
         raise SkippedError(
             f"ONNX Runtime cannot use {sessions.provider_class(device)} and fell back to the CPU",

@@ -13,7 +13,7 @@ _TITLES = {
     "models": "Whole models in ONNX Runtime: raw against every target",
     "engines": "The same models as TensorRT engines",
 }
-_KINDS = {
+_KIND_TITLES = {
     "decode": "Decode: one token, its past in and out (batch x past)",
     "prefill": "Prefill: a prompt, logits of its last position (batch x length)",
 }
@@ -26,13 +26,13 @@ def markdown(data: dict[str, Any]) -> str:
         sizes = ", ".join(f"{name} {value}" for name, value in data["decoder"].items())
         lines.append(f"- a LLaMA with random weights: {sizes}")
     lines += _engines(data.get("engines", []))
-    for kind, title in _KINDS.items():
+    for kind, title in _KIND_TITLES.items():
         rows = [row for row in data.get("rows", []) if row["kind"] == kind]
         for provider in dict.fromkeys(row["provider"] for row in rows):
             mine = [row for row in rows if row["provider"] == provider]
             note = f"Ratios are to {data['baseline']}: below 1 is faster."
             lines += ["", f"## {title}, {provider}", "", note, ""]
-            lines += markdown_table(_HEADINGS, map(_cells, mine))
+            lines += markdown_table(_SHAPE_HEADINGS, map(_shape_cells, mine))
     return "\n".join([*lines, *problem_sections(data)]) + "\n"
 
 
@@ -70,11 +70,11 @@ def _engines(engines: list[dict[str, Any]]) -> list[str]:
     return ["", "## Engines", "", *markdown_table(headings, rows)]
 
 
-_HEADINGS = ("shape", "variant", "ms:", "on the device, ms:", "ratio:", "verdict")
-_HEADINGS += ("largest difference",)
+_SHAPE_HEADINGS = ("shape", "variant", "ms:", "on the device, ms:", "ratio:", "verdict")
+_SHAPE_HEADINGS += ("largest difference",)
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _shape_cells(row: dict[str, Any]) -> list[str]:
     timing = row.get("timing")
     time = ratio = verdict = "-"
     if timing:
@@ -95,7 +95,7 @@ def picture(data: dict[str, Any], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     timed = [row for row in data.get("rows", []) if "timing" in row]
-    panels = [kind for kind in _KINDS if any(row["kind"] == kind for row in timed)]
+    panels = [kind for kind in _KIND_TITLES if any(row["kind"] == kind for row in timed)]
     if not panels:
         return
     names = list(dict.fromkeys(row["variant"] for row in timed))
@@ -126,7 +126,7 @@ def picture(data: dict[str, Any], path: Path) -> None:
                 )
         axis.axhline(1, color="black", linewidth=0.8)
         axis.set_xticks(range(len(labels)), labels)
-        axis.set_title(_KINDS[kind], fontsize=9)
+        axis.set_title(_KIND_TITLES[kind], fontsize=9)
         axis.set_ylabel("time over the baseline's")
         axis.grid(axis="y", alpha=0.3)
     title = f"{_TITLES[data['part']]}, {data['device']} ({data['date']})"

@@ -14,7 +14,7 @@ import torch
 from rmsnorm_export.system.packages import versions_of
 from scripts.gpu.work import EPSILON, QUANT_SCALE, Buffers, Work
 
-Run = Callable[[Buffers], Any]
+PeerRun = Callable[[Buffers], Any]
 """Computes the norm once; returns y, or (y, ...)."""
 
 
@@ -27,7 +27,7 @@ class Peer:
     """A contender: its name, and what makes the function that is timed for one work."""
 
     name: str
-    make: Callable[[Work], Run]
+    make: Callable[[Work], PeerRun]
 
 
 def _chain(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -47,7 +47,7 @@ def _fp8_chain(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return (_chain(x, weight).float() / QUANT_SCALE).to(torch.float8_e4m3fn)
 
 
-def _composed(work: Work, wrap: Callable[[Any], Any]) -> Run:
+def _composed(work: Work, wrap: Callable[[Any], Any]) -> PeerRun:
     if work.op == "skip":
         skip = wrap(_skip_chain)
         return lambda b: skip(b.x, b.residual, b.weight)
@@ -55,16 +55,16 @@ def _composed(work: Work, wrap: Callable[[Any], Any]) -> Run:
     return lambda b: norm(b.x, b.weight)
 
 
-def _unfused(work: Work) -> Run:
+def _unfused(work: Work) -> PeerRun:
     return _composed(work, lambda function: function)
 
 
-def _compiled(work: Work) -> Run:
+def _compiled(work: Work) -> PeerRun:
     torch._dynamo.reset()  # every shape compiled for itself, not as another's dynamic variant
     return _composed(work, lambda function: torch.compile(function, dynamic=False))
 
 
-def _torch(work: Work) -> Run:
+def _torch(work: Work) -> PeerRun:
     norm = torch.nn.functional.rms_norm
     if work.op == "norm":
         return lambda b: norm(b.x, (work.n,), b.weight, EPSILON)
@@ -78,7 +78,7 @@ def _torch(work: Work) -> Run:
     raise UnavailableError("has no quantised output")
 
 
-def _liger(work: Work) -> Run:
+def _liger(work: Work) -> PeerRun:
     try:
         from liger_kernel.ops.fused_add_rms_norm import LigerFusedAddRMSNormFunction
         from liger_kernel.ops.rms_norm import LigerRMSNormFunction
@@ -93,7 +93,7 @@ def _liger(work: Work) -> Run:
     raise UnavailableError("has no quantised output")
 
 
-def _quack(work: Work) -> Run:
+def _quack(work: Work) -> PeerRun:
     try:
         from quack.rmsnorm import rmsnorm
     except ImportError as error:
@@ -105,7 +105,7 @@ def _quack(work: Work) -> Run:
     raise UnavailableError("has no quantised output")
 
 
-def _flashinfer(work: Work) -> Run:
+def _flashinfer(work: Work) -> PeerRun:
     try:
         from flashinfer import norm
     except ImportError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,7 @@ from rmsnorm_export.benchmark.trials import compare
 from rmsnorm_export.op.dtypes import Array
 from scripts.gpu.decoder import Case, Decoder
 from scripts.lib.command import say
-from scripts.lib.timing import interleaved, seconds_of
-
-Run = Callable[[], object]
-"""Computes the outputs from the inputs once, and returns when they are there."""
+from scripts.lib.timing import Run, interleaved, seconds_of
 
 WARM_UP = 3
 FEWEST, MOST = 15, 500

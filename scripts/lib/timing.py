@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 Run = Callable[[], object]
+"""Computes its outputs once, and returns when they are there."""
 
 
 def seconds_of(run: Run, times: int = 1) -> float:

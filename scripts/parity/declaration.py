@@ -38,7 +38,7 @@ def norm_node(model: ir.Model) -> ir.Node:
     return node
 
 
-def run(
+def evaluate_file(
     model: ir.Model,
     feeds: Mapping[str, Array],
     quotient: Quotient,

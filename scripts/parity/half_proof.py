@@ -113,15 +113,18 @@ def prove(
     results = _call(module, rows)
     feeds = dict(zip([v.name or "" for v in model.graph.inputs], rows.values(), strict=True))
     spec = declaration.spec_of(declaration.norm_node(model))
-    declared = _declared(model, feeds, results, spec)
+    declared = orders.explanation(
+        spec, lambda q: declaration.evaluate_file(model, feeds, q), results
+    )
     given = _operator_operands(form, rounding, rows, module)
     confused, count = _confused(model, feeds, spec, rounding, given, dtype)
     operator, ours = "", True
     if rounding is not None:
-        operator = next(orders.explanations(rounding.spec, given, results), "")
+        chosen = rounding.spec
+        operator = orders.explanation(chosen, lambda q: orders.evaluate(chosen, given, q), results)
         with replace_norms(torch.nn.Sequential(module)):
             found = _call(module, rows)
-        ours = orders.all_equal(found, orders.evaluate(rounding.spec, given, "x / rms"))
+        ours = orders.all_equal(found, orders.evaluate(chosen, given, "x / rms"))
     failed = []
     others = norm.members if members and norm.primary and not _in_front(norm) else ()
     for member in others:
@@ -135,7 +138,7 @@ def prove(
         (_ORDINARY, *norm.shape[1:]), len(norm.inputs), dtype=DTYPES[dtype], seed=5
     )
     random = dict(zip(feeds, map(arrays.array, ordinary), strict=True))
-    wanted = declaration.run(model, random, "x / rms")
+    wanted = declaration.evaluate_file(model, random, "x / rms")
     got = _call(module, random)
     equal = [
         (a.astype(np.float64) == b.astype(np.float64)).mean()
@@ -215,17 +218,6 @@ def _call(module: torch.nn.Module, rows: dict[str, Array]) -> tuple[Array, ...]:
     return tuple(map(arrays.array, results))
 
 
-def _declared(
-    model: ir.Model, feeds: dict[str, Array], results: tuple[Array, ...], spec: NormSpec
-) -> str:
-    more: tuple[Quotient, ...] = ("x * rsqrt",) if spec.stash_type in HALF_TYPES else ()
-    for quotient in (*orders.quotients_of(spec), *more):
-        found = declaration.run(model, feeds, quotient)
-        if orders.all_equal(found, results):
-            return quotient
-    return ""
-
-
 def _confused(
     model: ir.Model,
     feeds: dict[str, Array],
@@ -244,7 +236,7 @@ def _confused(
     half = ELEMENT_TYPES[dtype]
 
     def of_file(other: NormSpec, quotient: Quotient) -> tuple[Array, ...]:
-        return declaration.run(model, feeds, quotient, other)
+        return declaration.evaluate_file(model, feeds, quotient, other)
 
     def of_operator(other: NormSpec, quotient: Quotient) -> tuple[Array, ...]:
         return orders.evaluate(other, given, quotient)

@@ -82,7 +82,9 @@ def examine(name: str, dtype: str, *, export: bool) -> Cell:
     notes["noise"] = _noise(model, inputs, replacement.replaced, wide, dtype)
     notes["rms"] = {side: rms_error(value, wide) for side, value in results.items()}
     unit = float(ulp_unit(numpy_dtype(ELEMENT_TYPES[dtype]), np.abs(wide).max())[()])
-    pairs, errors = _measure({s: v.astype(np.float64) for s, v in results.items()}, wide, unit)
+    pairs, errors = _measure_logits(
+        {s: v.astype(np.float64) for s, v in results.items()}, wide, unit
+    )
     return Cell(
         level="model",
         subject=name,
@@ -98,7 +100,7 @@ def examine(name: str, dtype: str, *, export: bool) -> Cell:
     )
 
 
-def _measure(
+def _measure_logits(
     sides: dict[str, Array], truth: Float64Array, unit: float
 ) -> tuple[dict[tuple[str, str], Distance], dict[str, Error]]:
     """As ``measure.measure``, in ulp of the largest logit in the type of the weights.

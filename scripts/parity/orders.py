@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -160,18 +160,18 @@ def same_order(a: NormSpec, b: NormSpec, dtype: int, *, affine: bool) -> bool:
     return plain(a) == plain(b)
 
 
-def explanations(
-    spec: NormSpec, operands: Mapping[str, Array], results: tuple[Array, ...]
-) -> Iterator[Quotient]:
-    """The quotients with which ``spec`` gives ``results``, bit for bit (zeros of any sign).
+def explanation(
+    spec: NormSpec,
+    evaluated: Callable[[Quotient], Sequence[Array]],
+    results: Sequence[Array],
+) -> Quotient | Literal[""]:
+    """The first quotient with which ``evaluated`` gives ``results``, bit for bit; "" for none.
 
-    Beyond those of the spec PyTorch has one more in a half type: its rsqrt.
+    Beyond those of ``spec`` PyTorch has one more in a half type: its rsqrt.
     """
     more: tuple[Quotient, ...] = ("x * rsqrt",) if spec.stash_type in HALF_TYPES else ()
-    for quotient in (*quotients_of(spec), *more):
-        found = evaluate(spec, operands, quotient)
-        if all_equal(found, results):
-            yield quotient
+    quotients = (*quotients_of(spec), *more)
+    return next((q for q in quotients if all_equal(evaluated(q), results)), "")
 
 
 def quotients_of(spec: NormSpec) -> tuple[Quotient, ...]:
@@ -179,12 +179,9 @@ def quotients_of(spec: NormSpec) -> tuple[Quotient, ...]:
     return ("x / rms",) if spec.stash_type in HALF_TYPES else QUOTIENTS
 
 
-def equal(a: Array, b: Array) -> bool:
-    """Every element; NaN equals NaN."""
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    return bool(np.array_equal(a, b, equal_nan=True))
-
-
 def all_equal(a: Sequence[Array], b: Sequence[Array]) -> bool:
-    """``equal`` for every pair of arrays."""
-    return all(equal(one, other) for one, other in zip(a, b, strict=True))
+    """Every element of every pair; NaN equals NaN, and zeros of any sign are equal."""
+    return all(
+        np.array_equal(one.astype(np.float64), other.astype(np.float64), equal_nan=True)
+        for one, other in zip(a, b, strict=True)
+    )
