@@ -20,7 +20,8 @@ from hostile.frames import (
     write,
 )
 from hostile.registry import HOSTILE, Case
-from sparse_llm import make_sparse_llm, norm_count
+
+from scripts.corpus.sparse_llm import make_sparse_llm, norm_count
 
 __all__ = [
     "GAIN",

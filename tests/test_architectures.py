@@ -22,8 +22,8 @@ pytest.importorskip("onnxruntime", reason="pip install 'rmsnorm-export[ort]'")
 import onnxruntime as ort
 
 import rmsnorm_export as rx
-from tests.corpus.architectures import TYPES, ArchExport, architecture, architectures
-from tests.corpus.architectures import export_architecture as export
+from scripts.corpus.architectures import TYPES, ArchExport, architecture, architectures
+from scripts.corpus.architectures import export_architecture as export
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 

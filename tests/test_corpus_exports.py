@@ -18,7 +18,7 @@ import onnx
 import torch
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from tests.corpus import arch_table, architectures, exporters, norm_classes
+from scripts.corpus import arch_table, architectures, exporters, norm_classes
 
 
 class _Calls(torch.nn.Module):

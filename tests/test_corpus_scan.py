@@ -14,8 +14,8 @@ pytest.importorskip("transformers")
 
 import torch
 
-from tests.corpus import build, cache, classify, norm_classes
-from tests.corpus.scan import Candidate, scan
+from scripts.corpus import build, cache, classify, norm_classes
+from scripts.corpus.scan import Candidate, scan
 
 
 @pytest.fixture(scope="module")

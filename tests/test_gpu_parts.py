@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import json
 import shutil
 import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,9 @@ import pytest
 
 from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, gpu_visible
-from tests.corpus import cache
+from scripts.corpus import cache
+from scripts.lib.command import module_command, module_environment
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 needs_rtx = pytest.mark.skipif(
     not (is_installed("tensorrt_rtx") and is_installed("polygraphy")),
     reason=f"builds engines with TensorRT-RTX and Polygraphy: {RTX.pip}",
@@ -35,46 +36,55 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch):
-    """Import a module of scripts/ by name."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    return __import__
+def gpu(name: str) -> ModuleType:
+    """A module of scripts/gpu, which may need what is not installed."""
+    return importlib.import_module(f"scripts.gpu.{name}")
 
 
 @pytest.fixture
-def work(script, tmp_path: Path) -> Path:
+def work(tmp_path: Path) -> Path:
     """A folder with the exported tiny decoder, which is made once and kept."""
-    decoder = script("gpu_decoder")
+    decoder = gpu("decoder")
     packages = [metadata.version(name) for name in ("torch", "transformers", "onnx-ir")]
-    source = (SCRIPTS / "gpu_decoder.py").read_bytes()
+    source = Path(decoder.__file__).read_bytes()
     key = hashlib.sha256(source + " ".join(packages).encode()).hexdigest()
     made = cache.entry(
-        "decoder", "tiny", key, lambda f: decoder.files(decoder.DECODERS["tiny"], f) and None
+        "decoder", "tiny", key, lambda f: decoder.raw_files(decoder.DECODERS["tiny"], f) and None
     )
     return Path(shutil.copytree(made, tmp_path / "work"))
 
 
 @pytest.fixture
-def options(script, work: Path, tmp_path: Path) -> argparse.Namespace:
+def options(work: Path, tmp_path: Path) -> argparse.Namespace:
     """Of a short run on the CPU."""
     words = ["--device", "cpu", "--quick", "--seed", "5", "--lengths", "7", "33"]
     words += ["--timing-seconds", "0.05", "--work", str(work), "--out", str(tmp_path / "out")]
-    found = script("gpu_check")._arguments(words)
+    found = gpu("__main__")._arguments(words)
     found.words = words
     return found
 
 
-def results(script, options: argparse.Namespace, part: str):
-    part_ = script("gpu_part")
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """scripts/gpu_check as a process."""
+    return subprocess.run(
+        module_command("gpu", *words),
+        env=module_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+
+
+def results(options: argparse.Namespace, part: str):
+    part_ = gpu("part")
     return part_.Results(part, options.out, part_.facts("cpu"))
 
 
 @pytest.mark.slow
 @needs_rtx
 def test_the_whole_of_it_on_a_cpu(options: argparse.Namespace) -> None:
-    command = [sys.executable, str(SCRIPTS / "gpu_check.py"), *options.words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+    done = run(*options.words)
     assert done.returncode == 0, done.stderr
     assert "kernels: skipped: the kernels run on a GPU only" in done.stdout
     found = {
@@ -115,10 +125,10 @@ def test_the_whole_of_it_on_a_cpu(options: argparse.Namespace) -> None:
     assert not (options.out / "gpu_engines.png").exists()  # nothing was timed
 
 
-def test_a_broken_file_ends_one_kind_only(script, options: argparse.Namespace) -> None:
+def test_a_broken_file_ends_one_kind_only(options: argparse.Namespace) -> None:
     (options.work / "decode.raw.onnx").write_bytes(b"no model")
-    found = results(script, options, "models")
-    script("gpu_models").run(options, found, script("gpu_part").Clock(100))
+    found = results(options, "models")
+    gpu("models").run(options, found, gpu("part").Clock(100))
     saved = json.loads(found.path.read_text())
     assert {failure["what"] for failure in saved["failures"]} >= {"decode"}
     assert {row["kind"] for row in saved["rows"]} == {"prefill"}
@@ -126,12 +136,10 @@ def test_a_broken_file_ends_one_kind_only(script, options: argparse.Namespace) -
 
 
 @needs_rtx
-def test_an_engine_that_cannot_be_built_ends_itself_only(
-    script, options: argparse.Namespace
-) -> None:
+def test_an_engine_that_cannot_be_built_ends_itself_only(options: argparse.Namespace) -> None:
     (options.work / "decode.tensorrt-rtx.raw.engine").mkdir()
-    found = results(script, options, "engines")
-    script("gpu_engines").run(options, found, script("gpu_part").Clock(100))
+    found = results(options, "engines")
+    gpu("engines").run(options, found, gpu("part").Clock(100))
     saved = json.loads(found.path.read_text())
     assert [failure["what"] for failure in saved["failures"]] == [
         "decode: building TensorRT-RTX raw"
@@ -144,21 +152,21 @@ def test_an_engine_that_cannot_be_built_ends_itself_only(
 @pytest.mark.skipif(is_installed("tensorrt"), reason="TensorRT is installed: it would build")
 @needs_rtx
 def test_an_engine_without_the_plugin_says_how_to_get_it(
-    script, options: argparse.Namespace, monkeypatch: pytest.MonkeyPatch
+    options: argparse.Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The backend of that plan is not installed; that is told like a library that is not built."""
-    engines = script("gpu_engines")
+    engines = gpu("engines")
     monkeypatch.setattr(engines, "is_installed", lambda _: True)
-    found = results(script, options, "engines")
-    engines.run(options, found, script("gpu_part").Clock(100))
+    found = results(options, "engines")
+    engines.run(options, found, gpu("part").Clock(100))
     whats = {s["what"]: s["fix"] for s in found.data["skipped"]}
     assert whats["decode: TensorRT portable + plugin"] == TENSORRT.pip
     assert found.data["failures"] == []
 
 
-def test_when_the_time_is_over_the_rest_is_left_out(script, options: argparse.Namespace) -> None:
-    found = results(script, options, "models")
-    script("gpu_models").run(options, found, script("gpu_part").Clock(-1))
+def test_when_the_time_is_over_the_rest_is_left_out(options: argparse.Namespace) -> None:
+    found = results(options, "models")
+    gpu("models").run(options, found, gpu("part").Clock(-1))
     assert found.data["rows"] == []
     assert [s["what"] for s in found.data["skipped"]] == [
         f"{kind} 1 x {length}" for kind in ("decode", "prefill") for length in (7, 33)
@@ -167,21 +175,19 @@ def test_when_the_time_is_over_the_rest_is_left_out(script, options: argparse.Na
 
 
 @pytest.mark.skipif(gpu_visible(), reason="there is a GPU: run scripts/gpu_check")
-def test_without_the_cuda_provider_it_says_what_brings_it(
-    script, options: argparse.Namespace
-) -> None:
+def test_without_the_cuda_provider_it_says_what_brings_it(options: argparse.Namespace) -> None:
     options.device = "cuda"
-    with pytest.raises(script("gpu_part").SkippedError, match="no CUDA provider") as caught:
-        script("gpu_models").run(options, results(script, options, "models"), None)
+    with pytest.raises(gpu("part").SkippedError, match="no CUDA provider") as caught:
+        gpu("models").run(options, results(options, "models"), None)
     assert "rmsnorm-export[ort-gpu]" in caught.value.fix
 
 
-def test_a_part_that_takes_too_long_is_ended(script, options: argparse.Namespace) -> None:
+def test_a_part_that_takes_too_long_is_ended(options: argparse.Namespace) -> None:
     """Its results say so; those of an earlier run are gone."""
     options.out.mkdir()
     (options.out / "gpu_models.json").write_text('{"status": "done", "rows": [1, 2, 3]}')
     (options.out / "gpu_models.png").write_bytes(b"old")
-    assert script("gpu_check")._run_part("models", options.words, options, 1.0) == 1
+    assert gpu("__main__")._run_part("models", options.words, options, 1.0) == 1
     saved = json.loads((options.out / "gpu_models.json").read_text())
     assert saved["status"] == "failed"
     assert "the time was over" in saved["detail"]
@@ -189,19 +195,19 @@ def test_a_part_that_takes_too_long_is_ended(script, options: argparse.Namespace
     assert not (options.out / "gpu_models.png").exists()
 
 
-def test_a_part_whose_process_ends_early(script, options: argparse.Namespace) -> None:
+def test_a_part_whose_process_ends_early(options: argparse.Namespace) -> None:
     blocked = options.out.parent / "blocked"
     blocked.write_text("a file where a folder is wanted")
     options.work = blocked
-    assert script("gpu_check")._run_part("models", options.words, options, 100.0) == 1
+    assert gpu("__main__")._run_part("models", options.words, options, 100.0) == 1
     saved = json.loads((options.out / "gpu_models.json").read_text())
     assert saved["status"] == "failed"
     assert "exit code 1" in saved["detail"]
 
 
-def trial(script, options: argparse.Namespace, *more: Any) -> list[dict[str, Any]]:
+def trial(options: argparse.Namespace, *more: Any) -> list[dict[str, Any]]:
     """Rows of raw, raw again, and of what ``more`` makes of the buffers."""
-    decoder, trial, models = (script(f"gpu_{name}") for name in ("decoder", "trial", "models"))
+    decoder, trial, models = (gpu(name) for name in ("decoder", "trial", "models"))
     tiny, case = decoder.DECODERS["tiny"], decoder.Case("decode", 2, 9)
     raw = options.work / "decode.raw.onnx"
     expected = models.references(raw, tiny, [case], options)[case]
@@ -213,7 +219,7 @@ def trial(script, options: argparse.Namespace, *more: Any) -> list[dict[str, Any
     return trial.trial(case, runs, buffers, expected, provider="cpu", seconds=0.02, seed=0)
 
 
-def test_what_is_wrong_is_not_timed(script, options: argparse.Namespace) -> None:
+def test_what_is_wrong_is_not_timed(options: argparse.Namespace) -> None:
     def nothing(_buffers, _raw):
         return lambda: None
 
@@ -233,7 +239,7 @@ def test_what_is_wrong_is_not_timed(script, options: argparse.Namespace) -> None
     def right(_buffers, raw):
         return raw
 
-    rows = trial(script, options, nothing, one_off, raising, right)
+    rows = trial(options, nothing, one_off, raising, right)
     told = {row["variant"]: (row["status"], "timing" in row) for row in rows}
     assert told == {
         "raw": ("ok", True),
@@ -247,32 +253,32 @@ def test_what_is_wrong_is_not_timed(script, options: argparse.Namespace) -> None
     assert "NaN" in by_name["other 0"]["detail"]
     assert by_name["other 1"]["detail"].startswith("present.1.value: ")
     assert "no kernel" in by_name["other 2"]["detail"]
-    found = results(script, options, "models")
+    found = results(options, "models")
     found.data |= {"rows": [], "baseline": "raw"}
     found.add(rows)
     assert len(found.data["wrong"]) == 3
     assert "wrong outputs: " in found.path.with_suffix(".md").read_text()
 
 
-def test_outputs_that_are_not_finite_prove_nothing(script, options: argparse.Namespace) -> None:
-    decoder = script("gpu_decoder")
+def test_outputs_that_are_not_finite_prove_nothing(options: argparse.Namespace) -> None:
+    decoder = gpu("decoder")
     weights = options.work / "decode.raw.onnx.data"
     weights.write_bytes(np.full(weights.stat().st_size // 2, np.inf, np.float16).tobytes())
     case = decoder.Case("decode", 1, 7)
     with pytest.raises(RuntimeError, match="not finite"):
-        script("gpu_models").references(
+        gpu("models").references(
             options.work / "decode.raw.onnx", decoder.DECODERS["tiny"], [case], options
         )
 
 
 @pytest.mark.slow
-def test_the_decoder_computes_what_pytorch_does(script, options: argparse.Namespace) -> None:
+def test_the_decoder_computes_what_pytorch_does(options: argparse.Namespace) -> None:
     """A prompt, then one token more on what it left: as the prompt with that token at once."""
     import torch
 
-    decoder, models = script("gpu_decoder"), script("gpu_models")
+    decoder, models = gpu("decoder"), gpu("models")
     tiny = decoder.DECODERS["tiny"]
-    model = decoder._model(tiny)
+    model = decoder.random_llama(tiny)
     tokens = torch.randint(tiny.vocab, (2, 12), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         expected = model(tokens).logits
@@ -288,27 +294,23 @@ def test_the_decoder_computes_what_pytorch_does(script, options: argparse.Namesp
     assert [array.shape for array in (second, *longer)] == list(case.outputs(tiny).values())
 
 
-def test_the_weights_are_all_different(script) -> None:
+def test_the_weights_are_all_different() -> None:
     """A runtime would store equal ones once, and read them from its caches."""
-    decoder = script("gpu_decoder")
-    model = decoder._model(decoder.DECODERS["tiny"])
+    decoder = gpu("decoder")
+    model = decoder.random_llama(decoder.DECODERS["tiny"])
     weights = [p.detach().numpy().tobytes() for p in model.parameters()]
     assert len(set(weights)) == len(weights)
 
 
 @needs_rtx
-def test_a_file_that_is_no_engine_is_not_loaded(script, tmp_path: Path) -> None:
+def test_a_file_that_is_no_engine_is_not_loaded(tmp_path: Path) -> None:
     (tmp_path / "e.engine").write_bytes(b"vtrt" + bytes(2000))
-    with pytest.raises(script("gpu_part").SkippedError, match=r"does not load e\.engine"):
-        script("gpu_tensorrt").Engine(tmp_path / "e.engine", "tensorrt_rtx")
+    with pytest.raises(gpu("part").SkippedError, match=r"does not load e\.engine"):
+        gpu("loaded_engine").Engine(tmp_path / "e.engine", "tensorrt_rtx")
 
 
 def test_help_says_what_was_not_run() -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / "gpu_check.py"), "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run("--help")
+    assert done.returncode == 0
     assert "NOT RUN YET" in done.stdout
     assert "--only" in done.stdout

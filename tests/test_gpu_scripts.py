@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import subprocess
-import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rmsnorm_export.op.spec import NormSpec
-from tests.corpus import cache
-from tests.plugins import kernel_build, kernel_shim
+from scripts.corpus import cache
+from scripts.gpu import shim
+from scripts.lib.command import module_command, module_environment
+from tests.plugins import kernel_build
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 COPY = 4e12
 
 
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch):
-    """Import a module of scripts/ by name."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    return __import__
+def gpu(name: str) -> ModuleType:
+    """A module of scripts/gpu, which may need what is not installed."""
+    return importlib.import_module(f"scripts.gpu.{name}")
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +35,9 @@ def driver() -> str:
     return str(kernel_build.shim_driver())
 
 
-def test_random_problems_hold(script, driver: str) -> None:
+def test_random_problems_hold(driver: str) -> None:
     said: list[str] = []
-    outcome = script("gpu_correct").run(
-        [driver], problems=40, seed=7, tell=said.append, small=True, sm=90
-    )
+    outcome = gpu("correct").run([driver], problems=40, seed=7, tell=said.append, small=True, sm=90)
     assert outcome.wrong == []
     assert outcome.problems == 40
     assert len(outcome.kinds) >= 6
@@ -47,39 +45,35 @@ def test_random_problems_hold(script, driver: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["epsilon", "scale_before_cast", "scale_offset"])
-def test_a_wrong_kernel_is_found(
-    script, driver: str, monkeypatch: pytest.MonkeyPatch, field: str
-) -> None:
+def test_a_wrong_kernel_is_found(driver: str, monkeypatch: pytest.MonkeyPatch, field: str) -> None:
     """The driver is asked for another norm than the one that the judge expects."""
     other = {"epsilon": 0.7, "scale_before_cast": True, "scale_offset": 0.5}
-    header = kernel_shim._header
+    header = shim._header
 
-    def changed(job: kernel_shim.Job, overruled: dict[str, object]) -> bytes:
+    def changed(job: shim.Job, overruled: dict[str, object]) -> bytes:
         if job.spec.round_rstd or job.scale is None:
             return header(job, overruled)
         spec = dataclasses.replace(job.spec, **{field: other[field]})
         return header(dataclasses.replace(job, spec=spec), overruled)
 
-    monkeypatch.setattr(kernel_shim, "_header", changed)
-    outcome = script("gpu_correct").run(
-        [driver], problems=30, seed=7, tell=print, small=True, sm=90
-    )
+    monkeypatch.setattr(shim, "_header", changed)
+    outcome = gpu("correct").run([driver], problems=30, seed=7, tell=print, small=True, sm=90)
     assert len(outcome.wrong) >= 2
     assert "ulp outside" in outcome.wrong[0]
 
 
-def test_a_driver_that_dies_is_told(script, tmp_path: Path) -> None:
+def test_a_driver_that_dies_is_told(tmp_path: Path) -> None:
     broken = tmp_path / "driver"
     broken.write_text("#!/bin/sh\nread line\nexit 9\n")
     broken.chmod(0o755)
-    outcome = script("gpu_correct").run([str(broken)], problems=5, seed=1, tell=print)
+    outcome = gpu("correct").run([str(broken)], problems=5, seed=1, tell=print)
     assert outcome.problems == 1
     assert any("ended with 9" in text for text in outcome.wrong)
 
 
-def test_problems_end_with_the_time(script, driver: str) -> None:
+def test_problems_end_with_the_time(driver: str) -> None:
     left = iter([3.0, 2.0, 1.0])
-    outcome = script("gpu_correct").run(
+    outcome = gpu("correct").run(
         [driver], problems=40, seed=7, tell=print, small=True, left=lambda: next(left, 0.0)
     )
     assert outcome.problems == 3
@@ -87,22 +81,20 @@ def test_problems_end_with_the_time(script, driver: str) -> None:
     assert "when the time was over" in outcome.line()
 
 
-def test_a_benchmark_that_is_cut_short_has_some_of_each_kind(script) -> None:
+def test_a_benchmark_that_is_cut_short_has_some_of_each_kind() -> None:
     pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
-    whole = script("gpu_bench").grid(["bfloat16", "float16"], ["norm", "skip", "fp8"], quick=False)
+    whole = gpu("bench").grid(["bfloat16", "float16"], ["norm", "skip", "fp8"], quick=False)
     assert len(set(whole)) == len(whole) == 2 * 3 * 15 + 2 * 3 * 24
     first = whole[: len(whole) // 4]
     assert {(work.op, cache) for work, cache in first} == {
         (op, cache) for op in ("norm", "skip", "fp8") for cache in ("cold", "warm")
     }
-    assert whole == script("gpu_bench").grid(
-        ["bfloat16", "float16"], ["norm", "skip", "fp8"], quick=False
-    )
+    assert whole == gpu("bench").grid(["bfloat16", "float16"], ["norm", "skip", "fp8"], quick=False)
 
 
-def test_the_problems_are_of_every_sort(script) -> None:
+def test_the_problems_are_of_every_sort() -> None:
     rng = np.random.default_rng(1)
-    jobs = [script("gpu_correct").draw(rng, small=False) for _ in range(300)]
+    jobs = [gpu("correct").draw(rng, small=False) for _ in range(300)]
     defaults = NormSpec().attributes()
     seen = {name for job in jobs for name in job.spec.attributes() if _differs(job.spec, name)}
     assert seen >= set(defaults) - {"axis"} | {"activation", "gate_first"}
@@ -118,10 +110,10 @@ def _differs(spec: NormSpec, name: str) -> bool:
 @pytest.mark.skipif(
     kernel_build.find_nvcc() is None, reason="no nvcc: pip install 'rmsnorm-export[plugin]'"
 )
-def test_nvcc_builds_what_is_timed_and_what_is_checked(script) -> None:
+def test_nvcc_builds_what_is_timed_and_what_is_checked() -> None:
     """The structures of ctypes are those of the library; the driver has the GPU's memory."""
     pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
-    build, work = script("gpu_build"), script("gpu_work")
+    build, work = gpu("build"), gpu("work")
     nvcc = str(kernel_build.find_nvcc())
 
     def fill(folder: Path) -> None:
@@ -133,11 +125,11 @@ def test_nvcc_builds_what_is_timed_and_what_is_checked(script) -> None:
         kernel_build.KERNELS, tests / "gpu", tests / "kernels", settings=(nvcc, "90")
     )
     folder = cache.entry("kernels", "gpu", key, fill)
-    ours = script("gpu_library").Library(folder / "librmsnorm_kernels.so").contenders()
+    ours = gpu("library").Library(folder / "librmsnorm_kernels.so").contenders()
     for op in ("norm", "skip", "fp8"):
         for peer in ours:
             peer.make(work.Work(op, 4, 4096, "bfloat16"))
-    with pytest.raises(script("gpu_peers").UnavailableError, match="1 to 1048576 elements"):
+    with pytest.raises(gpu("peers").UnavailableError, match="1 to 1048576 elements"):
         ours[0].make(work.Work("norm", 4, 1 << 21, "float16"))
     # Without a GPU the driver says so at the first allocation, and does not crash.
     job = b"0 1e-5 0 0 0 0 0 0 0 0 0 0 8 0 0 0 0 1 0 0 1 1 90 0 0\n"
@@ -180,7 +172,7 @@ def report(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def test_verdicts(script) -> None:
+def test_verdicts() -> None:
     """95 % of the copy rate at 4,096, 80 % at 128; behind one peer, 1.9 us for few rows."""
     rows = [
         row("ours", 1e-4 / 0.95),
@@ -190,7 +182,7 @@ def test_verdicts(script) -> None:
         row("Liger", 2e-4, n=128),
         row("ours, low latency", 1.9e-6, rows=1),
     ]
-    lines = "\n".join(script("gpu_report").verdicts(report(rows)))
+    lines = "\n".join(gpu("kernels_page").verdicts(report(rows)))
     assert "n 1K to 64K: least 95.0% of the copy rate (n = 4096, bfloat16)" in lines
     assert "n 64 to 256: least 80.0%" in lines
     assert lines.count("MISSED") == 1
@@ -199,17 +191,17 @@ def test_verdicts(script) -> None:
     assert "against Liger, L2 cold: ahead on 2 of 2" in lines
 
 
-def test_page_and_picture(script, tmp_path: Path) -> None:
+def test_page_and_picture(tmp_path: Path) -> None:
     rows = [row("ours", 1e-4), row("Liger", 2e-4)]
     rows.append(row("quack", 1e-4) | {"timing": None, "remark": "not installed"})
-    page = script("gpu_report").markdown(report(rows))
+    page = gpu("kernels_page").markdown(report(rows))
     assert "| norm | bfloat16 | 16,384 | 4,096 | 100.00 (100.00-100.00) | 4,000 | 100.0% |" in page
     assert "- quack: not installed" in page
     assert "- speed: OSError: no space" in page
     assert "- compute-sanitizer: not in PATH (install it)" in page
     assert json.loads(json.dumps(rows))
     pytest.importorskip("matplotlib", reason="pip install 'rmsnorm-export[report]'")
-    script("gpu_report").picture(report(rows), tmp_path / "p.png")
+    gpu("kernels_page").picture(report(rows), tmp_path / "p.png")
     assert (tmp_path / "p.png").stat().st_size > 10_000
 
 
@@ -218,7 +210,8 @@ def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU: run scripts/gpu_check")
     done = subprocess.run(
-        [sys.executable, str(SCRIPTS / "gpu_check.py"), "--out", str(tmp_path)],
+        module_command("gpu", "--out", str(tmp_path)),
+        env=module_environment(),
         capture_output=True,
         text=True,
         check=False,

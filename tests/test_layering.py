@@ -1,5 +1,7 @@
 """The shape of the house: who may import whom, what is public, what is loaded, how long a file is.
 
+Of scripts/: it imports no test, and is folders with few executables beside them.
+
 The imports are read from the syntax tree, so that one inside a function or under TYPE_CHECKING
 counts as well.
 """
@@ -10,7 +12,7 @@ import ast
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ import rmsnorm_export
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "rmsnorm_export"
+SCRIPTS = ROOT / "scripts"
 
 FLOORS = [
     "errors",
@@ -114,8 +117,10 @@ def _modules() -> dict[str, Path]:
 MODULES = _modules()
 
 
-def _imported(name: str, path: Path) -> Iterator[tuple[int, str]]:
-    """(line, dotted name of a module of the package) for every import in the file."""
+def _imported(
+    name: str, path: Path, tops: Collection[str] = ("rmsnorm_export",)
+) -> Iterator[tuple[int, str]]:
+    """(line, dotted name of a module of the packages ``tops``) for every import in the file."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
@@ -142,7 +147,7 @@ def _imported(name: str, path: Path) -> Iterator[tuple[int, str]]:
         else:
             continue
         for target in targets:
-            if target.split(".")[0] == "rmsnorm_export":
+            if target.split(".")[0] in tops:
                 yield node.lineno, target
 
 
@@ -212,6 +217,38 @@ def test_an_import_that_points_up_is_seen(
     assert len(_violations("rmsnorm_export.op.spec", copy)) == 1
 
 
+def _tests_imported(path: Path) -> list[str]:
+    """The imports of one script that are of the tests: by name, or as a folder of them."""
+    tops = {"tests"} | {entry.stem for entry in (ROOT / "tests").iterdir()} - {"torch"}
+    return [f"{path}:{line}: {target}" for line, target in _imported("scripts", path, tops)]
+
+
+@pytest.mark.parametrize("path", sorted(SCRIPTS.rglob("*.py")), ids=lambda path: path.stem)
+def test_scripts_never_import_tests(path: Path) -> None:
+    assert _tests_imported(path) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import tests.conftest",
+        "from tests import sites",
+        "from spellings.case import Case",
+        "def f():\n    import importlib\n    importlib.import_module('tests.cli.conftest')",
+    ],
+)
+def test_a_script_that_imports_tests_is_seen(line: str, tmp_path: Path) -> None:
+    copy = tmp_path / "script.py"
+    copy.write_text(line, encoding="utf-8")
+    assert len(_tests_imported(copy)) == 1
+
+
+def test_scripts_are_folders_with_few_executables() -> None:
+    flat = [path.name for path in SCRIPTS.iterdir() if path.is_file()]
+    assert len(flat) <= 8
+    assert [name for name in flat if "." in name] == []
+
+
 def test_public_names() -> None:
     assert sorted(rmsnorm_export.__all__) == sorted(PUBLIC)
     missing = [
@@ -233,9 +270,9 @@ def _lines(path: Path) -> int:
 
 
 def _sources() -> list[Path]:
-    """Every source file of the repository, the extensionless scripts included."""
-    files = [path for folder in (PACKAGE, ROOT / "tests") for path in folder.rglob("*.py")]
-    files += [path for path in (ROOT / "scripts").iterdir() if path.is_file()]
+    """Every source file of the repository, the executables of scripts/ included."""
+    files = [path for folder in (PACKAGE, SCRIPTS, ROOT / "tests") for path in folder.rglob("*.py")]
+    files += [path for path in SCRIPTS.rglob("*") if path.suffix in ("", ".sh") and path.is_file()]
     files += [path for path in (ROOT / "plugins").rglob("*") if path.suffix in _PLUGIN_SUFFIXES]
     return files
 

@@ -18,8 +18,8 @@ pytest.importorskip("transformers", reason="needs the catalogue: pip install tra
 import onnx_ir as ir
 
 import rmsnorm_export as rx
-from tests.corpus.exporters import NormExport, combinations, export_norm
-from tests.corpus.norm_classes import NormClass, norm_classes
+from scripts.corpus.exporters import NormExport, combinations, export_norm
+from scripts.corpus.norm_classes import NormClass, norm_classes
 
 pytestmark = pytest.mark.export
 

@@ -8,33 +8,29 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch):
-    """Import a module of scripts/ by name."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-
-    def load(name: str) -> ModuleType:
-        return importlib.import_module(name)
-
-    return load
+from scripts.bench import graphs, optimize_report
+from scripts.lib import process, results, tables
+from scripts.lib.command import RESULTS, module_command, module_environment
 
 
 def _run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPTS / name), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        module_command(name, *arguments),
+        env=module_environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
 def test_bench_optimize_quick(tmp_path: Path) -> None:
     output = tmp_path / "bench.json"
-    done = _run("bench_optimize.py", "--quick", "--output", str(output))
+    done = _run("bench.optimize", "--quick", "--output", str(output))
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(output.read_text(encoding="utf-8"))
     floor = "onnx_ir load + save"
@@ -54,24 +50,22 @@ def test_bench_optimize_quick(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 1.3, 2.0])
-def test_growth_is_the_exponent(script, exponent: float) -> None:
-    growth = script("bench_summary").growth
+def test_growth_is_the_exponent(exponent: float) -> None:
     points = [(n, 3e-5 * n**exponent) for n in (1_000, 5_000, 20_000, 200_000)]
-    assert growth(points) == pytest.approx(exponent, abs=1e-9)
+    assert optimize_report.growth(points) == pytest.approx(exponent, abs=1e-9)
 
 
 @pytest.mark.parametrize("nodes", [1, 500, 2_000])
-def test_decoder_has_the_nodes_and_norms_it_says(script, nodes: int) -> None:
+def test_decoder_has_the_nodes_and_norms_it_says(nodes: int) -> None:
     onnx = pytest.importorskip("onnx")
-    model, norms = script("bench_graphs").decoder(nodes)
+    model, norms = graphs.decoder(nodes)
     onnx.checker.check_model(model, full_check=True)
     ops = [node.op_type for node in model.graph.node]
     assert ops.count("Reciprocal") == norms
-    assert abs(len(ops) - nodes) <= script("bench_graphs").NODES_PER_LAYER + 9
+    assert abs(len(ops) - nodes) <= graphs.NODES_PER_LAYER + 9
 
 
-def test_a_run_over_its_time_is_killed(script, tmp_path: Path) -> None:
-    process = script("bench_process")
+def test_a_run_over_its_time_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
     code, wall, peak = process.run_process(command, time_limit=0.5, log=tmp_path / "log")
     assert code == -9
@@ -82,15 +76,16 @@ def test_a_run_over_its_time_is_killed(script, tmp_path: Path) -> None:
 def test_peak_memory_is_that_of_the_child(tmp_path: Path) -> None:
     # From a small process, as the benchmark does: a child starts at the peak of its parent.
     code = (
-        "import sys, pathlib, bench_process\n"
+        "import sys, pathlib\n"
+        "from scripts.lib.process import run_process\n"
         "for size in (1, 200):\n"
         "    child = [sys.executable, '-c', f'x = bytearray({size} << 20)']\n"
         "    log = pathlib.Path('log')\n"
-        "    print(bench_process.run_process(child, time_limit=60, log=log)[2])\n"
+        "    print(run_process(child, time_limit=60, log=log)[2])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={"PYTHONPATH": str(SCRIPTS)},
+        env=module_environment(),
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -100,13 +95,13 @@ def test_peak_memory_is_that_of_the_child(tmp_path: Path) -> None:
     assert large - small == pytest.approx(199, abs=20)
 
 
-def test_a_run_out_of_memory_is_called_so(script, tmp_path: Path) -> None:
-    process = script("bench_process")
-    model = tmp_path / "model.onnx"
-    made = process.run_step(["decoder", str(model), "2000", "18", "RESULT"], folder=tmp_path)
+def test_a_run_out_of_memory_is_called_so(tmp_path: Path) -> None:
+    step, model = "bench.optimize_step", tmp_path / "model.onnx"
+    made = process.run_step(step, ["decoder", str(model), "2000", "18", "RESULT"], folder=tmp_path)
     assert made.status == "ok"
     output = tmp_path / "out.onnx"
     outcome = process.run_step(
+        step,
         ["run", "ours portable", str(model), str(output), "RESULT", str(32 << 20)],
         folder=tmp_path,
     )
@@ -114,11 +109,11 @@ def test_a_run_out_of_memory_is_called_so(script, tmp_path: Path) -> None:
     assert not output.exists()
 
 
-def test_a_failed_tool_has_no_ratio(script) -> None:
+def test_a_failed_tool_has_no_ratio() -> None:
     run = {"graph": "g", "nodes": 9, "norms": 1, "detail": "", "process_seconds": 2.0}
     run |= {"peak_mb": 10.0, "fused": 1, "seconds": 1.0}
     slow = {"process_seconds": 6.0, "seconds": 4.0, "tool": "onnxslim", "status": "ok"}
-    rows = script("bench_summary").summarise(
+    rows = optimize_report.summarise(
         [
             {**run, "tool": "ours portable", "status": "ok"},
             {**run, **slow},
@@ -131,8 +126,44 @@ def test_a_failed_tool_has_no_ratio(script) -> None:
     assert "seconds_ratio" not in rows[2]
 
 
-def test_worst_difference(script) -> None:
-    worst = script("demo_measure").worst_difference
+@pytest.mark.parametrize("cells", [[], [["x", "1"]]])
+def test_a_table_is_aligned_by_its_headings(cells: list[list[str]]) -> None:
+    head, marks, *rows = tables.markdown_table(("name", "a\nnumber:"), cells)
+    assert (head, marks) == ("| name | a number |", "|---|---:|")
+    assert rows == ["| x | 1 |"] * len(cells)
+
+
+def test_results_are_written_whole(tmp_path: Path) -> None:
+    output = tmp_path / "new" / "bench.json"
+    report = results.Start().facts("numpy", "no-such-package")
+    assert str(output) in results.write_results(report, "# Page\n", output)
+    assert sorted(path.name for path in output.parent.iterdir()) == ["bench.json", "bench.md"]
+    assert json.loads(output.read_text(encoding="utf-8")) == report
+    assert list(report["versions"]) == ["numpy"]
+    first, second, third = results.about(report, "; one thread")
+    assert first.startswith(f"{report['date']}, {report['machine']['cpu']}, ")
+    assert first.endswith("; one thread")
+    assert second == f"numpy {np.__version__}"
+    assert third.startswith("load average of the machine: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("bench_export", "bench.export"),
+        ("bench_growth", "bench.optimize_report"),
+        ("bench_layernorm", "bench.layernorm"),
+    ],
+)
+def test_the_stored_page_is_that_of_the_record(name: str, module: str) -> None:
+    record = RESULTS / f"{name}.json"
+    page = importlib.import_module(f"scripts.{module}").markdown(json.loads(record.read_bytes()))
+    assert record.with_suffix(".md").read_text(encoding="utf-8") == page
+
+
+def test_worst_difference() -> None:
+    from scripts.demonstration.measure import worst_difference as worst
+
     a = np.array([1.0, -4.0, 2.0], np.float32)
     assert worst(a, a) == 0
     assert worst(a + np.float32(0.5), a) == pytest.approx(0.125)
@@ -143,7 +174,7 @@ def test_worst_difference(script) -> None:
 @pytest.mark.slow
 @pytest.mark.export
 def test_demo_of_one_architecture(tmp_path: Path) -> None:
-    done = _run("demo.py", "--only", "LLaMA", "--seconds", "0.1", "--folder", str(tmp_path))
+    done = _run("demonstration", "--only", "LLaMA", "--seconds", "0.1", "--folder", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "everything held" in done.stdout
     # Norms in PyTorch, fused, refused, proved.

@@ -302,7 +302,7 @@ CORPUS = ("llama", "gemma3", "qwen3_next", "mamba2")
 def test_sites_of_an_export_from_transformers(name: str, dtype: str) -> None:
     """Every site with HYPOTHESIS_PROFILE=thorough, else some from the first to the last layer."""
     pytest.importorskip("transformers")
-    from tests.corpus.architectures import architecture, export_architecture
+    from scripts.corpus.architectures import architecture, export_architecture
 
     exported = export_architecture(architecture(name), dtype)
     assert exported.path is not None

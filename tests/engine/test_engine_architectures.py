@@ -1,6 +1,6 @@
 """Whole architectures as they were exported, and optimized: each parses and builds without a GPU.
 
-``scripts/engines`` does the same for all of them and keeps the record.
+``scripts/engines/run`` does the same for all of them and keeps the record.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ pytest.importorskip("transformers", reason="needs the architectures: pip install
 import rmsnorm_export as rx
 from rmsnorm_export.tensorrt.engine.build import build_engine
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
-from tests.corpus.architectures import architecture, export_architecture
+from scripts.corpus.architectures import architecture, export_architecture
 
 from .conftest import needs_rtx
 

@@ -1,20 +1,11 @@
-"""The record of ``scripts/engines``: what its table says of results."""
+"""The record of ``scripts/engines/run``: what its table says of results."""
 
 from __future__ import annotations
 
-import importlib
 import json
-from pathlib import Path
 
-import pytest
-
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-
-
-@pytest.fixture
-def markdown(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    return importlib.import_module("engines_report").markdown
+from scripts.engines.report import markdown
+from scripts.lib.command import RESULTS
 
 
 def form(**changes: object) -> dict[str, object]:
@@ -30,8 +21,8 @@ def form(**changes: object) -> dict[str, object]:
 
 def report(**forms: object) -> dict[str, object]:
     return {
-        "date": "2026-01-02T03:04+00:00",
-        "machine": {"cpu": "a cpu", "python": "3.11"},
+        "date": "2026-01-02 03:04 UTC",
+        "machine": {"cpu": "a cpu", "cores": 2, "memory_gib": 8.0, "python": "3.11"},
         "versions": {"tensorrt-rtx": "1.7"},
         "load_average": {"before": 0.0, "after": 1.0},
         "kept_rows": 0,
@@ -43,7 +34,7 @@ def report(**forms: object) -> dict[str, object]:
     }
 
 
-def test_a_table_with_what_went_wrong(markdown) -> None:
+def test_a_table_with_what_went_wrong() -> None:
     failed = {"status": "failed", "error": "cannot take it.", "found": "node 'x'", "fix": "-"}
     text = markdown(report(raw=form(), onnx=form(messages=[], unknown=["hidden"]), portable=failed))
     assert "| m | float16 | raw | 5 | 3 | 2 | 0 | 1-2 | 7 | 1 | 2 | 0 | 20 | 1.5 |" in text
@@ -55,15 +46,15 @@ def test_a_table_with_what_went_wrong(markdown) -> None:
     assert "| float16 | 64; 99 | fused | `A` |" in text
 
 
-def test_a_record_of_several_runs_says_so(markdown) -> None:
+def test_a_record_of_several_runs_says_so() -> None:
     made = report()
     assert "kept from earlier runs" not in markdown(made)
     made["kept_rows"] = 1
     assert "- 1 of the 1 models and types were kept from earlier runs" in markdown(made)
 
 
-def test_the_stored_record_is_that_of_its_table(markdown) -> None:
-    stored = SCRIPTS / "results" / "engines.json"
+def test_the_stored_record_is_that_of_its_table() -> None:
+    stored = RESULTS / "engines.json"
     record = json.loads(stored.read_text(encoding="utf-8"))
     assert stored.with_suffix(".md").read_text(encoding="utf-8") == markdown(record)
     models = {row["model"] for row in record["rows"]}

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from scripts.gpu.shim import Shim
 from tests.plugins import kernel_build
-from tests.plugins.kernel_shim import Shim
 
 
 @pytest.fixture(scope="session")

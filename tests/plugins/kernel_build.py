@@ -1,6 +1,6 @@
 """Builds of plugins/kernels for tests, cached by a hash of the sources: on a CPU, and by nvcc.
 
-An entry of the cache is a folder that appears whole or not at all, as in ``tests.corpus.cache``.
+An entry of the cache is a folder that appears whole or not at all, as in ``scripts.corpus.cache``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sysconfig
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.corpus import cache
+from scripts.corpus import cache
 
 PLUGINS = pathlib.Path(__file__).parents[2] / "plugins"
 KERNELS = PLUGINS / "kernels"

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.corpus import cache
+from scripts.corpus import cache
 from tests.plugins import kernel_build
 
 ARCHITECTURES = (80, 86, 89, 90, 100, 120)

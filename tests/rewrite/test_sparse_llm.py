@@ -10,7 +10,8 @@ from pathlib import Path
 import onnx
 import pytest
 from folders import snapshot
-from sparse_llm import make_sparse_llm, norm_count
+
+from scripts.corpus.sparse_llm import make_sparse_llm, norm_count
 
 # VmHWM, as ru_maxrss counts the process that forked this one too.
 MEASURE = """

@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from scripts.bench import export
+from scripts.lib.command import module_command, module_environment
 
 pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
 pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
 pytest.importorskip("transformers", reason="pip install transformers")
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 pytestmark = [
     pytest.mark.export,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
 ]
 
 
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    return importlib.import_module("bench_export")
-
-
 def test_quick(tmp_path: Path) -> None:
     output = tmp_path / "bench.json"
-    command = [sys.executable, str(SCRIPTS / "bench_export.py"), "--quick"]
-    command += ["--tools", "ours embed", "torch embed", "--output", str(output)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    command = module_command("bench.export", "--quick", "--output", str(output))
+    command += ["--tools", "ours embed", "torch embed"]
+    done = subprocess.run(
+        command,
+        env=module_environment(),
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(output.read_text(encoding="utf-8"))
     ours, plain = report["summary"]
@@ -49,9 +50,9 @@ def test_quick(tmp_path: Path) -> None:
     assert "| tiny | 3 | 0 | ours embed | 5, 0 | " in page
 
 
-def test_a_run_that_failed_is_told(bench: ModuleType) -> None:
+def test_a_run_that_failed_is_told() -> None:
     failed = {"tool": "ours auto", "model": "7b", "status": "failed (1)", "detail": "no memory"}
-    (row,) = bench._summarise([failed])
+    (row,) = export._summarise([failed])
     assert row["status"] == "failed (1)"
     report = {
         "date": "d",
@@ -61,18 +62,18 @@ def test_a_run_that_failed_is_told(bench: ModuleType) -> None:
         "repeats": 1,
         "summary": [row],
     }
-    page = bench.markdown(report)
+    page = export.markdown(report)
     assert "| failed (1) |" in page
     assert "7b, ours auto: no memory" in page
 
 
-def test_the_middle_of_the_repeats(bench: ModuleType) -> None:
+def test_the_middle_of_the_repeats() -> None:
     stage = {"stage": "s", "seconds": 1.0, "peak_mb": 5.0}
     runs = [
         {"tool": "t", "model": "m", "status": "ok", "seconds": s, "peak_over_weights": s,
          "imported_mb": 1.0, "peak_stage_mb": 2.0, "weights_mb": 1.0, "stages": [stage]}
         for s in (3.0, 1.0, 2.0)
     ]  # fmt: skip
-    (row,) = bench._summarise(runs)
+    (row,) = export._summarise(runs)
     assert row["seconds"] == [2.0, 1.0, 3.0]
     assert row["stages"][0]["peak_mb"] == [5.0, 5.0, 5.0]

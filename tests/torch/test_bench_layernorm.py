@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+from scripts.lib.command import module_command, module_environment
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPTS / "bench_layernorm.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        module_command("bench.layernorm", *arguments),
+        env=module_environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
 def test_quick(tmp_path: Path) -> None:
@@ -50,8 +54,8 @@ def test_bad_options_are_refused(arguments: list[str]) -> None:
 
 
 def test_a_wrong_norm_is_reported_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    norms = importlib.import_module("bench_norms")
+    from scripts.bench import norms
+
     monkeypatch.setattr(norms, "_layer_norm", norms._written_out)
     contenders, wrong = norms.onnx_contenders(4, 8)
     assert [line.split(":")[0] for line in wrong] == ["ONNX Runtime, LayerNorm"]

@@ -1,6 +1,6 @@
 """A thinned parity matrix, and that its claims fail where the operator is broken.
 
-``scripts/parity`` runs the whole matrix; here every variant is seen in every type at three row
+``scripts/parity/run`` runs the whole matrix; here every variant is seen in every type at three row
 lengths.
 """
 
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,17 +21,7 @@ import torch
 from rmsnorm_export.op.reference import reference_float64
 from rmsnorm_export.op.spec import DOUBLE, FLOAT16, NormSpec
 from rmsnorm_export.torch.operator import eager
-
-SCRIPTS = str(Path(__file__).resolve().parents[2] / "scripts")
-if SCRIPTS not in sys.path:
-    sys.path.append(SCRIPTS)
-
-claims = importlib.import_module("parity_claims")
-inputs = importlib.import_module("parity_inputs")
-modules = importlib.import_module("parity_modules")
-onnx_side = importlib.import_module("parity_onnx")
-truth = importlib.import_module("parity_truth")
-variants = importlib.import_module("parity_variants")
+from scripts.parity import arrays, claims, modules, onnx_models, truth, variants
 
 VARIANTS = {variant.name: variant for variant in variants.VARIANTS}
 SIZES = (1, 111, 4104)
@@ -93,12 +81,12 @@ def test_the_file_is_that_of_export(name: str, dtype: str) -> None:
     variant, n = VARIANTS[name], 111
     module = modules.make(variant, n, dtype)
     given, _ = modules.operands(variant, n, dtype, ELEMENTS)
-    weights = {key: inputs.array(value) for key, value in module.named_parameters()}
-    made = onnx_side.single(module.spec, given, weights).models["portable"]
-    tensors = tuple(map(inputs.tensor, given.values()))
+    weights = {key: arrays.array(value) for key, value in module.named_parameters()}
+    made = onnx_models.single(module.spec, given, weights).models["portable"]
+    tensors = tuple(map(arrays.tensor, given.values()))
     dynamic = ({0: "batch"},) * len(tensors)
-    exported = convert(module, tensors, opset=onnx_side.OPSET, dynamic_shapes=dynamic)
-    assert onnx_side.nodes(made) == onnx_side.nodes(exported.result.model)
+    exported = convert(module, tensors, opset=onnx_models.OPSET, dynamic_shapes=dynamic)
+    assert onnx_models.nodes(made) == onnx_models.nodes(exported.result.model)
     bodies = [
         [[node.op_type for node in function] for function in model.functions.values()]
         for model in (made, exported.result.model)
@@ -145,12 +133,12 @@ def test_a_broken_operator_fails(
 @pytest.mark.parametrize("change", [{"epsilon": 1e-5}, {"scale_offset": 1.0}, {"group_size": 37}])
 def test_a_wrong_declared_spec_fails(monkeypatch: pytest.MonkeyPatch, change: dict) -> None:
     """The file says something else than the module computes: claim b."""
-    single = onnx_side.single
+    single = onnx_models.single
 
     def wrong(spec: NormSpec, *operands: Any) -> Any:
         return single(dataclasses.replace(spec, **change), *operands)
 
-    monkeypatch.setattr(onnx_side, "single", wrong)
+    monkeypatch.setattr(onnx_models, "single", wrong)
     found = claims.judge(cells_of("LLaMA order", 111, "float32"), [])
     assert [claim.name for claim in found if claim.failed] == ["b class", "c runtime"]
 
@@ -178,7 +166,7 @@ def test_the_formula_is_that_of_the_package(name: str) -> None:
     module = modules.make(variant, n, "float16")
     given, counts = modules.operands(variant, n, "float16", ELEMENTS)
     rows = {key: value[: counts["unit"]] for key, value in given.items()}
-    weights = {key: inputs.array(value) for key, value in module.named_parameters()}
+    weights = {key: arrays.array(value) for key, value in module.named_parameters()}
     spec = dataclasses.replace(module.spec, epsilon=float(np.float32(module.spec.epsilon)))
     found = truth.formula(
         spec, rows["x"], weights.get("weight"), weights.get("bias"), rows.get("other")
@@ -210,7 +198,7 @@ def test_errors_of_float64_are_measured_beyond_float64() -> None:
 
 @pytest.mark.parametrize("n", [1, 3, 199])
 def test_rows_are_what_their_names_say(n: int) -> None:
-    rows = inputs.rows(FLOAT16, n, seed=1, elements=2**10)
+    rows = arrays.rows(FLOAT16, n, seed=1, elements=2**10)
     sizes = {scale: np.abs(block.astype(np.float64)) for scale, block in rows.items()}
     assert (sizes["denormal"] > 0).all()
     assert (sizes["denormal"] < np.finfo(np.float16).tiny).all()

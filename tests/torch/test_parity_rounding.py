@@ -1,6 +1,6 @@
 """Half precision, bit for bit: what an exported norm declares is what PyTorch computes.
 
-``scripts/parity`` does this for every class of ``transformers``; here for one of each order of
+``scripts/parity/run`` does this for every class of ``transformers``; here for one of each order of
 rounding, and for files that declare a wrong one.
 """
 
@@ -9,8 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,19 +22,9 @@ import onnx_ir as ir
 
 from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
-from tests.corpus.norm_classes import norm_classes
+from scripts.corpus.norm_classes import norm_classes
+from scripts.parity import arrays, classes, declaration, exact_rows, half_proof, orders
 from tests.torch.norm_cases import FORMS, spec_of
-
-SCRIPTS = str(Path(__file__).resolve().parents[2] / "scripts")
-if SCRIPTS not in sys.path:
-    sys.path.append(SCRIPTS)
-
-classes = importlib.import_module("parity_classes")
-declared = importlib.import_module("parity_declared")
-exact_rows = importlib.import_module("parity_exact_rows")
-inputs = importlib.import_module("parity_inputs")
-orders = importlib.import_module("parity_orders")
-proof = importlib.import_module("parity_proof")
 
 NORMS = {norm.key: norm for norm in norm_classes(rmsnorm_only=True)}
 CASES = [
@@ -59,15 +47,15 @@ RSQRT = [("GradiumPhononTTSTimestepNorm", "float16"), ("xLSTMRMSNorm-input-type"
 
 @functools.cache
 def case(key: str, dtype: str) -> tuple[Any, ir.Model]:
-    module = proof.subject(NORMS[key], dtype)
+    module = half_proof.subject(NORMS[key], dtype)
     return module, classes.exported(NORMS[key], module, dtype)
 
 
 @pytest.mark.parametrize(("key", "dtype"), CASES)
 def test_declared_order_is_that_of_the_class(key: str, dtype: str) -> None:
     module, model = case(key, dtype)
-    members = key == "GemmaRMSNorm"  # its 13 classes; all 218 in scripts/parity
-    found = proof.prove(NORMS[key], module, dtype, model, members=members)
+    members = key == "GemmaRMSNorm"  # its 13 classes; all 218 in scripts/parity/run
+    found = half_proof.prove(NORMS[key], module, dtype, model, members=members)
     assert found.holds, found
     assert found.operator in orders.QUOTIENTS
     assert found.orders >= 2
@@ -80,7 +68,7 @@ def test_declared_order_is_that_of_the_class(key: str, dtype: str) -> None:
 def test_what_onnx_cannot_say_is_named(key: str, dtype: str) -> None:
     """PyTorch's rsqrt of a half type is rounded once; ONNX takes root and inverse apart."""
     module, model = case(key, dtype)
-    found = proof.prove(NORMS[key], module, dtype, model, members=False)
+    found = half_proof.prove(NORMS[key], module, dtype, model, members=False)
     assert not found.holds
     assert found.declared == "x * rsqrt"
     assert found.operator == ""  # replace_norms leaves it alone
@@ -112,11 +100,11 @@ def _wrong(node: ir.Node, **changes: Any) -> None:
 )
 def test_a_wrong_declaration_is_caught(key: str, dtype: str, changes: dict[str, Any]) -> None:
     module, model = case(key, dtype)
-    node = declared.norm_node(model)
+    node = declaration.norm_node(model)
     kept = dict(node.attributes)
     _wrong(node, **changes)
     try:
-        found = proof.prove(NORMS[key], module, dtype, model, members=False)
+        found = half_proof.prove(NORMS[key], module, dtype, model, members=False)
     finally:
         for name, attribute in kept.items():
             node.attributes[name] = attribute
@@ -128,7 +116,7 @@ def test_a_wrong_order_in_the_operator_is_caught(monkeypatch: pytest.MonkeyPatch
     """The operator scales before the cast, its spec says after."""
     module, model = case("LlamaRMSNorm", "float16")
     library = importlib.import_module("rmsnorm_export.torch.operator.library")
-    make_plan, replace = library.make_plan, proof.replace_norms
+    make_plan, replace = library.make_plan, half_proof.replace_norms
 
     def wrong_plan(*arguments: Any) -> Any:
         plan = make_plan(*arguments)
@@ -139,8 +127,8 @@ def test_a_wrong_order_in_the_operator_is_caught(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(library, "make_plan", wrong_plan)
         return found
 
-    monkeypatch.setattr(proof, "replace_norms", then_broken)
-    found = proof.prove(NORMS["LlamaRMSNorm"], module, "float16", model, members=False)
+    monkeypatch.setattr(half_proof, "replace_norms", then_broken)
+    found = half_proof.prove(NORMS["LlamaRMSNorm"], module, "float16", model, members=False)
     assert found.declared
     assert found.operator
     assert not found.ours
@@ -152,7 +140,7 @@ def test_a_class_with_other_bits_is_caught() -> None:
     module, model = case("LlamaRMSNorm", "float16")
     wrong = ("transformers.models.gemma.modeling_gemma.GemmaRMSNorm",)
     norm = dataclasses.replace(NORMS["LlamaRMSNorm"], members=wrong)
-    found = proof.prove(norm, module, "float16", model)
+    found = half_proof.prove(norm, module, "float16", model)
     assert found.failed == wrong
     assert not found.holds
 
@@ -165,7 +153,7 @@ def test_two_spellings_of_the_rounding_steps_agree(form: str, dtype: int) -> Non
     row = (3, 48) if spec.axis == -2 else (48,)
     second = {"SkipRMSNorm": "residual", "GatedRMSNorm": "gate"}.get(spec.kind, "")
     operands = exact_rows.operands(spec, dtype, row, 20, seed=3, second=second)
-    weight = inputs.weight(dtype, row, seed=1)
+    weight = arrays.weight(dtype, row, seed=1)
     every = orders.orders(spec, dtype, weighted=True, biased=False)
     assert len(every) >= 6
     for order in every:

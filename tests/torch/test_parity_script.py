@@ -1,4 +1,4 @@
-"""``scripts/parity``: its files, its exit code, and the model level."""
+"""``scripts/parity/run``: its files, its exit code, and the model level."""
 
 from __future__ import annotations
 
@@ -17,14 +17,7 @@ pytest.importorskip("transformers", reason="needs the catalogue: pip install tra
 
 import torch
 
-SCRIPTS = str(Path(__file__).resolve().parents[2] / "scripts")
-if SCRIPTS not in sys.path:
-    sys.path.append(SCRIPTS)
-
-claims = importlib.import_module("parity_claims")
-float64 = importlib.import_module("parity_float64")
-measure = importlib.import_module("parity_measure")
-models = importlib.import_module("parity_models")
+from scripts.parity import claims, float64, measure, models
 
 
 def failures(cells: list[Any]) -> list[str]:
@@ -101,7 +94,7 @@ def test_distances_and_histograms() -> None:
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     pytest.importorskip("matplotlib", reason="the picture: pip install matplotlib")
-    parity = importlib.import_module("parity")
+    parity = importlib.import_module("scripts.parity.__main__")
     # Two variants will do.
     monkeypatch.setattr(parity, "VARIANTS", parity.VARIANTS[3:5])
     options = ["--quick", "--level", "module", "--dtype", "float16", "float32"]
@@ -147,7 +140,7 @@ def test_script_fails_with_the_cells_when_a_claim_fails(
         found[2].failed.append(f"{cells[0]}: 9 ulp")
         return found
 
-    monkeypatch.setattr(script.parity_claims, "judge", one_fails)
+    monkeypatch.setattr(script.claims, "judge", one_fails)
     assert script.main() == 1
     out = capsys.readouterr().out
     assert "FAILED claim c accuracy: LLaMA order" in out

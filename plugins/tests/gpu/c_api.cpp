@@ -1,4 +1,4 @@
-// The kernels behind a C function, for ctypes: scripts/gpu_library.py times them beside PyTorch's.
+// The kernels behind a C function, for ctypes: scripts/gpu/library.py times them beside PyTorch's.
 #include "rmsnorm.h"
 
 using namespace rmsnorm_export;

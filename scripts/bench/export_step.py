@@ -1,0 +1,212 @@
+"""One step of scripts/bench_export, in a process of its own.
+
+    python -m scripts.bench.export_step TOOL MODEL OUTPUT RESULT
+
+TOOL: ``ours auto``, ``ours embed``, ``torch data`` (torch.onnx.export with its weights in a data
+file, as it does by default) or ``torch embed``. MODEL: ``7b`` (on the meta device, weights made one
+by one when they are written; ours only) or ``1b`` (in memory). RESULT is a JSON file: exporters
+print what they like.
+
+Memory is read from /proc: the peak is set back (clear_refs) where a stage begins.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+import warnings
+from mmap import PAGESIZE
+from pathlib import Path
+from typing import Any
+
+from rmsnorm_export.system.machine import peak_memory
+
+SHAPES = {
+    "7b": (32_000, 4096, 11_008, 32, 32),
+    "1b": (32_000, 2048, 5504, 8, 16),
+    "tiny": (1000, 256, 512, 2, 4),
+}
+"""Vocabulary, width, width of the MLP, layers and heads: of Llama-2-7B with its 6.74e9 weights; its
+width halved with 8 layers, about 1 GiB in float16; and a smoke run."""
+
+MIB = 2**20
+VALUE = 0.0078125
+"""Of every weight; exact in float16."""
+
+
+class Clock:
+    """Seconds and peak memory (MiB) of each stage, in order; a stage begins where it is named."""
+
+    def __init__(self) -> None:
+        self.stages: list[dict[str, Any]] = []
+        self._start = 0.0
+
+    def begin(self, name: str) -> None:
+        self.end()
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        self.stages.append({"stage": name, "before_mb": resident_memory() / MIB})
+        self._start = time.perf_counter()
+
+    def end(self) -> None:
+        if self.stages and "seconds" not in self.stages[-1]:
+            seconds = time.perf_counter() - self._start
+            self.stages[-1] |= {"seconds": seconds, "peak_mb": (peak_memory() or 0) / MIB}
+
+
+def resident_memory() -> int:
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGESIZE
+
+
+def make_model(name: str) -> Any:
+    """A LLaMA in float16; its weights are one number each, for only their size counts."""
+    import torch
+    import transformers
+
+    vocabulary, hidden, intermediate, layers, heads = SHAPES[name]
+    config = transformers.LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        use_cache=False,
+        tie_word_embeddings=False,
+        max_position_embeddings=2048,
+    )
+    config._attn_implementation = "eager"
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM._from_config(config, dtype=torch.float16).eval()
+    # Buffers are made by code that runs: only the weights are to be absent.
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)
+    if name != "7b":
+        weights = {key: value_of(p) for key, p in model.named_parameters()}
+        model.load_state_dict(weights, strict=False, assign=True)
+    return Logits(model)
+
+
+def value_of(weight: Any) -> Any:
+    """Values for a weight without any."""
+    import torch
+
+    return torch.full(weight.shape, VALUE, dtype=weight.dtype)
+
+
+def Logits(model: Any) -> Any:  # noqa: N802 - a class that needs torch, which is imported late
+    """Token numbers to logits, nothing else."""
+    import torch
+
+    class Module(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids: Any) -> Any:
+            return self.model(input_ids=ids, use_cache=False).logits
+
+    return Module()
+
+
+def ours(model: Any, ids: Any, output: Path, weights: str, clock: Clock) -> dict[str, Any]:
+    import torch
+
+    from rmsnorm_export.torch.export.export import export
+
+    names = dict(model.named_parameters())
+    absent = any(p.device.type == "meta" for p in names.values())
+    state = (lambda name: value_of(names[name])) if absent else None
+    axes = {"ids": {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence")}}
+    result = export(
+        model,
+        (ids,),
+        output,
+        dynamic_shapes=axes,
+        weights=weights,
+        state=state,
+        progress=lambda stage, *_: clock.begin(stage),
+    )
+    done = len(result.report.fused) + len(result.report.kept)
+    refused = len(result.report.unfused)
+    return {"norms": done, "refused": refused}
+
+
+def plain(model: Any, ids: Any, output: Path, weights: str, clock: Clock) -> dict[str, Any]:
+    """What PyTorch's documentation says: export, then save."""
+    import torch
+
+    axes = {"ids": {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence")}}
+    clock.begin("torch.onnx.export")
+    program = torch.onnx.export(model, (ids,), dynamo=True, dynamic_shapes=axes, verbose=False)
+    clock.begin("save")
+    program.save(output, external_data=weights == "data")
+    return {}
+
+
+def read_back(output: Path) -> float:
+    """MiB of weights that the file holds, checked at the ends of each.
+
+    Raises:
+        SystemExit: a weight is cut off or has other values than `value_of` gave.
+    """
+    import numpy as np
+    import onnx
+
+    total = 0
+    for tensor in onnx.load(output, load_external_data=False).graph.initializer:
+        where = {entry.key: entry.value for entry in tensor.external_data}
+        if where:
+            path, start = output.parent / where["location"], int(where.get("offset", 0))
+            data = np.memmap(path, np.uint8, "r", start, (int(where["length"]),))
+        else:
+            data = np.frombuffer(tensor.raw_data, np.uint8)
+        total += data.nbytes
+        if tensor.data_type == onnx.TensorProto.FLOAT16 and data.nbytes >= 4096:
+            values = data.view(np.float16)
+            if values.size != np.prod(tensor.dims) or {*values[:9], *values[-9:]} != {VALUE}:
+                raise SystemExit(f"{tensor.name} was not written as it is")
+    return total / MIB
+
+
+def main() -> None:
+    tool, name, output, result = sys.argv[1], sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
+    kind, weights = tool.split()
+    warnings.simplefilter("ignore")
+    import torch
+    import transformers  # noqa: F401 - imports are not what is measured
+
+    import rmsnorm_export.torch.export.export  # noqa: F401
+
+    torch.set_num_threads(1)
+    gc.collect()
+    imported = resident_memory() / MIB
+    start = time.perf_counter()
+    model = make_model(name)
+    made = time.perf_counter() - start
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    ids = torch.zeros((2, 3), dtype=torch.int64)
+    clock = Clock()
+    start = time.perf_counter()
+    run = ours if kind == "ours" else plain
+    more = run(model, ids, output, weights, clock)
+    seconds = time.perf_counter() - start
+    clock.end()
+    report = {
+        "weights_mb": size / MIB,
+        "largest_mb": max(p.numel() * p.element_size() for p in model.parameters()) / MIB,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "imported_mb": imported,
+        "make_seconds": made,
+        "seconds": seconds,
+        "peak_stage_mb": max(stage["peak_mb"] for stage in clock.stages),
+        "written_mb": sum(p.stat().st_size for p in output.parent.iterdir()) / MIB,
+        "read_back_mb": read_back(output),
+        "stages": clock.stages,
+        **more,
+    }
+    result.write_text(json.dumps(report), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
