@@ -50,7 +50,7 @@ class Flow:
                 if value.name:
                     self._producer[value.name] = node
             self._reads[node] = tuple(
-                dict.fromkeys(value.name for value in _read(node, model.graph) if value.name)
+                dict.fromkeys(value.name for value in _values_read(node, model.graph) if value.name)
             )
         self.order = {name: place for place, name in enumerate(self._producer)}
         self._norms: dict[str, Match] = {}
@@ -60,7 +60,7 @@ class Flow:
                 for result in (match.output, match.sum):
                     if result is not None and result.name:
                         self._norms[result.name] = match
-                for node in _nodes(match):
+                for node in _nodes_of(match):
                     self._inside[node] = match
         self._types = found.types
         self._through = self._coarsest()
@@ -122,7 +122,7 @@ class Flow:
         such a norm computes itself depends on the sum, too.
         """
         match = self.norm(name)
-        own = set() if match is None else set(_nodes(match))
+        own = set() if match is None else set(_nodes_of(match))
         producer = self.node(name)
         return sum(
             node not in own
@@ -166,36 +166,36 @@ class Flow:
         graphs: list[str] = []
         functions: dict[str, None] = {}
         for node in nodes:
-            if any(attribute.type in _GRAPHS for attribute in _plain(node)):
+            if any(attribute.type in _GRAPHS for attribute in _own_attributes(node)):
                 graphs.append(f"{quoted(node.name or 'without a name')} ({short(node.op_type)})")
             elif node.op_identifier() in self.model.functions:
                 functions[short(f"{node.domain}::{node.op_type}")] = None
         notes = []
         if graphs:
-            notes.append(f"subgraphs were not entered: those of {_some(graphs)}")
+            notes.append(f"subgraphs were not entered: those of {_first_names(graphs)}")
         if functions:
-            notes.append(f"functions of the file were not entered: {_some(list(functions))}")
+            notes.append(f"functions of the file were not entered: {_first_names(list(functions))}")
         return notes
 
 
-def _some(names: list[str]) -> str:
+def _first_names(names: list[str]) -> str:
     shown = ", ".join(names[:_SHOWN])
     return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
-def _nodes(match: Match) -> tuple[ir.Node, ...]:
+def _nodes_of(match: Match) -> tuple[ir.Node, ...]:
     producer = match.output.producer()
     return match.nodes or (() if producer is None else (producer,))
 
 
-def _plain(node: ir.Node) -> list[ir.Attr]:
+def _own_attributes(node: ir.Node) -> list[ir.Attr]:
     return [attribute for attribute in node.attributes.values() if not attribute.is_ref()]
 
 
-def _read(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:
+def _values_read(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:
     """The values that a node reads, those that its subgraphs capture included."""
     values = [value for value in node.inputs if value is not None]
-    for attribute in _plain(node):
+    for attribute in _own_attributes(node):
         graphs: list[ir.Graph] = []
         if attribute.type == ir.AttributeType.GRAPH:
             graphs = [attribute.as_graph()]
@@ -212,3 +212,48 @@ def _owner(value: ir.Value) -> ir.Graph | None:
     producer = value.producer()
     owner = None if producer is None else producer.graph
     return owner if isinstance(owner, ir.Graph) else None
+
+
+def shared_values(a: Flow, b: Flow) -> frozenset[str]:
+    """Names of computed tensors that are the same quantity in both graphs.
+
+    A rewrite keeps the name of the last value of what it replaces, so that a name is the same
+    quantity before and after. In two exports a name may be an accident: the operator and the module
+    of a value have to agree too, but for norms, which rewrites turn into one node.
+    """
+    return frozenset(
+        name
+        for name in a.order.keys() & b.order.keys()
+        if _is_tensor(a.value(name)) and _is_tensor(b.value(name)) and _same_quantity(name, a, b)
+    )
+
+
+def _is_tensor(value: ir.Value | None) -> bool:
+    return value is not None and (value.type is None or isinstance(value.type, ir.TensorType))
+
+
+def _same_quantity(name: str, a: Flow, b: Flow) -> bool:
+    first, second = a.node(name), b.node(name)
+    assert first is not None
+    assert second is not None
+    norms = [norm for norm in (a.norm(name), b.norm(name)) if norm is not None]
+    if len(norms) == 2:
+        # A fused node may carry the scopes of the Add that became a part of it; its name is right.
+        modules = [norm.module for norm in norms]
+        nodes = (first.name or "", second.name or "")
+        return _modules_agree(modules) or any(
+            module and node.startswith(f"{module}/") for module in modules for node in nodes
+        )
+    if not _modules_agree([a.module(name), b.module(name)]):
+        return False
+    return bool(norms) or _operator_of(first, name) == _operator_of(second, name)
+
+
+def _modules_agree(modules: Iterable[str | None]) -> bool:
+    """As far as they are known."""
+    return len(set(modules) - {None}) < 2
+
+
+def _operator_of(node: ir.Node, name: str) -> tuple[str, str, int]:
+    place = next(i for i, value in enumerate(node.outputs) if value.name == name)
+    return ("" if node.domain == "ai.onnx" else node.domain, node.op_type, place)

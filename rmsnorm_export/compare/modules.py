@@ -30,7 +30,7 @@ _OPERANDS = 2
 _SHAPE_ONLY = ("Shape", "Size")
 
 
-def results(model: ir.Model, module: torch.nn.Module) -> dict[str, str]:
+def module_results(model: ir.Model, module: torch.nn.Module) -> dict[str, str]:
     """Value -> path of the module whose result it is.
 
     Args:
