@@ -22,6 +22,25 @@ what it is comes out when it is opened."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """A model, and what is to run it.
+
+    Attributes:
+        model: as for ``rmsnorm_export.verify``.
+        kind: of the model, one that the backend takes.
+        name: of the backend.
+        choice: as the user made it: the name, or ``auto``.
+        optimize: the runtime's own graph optimization, where it has one.
+    """
+
+    model: Any
+    kind: ModelKind
+    name: str
+    choice: str
+    optimize: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Answer:
     """What a model computed.
 
@@ -66,24 +85,18 @@ class Backend(abc.ABC):
     optimization: ClassVar[str] = ""
 
     @classmethod
-    def require(cls, kind: ModelKind) -> None:
+    def require(cls, chosen: Chosen) -> None:
         """Before any work: what the runtime needs is there.
 
         Raises:
             BackendMissingError: a package or a GPU is missing.
         """
-        del kind
+        del chosen
 
     @classmethod
     @abc.abstractmethod
-    def open(cls, model: Any, kind: ModelKind, choice: str, *, optimize: bool) -> Backend:
+    def open(cls, chosen: Chosen) -> Backend:
         """The model, made ready to the point where work begins.
-
-        Args:
-            model: as for ``rmsnorm_export.verify``.
-            kind: of it, one that the class takes.
-            choice: the backend as the user named it, or ``auto``.
-            optimize: the runtime's own graph optimization, where it has one.
 
         Raises:
             UsageError, InputError, BackendMissingError: as for ``rmsnorm_export.verify``.

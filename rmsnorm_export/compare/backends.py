@@ -14,7 +14,7 @@ from rmsnorm_export.printable import short
 if TYPE_CHECKING:
     import torch
 
-    from rmsnorm_export.compare.backend import Backend, ModelKind
+    from rmsnorm_export.compare.backend import Backend, Chosen, ModelKind
     from rmsnorm_export.graph.load import Source
 
     Model: TypeAlias = Source | torch.nn.Module | torch.export.ExportedProgram
@@ -53,12 +53,14 @@ def backend_choices() -> tuple[str, ...]:
     return ("auto", *BACKENDS)
 
 
-def choose_backend(model: Model, choice: str) -> tuple[str, ModelKind]:
-    """The name of the backend of a model, and what kind of model that is.
+def choose_backend(model: Model, choice: str, *, optimize: bool = False) -> Chosen:
+    """A model with the backend that runs it.
 
     Raises:
         UsageError: there is no such backend, or it does not take such a model.
     """
+    from rmsnorm_export.compare.backend import Chosen
+
     choices = backend_choices()
     if choice not in choices:
         raise UsageError(
@@ -72,34 +74,24 @@ def choose_backend(model: Model, choice: str) -> tuple[str, ModelKind]:
         raise UsageError(
             f"The backend {choice} runs no {what}.", found=short(str(shown), 300), fix=fix
         )
-    return name, kind
+    return Chosen(model, kind, name, choice, optimize)
 
 
-def open_backends(
-    a: Model, b: Model, choices: tuple[str, str], optimize: tuple[bool, bool]
-) -> tuple[Backend, Backend]:
+def open_backends(first: Chosen, second: Chosen) -> tuple[Backend, Backend]:
     """Both models, after what both backends need was found to be there.
 
     Engines come first: their checks may end it all, and reading a model may take long.
 
-    Args:
-        a, b: as for ``rmsnorm_export.verify``.
-        choices: their backends.
-        optimize: the runtimes' own graph optimization.
-
     Raises:
-        UsageError, InputError, BackendMissingError: as there.
+        UsageError, InputError, BackendMissingError: as for ``rmsnorm_export.verify``.
     """
-    models = (a, b)
-    chosen = [choose_backend(*pair) for pair in zip(models, choices, strict=True)]
-    classes = [_backend_class(name) for name, _ in chosen]
-    kinds = [kind for _, kind in chosen]
-    for cls, kind in zip(classes, kinds, strict=True):
-        cls.require(kind)
-    opened: dict[int, Backend] = {}
-    for i in sorted((0, 1), key=lambda i: kinds[i] != "engine"):
-        opened[i] = classes[i].open(models[i], kinds[i], choices[i], optimize=optimize[i])
-    return opened[0], opened[1]
+    for chosen in (first, second):
+        _backend_class(chosen.name).require(chosen)
+    opened = {
+        chosen: _backend_class(chosen.name).open(chosen)
+        for chosen in sorted((first, second), key=lambda chosen: chosen.kind != "engine")
+    }
+    return opened[first], opened[second]
 
 
 def _backend_class(name: str) -> type[Backend]:

@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from rmsnorm_export.compare.backend import ReadValues
-from rmsnorm_export.compare.flow import Flow
+from rmsnorm_export.compare.flow import HALF_TYPES, Flow
 from rmsnorm_export.compare.outputs import Bounds, compare_output
 from rmsnorm_export.compare.result import OutputComparison
 from rmsnorm_export.errors import VerificationError
@@ -161,7 +161,7 @@ class Search:
                 continue
             # float32 that comes from half types is no better than they are.
             ways = [flow.through(name) for flow in self.flows]
-            through = max(ways, key=("", "float16", "bfloat16").index)
+            through = max(ways, key=HALF_TYPES.index)
             self.tested[name] = compare_output(
                 name, b, a, self.bounds, largest=_largest_to_go_by(a, b), through=through
             )

@@ -8,19 +8,12 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import onnx
-
-from rmsnorm_export.compare.backend import Backend, ModelKind, ReadValues, RunModel
+from rmsnorm_export.compare.backend import Backend, Chosen, ReadValues, RunModel
 from rmsnorm_export.compare.engine_process import Engine, numpy_type
 from rmsnorm_export.compare.flow import Flow
-from rmsnorm_export.compare.onnx_backend import (
-    OnnxBackend,
-    copy_external,
-    marked_bytes,
-    read_proto,
-)
+from rmsnorm_export.compare.onnx_backend import OnnxBackend, copy_external, marked_bytes, read_proto
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import short
@@ -48,16 +41,14 @@ class TensorRT(OnnxBackend):
     info: ClassVar[BackendInfo] = TENSORRT
 
     @classmethod
-    def require(cls, kind: ModelKind) -> None:
-        if kind != "engine":  # a file has checks of its own, which say more
+    def require(cls, chosen: Chosen) -> None:
+        if chosen.kind != "engine":  # a file has checks of its own, which say more
             _require_packages(cls.info)
             _require_gpu(cls.info, "the engine that would be built")
 
     @classmethod
-    def open(cls, model: Any, kind: ModelKind, choice: str, *, optimize: bool) -> Backend:
-        if kind == "engine":
-            return EngineFile.open(model, kind, choice, optimize=optimize)
-        return super().open(model, kind, choice, optimize=optimize)
+    def open(cls, chosen: Chosen) -> Backend:
+        return EngineFile.open(chosen) if chosen.kind == "engine" else super().open(chosen)
 
     @property
     def runtime(self) -> str:
@@ -83,35 +74,15 @@ class TensorRT(OnnxBackend):
             copy_external(self.source.model, self.source.folder, folder)
 
             def read_values(names: Sequence[str]) -> Mapping[str, Array]:
-                outputs = self.build_marked(proto, names, flow, own, folder).run(own).by_name()
+                # The builder takes no output whose type is not said.
+                types = {name: dtype for name in names if (dtype := flow.dtype(name)) is not None}
+                model = folder / "marked.onnx"
+                model.write_bytes(marked_bytes(proto, tuple(types), types))
+                engine = self._build(str(model), folder / "marked.engine", own)
+                outputs = engine.run(own).by_name()
                 return {name: outputs[name] for name in names if name in outputs}
 
             yield read_values
-
-    def build_marked(
-        self,
-        proto: onnx.ModelProto,
-        names: Sequence[str],
-        flow: Flow,
-        feeds: Mapping[str, Array],
-        folder: Path,
-    ) -> Engine:
-        """The engine that has these values as outputs, those of an unknown type left out.
-
-        Args:
-            proto: the model.
-            names: of the values.
-            flow: that knows their types.
-            feeds: inputs of the model.
-            folder: for the engine; the external data is there.
-
-        Raises:
-            Error: as ``build_engine``.
-        """
-        types = {name: dtype for name in names if (dtype := flow.dtype(name)) is not None}
-        model = folder / "marked.onnx"
-        model.write_bytes(marked_bytes(proto, tuple(types), types))
-        return self._build(str(model), folder / "marked.engine", feeds)
 
     def _build(self, model: bytes | str, path: Path, feeds: Mapping[str, Array]) -> Engine:
         """An engine for exactly these shapes."""
@@ -150,10 +121,9 @@ class EngineFile(Backend):
     )
 
     @classmethod
-    def open(cls, model: Any, kind: ModelKind, choice: str, *, optimize: bool) -> EngineFile:
+    def open(cls, chosen: Chosen) -> EngineFile:
         """After every check that can be made before the engine is loaded, see ``Backend.open``."""
-        del kind, optimize
-        path = Path(os.path.abspath(os.fspath(model)))
+        choice, path = chosen.choice, Path(os.path.abspath(chosen.model))
         check = check_engine(path)
         shown = short(str(path), 300)
         if not check.backend and choice == "auto":

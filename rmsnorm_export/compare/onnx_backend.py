@@ -7,12 +7,11 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-from rmsnorm_export.compare.backend import Backend, ModelKind, ReadValues, RunModel
+from rmsnorm_export.compare.backend import Backend, Chosen, ReadValues, RunModel
 from rmsnorm_export.compare.flow import Flow
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.load import Source, load_model
@@ -50,23 +49,18 @@ class OnnxBackend(Backend):
     closed = ""
 
     @classmethod
-    def open(cls, model: Any, kind: ModelKind, choice: str, *, optimize: bool) -> Backend:
-        """Read the model, see ``Backend.open``."""
-        del kind, choice
-        return cls(read_onnx(model), optimize and bool(cls.optimization))
+    def open(cls, chosen: Chosen) -> Backend:
+        return cls(read_onnx(chosen.model), chosen.optimize and bool(cls.optimization))
 
     @property
     def graph(self) -> ir.Model:
         return self.source.model
 
-    def load(
-        self, content: bytes | str, folder: str | None, names: Sequence[str] | None = None
-    ) -> RunModel:
+    def load(self, content: bytes | str, names: Sequence[str] | None = None) -> RunModel:
         """Make the model, or a copy of it, ready to run.
 
         Args:
-            content: serialised model, or the path of one.
-            folder: where the external data of serialised bytes lies.
+            content: serialised model, whose external data lies in ``source.folder``; or a path.
             names: of the outputs that are wanted; None: every one.
 
         Raises:
@@ -76,7 +70,7 @@ class OnnxBackend(Backend):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[RunModel]:
-        yield self.load(self.source.content, self.source.external_folder)
+        yield self.load(self.source.content)
 
     @contextlib.contextmanager
     def probing(self, feeds: Mapping[str, Array], flow: Flow) -> Iterator[ReadValues]:
@@ -86,8 +80,7 @@ class OnnxBackend(Backend):
         own = {name: feeds[name] for name in self.declared() or ()}
 
         def read_values(names: Sequence[str]) -> Mapping[str, Array]:
-            run = self.load(marked_bytes(proto, names), self.source.folder, names)
-            return run(own).by_name()
+            return self.load(marked_bytes(proto, names), names)(own).by_name()
 
         yield read_values
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from rmsnorm_export.compare.backend import Answer, ModelKind, RunModel
+from rmsnorm_export.compare.backend import Answer, Chosen, RunModel
 from rmsnorm_export.compare.onnx_backend import OnnxBackend
 from rmsnorm_export.errors import BackendMissingError, VerificationError
 from rmsnorm_export.op.dtypes import Array
@@ -30,8 +30,8 @@ class OnnxRuntime(OnnxBackend):
     device: ClassVar[Device] = "cpu"
 
     @classmethod
-    def require(cls, kind: ModelKind) -> None:
-        del kind
+    def require(cls, chosen: Chosen) -> None:
+        del chosen
         onnxruntime()
 
     @property
@@ -41,9 +41,8 @@ class OnnxRuntime(OnnxBackend):
     def plain(self) -> OnnxRuntime | None:
         return dataclasses.replace(self, optimized=False) if self.optimized else None
 
-    def load(
-        self, content: bytes | str, folder: str | None, names: Sequence[str] | None = None
-    ) -> RunModel:
+    def load(self, content: bytes | str, names: Sequence[str] | None = None) -> RunModel:
+        folder = self.source.folder if isinstance(content, bytes) else None
         try:
             session = open_session(
                 content, optimize=self.optimized, external_folder=folder, device=self.device
@@ -68,8 +67,8 @@ class OnnxRuntimeCuda(OnnxRuntime):
     device = "cuda"
 
     @classmethod
-    def require(cls, kind: ModelKind) -> None:
-        del kind
+    def require(cls, chosen: Chosen) -> None:
+        del chosen
         providers = onnxruntime().get_available_providers()
         if CUDA_PROVIDER not in providers:
             raise BackendMissingError(

@@ -6,9 +6,9 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rmsnorm_export.compare.backend import Answer, Backend, ModelKind, ReadValues, RunModel
+from rmsnorm_export.compare.backend import Answer, Backend, Chosen, ReadValues, RunModel
 from rmsnorm_export.compare.flow import Flow
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError, VerificationError
 from rmsnorm_export.op.dtypes import Array
@@ -34,8 +34,8 @@ class PyTorch(Backend):
     closed = ""
 
     @classmethod
-    def require(cls, kind: ModelKind) -> None:
-        del kind
+    def require(cls, chosen: Chosen) -> None:
+        del chosen
         if not is_installed("torch"):
             raise BackendMissingError(
                 "This needs PyTorch.",
@@ -44,15 +44,15 @@ class PyTorch(Backend):
             )
 
     @classmethod
-    def open(cls, model: Any, kind: ModelKind, choice: str, *, optimize: bool) -> PyTorch:
+    def open(cls, chosen: Chosen) -> PyTorch:
         """Load a source as ``export`` takes it, or take a module as it is."""
-        del choice, optimize
         from rmsnorm_export.torch.source.load import load
         from rmsnorm_export.torch.source.loaded import Loaded, integer_limit
 
+        model = chosen.model
         if isinstance(model, str | os.PathLike):
             return cls(load(os.fspath(model), arguments={}, dtype=None))
-        if kind != "pytorch":
+        if chosen.kind != "pytorch":
             raise UsageError(
                 "The backend torch runs no such model.",
                 found=type(model).__name__,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rmsnorm_export.compare.backend import Answer, Backend
-from rmsnorm_export.compare.backends import BackendChoice, open_backends
+from rmsnorm_export.compare.backends import BackendChoice, choose_backend, open_backends
 from rmsnorm_export.compare.locate import locate_difference
 from rmsnorm_export.compare.outputs import (
     Bounds,
@@ -104,7 +104,10 @@ def verify(
             found="inputs and shapes together",
             fix="leave one of them out",
         )
-    first, second = open_backends(a, b, (backend_a, backend_b), (optimize_a, optimize_b))
+    first, second = open_backends(
+        choose_backend(a, backend_a, optimize=optimize_a),
+        choose_backend(b, backend_b, optimize=optimize_b),
+    )
     reduced = dict.fromkeys(side.reduced for side in (first, second) if side.reduced)
     bounds = Bounds(atol, rtol, max_ulp, "; ".join(reduced))
     feeds, source, answer = _run_first(first, second, inputs, shapes or {}, seed)

@@ -15,11 +15,12 @@ import pytest
 import rmsnorm_export as rx
 from rmsnorm_export.compare import engine as engine_backend
 from rmsnorm_export.compare import pytorch
+from rmsnorm_export.compare.backend import Answer
 from rmsnorm_export.compare.backends import choose_backend
 from rmsnorm_export.compare.engine import EngineFile, TensorRTRTX, profile_for
 from rmsnorm_export.compare.engine_process import Engine, numpy_type, output_array
 from rmsnorm_export.compare.flow import Flow
-from rmsnorm_export.compare.onnx_backend import copy_external, read_onnx, read_proto
+from rmsnorm_export.compare.onnx_backend import read_onnx
 from rmsnorm_export.compare.ort import OnnxRuntimeCuda
 from rmsnorm_export.compare.outputs import Bounds
 from rmsnorm_export.errors import (
@@ -61,27 +62,32 @@ def engine(built: Path, tmp_path: Path) -> Path:
     return tmp_path / "m.engine"
 
 
+def chosen(model: object, choice: str) -> tuple[str, str]:
+    made = choose_backend(model, choice)  # type: ignore[arg-type]
+    return made.name, made.kind
+
+
 def test_auto_goes_by_the_model(tmp_path: Path) -> None:
     model = chain(1)
     onnx_file = tmp_path / "m.onnx"
     ir.save(model, onnx_file)
-    assert choose_backend(model, "auto") == ("onnxruntime", "onnx")
-    assert choose_backend(onnx_file, "auto") == ("onnxruntime", "onnx")
-    assert choose_backend(onnx_file, "tensorrt") == ("tensorrt", "onnx")
-    assert choose_backend("model.pt2", "auto") == ("torch", "pytorch")
+    assert chosen(model, "auto") == ("onnxruntime", "onnx")
+    assert chosen(onnx_file, "auto") == ("onnxruntime", "onnx")
+    assert chosen(onnx_file, "tensorrt") == ("tensorrt", "onnx")
+    assert chosen("model.pt2", "auto") == ("torch", "pytorch")
     for name in ("m.engine", "m.plan", "M.ENGINE"):
-        assert choose_backend(tmp_path / name, "auto") == ("tensorrt", "engine")
+        assert chosen(tmp_path / name, "auto") == ("tensorrt", "engine")
     plain = tmp_path / "without_ending"
     plain.write_bytes(onnx_file.read_bytes())
-    assert choose_backend(plain, "auto") == ("onnxruntime", "onnx")
+    assert chosen(plain, "auto") == ("onnxruntime", "onnx")
     plain.write_bytes(b"vtrt and more")
-    assert choose_backend(plain, "auto") == ("tensorrt", "engine")
+    assert chosen(plain, "auto") == ("tensorrt", "engine")
     plain.write_bytes(b"anything")
     record = tmp_path / "without_ending.json"
     record.write_text('{\n  "schema_version": 1,\n  "kind": "engine_record"}')
-    assert choose_backend(plain, "auto") == ("tensorrt", "engine")
+    assert chosen(plain, "auto") == ("tensorrt", "engine")
     record.write_text("{}")
-    assert choose_backend(plain, "auto") == ("onnxruntime", "onnx")
+    assert chosen(plain, "auto") == ("onnxruntime", "onnx")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +180,9 @@ def test_the_process_loads_the_engine_and_says_what_stops_it(engine: Path) -> No
 
 @needs_rtx
 @no_gpu
-def test_an_engine_that_is_built_for_the_inputs(tmp_path: Path) -> None:
+def test_an_engine_that_is_built_for_the_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All but the run itself: the model is marked, its data copied, an engine built."""
     source = chain(3)
     ir.save(source, tmp_path / "m.onnx", external_data="w.bin", size_threshold_bytes=16)
@@ -184,22 +192,22 @@ def test_an_engine_that_is_built_for_the_inputs(tmp_path: Path) -> None:
     feeds = make_inputs(declared, {}, shapes={"h0": [5, 16]}, sizes=(2,), seed=0)
     with side.running() as run, pytest.raises(BackendMissingError, match="finds no GPU"):
         run(feeds)
-    work = tmp_path / "work"
-    work.mkdir()
-    flow = Flow(side.graph)
-    copy_external(side.graph, side.source.folder, work)
-    made = side.build_marked(read_proto(side.source), ["n1", "p2"], flow, feeds, work)
-    record = json.loads(made.path.with_name("marked.engine.json").read_text())
-    assert record["backend"] == "tensorrt-rtx"
-    assert record["profiles"][0]["inputs"][0]["opt"] == [5, 16]
-    marked = onnx.load(work / "marked.onnx", load_external_data=False)
-    assert [output.name for output in marked.graph.output] == ["y", "n1", "p2"]
-    assert (work / "w.bin").read_bytes() == (tmp_path / "w.bin").read_bytes()
-    with (
-        side.probing(feeds, flow) as read,
-        pytest.raises(BackendMissingError, match="finds no GPU"),
-    ):
-        read(["n1"])
+    with side.probing(feeds, Flow(side.graph)) as read:
+        with pytest.raises(BackendMissingError, match="finds no GPU"):
+            read(["n1"])
+
+        def look(made: Engine, _: object) -> Answer:
+            work = made.path.parent
+            record = json.loads((work / "marked.engine.json").read_text())
+            assert record["backend"] == "tensorrt-rtx"
+            assert record["profiles"][0]["inputs"][0]["opt"] == [5, 16]
+            marked = onnx.load(work / "marked.onnx", load_external_data=False)
+            assert [output.name for output in marked.graph.output] == ["y", "n1", "p2"]
+            assert (work / "w.bin").read_bytes() == (tmp_path / "w.bin").read_bytes()
+            return Answer(("y", "n1"), (np.zeros(1), np.ones(1)))
+
+        monkeypatch.setattr(Engine, "run", look)
+        assert read(["n1", "p2"]) == {"n1": np.ones(1)}
 
 
 @needs_rtx
@@ -207,7 +215,7 @@ def test_the_record_says_what_an_engine_takes(
     engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_backend, "gpu_visible", lambda: True)
-    side = EngineFile.open(engine, "engine", "auto", optimize=False)
+    side = EngineFile.open(choose_backend(engine, "auto"))
     declared = side.declared()
     assert (declared["h0"].dtype, declared["h0"].shape) == (np.dtype(np.float32), (None, 16))
     assert side.shapes() == {"h0": (5, 16)}
