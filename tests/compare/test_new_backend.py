@@ -123,7 +123,8 @@ def test_the_rows_are_what_users_may_choose(monkeypatch: pytest.MonkeyPatch) -> 
         assert backends._backend_class(name).name == name
 
 
-def test_the_command_line_takes_them_from_there() -> None:
+def test_the_command_line_takes_them_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the choices are made when the command is imported
     from rmsnorm_export.cli.verify import command
 
     for option in ("backend_a", "backend_b"):
