@@ -16,7 +16,7 @@ from rmsnorm_export.benchmark.arrays import read_arrays
 from rmsnorm_export.benchmark.result import Check, Trial
 from rmsnorm_export.benchmark.sessions import provider_class
 from rmsnorm_export.benchmark.worker import Outcome, run_worker
-from rmsnorm_export.compare.result import compare_output
+from rmsnorm_export.compare.outputs import Bounds, compare_output
 from rmsnorm_export.op.dtypes import Array
 
 TIME_LIMIT = 3600.0
@@ -105,7 +105,7 @@ def compare_outputs(case: str, found: dict[str, Array], expected: dict[str, Arra
             reason = f"{mine.dtype} {list(mine.shape)}, not {array.dtype} {list(array.shape)}"
             checks.append(Check(case, name, False, reason, math.nan, math.nan))
         else:
-            one = compare_output(name, mine, array, atol=None, rtol=None, max_ulp=None)
+            one = compare_output(name, mine, array, Bounds())
             checks.append(
                 Check(case, name, one.passed, one.reason, one.metrics.max_abs, one.bound_abs)
             )

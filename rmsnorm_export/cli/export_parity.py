@@ -36,10 +36,10 @@ def compare_with_pytorch(
             outputs than the module.
         BackendMissingError: ONNX Runtime is not installed.
     """
-    from rmsnorm_export.compare.eager import TorchSide, eager, named
-    from rmsnorm_export.compare.recorded import Run, compare_runs
-    from rmsnorm_export.compare.result import Bounds
-    from rmsnorm_export.compare.side import Answer
+    from rmsnorm_export.compare.backend import Answer
+    from rmsnorm_export.compare.eager import feeds_of_call, run_eager
+    from rmsnorm_export.compare.outputs import Bounds, RecordedCall, compare_recorded
+    from rmsnorm_export.compare.pytorch import PyTorch
     from rmsnorm_export.errors import VerificationError
     from rmsnorm_export.runtime.session import open_session
     from rmsnorm_export.torch.source.loaded import Loaded
@@ -54,9 +54,12 @@ def compare_with_pytorch(
             "and prove the norms of this one with --prove",
         ) from error
     names = [argument.name for argument in session.get_inputs()]
-    runs = [
-        Run(named(names, args, kwargs), Answer(*eager(module, args, kwargs), named=False))
+    calls = [
+        RecordedCall(
+            feeds_of_call(names, args, kwargs),
+            Answer(*run_eager(module, args, kwargs), named=False),
+        )
         for args, kwargs in feeds
     ]
-    runtime = TorchSide(Loaded(module, source)).runtime
-    return compare_runs(session, runs, Bounds(rtol=rtol), runtime=runtime, source=source)
+    runtime = PyTorch(Loaded(module, source)).runtime
+    return compare_recorded(session, calls, Bounds(rtol=rtol), runtime=runtime, source=source)

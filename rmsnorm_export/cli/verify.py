@@ -10,14 +10,15 @@ import click
 
 from rmsnorm_export.cli import console, html_file
 from rmsnorm_export.cli.options import State, format_option, logging_options, seed_option
+from rmsnorm_export.compare.backends import backend_choices
 from rmsnorm_export.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from rmsnorm_export.compare.backends import BackendChoice
     from rmsnorm_export.compare.result import Difference, OutputComparison, Verification
-    from rmsnorm_export.compare.side import BackendChoice
     from rmsnorm_export.show.report_text import Line
 
-BACKENDS = ("auto", "onnxruntime", "onnxruntime-cuda", "torch", "tensorrt", "tensorrt-rtx")
+_BACKEND = click.Choice(backend_choices())
 _BACKEND_HELP = (
     "What runs A. auto: PyTorch for a PyTorch source, for an engine its own, else onnxruntime,"
     " which is ONNX Runtime on the CPU.  [default: auto]"
@@ -67,9 +68,12 @@ def _shapes(
 )
 @click.option("--atol", type=float, help="Largest absolute difference, added to that of --rtol.")
 @click.option("--max-ulp", type=float, help="Largest difference in units in the last place, too.")
-@click.option("--backend-a", type=click.Choice(BACKENDS), default="auto", help=_BACKEND_HELP)
+@click.option("--backend-a", type=_BACKEND, default="auto", help=_BACKEND_HELP)
 @click.option(
-    "--backend-b", type=click.Choice(BACKENDS), default="auto", help="As --backend-a, for B."
+    "--backend-b",
+    type=_BACKEND,
+    default="auto",
+    help="As --backend-a, for B.",
 )
 @click.option(
     "--no-bisect",

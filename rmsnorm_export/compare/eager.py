@@ -1,118 +1,28 @@
-"""PyTorch eager as one of the two models; imported only where PyTorch is."""
+"""What a PyTorch module computes: its call made from arrays, its tensors turned into arrays."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx_ir as ir
 import torch
 from torch.utils import _pytree as pytree
 
-from rmsnorm_export.compare.side import Answer, Backend
 from rmsnorm_export.errors import InputError, VerificationError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.runtime.inputs import Declared
 from rmsnorm_export.torch.export.failure import arguments_text
 from rmsnorm_export.torch.export.trace import inference
-from rmsnorm_export.torch.source.loaded import Loaded, integer_limit
+from rmsnorm_export.torch.source.loaded import Loaded
 
 Module = torch.nn.Module | torch.export.ExportedProgram
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class TorchSide:
-    """A module that PyTorch runs, in evaluation mode.
-
-    Attributes:
-        loaded: the module and, where its source gives them, example inputs.
-    """
-
-    loaded: Loaded
-
-    @property
-    def backend(self) -> Backend:
-        return "torch"
-
-    @property
-    def description(self) -> str:
-        return self.loaded.name
-
-    @property
-    def runtime(self) -> str:
-        return f"PyTorch {torch.__version__} ({device_of(self.loaded.module).type.upper()})"
-
-    @property
-    def optimized(self) -> bool:
-        return False
-
-    @property
-    def reduced(self) -> str:
-        cuda = device_of(self.loaded.module).type == "cuda"
-        if cuda and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32):
-            return "PyTorch allows TF32 on CUDA"
-        return ""
-
-    @property
-    def graph(self) -> ir.Model | None:
-        return None
-
-    def declared(self) -> Mapping[str, Declared] | None:
-        return None
-
-    def shapes(self) -> Mapping[str, Sequence[int]]:
-        return {}
-
-    def limits(self, declared: Mapping[str, Declared]) -> Mapping[str, int]:
-        """All integers but masks may be indices of the shortest table."""
-        limit = integer_limit(self.loaded.module)
-        return {
-            name: limit
-            for name, wanted in declared.items()
-            if wanted.dtype.kind in "iu" and "mask" not in name
-        }
-
-    def example(self) -> Mapping[str, Array] | None:
-        if self.loaded.args is None and self.loaded.kwargs is None:
-            return None
-        args, kwargs = tuple(self.loaded.args or ()), dict(self.loaded.kwargs or {})
-        names = _names(self.loaded.module, args, kwargs)
-        return {
-            name: to_array(leaf) for name, leaf in zip(names, tensors(args, kwargs), strict=True)
-        }
-
-    @contextlib.contextmanager
-    def open(self) -> Iterator[TorchRunner]:
-        yield TorchRunner(self.loaded)
-
-    def plain(self) -> None:
-        return None
-
-
-class TorchRunner:
-    """A module in evaluation mode."""
-
-    declared: Mapping[str, Declared] | None = None
-
-    def __init__(self, loaded: Loaded) -> None:
-        self._loaded = loaded
-
-    def run(self, feeds: Mapping[str, Array]) -> Answer:
-        args, kwargs = bind(self._loaded, feeds)
-        try:
-            names, arrays = eager(self._loaded.module, args, kwargs)
-        except InputError as error:
-            raise VerificationError(error.what, found=error.found, fix=error.fix) from error
-        return Answer(names, arrays, named=False)
-
-
-def eager(
+def run_eager(
     module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], tuple[Array, ...]]:
     """Every tensor that a module returns, in order, with the names that ``export`` gives them.
@@ -131,20 +41,19 @@ def eager(
             f"inputs: {arguments_text(args, kwargs)}",
             fix="give other inputs or shapes",
         ) from error
-    found = [
-        (key if len(leaves) == 1 else f"{key}_{i}", leaf)
-        for key, leaves in _groups(made)
-        for i, leaf in enumerate(leaves)
-    ]
-    return tuple(name for name, _ in found), tuple(to_array(leaf) for _, leaf in found)
-
-
-def _groups(made: object) -> list[tuple[str, list[torch.Tensor]]]:
-    """The tensors of what a module returns, by key, or one by one as output, output_1, ..."""
     if isinstance(made, Mapping):
-        return [(str(key), tensors(value)) for key, value in made.items() if tensors(value)]
-    leaves = tensors(made)
-    return [("output" if i == 0 else f"output_{i}", [leaf]) for i, leaf in enumerate(leaves)]
+        groups = [(str(key), tensors(value)) for key, value in made.items()]
+    else:
+        groups = [
+            (f"output_{i}" if i else "output", [leaf]) for i, leaf in enumerate(tensors(made))
+        ]
+    outputs = [pair for key, leaves in groups for pair in _numbered(key, leaves)]
+    return tuple(name for name, _ in outputs), tuple(to_array(leaf) for _, leaf in outputs)
+
+
+def _numbered(key: str, leaves: Sequence[torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
+    """The tensors under one key, each with a name of its own."""
+    return [(key if len(leaves) == 1 else f"{key}_{i}", leaf) for i, leaf in enumerate(leaves)]
 
 
 def tensors(*tree: object) -> list[torch.Tensor]:
@@ -152,7 +61,7 @@ def tensors(*tree: object) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
-def bind(loaded: Loaded, feeds: Mapping[str, Array]) -> Call:
+def bind_feeds(loaded: Loaded, feeds: Mapping[str, Array]) -> Call:
     """The call of a module that hands these arrays over.
 
     By name where ``forward`` has parameters of these names; else in order, in the place of the
@@ -163,10 +72,10 @@ def bind(loaded: Loaded, feeds: Mapping[str, Array]) -> Call:
     ordered = list(given.values())
     args, kwargs = tuple(loaded.args or ()), dict(loaded.kwargs or {})
     program = isinstance(loaded.module, torch.export.ExportedProgram)
-    if not program and set(given) <= set(_parameters(loaded.module)):
+    if not program and set(given) <= set(_forward_parameters(loaded.module)):
         others = {k: v for k, v in kwargs.items() if k not in given and not tensors(v)}
         return (), others | given
-    names = _names(loaded.module, args, kwargs)
+    names = [name for name, _ in _named_tensors(loaded.module, args, kwargs)]
     if len(names) == len(given):
         if set(names) == set(given):
             ordered = [given[name] for name in names]
@@ -178,7 +87,7 @@ def bind(loaded: Loaded, feeds: Mapping[str, Array]) -> Call:
     return tuple(ordered), {}
 
 
-def _parameters(module: object) -> list[str]:
+def _forward_parameters(module: object) -> list[str]:
     """Names of the parameters of ``forward``."""
     forward = getattr(module, "forward", None)
     if forward is None:
@@ -187,24 +96,30 @@ def _parameters(module: object) -> list[str]:
     return [p.name for p in inspect.signature(forward).parameters.values() if p.kind in kinds]
 
 
-def _names(module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
-    """A name for each tensor among the arguments of a call."""
-    leaves = tensors(args, dict(kwargs))
-    own = _parameters(module)
+def _named_tensors(
+    module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[tuple[str, torch.Tensor]]:
+    """The tensors among the arguments of a call, each with a name."""
+    own = _forward_parameters(module)
     if isinstance(module, torch.export.ExportedProgram):
         own = [str(name) for name in module.graph_signature.user_inputs]
+        leaves = tensors(args, dict(kwargs))
         if len(own) == len(leaves):
-            return own
+            return list(zip(own, leaves, strict=True))
     keys = [own[i] if i < len(own) else f"input_{i}" for i in range(len(args))]
-    named = [*zip(keys, args, strict=True), *kwargs.items()]
-    found: list[str] = []
-    for key, value in named:
-        count = len(tensors(value))
-        found += [str(key)] if count == 1 else [f"{key}_{i}" for i in range(count)]
-    return found
+    entries = [*zip(keys, args, strict=True), *kwargs.items()]
+    return [pair for key, value in entries for pair in _numbered(str(key), tensors(value))]
 
 
-def named(
+def example_feeds(loaded: Loaded) -> dict[str, Array] | None:
+    """The tensors of the example inputs by name; None without any."""
+    if loaded.args is None and loaded.kwargs is None:
+        return None
+    args, kwargs = tuple(loaded.args or ()), dict(loaded.kwargs or {})
+    return {name: to_array(leaf) for name, leaf in _named_tensors(loaded.module, args, kwargs)}
+
+
+def feeds_of_call(
     names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, Array]:
     """The tensors of a call by the names of a file's inputs: by name where they fit, or in order.
@@ -212,57 +127,48 @@ def named(
     Raises:
         VerificationError: they are not as many.
     """
-    found = tensors(args, dict(kwargs))
+    given = tensors(args, dict(kwargs))
     if not args and set(kwargs) == set(names):
-        found = [kwargs[name] for name in names]
-    if len(found) != len(names):
+        given = [kwargs[name] for name in names]
+    if len(given) != len(names):
         raise VerificationError(
             "The file has other inputs than the module.",
-            found=f"{len(names)} ({', '.join(names)}) for {len(found)} tensors",
+            found=f"{len(names)} ({', '.join(names)}) for {len(given)} tensors",
             fix="compare a file that was exported from this module",
         )
-    return {name: to_array(tensor) for name, tensor in zip(names, found, strict=True)}
+    return {name: to_array(tensor) for name, tensor in zip(names, given, strict=True)}
 
 
-class TorchProber:
-    """Results of single modules, by the names that the values have in an ONNX graph."""
+def results_of_modules(
+    loaded: Loaded, feeds: Mapping[str, Array], paths: Mapping[str, str]
+) -> dict[str, Array]:
+    """What modules inside return; only of those that are called once and return one tensor.
 
-    def __init__(
-        self, loaded: Loaded, feeds: Mapping[str, Array], modules: Mapping[str, str]
-    ) -> None:
-        self._loaded, self._feeds, self._modules = loaded, feeds, modules
+    Args:
+        loaded: the model.
+        feeds: its inputs.
+        paths: name of each result -> path of the module.
+    """
+    module = loaded.module
+    assert isinstance(module, torch.nn.Module)
+    calls: dict[str, list[list[torch.Tensor]]] = {name: [] for name in paths}
+    args, kwargs = bind_feeds(loaded, feeds)
+    with contextlib.ExitStack() as hooks:
+        for name, path in paths.items():
 
-    def values(self, names: Sequence[str]) -> Mapping[str, Array]:
-        """Only of modules that are called once and return one tensor."""
-        module = self._loaded.module
-        assert isinstance(module, torch.nn.Module)
-        calls: dict[str, list[list[torch.Tensor]]] = {name: [] for name in names}
-        handles = []
-        try:
-            for name in names:
-                if name in self._modules:
-                    hook = _keep(calls[name])
-                    child = module.get_submodule(self._modules[name])
-                    handles.append(child.register_forward_hook(hook))
-            args, kwargs = bind(self._loaded, self._feeds)
-            eager(module, args, kwargs)
-        finally:
-            for handle in handles:
-                handle.remove()
-        return {
-            name: to_array(made[0][0])
-            for name, made in calls.items()
-            if len(made) == 1 and len(made[0]) == 1
-        }
+            def keep(
+                _: object, __: object, made: object, kept: list[list[torch.Tensor]] = calls[name]
+            ) -> None:
+                # A later operation may work in place.
+                kept.append([tensor.clone() for tensor in tensors(made)])
 
-
-def _keep(calls: list[list[torch.Tensor]]) -> Callable[[object, object, object], None]:
-    def hook(module: object, args: object, made: object) -> None:
-        del module, args
-        # A later operation may work in place.
-        calls.append([tensor.clone() for tensor in tensors(made)])
-
-    return hook
+            hooks.callback(module.get_submodule(path).register_forward_hook(keep).remove)
+        run_eager(module, args, kwargs)
+    return {
+        name: to_array(made[0][0])
+        for name, made in calls.items()
+        if len(made) == 1 and len(made[0]) == 1
+    }
 
 
 def device_of(module: Module) -> torch.device:

@@ -8,7 +8,6 @@ which may hold the Add that ended a module, all modules but those without childr
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -16,11 +15,11 @@ import onnx_ir as ir
 from rmsnorm_export.compare.flow import SKIP
 from rmsnorm_export.lower.builder import REPLACES
 from rmsnorm_export.op.spec import DOMAIN
+from rmsnorm_export.recognize.match import name_scopes
 
 if TYPE_CHECKING:
     import torch
 
-_SCOPES = "pkg.torch.onnx.name_scopes"
 _NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 """What PyTorch 2.13 writes where it lost track."""
 
@@ -30,7 +29,7 @@ _OPERANDS = 2
 _SHAPE_ONLY = ("Shape", "Size")
 
 
-def results(model: ir.Model, module: torch.nn.Module) -> dict[str, str]:
+def module_results(model: ir.Model, module: torch.nn.Module) -> dict[str, str]:
     """Value -> path of the module whose result it is.
 
     Args:
@@ -39,24 +38,24 @@ def results(model: ir.Model, module: torch.nn.Module) -> dict[str, str]:
     """
     known = {path: child for path, child in module.named_modules() if path}
     fused = any(_is_fused(node) for node in model.graph)
-    leaving, spoiled = _leaving(model)
-    found: dict[str, str] = {}
+    leaving, spoiled = _values_leaving(model)
+    paths: dict[str, str] = {}
     for path, values in leaving.items():
         child = known.get(path)
         if child is None or path in spoiled or len(values) != 1:
             continue
         value = next(iter(values))
-        if fused and not _sure(value, child):
+        if fused and not _ends_module(value, child):
             continue
         # One value may leave several modules, one inside the other: the innermost is told.
-        if value.name and len(path) > len(found.get(value.name, "")):
-            found[value.name] = path
-    return found
+        if value.name and len(path) > len(paths.get(value.name, "")):
+            paths[value.name] = path
+    return paths
 
 
-def _leaving(model: ir.Model) -> tuple[dict[str, set[ir.Value]], set[str]]:
+def _values_leaving(model: ir.Model) -> tuple[dict[str, set[ir.Value]], set[str]]:
     """By path the values that nodes outside the module read, and paths where that is uncertain."""
-    scopes = {node: _scopes(node) for node in model.graph}
+    scopes = {node: _modules_around(node) for node in model.graph}
     outputs = set(model.graph.outputs)
     leaving: dict[str, set[ir.Value]] = {}
     spoiled: set[str] = set()
@@ -74,7 +73,7 @@ def _leaving(model: ir.Model) -> tuple[dict[str, set[ir.Value]], set[str]]:
     return leaving, spoiled
 
 
-def _sure(value: ir.Value, module: torch.nn.Module) -> bool:
+def _ends_module(value: ir.Value, module: torch.nn.Module) -> bool:
     """In a graph with fused norms: no Add that a norm took with it can have ended this module."""
     if next(module.children(), None) is not None:
         return False
@@ -88,20 +87,14 @@ def _is_fused(node: ir.Node) -> bool:
     return node.domain == DOMAIN or REPLACES in node.metadata_props or node.op_type in SKIP
 
 
-def _scopes(node: ir.Node) -> frozenset[str] | None:
+def _modules_around(node: ir.Node) -> frozenset[str] | None:
     """Paths of the modules around a node, the whole model not counted; None where unknown."""
     module, _, op = node.name.rpartition("/") if node.name else ("", "", "")
     if _is_fused(node) and module and op.startswith(node.op_type):
         # Written by this package: the name is that of the norm, the scopes may be the Add's.
         parts = module.split(".")
         return frozenset(".".join(parts[: i + 1]) for i in range(len(parts)))
-    text = node.metadata_props.get(_SCOPES)
-    try:
-        scopes = ast.literal_eval(text or "")
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
-    if not isinstance(scopes, list) or not all(isinstance(scope, str) for scope in scopes):
-        return None
+    scopes = name_scopes(node)
     if len(scopes) < 2 or _NO_MODULE in scopes:  # the last is the operation itself
         return None
     return frozenset(scope for scope in scopes[:-1] if scope)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
-from rmsnorm_export.compare.marked import marked_bytes, read_proto
-from rmsnorm_export.compare.onnx_side import OnnxSide
-from rmsnorm_export.compare.side import Answer, Backend
+from rmsnorm_export.compare.backend import Answer, Chosen, RunModel
+from rmsnorm_export.compare.onnx_backend import OnnxBackend
 from rmsnorm_export.errors import BackendMissingError, VerificationError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.runtime.inputs import Declared, declared_inputs
 from rmsnorm_export.runtime.session import (
     CUDA_PROVIDER,
     Device,
@@ -24,97 +21,68 @@ from rmsnorm_export.runtime.session import (
 from rmsnorm_export.tensorrt.engine.backends import gpu_visible
 
 
-def require(device: Device) -> None:
-    """Before any work: ONNX Runtime is there, and a GPU where it needs one.
+class OnnxRuntime(OnnxBackend):
+    """A model that ONNX Runtime runs on the CPU."""
 
-    Raises:
-        BackendMissingError: naming what is not.
-    """
-    providers = onnxruntime().get_available_providers()
-    if device == "cpu":
-        return
-    if CUDA_PROVIDER not in providers:
-        raise BackendMissingError(
-            "The installed ONNX Runtime has no CUDA provider.",
-            found=f"{runtime_name()}: {', '.join(providers)}",
-            fix='pip uninstall onnxruntime, then pip install "rmsnorm-export[ort-gpu]"',
-        )
-    if not gpu_visible():
-        raise BackendMissingError(
-            "ONNX Runtime's CUDA provider runs only where a GPU is.",
-            found="no GPU is visible",
-            fix="run verify where the GPU is, or compare with the backend onnxruntime",
-        )
+    __slots__ = ()
+    name = "onnxruntime"
+    optimization = "ONNX Runtime's graph optimization"
+    device: ClassVar[Device] = "cpu"
 
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class OrtSide(OnnxSide):
-    """A model that ONNX Runtime runs.
-
-    Attributes:
-        device: where.
-        optimized: graph optimization, and TF32 on CUDA.
-    """
-
-    device: Device
-    optimized: bool
-
-    @property
-    def backend(self) -> Backend:
-        return "onnxruntime" if self.device == "cpu" else "onnxruntime-cuda"
+    @classmethod
+    def require(cls, chosen: Chosen) -> None:
+        del chosen
+        onnxruntime()
 
     @property
     def runtime(self) -> str:
         return runtime_name(self.device)
 
-    @property
-    def reduced(self) -> str:
-        return "TF32 products on CUDA" if self.device == "cuda" and self.optimized else ""
-
-    @contextlib.contextmanager
-    def open(self) -> Iterator[OrtRunner]:
-        yield OrtRunner(self.session(self.source.content, self.source.external_folder))
-
-    def plain(self) -> OrtSide | None:
+    def plain(self) -> OnnxRuntime | None:
         return dataclasses.replace(self, optimized=False) if self.optimized else None
 
-    def session(self, content: bytes | str, folder: str | None) -> Any:
-        """A session of this model, or of a copy of it.
-
-        Raises:
-            VerificationError, BackendMissingError: as ``open_session``.
-        """
+    def load(self, content: bytes | str, names: Sequence[str] | None = None) -> RunModel:
+        folder = self.source.folder if isinstance(content, bytes) else None
         try:
-            return open_session(
+            session = open_session(
                 content, optimize=self.optimized, external_folder=folder, device=self.device
             )
         except VerificationError as error:
             error.what = f"{error.what}: {self.source.description}"
             raise
 
+        def run(feeds: Mapping[str, Array]) -> Answer:
+            outputs = run_session(session, feeds, names)
+            return Answer(tuple(outputs), tuple(outputs.values()))
 
-class OrtRunner:
-    """A session."""
-
-    def __init__(self, session: Any) -> None:
-        self._session = session
-        self.declared: Mapping[str, Declared] | None = declared_inputs(session)
-
-    def run(self, feeds: Mapping[str, Array]) -> Answer:
-        answers = run_session(self._session, feeds)
-        return Answer(tuple(answers), tuple(answers.values()))
+        return run
 
 
-class OrtProber:
-    """A session for each set of values, which are outputs of a copy of the model."""
+class OnnxRuntimeCuda(OnnxRuntime):
+    """A model that ONNX Runtime runs in CUDA, with TF32 where it is optimized."""
 
-    def __init__(self, side: OrtSide, feeds: Mapping[str, Array]) -> None:
-        self._side, self._feeds = side, feeds
-        self._proto = read_proto(side.source)
+    __slots__ = ()
+    name = "onnxruntime-cuda"
+    optimization = "ONNX Runtime's graph optimization (and TF32)"
+    device = "cuda"
 
-    def values(self, names: Sequence[str]) -> Mapping[str, Array]:
-        content = marked_bytes(self._proto, names)
-        session = self._side.session(content, self._side.source.folder)
-        wanted = {argument.name for argument in session.get_inputs()}
-        feeds = {name: array for name, array in self._feeds.items() if name in wanted}
-        return run_session(session, feeds, names)
+    @classmethod
+    def require(cls, chosen: Chosen) -> None:
+        del chosen
+        providers = onnxruntime().get_available_providers()
+        if CUDA_PROVIDER not in providers:
+            raise BackendMissingError(
+                "The installed ONNX Runtime has no CUDA provider.",
+                found=f"{runtime_name()}: {', '.join(providers)}",
+                fix='pip uninstall onnxruntime, then pip install "rmsnorm-export[ort-gpu]"',
+            )
+        if not gpu_visible():
+            raise BackendMissingError(
+                "ONNX Runtime's CUDA provider runs only where a GPU is.",
+                found="no GPU is visible",
+                fix="run verify where the GPU is, or compare with the backend onnxruntime",
+            )
+
+    @property
+    def reduced(self) -> str:
+        return "TF32 products on CUDA" if self.optimized else ""

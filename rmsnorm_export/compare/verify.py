@@ -6,11 +6,28 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rmsnorm_export.compare.backends import open_sides
-from rmsnorm_export.compare.compare import check_options, compare
-from rmsnorm_export.compare.result import Bounds, Verification
-from rmsnorm_export.compare.side import BackendChoice
+import numpy as np
+
+from rmsnorm_export.compare.backend import Answer, Backend
+from rmsnorm_export.compare.backends import BackendChoice, choose_backend, open_backends
+from rmsnorm_export.compare.locate import locate_difference
+from rmsnorm_export.compare.outputs import (
+    Bounds,
+    compare_outputs,
+    describe_feeds,
+    failed_outputs,
+    pair_outputs,
+)
+from rmsnorm_export.compare.result import Verification
+from rmsnorm_export.errors import Error, UsageError, VerificationError
 from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.runtime.inputs import (
+    SIZE_CHOICES,
+    Declared,
+    check_inputs,
+    make_inputs,
+    read_npz,
+)
 
 if TYPE_CHECKING:
     from rmsnorm_export.compare.backends import Model
@@ -78,14 +95,147 @@ def verify(
         BackendMissingError: a package that a backend needs, or the GPU, is not there; known before
             anything is run.
     """
-    check_options(inputs, shapes, atol=atol, rtol=rtol, max_ulp=max_ulp)
-    first, second = open_sides(a, b, (backend_a, backend_b), (optimize_a, optimize_b))
-    return compare(
-        first,
-        second,
-        inputs=inputs,
-        shapes=shapes or {},
-        seed=seed,
-        bounds=Bounds(atol, rtol, max_ulp),
-        bisect=bisect,
+    for name, bound in (("atol", atol), ("rtol", rtol), ("max_ulp", max_ulp)):
+        if bound is not None and not bound >= 0:
+            raise UsageError("a bound must be 0 or more", found=f"{name} = {bound}", fix="raise it")
+    if inputs is not None and shapes:
+        raise UsageError(
+            "shapes are for random inputs",
+            found="inputs and shapes together",
+            fix="leave one of them out",
+        )
+    first, second = open_backends(
+        choose_backend(a, backend_a, optimize=optimize_a),
+        choose_backend(b, backend_b, optimize=optimize_b),
     )
+    reduced = dict.fromkeys(side.reduced for side in (first, second) if side.reduced)
+    bounds = Bounds(atol, rtol, max_ulp, "; ".join(reduced))
+    feeds, source, answer = _run_first(first, second, inputs, shapes or {}, seed)
+    expected, computed = pair_outputs(answer, _run_second(second, feeds))
+    outputs = compare_outputs(expected, computed, bounds)
+    notes = [
+        f"output {name!r} holds no finite number: it compares nothing"
+        for name, array in expected.items()
+        if array.dtype.kind not in "OSUbiu"
+        and array.size
+        and not np.isfinite(array.astype(np.float64)).any()
+    ]
+    passed = all(output.passed for output in outputs)
+    difference = None
+    if not passed:
+        plain, note = _without_optimization(second, feeds, answer, bounds)
+        notes += [note] if note else []
+        if bisect:
+            reference = first if plain is second else first.plain() or first
+            sides, values = (reference, plain), (expected, computed)
+            difference, note = locate_difference(sides, feeds, outputs, values, bounds)
+            notes += [note] if note else []
+    return Verification(
+        passed=passed,
+        reason=failed_outputs(outputs),
+        outputs=outputs,
+        runtime=" and ".join(dict.fromkeys((first.runtime, second.runtime))),
+        optimized=(first.optimized, second.optimized),
+        inputs=describe_feeds(feeds),
+        source=source,
+        notes=tuple(notes),
+        backends=(first.name, second.name),
+        first_difference=difference,
+    )
+
+
+def _without_optimization(
+    b: Backend, feeds: Mapping[str, Array], first: Answer, bounds: Bounds
+) -> tuple[Backend, str]:
+    """The model on which to look for the place, and what the reader should know of that.
+
+    Where the models differ without the runtime's optimization too, that keeps out of the search.
+    """
+    plain = b.plain()
+    if plain is None:
+        return b, ""
+    outputs = compare_outputs(*pair_outputs(first, _run_second(plain, feeds)), bounds)
+    if not all(output.passed for output in outputs):
+        return plain, ""
+    return b, (
+        f"the second model passes with {b.optimization} disabled: the difference is made by that"
+        " optimization"
+    )
+
+
+def _run_first(
+    a: Backend,
+    b: Backend,
+    inputs: str | os.PathLike[str] | Mapping[str, Array] | None,
+    shapes: Mapping[str, Sequence[int]],
+    seed: int,
+) -> tuple[dict[str, Array], str, Answer]:
+    """Inputs, where they came from, and the first model's outputs; it is closed afterwards."""
+    with a.running() as run:
+        declared = a.declared()
+        if declared is None:
+            declared = b.declared()
+        if inputs is not None:
+            feeds = dict(inputs) if isinstance(inputs, Mapping) else read_npz(inputs)
+            source = "given arrays" if isinstance(inputs, Mapping) else os.fspath(inputs)
+            if declared is not None:
+                feeds = check_inputs(feeds, declared)
+            return feeds, source, run(feeds)
+        if declared is None:
+            feeds = _example_feeds(a, b, shapes)
+            return feeds, "the example inputs of the module", run(feeds)
+        limits = a.limits(declared) or b.limits(declared)
+        own = {**a.shapes(), **b.shapes()}
+        own = {name: sizes for name, sizes in own.items() if name in declared} | dict(shapes)
+        failure: Error | None = None
+        for sizes in SIZE_CHOICES:
+            feeds = make_inputs(declared, limits, shapes=own, sizes=sizes, seed=seed)
+            try:
+                return feeds, f"random, seed {seed}", run(feeds)
+            except VerificationError as error:
+                failure = failure or error
+    raise VerificationError(
+        "the first model does not run on random inputs",
+        found=failure.found if failure is not None else "",
+        fix="give the sizes of its inputs with shapes, or the inputs themselves",
+    )
+
+
+def _example_feeds(a: Backend, b: Backend, shapes: object) -> dict[str, Array]:
+    """Inputs for two models of which neither says what it takes."""
+    example = a.example()
+    if example is None:
+        example = b.example()
+    if example is None or shapes:
+        raise UsageError(
+            "The inputs of two PyTorch models are not known.",
+            found="shapes without types" if shapes else "neither has example inputs",
+            fix="give the inputs themselves, by the names of forward's parameters",
+        )
+    return dict(example)
+
+
+def _run_second(b: Backend, feeds: Mapping[str, Array]) -> Answer:
+    """The outputs of the second model; it is closed afterwards."""
+    with b.running() as run:
+        declared = b.declared()
+        if declared is None:
+            return run(feeds)
+        _check_interface(declared, feeds)
+        return run({name: feeds[name] for name in declared})
+
+
+def _check_interface(declared: Mapping[str, Declared], feeds: Mapping[str, Array]) -> None:
+    if missing := sorted(declared.keys() - feeds.keys()):
+        raise VerificationError(
+            "the second model has inputs that the first one lacks",
+            found=", ".join(map(repr, missing)),
+            fix="compare models with the same inputs",
+        )
+    for name, one in declared.items():
+        if one.dtype != feeds[name].dtype:
+            raise VerificationError(
+                "an input has different types in the two models",
+                found=f"{name!r}: {feeds[name].dtype} and {one.dtype}",
+                fix="compare models with the same inputs",
+            )

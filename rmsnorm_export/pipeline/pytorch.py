@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rmsnorm_export.compare.eager import eager, named
+from rmsnorm_export.compare.eager import feeds_of_call, run_eager
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.wellformed import NEWEST_OPSET
 from rmsnorm_export.op.dtypes import Array
@@ -102,8 +102,8 @@ def reference(subject: Subject, inputs: list[str], outputs: list[str], seed: int
     """
     loaded, found = subject.loaded, []
     for args, kwargs in subject.given.feeds(seed=seed, limit=loaded.limit):
-        fed = named(inputs, args, kwargs)
-        _, made = eager(loaded.module, args, kwargs)
+        fed = feeds_of_call(inputs, args, kwargs)
+        _, made = run_eager(loaded.module, args, kwargs)
         run = {f"in:{name}": array for name, array in fed.items()}
         run |= {f"out:{name}": array for name, array in zip(outputs, made, strict=True)}
         found.append(run)

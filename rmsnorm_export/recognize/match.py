@@ -10,22 +10,24 @@ import onnx_ir as ir
 from rmsnorm_export.op.spec import NormSpec
 
 
-def module_path(node: ir.Node) -> str | None:
-    """The innermost module in a node's ``pkg.torch.onnx.name_scopes``, or None.
+def name_scopes(node: ir.Node) -> list[str]:
+    """A node's ``pkg.torch.onnx.name_scopes``; [] where the exporter wrote none.
 
-    The scopes are the Python literal of a list: the modules from the outermost (``''``) inwards,
-    then the traced operation.
+    They are the Python literal of a list: the modules from the outermost (``''``) inwards, then the
+    traced operation.
     """
-    text = node.metadata_props.get("pkg.torch.onnx.name_scopes")
-    if text is None:
-        return None
     try:
-        scopes = ast.literal_eval(text)
+        scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
+        return []
     if not isinstance(scopes, list) or not all(isinstance(scope, str) for scope in scopes):
-        return None
-    return next((scope for scope in reversed(scopes[:-1]) if scope), None)
+        return []
+    return scopes
+
+
+def module_path(node: ir.Node) -> str | None:
+    """The innermost module in ``name_scopes``, or None."""
+    return next((scope for scope in reversed(name_scopes(node)[:-1]) if scope), None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

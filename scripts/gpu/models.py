@@ -86,7 +86,6 @@ def session_of(path: Path, device: str, *, optimize: bool = True) -> Any:
         SkippedError: ONNX Runtime fell back to the CPU.
     """
     from rmsnorm_export.benchmark import sessions
-    from rmsnorm_export.system.machine import cores
 
     made = sessions.open_session(str(path), device, threads=cores(), optimize=optimize)
     if not sessions.is_on(made, device):

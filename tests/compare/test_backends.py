@@ -13,13 +13,16 @@ import onnx_ir as ir
 import pytest
 
 import rmsnorm_export as rx
-from rmsnorm_export.compare import backends, engine_file, ort, running
-from rmsnorm_export.compare.backends import checked, choose
-from rmsnorm_export.compare.engine_built import BuiltProber, BuiltSide
-from rmsnorm_export.compare.engine_file import open_engine, profile_for
+from rmsnorm_export.compare import engine as engine_backend
+from rmsnorm_export.compare import pytorch
+from rmsnorm_export.compare.backend import Answer
+from rmsnorm_export.compare.backends import choose_backend
+from rmsnorm_export.compare.engine import EngineFile, TensorRTRTX, profile_for
+from rmsnorm_export.compare.engine_process import Engine, numpy_type, output_array
 from rmsnorm_export.compare.flow import Flow
-from rmsnorm_export.compare.result import Bounds
-from rmsnorm_export.compare.running import Engine
+from rmsnorm_export.compare.onnx_backend import read_onnx
+from rmsnorm_export.compare.ort import OnnxRuntimeCuda
+from rmsnorm_export.compare.outputs import Bounds
 from rmsnorm_export.errors import (
     BackendMissingError,
     InputError,
@@ -59,27 +62,32 @@ def engine(built: Path, tmp_path: Path) -> Path:
     return tmp_path / "m.engine"
 
 
+def chosen(model: object, choice: str) -> tuple[str, str]:
+    made = choose_backend(model, choice)  # type: ignore[arg-type]
+    return made.name, made.kind
+
+
 def test_auto_goes_by_the_model(tmp_path: Path) -> None:
     model = chain(1)
     onnx_file = tmp_path / "m.onnx"
     ir.save(model, onnx_file)
-    assert choose(model, "auto") == ("onnxruntime", False)
-    assert choose(onnx_file, "auto") == ("onnxruntime", False)
-    assert choose(onnx_file, "tensorrt") == ("tensorrt", False)
-    assert choose("model.pt2", "auto") == ("torch", False)
+    assert chosen(model, "auto") == ("onnxruntime", "onnx")
+    assert chosen(onnx_file, "auto") == ("onnxruntime", "onnx")
+    assert chosen(onnx_file, "tensorrt") == ("tensorrt", "onnx")
+    assert chosen("model.pt2", "auto") == ("torch", "pytorch")
     for name in ("m.engine", "m.plan", "M.ENGINE"):
-        assert choose(tmp_path / name, "auto") == ("tensorrt", True)
+        assert chosen(tmp_path / name, "auto") == ("tensorrt", "engine")
     plain = tmp_path / "without_ending"
     plain.write_bytes(onnx_file.read_bytes())
-    assert choose(plain, "auto") == ("onnxruntime", False)
+    assert chosen(plain, "auto") == ("onnxruntime", "onnx")
     plain.write_bytes(b"vtrt and more")
-    assert choose(plain, "auto") == ("tensorrt", True)
+    assert chosen(plain, "auto") == ("tensorrt", "engine")
     plain.write_bytes(b"anything")
     record = tmp_path / "without_ending.json"
     record.write_text('{\n  "schema_version": 1,\n  "kind": "engine_record"}')
-    assert choose(plain, "auto") == ("tensorrt", True)
+    assert chosen(plain, "auto") == ("tensorrt", "engine")
     record.write_text("{}")
-    assert choose(plain, "auto") == ("onnxruntime", False)
+    assert chosen(plain, "auto") == ("onnxruntime", "onnx")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +127,7 @@ def test_what_is_missing_is_named_before_any_work(backend: str, words: str, *, f
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for where in (backends, engine_file):
+    for where in (pytorch, engine_backend):
         monkeypatch.setattr(where, "is_installed", lambda module: module == "tensorrt_rtx")
     with pytest.raises(BackendMissingError, match="PyTorch") as caught:
         rx.verify("a.pt2", chain(1))
@@ -172,45 +180,46 @@ def test_the_process_loads_the_engine_and_says_what_stops_it(engine: Path) -> No
 
 @needs_rtx
 @no_gpu
-def test_an_engine_that_is_built_for_the_inputs(tmp_path: Path) -> None:
+def test_an_engine_that_is_built_for_the_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All but the run itself: the model is marked, its data copied, an engine built."""
     source = chain(3)
     ir.save(source, tmp_path / "m.onnx", external_data="w.bin", size_threshold_bytes=16)
-    side = BuiltSide(checked(tmp_path / "m.onnx"), RTX)
+    side = TensorRTRTX(read_onnx(tmp_path / "m.onnx"))
     declared = side.declared()
     assert declared is not None
     feeds = make_inputs(declared, {}, shapes={"h0": [5, 16]}, sizes=(2,), seed=0)
-    with (
-        side.open() as runner,
-        pytest.raises(BackendMissingError, match="finds no GPU"),
-    ):
-        runner.run(feeds)
-    work = tmp_path / "work"
-    work.mkdir()
-    assert side.graph is not None
-    prober = BuiltProber(side, Flow(side.graph), feeds, work)
-    made = prober.engine(["n1", "p2"])
-    record = json.loads(made.path.with_name("marked.engine.json").read_text())
-    assert record["backend"] == "tensorrt-rtx"
-    assert record["profiles"][0]["inputs"][0]["opt"] == [5, 16]
-    marked = onnx.load(work / "marked.onnx", load_external_data=False)
-    assert [output.name for output in marked.graph.output] == ["y", "n1", "p2"]
-    assert (work / "w.bin").read_bytes() == (tmp_path / "w.bin").read_bytes()
-    with pytest.raises(BackendMissingError, match="finds no GPU"):
-        prober.values(["n1"])
+    with side.running() as run, pytest.raises(BackendMissingError, match="finds no GPU"):
+        run(feeds)
+    with side.probing(feeds, Flow(side.graph)) as read:
+        with pytest.raises(BackendMissingError, match="finds no GPU"):
+            read(["n1"])
+
+        def look(made: Engine, _: object) -> Answer:
+            work = made.path.parent
+            record = json.loads((work / "marked.engine.json").read_text())
+            assert record["backend"] == "tensorrt-rtx"
+            assert record["profiles"][0]["inputs"][0]["opt"] == [5, 16]
+            marked = onnx.load(work / "marked.onnx", load_external_data=False)
+            assert [output.name for output in marked.graph.output] == ["y", "n1", "p2"]
+            assert (work / "w.bin").read_bytes() == (tmp_path / "w.bin").read_bytes()
+            return Answer(("y", "n1"), (np.zeros(1), np.ones(1)))
+
+        monkeypatch.setattr(Engine, "run", look)
+        assert read(["n1", "p2"]) == {"n1": np.ones(1)}
 
 
 @needs_rtx
 def test_the_record_says_what_an_engine_takes(
     engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_file, "gpu_visible", lambda: True)
-    side = open_engine(engine, "auto")
+    monkeypatch.setattr(engine_backend, "gpu_visible", lambda: True)
+    side = EngineFile.open(choose_backend(engine, "auto"))
     declared = side.declared()
-    assert declared is not None
     assert (declared["h0"].dtype, declared["h0"].shape) == (np.dtype(np.float32), (None, 16))
     assert side.shapes() == {"h0": (5, 16)}
-    assert side.backend == "tensorrt-rtx"
+    assert side.name == "tensorrt-rtx"
     assert "TensorRT-RTX decides on TF32" in side.reduced
 
 
@@ -238,22 +247,22 @@ def test_arrays_come_back_as_they_went(tmp_path: Path) -> None:
         file = tmp_path / f"{number}.bin"
         file.write_bytes(array.tobytes())
         output = {"dtype": str(array.dtype), "shape": list(array.shape), "file": str(file)}
-        read = running._read(output)
+        read = output_array(output)
         assert (read.dtype, read.shape) == (array.dtype, array.shape)
         assert read.tobytes() == array.tobytes()
     with pytest.raises(InputError, match="cannot be fed"):
-        running.numpy_type("float8")
+        numpy_type("float8")
 
 
 def test_reduced_arithmetic_widens_the_default_and_says_so() -> None:
-    plain, _ = Bounds().of("float32")
-    wide, why = Bounds(reduced="TF32 products on CUDA").of("float32")
+    plain, _ = Bounds().relative("float32")
+    wide, why = Bounds(reduced="TF32 products on CUDA").relative("float32")
     assert (plain, wide) == (1e-4, 1e-2)
     assert "11 significant bits: TF32 products on CUDA" in why
     for dtype in ("float64", "float16", "bfloat16", "int64"):
-        assert Bounds(reduced="TF32").of(dtype) == Bounds().of(dtype)
-    assert Bounds(rtol=1e-3, reduced="TF32").of("float32") == (1e-3, "given: rtol 0.001")
-    side = ort.OrtSide(checked(chain(1)), "cuda", optimized=True)
+        assert Bounds(reduced="TF32").relative(dtype) == Bounds().relative(dtype)
+    assert Bounds(rtol=1e-3, reduced="TF32").relative("float32") == (1e-3, "given: rtol 0.001")
+    side = OnnxRuntimeCuda(read_onnx(chain(1)), optimized=True)
     assert side.reduced == "TF32 products on CUDA"
     plain_side = side.plain()
     assert plain_side is not None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,11 @@ import onnx_ir as ir
 import pytest
 
 import rmsnorm_export as rx
-from rmsnorm_export.compare import ort
-from rmsnorm_export.compare.bisect import BATCH, Found, Search, find_first
-from rmsnorm_export.compare.finding import difference
+from rmsnorm_export.compare.bisect import BATCH, Search
 from rmsnorm_export.compare.flow import Flow
-from rmsnorm_export.compare.result import Bounds, compare_output
+from rmsnorm_export.compare.locate import describe_difference
+from rmsnorm_export.compare.ort import OnnxRuntime
+from rmsnorm_export.compare.outputs import Bounds, compare_output
 from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.records import from_json, to_json
 
@@ -79,13 +80,14 @@ def test_the_first_of_two_broken_sites_is_told() -> None:
 def test_few_values_are_held_and_few_runs_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """500 values: a handful of runs, each with one batch."""
     batches: list[int] = []
-    values = ort.OrtProber.values
+    probing = OnnxRuntime.probing
 
-    def count(self: ort.OrtProber, names: list[str]) -> object:
-        batches.append(len(names))
-        return values(self, names)
+    @contextlib.contextmanager
+    def counting(self: OnnxRuntime, *given: object) -> Iterator[Callable[[list[str]], object]]:
+        with probing(self, *given) as read:  # type: ignore[arg-type]
+            yield lambda names: batches.append(len(names)) or read(names)
 
-    monkeypatch.setattr(ort.OrtProber, "values", count)
+    monkeypatch.setattr(OnnxRuntime, "probing", counting)
     source = chain(64)
     result = rx.optimize(source)
     site = result.report.fused[41].name
@@ -251,19 +253,21 @@ class Table:
     def __init__(self, values: dict[str, np.ndarray], refused: str = "") -> None:
         self.held, self.refused = values, refused
 
-    def values(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+    def read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
         if self.refused in names:
             raise VerificationError("no output of this kind", found=self.refused)
         return {name: self.held[name] for name in names}
 
 
-def searched(first: Table, second: Table) -> tuple[Search, Found]:
+def searched(first: Table, second: Table) -> Search:
     """A search in a chain of three blocks whose output ``y`` was two and is one."""
     flow = Flow(chain(3))
-    wrong = compare_output("y", ONES, 2 * ONES, atol=None, rtol=None, max_ulp=None)
+    wrong = compare_output("y", ONES, 2 * ONES, Bounds())
     shared = frozenset(flow.order)
-    search = Search((first, second), (flow, flow), shared, "y", (None, None), Bounds())
-    return search, find_first(search, wrong)
+    readers = (first.read, second.read)
+    search = Search(readers, (flow, flow), shared, "y", (None, None), Bounds())
+    search.run(wrong)
+    return search
 
 
 ONES = np.ones((2, 16), np.float32)
@@ -272,9 +276,9 @@ NAMES = [*Flow(chain(3)).order]
 
 def test_a_difference_that_goes_away_when_values_are_marked() -> None:
     table = Table(dict.fromkeys(NAMES, ONES))
-    search, found = searched(table, table)
-    assert found.hidden
-    told_so = difference(search, found)
+    search = searched(table, table)
+    assert search.hidden
+    told_so = describe_difference(search)
     assert not told_so.inputs_agree
     assert "marked as outputs the models agree" in told_so.conclusion
 
@@ -282,9 +286,9 @@ def test_a_difference_that_goes_away_when_values_are_marked() -> None:
 def test_values_that_cannot_be_had_are_passed_over() -> None:
     a = {name: ONES * (2 if name in ("n2", "p2", "h3", "y") else 1) for name in NAMES}
     b = dict.fromkeys(NAMES, ONES) | {"v2": np.ones(3, np.float32)}  # of another shape
-    search, found = searched(Table(a, refused="r2"), Table(b))
-    assert set(found.odd) == {"r2", "v2"}
-    first = difference(search, found)
+    search = searched(Table(a, refused="r2"), Table(b))
+    assert set(search.odd) == {"r2", "v2"}
+    first = describe_difference(search)
     assert (first.value, first.inputs) == ("n2", ("h2", "s2"))
     assert first.notes == (
         "2 values of the same name were passed over: their types or shapes differ, or they"

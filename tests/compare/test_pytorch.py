@@ -15,9 +15,11 @@ pytest.importorskip("onnxscript")
 
 import rmsnorm_export as rx  # noqa: E402
 from rmsnorm_export.compare import eager  # noqa: E402
-from rmsnorm_export.compare.backends import checked  # noqa: E402
-from rmsnorm_export.compare.modules import results  # noqa: E402
-from rmsnorm_export.compare.ort import OrtProber, OrtSide  # noqa: E402
+from rmsnorm_export.compare.flow import Flow  # noqa: E402
+from rmsnorm_export.compare.modules import module_results  # noqa: E402
+from rmsnorm_export.compare.onnx_backend import read_onnx  # noqa: E402
+from rmsnorm_export.compare.ort import OnnxRuntime  # noqa: E402
+from rmsnorm_export.compare.pytorch import PyTorch  # noqa: E402
 from rmsnorm_export.errors import InputError, UsageError, VerificationError  # noqa: E402
 from rmsnorm_export.runtime.inputs import graph_inputs  # noqa: E402
 from rmsnorm_export.torch.source.loaded import Loaded  # noqa: E402
@@ -109,7 +111,7 @@ def test_a_module_and_its_file(tower: Tower, exported: Path) -> None:
 
 
 def test_random_ids_stay_in_the_table(tower: Tower, exported: Path) -> None:
-    side = eager.TorchSide(Loaded(tower, "tower"))
+    side = PyTorch(Loaded(tower, "tower"))
     declared = graph_inputs(ir.load(exported))
     assert side.limits(declared) == {"ids": 50}
     assert rx.verify(tower, exported, seed=5).source == "random, seed 5"
@@ -229,17 +231,20 @@ def test_results_of_modules_are_what_hooks_see(tower: Tower, raw: Path, exported
     """Every value that is taken for a module's result equals it."""
     feeds = {"ids": np.array([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]]), "scale": np.ones(10, np.float32)}
     for path, least in ((raw, 20), (exported, 17)):
-        found = results(ir.load(path), tower)
+        flow = Flow(ir.load(path))
+        found = module_results(flow.model, tower)
         assert len(found) >= least, found
-        values = eager.TorchProber(Loaded(tower, ""), feeds, found).values(list(found))
+        with PyTorch(Loaded(tower, "")).probing(feeds, flow) as read:
+            values = read(list(found))
         assert values.keys() == found.keys()
-        theirs = OrtProber(OrtSide(checked(path), "cpu", False), feeds).values(list(found))
+        with OnnxRuntime(read_onnx(path)).probing(feeds, flow) as read:
+            theirs = read(list(found))
         for name, value in values.items():
             assert value.shape == theirs[name].shape, found[name]
             np.testing.assert_allclose(value, theirs[name], rtol=1e-4, atol=1e-5)
-    blocks = {path for path in results(ir.load(raw), tower).values() if path.count(".") == 1}
+    blocks = {path for path in module_results(ir.load(raw), tower).values() if path.count(".") == 1}
     assert blocks  # modules with children, where no norm took an Add with it
-    assert not blocks & set(results(ir.load(exported), tower).values())
+    assert not blocks & set(module_results(ir.load(exported), tower).values())
 
 
 def test_a_module_that_is_called_twice_is_left_out() -> None:
@@ -252,10 +257,8 @@ def test_a_module_that_is_called_twice_is_left_out() -> None:
             return self.layer(torch.tanh(self.layer(x)))
 
     module = Shared()
-    prober = eager.TorchProber(
-        Loaded(module, ""), {"x": np.ones((2, 8), np.float32)}, {"v": "layer"}
-    )
-    assert prober.values(["v", "unknown"]) == {}
+    feeds = {"x": np.ones((2, 8), np.float32)}
+    assert eager.results_of_modules(Loaded(module, ""), feeds, {"v": "layer"}) == {}
     assert not module.layer._forward_hooks
 
 

@@ -157,9 +157,8 @@ def _against_pytorch(settings: Settings, side: str) -> Verification:
         VerificationError: ONNX Runtime cannot load or run the file, or it has other outputs.
     """
     from rmsnorm_export.benchmark.arrays import read_arrays
-    from rmsnorm_export.compare.recorded import Run, compare_runs
-    from rmsnorm_export.compare.result import Bounds
-    from rmsnorm_export.compare.side import Answer
+    from rmsnorm_export.compare.backend import Answer
+    from rmsnorm_export.compare.outputs import Bounds, RecordedCall, compare_recorded
     from rmsnorm_export.pipeline.place import read_record
     from rmsnorm_export.runtime.session import open_session
 
@@ -168,15 +167,15 @@ def _against_pytorch(settings: Settings, side: str) -> Verification:
     assert settings.export is not None
     home = settings.step_folder("export")
     record = read_record(home)
-    runs = []
+    calls = []
     for name in [] if record is None else record.facts[export.RUNS]:
         arrays = read_arrays(home / name)
         feeds = {key[3:]: value for key, value in arrays.items() if key.startswith("in:")}
         made = {key[4:]: value for key, value in arrays.items() if key.startswith("out:")}
-        runs.append(Run(feeds, Answer(tuple(made), tuple(made.values()))))
-    return compare_runs(
+        calls.append(RecordedCall(feeds, Answer(tuple(made), tuple(made.values()))))
+    return compare_recorded(
         open_session(settings.onnx(cast("Subject", side)), optimize=True),
-        runs,
+        calls,
         Bounds(table.atol, table.rtol, table.max_ulp),
         runtime="PyTorch",
         source=f"[export], seed {settings.export.seed}",

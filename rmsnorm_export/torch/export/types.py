@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 
 import onnx
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.recognize.match import module_path
 
 
 def check_types(model: ir.Model) -> None:
@@ -30,19 +30,13 @@ def check_types(model: ir.Model) -> None:
                 continue
             first = bound.setdefault(variable, value.dtype)
             if first != value.dtype:
-                place = _module(node)
+                place = module_path(node)
                 raise InputError(
                     "The module computes with operands of different types.",
                     found=(f"module {place!r}: " if place else "")
                     + f"{node.op_type} of {first.name.lower()} and {value.dtype.name.lower()}",
                     fix="give inputs of the type of the weights (--dtype, --shapes)",
                 )
-
-
-def _module(node: ir.Node) -> str:
-    """Path of the module that the node came from: the exporter's scopes are a list, as text."""
-    scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
-    return next((scope for scope in reversed(scopes[:-1]) if scope), "")
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rmsnorm_export.compare.side import Answer
+from rmsnorm_export.compare.backend import Answer
 from rmsnorm_export.errors import BackendMissingError, Error, InputError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import one_line
@@ -37,13 +37,6 @@ class Engine:
     path: Path
     info: BackendInfo
     plugin: str = ""
-
-    def _ask(self, command: str, **more: object) -> Ended:
-        request = {"command": command, "engine": str(self.path), "plugin": self.plugin}
-        ended = run_backend(request | more, self.info)
-        if ended.first("done") is None:
-            raise _failure(ended, self.info, self.path.name)
-        return ended
 
     def describe(self) -> list[dict[str, Any]]:
         """The inputs: ``name``, ``dtype``, and ``ranges``, three shapes for each profile.
@@ -74,11 +67,53 @@ class Engine:
             ended = self._ask("infer", inputs=inputs, folder=folder, profile=profile)
             outputs = ended.all("output")
             return Answer(
-                tuple(output["name"] for output in outputs), tuple(_read(one) for one in outputs)
+                tuple(output["name"] for output in outputs), tuple(map(output_array, outputs))
             )
 
+    def _ask(self, command: str, **more: object) -> Ended:
+        request = {"command": command, "engine": str(self.path), "plugin": self.plugin}
+        ended = run_backend(request | more, self.info)
+        if ended.first("done") is None:
+            raise self._error_of(ended)
+        return ended
 
-def _read(output: Mapping[str, Any]) -> Array:
+    def _error_of(self, ended: Ended) -> Error:
+        """The error for a process that ended without an answer."""
+        event = ended.first("error") or {}
+        version = (ended.first("version") or {}).get("version", "")
+        label = f"{self.info.label} {version}".strip()
+        errors = last_errors(ended)
+        text = one_line(str(event.get("text", "")), 400) if event else cause(ended)
+        found = f"{self.path.name}: {text}" + (f"; it said: {errors}" if errors else "")
+        if event.get("kind") == "import":
+            return BackendMissingError(
+                f"{label} cannot be imported.", found=text, fix=self.info.pip
+            )
+        if event.get("kind") == "plugin":
+            return BackendMissingError(
+                f"{label} does not load the plugin library.",
+                found=found,
+                fix="rmsnorm-export plugin check says why",
+            )
+        if _NO_GPU.search(errors) or _NO_GPU.search(text):
+            return BackendMissingError(
+                f"{label} finds no GPU.", found=found, fix="run verify where the GPU is"
+            )
+        if any(stage["stage"] == "run" for stage in ended.all("stage")):
+            return VerificationError(
+                f"{label} cannot run the engine on these inputs.",
+                found=found,
+                fix="give inputs, or their shapes, within the ranges that the engine was built for",
+            )
+        return InputError(
+            f"{label} does not load the engine.",
+            found=found,
+            fix="build it again here with rmsnorm-export build",
+        )
+
+
+def output_array(output: Mapping[str, Any]) -> Array:
+    """An output that the process wrote into a file."""
     dtype = numpy_type(str(output["dtype"]))
     array: Array = np.fromfile(output["file"], dtype)
     return array.reshape(tuple(output["shape"]))
@@ -98,36 +133,3 @@ def numpy_type(name: str) -> np.dtype[Any]:
             found=name,
             fix="compare an engine whose inputs are float, integer or boolean tensors",
         ) from error
-
-
-def _failure(ended: Ended, info: BackendInfo, name: str) -> Error:
-    """The error for a process that ended without an answer."""
-    event = ended.first("error") or {}
-    version = (ended.first("version") or {}).get("version", "")
-    label = f"{info.label} {version}".strip()
-    said = last_errors(ended)
-    text = one_line(str(event.get("text", "")), 400) if event else cause(ended)
-    found = f"{name}: {text}" + (f"; it said: {said}" if said else "")
-    if event.get("kind") == "import":
-        return BackendMissingError(f"{label} cannot be imported.", found=text, fix=info.pip)
-    if event.get("kind") == "plugin":
-        return BackendMissingError(
-            f"{label} does not load the plugin library.",
-            found=found,
-            fix="rmsnorm-export plugin check says why",
-        )
-    if _NO_GPU.search(said) or _NO_GPU.search(text):
-        return BackendMissingError(
-            f"{label} finds no GPU.", found=found, fix="run verify where the GPU is"
-        )
-    if any(stage["stage"] == "run" for stage in ended.all("stage")):
-        return VerificationError(
-            f"{label} cannot run the engine on these inputs.",
-            found=found,
-            fix="give inputs, or their shapes, within the ranges that the engine was built for",
-        )
-    return InputError(
-        f"{label} does not load the engine.",
-        found=found,
-        fix="build it again here with rmsnorm-export build",
-    )

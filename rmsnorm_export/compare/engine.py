@@ -1,0 +1,247 @@
+"""TensorRT and TensorRT-RTX: an engine in a file, or one that is built from an ONNX model."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from rmsnorm_export.compare.backend import Backend, Chosen, ReadValues, RunModel
+from rmsnorm_export.compare.engine_process import Engine, numpy_type
+from rmsnorm_export.compare.flow import Flow
+from rmsnorm_export.compare.onnx_backend import OnnxBackend, copy_external, marked_bytes, read_proto
+from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.printable import short
+from rmsnorm_export.runtime.inputs import Declared
+from rmsnorm_export.system.packages import is_installed, version_of
+from rmsnorm_export.tensorrt.engine.backends import (
+    BACKENDS,
+    RTX,
+    TENSORRT,
+    BackendInfo,
+    gpu_visible,
+)
+from rmsnorm_export.tensorrt.engine.build import build_engine
+from rmsnorm_export.tensorrt.engine.check import check_engine
+from rmsnorm_export.tensorrt.engine.plugins import library_or_none
+from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, InputRange
+
+
+class TensorRT(OnnxBackend):
+    """An ONNX model as the engine that TensorRT builds from it; ``open`` takes an engine, too."""
+
+    __slots__ = ()
+    name = "tensorrt"
+    takes = frozenset({"onnx", "engine"})
+    info: ClassVar[BackendInfo] = TENSORRT
+
+    @classmethod
+    def require(cls, chosen: Chosen) -> None:
+        if chosen.kind != "engine":  # a file has checks of its own, which say more
+            _require_packages(cls.info)
+            _require_gpu(cls.info, "the engine that would be built")
+
+    @classmethod
+    def open(cls, chosen: Chosen) -> Backend:
+        return EngineFile.open(chosen) if chosen.kind == "engine" else super().open(chosen)
+
+    @property
+    def runtime(self) -> str:
+        return f"{self.info.label} {version_of(self.info.module)}".rstrip()
+
+    @property
+    def reduced(self) -> str:
+        return _reduced_by(self.info, tf32=False)  # build_engine leaves it off
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[RunModel]:
+        with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as folder:
+            path = Path(folder) / "model.engine"
+            yield lambda feeds: self._build(self.source.content, path, feeds).run(feeds)
+
+    @contextlib.contextmanager
+    def probing(self, feeds: Mapping[str, Array], flow: Flow) -> Iterator[ReadValues]:
+        """An engine for each set of values, which are outputs of a copy of the model."""
+        own = {name: feeds[name] for name in self.declared() or ()}
+        proto = read_proto(self.source)
+        with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as name:
+            folder = Path(name)
+            copy_external(self.source.model, self.source.folder, folder)
+
+            def read_values(names: Sequence[str]) -> Mapping[str, Array]:
+                # The builder takes no output whose type is not said.
+                types = {name: dtype for name in names if (dtype := flow.dtype(name)) is not None}
+                model = folder / "marked.onnx"
+                model.write_bytes(marked_bytes(proto, tuple(types), types))
+                engine = self._build(str(model), folder / "marked.engine", own)
+                outputs = engine.run(own).by_name()
+                return {name: outputs[name] for name in names if name in outputs}
+
+            yield read_values
+
+    def _build(self, model: bytes | str, path: Path, feeds: Mapping[str, Array]) -> Engine:
+        """An engine for exactly these shapes."""
+        shapes = {name: tuple(array.shape) for name, array in feeds.items()}
+        made = build_engine(model, path, backend=self.info.name, shapes=shapes, force=True)
+        return Engine(path, self.info, library_or_none() if made.record.plugin.library else "")
+
+
+class TensorRTRTX(TensorRT):
+    """As ``TensorRT``, of TensorRT-RTX."""
+
+    __slots__ = ()
+    name = "tensorrt-rtx"
+    info = RTX
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class EngineFile(Backend):
+    """An engine that was built before.
+
+    Attributes:
+        engine: to run.
+        record: what stands beside it; None without it.
+        version: of the backend that is installed.
+        profiles: ranges of its inputs, the first as usual.
+    """
+
+    engine: Engine
+    record: EngineRecord | None
+    version: str
+    profiles: tuple[EngineProfile, ...]
+
+    closed = (
+        "values inside an engine cannot be had; give the ONNX model that it was built from, with"
+        " the engine's backend"
+    )
+
+    @classmethod
+    def open(cls, chosen: Chosen) -> EngineFile:
+        """After every check that can be made before the engine is loaded, see ``Backend.open``."""
+        choice, path = chosen.choice, Path(os.path.abspath(chosen.model))
+        check = check_engine(path)
+        shown = short(str(path), 300)
+        if not check.backend and choice == "auto":
+            raise InputError(
+                "The engine is of no backend that is known.",
+                found=f"{shown}: {'; '.join(check.notes)}",
+                fix="give an engine of TensorRT or TensorRT-RTX, or say which with --backend-a,"
+                " --backend-b",
+            )
+        info = BACKENDS[check.backend or choice]
+        if choice not in ("auto", info.name):
+            raise UsageError(
+                f"The engine is not one of the backend {choice}.",
+                found=f"{shown} is an engine of {info.name}",
+                fix="leave the backend away: the file says which it is",
+            )
+        _require_packages(info)
+        check.require()
+        notes = "; ".join(check.notes)
+        _require_gpu(info, f"{shown}; nothing else stands against it ({notes})")
+        record = check.record
+        needs_plugin = info.plugins and (
+            record is None or bool(record.plugin.library and not record.plugin.embedded)
+        )
+        engine = Engine(path, info, library_or_none() if needs_plugin else "")
+        profiles = _profiles_of(engine) if record is None else record.profiles
+        return cls(engine, record, check.installed, profiles)
+
+    @property
+    def name(self) -> str:
+        return self.engine.info.name
+
+    @property
+    def runtime(self) -> str:
+        return f"{self.engine.info.label} {self.version}".strip()
+
+    @property
+    def reduced(self) -> str:
+        if self.record is None:
+            return "no record says that the engine was built without TF32 and fp16"
+        return _reduced_by(self.engine.info, tf32=self.record.flags.get("tf32") is not False)
+
+    def declared(self) -> Mapping[str, Declared]:
+        """Names, types and the sizes that every profile fixes."""
+        declared = {}
+        for item in self.profiles[0].inputs if self.profiles else ():
+            ranges = [
+                one for profile in self.profiles for one in profile.inputs if one.name == item.name
+            ]
+            sizes = [
+                {size for one in ranges for size in (one.min[axis], one.max[axis])}
+                for axis in range(len(item.opt))
+            ]
+            shape = tuple(next(iter(size)) if len(size) == 1 else None for size in sizes)
+            declared[item.name] = Declared(item.name, numpy_type(item.dtype), shape)
+        return declared
+
+    def shapes(self) -> Mapping[str, Sequence[int]]:
+        """The usual shapes of the first profile."""
+        return {item.name: item.opt for item in self.profiles[0].inputs} if self.profiles else {}
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[RunModel]:
+        yield lambda feeds: self.engine.run(feeds, profile_for(self.profiles, feeds))
+
+
+def profile_for(profiles: Sequence[EngineProfile], feeds: Mapping[str, Array]) -> int:
+    """Number of the first profile that takes these shapes; 0 where none does."""
+
+    def fits(item: InputRange) -> bool:
+        shape = feeds[item.name].shape
+        return len(shape) == len(item.min) and all(
+            low <= size <= high for low, size, high in zip(item.min, shape, item.max, strict=True)
+        )
+
+    for number, profile in enumerate(profiles):
+        if all(fits(item) for item in profile.inputs if item.name in feeds):
+            return number
+    return 0
+
+
+def _profiles_of(engine: Engine) -> tuple[EngineProfile, ...]:
+    """The ranges of an engine without a record, from the engine itself."""
+    inputs = engine.describe()
+    count = min((len(item["ranges"]) for item in inputs), default=0)
+    return tuple(
+        EngineProfile(
+            tuple(
+                InputRange(item["name"], item["dtype"], *map(tuple, item["ranges"][number]))
+                for item in inputs
+            )
+        )
+        for number in range(count)
+    )
+
+
+def _require_packages(info: BackendInfo) -> None:
+    for module in (info.module, "polygraphy"):
+        if not is_installed(module):
+            raise BackendMissingError(
+                f"{info.label} cannot run an engine: {module} is not installed.",
+                found=f"no package {module}",
+                fix=info.pip,
+            )
+
+
+def _require_gpu(info: BackendInfo, what: str) -> None:
+    if not gpu_visible():
+        raise BackendMissingError(
+            f"{info.label} runs engines only where a GPU is.",
+            found=f"no GPU is visible, for {what}",
+            fix="run verify where the GPU is; without one, compare the ONNX model with the backend"
+            " onnxruntime",
+        )
+
+
+def _reduced_by(info: BackendInfo, *, tf32: bool) -> str:
+    """Why an engine computes float32 with fewer digits, or ""."""
+    if info.name == "tensorrt-rtx":
+        return f"{info.label} decides on TF32 by itself"
+    return "the engine was built with TF32" if tf32 else ""

@@ -1,0 +1,157 @@
+"""Backends of ONNX models, and copies of a model in which values inside are outputs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from rmsnorm_export.compare.backend import Backend, Chosen, ReadValues, RunModel
+from rmsnorm_export.compare.flow import Flow
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.graph.load import Source, load_model
+from rmsnorm_export.graph.source import Sourced, open_source
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.printable import short
+from rmsnorm_export.system.files import copy_contents
+
+
+def read_onnx(source: Source) -> Sourced:
+    """A model as ``optimize`` reads it; the runtime gets the original, not what was put right.
+
+    Raises:
+        UsageError, InputError: as ``load_model``.
+    """
+    loaded = load_model(source)
+    if loaded.path is not None:
+        return Sourced(str(loaded.path), loaded.model, loaded.description)
+    assert not isinstance(source, str | os.PathLike)
+    return open_source(source)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class OnnxBackend(Backend):
+    """A runtime that takes ONNX models; ``load`` is all that one has to add which runs in memory.
+
+    Attributes:
+        source: the model as the caller gave it.
+        optimized: as for ``Backend``.
+    """
+
+    source: Sourced
+    optimized: bool = False
+
+    closed = ""
+
+    @classmethod
+    def open(cls, chosen: Chosen) -> Backend:
+        return cls(read_onnx(chosen.model), chosen.optimize and bool(cls.optimization))
+
+    @property
+    def graph(self) -> ir.Model:
+        return self.source.model
+
+    def load(self, content: bytes | str, names: Sequence[str] | None = None) -> RunModel:
+        """Make the model, or a copy of it, ready to run.
+
+        Args:
+            content: serialised model, whose external data lies in ``source.folder``; or a path.
+            names: of the outputs that are wanted; None: every one.
+
+        Raises:
+            VerificationError, BackendMissingError: the runtime does not load it.
+        """
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[RunModel]:
+        yield self.load(self.source.content)
+
+    @contextlib.contextmanager
+    def probing(self, feeds: Mapping[str, Array], flow: Flow) -> Iterator[ReadValues]:
+        """A copy of the model for each set of values, which are outputs of it."""
+        del flow
+        proto = read_proto(self.source)
+        own = {name: feeds[name] for name in self.declared() or ()}
+
+        def read_values(names: Sequence[str]) -> Mapping[str, Array]:
+            return self.load(marked_bytes(proto, names), names)(own).by_name()
+
+        yield read_values
+
+
+def read_proto(source: Sourced) -> onnx.ModelProto:
+    """The model, its external data left where it is.
+
+    Raises:
+        InputError: the file went away.
+    """
+    if isinstance(source.content, bytes):
+        return onnx.ModelProto.FromString(source.content)
+    try:
+        return onnx.load(source.content, load_external_data=False)
+    except OSError as error:
+        raise InputError(
+            "The model file cannot be read again.",
+            found=f"{source.description}: {error.strerror or error}",
+            fix="leave it where it is until the comparison is over",
+        ) from error
+
+
+def marked_bytes(
+    proto: onnx.ModelProto, names: Sequence[str], types: Mapping[str, int] | None = None
+) -> bytes:
+    """The serialised model with these values as outputs, after its own.
+
+    The model is as before when this returns: a copy of it would hold its weights twice.
+
+    Args:
+        proto: the model.
+        names: of values that nodes of the main graph compute.
+        types: their ONNX element types; without them the runtime infers them.
+    """
+    outputs = proto.graph.output
+    before = len(outputs)
+    own = {output.name for output in outputs}
+    for name in names:
+        if name not in own:
+            output = outputs.add(name=name)
+            if types is not None:
+                output.type.tensor_type.elem_type = types[name]
+    try:
+        return proto.SerializeToString()
+    finally:
+        del outputs[before:]
+
+
+def copy_external(model: ir.Model, source: str | None, target: Path) -> None:
+    """Put the external data of a model into another folder, under the same locations.
+
+    Raises:
+        InputError: it cannot be read, or there is no room.
+    """
+    locations = {
+        os.fspath(value.const_value.location)
+        for graph in (model.graph, *model.graph.subgraphs())
+        for value in graph.initializers.values()
+        if isinstance(value.const_value, ir.ExternalTensor)
+    }
+    for location in sorted(locations):
+        place = target / location
+        if place.exists():
+            continue
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with place.open("wb") as file:
+                copy_contents(os.path.join(source or "", location), file.fileno())
+        except OSError as error:
+            raise InputError(
+                "The external data cannot be copied for a marked model.",
+                found=f"{short(location, 200)}: {error.strerror or error}",
+                fix="free some space in the folder of temporary files, or leave bisection out",
+            ) from error

@@ -1,0 +1,223 @@
+"""Outputs compared: the bounds by type with their reasons, and what is compared with what.
+
+The default bound of an output is relative to its largest element: after many layers single small
+elements are differences of large ones and carry no relative accuracy of their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rmsnorm_export.compare.backend import Answer
+from rmsnorm_export.compare.result import OutputComparison, Verification
+from rmsnorm_export.errors import VerificationError
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.runtime.inputs import type_name
+from rmsnorm_export.runtime.metrics import compare_arrays
+from rmsnorm_export.runtime.session import run_session, runtime_name
+
+# Largest |a - b| over the largest |a|. A fused norm differs from its source by some units of
+# roundoff (u), and each layer of a residual network passes such differences on about as large as
+# they came; tens of layers make tens of u. float32: u = 6e-8, and the sums inside matrix products
+# and softmax add to it; 1e-4 is 1700 u. float16: u = 4.9e-4; 1e-2 is 20 u. bfloat16: u = 3.9e-3;
+# 4e-2 is 10 u. A wrong epsilon, weight or axis moves a trained model's logits by far more.
+DEFAULT_RTOL = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2}
+
+_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""Unit roundoff u: half the distance from 1 to the next number of the type."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far two arrays may be apart.
+
+    Attributes:
+        atol, rtol, max_ulp: as for ``rmsnorm_export.verify``; None: not given.
+        reduced: "" or why float32 is computed with fewer digits than it has, e.g. ``TF32 products
+            on CUDA``: 11 significant bits, those of float16.
+    """
+
+    atol: float | None = None
+    rtol: float | None = None
+    max_ulp: float | None = None
+    reduced: str = ""
+
+    def relative(self, dtype: str, through: str = "") -> tuple[float, str]:
+        """The bound relative to the largest element, and its reason.
+
+        Args:
+            dtype: of the arrays.
+            through: a coarser type in which they, or what they come from, were computed; or "".
+        """
+        options = {"rtol": self.rtol, "atol": self.atol, "max_ulp": self.max_ulp}
+        given = ", ".join(f"{name} {x:g}" for name, x in options.items() if x is not None)
+        if self.rtol is not None or self.atol is not None:
+            return self.rtol or 0.0, f"given: {given}"
+        also = f"; given: {given}" if given else ""
+        if dtype not in DEFAULT_RTOL:
+            return 0.0, f"{dtype}: must be equal{also}"
+        why = ""
+        computed = dtype
+        if dtype == "float32" and self.reduced:
+            computed, why = "float16", f", those of 11 significant bits: {self.reduced}"
+        if DEFAULT_RTOL.get(through, 0.0) > DEFAULT_RTOL[computed]:
+            computed, why = through, f", those of {through}, by way of which it is computed"
+        rtol, u = DEFAULT_RTOL[computed], _ROUNDOFF[computed]
+        count = rtol / u
+        units = f"{count:.1e}" if count >= 1e5 else f"{float(f'{count:.2g}'):.0f}"
+        reason = f"{dtype}: {rtol:g} of the largest element, {units} units of roundoff"
+        return rtol, f"{reason} ({u:.1e}) through the layers{why}{also}"
+
+
+def compare_output(
+    name: str,
+    computed: Array,
+    expected: Array,
+    bounds: Bounds,
+    *,
+    largest: float | None = None,
+    through: str = "",
+) -> OutputComparison:
+    """One output against what it should be.
+
+    Args:
+        name: of the output.
+        computed, expected: arrays of one type and shape.
+        bounds: that it has to keep; with neither atol nor rtol, the default rtol of the type.
+        largest: what the relative bound refers to; None: the largest finite ``|expected|``.
+        through: as for ``Bounds.relative``.
+    """
+    metrics = compare_arrays(computed, expected)
+    relative, tolerance = bounds.relative(metrics.dtype, through)
+    if largest is None:
+        largest = _largest_finite(expected) if relative else 0.0
+    bound, max_ulp = (bounds.atol or 0.0) + relative * largest, bounds.max_ulp
+    reason = ""
+    if not metrics.nan_inf_agree:
+        reason = "NaN or infinities in different places"
+    elif metrics.max_abs > bound:
+        reason = f"largest difference {metrics.max_abs:.3g}, {bound:.3g} allowed"
+    elif max_ulp is not None and metrics.max_ulp > max_ulp:
+        reason = f"largest difference {metrics.max_ulp:g} ulp, {max_ulp:g} allowed"
+    return OutputComparison(name, metrics, bound, max_ulp, not reason, reason, tolerance)
+
+
+def _largest_finite(array: Array) -> float:
+    if array.dtype.kind in "OSU":
+        return 0.0
+    sizes = np.abs(array.astype(np.float64))
+    return float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
+
+
+def compare_outputs(
+    expected: Mapping[str, Array], computed: Mapping[str, Array], bounds: Bounds
+) -> tuple[OutputComparison, ...]:
+    """Every output of the first model against the one of the same name."""
+    return tuple(
+        compare_output(name, computed[name], array, bounds) for name, array in expected.items()
+    )
+
+
+def pair_outputs(first: Answer, second: Answer) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The outputs of both by one name each: by name where both have names, else in order.
+
+    Raises:
+        VerificationError: they cannot be paired, or differ in type or shape.
+    """
+    if first.named and second.named:
+        expected, computed = first.by_name(), second.by_name()
+        if lacking := sorted(expected.keys() - computed.keys()):
+            raise VerificationError(
+                "the second model lacks outputs of the first one",
+                found=", ".join(map(repr, lacking)),
+                fix="compare models with the same outputs",
+            )
+        computed = {name: computed[name] for name in expected}
+    else:
+        if len(first.arrays) != len(second.arrays):
+            raise VerificationError(
+                "the two models have different numbers of outputs",
+                found=f"{len(first.arrays)} ({', '.join(first.names)}) and {len(second.arrays)}"
+                f" ({', '.join(second.names)})",
+                fix="compare models with the same outputs",
+            )
+        names = first.names if first.named or not second.named else second.names
+        expected = dict(zip(names, first.arrays, strict=True))
+        computed = dict(zip(names, second.arrays, strict=True))
+    for name, array in expected.items():
+        other = computed[name]
+        if other.shape != array.shape or other.dtype != array.dtype:
+            raise VerificationError(
+                "an output has different types or shapes in the two models",
+                found=f"{name!r}: {array.dtype} {list(array.shape)} and"
+                f" {other.dtype} {list(other.shape)}",
+                fix="compare models that compute the same",
+            )
+    return expected, computed
+
+
+def failed_outputs(outputs: Sequence[OutputComparison]) -> str:
+    """The outputs that failed and their reasons; or ""."""
+    return "; ".join(f"{output.name}: {output.reason}" for output in outputs if not output.passed)
+
+
+def describe_feeds(feeds: Mapping[str, Array]) -> tuple[str, ...]:
+    """What was fed, e.g. ``input_ids int64 [2, 3]``."""
+    return tuple(
+        f"{name} {type_name(array.dtype)} {list(array.shape)}" for name, array in feeds.items()
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class RecordedCall:
+    """One call of a PyTorch module that was made before.
+
+    Attributes:
+        feeds: its inputs, by the names of the file's inputs.
+        answer: its outputs.
+    """
+
+    feeds: Mapping[str, Array]
+    answer: Answer
+
+
+def compare_recorded(
+    session: Any, calls: Sequence[RecordedCall], bounds: Bounds, *, runtime: str, source: str
+) -> Verification:
+    """A file in ONNX Runtime against what a PyTorch module computed, on one or more inputs.
+
+    Args:
+        session: of the file, graph optimization on.
+        calls: what the module computed; more than one are numbered in the names of the outputs.
+        bounds: as for ``rmsnorm_export.verify``.
+        runtime: what ran the module, e.g. ``PyTorch 2.13.0 (CPU)``.
+        source: where the inputs came from, for the report.
+
+    Raises:
+        VerificationError: ONNX Runtime cannot run the file, or it has other outputs.
+    """
+    outputs: list[OutputComparison] = []
+    inputs: list[str] = []
+    for number, call in enumerate(calls, 1):
+        suffix = f" [{number}]" if len(calls) > 1 else ""
+        computed = run_session(session, call.feeds)
+        answer = Answer(tuple(computed), tuple(computed.values()))
+        inputs += [text + suffix for text in describe_feeds(call.feeds)]
+        outputs += [
+            dataclasses.replace(output, name=output.name + suffix)
+            for output in compare_outputs(*pair_outputs(call.answer, answer), bounds)
+        ]
+    return Verification(
+        passed=all(output.passed for output in outputs),
+        reason=failed_outputs(outputs),
+        outputs=tuple(outputs),
+        runtime=f"{runtime} and {runtime_name()}",
+        optimized=(False, True),
+        inputs=tuple(inputs),
+        source=source,
+        backends=("torch", "onnxruntime"),
+    )

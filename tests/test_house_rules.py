@@ -1,0 +1,92 @@
+"""Rules that keep one fact in one place: how wide a function is, how a name is chosen, how an error
+speaks. What may import what is in ``test_layering``."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1] / "rmsnorm_export"
+SOURCES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES.items()}
+
+MOST_PARAMETERS = 12
+MOST_HOMES = 2
+
+# click names a command's function, Python a process's entry, both by convention.
+CONVENTIONS = {"command", "main", "__all__"}
+
+ERRORS = {
+    "BackendMissingError",
+    "Error",
+    "InputError",
+    "RequirementError",
+    "UsageError",
+    "VerificationError",
+}
+
+
+def _functions() -> Iterator[tuple[str, ast.FunctionDef]]:
+    for name, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                yield name, node
+
+
+def _defined(tree: ast.Module) -> Iterator[str]:
+    """The names of a module's functions, classes and constants."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+
+
+def test_no_function_is_wide() -> None:
+    """What takes more takes a record of options."""
+    wide = {}
+    for name, function in _functions():
+        takes = function.args
+        count = len(takes.posonlyargs) + len(takes.args) + len(takes.kwonlyargs)
+        if count > MOST_PARAMETERS:
+            wide[f"{name}: {function.name}"] = count
+    assert wide == {}
+
+
+def test_no_name_has_three_homes() -> None:
+    homes = defaultdict(list)
+    for name, tree in TREES.items():
+        for defined in set(_defined(tree)) - CONVENTIONS:
+            homes[defined].append(name)
+    assert {name: found for name, found in homes.items() if len(found) > MOST_HOMES} == {}
+
+
+def _what(call: ast.Call) -> str | None:
+    """The first sentence of an error, a stand-in for every value in it; None if it is computed."""
+    first = call.args[0] if call.args else None
+    if isinstance(first, ast.Constant) and isinstance(first.value, str):
+        return first.value
+    if isinstance(first, ast.JoinedStr):
+        parts = (part.value if isinstance(part, ast.Constant) else "{}" for part in first.values)
+        return "".join(map(str, parts))
+    return None
+
+
+def test_an_error_says_a_whole_sentence() -> None:
+    """It begins like one, or with a value, an option or a table; and ends like one."""
+    bad = []
+    for name, tree in TREES.items():
+        for node in ast.walk(tree):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+                continue
+            what = _what(node) if node.func.id in ERRORS else None
+            if what is None:
+                continue
+            begins = what[:1].isupper() or what.startswith(("{", "-", "[", "rmsnorm_export"))
+            if not (begins and what.endswith((".", "{}"))):
+                bad.append(f"{name}:{node.lineno}: {what}")
+    assert bad == []
