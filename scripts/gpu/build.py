@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from rmsnorm_export.system.digest import sha256_of_all
 from scripts.lib.command import ROOT
 
 PLUGINS = ROOT / "plugins"
@@ -17,10 +17,7 @@ KERNELS = PLUGINS / "kernels"
 
 def source_hash() -> str:
     """Of the kernel sources: which version of them was measured."""
-    digest = hashlib.sha256()
-    for path in sorted(KERNELS.iterdir()):
-        digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()[:12]
+    return sha256_of_all(sorted(KERNELS.iterdir()), KERNELS)[:12]
 
 
 def library(nvcc: str, arch: str, folder: Path) -> Path:

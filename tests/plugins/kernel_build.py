@@ -15,9 +15,8 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from scripts.corpus import cache
+from scripts.gpu.build import KERNELS, PLUGINS
 
-PLUGINS = pathlib.Path(__file__).parents[2] / "plugins"
-KERNELS = PLUGINS / "kernels"
 SHIM = PLUGINS / "tests" / "shim"
 DRIVER = PLUGINS / "tests" / "kernels" / "driver.cpp"
 
