@@ -60,7 +60,7 @@ def run_worker(
 
     Args:
         request: see above.
-        folder: the process's working directory.
+        folder: the process's working directory, and that of its temporary files.
         time_limit: seconds until it is ended, with all that it started.
         memory_limit: bytes that it may allocate; None: no limit.
     """
@@ -70,6 +70,7 @@ def run_worker(
         time_limit=time_limit,
         memory_limit=memory_limit,
         folder=folder,
+        environment={"TMPDIR": str(folder)},  # what is left there goes with the folder
     ).end()
     if ended.code is None:
         return Outcome("time limit", f"after {time_limit:g} s", ended.seconds, {})

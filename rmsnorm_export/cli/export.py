@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from rmsnorm_export.graph.external import WeightsPolicy
     from rmsnorm_export.lower.targets import Target
     from rmsnorm_export.op.numerics import Numerics
-    from rmsnorm_export.rewrite.prove import Progress
     from rmsnorm_export.rewrite.result import Report
+    from rmsnorm_export.system.progress import Progress
     from rmsnorm_export.torch.source.example import Example
     from rmsnorm_export.torch.source.loaded import Loaded
 

@@ -43,10 +43,6 @@ _REFUSALS: dict[ModelKind, tuple[str, str]] = {
 }
 """What a backend does not run, and what to do about it."""
 
-_ENGINES = (".engine", ".plan")
-_MAGIC = (b"vtrt", b"ptrt", b"ftrt")
-"""What an engine begins with: TensorRT-RTX 1.7.1, TensorRT 11."""
-
 
 def backend_choices() -> tuple[str, ...]:
     """What users may choose."""
@@ -101,32 +97,13 @@ def _backend_class(name: str) -> type[Backend]:
 
 
 def _kind_of_model(model: Any) -> ModelKind:
+    from rmsnorm_export.tensorrt.engine.backends import is_engine
+
     torch: Any = sys.modules.get("torch")  # who has a module has imported it
     if not isinstance(model, str | os.PathLike):
         modules = torch is not None and hasattr(torch, "nn")
         program = modules and isinstance(model, torch.nn.Module | torch.export.ExportedProgram)
         return "pytorch" if program else "onnx"
-    path = Path(os.fspath(model))
-    suffix = path.suffix.lower()
-    if suffix == ".pt2":
+    if Path(model).suffix.lower() == ".pt2":
         return "pytorch"
-    return "engine" if suffix in _ENGINES or (suffix != ".onnx" and _is_engine(path)) else "onnx"
-
-
-def _is_engine(path: Path) -> bool:
-    """By its first bytes, or by the record beside it."""
-    from rmsnorm_export.tensorrt.engine.result import sidecar_path
-
-    try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            if file.read(4) in _MAGIC:
-                return True
-        record = sidecar_path(path)
-        if not record.is_file():
-            return False
-        with record.open("rb") as file:
-            return b'"kind": "engine_record"' in file.read(200)
-    except (OSError, ValueError):
-        return False  # reading it as a model says what is wrong
+    return "engine" if is_engine(model) else "onnx"

@@ -37,8 +37,8 @@ from rmsnorm_export.records import to_json
 from rmsnorm_export.system.files import write_whole
 from rmsnorm_export.system.folders import Stage
 from rmsnorm_export.system.packages import version_of
+from rmsnorm_export.system.progress import Progress
 
-Progress = Callable[[str, int, int], None]
 Told = Callable[[StepOutcome], None]
 
 

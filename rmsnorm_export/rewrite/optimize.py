@@ -16,9 +16,10 @@ from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.rewrite.apply import apply
 from rmsnorm_export.rewrite.describe import count_nodes, describe, own_functions
 from rmsnorm_export.rewrite.plan import PlanOptions, make_plan, needed_opset, plan_at_opset
-from rmsnorm_export.rewrite.prove import Progress, prove_plan
+from rmsnorm_export.rewrite.prove import prove_plan
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.rewrite.unfold import remove_unused_own, unfold
+from rmsnorm_export.system.progress import Progress
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

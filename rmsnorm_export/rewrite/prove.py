@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from rmsnorm_export.lower.lower import Lowered
@@ -11,9 +9,7 @@ from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import refuse
 from rmsnorm_export.rewrite.plan import Plan
-
-Progress = Callable[[str, int, int], None]
-"""Takes what is being done, how many steps of it are over, and how many there are."""
+from rmsnorm_export.system.progress import Progress
 
 _MAX_SCALE = 1 << 24
 """Elements of a scale that a proof may read: 64 MiB in f32, far above any row length."""

@@ -38,7 +38,7 @@ from rmsnorm_export.serving.result import (
 from rmsnorm_export.serving.served_model import MODEL_FILE, ServedModel
 from rmsnorm_export.serving.trial import Trial, try_model, untried
 from rmsnorm_export.system.digest import sha256_of
-from rmsnorm_export.system.files import copy_file, write_file
+from rmsnorm_export.system.files import copy_file, write_whole
 from rmsnorm_export.system.folders import Stage
 from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.tensorrt.engine.result import EngineProfile
@@ -112,9 +112,9 @@ def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Request
         )
         notes += filter(None, [mismatch(wish.subject, wish.plugin)])
     if wish.report is not None:
-        write_file(folder / REPORT_FILE, wish.report[1])
+        write_whole(folder / REPORT_FILE, wish.report[1])
     for number, benchmark in enumerate(wish.benchmarks, 1):
-        write_file(folder / f"benchmark-{number}.json", benchmark.text)
+        write_whole(folder / f"benchmark-{number}.json", benchmark.text)
     samples, more = _warm_up(trial, wish)
     serving = Serving(
         max_batch=max_batch,
@@ -128,7 +128,7 @@ def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Request
     checks.append(_put_config(stage, place, wish, serving))
     if wish.kserve is not None:
         library_path = f"{wish.name}/{place.version}/{wish.plugin.name}" if wish.plugin else ""
-        write_file(
+        write_whole(
             stage.folder / MANIFEST_FILE,
             manifest(wish.kserve, wish.name, wish.kind, library_path),
         )
@@ -228,7 +228,7 @@ def _put_config(stage: Stage, place: Place, wish: Wish, serving: Serving) -> Pac
         path.write_bytes(place.config_bytes)
         return PackageCheck(CONFIG_FILE, "passed", "parsed; inputs and outputs agree")
     config: Any = make_config(wish.name, wish.subject, serving)
-    write_file(path, config_text(config, f"made by {_made_by()}"))
+    write_whole(path, config_text(config, f"made by {_made_by()}"))
     return PackageCheck(CONFIG_FILE, "passed", "parsed back by Triton's definition, equal")
 
 
@@ -260,10 +260,10 @@ def _put_record(
         files=_listed([stage.folder / name for name in shared], stage.folder, place.folder),
         versions=tuple(sorted((*others, version), key=lambda item: item.version)),
     )
-    write_file(stage.folder / CARD_FILE, card(record, wish.benchmarks))
+    write_whole(stage.folder / CARD_FILE, card(record, wish.benchmarks))
     listed = _listed([stage.folder / CARD_FILE], stage.folder, place.folder)
     record = dataclasses.replace(record, files=(*record.files, *listed))
-    write_file(stage.folder / RECORD_FILE, to_json(record))
+    write_whole(stage.folder / RECORD_FILE, to_json(record))
     return record
 
 

@@ -28,7 +28,6 @@ from rmsnorm_export.serving.result import InstanceKind, Packaged
 from rmsnorm_export.serving.served_model import (
     MODEL_FILE,
     ServedModel,
-    is_engine,
     open_engine,
     open_onnx,
 )
@@ -36,6 +35,7 @@ from rmsnorm_export.serving.trial import answers
 from rmsnorm_export.system.files import StrPath, refusals_as
 from rmsnorm_export.system.folders import Stage
 from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.tensorrt.engine.backends import is_engine
 from rmsnorm_export.tensorrt.engine.result import EngineProfile
 from rmsnorm_export.tensorrt.engine.shapes import Shapes, make_profiles
 

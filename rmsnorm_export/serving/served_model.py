@@ -20,7 +20,7 @@ from rmsnorm_export.rewrite.optimize import inspect
 from rmsnorm_export.serving.result import PackagedNorm, ServingBackend
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath
-from rmsnorm_export.tensorrt.engine.model import type_name
+from rmsnorm_export.tensorrt.engine.model import tensor_type_name
 from rmsnorm_export.tensorrt.engine.result import (
     EngineProfile,
     EngineRecord,
@@ -31,8 +31,6 @@ from rmsnorm_export.tensorrt.engine.shapes import ModelInput
 
 MODEL_FILE: dict[ServingBackend, str] = {"onnxruntime": "model.onnx", "tensorrt": "model.plan"}
 
-_ENGINE_MAGIC = (b"ptrt", b"ftrt", b"vtrt")
-_ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
 
 _INTEGERS = {f"{u}int{bits}": f"TYPE_{u.upper()}INT{bits}" for u in ("", "u") for bits in (8, 32)}
 
@@ -91,20 +89,6 @@ class ServedModel:
     profiles: tuple[EngineProfile, ...] = ()
     record: EngineRecord | None = None
     notes: tuple[str, ...] = ()
-
-
-def is_engine(source: Source) -> bool:
-    """Whether ``source`` is the path of an engine, by its first bytes or its suffix."""
-    if not isinstance(source, str | os.PathLike):
-        return False
-    path = Path(os.fspath(source))
-    try:
-        with path.open("rb") as file:
-            if file.read(4) in _ENGINE_MAGIC:
-                return True
-    except (OSError, ValueError):
-        return path.suffix in _ENGINE_SUFFIXES
-    return path.suffix in _ENGINE_SUFFIXES
 
 
 def open_onnx(source: Source) -> ServedModel:
@@ -167,7 +151,7 @@ def _declared_tensor(value: ir.Value, what: str) -> ModelInput:
             found=f"{quoted(name)} has the shape {list(sizes)}",
             fix="export it with a dynamic size there; the server takes no size of 0",
         )
-    return ModelInput(name, type_name(value.dtype), sizes)
+    return ModelInput(name, tensor_type_name(value.dtype), sizes)
 
 
 def _inspected_norms(source: Source) -> tuple[PackagedNorm, ...]:

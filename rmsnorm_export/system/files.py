@@ -242,14 +242,6 @@ def copy_file(source: Path, target: Path) -> None:
         os.close(descriptor)
 
 
-def write_file(target: Path, text: str) -> None:
-    """A new file, on disk when this returns."""
-    with target.open("x", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def copy_contents(source: str, target_fd: int) -> str:
     """Fill the empty file ``target_fd`` with the contents of ``source``.
 

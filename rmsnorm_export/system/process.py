@@ -34,6 +34,8 @@ CODE = (
     " from rmsnorm_export.system.process import serve; serve(*sys.argv[2:])"
 )
 
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has no SIGKILL
+
 _TAIL = 1 << 16
 """Bytes of the last words of a child that are kept."""
 
@@ -185,7 +187,7 @@ class Child:
         return Ended(tuple(events), code, tail, time.perf_counter() - self._start)
 
 
-def end_group(process: subprocess.Popen[Any], number: int = signal.SIGKILL) -> None:
+def end_group(process: subprocess.Popen[Any], number: int = _KILL) -> None:
     """Send a signal to a process that leads a group and to all that it started; wait for it.
 
     Args:

@@ -17,6 +17,7 @@ from rmsnorm_export.tensorrt.engine.record import (
     collect_messages,
     message_kind,
 )
+from rmsnorm_export.tensorrt.engine.result import sidecar_path
 
 
 @pytest.mark.parametrize(
@@ -211,3 +212,34 @@ def test_options_that_mean_less_are_noted() -> None:
     assert options.request(RTX)["hardware_compatible"] is False
     assert options.request(TENSORRT)["hardware_compatible"] is True
     BuildOptions(version_compatible=True, embed_plugin=True, memory_limit=1).check(TENSORRT)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "record", "engine", "backend"),
+    [
+        ("a.engine", None, "", True, ""),
+        ("a.TRT", b"", "", True, ""),
+        ("a.bin", b"ptrt....", "", True, "tensorrt"),
+        ("a.onnx", b"vtrt....", "", True, "tensorrt-rtx"),
+        ("a.bin", b"\x08\x0a", '{"schema_version": 1, "kind": "engine_record"}', True, ""),
+        ("a.bin", b"\x08\x0a", '{"schema_version": 1, "kind": "report"}', False, ""),
+        ("a.onnx", b"\x08\x0a", "", False, ""),
+        ("a.bin", b"pt", "", False, ""),
+    ],
+)
+def test_what_an_engine_is(
+    tmp_path: Path, name: str, content: bytes | None, record: str, engine: bool, backend: str
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    if record:
+        sidecar_path(path).write_text(record)
+    assert backends.is_engine(path) is backends.is_engine(str(path)) is engine
+    info = backends.backend_of_file(path)
+    assert ("" if info is None else info.name) == backend
+
+
+def test_what_no_engine_can_be(tmp_path: Path) -> None:
+    for source in (b"ptrt", None, "", ".", "no\0path", tmp_path):
+        assert not backends.is_engine(source)

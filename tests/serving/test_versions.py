@@ -158,14 +158,14 @@ def test_a_full_disk(
         package_model(norm_model(), tmp_path / "models", name="net")
         at = "README.md" if at == "config.pbtxt" else at
     before = tree(tmp_path)
-    write = contents.write_file
+    write = contents.write_whole
 
     def full(target: Path, text: str) -> None:
         if target.name == at:
             raise OSError(errno.ENOSPC, "No space left on device", str(target))
         write(target, text)
 
-    monkeypatch.setattr(contents, "write_file", full)
+    monkeypatch.setattr(contents, "write_whole", full)
     with pytest.raises(InputError, match="cannot be written") as error:
         package_model(norm_model(), tmp_path / "models", name="net", version=version)
     assert "free some space" in error.value.fix

@@ -6,6 +6,7 @@ Nothing is imported here; an installed package may still be broken, which its ow
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from rmsnorm_export.errors import BackendMissingError, UsageError
 from rmsnorm_export.system import gpu
 from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.system.process import Child, Ended, Event
-from rmsnorm_export.tensorrt.engine.result import Backend
+from rmsnorm_export.tensorrt.engine.result import Backend, sidecar_path
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,6 +57,39 @@ RTX = BackendInfo(
 
 BACKENDS: dict[str, BackendInfo] = {info.name: info for info in (TENSORRT, RTX)}
 CHOICES = ("auto", *BACKENDS)
+
+_FIRST_BYTES = {b"vtrt": RTX, b"ptrt": TENSORRT, b"ftrt": TENSORRT}
+"""Of an engine; TensorRT-RTX 1.7.1 puts its own in front of what TensorRT begins with."""
+
+_ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
+
+
+def backend_of_file(path: Path) -> BackendInfo | None:
+    """The backend whose engines begin as the file ``path`` does; None when there is none."""
+    return _FIRST_BYTES.get(_head(path, 4))
+
+
+def is_engine(source: object) -> bool:
+    """Whether ``source`` is the path of an engine, by its suffix, first bytes, or record."""
+    if not isinstance(source, str | os.PathLike):
+        return False
+    path = Path(source)
+    if path.suffix.lower() in _ENGINE_SUFFIXES or backend_of_file(path) is not None:
+        return True
+    if not path.name or path.suffix.lower() == ".onnx":
+        return False
+    return b'"kind": "engine_record"' in _head(sidecar_path(path), 200)
+
+
+def _head(path: Path, size: int) -> bytes:
+    """The first bytes of a file; b"" of what cannot be read, or is no plain file."""
+    try:
+        if not path.is_file():  # a pipe would be waited for without end
+            return b""
+        with path.open("rb") as file:
+            return file.read(size)
+    except (OSError, ValueError):
+        return b""
 
 
 def gpu_visible() -> bool:

@@ -14,6 +14,7 @@ from rmsnorm_export.system.process import Ended
 from rmsnorm_export.tensorrt.engine.backends import (
     BACKENDS,
     BackendInfo,
+    backend_of_file,
     gpu_visible,
     gpus,
     run_backend,
@@ -68,7 +69,7 @@ def check_engine(path: str | os.PathLike[str]) -> EngineCheck:
         )
     else:
         _compare(engine, record, findings)
-    info = _backend(engine, record)
+    info = backend_of_file(engine) if record is None else BACKENDS[record.backend]
     if info is None:
         findings.notes.append("its backend is not known, so no runtime was asked")
     elif not is_installed(info.module):
@@ -134,18 +135,6 @@ def _compare(engine: Path, record: EngineRecord, findings: _Findings) -> None:
 def _capabilities(names: tuple[str, ...]) -> set[str]:
     """Compute capabilities of ``name, compute capability, driver`` lines."""
     return {parts[1] for parts in (name.split(", ") for name in names) if len(parts) > 1}
-
-
-def _backend(engine: Path, record: EngineRecord | None) -> BackendInfo | None:
-    """By the record, else by the first bytes."""
-    if record is not None:
-        return BACKENDS[record.backend]
-    with engine.open("rb") as file:
-        head = file.read(4)
-    # Seen on 1.7.1: "vtrt" in front of what TensorRT begins with, "ptrt" or "ftrt".
-    if head == b"vtrt":
-        return BACKENDS["tensorrt-rtx"]
-    return BACKENDS["tensorrt"] if head in (b"ptrt", b"ftrt") else None
 
 
 def _ask(engine: Path, info: BackendInfo, record: EngineRecord | None, findings: _Findings) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 
 from rmsnorm_export.errors import BackendMissingError, Error, InputError, UsageError
@@ -98,7 +97,7 @@ def _backend_words(ended: Ended) -> str:
 
 
 def _death(ended: Ended, info: BackendInfo, label: str) -> Error:
-    if ended.code == -signal.SIGKILL:
+    if ended.signal_name() == "SIGKILL":
         fix = "this is what the system does when memory runs out: use a machine with more"
     elif ended.first("version") is None:
         fix = f"{info.pip} --force-reinstall, and see rmsnorm-export doctor"

@@ -112,7 +112,7 @@ def _inputs(model: ir.Model) -> tuple[ModelInput, ...]:
     return tuple(
         ModelInput(
             value.name or "",
-            type_name(value.dtype),
+            tensor_type_name(value.dtype),
             None
             if value.shape is None
             else tuple(size if isinstance(size, int) else size.value for size in value.shape),
@@ -122,7 +122,7 @@ def _inputs(model: ir.Model) -> tuple[ModelInput, ...]:
     )
 
 
-def type_name(dtype: ir.DataType | None) -> str:
+def tensor_type_name(dtype: ir.DataType | None) -> str:
     """As the command line calls types: ``float32``, not ``FLOAT``."""
     if dtype is None:
         return "unknown"
@@ -177,7 +177,7 @@ def _refuse_mixed(model: ir.Model, types: Types) -> None:
     if not mixed:
         return
     node, a, b = mixed[0]
-    which = f"x {type_name(a)}, scale {type_name(b)}"
+    which = f"x {tensor_type_name(a)}, scale {tensor_type_name(b)}"
     more = f", and {len(mixed) - 1} more" if len(mixed) > 1 else ""
     raise InputError(
         "A norm has x and scale of two types; TensorRT's parser would round the scale to that of"

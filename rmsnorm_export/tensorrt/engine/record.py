@@ -30,7 +30,7 @@ from rmsnorm_export.tensorrt.engine.result import (
 )
 from rmsnorm_export.tensorrt.engine.sites import find_norms
 
-_PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir")
+_RECORDED_PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir")
 
 _MESSAGE_KINDS: tuple[tuple[MessageKind, re.Pattern[str]], ...] = (
     ("half-norm", re.compile(r"layernorm (nodes|after self-attention).*(FP16|BF16)", re.I | re.S)),
@@ -87,7 +87,7 @@ def make_record(build: Build, name: str, engine: Path) -> EngineRecord:
         model=build.model.identity,
         backend=build.info.name,
         version=str(version.get("version", "")),
-        versions=versions_of(_PACKAGES)
+        versions=versions_of(_RECORDED_PACKAGES)
         | {"python": platform.python_version()}
         | {"polygraphy": str(version.get("polygraphy", ""))},
         platform=f"{platform.system()} {platform.machine()}",

@@ -64,7 +64,7 @@ def validate(request: Request, say: Say) -> None:
     )
 
 
-def describe(request: Request, say: Say, trt: Any, pg: Any) -> None:
+def describe_inputs(request: Request, say: Say, trt: Any, pg: Any) -> None:
     """Say what the inputs of an engine are: an event ``input`` for each, ranges by profile."""
     engine = _load(request, say, pg)()
     for name in (engine.get_tensor_name(i) for i in range(engine.num_io_tensors)):

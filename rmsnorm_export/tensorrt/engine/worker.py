@@ -18,7 +18,7 @@ from rmsnorm_export.system.process import Request, Say
 from rmsnorm_export.tensorrt.engine.layers import is_layer_log
 from rmsnorm_export.tensorrt.engine.monitor import make_monitor
 from rmsnorm_export.tensorrt.engine.timing import save_timing_cache
-from rmsnorm_export.tensorrt.engine.use import describe, infer, validate
+from rmsnorm_export.tensorrt.engine.use import describe_inputs, infer, validate
 
 
 class StopError(Exception):
@@ -202,7 +202,7 @@ def _use(request: Request, say: Say) -> None:
     logger.stage = "run"
     if request["plugin"]:
         _load_plugin(trt, request["plugin"])
-    (infer if request["command"] == "infer" else describe)(request, say, trt, pg)
+    (infer if request["command"] == "infer" else describe_inputs)(request, say, trt, pg)
 
 
 _COMMANDS = {"build": _build, "validate": validate, "infer": _use, "describe": _use}

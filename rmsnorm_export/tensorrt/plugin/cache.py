@@ -19,7 +19,7 @@ from typing import Any
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.system.digest import sha256_of
-from rmsnorm_export.system.files import copy_file, refusals_as, write_file
+from rmsnorm_export.system.files import copy_file, refusals_as, write_whole
 from rmsnorm_export.system.folders import Stage
 from rmsnorm_export.system.lock import locked
 from rmsnorm_export.tensorrt.plugin.result import FILES, Built, Entry, Library
@@ -147,7 +147,7 @@ def install(cache: Path, built: Built, products: Mapping[str, Path], log: Path) 
             "architectures": list(built.architectures),
             "libraries": {name: sha256_of(stage.folder / name) for name in products},
         }
-        write_file(stage.folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+        write_whole(stage.folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
         stage.keep({*products, LOG, MANIFEST})
         stage.publish()
     entry = read_entry(place)

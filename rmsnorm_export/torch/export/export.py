@@ -15,8 +15,8 @@ from rmsnorm_export.graph.wellformed import NEWEST_OPSET
 from rmsnorm_export.lower.targets import TARGETS, Target, check_choices
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.rewrite.optimize import Result, optimize
-from rmsnorm_export.rewrite.prove import Progress
 from rmsnorm_export.rewrite.result import Report
+from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.torch.export.chatter import DECOMPOSING, TRACING, TRANSLATING
 from rmsnorm_export.torch.export.trace import OLDEST_OPSET, TIDYING, trace
 from rmsnorm_export.torch.export.weights import WeightValues
