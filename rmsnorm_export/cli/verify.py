@@ -10,7 +10,7 @@ import click
 
 from rmsnorm_export.cli import console, html_file
 from rmsnorm_export.cli.options import State, format_option, logging_options, seed_option
-from rmsnorm_export.compare.backends import backend_choices
+from rmsnorm_export.compare.backends import backend_choices, how_it_ran
 from rmsnorm_export.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -224,9 +224,7 @@ def comparison_lines(outcome: Verification, a: str, b: str, verbosity: int) -> l
 def backend_texts(outcome: Verification) -> tuple[str, str]:
     """How each model was run, e.g. ``graph optimization off`` or ``PyTorch``."""
     first, second = (
-        f"{'CUDA, ' if backend.endswith('cuda') else ''}graph optimization {'on' if on else 'off'}"
-        if backend.startswith("onnxruntime")
-        else backend
+        how_it_ran(backend, optimized=on)
         for backend, on in zip(outcome.backends, outcome.optimized, strict=True)
     )
     return first, second

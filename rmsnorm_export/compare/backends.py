@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.printable import short
@@ -22,14 +22,30 @@ if TYPE_CHECKING:
 BackendChoice = Literal[
     "auto", "onnxruntime", "onnxruntime-cuda", "torch", "tensorrt", "tensorrt-rtx"
 ]
-BACKENDS: dict[str, str] = {
-    "onnxruntime": "rmsnorm_export.compare.ort:OnnxRuntime",
-    "onnxruntime-cuda": "rmsnorm_export.compare.ort:OnnxRuntimeCuda",
-    "torch": "rmsnorm_export.compare.pytorch:PyTorch",
-    "tensorrt": "rmsnorm_export.compare.engine:TensorRT",
-    "tensorrt-rtx": "rmsnorm_export.compare.engine:TensorRTRTX",
+
+
+class BackendRow(NamedTuple):
+    """Where a backend is.
+
+    Attributes:
+        path: module and class, imported when a model is to run there.
+        switch: what of it is on or off, for the reader; "" where there is no such choice.
+    """
+
+    path: str
+    switch: str = ""
+
+
+BACKENDS: dict[str, BackendRow] = {
+    "onnxruntime": BackendRow("rmsnorm_export.compare.ort:OnnxRuntime", "graph optimization"),
+    "onnxruntime-cuda": BackendRow(
+        "rmsnorm_export.compare.ort:OnnxRuntimeCuda", "CUDA, graph optimization"
+    ),
+    "torch": BackendRow("rmsnorm_export.compare.pytorch:PyTorch"),
+    "tensorrt": BackendRow("rmsnorm_export.compare.engine:TensorRT"),
+    "tensorrt-rtx": BackendRow("rmsnorm_export.compare.engine:TensorRTRTX"),
 }
-"""Name -> module and class, which is imported when a model is to run there."""
+"""By the name that users give."""
 
 _AUTO: dict[ModelKind, str] = {
     "onnx": "onnxruntime",
@@ -47,6 +63,12 @@ _REFUSALS: dict[ModelKind, tuple[str, str]] = {
 def backend_choices() -> tuple[str, ...]:
     """What users may choose."""
     return ("auto", *BACKENDS)
+
+
+def how_it_ran(name: str, *, optimized: bool) -> str:
+    """How a backend ran a model, e.g. ``graph optimization off`` or ``torch``."""
+    switch = BACKENDS[name].switch if name in BACKENDS else ""
+    return f"{switch} {'on' if optimized else 'off'}" if switch else name
 
 
 def choose_backend(model: Model, choice: str, *, optimize: bool = False) -> Chosen:
@@ -91,7 +113,7 @@ def open_backends(first: Chosen, second: Chosen) -> tuple[Backend, Backend]:
 
 
 def _backend_class(name: str) -> type[Backend]:
-    module, _, attribute = BACKENDS[name].partition(":")
+    module, _, attribute = BACKENDS[name].path.partition(":")
     cls: type[Backend] = getattr(importlib.import_module(module), attribute)
     return cls
 

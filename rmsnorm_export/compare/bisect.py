@@ -35,7 +35,7 @@ JUMP = 4.0
 """A difference begins where it takes so much more of the bound than what comes in. Honest rounding
 grows by less from one node to the next, so that no node is blamed for what all share."""
 
-_STEPS = 40
+_MOST_RUNS = 40
 """Runs that may be spent on that."""
 
 _HUGE = 10.0
@@ -99,7 +99,7 @@ class Search:
         out step by step, there is no such place, and all is left as it is.
         """
         value = self.value
-        for _ in range(_STEPS):
+        for _ in range(_MOST_RUNS):
             near = self.nearest(value)
             if fresh := [name for name in near if name not in self.tested]:
                 self._test(fresh)

@@ -149,7 +149,7 @@ class EngineFile(Backend):
             record is None or bool(record.plugin.library and not record.plugin.embedded)
         )
         engine = Engine(path, info, library_or_none() if needs_plugin else "")
-        profiles = _profiles_of(engine) if record is None else record.profiles
+        profiles = engine.profiles() if record is None else record.profiles
         return cls(engine, record, check.installed, profiles)
 
     @property
@@ -203,21 +203,6 @@ def profile_for(profiles: Sequence[EngineProfile], feeds: Mapping[str, Array]) -
         if all(fits(item) for item in profile.inputs if item.name in feeds):
             return number
     return 0
-
-
-def _profiles_of(engine: Engine) -> tuple[EngineProfile, ...]:
-    """The ranges of an engine without a record, from the engine itself."""
-    inputs = engine.describe()
-    count = min((len(item["ranges"]) for item in inputs), default=0)
-    return tuple(
-        EngineProfile(
-            tuple(
-                InputRange(item["name"], item["dtype"], *map(tuple, item["ranges"][number]))
-                for item in inputs
-            )
-        )
-        for number in range(count)
-    )
 
 
 def _require_packages(info: BackendInfo) -> None:

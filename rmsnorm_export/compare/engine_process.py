@@ -19,6 +19,7 @@ from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 from rmsnorm_export.system.process import Ended
 from rmsnorm_export.tensorrt.engine.backends import BackendInfo, run_backend
 from rmsnorm_export.tensorrt.engine.failure import cause, last_errors
+from rmsnorm_export.tensorrt.engine.result import EngineProfile, InputRange
 
 _NO_GPU = re.compile(r"cuda driver|no cuda-capable device|cudaerror 35\b|cudaerror 100\b", re.I)
 """What a runtime says where no GPU, or no driver for it, is; TensorRT-RTX 1.7.1: cudaError 35."""
@@ -38,14 +39,21 @@ class Engine:
     info: BackendInfo
     plugin: str = ""
 
-    def describe(self) -> list[dict[str, Any]]:
-        """The inputs: ``name``, ``dtype``, and ``ranges``, three shapes for each profile.
+    def profiles(self) -> tuple[EngineProfile, ...]:
+        """The ranges of the inputs, from the engine itself.
 
         Raises:
             BackendMissingError: the backend does not start: no GPU, no plugin, a broken package.
             InputError: it does not load the engine.
         """
-        return self._ask("describe").all("input")
+        inputs = [
+            [
+                InputRange(item["name"], item["dtype"], *map(tuple, three))
+                for three in item["ranges"]
+            ]
+            for item in self._ask("describe").all("input")
+        ]
+        return tuple(EngineProfile(ranges) for ranges in zip(*inputs, strict=False))
 
     def run(self, feeds: Mapping[str, Array], profile: int = 0) -> Answer:
         """Every output on these inputs.
@@ -55,7 +63,7 @@ class Engine:
             profile: number of the optimization profile to use.
 
         Raises:
-            BackendMissingError, InputError: as ``describe``.
+            BackendMissingError, InputError: as ``profiles``.
             VerificationError: it does not run on these inputs.
         """
         with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as folder:

@@ -14,7 +14,7 @@ import pytest
 
 import rmsnorm_export as rx
 from rmsnorm_export.compare import engine as engine_backend
-from rmsnorm_export.compare import pytorch
+from rmsnorm_export.compare import engine_process, pytorch
 from rmsnorm_export.compare.backend import Answer
 from rmsnorm_export.compare.backends import choose_backend
 from rmsnorm_export.compare.engine import EngineFile, TensorRTRTX, profile_for
@@ -31,6 +31,7 @@ from rmsnorm_export.errors import (
 )
 from rmsnorm_export.runtime.inputs import make_inputs
 from rmsnorm_export.system.packages import is_installed
+from rmsnorm_export.system.process import Ended
 from rmsnorm_export.tensorrt.engine.backends import RTX, gpu_visible
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, InputRange
 
@@ -167,7 +168,7 @@ def test_the_process_loads_the_engine_and_says_what_stops_it(engine: Path) -> No
     """The genuine refusal of the runtime, for running and for describing."""
     side = Engine(engine, RTX)
     feeds = {"h0": np.ones((5, 16), np.float32)}
-    for ask in (lambda: side.run(feeds), side.describe):
+    for ask in (lambda: side.run(feeds), side.profiles):
         with pytest.raises(BackendMissingError, match=r"TensorRT-RTX \d.* finds no GPU") as caught:
             ask()
         assert "m.engine" in caught.value.found
@@ -232,6 +233,14 @@ def test_the_profile_is_the_one_that_fits() -> None:
     for rows, number in ((1, 0), (2, 0), (3, 1), (8, 1), (9, 0)):
         assert profile_for(profiles, {"x": np.zeros((rows, 4), np.float32)}) == number
     assert profile_for(profiles, {"x": np.zeros(4, np.float32)}) == 0
+
+
+def test_an_engine_says_its_profiles_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = [[[1, 4], [1, 4], [2, 4]], [[3, 4], [3, 4], [8, 4]]]
+    event = {"event": "input", "name": "x", "dtype": "float32", "ranges": two}
+    ended = Ended(({"event": "done"}, event), 0, "")
+    monkeypatch.setattr(engine_process, "run_backend", lambda *_: ended)
+    assert Engine(Path("m.engine"), RTX).profiles() == (profile(1, 2), profile(3, 8))
 
 
 def test_arrays_come_back_as_they_went(tmp_path: Path) -> None:

@@ -70,7 +70,9 @@ class Zeros(Backend):
 @pytest.fixture(autouse=True)
 def rows(monkeypatch: pytest.MonkeyPatch) -> None:
     for cls in (Reference, Zeros):
-        monkeypatch.setitem(backends.BACKENDS, cls.name, f"{__name__}:{cls.__name__}")
+        monkeypatch.setitem(
+            backends.BACKENDS, cls.name, backends.BackendRow(f"{__name__}:{cls.__name__}")
+        )
 
 
 def verify(a: ir.Model, b: ir.Model, **options: Any) -> rx.Verification:
@@ -118,6 +120,8 @@ def test_what_it_does_not_run_and_what_it_needs(monkeypatch: pytest.MonkeyPatch)
 def test_the_rows_are_what_users_may_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert backends.backend_choices() == get_args(backends.BackendChoice)
+    assert backends.how_it_ran("torch", optimized=False) == "torch"
+    assert backends.how_it_ran("onnxruntime-cuda", optimized=True) == "CUDA, graph optimization on"
     for name in backends.BACKENDS:
         assert issubclass(backends._backend_class(name), Backend)
         assert backends._backend_class(name).name == name
