@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.op.operands import check_row
 from rmsnorm_export.op.spec import GateAttributes, Kind, NormSpec
-from rmsnorm_export.torch.operator.check import check_row
 from rmsnorm_export.torch.operator.ops import call
 from rmsnorm_export.torch.operator.plan import make_spec
 from rmsnorm_export.torch.operator.signature import (
@@ -116,7 +116,7 @@ class RMSNorm(torch.nn.Module):
         shape = _row_shape(normalized_shape)
         if len(shape) != -spec.axis:
             raise UsageError(
-                "the spec normalises another number of axes",
+                "The spec normalises another number of axes.",
                 found=f"axis {spec.axis}, normalized_shape {shape}",
                 fix=f"use axis={-len(shape)}, or a normalized_shape of {-spec.axis} dimensions",
             )
@@ -153,14 +153,14 @@ class RMSNorm(torch.nn.Module):
         shape = self.normalized_shape
         if tuple(x.shape[-len(shape) :]) != shape:
             raise UsageError(
-                "x does not end in the normalised shape",
+                "x does not end in the normalised shape.",
                 found=f"shape {tuple(x.shape)}, normalized_shape {shape}",
                 fix="make the module with the shape of the rows of x",
             )
         kind = self.spec.kind
         if kind == "RMSNorm" and other is not None:
             raise UsageError(
-                "RMSNorm takes one tensor",
+                "RMSNorm takes one tensor.",
                 found="a second one",
                 fix="make the module with kind='SkipRMSNorm' or kind='GatedRMSNorm'",
             )
@@ -188,7 +188,7 @@ def _row_shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or not all(isinstance(size, int) and size > 0 for size in shape):
         raise UsageError(
-            "normalized_shape must be one or more positive numbers",
+            "normalized_shape must be one or more positive numbers.",
             found=repr(normalized_shape),
             fix="pass the number of elements of a row, or its shape",
         )
@@ -199,7 +199,7 @@ def _partial_size(p: float, partial_size: int, shape: tuple[int, ...]) -> int:
     """``k = ceil(n * p)``, the paper's section 3.2; 0 for the whole row."""
     if partial_size or not 0 < p <= 1:
         raise UsageError(
-            "p must be above 0 and at most 1, and excludes partial_size",
+            "p must be above 0 and at most 1, and excludes partial_size.",
             found=f"p={p}, partial_size={partial_size}",
             fix="pass p=0.0625 for the first 6.25 % of the row, or partial_size alone",
         )
@@ -213,7 +213,7 @@ def _check_row(spec: NormSpec, shape: tuple[int, ...], weighted: bool) -> None:
     check_row(spec, math.prod(shape))
     if spec.scale_offset and not weighted:
         raise UsageError(
-            "scale_offset without a weight",
+            "The module has a scale_offset without a weight.",
             found=f"scale_offset {spec.scale_offset}",
             fix="give the module a weight, or use scale_offset 0",
         )
@@ -228,7 +228,7 @@ def _parameter(
         return value if isinstance(value, torch.nn.Parameter) else torch.nn.Parameter(value)
     if value.numel() != math.prod(shape):
         raise UsageError(
-            f"{name} does not have the shape of the row",
+            f"{name} does not have the shape of the row.",
             found=f"{name} {tuple(value.shape)}, normalized_shape {shape}",
             fix=f"give {name} one element per element of the row",
         )

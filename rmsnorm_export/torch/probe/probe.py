@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.op.operands import without_leading_ones
 from rmsnorm_export.op.reference import reference_float64
 from rmsnorm_export.torch.dtypes import HALF_DTYPES
-from rmsnorm_export.torch.operator.check import without_leading_ones
 from rmsnorm_export.torch.probe import fit_formula, fit_rounding
 from rmsnorm_export.torch.probe.copies import ModuleCopies, not_a_candidate, undisturbed
 from rmsnorm_export.torch.probe.fit import Fit, Form, Formula, NotANorm, RefusedError
@@ -59,7 +59,7 @@ def probe_module(
     """
     if not isinstance(module, torch.nn.Module):
         raise UsageError(
-            "only a torch.nn.Module can be probed",
+            "Only a torch.nn.Module can be probed.",
             found=type(module).__name__,
             fix="pass a module of the model",
         )
@@ -67,7 +67,7 @@ def probe_module(
         isinstance(example, tuple) and example and all(map(torch.is_tensor, example))
     ):
         raise UsageError(
-            "example must be a tuple of tensors",
+            "example must be a tuple of tensors.",
             found=type(example).__name__,
             fix="pass the inputs of one call, as in (x,)",
         )

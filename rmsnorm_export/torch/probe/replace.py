@@ -81,7 +81,7 @@ class Replacement:
         for module, base in self._undo:
             if type(module) not in (base, replaced_class(base)):
                 raise UsageError(
-                    "a replaced module cannot be restored: its class has changed since",
+                    "A replaced module cannot be restored: its class has changed since.",
                     found=f"{type(module).__name__}, replaced as {base.__name__}",
                     fix="undo the later change first (parametrizations, for example)",
                 )
@@ -123,7 +123,7 @@ def replace_norms(model: torch.nn.Module, *, verify: bool = True) -> Replacement
     """
     if not isinstance(model, torch.nn.Module):
         raise UsageError(
-            "only a torch.nn.Module has norms to replace",
+            "Only a torch.nn.Module has norms to replace.",
             found=type(model).__name__,
             fix="pass the model itself",
         )
@@ -179,15 +179,12 @@ def _probed(
         RefusedError: no norm.
     """
     key = _same_computation(module)
-    if key is None or key not in known:
-        found = probe_on(module, device)
-        if key is not None:
-            known[key] = found
-    else:
-        found = known[key]
-    if isinstance(found, NotANorm):
-        raise RefusedError(found.reason)
-    return found
+    fit = known.get(key) or probe_on(module, device)
+    if key is not None:
+        known[key] = fit
+    if isinstance(fit, NotANorm):
+        raise RefusedError(fit.reason)
+    return fit
 
 
 def _same_computation(module: torch.nn.Module) -> Hashable | None:
