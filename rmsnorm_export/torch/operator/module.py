@@ -88,13 +88,13 @@ class RMSNorm(torch.nn.Module):
             size = attributes.get("partial_size", 0)
             attributes["partial_size"] = _partial_size(p, size, shape)
         spec = make_spec(kind, epsilon=epsilon, axis=-len(shape), **attributes)
-        _check_row(spec, shape, weight)
         super().__init__()
-        self.spec = spec
-        self.normalized_shape = shape
-        for name, given in (("weight", weight), ("bias", bias)):
-            made = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-            self.register_parameter(name, made if given else None)
+        self._set_up(
+            spec,
+            shape,
+            torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if weight else None,
+            torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if bias else None,
+        )
         self.reset_parameters()
 
     @classmethod
@@ -120,14 +120,30 @@ class RMSNorm(torch.nn.Module):
                 found=f"axis {spec.axis}, normalized_shape {shape}",
                 fix=f"use axis={-len(shape)}, or a normalized_shape of {-spec.axis} dimensions",
             )
-        _check_row(spec, shape, weight is not None)
         made = cls.__new__(cls)
         torch.nn.Module.__init__(made)
-        made.spec = spec
-        made.normalized_shape = shape
-        made.register_parameter("weight", _parameter(weight, shape, "weight"))
-        made.register_parameter("bias", _parameter(bias, shape, "bias"))
+        parameters = (_as_parameter(weight, shape, "weight"), _as_parameter(bias, shape, "bias"))
+        made._set_up(spec, shape, *parameters)
         return made
+
+    def _set_up(
+        self,
+        spec: NormSpec,
+        shape: tuple[int, ...],
+        weight: torch.nn.Parameter | None,
+        bias: torch.nn.Parameter | None,
+    ) -> None:
+        check_row(spec, math.prod(shape))
+        if spec.scale_offset and weight is None:
+            raise UsageError(
+                "The module has a scale_offset without a weight.",
+                found=f"scale_offset {spec.scale_offset}",
+                fix="give the module a weight, or use scale_offset 0",
+            )
+        self.spec = spec
+        self.normalized_shape = shape
+        self.register_parameter("weight", weight)
+        self.register_parameter("bias", bias)
 
     def reset_parameters(self) -> None:
         """A scale of one (``weight`` is 1 - scale_offset) and a bias of zero."""
@@ -209,17 +225,7 @@ def _partial_size(p: float, partial_size: int, shape: tuple[int, ...]) -> int:
     return 0 if size == n else size
 
 
-def _check_row(spec: NormSpec, shape: tuple[int, ...], weighted: bool) -> None:
-    check_row(spec, math.prod(shape))
-    if spec.scale_offset and not weighted:
-        raise UsageError(
-            "The module has a scale_offset without a weight.",
-            found=f"scale_offset {spec.scale_offset}",
-            fix="give the module a weight, or use scale_offset 0",
-        )
-
-
-def _parameter(
+def _as_parameter(
     value: Tensor | None, shape: tuple[int, ...], name: str
 ) -> torch.nn.Parameter | None:
     if value is None:

@@ -98,7 +98,7 @@ class ModuleCopies:
         self,
         inputs: tuple[torch.Tensor, ...],
         *,
-        stored: torch.dtype,
+        stored: torch.dtype = torch.float64,
         exact: bool = False,
         training: bool = False,
         zero: frozenset[str] = frozenset(),
@@ -149,11 +149,11 @@ class ModuleCopies:
         """
         results = []
         for training in (False, True):
-            self.run(inputs, stored=torch.float64, exact=True, training=training)
+            self.run(inputs, exact=True, training=training)
             copy = self._copies[(torch.float64, training, frozenset(), "", 0)]
             before = _snapshot(copy)
             for _ in range(2):
-                out = self.run(inputs, stored=torch.float64, exact=True, training=training)
+                out = self.run(inputs, exact=True, training=training)
                 results.append(out[0] if isinstance(out, tuple) else out)
             changed = _changed_attribute(before, _snapshot(copy))
             if changed:

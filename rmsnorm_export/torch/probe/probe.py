@@ -197,7 +197,7 @@ def _refuse_matrix(copies: ModuleCopies, count: int) -> None:
         return
     x = fit_formula.rows((1, row[1]), copies.device)
     try:
-        y = copies.run((x,), stored=torch.float64)
+        y = copies.run((x,))
     except RefusedError:
         return
     if isinstance(y, torch.Tensor) and y.shape == (1, row[0]):
@@ -222,7 +222,7 @@ def _accepted_shape(
     for shape in _candidate_shapes(copies, example):
         operands = _random_inputs(shape, count, copies.device)
         try:
-            y = copies.run(operands, stored=torch.float64, exact=True)
+            y = copies.run(operands, exact=True)
         except RefusedError as refused:
             reason = reason or str(refused)
             continue
@@ -246,9 +246,7 @@ def _fit_call(copies: ModuleCopies, start: Formula, x: torch.Tensor) -> Formula:
 
     def f(x: torch.Tensor, zero: frozenset[str], doubled: str = "") -> torch.Tensor:
         nonlocal returns_sum
-        run = functools.partial(
-            copies.run, stored=torch.float64, exact=True, zero=zero, doubled=doubled
-        )
+        run = functools.partial(copies.run, exact=True, zero=zero, doubled=doubled)
         if start.kind == "RMSNorm":
             return _result_like(run((x,)), x)
         other = fit_formula.rows(tuple(x.shape), copies.device, seed=8)
@@ -314,7 +312,7 @@ def _confirmed_any_width(copies: ModuleCopies, formula: Formula, shape: tuple[in
             formula, each, torch.float64, copies.device, seed=seed, elements=2**11, finite=True
         )
         try:
-            y = copies.run(operands, stored=torch.float64, exact=True, seed=seed)
+            y = copies.run(operands, exact=True, seed=seed)
         except RefusedError:
             if each == shape:
                 raise
