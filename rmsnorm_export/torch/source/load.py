@@ -211,16 +211,11 @@ def _working_folder() -> Iterator[None]:
 
 
 def _place(error: BaseException) -> str:
-    """File and line at which ``error`` was raised: the last outside of installed packages."""
-    frames = traceback.extract_tb(error.__traceback__)
+    """File and line at which ``error`` was raised: the last outside of packages and of this one."""
     paths = sysconfig.get_paths()
-    installed = tuple(paths[key] + os.sep for key in ("purelib", "platlib", "stdlib"))
-    outside = (
-        *installed,
-        "<",
-        os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
-    )
-    own = [frame for frame in frames if not frame.filename.startswith(outside)]
-    if not own:
-        return ""
-    return f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})"
+    folders = [paths[key] for key in ("purelib", "platlib", "stdlib")]
+    folders.append(str(Path(__file__).resolve().parents[2]))
+    others = ("<", *(folder + os.sep for folder in folders))
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(others)]
+    return f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else ""
