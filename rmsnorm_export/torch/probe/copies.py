@@ -1,7 +1,7 @@
 """A module under probe: copies of it with known random parameters, run without leaving a trace.
 
 The module itself is never called. A copy shares its class and its plain attributes, has parameters
-of its own in the wanted type and no hooks; it is run without gradients, outside autocast, and the
+of its own in a type of choice and no hooks; it is run without gradients, outside autocast, and the
 states of the random number generators are put back.
 """
 
@@ -87,12 +87,12 @@ class ModuleCopies:
     def values(self, dtype: torch.dtype, seed: int = 0) -> dict[str, torch.Tensor]:
         """Random parameters: magnitudes in [0.25, 1.75], a fifth negative, rounded to ``dtype``."""
         generator = torch.Generator().manual_seed(seed)
-        found = {}
+        values = {}
         for name, shape in self.shapes.items():
             size = torch.rand(shape, generator=generator, dtype=torch.float64) * 1.5 + 0.25
             sign = torch.rand(shape, generator=generator) < 0.2
-            found[name] = torch.where(sign, -size, size).to(self.device, dtype)
-        return found
+            values[name] = torch.where(sign, -size, size).to(self.device, dtype)
+        return values
 
     def run(
         self,

@@ -267,9 +267,9 @@ def _fit_call(copies: ModuleCopies, start: Formula, x: torch.Tensor) -> Formula:
         plain = f(x, frozenset())
         if not torch.equal(plain, f(x, frozenset(), name)):
             raise RefusedError(f"uses {name!r}, a tensor of one element, which no operand can be")
-    found = fit_formula.fit_formula(f, x, values)
+    formula = fit_formula.fit_formula(f, x, values)
     return dataclasses.replace(
-        found,
+        formula,
         kind=start.kind,
         activation=start.activation,
         gate_first=start.gate_first,
@@ -359,7 +359,7 @@ def _fit_roundings(
     pairs: list[tuple[torch.dtype, torch.dtype | None]] = [(t, None) for t in _PROBED_TYPES]
     if formula.parameters:
         pairs = [*((t, t) for t in _PROBED_TYPES), *((t, torch.float32) for t in HALF_DTYPES)]
-    found, refused = [], []
+    roundings, refused = [], []
     for seed, (dtype, stored) in enumerate(pairs):
         kept = stored or dtype
         operands = fit_rounding.probe_inputs(formula, shape, dtype, copies.device, seed=seed)
@@ -367,16 +367,18 @@ def _fit_roundings(
             y = copies.run(operands, stored=kept, seed=seed)
             results = y if isinstance(y, tuple) else (y,)
             parameters = copies.values(kept, seed)
-            found.append(fit_rounding.fit_rounding(formula, results, operands, parameters, stored))
+            roundings.append(
+                fit_rounding.fit_rounding(formula, results, operands, parameters, stored)
+            )
         except RefusedError as reason:
             refused.append((dtype, stored, str(reason)))
-    if not found:
+    if not roundings:
         plain = next(why for dtype, _, why in refused if dtype == torch.float32)
         raise RefusedError(f"an RMSNorm in exact arithmetic, but in float32: {plain}")
     return Form(
         formula=formula,
         shape=shape[len(shape) - formula.axes :],
         any_width=any_width,
-        roundings=tuple(found),
+        roundings=tuple(roundings),
         refused=tuple(refused),
     )
