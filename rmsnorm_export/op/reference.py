@@ -19,6 +19,7 @@ import numpy as np
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.dtypes import Array, Float64Array, element_type, numpy_dtype, round_to
+from rmsnorm_export.op.operands import check_operands, without_leading_ones
 from rmsnorm_export.op.spec import DOUBLE, FLOAT, NormSpec
 
 Result = Array | tuple[Array, Array]
@@ -245,37 +246,13 @@ def _operands(
 ) -> _Operands:
     """Check the operands against the spec and one another, and widen them to float64."""
     element_type(x.dtype)
-    if x.ndim < -spec.axis:
-        raise UsageError(
-            "x has fewer dimensions than the norm needs",
-            found=f"shape {x.shape} with axis {spec.axis}",
-            fix=f"give x at least {-spec.axis} dimensions",
-        )
-    n = math.prod(x.shape[spec.axis :])
-    if spec.partial_size > n:
-        raise UsageError(
-            "partial_size is larger than the row",
-            found=f"partial_size {spec.partial_size}, {n} elements in a row",
-            fix="use at most the elements of a row",
-        )
-    if spec.group_size and n % spec.group_size:
-        raise UsageError(
-            "group_size does not divide the row",
-            found=f"group_size {spec.group_size}, {n} elements in a row",
-            fix="use a divisor of the row",
-        )
-    if scale is None and spec.scale_offset:
-        raise UsageError(
-            "scale_offset without a scale",
-            found=f"scale_offset {spec.scale_offset}",
-            fix="pass a scale, or use scale_offset 0",
-        )
+    check_operands(spec, x.shape, scale=scale, residual=residual, gate=gate)
     return _Operands(
         x=x.astype(np.float64),
         scale=_per_element(spec, x, scale, "scale"),
         bias=_per_element(spec, x, bias, "bias"),
-        residual=_like_x(x, residual, "residual", spec.kind == "SkipRMSNorm", spec.kind),
-        gate=_like_x(x, gate, "gate", spec.kind == "GatedRMSNorm", spec.kind),
+        residual=_like_x(x, residual, "residual"),
+        gate=_like_x(x, gate, "gate"),
     )
 
 
@@ -284,35 +261,22 @@ def _per_element(spec: NormSpec, x: Array, value: Array | None, name: str) -> Fl
         return None
     element_type(value.dtype)
     shape = x.shape[spec.axis :]
-    if _without_leading_ones(value.shape) != _without_leading_ones(shape):
+    if without_leading_ones(value.shape) != without_leading_ones(shape):
         raise UsageError(
-            f"{name} does not have the shape of the normalised axes",
+            f"{name} does not have the shape of the normalised axes.",
             found=f"{name} {value.shape}, normalised axes {shape}",
             fix=f"give {name} one element per element of the row",
         )
     return value.astype(np.float64).reshape(shape)
 
 
-def _like_x(
-    x: Array, value: Array | None, name: str, wanted: bool, kind: str
-) -> Float64Array | None:
-    if (value is not None) != wanted:
-        raise UsageError(
-            f"{kind} {'needs' if wanted else 'takes no'} {name}",
-            found=f"{name} {'missing' if wanted else 'given'}",
-            fix=f"{'pass' if wanted else 'leave out'} {name}",
-        )
+def _like_x(x: Array, value: Array | None, name: str) -> Float64Array | None:
     if value is None:
         return None
     if value.shape != x.shape or value.dtype != x.dtype:
         raise UsageError(
-            f"{name} must have the shape and type of x",
+            f"{name} must have the shape and type of x.",
             found=f"{name} {value.dtype} {value.shape}, x {x.dtype} {x.shape}",
             fix=f"broadcast and cast {name} first",
         )
     return value.astype(np.float64)
-
-
-def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    start = next((index for index, dim in enumerate(shape) if dim != 1), len(shape))
-    return shape[start:]

@@ -15,7 +15,7 @@ from rmsnorm_export.errors import BackendMissingError
 
 if find_spec("torch") is None:
     raise BackendMissingError(
-        "rmsnorm_export.torch needs PyTorch",
+        "rmsnorm_export.torch needs PyTorch.",
         found="no package torch",
         fix="pip install 'rmsnorm-export[torch]'",
     )

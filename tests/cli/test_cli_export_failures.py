@@ -62,6 +62,10 @@ def absent():
     with torch.device("meta"):
         return nn.Sequential(nn.RMSNorm(16)), (torch.ones(2, 16, device="cpu"),)
 
+def ours():
+    import rmsnorm_export
+    return rmsnorm_export.NormSpec(axis=3)
+
 def large():
     return nn.Sequential(nn.Linear(512, 512), nn.RMSNorm(512)), (torch.ones(2, 512),)
 """
@@ -104,6 +108,7 @@ def left(folder: Path) -> set[str]:
         ("needs:make", [], 3, ["a_package_that_nobody_has", "needs.py:2"]),
         # Raised within PyTorch: the line of the factory's own code is what helps.
         ("awkward:unready", [], 3, ["awkward:unready", "awkward.py:20"]),
+        ("awkward:ours", [], 3, ["axis must be negative", "awkward.py:44"]),
         ("awkward:norm", ["--arg", "n=wide"], 3, ["awkward:norm", "awkward.py:7"]),
         ("awkward:norm", ["--arg", "n=15"], 3, ["RMSNorm", "[15]", "[2, 16]", "forward(x)"]),
         ("awkward:loop", [], 3, ["'1'", "torch.where"]),

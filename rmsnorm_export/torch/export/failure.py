@@ -127,16 +127,16 @@ def _module_of(chain: list[BaseException], module: object) -> str:
     """Path of the innermost submodule whose code was running."""
     if not isinstance(module, torch.nn.Module):
         return ""
-    paths = {id(child): path for path, child in module.named_modules()}
-    found = ""
+    paths = {id(child): name for name, child in module.named_modules()}
+    innermost = ""
     for error in chain:
         trace = error.__traceback__
         while trace is not None:
             holder = trace.tb_frame.f_locals.get("self")
             if isinstance(holder, torch.nn.Module):
-                found = paths.get(id(holder), "") or found
+                innermost = paths.get(id(holder), "") or innermost
             trace = trace.tb_next
-    return found
+    return innermost
 
 
 def _argument_error(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import onnx_ir as ir
 import torch
 from torch.utils import _pytree as pytree
 
 from rmsnorm_export.errors import UsageError
+
+Input = TypeVar("Input")
 
 
 def output_names(program: torch.export.ExportedProgram | None, model: ir.Model) -> list[str]:
@@ -90,14 +92,9 @@ def check_axes(dynamic_shapes: Any, args: Sequence[Any], kwargs: Mapping[str, An
     Raises:
         UsageError: naming the input and the axis.
     """
-    if not dynamic_shapes:
-        return
-    leaves, _ = pytree.tree_flatten(dynamic_shapes, is_leaf=_is_axes)
     tensors = [t for t in pytree.tree_leaves((tuple(args), dict(kwargs))) if hasattr(t, "shape")]
-    if len(leaves) != len(tensors):
-        return
-    for number, (tensor, leaf) in enumerate(zip(tensors, leaves, strict=True)):
-        for axis in _axes(leaf):
+    for number, (tensor, axes) in enumerate(_asked_axes(dynamic_shapes, tensors)):
+        for axis in axes:
             if not 0 <= axis < len(tensor.shape):
                 raise UsageError(
                     "The dynamic shapes name an axis that the input does not have.",
@@ -114,13 +111,8 @@ def check_dynamic(model: ir.Model, dynamic_shapes: Any) -> None:
     Raises:
         UsageError: naming the input, the axis and the size at which the module fixes it.
     """
-    if not dynamic_shapes:
-        return
-    leaves, _ = pytree.tree_flatten(dynamic_shapes, is_leaf=_is_axes)
-    if len(leaves) != len(model.graph.inputs):
-        return
-    for value, leaf in zip(model.graph.inputs, leaves, strict=True):
-        for axis, asked in _axes(leaf).items():
+    for value, axes in _asked_axes(dynamic_shapes, model.graph.inputs):
+        for axis, asked in axes.items():
             if not _is_dynamic(asked) or value.shape is None or axis >= len(value.shape):
                 continue
             size = value.shape[axis]
@@ -138,9 +130,14 @@ def _is_dynamic(asked: object) -> bool:
     return isinstance(asked, str | torch.export.Dim) or asked == torch.export.Dim.DYNAMIC
 
 
-def _axes(leaf: Any) -> dict[int, Any]:
-    """What is asked of each axis of one input."""
-    return leaf if isinstance(leaf, dict) else dict(enumerate(leaf or ()))
+def _asked_axes(
+    dynamic_shapes: Any, inputs: Sequence[Input]
+) -> Iterator[tuple[Input, dict[int, Any]]]:
+    """Each input and what is asked of its axes; none where it cannot be told which is whose."""
+    leaves, _ = pytree.tree_flatten(dynamic_shapes, is_leaf=_is_axes)
+    if dynamic_shapes and len(leaves) == len(inputs):
+        for value, leaf in zip(inputs, leaves, strict=True):
+            yield value, leaf if isinstance(leaf, dict) else dict(enumerate(leaf or ()))
 
 
 def _is_axes(value: object) -> bool:

@@ -43,7 +43,7 @@ class Traced:
 
     Attributes:
         model: with every norm as the module computes it.
-        log: what PyTorch's exporter said.
+        log: what PyTorch's exporter printed, logged and warned of.
     """
 
     model: ir.Model

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.op.operands import check_row
 from rmsnorm_export.op.spec import GateAttributes, Kind, NormSpec
-from rmsnorm_export.torch.operator.check import check_row
 from rmsnorm_export.torch.operator.ops import call
 from rmsnorm_export.torch.operator.plan import make_spec
 from rmsnorm_export.torch.operator.signature import (
@@ -88,13 +88,13 @@ class RMSNorm(torch.nn.Module):
             size = attributes.get("partial_size", 0)
             attributes["partial_size"] = _partial_size(p, size, shape)
         spec = make_spec(kind, epsilon=epsilon, axis=-len(shape), **attributes)
-        _check_row(spec, shape, weight)
         super().__init__()
-        self.spec = spec
-        self.normalized_shape = shape
-        for name, given in (("weight", weight), ("bias", bias)):
-            made = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-            self.register_parameter(name, made if given else None)
+        self._set_up(
+            spec,
+            shape,
+            torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if weight else None,
+            torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if bias else None,
+        )
         self.reset_parameters()
 
     @classmethod
@@ -116,18 +116,34 @@ class RMSNorm(torch.nn.Module):
         shape = _row_shape(normalized_shape)
         if len(shape) != -spec.axis:
             raise UsageError(
-                "the spec normalises another number of axes",
+                "The spec normalises another number of axes.",
                 found=f"axis {spec.axis}, normalized_shape {shape}",
                 fix=f"use axis={-len(shape)}, or a normalized_shape of {-spec.axis} dimensions",
             )
-        _check_row(spec, shape, weight is not None)
         made = cls.__new__(cls)
         torch.nn.Module.__init__(made)
-        made.spec = spec
-        made.normalized_shape = shape
-        made.register_parameter("weight", _parameter(weight, shape, "weight"))
-        made.register_parameter("bias", _parameter(bias, shape, "bias"))
+        parameters = (_as_parameter(weight, shape, "weight"), _as_parameter(bias, shape, "bias"))
+        made._set_up(spec, shape, *parameters)
         return made
+
+    def _set_up(
+        self,
+        spec: NormSpec,
+        shape: tuple[int, ...],
+        weight: torch.nn.Parameter | None,
+        bias: torch.nn.Parameter | None,
+    ) -> None:
+        check_row(spec, math.prod(shape))
+        if spec.scale_offset and weight is None:
+            raise UsageError(
+                "The module has a scale_offset without a weight.",
+                found=f"scale_offset {spec.scale_offset}",
+                fix="give the module a weight, or use scale_offset 0",
+            )
+        self.spec = spec
+        self.normalized_shape = shape
+        self.register_parameter("weight", weight)
+        self.register_parameter("bias", bias)
 
     def reset_parameters(self) -> None:
         """A scale of one (``weight`` is 1 - scale_offset) and a bias of zero."""
@@ -153,14 +169,14 @@ class RMSNorm(torch.nn.Module):
         shape = self.normalized_shape
         if tuple(x.shape[-len(shape) :]) != shape:
             raise UsageError(
-                "x does not end in the normalised shape",
+                "x does not end in the normalised shape.",
                 found=f"shape {tuple(x.shape)}, normalized_shape {shape}",
                 fix="make the module with the shape of the rows of x",
             )
         kind = self.spec.kind
         if kind == "RMSNorm" and other is not None:
             raise UsageError(
-                "RMSNorm takes one tensor",
+                "RMSNorm takes one tensor.",
                 found="a second one",
                 fix="make the module with kind='SkipRMSNorm' or kind='GatedRMSNorm'",
             )
@@ -188,7 +204,7 @@ def _row_shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or not all(isinstance(size, int) and size > 0 for size in shape):
         raise UsageError(
-            "normalized_shape must be one or more positive numbers",
+            "normalized_shape must be one or more positive numbers.",
             found=repr(normalized_shape),
             fix="pass the number of elements of a row, or its shape",
         )
@@ -199,7 +215,7 @@ def _partial_size(p: float, partial_size: int, shape: tuple[int, ...]) -> int:
     """``k = ceil(n * p)``, the paper's section 3.2; 0 for the whole row."""
     if partial_size or not 0 < p <= 1:
         raise UsageError(
-            "p must be above 0 and at most 1, and excludes partial_size",
+            "p must be above 0 and at most 1, and excludes partial_size.",
             found=f"p={p}, partial_size={partial_size}",
             fix="pass p=0.0625 for the first 6.25 % of the row, or partial_size alone",
         )
@@ -209,17 +225,7 @@ def _partial_size(p: float, partial_size: int, shape: tuple[int, ...]) -> int:
     return 0 if size == n else size
 
 
-def _check_row(spec: NormSpec, shape: tuple[int, ...], weighted: bool) -> None:
-    check_row(spec, math.prod(shape))
-    if spec.scale_offset and not weighted:
-        raise UsageError(
-            "scale_offset without a weight",
-            found=f"scale_offset {spec.scale_offset}",
-            fix="give the module a weight, or use scale_offset 0",
-        )
-
-
-def _parameter(
+def _as_parameter(
     value: Tensor | None, shape: tuple[int, ...], name: str
 ) -> torch.nn.Parameter | None:
     if value is None:
@@ -228,7 +234,7 @@ def _parameter(
         return value if isinstance(value, torch.nn.Parameter) else torch.nn.Parameter(value)
     if value.numel() != math.prod(shape):
         raise UsageError(
-            f"{name} does not have the shape of the row",
+            f"{name} does not have the shape of the row.",
             found=f"{name} {tuple(value.shape)}, normalized_shape {shape}",
             fix=f"give {name} one element per element of the row",
         )

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rmsnorm_export.op.operands import check_second
 from rmsnorm_export.op.spec import GatedNormAttributes, Kind, NormAttributes, NormSpec
 from rmsnorm_export.torch.operator import library
 from rmsnorm_export.torch.operator.autograd import ComposedNorm
-from rmsnorm_export.torch.operator.check import check_second
 from rmsnorm_export.torch.operator.signature import (
     NAMES,
     attribute_defaults,
@@ -140,7 +140,8 @@ def call(
         UsageError: operands that do not fit the spec or one another.
     """
     kind = spec.kind
-    second = check_second(kind, residual, gate)
+    check_second(kind, residual, gate)
+    second = gate if residual is None else residual
     operands = (x, scale, bias) if second is None else (x, second, scale, bias)
     attributes = {name: getattr(spec, name) for name in _KNOWN_ATTRIBUTES[kind]}
     return _run_operator(kind, operands, attributes)  # type: ignore[no-any-return]

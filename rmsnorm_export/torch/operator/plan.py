@@ -81,13 +81,13 @@ def make_plan(spec: NormSpec, dtype: torch.dtype) -> NormPlan:
     """
     if dtype not in ELEMENT_TYPES:
         raise UsageError(
-            "the operator takes float tensors only",
+            "The operator takes float tensors only.",
             found=f"a tensor of {dtype}",
             fix="convert it to float16, bfloat16, float32 or float64",
         )
     if spec.activation not in ("silu", "sigmoid"):
         raise UsageError(
-            "unknown activation of the gate",
+            "The gate has no such activation.",
             found=repr(spec.activation),
             fix="use silu or sigmoid",
         )

@@ -126,7 +126,7 @@ def check_attributes(owner: str, given: Iterable[str], known: Iterable[str]) -> 
     for name in given:
         if name not in known:
             raise UsageError(
-                f"{owner} has no attribute {name!r}",
+                f"{owner} has no attribute {name!r}.",
                 found=f"{name}=...",
                 fix=f"use {', '.join(known)}",
             )

@@ -1,7 +1,7 @@
 """A module under probe: copies of it with known random parameters, run without leaving a trace.
 
 The module itself is never called. A copy shares its class and its plain attributes, has parameters
-of its own in the wanted type and no hooks; it is run without gradients, outside autocast, and the
+of its own in a type of choice and no hooks; it is run without gradients, outside autocast, and the
 states of the random number generators are put back.
 """
 
@@ -87,18 +87,18 @@ class ModuleCopies:
     def values(self, dtype: torch.dtype, seed: int = 0) -> dict[str, torch.Tensor]:
         """Random parameters: magnitudes in [0.25, 1.75], a fifth negative, rounded to ``dtype``."""
         generator = torch.Generator().manual_seed(seed)
-        found = {}
+        values = {}
         for name, shape in self.shapes.items():
             size = torch.rand(shape, generator=generator, dtype=torch.float64) * 1.5 + 0.25
             sign = torch.rand(shape, generator=generator) < 0.2
-            found[name] = torch.where(sign, -size, size).to(self.device, dtype)
-        return found
+            values[name] = torch.where(sign, -size, size).to(self.device, dtype)
+        return values
 
     def run(
         self,
         inputs: tuple[torch.Tensor, ...],
         *,
-        stored: torch.dtype,
+        stored: torch.dtype = torch.float64,
         exact: bool = False,
         training: bool = False,
         zero: frozenset[str] = frozenset(),
@@ -149,11 +149,11 @@ class ModuleCopies:
         """
         results = []
         for training in (False, True):
-            self.run(inputs, stored=torch.float64, exact=True, training=training)
+            self.run(inputs, exact=True, training=training)
             copy = self._copies[(torch.float64, training, frozenset(), "", 0)]
             before = _snapshot(copy)
             for _ in range(2):
-                out = self.run(inputs, stored=torch.float64, exact=True, training=training)
+                out = self.run(inputs, exact=True, training=training)
                 results.append(out[0] if isinstance(out, tuple) else out)
             changed = _changed_attribute(before, _snapshot(copy))
             if changed:

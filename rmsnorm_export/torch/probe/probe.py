@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.op.operands import without_leading_ones
 from rmsnorm_export.op.reference import reference_float64
 from rmsnorm_export.torch.dtypes import HALF_DTYPES
-from rmsnorm_export.torch.operator.check import without_leading_ones
 from rmsnorm_export.torch.probe import fit_formula, fit_rounding
 from rmsnorm_export.torch.probe.copies import ModuleCopies, not_a_candidate, undisturbed
 from rmsnorm_export.torch.probe.fit import Fit, Form, Formula, NotANorm, RefusedError
@@ -59,7 +59,7 @@ def probe_module(
     """
     if not isinstance(module, torch.nn.Module):
         raise UsageError(
-            "only a torch.nn.Module can be probed",
+            "Only a torch.nn.Module can be probed.",
             found=type(module).__name__,
             fix="pass a module of the model",
         )
@@ -67,7 +67,7 @@ def probe_module(
         isinstance(example, tuple) and example and all(map(torch.is_tensor, example))
     ):
         raise UsageError(
-            "example must be a tuple of tensors",
+            "example must be a tuple of tensors.",
             found=type(example).__name__,
             fix="pass the inputs of one call, as in (x,)",
         )
@@ -197,7 +197,7 @@ def _refuse_matrix(copies: ModuleCopies, count: int) -> None:
         return
     x = fit_formula.rows((1, row[1]), copies.device)
     try:
-        y = copies.run((x,), stored=torch.float64)
+        y = copies.run((x,))
     except RefusedError:
         return
     if isinstance(y, torch.Tensor) and y.shape == (1, row[0]):
@@ -222,7 +222,7 @@ def _accepted_shape(
     for shape in _candidate_shapes(copies, example):
         operands = _random_inputs(shape, count, copies.device)
         try:
-            y = copies.run(operands, stored=torch.float64, exact=True)
+            y = copies.run(operands, exact=True)
         except RefusedError as refused:
             reason = reason or str(refused)
             continue
@@ -246,9 +246,7 @@ def _fit_call(copies: ModuleCopies, start: Formula, x: torch.Tensor) -> Formula:
 
     def f(x: torch.Tensor, zero: frozenset[str], doubled: str = "") -> torch.Tensor:
         nonlocal returns_sum
-        run = functools.partial(
-            copies.run, stored=torch.float64, exact=True, zero=zero, doubled=doubled
-        )
+        run = functools.partial(copies.run, exact=True, zero=zero, doubled=doubled)
         if start.kind == "RMSNorm":
             return _result_like(run((x,)), x)
         other = fit_formula.rows(tuple(x.shape), copies.device, seed=8)
@@ -269,9 +267,9 @@ def _fit_call(copies: ModuleCopies, start: Formula, x: torch.Tensor) -> Formula:
         plain = f(x, frozenset())
         if not torch.equal(plain, f(x, frozenset(), name)):
             raise RefusedError(f"uses {name!r}, a tensor of one element, which no operand can be")
-    found = fit_formula.fit_formula(f, x, values)
+    formula = fit_formula.fit_formula(f, x, values)
     return dataclasses.replace(
-        found,
+        formula,
         kind=start.kind,
         activation=start.activation,
         gate_first=start.gate_first,
@@ -314,7 +312,7 @@ def _confirmed_any_width(copies: ModuleCopies, formula: Formula, shape: tuple[in
             formula, each, torch.float64, copies.device, seed=seed, elements=2**11, finite=True
         )
         try:
-            y = copies.run(operands, stored=torch.float64, exact=True, seed=seed)
+            y = copies.run(operands, exact=True, seed=seed)
         except RefusedError:
             if each == shape:
                 raise
@@ -361,7 +359,7 @@ def _fit_roundings(
     pairs: list[tuple[torch.dtype, torch.dtype | None]] = [(t, None) for t in _PROBED_TYPES]
     if formula.parameters:
         pairs = [*((t, t) for t in _PROBED_TYPES), *((t, torch.float32) for t in HALF_DTYPES)]
-    found, refused = [], []
+    roundings, refused = [], []
     for seed, (dtype, stored) in enumerate(pairs):
         kept = stored or dtype
         operands = fit_rounding.probe_inputs(formula, shape, dtype, copies.device, seed=seed)
@@ -369,16 +367,18 @@ def _fit_roundings(
             y = copies.run(operands, stored=kept, seed=seed)
             results = y if isinstance(y, tuple) else (y,)
             parameters = copies.values(kept, seed)
-            found.append(fit_rounding.fit_rounding(formula, results, operands, parameters, stored))
+            roundings.append(
+                fit_rounding.fit_rounding(formula, results, operands, parameters, stored)
+            )
         except RefusedError as reason:
             refused.append((dtype, stored, str(reason)))
-    if not found:
+    if not roundings:
         plain = next(why for dtype, _, why in refused if dtype == torch.float32)
         raise RefusedError(f"an RMSNorm in exact arithmetic, but in float32: {plain}")
     return Form(
         formula=formula,
         shape=shape[len(shape) - formula.axes :],
         any_width=any_width,
-        roundings=tuple(found),
+        roundings=tuple(roundings),
         refused=tuple(refused),
     )

@@ -81,7 +81,7 @@ class Replacement:
         for module, base in self._undo:
             if type(module) not in (base, replaced_class(base)):
                 raise UsageError(
-                    "a replaced module cannot be restored: its class has changed since",
+                    "A replaced module cannot be restored: its class has changed since.",
                     found=f"{type(module).__name__}, replaced as {base.__name__}",
                     fix="undo the later change first (parametrizations, for example)",
                 )
@@ -123,7 +123,7 @@ def replace_norms(model: torch.nn.Module, *, verify: bool = True) -> Replacement
     """
     if not isinstance(model, torch.nn.Module):
         raise UsageError(
-            "only a torch.nn.Module has norms to replace",
+            "Only a torch.nn.Module has norms to replace.",
             found=type(model).__name__,
             fix="pass the model itself",
         )
@@ -179,15 +179,12 @@ def _probed(
         RefusedError: no norm.
     """
     key = _same_computation(module)
-    if key is None or key not in known:
-        found = probe_on(module, device)
-        if key is not None:
-            known[key] = found
-    else:
-        found = known[key]
-    if isinstance(found, NotANorm):
-        raise RefusedError(found.reason)
-    return found
+    fit = known.get(key) or probe_on(module, device)
+    if key is not None:
+        known[key] = fit
+    if isinstance(fit, NotANorm):
+        raise RefusedError(fit.reason)
+    return fit
 
 
 def _same_computation(module: torch.nn.Module) -> Hashable | None:
@@ -240,16 +237,16 @@ def _record_replaced(
         rounding = form.rounding(stored or dtype, stored)
         call = f"call with {formula.inputs} inputs, " if len(fit.forms) > 1 else ""
         own = "runs its own forward, since"
-        lines += [f"{call}{found}" for found in form.roundings]
+        lines += [f"{call}{other}" for other in form.roundings]
         lines += [f"{call}{types_name(x, w)}: {own} {why}" for x, w, why in form.refused]
         if rounding is not None:
             spec = rounding.spec
             if verify:
                 lines += _verified(module, form, rounding, call)
     if spec is None:
-        wanted = dtype_name(stored or dtype)
-        found = [line for line in lines if line.startswith(f"{wanted}:")]
-        raise RefusedError(f"an RMSNorm, but not in its own type, {'; '.join(found) or wanted}")
+        type_of_rows = dtype_name(stored or dtype)
+        reasons = "; ".join(line for line in lines if line.startswith(f"{type_of_rows}:"))
+        raise RefusedError(f"an RMSNorm, but not in its own type, {reasons or type_of_rows}")
     return Replaced(path, type(module).__name__, spec, tuple(lines))
 
 
@@ -273,7 +270,7 @@ def _verified(module: torch.nn.Module, form: Form, rounding: Rounding, call: str
         except Exception as error:  # whatever the module raises is its answer
             raise RefusedError(f"raises {type(error).__name__} with its own parameters") from error
         results = results if isinstance(results, tuple) else (results,)
-        found = fit_rounding.compare_with_operator(
+        comparison = fit_rounding.compare_with_operator(
             formula,
             rounding.spec,
             rounding.offset_first,
@@ -282,6 +279,6 @@ def _verified(module: torch.nn.Module, form: Form, rounding: Rounding, call: str
             parameters,
             rounding.stored,
         )
-    if not fit_rounding.accepted(found):
-        raise RefusedError(f"differs from the operator with its own parameters: {found}")
-    return [f"{call}own parameters, {found}"]
+    if not fit_rounding.accepted(comparison):
+        raise RefusedError(f"differs from the operator with its own parameters: {comparison}")
+    return [f"{call}own parameters, {comparison}"]

@@ -214,10 +214,10 @@ def _default_shapes(model: Any, dtype: torch.dtype | None) -> str:
 def _key_of(settings: object, value: object) -> str:
     """The key of the config that has this value, or "": KeyError is raised for values too."""
     if isinstance(settings, dict):
-        for key, found in settings.items():
-            if isinstance(found, str) and found == value:
+        for key, setting in settings.items():
+            if isinstance(setting, str) and setting == value:
                 return str(key)
-            if inner := _key_of(found, value):
+            if inner := _key_of(setting, value):
                 return inner
     return ""
 

@@ -47,10 +47,10 @@ def load(source: str, *, arguments: Mapping[str, Any], dtype: str | None) -> Loa
         return _load_source(source, arguments, None if dtype is None else DTYPES[dtype])
 
 
-def _load_source(source: str, arguments: Mapping[str, Any], wanted: torch.dtype | None) -> Loaded:
+def _load_source(source: str, arguments: Mapping[str, Any], dtype: torch.dtype | None) -> Loaded:
     path = Path(source)
     if not path.exists() and ":" in source:
-        return _from_factory(source, arguments, wanted)
+        return _from_factory(source, arguments, dtype)
     if arguments:
         raise UsageError(
             "--arg is for a factory.",
@@ -58,11 +58,11 @@ def _load_source(source: str, arguments: Mapping[str, Any], wanted: torch.dtype 
             fix="leave --arg away, or give package.module:factory",
         )
     if path.suffix == ".pt2":
-        return _from_program(path, wanted)
+        return _from_program(path, dtype)
     if path.is_dir() or path.name.endswith(".json"):
         from rmsnorm_export.torch.source.huggingface import from_config, from_folder
 
-        return from_folder(path, wanted) if path.is_dir() else from_config(path, wanted)
+        return from_folder(path, dtype) if path.is_dir() else from_config(path, dtype)
     raise UsageError(
         "The source is nothing that can be exported.",
         found=f"{source} is no file or folder that exists"
@@ -90,8 +90,7 @@ def _from_program(path: Path, dtype: torch.dtype | None) -> Loaded:
             found=f"{path}: {type(error).__name__}: {first_line(error)}",
             fix="save it again with torch.export.save, with this version of PyTorch",
         ) from error
-    given = program.example_inputs
-    args, kwargs = given if given is not None else (None, None)
+    args, kwargs = program.example_inputs or (None, None)
     return Loaded(program, path.name, args, kwargs, limit=2)
 
 
@@ -171,7 +170,7 @@ def _find(source: str, module_name: str, name: str) -> Any:
         )
     try:
         with _working_folder():
-            found: Any = importlib.import_module(module_name)
+            factory: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         own = error.name is not None and (module_name + ".").startswith(error.name + ".")
         kind = UsageError if own else InputError
@@ -188,14 +187,14 @@ def _find(source: str, module_name: str, name: str) -> Any:
             fix="correct it; --debug prints the traceback",
         ) from error
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(factory, part):
             raise UsageError(
                 "The module has no factory of this name.",
                 found=f"{module_name} has no {name}",
                 fix="check the name behind the colon",
             )
-        found = getattr(found, part)
-    return found
+        factory = getattr(factory, part)
+    return factory
 
 
 @contextlib.contextmanager
@@ -211,16 +210,11 @@ def _working_folder() -> Iterator[None]:
 
 
 def _place(error: BaseException) -> str:
-    """File and line at which ``error`` was raised: the last outside of installed packages."""
-    frames = traceback.extract_tb(error.__traceback__)
+    """File and line at which ``error`` was raised: the last outside of packages and of this one."""
     paths = sysconfig.get_paths()
-    installed = tuple(paths[key] + os.sep for key in ("purelib", "platlib", "stdlib"))
-    outside = (
-        *installed,
-        "<",
-        os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
-    )
-    own = [frame for frame in frames if not frame.filename.startswith(outside)]
-    if not own:
-        return ""
-    return f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})"
+    folders = [paths[key] for key in ("purelib", "platlib", "stdlib")]
+    folders.append(str(Path(__file__).resolve().parents[2]))
+    others = ("<", *(folder + os.sep for folder in folders))
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(others)]
+    return f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else ""
