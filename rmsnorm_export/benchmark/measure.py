@@ -34,7 +34,7 @@ from rmsnorm_export.benchmark.rounds import Run, run_rounds
 from rmsnorm_export.benchmark.shapes import Shapes, grid
 from rmsnorm_export.benchmark.timing import check_memory, timings
 from rmsnorm_export.benchmark.trials import Bench, run_reference, run_trial
-from rmsnorm_export.benchmark.variants import count_nodes, make_peer, make_target, raw_file
+from rmsnorm_export.benchmark.variants import count_nodes, make_peer, make_target
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model
 from rmsnorm_export.lower.targets import Target
@@ -106,12 +106,12 @@ def bench(
     chosen, absent = choose_providers(providers)
     start, load_before = time.perf_counter(), load_average()
     loaded = load_model(model)
-    with tempfile.TemporaryDirectory(prefix="rmsnorm-export-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="rmsnorm-export-bench-") as name, loaded.file() as raw:
         run = _Measurement(
             folder=Path(name),
             source=model,
             loaded=loaded,
-            raw=raw_file(model, loaded, Path(name)),
+            raw=str(raw),
             threads=threads or cores(),
             progress=progress or (lambda *_: None),
             steps=2 + len(targets) + len(peers) + len(chosen) * (1 + len(targets) + len(peers)),
