@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
@@ -125,27 +127,18 @@ def _row(ctx: Context, x: ir.Value, axis: int) -> int | None:
 
 
 def _own(node: ir.Node, kind: Kind | None) -> NormSpec | None:
-    if kind is None:
-        return None
-    a, plain = node.attributes, NormSpec()
+    attributes = {name: _stored(attribute) for name, attribute in node.attributes.items()}
     try:
-        return NormSpec(
-            kind=kind,
-            epsilon=float(np.float32(a.get_float("epsilon", plain.epsilon))),
-            axis=a.get_int("axis", plain.axis),
-            stash_type=a.get_int("stash_type", plain.stash_type),
-            scale_before_cast=bool(a.get_int("scale_before_cast", 0)),
-            scale_offset=a.get_float("scale_offset", 0.0),
-            epsilon_outside=bool(a.get_int("epsilon_outside", 0)),
-            partial_size=a.get_int("partial_size", 0),
-            group_size=a.get_int("group_size", 0),
-            round_rstd=bool(a.get_int("round_rstd", 0)),
-            association=a.get_int("association", 0),
-            activation="sigmoid" if a.get_string("activation", "silu") == "sigmoid" else "silu",
-            gate_first=bool(a.get_int("gate_first", 0)),
-        )
-    except ValueError:
+        return None if kind is None else NormSpec.from_attributes(kind, attributes)
+    except (TypeError, ValueError):
         return None
+
+
+def _stored(attribute: ir.Attr) -> Any:
+    """The value of an attribute as a file holds it."""
+    if attribute.type == ir.AttributeType.FLOAT:
+        return float(np.float32(attribute.value))
+    return attribute.value
 
 
 def _standard(node: ir.Node, rank: int | None, dtype: int) -> NormSpec | None:
