@@ -81,11 +81,11 @@ def batches(
         yield Batch(x.astype(store), residual.astype(store), gate.astype(store), cases)
 
 
-def gains(spec: NormSpec, n: int, seed: int) -> tuple[Float64Array, Float64Array]:
-    """A random scale, its sign mixed, none so small that the gain vanishes; and a random bias."""
+def random_weights(spec: NormSpec, n: int, seed: int) -> tuple[Float64Array, Float64Array]:
+    """A random scale, its sign mixed, none so small that it vanishes; and a random bias."""
     rng = np.random.default_rng(seed + 1)
-    gain = rng.uniform(0.25, 2.0, n) * rng.choice((-1.0, 1.0), n)
-    return gain - spec.scale_offset, rng.standard_normal(n)
+    scale = rng.uniform(0.25, 2.0, n) * rng.choice((-1.0, 1.0), n)
+    return scale - spec.scale_offset, rng.standard_normal(n)
 
 
 def leading_sizes(count: int, rows: int) -> tuple[int, ...]:

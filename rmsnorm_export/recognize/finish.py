@@ -68,16 +68,16 @@ def _between(match: Match) -> tuple[ir.Node, ...]:
     kept = []
     for node in order:
         # Constants that are computed (Sqrt of n, Cast of epsilon) are no part of the chain, the
-        # gain's own casts and offset are.
-        if any(v in reaching for v in node.inputs) or _of_gain(node, match, reaching):
+        # weights' own casts and offset are.
+        if any(v in reaching for v in node.inputs) or _of_weight(node, match, reaching):
             reaching.update(node.outputs)
             kept.append(node)
     return tuple(kept)
 
 
-def _of_gain(node: ir.Node, match: Match, reaching: set[ir.Value | None]) -> bool:
-    gains = {v for v in (match.scale, match.bias) if v is not None}
-    if any(v in gains for v in node.inputs):
+def _of_weight(node: ir.Node, match: Match, reaching: set[ir.Value | None]) -> bool:
+    weights = {v for v in (match.scale, match.bias) if v is not None}
+    if any(v in weights for v in node.inputs):
         reaching.update(node.outputs)
         return True
     return False

@@ -12,9 +12,9 @@ from rmsnorm_export.op.spec import DOMAIN, DOUBLE, HALF_TYPES, Kind, NormSpec
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Norm
-from rmsnorm_export.recognize.gains import as_gain
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, refuse
+from rmsnorm_export.recognize.weights import as_weight
 
 
 def native(ctx: Context, node: ir.Node) -> None:
@@ -63,7 +63,7 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
     if scale is not None:
         if _ones(ctx, scale):
             scale = None
-        elif node.domain != DOMAIN and as_gain(ctx, scale, x, spec.axis, computed=True) is None:
+        elif node.domain != DOMAIN and as_weight(ctx, scale, x, spec.axis, computed=True) is None:
             return _opaque(ctx, node, "scale-shape", "the scale is not one number per feature",
                              ctx.describe(scale))  # fmt: skip
     total = None
@@ -76,7 +76,7 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
         output=node.outputs[0],
         dtype=int(dtype),
         scale=scale,
-        gain=scale if spec.scale_offset == 0 else None,
+        offset_scale=scale if spec.scale_offset == 0 else None,
         bias=bias,
         residual=second if skip else None,
         gate=second if gated else None,

@@ -45,9 +45,9 @@ def describe(
         drawings: draw the old and new nodes of the sites.
     """
     gallery = Gallery(plan.types) if drawings else None
-    proofs = proofs or {}
+    proofs, rewritten = proofs or {}, set(plan.rewritten)
     fused = [
-        _fused(site, proofs.get(site), gallery) for site in plan.sites if site not in plan.rewritten
+        _fused(site, proofs.get(site), gallery) for site in plan.sites if site not in rewritten
     ]
     kept = [
         _site(match, match.nodes[-1], gallery)

@@ -29,7 +29,7 @@ _PLUGIN = ("plugin_version", "plugin_namespace")
 _USUAL = {("keepdims", "1"), ("noop_with_empty_axes", "0"), ("allowzero", "0"), ("saturate", "1")}
 """Attributes that exporters write out and that say nothing: ONNX's own defaults."""
 
-_INPUTS = ("x", "residual", "gate", "scale", "gain", "bias")
+_INPUTS = ("x", "residual", "gate", "scale", "offset_scale", "bias")
 
 
 class Gallery:
@@ -60,7 +60,7 @@ class Gallery:
         for role in _INPUTS:
             value = getattr(match, role)
             if value is not None:
-                inputs.setdefault(value, "scale" if role == "gain" else role)
+                inputs.setdefault(value, "scale" if role == "offset_scale" else role)
         outputs = {match.output: "y"} | ({} if match.sum is None else {match.sum: "sum"})
         before = self._subgraph(match.nodes, {**inputs, **outputs}, {})
         after = None
@@ -117,7 +117,7 @@ class Gallery:
         constant = ""
         if value not in inside and role not in ("x", "residual", "gate"):
             array = self._constants.array(value)
-            # A gain of a few elements is a weight and not a number of the formula.
+            # A scale of a few elements is a weight and not a number of the formula.
             if array is not None and (not role or array.size == 1):
                 constant = _number(array)
         return DrawnValue(
