@@ -304,7 +304,7 @@ def _from_proto(
         raise
     except Exception as error:  # onnx_ir wraps whatever goes wrong; the cause is at the end
         raise _unreadable(proto, error) from error
-    return _finish(model, path, description, size, notes, names=False)
+    return _checked(model, path, description, size, notes, names=False)
 
 
 def _unreadable(proto: onnx.ModelProto, error: BaseException) -> InputError:
@@ -329,10 +329,10 @@ def _from_ir(source: ir.Model) -> LoadedModel:
         # clone() needs sorted nodes and the caller's model must not be sorted: copy by protobuf.
         with _quiet_onnx_ir():
             model = ir.serde.deserialize_model(ir.serde.serialize_model(source))
-    return _finish(model, None, "an onnx_ir.Model", 0, notes, names=True)
+    return _checked(model, None, "an onnx_ir.Model", 0, notes, names=True)
 
 
-def _finish(
+def _checked(
     model: ir.Model,
     path: Path | None,
     description: str,

@@ -106,7 +106,7 @@ def _schema(kind: Kind) -> onnx.defs.OpSchema:
         ],
         attributes=[
             schema.Attribute(name, onnx.helper.make_attribute(name, default), words)
-            for name, (default, words) in _attributes(kind).items()
+            for name, (default, words) in _described_attributes(kind).items()
         ],
     )
     # Before onnx 1.19 Python cannot set the inference; the model's function body then does it.
@@ -115,7 +115,7 @@ def _schema(kind: Kind) -> onnx.defs.OpSchema:
     return made
 
 
-def _attributes(kind: Kind) -> dict[str, tuple[int | float | str, str]]:
+def _described_attributes(kind: Kind) -> dict[str, tuple[int | float | str, str]]:
     """Default and meaning of every attribute."""
     values = NormSpec(kind=kind).attributes()
     own = {name: (value, ATTRIBUTE_WORDS[name]) for name, value in values.items()}

@@ -86,9 +86,9 @@ def prove_site(
             pair = site.cut_site(
                 match, lowered, layout, opset_imports=opset_imports, functions=functions
             )
-            key = _key(pair, layout, numerics, stored_scale, seed)
+            key = _proof_key(pair, layout, numerics, stored_scale, seed)
             if key not in _proofs:
-                _proofs[key] = _Run(pair, layout, numerics, seed, runtime).prove(stored_scale)
+                _proofs[key] = _SiteRuns(pair, layout, numerics, seed, runtime).prove(stored_scale)
                 while len(_proofs) > _KEPT_PROOFS:
                     _proofs.popitem(last=False)
             return _proofs[key]
@@ -116,7 +116,7 @@ def _failed(reason: str, runtime: str) -> Proof:
     )
 
 
-def _key(
+def _proof_key(
     pair: site.SitePair, layout: Layout, numerics: Numerics, stored_scale: Array | None, seed: int
 ) -> tuple[object, ...]:
     def digest(content: bytes) -> bytes:
@@ -138,14 +138,14 @@ def _key(
     )
 
 
-class _Run:
+class _SiteRuns:
     """All cases of one site with one layout."""
 
     def __init__(
         self, pair: site.SitePair, layout: Layout, numerics: Numerics, seed: int, runtime: str
     ) -> None:
         self.pair, self.layout, self.seed, self.runtime = pair, layout, seed, runtime
-        self.spec = _stored(pair.match.spec)
+        self.spec = _stored_spec(pair.match.spec)
         self.judge = Judge(pair.match, self.spec, math.prod(layout.row), numerics)
 
     def prove(self, stored_scale: Array | None) -> Proof:
@@ -228,7 +228,7 @@ class _Run:
                 yield f"{self.runtime} against numpy", declared, after
 
 
-def _stored(spec: NormSpec) -> NormSpec:
+def _stored_spec(spec: NormSpec) -> NormSpec:
     """Epsilon and the offset as they are stored: float32, except in a float64 norm."""
     if spec.stash_type == DOUBLE:
         return spec

@@ -94,7 +94,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         offset_scale=norm.scale.value if norm.scale is not None else None,
         bias=norm.bias.stored if norm.bias is not None else None,
         gate=ctx.of_type(gate.z, dtype) if gate is not None else None,
-        n=norm.group[1] if norm.group is not None else _row(norm, size),
+        n=norm.group[1] if norm.group is not None else _row_length(norm, size),
         rank=ctx.types.rank(x),
         inner=norm.owner,
         aliases=aliases,
@@ -104,7 +104,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     )
 
 
-def _row(norm: Norm, size: int | None) -> int | None:
+def _row_length(norm: Norm, size: int | None) -> int | None:
     if norm.radial is None or norm.radial.axis != -1:
         return None if norm.radial is None else norm.radial.size
     return size

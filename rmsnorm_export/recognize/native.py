@@ -13,6 +13,7 @@ from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Norm
 from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.radial import row_size
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.recognize.weights import as_weight
 
@@ -81,7 +82,7 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
         residual=second if skip else None,
         gate=second if gated else None,
         sum=total,
-        n=_row(ctx, x, spec.axis),
+        n=_row_size(ctx, x, spec.axis),
         rank=rank,
         nodes=(node,),
         narrow=("sum not rounded",)
@@ -114,27 +115,20 @@ def _input(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
 
-def _row(ctx: Context, x: ir.Value, axis: int) -> int | None:
+def _row_size(ctx: Context, x: ir.Value, axis: int) -> int | None:
     dims = ctx.types.shape(x)
-    if dims is None:
-        return ctx.types.static_last(x) if axis == -1 else None
-    size = 1
-    for dim in dims[axis:]:
-        if not isinstance(dim, int):
-            return None
-        size *= dim
-    return size
+    return ctx.types.static_last(x) if dims is None and axis == -1 else row_size(dims, axis)
 
 
 def _own(node: ir.Node, kind: Kind | None) -> NormSpec | None:
-    attributes = {name: _stored(attribute) for name, attribute in node.attributes.items()}
+    attributes = {name: _stored_attribute(attribute) for name, attribute in node.attributes.items()}
     try:
         return None if kind is None else NormSpec.from_attributes(kind, attributes)
     except (TypeError, ValueError):
         return None
 
 
-def _stored(attribute: ir.Attr) -> Any:
+def _stored_attribute(attribute: ir.Attr) -> Any:
     """The value of an attribute as a file holds it."""
     if attribute.type == ir.AttributeType.FLOAT:
         return float(np.float32(attribute.value))

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Candidate, Radial, Square, View
 from rmsnorm_export.recognize.refusal import name_of
-from rmsnorm_export.recognize.shape_rules import axes_of
+from rmsnorm_export.recognize.shape_rules import Dims, axes_of
 
 _NO_FLAW = None
 
@@ -102,7 +102,7 @@ def reduce(ctx: Context, node: ir.Node) -> None:
     axis = _trailing(ctx, node, axes, fact.x, candidate)
     kept = bool(node.attributes.get_int("keepdims", 1))
     dims = ctx.types.shape(fact.x.root) if axis is not None else None
-    size = _size(dims, axis)
+    size = row_size(dims, axis)
     factor = fact.factor
     if size == 0:
         ctx.flaw(
@@ -172,7 +172,8 @@ def _trailing(
     return negative[0]
 
 
-def _size(dims: tuple[int | str | None, ...] | None, axis: int | None) -> int | None:
+def row_size(dims: Dims, axis: int | None) -> int | None:
+    """Elements of a row from ``axis`` to the last; None where that is not static."""
     if dims is None or axis is None or len(dims) < -axis:
         return None
     size = 1

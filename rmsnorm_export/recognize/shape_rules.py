@@ -61,11 +61,11 @@ def broadcast(shapes: Sequence[Dims]) -> Dims:
     return tuple(result)
 
 
-def _same(call: Call) -> Info:
+def _like_first(call: Call) -> Info:
     return call.inputs[0] if call.inputs and call.index == 0 else UNKNOWN
 
 
-def _skip(call: Call) -> Info:
+def _norm_and_sum(call: Call) -> Info:
     """The norm (0) and the residual sum (1 of ours, 3 of com.microsoft) are like the input."""
     return call.inputs[0] if call.inputs and call.index in (0, 1, 3) else UNKNOWN
 
@@ -262,7 +262,7 @@ def _split(call: Call) -> Info:
     return (dtype, (*dims[:axis], size, *dims[axis + 1 :]))
 
 
-def _constant(call: Call) -> Info:
+def _constant_info(call: Call) -> Info:
     array = call.constants.array(call.node.outputs[0])
     if array is not None:
         return (ir.DataType.from_numpy(array.dtype), tuple(array.shape))
@@ -331,14 +331,14 @@ _UNARY = (
     "GroupNormalization",
 )
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(_UNARY, _same),
+    **dict.fromkeys(_UNARY, _like_first),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum"), _elementwise),
     **dict.fromkeys(
         ("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2", "ReduceMax"), _reduce
     ),
-    "Constant": _constant,
-    "SkipRMSNorm": _skip,
-    SKIP_SIMPLIFIED: _skip,
+    "Constant": _constant_info,
+    "SkipRMSNorm": _norm_and_sum,
+    SKIP_SIMPLIFIED: _norm_and_sum,
     "Where": _where,
     "Cast": _cast,
     "CastLike": _cast_like,
