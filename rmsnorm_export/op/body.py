@@ -16,11 +16,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.body_key import CASTLIKE_OPSET, BodyKey, assign_bodies, body_key, unify
+from rmsnorm_export.op.body_key import CASTLIKE_OPSET, BodyKey
 from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.spec import BFLOAT16, DOMAIN, DOUBLE, FLOAT
-
-__all__ = ["BodyKey", "assign_bodies", "body_key", "build_function", "unify"]
 
 MIN_OPSET = 13
 """Below it Constant cannot refer to an attribute by value and ReduceMean takes no bfloat16."""

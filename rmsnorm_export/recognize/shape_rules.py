@@ -185,22 +185,15 @@ def _unsqueeze(call: Call) -> Info:
     return (dtype, tuple(1 if i in places else next(rest) for i in range(rank)))
 
 
-def _squeeze(call: Call) -> Info:
-    dtype, dims = call.inputs[0]
-    axes = axes_of(call.node, call.constants)
-    if dims is None or not axes or not all(-len(dims) <= a < len(dims) for a in axes):
-        return (dtype, None)
-    gone = {axis % len(dims) for axis in axes}
-    return (dtype, tuple(d for i, d in enumerate(dims) if i not in gone))
-
-
 def _reduce(call: Call) -> Info:
+    """Reductions, and Squeeze, which is like one that keeps no axis."""
     dtype, dims = call.inputs[0]
     axes = axes_of(call.node, call.constants)
     if dims is None or not axes or not all(-len(dims) <= a < len(dims) for a in axes):
         return (dtype, None)
     gone = {axis % len(dims) for axis in axes}
-    if call.node.attributes.get_int("keepdims", 1):
+    keepdims = call.node.attributes.get_int("keepdims", 1)
+    if keepdims and call.node.op_type != "Squeeze":
         return (dtype, tuple(1 if i in gone else d for i, d in enumerate(dims)))
     return (dtype, tuple(d for i, d in enumerate(dims) if i not in gone))
 
@@ -289,49 +282,17 @@ def axes_of(node: ir.Node, constants: Constants) -> tuple[int, ...] | None:
     return ()
 
 
-_UNARY = (
-    "Identity",
-    "Abs",
-    "Neg",
-    "Sqrt",
-    "Reciprocal",
-    "Exp",
-    "Log",
-    "Sigmoid",
-    "Tanh",
-    "Relu",
-    "Gelu",
-    "Erf",
-    "Softmax",
-    "LogSoftmax",
-    "Clip",
-    "Dropout",
-    "LayerNormalization",
-    RMS_NORMALIZATION,
-    SIMPLIFIED,
-    "Softplus",
-    "Swish",
-    "HardSwish",
-    "Elu",
-    "LeakyRelu",
-    "Floor",
-    "Ceil",
-    "Round",
-    "Sin",
-    "Cos",
-    "LpNormalization",
-    "RMSNorm",
-    "GatedRMSNorm",
-    "Mish",
-    "Selu",
-    "HardSigmoid",
-    "CumSum",
-    "Trilu",
-    "ScatterND",
-    "GroupNormalization",
-)
+_LIKE_FIRST = (
+    "Identity", "Abs", "Neg", "Sqrt", "Reciprocal", "Exp", "Log", "Sigmoid", "Tanh", "Relu", "Gelu",
+    "Erf", "Softmax", "LogSoftmax", "Clip", "Dropout", "LayerNormalization", "Softplus", "Swish",
+    "HardSwish", "Elu", "LeakyRelu", "Floor", "Ceil", "Round", "Sin", "Cos", "LpNormalization",
+    "RMSNorm", "GatedRMSNorm", "Mish", "Selu", "HardSigmoid", "CumSum", "Trilu", "ScatterND",
+    "GroupNormalization", RMS_NORMALIZATION, SIMPLIFIED,
+)  # fmt: skip
+"""Operators whose first output has the type and shape of the first input."""
+
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(_UNARY, _like_first),
+    **dict.fromkeys(_LIKE_FIRST, _like_first),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum"), _elementwise),
     **dict.fromkeys(
         ("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2", "ReduceMax"), _reduce
@@ -348,7 +309,7 @@ RULES: dict[str, Rule] = {
     "Transpose": _transpose,
     "Reshape": _reshape,
     "Unsqueeze": _unsqueeze,
-    "Squeeze": _squeeze,
+    "Squeeze": _reduce,
     "Concat": _concat,
     "Slice": _slice,
     "Split": _split,

@@ -22,7 +22,8 @@ import onnx_ir as ir
 import torch
 from onnxscript import opset18, values
 
-from rmsnorm_export.op.body import body_key, build_function
+from rmsnorm_export.op.body import build_function
+from rmsnorm_export.op.body_key import body_key
 from rmsnorm_export.op.schema import schemas
 from rmsnorm_export.op.spec import DOMAIN, DOUBLE, FLOAT, OPSET_VERSION, Kind, NormSpec
 from rmsnorm_export.torch.operator import library  # noqa: F401 (registers the operators)
