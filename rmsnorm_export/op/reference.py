@@ -294,13 +294,13 @@ def _per_element(spec: NormSpec, x: Array, value: Array | None, name: str) -> Fl
 
 
 def _like_x(
-    x: Array, value: Array | None, name: str, wanted: bool, kind: str
+    x: Array, value: Array | None, name: str, needed: bool, kind: str
 ) -> Float64Array | None:
-    if (value is not None) != wanted:
+    if (value is not None) != needed:
         raise UsageError(
-            f"{kind} {'needs' if wanted else 'takes no'} {name}",
-            found=f"{name} {'missing' if wanted else 'given'}",
-            fix=f"{'pass' if wanted else 'leave out'} {name}",
+            f"{kind} {'needs' if needed else 'takes no'} {name}",
+            found=f"{name} {'missing' if needed else 'given'}",
+            fix=f"{'pass' if needed else 'leave out'} {name}",
         )
     if value is None:
         return None

@@ -20,7 +20,7 @@ def finish(ctx: Context, *, fold_residual: bool, fold_gate: bool) -> tuple[Match
     claimed: set[ir.Node] = set()
     # The output of one match is no part of another, or both would replace the same nodes.
     outputs = set(ctx.matches)
-    found: list[Match] = []
+    matches: list[Match] = []
     for match in ctx.matches.values():
         taken: Match | None = match
         while (
@@ -36,8 +36,8 @@ def finish(ctx: Context, *, fold_residual: bool, fold_gate: bool) -> tuple[Match
             taken = _input_gate(ctx, taken)
         if fold_residual and taken.x not in outputs:
             taken = _residual(ctx, taken, claimed)
-        found.append(taken)
-    return tuple(found)
+        matches.append(taken)
+    return tuple(matches)
 
 
 def _with_nodes(match: Match) -> Match:

@@ -313,14 +313,14 @@ def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
     if node.op_type == "Unsqueeze":
         restored = not radial.kept and _unsqueezed(ctx, node, radial)
     else:
-        dims, wanted = ctx.types.shape(node.outputs[0]), ctx.types.shape(radial.x.root)
+        dims, original = ctx.types.shape(node.outputs[0]), ctx.types.shape(radial.x.root)
         k = -radial.axis
         restored = (
             dims is not None
-            and wanted is not None
-            and len(dims) == len(wanted)
-            and same_dims(dims[:-k], wanted[:-k])
-            and (all(d == 1 for d in dims[-k:]) or same_dims(dims[-k:], wanted[-k:]))
+            and original is not None
+            and len(dims) == len(original)
+            and same_dims(dims[:-k], original[:-k])
+            and (all(d == 1 for d in dims[-k:]) or same_dims(dims[-k:], original[-k:]))
         )
     if restored:
         ctx.set_radial(node.outputs[0], dataclasses.replace(radial, kept=True))

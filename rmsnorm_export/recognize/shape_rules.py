@@ -136,17 +136,17 @@ def _transpose(call: Call) -> Info:
 
 def _reshape(call: Call) -> Info:
     dtype, dims = call.inputs[0]
-    wanted = call.constants.ints(call.node.inputs[1]) if len(call.node.inputs) > 1 else None
-    if wanted is None or call.node.attributes.get_int("allowzero", 0) == 1:
+    target = call.constants.ints(call.node.inputs[1]) if len(call.node.inputs) > 1 else None
+    if target is None or call.node.attributes.get_int("allowzero", 0) == 1:
         return (dtype, None)
     result: list[Dim] = []
-    for position, size in enumerate(wanted):
+    for position, size in enumerate(target):
         if size == 0:
             result.append(dims[position] if dims is not None and position < len(dims) else None)
         else:
             result.append(size if size > 0 else None)
-    if wanted.count(-1) == 1 and dims is not None:
-        result[wanted.index(-1)] = _remaining(dims, result, wanted.index(-1))
+    if target.count(-1) == 1 and dims is not None:
+        result[target.index(-1)] = _remaining(dims, result, target.index(-1))
     return (dtype, tuple(result))
 
 
