@@ -14,7 +14,6 @@ from typing import Any
 from rmsnorm_export.benchmark import sessions
 from rmsnorm_export.benchmark.arrays import write_arrays
 from rmsnorm_export.benchmark.options import (
-    TARGETS,
     check_options,
     choose_providers,
     provider_missing,
@@ -34,10 +33,10 @@ from rmsnorm_export.benchmark.rounds import Run, run_rounds
 from rmsnorm_export.benchmark.shapes import Shapes, grid
 from rmsnorm_export.benchmark.timing import check_memory, timings
 from rmsnorm_export.benchmark.trials import Bench, run_reference, run_trial
-from rmsnorm_export.benchmark.variants import count_nodes, make_peer, make_target, raw_file
+from rmsnorm_export.benchmark.variants import count_nodes, make_peer, make_target
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model
-from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.printable import one_line
@@ -54,7 +53,7 @@ _BUSY = 0.5
 def bench(
     model: Source,
     *,
-    targets: Sequence[Target] = TARGETS,
+    targets: Sequence[Target] = tuple(TARGETS),
     peers: Sequence[str] = (),
     providers: Sequence[str] | None = None,
     shapes: Shapes | None = None,
@@ -106,12 +105,12 @@ def bench(
     chosen, absent = choose_providers(providers)
     start, load_before = time.perf_counter(), load_average()
     loaded = load_model(model)
-    with tempfile.TemporaryDirectory(prefix="rmsnorm-export-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="rmsnorm-export-bench-") as name, loaded.file() as raw:
         run = _Measurement(
             folder=Path(name),
             source=model,
             loaded=loaded,
-            raw=raw_file(model, loaded, Path(name)),
+            raw=str(raw),
             threads=threads or cores(),
             progress=progress or (lambda *_: None),
             steps=2 + len(targets) + len(peers) + len(chosen) * (1 + len(targets) + len(peers)),

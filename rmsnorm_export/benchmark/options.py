@@ -9,12 +9,9 @@ from rmsnorm_export.benchmark.peers import PEERS
 from rmsnorm_export.benchmark.sessions import PROVIDERS, provider_class
 from rmsnorm_export.benchmark.statistics import LEAST_ROUNDS
 from rmsnorm_export.errors import BackendMissingError, UsageError
-from rmsnorm_export.lower import targets
-from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.numerics import NUMERICS_ORDER
 from rmsnorm_export.runtime.session import onnxruntime
-
-TARGETS: tuple[Target, ...] = tuple(targets.TARGETS)
 
 _PIP = 'pip install "rmsnorm-export[{}]"'
 _BRINGS = {"cpu": "ort", "cuda": "ort-gpu", "tensorrt": "ort-gpu"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -12,9 +11,8 @@ import onnx_ir as ir
 from rmsnorm_export.benchmark.peers import PEERS
 from rmsnorm_export.benchmark.result import Variant
 from rmsnorm_export.benchmark.worker import run_worker
-from rmsnorm_export.errors import Error, InputError
+from rmsnorm_export.errors import Error
 from rmsnorm_export.graph.load import LoadedModel, Source
-from rmsnorm_export.graph.source import open_source
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.printable import one_line
@@ -23,27 +21,6 @@ from rmsnorm_export.system.machine import memory_available
 
 MEMORY_SHARE = 0.8
 """Of the memory that is free, what a peer may allocate: beyond it the machine would swap."""
-
-
-def raw_file(source: Source, loaded: LoadedModel, folder: Path) -> str:
-    """The path of the model as it was given; one in memory is written to ``folder``.
-
-    Raises:
-        InputError: it cannot be written as one file.
-    """
-    if loaded.path is not None:
-        return str(loaded.path)
-    assert not isinstance(source, str | os.PathLike)
-    sourced = open_source(source)
-    if sourced.external_folder is not None or isinstance(sourced.content, str):
-        raise InputError(
-            "A model in memory with external data cannot be measured.",
-            found=sourced.external_folder or loaded.description,
-            fix="save it and give its path",
-        )
-    path = folder / "model.onnx"
-    path.write_bytes(sourced.content)
-    return str(path)
 
 
 def make_target(

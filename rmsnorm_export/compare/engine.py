@@ -10,10 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+import onnx
+
 from rmsnorm_export.compare.backend import Backend, Chosen, ReadValues, RunModel
 from rmsnorm_export.compare.engine_process import Engine, numpy_type
 from rmsnorm_export.compare.flow import Flow
-from rmsnorm_export.compare.onnx_backend import OnnxBackend, copy_external, marked_bytes, read_proto
+from rmsnorm_export.compare.onnx_backend import OnnxBackend, copy_external, marked_bytes
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import short
@@ -62,13 +64,14 @@ class TensorRT(OnnxBackend):
     def running(self) -> Iterator[RunModel]:
         with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as folder:
             path = Path(folder) / "model.engine"
-            yield lambda feeds: self._build(self.source.content, path, feeds).run(feeds)
+            content = self.source.content()
+            yield lambda feeds: self._build(content, path, feeds).run(feeds)
 
     @contextlib.contextmanager
     def probing(self, feeds: Mapping[str, Array], flow: Flow) -> Iterator[ReadValues]:
         """An engine for each set of values, which are outputs of a copy of the model."""
         own = {name: feeds[name] for name in self.declared() or ()}
-        proto = read_proto(self.source)
+        proto = onnx.ModelProto.FromString(self.source.to_bytes())
         with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as name:
             folder = Path(name)
             copy_external(self.source.model, self.source.folder, folder)

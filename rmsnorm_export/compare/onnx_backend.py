@@ -14,24 +14,10 @@ import onnx_ir as ir
 from rmsnorm_export.compare.backend import Backend, Chosen, ReadValues, RunModel
 from rmsnorm_export.compare.flow import Flow
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.graph.load import Source, load_model
-from rmsnorm_export.graph.source import Sourced, open_source
+from rmsnorm_export.graph.load import LoadedModel, load_model
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import short
 from rmsnorm_export.system.files import copy_contents
-
-
-def read_onnx(source: Source) -> Sourced:
-    """A model as ``optimize`` reads it; the runtime gets the original, not what was put right.
-
-    Raises:
-        UsageError, InputError: as ``load_model``.
-    """
-    loaded = load_model(source)
-    if loaded.path is not None:
-        return Sourced(str(loaded.path), loaded.model, loaded.description)
-    assert not isinstance(source, str | os.PathLike)
-    return open_source(source)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -39,18 +25,18 @@ class OnnxBackend(Backend):
     """A runtime that takes ONNX models; ``load`` is all that one has to add which runs in memory.
 
     Attributes:
-        source: the model as the caller gave it.
+        source: the model; the runtime gets what was given, not what was put right.
         optimized: as for ``Backend``.
     """
 
-    source: Sourced
+    source: LoadedModel
     optimized: bool = False
 
     closed = ""
 
     @classmethod
     def open(cls, chosen: Chosen) -> Backend:
-        return cls(read_onnx(chosen.model), chosen.optimize and bool(cls.optimization))
+        return cls(load_model(chosen.model), chosen.optimize and bool(cls.optimization))
 
     @property
     def graph(self) -> ir.Model:
@@ -70,37 +56,19 @@ class OnnxBackend(Backend):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[RunModel]:
-        yield self.load(self.source.content)
+        yield self.load(self.source.content())
 
     @contextlib.contextmanager
     def probing(self, feeds: Mapping[str, Array], flow: Flow) -> Iterator[ReadValues]:
         """A copy of the model for each set of values, which are outputs of it."""
         del flow
-        proto = read_proto(self.source)
+        proto = onnx.ModelProto.FromString(self.source.to_bytes())
         own = {name: feeds[name] for name in self.declared() or ()}
 
         def read_values(names: Sequence[str]) -> Mapping[str, Array]:
             return self.load(marked_bytes(proto, names), names)(own).by_name()
 
         yield read_values
-
-
-def read_proto(source: Sourced) -> onnx.ModelProto:
-    """The model, its external data left where it is.
-
-    Raises:
-        InputError: the file went away.
-    """
-    if isinstance(source.content, bytes):
-        return onnx.ModelProto.FromString(source.content)
-    try:
-        return onnx.load(source.content, load_external_data=False)
-    except OSError as error:
-        raise InputError(
-            "The model file cannot be read again.",
-            found=f"{source.description}: {error.strerror or error}",
-            fix="leave it where it is until the comparison is over",
-        ) from error
 
 
 def marked_bytes(

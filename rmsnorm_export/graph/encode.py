@@ -137,7 +137,7 @@ def encode(model: ir.Model, slots: Sequence[TensorSlot], swaps: Sequence[Swap]) 
             large.append((slot, tensor))
             stand_ins.append((slot, stand_in))
     with _swapped(slots, stand_ins):
-        data = _serialize(model)
+        data = serialize(model)
     marks: list[tuple[int, int]] = []
     position = data.find(mark)
     while position >= 0:
@@ -211,9 +211,15 @@ def _swapped(slots: Sequence[TensorSlot], swaps: Sequence[Swap]) -> Iterator[Non
                 tensor.name = name
 
 
-def _serialize(model: ir.Model) -> bytes:
+def serialize(model: ir.Model | onnx.ModelProto) -> bytes:
+    """The bytes of a model, its tensors in them, those in external data left where they are.
+
+    Raises:
+        InputError: a text in the model is not UTF-8, or the model is larger than 2 GiB.
+        OSError: a tensor cannot be read.
+    """
     try:
-        proto = ir.serde.serialize_model(model)
+        proto = ir.serde.serialize_model(model) if isinstance(model, ir.Model) else model
     except ir.serde.SerdeError as error:
         inner: BaseException = error
         while inner.__cause__ is not None and not isinstance(inner, Error | OSError):

@@ -260,23 +260,23 @@ class _Plan:
                 f"output in {short(self.folder, 200)}",
                 fix="write the output into the folder of the source, or use --weights copy",
             )
-        wanted = self._free_name(file)
-        if wanted is None:
+        place = self._free_name(file)
+        if place is None:
             self.notes.append(f"weights {quoted(file.location)} were already beside the output")
             return file.location
-        new = os.path.relpath(wanted, self.folder)
-        temp, how = self._stage(file, wanted)
-        self.pending.append((temp, wanted))
+        new = os.path.relpath(place, self.folder)
+        temp, how = self._stage(file, place)
+        self.pending.append((temp, place))
         self.used = "link" if how == "linked" else "copy"
         self.notes.append(
             f"weights {quoted(file.location)} ({file.size} bytes) were {how} to {quoted(new)}"
         )
         return new
 
-    def _stage(self, file: ExternalFile, wanted: Path) -> tuple[Path, str]:
+    def _stage(self, file: ExternalFile, place: Path) -> tuple[Path, str]:
         if self.policy == "link":
             try:
-                temp = self.files.link_temp(Path(file.path), wanted)
+                temp = self.files.link_temp(Path(file.path), place)
             except OSError as error:
                 self.notes.append(f"no hard link is possible ({error.strerror}): copied instead")
             else:
@@ -285,7 +285,7 @@ class _Plan:
                     "several names, those of the source model now included"
                 )
                 return temp, "linked"
-        temp, descriptor = self.files.temp(wanted)
+        temp, descriptor = self.files.temp(place)
         try:
             how = copy_contents(file.path, descriptor)
             os.fsync(descriptor)
@@ -314,7 +314,7 @@ class _Plan:
         )
 
     def _is_new(self, path: Path) -> bool:
-        taken = {wanted for _, wanted in self.pending} | {Path(self.folder, self.target.name)}
+        taken = {place for _, place in self.pending} | {Path(self.folder, self.target.name)}
         return path not in taken
 
     def _same_data(self, file: ExternalFile, path: Path) -> bool:

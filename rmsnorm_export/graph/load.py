@@ -13,15 +13,20 @@ import gc
 import logging
 import os
 import stat
+import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped,unused-ignore]
+from google.protobuf.message import (  # type: ignore[import-untyped,unused-ignore]
+    DecodeError,
+    EncodeError,
+)
 
 from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.graph.encode import serialize
 from rmsnorm_export.graph.external import adopt_external
 from rmsnorm_export.graph.order import sort_graphs
 from rmsnorm_export.graph.sniff import looks_like
@@ -39,7 +44,7 @@ from rmsnorm_export.graph.wellformed import (
     proto_too_deep,
     too_deep,
 )
-from rmsnorm_export.printable import short
+from rmsnorm_export.printable import quoted, short
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
@@ -58,6 +63,7 @@ class LoadedModel:
             onnx_ir model); external data not counted.
         external_size: bytes of the external files together; 0 when their folder is not known.
         notes: oddities that were accepted or put right.
+        origin: what was given, where that was bytes or a ModelProto; never changed.
     """
 
     model: ir.Model
@@ -67,6 +73,88 @@ class LoadedModel:
     size: int = 0
     external_size: int = 0
     notes: tuple[str, ...] = ()
+    origin: bytes | onnx.ModelProto | None = None
+
+    @property
+    def folder(self) -> str | None:
+        """Where the external data lies; None where a model in memory has none."""
+        if self.path is not None:
+            return str(self.path.parent)
+        return next(iter(self._folders()), None)
+
+    def content(self) -> bytes | str:
+        """What a runtime opens: the path of the file, or the bytes of a model in memory.
+
+        Raises:
+            InputError: as `to_bytes`.
+        """
+        return self.to_bytes() if self.path is None else str(self.path)
+
+    def to_bytes(self) -> bytes:
+        """The model as it was given, serialised: nothing is put right, external data stays away.
+
+        Raises:
+            InputError: the file went away; or the model in memory is larger than 2 GiB, or has
+                external data in no single known folder.
+        """
+        if self.path is not None:
+            try:
+                return self.path.read_bytes()
+            except OSError as error:
+                raise InputError(
+                    "The model file cannot be read again.",
+                    found=f"{self.description}: {error.strerror or error}",
+                    fix="leave it where it is until the work is over",
+                ) from error
+        if self.external and self.origin is not None:
+            raise InputError(
+                "A model in memory with external data does not know its folder.",
+                found=f"{self.description} with data in {quoted(self.external[0])}",
+                fix="give the path of the model instead",
+            )
+        if len(self._folders()) > 1:
+            raise InputError(
+                "The external data of a model in memory lies in several folders.",
+                found=", ".join(short(folder, 200) for folder in self._folders()[:3]),
+                fix="save the model and give its path",
+            )
+        if isinstance(self.origin, bytes):
+            return self.origin
+        try:
+            return serialize(self.model if self.origin is None else self.origin)
+        except (ValueError, EncodeError) as error:
+            raise InputError(
+                "The model in memory cannot be serialised.",
+                found=short(str(error).split("\n")[0], 300),
+                fix="save it (with external data above 2 GB) and give its path",
+            ) from error
+
+    @contextlib.contextmanager
+    def file(self) -> Iterator[Path]:
+        """A file of the model as it was given; one of a model in memory lasts for the block.
+
+        Raises:
+            UsageError: a model in memory has external data.
+            InputError: as `to_bytes`.
+        """
+        if self.path is not None:
+            yield self.path
+            return
+        if self.external:
+            raise UsageError(
+                "A model with external data must be given as a file.",
+                found=f"{len(self.external)} locations, the first is {quoted(self.external[0])}",
+                fix="save it first, e.g. with result.save(path), and give the path",
+            )
+        with tempfile.TemporaryDirectory(prefix="rmsnorm-model-") as folder:
+            path = Path(folder) / "model.onnx"
+            path.write_bytes(self.to_bytes())
+            yield path
+
+    def _folders(self) -> list[str]:
+        tensors = (slot.tensor for slot in tensor_slots(self.model) if self.external)
+        external = (tensor for tensor in tensors if isinstance(tensor, ir.ExternalTensor))
+        return sorted({os.path.abspath(tensor.base_dir) for tensor in external})
 
 
 @contextlib.contextmanager
@@ -108,10 +196,12 @@ def load_model(source: Source) -> LoadedModel:
                 raise too_deep()
             proto = onnx.ModelProto()
             proto.CopyFrom(source)
-            return _from_proto(proto, None, "an onnx.ModelProto", source.ByteSize())
+            loaded = _from_proto(proto, None, "an onnx.ModelProto", source.ByteSize())
+            return dataclasses.replace(loaded, origin=source)
         if isinstance(source, bytes | bytearray | memoryview):
             data = bytes(source)
-            return _from_bytes(data, None, f"{len(data)} bytes in memory")
+            loaded = _from_bytes(data, None, f"{len(data)} bytes in memory")
+            return dataclasses.replace(loaded, origin=data)
         if isinstance(source, str | os.PathLike):
             return _from_path(source)
     raise UsageError(
@@ -214,7 +304,7 @@ def _from_proto(
         raise
     except Exception as error:  # onnx_ir wraps whatever goes wrong; the cause is at the end
         raise _unreadable(proto, error) from error
-    return _finish(model, path, description, size, notes, names=False)
+    return _checked(model, path, description, size, notes, names=False)
 
 
 def _unreadable(proto: onnx.ModelProto, error: BaseException) -> InputError:
@@ -239,10 +329,10 @@ def _from_ir(source: ir.Model) -> LoadedModel:
         # clone() needs sorted nodes and the caller's model must not be sorted: copy by protobuf.
         with _quiet_onnx_ir():
             model = ir.serde.deserialize_model(ir.serde.serialize_model(source))
-    return _finish(model, None, "an onnx_ir.Model", 0, notes, names=True)
+    return _checked(model, None, "an onnx_ir.Model", 0, notes, names=True)
 
 
-def _finish(
+def _checked(
     model: ir.Model,
     path: Path | None,
     description: str,

@@ -123,13 +123,13 @@ def _restore_metadata(source: ir.Model, result: ir.Model) -> None:
             value.doc_string = value.doc_string or old.doc_string
             value.metadata_props.update(old.metadata_props)
             value.meta.update(old.meta)
-    said = {
+    metadata = {
         node.outputs[0].name: node.metadata_props
         for node in source.graph.all_nodes()
         if node.metadata_props and node.outputs
     }
     for node in result.graph.all_nodes():
-        for key, text in said.get(node.outputs[0].name if node.outputs else None, {}).items():
+        for key, text in metadata.get(node.outputs[0].name if node.outputs else None, {}).items():
             node.metadata_props.setdefault(key, text)
 
 

@@ -178,7 +178,7 @@ def forget_negative_dims(model: ir.Model) -> int:
     """
     changed = 0
     for graph in all_graphs(model):
-        for value in _values(graph):
+        for value in _graph_values(graph):
             shape = value.shape
             if shape is None:
                 continue
@@ -191,7 +191,7 @@ def forget_negative_dims(model: ir.Model) -> int:
     return changed
 
 
-def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+def _graph_values(graph: ir.Graph) -> Iterator[ir.Value]:
     yield from graph.inputs
     for node in graph:
         yield from node.outputs

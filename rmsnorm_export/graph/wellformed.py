@@ -86,7 +86,7 @@ def _check_scope(
     outer = outer | {graph}
     _check_unique((value.name for value in graph.inputs), "input")
     if names:
-        _check_unique(_names(graph), "value")
+        _check_unique(_value_names(graph), "value")
     for initializer in graph.initializers.values():
         if initializer.const_value is None:
             raise InputError(
@@ -150,7 +150,7 @@ def _not_utf8(name: bytes) -> InputError:
     )
 
 
-def _names(graph: ir.Graph) -> Iterator[str | None]:
+def _value_names(graph: ir.Graph) -> Iterator[str | None]:
     inputs = {value.name for value in graph.inputs}
     yield from inputs
     yield from (name for name in graph.initializers if name not in inputs)

@@ -56,7 +56,7 @@ class _Splice:
             tag, after_tag = _varint(data, position)
             kind = tag & 7
             if kind != 2:
-                position = _skip(data, after_tag, kind)
+                position = _payload_end(data, after_tag, kind)
                 continue
             length, payload = _varint(data, after_tag)
             position = payload + length
@@ -104,7 +104,7 @@ def _to_varint(value: int) -> bytes:
     return bytes(made)
 
 
-def _skip(data: memoryview, position: int, kind: int) -> int:
+def _payload_end(data: memoryview, position: int, kind: int) -> int:
     """The end of a payload without a length; groups (3 and 4) are only their fields in between."""
     if kind == 0:
         return _varint(data, position)[1]

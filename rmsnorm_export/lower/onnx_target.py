@@ -28,13 +28,13 @@ from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
 
 
-def _attributes(spec: NormSpec, computed: int) -> Mapping[str, int | float]:
+def _norm_attributes(spec: NormSpec, computed: int) -> Mapping[str, int | float]:
     return {"axis": spec.axis, "epsilon": float(spec.epsilon), "stash_type": computed}
 
 
 _DIALECT = Dialect(
     operator=RMS_NORMALIZATION,
-    attributes=_attributes,
+    attributes=_norm_attributes,
     scales_first=False,
     min_opset=TARGETS["onnx"].min_opset,
     reordered_note="exact by the operator's definition; ONNX Runtime scales before it rounds",

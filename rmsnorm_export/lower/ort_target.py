@@ -35,14 +35,14 @@ from rmsnorm_export.runtime.support import everywhere
 _SKIP_VERSION = 1
 
 
-def _attributes(spec: NormSpec, computed: int) -> Mapping[str, int | float]:
+def _norm_attributes(spec: NormSpec, computed: int) -> Mapping[str, int | float]:
     del computed  # stash_type only types the statistics output here, which is not asked for
     return {"axis": spec.axis, "epsilon": float(spec.epsilon), "stash_type": FLOAT}
 
 
 _DIALECT = Dialect(
     operator=SIMPLIFIED,
-    attributes=_attributes,
+    attributes=_norm_attributes,
     scales_first=True,
     min_opset=0,
     reordered_note="the scale is applied before the rounding: one rounding fewer",

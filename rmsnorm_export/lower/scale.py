@@ -53,7 +53,7 @@ def scale_input(match: Match, types: Types) -> ScaleInput | Refusal:
     computed wrongly by some runtime.
     """
     count = -match.spec.axis
-    value = match.gain
+    value = match.offset_scale
     if value is None and match.scale is not None:
         if match.spec.scale_offset:
             return refuse_match(

@@ -16,11 +16,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.body_key import CASTLIKE_OPSET, BodyKey, assign_bodies, body_key, unify
+from rmsnorm_export.op.body_key import CASTLIKE_OPSET, BodyKey
 from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.spec import BFLOAT16, DOMAIN, DOUBLE, FLOAT
-
-__all__ = ["BodyKey", "assign_bodies", "body_key", "build_function", "unify"]
 
 MIN_OPSET = 13
 """Below it Constant cannot refer to an attribute by value and ReduceMean takes no bfloat16."""
@@ -95,9 +93,9 @@ class _Body:
         if activation is not None and key.gate_first:
             row = self.add("Mul", "gated_row", [row, activation])
             numerator = self.to_x(row, "numerator") if key.round_rstd else row
-        gain = None if scale is None else self.gain(scale)
-        y = self.normalised(row, numerator, gain)
-        y = self.scaled(y, gain, bias, ends=activation is None or key.gate_first)
+        factor = None if scale is None else self.factor(scale)
+        y = self.normalised(row, numerator, factor)
+        y = self.scaled(y, factor, bias, ends=activation is None or key.gate_first)
         if activation is not None and not key.gate_first:
             # In T already unless the scale came before the cast.
             ungated = y if key.scale_before_cast else self.to_stash(y, "ungated")
@@ -117,10 +115,10 @@ class _Body:
             names.append("scale_offset")
         return [ir.Attr(name, ir.AttributeType.FLOAT, None) for name in names]
 
-    def normalised(self, row: ir.Value, numerator: ir.Value, gain: ir.Value | None) -> ir.Value:
+    def normalised(self, row: ir.Value, numerator: ir.Value, factor: ir.Value | None) -> ir.Value:
         """``row / rms``; with ``round_rstd`` in the type of X, else in the stash type.
 
-        With an ``association`` the gain is in it already.
+        With an ``association`` the scale is in it already.
         """
         key = self.key
         shape = None
@@ -151,13 +149,13 @@ class _Body:
             rms = self.add("Add", "rms", [self.add("Sqrt", "root", [mean]), epsilon])
         else:
             rms = self.add("Sqrt", "rms", [self.add("Add", "stabilised", [mean, epsilon])])
-        if gain is not None and key.association == 2:
-            row = numerator = self.add("Mul", "weighted", [row, gain])
+        if factor is not None and key.association == 2:
+            row = numerator = self.add("Mul", "weighted", [row, factor])
         if key.round_rstd:
             reciprocal = self.add("Reciprocal", "reciprocal", [rms])
             rounded = self.to_x(reciprocal, "rounded_reciprocal")
-            if gain is not None and key.association == 1:
-                rounded = self.add("Mul", "weighted", [rounded, gain])
+            if factor is not None and key.association == 1:
+                rounded = self.add("Mul", "weighted", [rounded, factor])
             v = self.add("Mul", "normalised", [numerator, rounded])
         else:
             v = self.add("Div", "normalised", [row, rms])
@@ -170,10 +168,10 @@ class _Body:
         indices = self.integers(axes, "axes")
         return self.add("ReduceMean", "mean", [square, indices], {"keepdims": 1})
 
-    def gain(self, scale: ir.Value) -> ir.Value:
+    def factor(self, scale: ir.Value) -> ir.Value:
         """``scale_offset + scale`` in the type of the product."""
         key = self.key
-        gain = self.to_product(scale, "scale_cast") if key.scale_cast else scale
+        factor = self.to_product(scale, "scale_cast") if key.scale_cast else scale
         if key.has_offset:
             offset = self.scalar(
                 "scale_offset",
@@ -181,19 +179,19 @@ class _Body:
                 "offset",
                 like_x=key.casts and not key.scale_before_cast,
             )
-            gain = self.add("Add", "gain", [offset, gain])
-        return gain
+            factor = self.add("Add", "offset_scale", [offset, factor])
+        return factor
 
     def scaled(
-        self, v: ir.Value, gain: ir.Value | None, bias: ir.Value | None, *, ends: bool
+        self, v: ir.Value, factor: ir.Value | None, bias: ir.Value | None, *, ends: bool
     ) -> ir.Value:
-        """Gain, bias and the cast to T, before or after; ``ends``: nothing follows."""
+        """Scale, bias and the cast to T, before or after; ``ends``: nothing follows."""
         key = self.key
         y = v
         if not key.scale_before_cast and not key.round_rstd:
             y = self.to_x(y, "cast")
-        if gain is not None and not key.association:
-            y = self.add("Mul", "scaled", [y, gain])
+        if factor is not None and not key.association:
+            y = self.add("Mul", "scaled", [y, factor])
         if bias is not None:
             addend = self.to_product(bias, "bias_cast") if key.bias_cast else bias
             y = self.add("Add", "biased", [y, addend])

@@ -105,27 +105,22 @@ def body_key(
     spec = spec.canonical(dtype)
     casts = dtype != spec.stash_type
     product_type = spec.stash_type if spec.scale_before_cast else dtype
+    # What a float32 attribute can hold is read from the node, and does not tell bodies apart.
+    same = {
+        **{name: getattr(spec, name) for name in (*_FIXED, *_ORDER)},
+        "epsilon": _literal(spec.epsilon, spec.stash_type),
+        "scale_offset": _literal(spec.scale_offset, product_type),
+        "association": spec.association if scale_dtype is not None else 0,
+    }
     key = BodyKey(
-        kind=spec.kind,
+        **same,
         has_scale=scale_dtype is not None or bias_dtype is not None,
         has_bias=bias_dtype is not None,
         casts=casts,
-        stash_type=spec.stash_type,
-        scale_before_cast=spec.scale_before_cast,
-        round_rstd=spec.round_rstd,
         has_offset=spec.scale_offset != 0,
-        epsilon_outside=spec.epsilon_outside,
-        partial_size=spec.partial_size,
-        group_size=spec.group_size,
-        axis=spec.axis,
         scale_cast=scale_dtype not in (None, product_type),
         bias_cast=bias_dtype not in (None, product_type),
         dtype=dtype if casts and opset < CASTLIKE_OPSET else None,
-        epsilon=_literal(spec.epsilon, spec.stash_type),
-        scale_offset=_literal(spec.scale_offset, product_type),
-        activation=spec.activation,
-        gate_first=spec.gate_first,
-        association=spec.association if scale_dtype is not None else 0,
     )
     return dataclasses.replace(key, scale_before_cast=False) if key.any_order else key
 
@@ -196,19 +191,8 @@ def assign_bodies(
 
 
 _JOINED = ("has_scale", "has_bias", "casts", "has_offset", "scale_cast", "bias_cast")
-_FIXED = (
-    "kind",
-    "stash_type",
-    "epsilon_outside",
-    "partial_size",
-    "group_size",
-    "axis",
-    "epsilon",
-    "scale_offset",
-    "activation",
-    "gate_first",
-    "association",
-)
+_ORDER = ("scale_before_cast", "round_rstd")
+_FIXED = tuple(f.name for f in dataclasses.fields(NormSpec) if f.name not in _ORDER)
 
 
 def _named_type(key: BodyKey) -> int | None:

@@ -148,7 +148,7 @@ def _normalise(
 ) -> Float64Array:
     """``v`` of the formula; ``numerator`` is what ``1 / rms`` multiplies when it is rounded.
 
-    With an ``association`` the gain is in it already.
+    With an ``association`` the scale is in it already.
     """
     lead = row.shape[: spec.axis]
     n = math.prod(row.shape[spec.axis :])
@@ -161,17 +161,17 @@ def _normalise(
         rms = rounding.stash(rounding.stash(np.sqrt(mean)) + epsilon)
     else:
         rms = rounding.stash(np.sqrt(rounding.stash(mean + epsilon)))
-    gain = _gain(spec, operands, rounding.out) if spec.association else None
-    if gain is not None:
-        # One group only: the gain of the whole row fits the rows as they are cut here.
-        gain = np.broadcast_to(gain, row.shape[spec.axis :]).reshape(1, size)
-    if gain is not None and spec.association == 2:
-        rows = rounding.out(rows * gain)
+    factor = _factor(spec, operands, rounding.out) if spec.association else None
+    if factor is not None:
+        # One group only: the scale of the whole row fits the rows as they are cut here.
+        factor = np.broadcast_to(factor, row.shape[spec.axis :]).reshape(1, size)
+    if factor is not None and spec.association == 2:
+        rows = rounding.out(rows * factor)
         numerator = rows
     if spec.round_rstd:
         reciprocal = rounding.out(rounding.stash(1.0 / rms))
-        if gain is not None and spec.association == 1:
-            reciprocal = rounding.out(reciprocal * gain)
+        if factor is not None and spec.association == 1:
+            reciprocal = rounding.out(reciprocal * factor)
         v = rounding.out(numerator.reshape(rows.shape) * reciprocal)
     else:
         v = rounding.stash(rows / rms)
@@ -181,27 +181,27 @@ def _normalise(
 def _scale(
     spec: NormSpec, v: Float64Array, operands: _Operands, rounding: _Rounding
 ) -> Float64Array:
-    """Gain and bias, in the stash type or in T."""
+    """Scale and bias, in the stash type or in T."""
     product = rounding.stash if spec.scale_before_cast else rounding.out
     y = product(v)
-    gain = None if spec.association else _gain(spec, operands, product)
-    if gain is not None:
-        y = product(y * gain)
+    factor = None if spec.association else _factor(spec, operands, product)
+    if factor is not None:
+        y = product(y * factor)
     if operands.bias is not None:
         y = product(y + product(operands.bias))
     return y
 
 
-def _gain(
+def _factor(
     spec: NormSpec, operands: _Operands, product: Callable[[Float64Array], Float64Array]
 ) -> Float64Array | None:
     """``scale_offset + scale`` in the type of the product."""
     if operands.scale is None:
         return None
-    gain = product(operands.scale)
+    factor = product(operands.scale)
     if spec.scale_offset:
-        gain = product(product(np.asarray(np.float64(spec.scale_offset))) + gain)
-    return gain
+        factor = product(product(np.asarray(np.float64(spec.scale_offset))) + factor)
+    return factor
 
 
 def _activation(spec: NormSpec, gate: Float64Array, rounding: _Rounding) -> Float64Array:

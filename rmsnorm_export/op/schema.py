@@ -12,6 +12,7 @@ import onnx
 
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import (
+    ATTRIBUTE_WORDS,
     BFLOAT16,
     DOMAIN,
     DOUBLE,
@@ -46,21 +47,12 @@ _DOC: dict[Kind, str] = {
     ),
 }
 
-_ATTRIBUTES = {
-    "epsilon": "Added to the mean square, or to its root.",
-    "axis": "First normalised axis, negative; all later axes are normalised with it.",
-    "stash_type": "Element type in which the row is normalised.",
-    "scale_before_cast": "1: scale in the stash type, then round once. 0: round, then scale in T.",
-    "scale_offset": "Added to the scale before it is used (1 for Gemma).",
-    "epsilon_outside": "1: epsilon is added to the root instead of to the mean square.",
-    "partial_size": "Elements at the start of the row that the mean is taken from; 0: all.",
-    "group_size": "Elements of a group, each with its own root mean square; 0: the whole row.",
-    "round_rstd": "1: 1 / rms is rounded to T and multiplied with X in T.",
-    "association": "In a half stash type, 1: x * (scale / rms); 2: (x * scale) / rms.",
-    "activation": "Of the gate: silu or sigmoid.",
-    "gate_first": "1: the gate multiplies X before the norm; 0: the gate multiplies the norm.",
-    "plugin_version": "Version of the TensorRT plugin that computes the node.",
-    "plugin_namespace": "Namespace of the TensorRT plugin that computes the node.",
+_PLUGIN_ATTRIBUTES = {
+    "plugin_version": (PLUGIN_VERSION, "Version of the TensorRT plugin that computes the node."),
+    "plugin_namespace": (
+        PLUGIN_NAMESPACE,
+        "Namespace of the TensorRT plugin that computes the node.",
+    ),
 }
 
 _SECOND_INPUT = {
@@ -90,7 +82,7 @@ def _schema(kind: Kind) -> onnx.defs.OpSchema:
         inputs.append(schema.FormalParameter(name, "T", description))
     shape = "n elements in the shape of the normalised axes, leading dimensions of 1 allowed."
     inputs += [
-        schema.FormalParameter("scale", "V", f"Gain, {shape}", param_option=optional),
+        schema.FormalParameter("scale", "V", f"Scale, {shape}", param_option=optional),
         schema.FormalParameter("bias", "B", f"Added last, {shape}", param_option=optional),
     ]
     outputs = [schema.FormalParameter("Y", "T", "Output, of the shape of X.")]
@@ -113,8 +105,8 @@ def _schema(kind: Kind) -> onnx.defs.OpSchema:
             ("B", types, "Bias; cast to the type in which the sum is computed."),
         ],
         attributes=[
-            schema.Attribute(name, onnx.helper.make_attribute(name, default), _ATTRIBUTES[name])
-            for name, default in _defaults(kind).items()
+            schema.Attribute(name, onnx.helper.make_attribute(name, default), words)
+            for name, (default, words) in _described_attributes(kind).items()
         ],
     )
     # Before onnx 1.19 Python cannot set the inference; the model's function body then does it.
@@ -123,12 +115,11 @@ def _schema(kind: Kind) -> onnx.defs.OpSchema:
     return made
 
 
-def _defaults(kind: Kind) -> dict[str, int | float | str]:
-    return {
-        **NormSpec(kind=kind).attributes(),
-        "plugin_version": PLUGIN_VERSION,
-        "plugin_namespace": PLUGIN_NAMESPACE,
-    }
+def _described_attributes(kind: Kind) -> dict[str, tuple[int | float | str, str]]:
+    """Default and meaning of every attribute."""
+    values = NormSpec(kind=kind).attributes()
+    own = {name: (value, ATTRIBUTE_WORDS[name]) for name, value in values.items()}
+    return {**own, **_PLUGIN_ATTRIBUTES}
 
 
 def _infer(context: Any) -> None:

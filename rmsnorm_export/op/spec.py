@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal, TypedDict
+from collections.abc import Mapping
+from typing import Any, Literal, TypedDict, get_args
 
 DOMAIN = "rmsnorm_export"
 OPSET_VERSION = 1
@@ -104,8 +105,26 @@ class NormSpec:
             raise ValueError("association 1 multiplies with 1 / rms: it needs round_rstd")
         if self.association and self.group_size:
             raise ValueError("association and group_size cannot be combined")
+        if self.activation not in get_args(Activation):
+            raise ValueError(f"activation must be silu or sigmoid, got {self.activation}")
         if self.round_rstd and self.scale_before_cast:
             raise ValueError("round_rstd leaves nothing to scale before the cast")
+
+    @classmethod
+    def from_attributes(cls, kind: Kind, attributes: Mapping[str, int | float | str]) -> NormSpec:
+        """The spec of a node with these ONNX attributes, the inverse of `attributes`.
+
+        Absent attributes are at their default; those that are none of a norm are not looked at.
+
+        Raises:
+            ValueError: there is no such norm.
+        """
+        values: dict[str, Any] = {"kind": kind}
+        for field in dataclasses.fields(cls):
+            if field.name in attributes:
+                python_type: Any = type(field.default)
+                values[field.name] = python_type(attributes[field.name])
+        return cls(**values)
 
     def canonical(self, dtype: int) -> NormSpec:
         """The same norm with the attributes that cannot matter for X of ``dtype`` at default.
@@ -145,6 +164,23 @@ class NormSpec:
             for name, value in self.attributes().items()
             if name != "epsilon" and value != ordinary[name]
         }
+
+
+ATTRIBUTE_WORDS = {
+    "epsilon": "Added to the mean square, or to its root.",
+    "axis": "First normalised axis, negative; all later axes are normalised with it.",
+    "stash_type": "Element type in which the row is normalised.",
+    "scale_before_cast": "1: scale in the stash type, then round once. 0: round, then scale in T.",
+    "scale_offset": "Added to the scale before it is used (1 for Gemma).",
+    "epsilon_outside": "1: epsilon is added to the root instead of to the mean square.",
+    "partial_size": "Elements at the start of the row that the mean is taken from; 0: all.",
+    "group_size": "Elements of a group, each with its own root mean square; 0: the whole row.",
+    "round_rstd": "1: 1 / rms is rounded to T and multiplied with X in T.",
+    "association": "In a half stash type, 1: x * (scale / rms); 2: (x * scale) / rms.",
+    "activation": "Of the gate: silu or sigmoid.",
+    "gate_first": "1: the gate multiplies X before the norm; 0: the gate multiplies the norm.",
+}
+"""What each ONNX attribute of the operator means, for its schema and for reports."""
 
 
 class RowAttributes(TypedDict, total=False):

@@ -274,15 +274,15 @@ def _called(
     nodes: Iterable[ir.Node], functions: Mapping[FunctionKey, ir.Function]
 ) -> list[ir.Function]:
     """The functions that ``nodes`` call, and those that these call."""
-    found: dict[FunctionKey, ir.Function] = {}
+    called: dict[FunctionKey, ir.Function] = {}
     pending = list(nodes)
     while pending:
         node = pending.pop()
         key = node.op_identifier()
-        if key in functions and key not in found:
-            found[key] = functions[key]
+        if key in functions and key not in called:
+            called[key] = functions[key]
             pending.extend(functions[key].all_nodes())
-    return [found[key] for key in sorted(found)]
+    return [called[key] for key in sorted(called)]
 
 
 def _node_name(node: ir.Node) -> str:

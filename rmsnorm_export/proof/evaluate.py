@@ -165,11 +165,11 @@ class _Evaluator:
             if node.op_type in ("Cast", "CastLike"):
                 return [self._cast(node, tensors, attributes)]
             if node.op_type == "Constant":
-                array = _constant(attributes)
+                array = _constant_array(attributes)
                 return [_Tensor(array, array.dtype, True)]
         promote = self._promote and not constant
         arrays = [None if t is None else self._operand(t, promote) for t in tensors]
-        plain = {name: _plain(attribute) for name, attribute in attributes.items()}
+        plain = {name: _stored_value(attribute) for name, attribute in attributes.items()}
         kernel = kernel_of(node.domain, node.op_type)
         results: Sequence[Array | None]
         if kernel is not None:
@@ -233,7 +233,7 @@ def _resolve(node: ir.Node, references: Mapping[str, ir.Attr]) -> dict[str, ir.A
     return resolved
 
 
-def _plain(attribute: ir.Attr) -> Any:
+def _stored_value(attribute: ir.Attr) -> Any:
     """The value of an attribute as the file stores it: a float attribute is a float32."""
     if attribute.type in _FLOAT_ATTRIBUTES:
         values = np.asarray(attribute.value, dtype=np.float32).astype(np.float64)
@@ -241,7 +241,7 @@ def _plain(attribute: ir.Attr) -> Any:
     return attribute.value
 
 
-def _constant(attributes: Mapping[str, ir.Attr]) -> Array:
+def _constant_array(attributes: Mapping[str, ir.Attr]) -> Array:
     for name, attribute in attributes.items():
         if name == "value":
             return np.asarray(attribute.as_tensor().numpy())

@@ -74,18 +74,18 @@ def batches(
         shape = (*lead, *row)
         store = numpy_dtype(dtype)
         x, residual = (
-            np.stack([_row(name, rng, n, spec, dtype) for name in cases]).reshape(shape)
+            np.stack([_case_row(name, rng, n, spec, dtype) for name in cases]).reshape(shape)
             for _ in range(2)
         )
         gate = np.clip(2.0 * rng.standard_normal(shape), -4.0, 4.0)
         yield Batch(x.astype(store), residual.astype(store), gate.astype(store), cases)
 
 
-def gains(spec: NormSpec, n: int, seed: int) -> tuple[Float64Array, Float64Array]:
-    """A random scale, its sign mixed, none so small that the gain vanishes; and a random bias."""
+def random_weights(spec: NormSpec, n: int, seed: int) -> tuple[Float64Array, Float64Array]:
+    """A random scale, its sign mixed, none so small that it vanishes; and a random bias."""
     rng = np.random.default_rng(seed + 1)
-    gain = rng.uniform(0.25, 2.0, n) * rng.choice((-1.0, 1.0), n)
-    return gain - spec.scale_offset, rng.standard_normal(n)
+    scale = rng.uniform(0.25, 2.0, n) * rng.choice((-1.0, 1.0), n)
+    return scale - spec.scale_offset, rng.standard_normal(n)
 
 
 def leading_sizes(count: int, rows: int) -> tuple[int, ...]:
@@ -96,12 +96,14 @@ def leading_sizes(count: int, rows: int) -> tuple[int, ...]:
     return (*sizes, -(-rows // math.prod(sizes)))
 
 
-def _row(name: str, rng: np.random.Generator, n: int, spec: NormSpec, dtype: int) -> Float64Array:
+def _case_row(
+    name: str, rng: np.random.Generator, n: int, spec: NormSpec, dtype: int
+) -> Float64Array:
     """One row of a case, before it is stored in the type of X."""
     normal = rng.standard_normal(n)
     # Sizes between half and all of an amplitude: sums of squares are known within a factor of 4.
     sized = rng.uniform(0.5, 1.0, n) * rng.choice((-1.0, 1.0), n)
-    largest, stash_largest = _largest(dtype), _largest(spec.stash_type)
+    largest, stash_largest = _largest_number(dtype), _largest_number(spec.stash_type)
     # The sum of n squares stays a factor of 4 below the largest number; so does a residual sum.
     survives = math.sqrt(stash_largest / n) / 4
     if name == "random":
@@ -146,5 +148,5 @@ def _finfo(dtype: int) -> _Limits:
     return _Limits(float(info.max), float(info.smallest_normal))
 
 
-def _largest(dtype: int) -> float:
+def _largest_number(dtype: int) -> float:
     return _finfo(dtype).largest

@@ -87,7 +87,7 @@ class Judge:
         )
 
     def mathematics(
-        self, rows: Rows, side: str, role: str, found: Array, constants: Iterable[Array]
+        self, rows: Rows, side: str, role: str, output: Array, constants: Iterable[Array]
     ) -> None:
         """Statement 1: float64 outputs of the ``side`` nodes are those of the formula.
 
@@ -97,10 +97,10 @@ class Judge:
         expected = rows.expected.get(role)
         if expected is None:
             return
-        if found.shape != expected.shape:
+        if output.shape != expected.shape:
             raise InputError(
                 f"the {side} nodes give another shape than the norm",
-                found=f"{found.shape} instead of {expected.shape}",
+                found=f"{output.shape} instead of {expected.shape}",
                 fix="keep the original nodes",
             )
         tolerance = self._tolerance(constants)
@@ -108,13 +108,13 @@ class Judge:
         if role == "y" and rows.bias is not None:
             size = size + np.abs(rows.bias)
         with np.errstate(all="ignore"):
-            off = np.abs(found - expected) > tolerance * size
-        off |= _nonfinite_differ(found, expected)
+            off = np.abs(output - expected) > tolerance * size
+        off |= _nonfinite_differ(output, expected)
         if not off.any():
             return
         for case, members in _cases(rows):
             if off.reshape(len(rows.cases), -1)[members].any():
-                a, b = (v.reshape(len(rows.cases), -1)[members] for v in (found, expected))
+                a, b = (v.reshape(len(rows.cases), -1)[members] for v in (output, expected))
                 self._fail(
                     f"mathematics: the {side} nodes are not this norm: case {case}{rows.label},"
                     f" {_worst_pair(a, b)}, relative bound {tolerance:.1e}"

@@ -51,7 +51,7 @@ def layouts(match: Match, lowered: Lowered) -> Iterator[Layout]:
     shapes = tuple(_constant_shapes((*match.nodes, *lowered.nodes)))
     rank = match.rank or (len(declared) if declared else max(3, axes + 1))
     declared = declared or (None,) * rank
-    row = _row(match, lowered, declared[len(declared) - axes :], shapes)
+    row = _row_sizes(match, lowered, declared[len(declared) - axes :], shapes)
     n = math.prod(row)
     if n > _MAX_ROW:
         raise InputError(
@@ -77,7 +77,7 @@ def static_shape(value: ir.Value) -> tuple[int, ...] | None:
     """The shape of a value, None where the file does not say all of it."""
     if value.shape is not None:
         sizes = tuple(value.shape)
-    elif (tensor := _constant(value)) is not None:
+    elif (tensor := _constant_tensor(value)) is not None:
         sizes = tuple(tensor.shape.numpy())
     else:
         return None
@@ -92,7 +92,7 @@ def _declared(match: Match) -> tuple[int | None, ...] | None:
     return tuple(size if isinstance(size, int) else None for size in shape)
 
 
-def _row(
+def _row_sizes(
     match: Match,
     lowered: Lowered,
     declared: tuple[int | None, ...],
@@ -135,14 +135,14 @@ def _constant_shapes(nodes: Iterable[ir.Node]) -> Iterator[tuple[int, ...]]:
     """Constant shapes, all sizes given, to which ``nodes`` reshape."""
     for node in nodes:
         target = node.inputs[1] if node.op_type == "Reshape" and len(node.inputs) > 1 else None
-        tensor = None if target is None else _constant(target)
+        tensor = None if target is None else _constant_tensor(target)
         if tensor is not None and tensor.dtype == ir.DataType.INT64 and tensor.size <= _MAX_RANK:
             sizes = tuple(int(size) for size in tensor.numpy().reshape(-1))
             if all(size > 0 for size in sizes):
                 yield sizes
 
 
-def _constant(value: ir.Value) -> ir.TensorProtocol | None:
+def _constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
     """The tensor of an initializer or of a Constant node."""
     node = value.producer()
     if value.const_value is not None or node is None or node.op_type != "Constant":

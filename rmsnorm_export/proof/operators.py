@@ -181,7 +181,7 @@ def _expand(inputs: Inputs, _: Attributes) -> Sequence[Array]:
     return [np.broadcast_to(array, np.broadcast_shapes(array.shape, shape))]
 
 
-def _shape(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
+def _shape_kernel(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
     shape = _given(inputs[0]).shape
     end = attributes.get("end")
     return [np.asarray(shape[int(attributes.get("start", 0)) : end], dtype=np.int64)]
@@ -273,7 +273,7 @@ _KERNELS: dict[tuple[str, str], Kernel] = {
     ("", "Unsqueeze"): _unsqueeze,
     ("", "Squeeze"): _squeeze,
     ("", "Expand"): _expand,
-    ("", "Shape"): _shape,
+    ("", "Shape"): _shape_kernel,
     ("", "Size"): lambda inputs, _: [np.asarray(math.prod(_given(inputs[0]).shape), np.int64)],
     ("", "Transpose"): _transpose,
     ("", "Gather"): _gather,

@@ -33,7 +33,7 @@ from rmsnorm_export.op.reference import reference_float64
 from rmsnorm_export.op.spec import DOUBLE, HALF_TYPES, NormSpec
 from rmsnorm_export.proof import site
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
-from rmsnorm_export.proof.feeds import Batch, batches, gains
+from rmsnorm_export.proof.feeds import Batch, batches, random_weights
 from rmsnorm_export.proof.judge import Judge, Rows
 from rmsnorm_export.proof.layout import Layout, layouts
 from rmsnorm_export.proof.result import Proof
@@ -51,13 +51,13 @@ def prove_site(
     opset_imports: Mapping[str, int],
     functions: Iterable[ir.Function] = (),
     numerics: Numerics,
-    gamma: Array | None = None,
+    stored_scale: Array | None = None,
     seed: int = 0,
 ) -> Proof:
     """Run the nodes that a rewrite replaces against the nodes that replace them.
 
-    Nothing of the source is changed, and of its weights nothing is read but ``gamma``. Equal sites
-    (the layers of a model) share one run.
+    Nothing of the source is changed, and of its weights nothing is read. Equal sites (the layers of
+    a model) share one run.
 
     Args:
         match: the site; its nodes still in place.
@@ -65,7 +65,7 @@ def prove_site(
         opset_imports: of the graph or function that holds the site, before the rewrite.
         functions: model-local functions that the original nodes may call.
         numerics: the class that the rewrite has to keep.
-        gamma: the real values of ``match.scale``; a random scale is always tried as well.
+        stored_scale: the real values of ``match.scale``; a random scale is always tried as well.
         seed: of the random inputs.
 
     Returns:
@@ -86,9 +86,9 @@ def prove_site(
             pair = site.cut_site(
                 match, lowered, layout, opset_imports=opset_imports, functions=functions
             )
-            key = _key(pair, layout, numerics, gamma, seed)
+            key = _proof_key(pair, layout, numerics, stored_scale, seed)
             if key not in _proofs:
-                _proofs[key] = _Run(pair, layout, numerics, seed, runtime).prove(gamma)
+                _proofs[key] = _SiteRuns(pair, layout, numerics, seed, runtime).prove(stored_scale)
                 while len(_proofs) > _KEPT_PROOFS:
                     _proofs.popitem(last=False)
             return _proofs[key]
@@ -116,14 +116,16 @@ def _failed(reason: str, runtime: str) -> Proof:
     )
 
 
-def _key(
-    pair: site.SitePair, layout: Layout, numerics: Numerics, gamma: Array | None, seed: int
+def _proof_key(
+    pair: site.SitePair, layout: Layout, numerics: Numerics, stored_scale: Array | None, seed: int
 ) -> tuple[object, ...]:
     def digest(content: bytes) -> bytes:
         return hashlib.sha256(content).digest()
 
     models = [ir.serde.serialize_model(model) for model in (pair.original, pair.new)]
-    scale = None if gamma is None else (gamma.shape, str(gamma.dtype), digest(gamma.tobytes()))
+    scale = None
+    if stored_scale is not None:
+        scale = (stored_scale.shape, str(stored_scale.dtype), digest(stored_scale.tobytes()))
     match = pair.match
     shapes = tuple(
         None if value is None else site.weight_shape(value, layout.row)
@@ -136,19 +138,19 @@ def _key(
     )
 
 
-class _Run:
+class _SiteRuns:
     """All cases of one site with one layout."""
 
     def __init__(
         self, pair: site.SitePair, layout: Layout, numerics: Numerics, seed: int, runtime: str
     ) -> None:
         self.pair, self.layout, self.seed, self.runtime = pair, layout, seed, runtime
-        self.spec = _stored(pair.match.spec)
+        self.spec = _stored_spec(pair.match.spec)
         self.judge = Judge(pair.match, self.spec, math.prod(layout.row), numerics)
 
-    def prove(self, gamma: Array | None) -> Proof:
+    def prove(self, stored_scale: Array | None) -> Proof:
         pair = self.pair
-        for feeds, rows in self._inputs(gamma):
+        for feeds, rows in self._inputs(stored_scale):
             for side, model in (("original", pair.original), ("new", pair.new)):
                 result = run_float64(model, feeds)
                 for index, role in enumerate(pair.outputs):
@@ -160,13 +162,13 @@ class _Run:
                     self.judge.distance(rows, role, before[name], after[name], label)
         return self.judge.proof()
 
-    def _inputs(self, gamma: Array | None) -> Iterator[tuple[dict[str, Array], Rows]]:
+    def _inputs(self, stored_scale: Array | None) -> Iterator[tuple[dict[str, Array], Rows]]:
         """Every run: what to feed, and what the formula makes of it."""
         match, layout = self.pair.match, self.layout
-        random, addend = gains(match.spec, math.prod(layout.row), self.seed)
+        random, addend = random_weights(match.spec, math.prod(layout.row), self.seed)
         weights = [("random weight", random)]
-        if gamma is not None and match.scale is not None:
-            weights.append(("stored weight", gamma.astype(np.float64)))
+        if stored_scale is not None and match.scale is not None:
+            weights.append(("stored weight", stored_scale.astype(np.float64)))
         for label, weight in weights:
             scale, bias = (
                 None if value is None else site.weight(value, values, layout)
@@ -226,7 +228,7 @@ class _Run:
                 yield f"{self.runtime} against numpy", declared, after
 
 
-def _stored(spec: NormSpec) -> NormSpec:
+def _stored_spec(spec: NormSpec) -> NormSpec:
     """Epsilon and the offset as they are stored: float32, except in a float64 norm."""
     if spec.stash_type == DOUBLE:
         return spec

@@ -46,12 +46,12 @@ class SitePair:
             "residual": batch.residual,
             "gate": batch.gate,
         }
-        found: dict[str, Array] = {}
+        feeds: dict[str, Array] = {}
         for role, name in self.ports.items():
             array = arrays[role]
             if array is not None:
-                found.setdefault(name, array)
-        return found
+                feeds.setdefault(name, array)
+        return feeds
 
 
 def cut_site(
@@ -154,9 +154,9 @@ def _imports_of(match: Match, opset_imports: Mapping[str, int]) -> dict[str, int
 def _merge_imports(imports: Mapping[str, int], lowered: Lowered) -> dict[str, int]:
     """Operator sets of the new model: those of the source, raised to what the new nodes need."""
     merged = dict(imports)
-    wanted = [("", lowered.min_opset), *((node.domain, 1) for node in lowered.nodes)]
+    needed = [("", lowered.min_opset), *((node.domain, 1) for node in lowered.nodes)]
     for function in lowered.functions:
-        wanted += [(function.domain, 1), *function.opset_imports.items()]
-    for domain, version in wanted:
+        needed += [(function.domain, 1), *function.opset_imports.items()]
+    for domain, version in needed:
         merged[domain] = max(merged.get(domain, 1), version)
     return merged

@@ -28,8 +28,8 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     """The match whose output is ``norm``, or None when no single operator computes it."""
     if norm.native is not None or norm.radial is None:
         return _extended_native(norm, output)
-    if norm.group is not None and norm.gain is None:
-        # Without a gain over the whole row the norm of the cut row says it all.
+    if norm.group is not None and norm.scale is None:
+        # Without a scale over the whole row the norm of the cut row says it all.
         return None
     dtype, stash = norm.dtype, norm.radial.stash
     rounding = _rounding(norm, dtype, stash)
@@ -73,7 +73,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         scale_before_cast=before,
         round_rstd=rstd,
         association=norm.association if associated else 0,
-        scale_offset=norm.gain.offset if norm.gain is not None else 0.0,
+        scale_offset=norm.scale.offset if norm.scale is not None else 0.0,
         partial_size=norm.partial,
         group_size=(size or 0) if norm.group is not None and size != norm.group[1] else 0,
         activation=gate.activation if gate is not None else "silu",
@@ -84,27 +84,27 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         seen = dict.fromkeys((*norm.radial.x.values, *view.values))
         # Wider ones are computed from x.
         aliases = tuple(v for v in seen if v is not x and widens(ctx.types.dtype(v), dtype))
-    gains = [g for g in (norm.gain, norm.bias) if g is not None]
+    weights = [w for w in (norm.scale, norm.bias) if w is not None]
     return Match(
         spec=spec if gate is not None else spec.canonical(int(dtype)),
         x=x,
         output=output,
         dtype=int(dtype),
-        scale=norm.gain.stored if norm.gain is not None else None,
-        gain=norm.gain.value if norm.gain is not None else None,
+        scale=norm.scale.stored if norm.scale is not None else None,
+        offset_scale=norm.scale.value if norm.scale is not None else None,
         bias=norm.bias.stored if norm.bias is not None else None,
         gate=ctx.of_type(gate.z, dtype) if gate is not None else None,
-        n=norm.group[1] if norm.group is not None else _row(norm, size),
+        n=norm.group[1] if norm.group is not None else _row_length(norm, size),
         rank=ctx.types.rank(x),
         inner=norm.owner,
         aliases=aliases,
         narrow=narrow,
-        opaque_scale=not all(g.early for g in gains),
+        opaque_scale=not all(w.early for w in weights),
         scope=ctx.scope,
     )
 
 
-def _row(norm: Norm, size: int | None) -> int | None:
+def _row_length(norm: Norm, size: int | None) -> int | None:
     if norm.radial is None or norm.radial.axis != -1:
         return None if norm.radial is None else norm.radial.size
     return size
@@ -172,7 +172,7 @@ def gated_input(
 def _extended_native(norm: Norm, output: ir.Value) -> Match | None:
     """A node that is an RMSNorm by itself, with a bias or gate behind it."""
     base = norm.native
-    if base is None or norm.gain is not None or norm.gate is not None:
+    if base is None or norm.scale is not None or norm.gate is not None:
         return None
     if norm.bias is None or base.bias is not None or base.spec.kind != "RMSNorm":
         return None
@@ -180,6 +180,6 @@ def _extended_native(norm: Norm, output: ir.Value) -> Match | None:
         return None
     return Match(
         spec=base.spec, x=base.x, output=output, dtype=base.dtype, scale=base.scale,
-        gain=base.gain, bias=norm.bias.stored, n=base.n, rank=base.rank, inner=base,
+        offset_scale=base.offset_scale, bias=norm.bias.stored, n=base.n, rank=base.rank, inner=base,
         opaque_scale=base.opaque_scale or not norm.bias.early, scope=base.scope,
     )  # fmt: skip

@@ -71,13 +71,13 @@ class Constants:
             tensor = value.const_value
             if tensor is None or value.is_graph_input():
                 return None
-            return _read(tensor)
+            return _small_array(tensor)
         node = value.producer()
         if node is None or depth > _MAX_DEPTH or node.domain not in DEFAULT_DOMAINS:
             return None
         op = node.op_type
         if op == "Constant":
-            return _constant(node)
+            return _constant_node(node)
         if any(attribute.is_ref() for attribute in node.attributes.values()):
             return None
         if op in ("Gather", "Size"):
@@ -159,7 +159,7 @@ class Constants:
         return np.full(index.shape, shape[position], np.int64)
 
 
-def _read(tensor: ir.TensorProtocol) -> np.ndarray | None:
+def _small_array(tensor: ir.TensorProtocol) -> np.ndarray | None:
     if tensor.size > MAX_ELEMENTS or tensor.dtype == ir.DataType.STRING:
         return None
     try:
@@ -169,12 +169,12 @@ def _read(tensor: ir.TensorProtocol) -> np.ndarray | None:
         return None
 
 
-def _constant(node: ir.Node) -> np.ndarray | None:
+def _constant_node(node: ir.Node) -> np.ndarray | None:
     for name, attribute in node.attributes.items():
         if attribute.is_ref():
             return None
         if name == "value":
-            return _read(attribute.as_tensor())
+            return _small_array(attribute.as_tensor())
         if name == "value_float":
             return np.asarray(attribute.as_float(), np.float32)
         if name == "value_int":

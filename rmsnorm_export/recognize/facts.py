@@ -122,7 +122,7 @@ class Radial:
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Gain:
+class Weight:
     """A per-feature factor (or bias): ``offset + scale`` when ``offset`` is not 0.
 
     Attributes:
@@ -140,10 +140,10 @@ class Gain:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class WeightedInverse:
-    """``gain / rms``, from a product that was associated the other way."""
+    """``scale / rms``, from a product that was associated the other way."""
 
     radial: Radial
-    gain: Gain
+    scale: Weight
     dtype: ir.DataType
 
 
@@ -156,7 +156,7 @@ class Activated:
     dtype: ir.DataType
 
 
-Event = tuple[Literal["cast", "gain", "bias", "gate"], ir.DataType]
+Event = tuple[Literal["cast", "scale", "bias", "gate"], ir.DataType]
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -172,7 +172,7 @@ class Norm:
         group: the row before it was cut in groups, and n, once the groups are joined again.
         partial: elements in the partial mean square; 0: all.
         owner: the last value of this chain that is a complete operator.
-        association: 1: the gain was multiplied with 1 / rms, 2: with x, before the two met.
+        association: 1: the scale was multiplied with 1 / rms, 2: with x, before the two met.
         inverted: the row was multiplied with 1 / rms (else divided by rms).
         native: the match that a native node is by itself.
     """
@@ -182,8 +182,8 @@ class Norm:
     product: ir.DataType
     dtype: ir.DataType
     events: tuple[Event, ...] = ()
-    gain: Gain | None = None
-    bias: Gain | None = None
+    scale: Weight | None = None
+    bias: Weight | None = None
     gate: Activated | None = None
     group: tuple[View, int] | None = None
     partial: int = 0

@@ -20,7 +20,7 @@ def finish(ctx: Context, *, fold_residual: bool, fold_gate: bool) -> tuple[Match
     claimed: set[ir.Node] = set()
     # The output of one match is no part of another, or both would replace the same nodes.
     outputs = set(ctx.matches)
-    found: list[Match] = []
+    matches: list[Match] = []
     for match in ctx.matches.values():
         taken: Match | None = match
         while (
@@ -36,8 +36,8 @@ def finish(ctx: Context, *, fold_residual: bool, fold_gate: bool) -> tuple[Match
             taken = _input_gate(ctx, taken)
         if fold_residual and taken.x not in outputs:
             taken = _residual(ctx, taken, claimed)
-        found.append(taken)
-    return tuple(found)
+        matches.append(taken)
+    return tuple(matches)
 
 
 def _with_nodes(match: Match) -> Match:
@@ -68,16 +68,16 @@ def _between(match: Match) -> tuple[ir.Node, ...]:
     kept = []
     for node in order:
         # Constants that are computed (Sqrt of n, Cast of epsilon) are no part of the chain, the
-        # gain's own casts and offset are.
-        if any(v in reaching for v in node.inputs) or _of_gain(node, match, reaching):
+        # weights' own casts and offset are.
+        if any(v in reaching for v in node.inputs) or _of_weight(node, match, reaching):
             reaching.update(node.outputs)
             kept.append(node)
     return tuple(kept)
 
 
-def _of_gain(node: ir.Node, match: Match, reaching: set[ir.Value | None]) -> bool:
-    gains = {v for v in (match.scale, match.bias) if v is not None}
-    if any(v in gains for v in node.inputs):
+def _of_weight(node: ir.Node, match: Match, reaching: set[ir.Value | None]) -> bool:
+    weights = {v for v in (match.scale, match.bias) if v is not None}
+    if any(v in weights for v in node.inputs):
         reaching.update(node.outputs)
         return True
     return False

@@ -42,8 +42,8 @@ class Match:
         x: input; its element type is ``dtype`` and so is that of ``output``.
         scale: the stored weight as the operator takes it (``spec.scale_offset`` not yet added),
             any float type, ``n`` elements, leading dimensions of 1 allowed; None: weightless.
-        gain: the value in the source that is the whole gain (``scale`` with the offset added); the
-            same as ``scale`` where the offset is 0.
+        offset_scale: the value in the source that is ``scale`` with the offset added; the same as
+            ``scale`` where the offset is 0.
         bias: as ``scale``, added last.
         residual: second operand of the sum (``SkipRMSNorm``).
         gate: (``GatedRMSNorm``) before the activation; the element type of ``x``.
@@ -52,7 +52,7 @@ class Match:
         dtype: ONNX element type T.
         n: elements in a row; None when not static.
         rank: rank of ``x``; None when unknown.
-        inner: the match that this one extends (the same norm without the bias, the gain, the gate,
+        inner: the match that this one extends (the same norm without the bias, the scale, the gate,
             the residual or the grouping), for targets that cannot say the whole; None at the core.
         aliases: other values with the elements of ``x`` that the nodes read too: in front of a
             widening cast, or the same Reshape written twice.
@@ -70,7 +70,7 @@ class Match:
     output: ir.Value
     dtype: int
     scale: ir.Value | None = None
-    gain: ir.Value | None = None
+    offset_scale: ir.Value | None = None
     bias: ir.Value | None = None
     residual: ir.Value | None = None
     gate: ir.Value | None = None

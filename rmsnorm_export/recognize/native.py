@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
@@ -10,9 +12,10 @@ from rmsnorm_export.op.spec import DOMAIN, DOUBLE, HALF_TYPES, Kind, NormSpec
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Norm
-from rmsnorm_export.recognize.gains import as_gain
 from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.radial import row_size
 from rmsnorm_export.recognize.refusal import Refusal, refuse
+from rmsnorm_export.recognize.weights import as_weight
 
 
 def native(ctx: Context, node: ir.Node) -> None:
@@ -61,7 +64,7 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
     if scale is not None:
         if _ones(ctx, scale):
             scale = None
-        elif node.domain != DOMAIN and as_gain(ctx, scale, x, spec.axis, computed=True) is None:
+        elif node.domain != DOMAIN and as_weight(ctx, scale, x, spec.axis, computed=True) is None:
             return _opaque(ctx, node, "scale-shape", "the scale is not one number per feature",
                              ctx.describe(scale))  # fmt: skip
     total = None
@@ -74,12 +77,12 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
         output=node.outputs[0],
         dtype=int(dtype),
         scale=scale,
-        gain=scale if spec.scale_offset == 0 else None,
+        offset_scale=scale if spec.scale_offset == 0 else None,
         bias=bias,
         residual=second if skip else None,
         gate=second if gated else None,
         sum=total,
-        n=_row(ctx, x, spec.axis),
+        n=_row_size(ctx, x, spec.axis),
         rank=rank,
         nodes=(node,),
         narrow=("sum not rounded",)
@@ -112,40 +115,24 @@ def _input(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
 
-def _row(ctx: Context, x: ir.Value, axis: int) -> int | None:
+def _row_size(ctx: Context, x: ir.Value, axis: int) -> int | None:
     dims = ctx.types.shape(x)
-    if dims is None:
-        return ctx.types.static_last(x) if axis == -1 else None
-    size = 1
-    for dim in dims[axis:]:
-        if not isinstance(dim, int):
-            return None
-        size *= dim
-    return size
+    return ctx.types.static_last(x) if dims is None and axis == -1 else row_size(dims, axis)
 
 
 def _own(node: ir.Node, kind: Kind | None) -> NormSpec | None:
-    if kind is None:
-        return None
-    a, plain = node.attributes, NormSpec()
+    attributes = {name: _stored_attribute(attribute) for name, attribute in node.attributes.items()}
     try:
-        return NormSpec(
-            kind=kind,
-            epsilon=float(np.float32(a.get_float("epsilon", plain.epsilon))),
-            axis=a.get_int("axis", plain.axis),
-            stash_type=a.get_int("stash_type", plain.stash_type),
-            scale_before_cast=bool(a.get_int("scale_before_cast", 0)),
-            scale_offset=a.get_float("scale_offset", 0.0),
-            epsilon_outside=bool(a.get_int("epsilon_outside", 0)),
-            partial_size=a.get_int("partial_size", 0),
-            group_size=a.get_int("group_size", 0),
-            round_rstd=bool(a.get_int("round_rstd", 0)),
-            association=a.get_int("association", 0),
-            activation="sigmoid" if a.get_string("activation", "silu") == "sigmoid" else "silu",
-            gate_first=bool(a.get_int("gate_first", 0)),
-        )
-    except ValueError:
+        return None if kind is None else NormSpec.from_attributes(kind, attributes)
+    except (TypeError, ValueError):
         return None
+
+
+def _stored_attribute(attribute: ir.Attr) -> Any:
+    """The value of an attribute as a file holds it."""
+    if attribute.type == ir.AttributeType.FLOAT:
+        return float(np.float32(attribute.value))
+    return attribute.value
 
 
 def _standard(node: ir.Node, rank: int | None, dtype: int) -> NormSpec | None:

@@ -14,15 +14,15 @@ from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import (
     Activated,
     Event,
-    Gain,
     Norm,
     Radial,
     Square,
     View,
+    Weight,
     WeightedInverse,
 )
-from rmsnorm_export.recognize.gains import as_gain
 from rmsnorm_export.recognize.refusal import name_of
+from rmsnorm_export.recognize.weights import as_weight
 
 
 def mul(ctx: Context, node: ir.Node) -> None:
@@ -46,7 +46,7 @@ def mul(ctx: Context, node: ir.Node) -> None:
             multiply_radial(ctx, node, fact, other)
             return
         if isinstance(fact, WeightedInverse):
-            normalise(ctx, node, other, fact.radial, fact.gain)
+            normalise(ctx, node, other, fact.radial, fact.scale)
             return
         if isinstance(fact, Square):
             _scale_square(ctx, node, fact, other, inverse=False)
@@ -191,25 +191,25 @@ def multiply_radial(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value
             )  # fmt: skip
         return
     if not ctx.same(other, radial.x.root) and ctx.types.dtype(other) is not None:
-        gain = as_gain(ctx, other, _whole_row(radial), radial.axis)
-        if gain is not None and radial.kept:
-            ctx.facts[node.outputs[0]] = WeightedInverse(radial, gain, radial.dtype)
+        scale = as_weight(ctx, other, _whole_row(radial), radial.axis)
+        if scale is not None and radial.kept:
+            ctx.facts[node.outputs[0]] = WeightedInverse(radial, scale, radial.dtype)
             return
     normalise(ctx, node, other, radial, None)
 
 
 def normalise(
-    ctx: Context, node: ir.Node, numerator: ir.Value, radial: Radial, gain: Gain | None
+    ctx: Context, node: ir.Node, numerator: ir.Value, radial: Radial, scale: Weight | None
 ) -> None:
     """``numerator * (1 / rms)``: the place where a chain becomes a norm, or does not."""
     candidate = radial.candidate
     view = ctx.view(numerator)
-    association = 0 if gain is None else 1
+    association = 0 if scale is None else 1
     part = _part_squared(ctx, view, radial)
-    if part is None and gain is None:
+    if part is None and scale is None:
         weighted = _weighted(ctx, numerator, radial)
         if weighted is not None:
-            view, gain, part = weighted
+            view, scale, part = weighted
             association = 2
     if part is None:
         ctx.flaw(
@@ -222,19 +222,19 @@ def normalise(
         return
     if not _sound(ctx, node, view, radial):
         return
-    if gain is not None and as_gain(ctx, gain.value, view.root, radial.axis) is None:
+    if scale is not None and as_weight(ctx, scale.value, view.root, radial.axis) is None:
         return
     dtype = ctx.types.dtype(numerator)
     if dtype is None:
         return
-    events: tuple[Event, ...] = () if gain is None else (("gain", dtype),)
+    events: tuple[Event, ...] = () if scale is None else (("scale", dtype),)
     norm = Norm(
         view,
         radial,
         dtype,
         dtype,
         events,
-        gain=gain,
+        scale=scale,
         partial=part,
         association=association,
         inverted=node.op_type == "Mul",
@@ -284,7 +284,7 @@ def _centred(root: ir.Value) -> ir.Node | None:
     return node if mean.inputs[0] is node.inputs[0] else None
 
 
-def _weighted(ctx: Context, numerator: ir.Value, radial: Radial) -> tuple[View, Gain, int] | None:
+def _weighted(ctx: Context, numerator: ir.Value, radial: Radial) -> tuple[View, Weight, int] | None:
     """``x * w`` with the x that was squared."""
     node = numerator.producer()
     if node is None or standard(node) != "Mul" or node.graph is not radial.graph:
@@ -295,9 +295,9 @@ def _weighted(ctx: Context, numerator: ir.Value, radial: Radial) -> tuple[View, 
         part = _part_squared(ctx, ctx.view(x), radial)
         if part is None:
             continue
-        gain = as_gain(ctx, other, ctx.view(x).root, radial.axis)
-        if gain is not None:
-            return ctx.view(x), gain, part
+        scale = as_weight(ctx, other, ctx.view(x).root, radial.axis)
+        if scale is not None:
+            return ctx.view(x), scale, part
     return None
 
 
@@ -346,25 +346,25 @@ def _leading_part(ctx: Context, view: View, radial: Radial) -> int:
 def multiply_norm(
     ctx: Context, node: ir.Node, value: ir.Value, norm: Norm, other: ir.Value
 ) -> None:
-    """A gain, a gate, or something that ends the norm."""
+    """A scale, a gate, or something that ends the norm."""
     if not ctx.exclusive(value, node):
         return
     fact = ctx.facts.get(other)
-    if norm.gain is None and norm.bias is None and norm.gate is None:
-        gain = _factor(ctx, norm, other)
-        if gain is not None:
-            extend(ctx, node, dataclasses.replace(_with_event(norm, "gain"), gain=gain))
+    if norm.scale is None and norm.bias is None and norm.gate is None:
+        scale = _factor(ctx, norm, other)
+        if scale is not None:
+            extend(ctx, node, dataclasses.replace(_with_event(norm, "scale"), scale=scale))
             return
     if isinstance(fact, Activated) and norm.gate is None and norm.bias is None:
         extend(ctx, node, dataclasses.replace(_with_event(norm, "gate"), gate=fact))
 
 
-def _factor(ctx: Context, norm: Norm, other: ir.Value) -> Gain | None:
+def _factor(ctx: Context, norm: Norm, other: ir.Value) -> Weight | None:
     x = norm.group[0].values[-1] if norm.group is not None else norm.x.values[-1]
     axis = norm.radial.axis if norm.radial is not None else -1
     if norm.native is not None:
         axis = norm.native.spec.axis
-    return as_gain(ctx, other, x, axis)
+    return as_weight(ctx, other, x, axis)
 
 
 def _with_event(norm: Norm, kind: str) -> Norm:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Candidate, Radial, Square, View
 from rmsnorm_export.recognize.refusal import name_of
-from rmsnorm_export.recognize.shape_rules import axes_of
+from rmsnorm_export.recognize.shape_rules import Dims, axes_of
 
 _NO_FLAW = None
 
@@ -102,7 +102,7 @@ def reduce(ctx: Context, node: ir.Node) -> None:
     axis = _trailing(ctx, node, axes, fact.x, candidate)
     kept = bool(node.attributes.get_int("keepdims", 1))
     dims = ctx.types.shape(fact.x.root) if axis is not None else None
-    size = _size(dims, axis)
+    size = row_size(dims, axis)
     factor = fact.factor
     if size == 0:
         ctx.flaw(
@@ -172,7 +172,8 @@ def _trailing(
     return negative[0]
 
 
-def _size(dims: tuple[int | str | None, ...] | None, axis: int | None) -> int | None:
+def row_size(dims: Dims, axis: int | None) -> int | None:
+    """Elements of a row from ``axis`` to the last; None where that is not static."""
     if dims is None or axis is None or len(dims) < -axis:
         return None
     size = 1
@@ -312,14 +313,14 @@ def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
     if node.op_type == "Unsqueeze":
         restored = not radial.kept and _unsqueezed(ctx, node, radial)
     else:
-        dims, wanted = ctx.types.shape(node.outputs[0]), ctx.types.shape(radial.x.root)
+        dims, original = ctx.types.shape(node.outputs[0]), ctx.types.shape(radial.x.root)
         k = -radial.axis
         restored = (
             dims is not None
-            and wanted is not None
-            and len(dims) == len(wanted)
-            and same_dims(dims[:-k], wanted[:-k])
-            and (all(d == 1 for d in dims[-k:]) or same_dims(dims[-k:], wanted[-k:]))
+            and original is not None
+            and len(dims) == len(original)
+            and same_dims(dims[:-k], original[:-k])
+            and (all(d == 1 for d in dims[-k:]) or same_dims(dims[-k:], original[-k:]))
         )
     if restored:
         ctx.set_radial(node.outputs[0], dataclasses.replace(radial, kept=True))

@@ -61,11 +61,11 @@ def broadcast(shapes: Sequence[Dims]) -> Dims:
     return tuple(result)
 
 
-def _same(call: Call) -> Info:
+def _like_first(call: Call) -> Info:
     return call.inputs[0] if call.inputs and call.index == 0 else UNKNOWN
 
 
-def _skip(call: Call) -> Info:
+def _norm_and_sum(call: Call) -> Info:
     """The norm (0) and the residual sum (1 of ours, 3 of com.microsoft) are like the input."""
     return call.inputs[0] if call.inputs and call.index in (0, 1, 3) else UNKNOWN
 
@@ -136,17 +136,17 @@ def _transpose(call: Call) -> Info:
 
 def _reshape(call: Call) -> Info:
     dtype, dims = call.inputs[0]
-    wanted = call.constants.ints(call.node.inputs[1]) if len(call.node.inputs) > 1 else None
-    if wanted is None or call.node.attributes.get_int("allowzero", 0) == 1:
+    target = call.constants.ints(call.node.inputs[1]) if len(call.node.inputs) > 1 else None
+    if target is None or call.node.attributes.get_int("allowzero", 0) == 1:
         return (dtype, None)
     result: list[Dim] = []
-    for position, size in enumerate(wanted):
+    for position, size in enumerate(target):
         if size == 0:
             result.append(dims[position] if dims is not None and position < len(dims) else None)
         else:
             result.append(size if size > 0 else None)
-    if wanted.count(-1) == 1 and dims is not None:
-        result[wanted.index(-1)] = _remaining(dims, result, wanted.index(-1))
+    if target.count(-1) == 1 and dims is not None:
+        result[target.index(-1)] = _remaining(dims, result, target.index(-1))
     return (dtype, tuple(result))
 
 
@@ -185,22 +185,15 @@ def _unsqueeze(call: Call) -> Info:
     return (dtype, tuple(1 if i in places else next(rest) for i in range(rank)))
 
 
-def _squeeze(call: Call) -> Info:
-    dtype, dims = call.inputs[0]
-    axes = axes_of(call.node, call.constants)
-    if dims is None or not axes or not all(-len(dims) <= a < len(dims) for a in axes):
-        return (dtype, None)
-    gone = {axis % len(dims) for axis in axes}
-    return (dtype, tuple(d for i, d in enumerate(dims) if i not in gone))
-
-
 def _reduce(call: Call) -> Info:
+    """Reductions, and Squeeze, which is like one that keeps no axis."""
     dtype, dims = call.inputs[0]
     axes = axes_of(call.node, call.constants)
     if dims is None or not axes or not all(-len(dims) <= a < len(dims) for a in axes):
         return (dtype, None)
     gone = {axis % len(dims) for axis in axes}
-    if call.node.attributes.get_int("keepdims", 1):
+    keepdims = call.node.attributes.get_int("keepdims", 1)
+    if keepdims and call.node.op_type != "Squeeze":
         return (dtype, tuple(1 if i in gone else d for i, d in enumerate(dims)))
     return (dtype, tuple(d for i, d in enumerate(dims) if i not in gone))
 
@@ -262,7 +255,7 @@ def _split(call: Call) -> Info:
     return (dtype, (*dims[:axis], size, *dims[axis + 1 :]))
 
 
-def _constant(call: Call) -> Info:
+def _constant_info(call: Call) -> Info:
     array = call.constants.array(call.node.outputs[0])
     if array is not None:
         return (ir.DataType.from_numpy(array.dtype), tuple(array.shape))
@@ -289,56 +282,24 @@ def axes_of(node: ir.Node, constants: Constants) -> tuple[int, ...] | None:
     return ()
 
 
-_UNARY = (
-    "Identity",
-    "Abs",
-    "Neg",
-    "Sqrt",
-    "Reciprocal",
-    "Exp",
-    "Log",
-    "Sigmoid",
-    "Tanh",
-    "Relu",
-    "Gelu",
-    "Erf",
-    "Softmax",
-    "LogSoftmax",
-    "Clip",
-    "Dropout",
-    "LayerNormalization",
-    RMS_NORMALIZATION,
-    SIMPLIFIED,
-    "Softplus",
-    "Swish",
-    "HardSwish",
-    "Elu",
-    "LeakyRelu",
-    "Floor",
-    "Ceil",
-    "Round",
-    "Sin",
-    "Cos",
-    "LpNormalization",
-    "RMSNorm",
-    "GatedRMSNorm",
-    "Mish",
-    "Selu",
-    "HardSigmoid",
-    "CumSum",
-    "Trilu",
-    "ScatterND",
-    "GroupNormalization",
-)
+_LIKE_FIRST = (
+    "Identity", "Abs", "Neg", "Sqrt", "Reciprocal", "Exp", "Log", "Sigmoid", "Tanh", "Relu", "Gelu",
+    "Erf", "Softmax", "LogSoftmax", "Clip", "Dropout", "LayerNormalization", "Softplus", "Swish",
+    "HardSwish", "Elu", "LeakyRelu", "Floor", "Ceil", "Round", "Sin", "Cos", "LpNormalization",
+    "RMSNorm", "GatedRMSNorm", "Mish", "Selu", "HardSigmoid", "CumSum", "Trilu", "ScatterND",
+    "GroupNormalization", RMS_NORMALIZATION, SIMPLIFIED,
+)  # fmt: skip
+"""Operators whose first output has the type and shape of the first input."""
+
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(_UNARY, _same),
+    **dict.fromkeys(_LIKE_FIRST, _like_first),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum"), _elementwise),
     **dict.fromkeys(
         ("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2", "ReduceMax"), _reduce
     ),
-    "Constant": _constant,
-    "SkipRMSNorm": _skip,
-    SKIP_SIMPLIFIED: _skip,
+    "Constant": _constant_info,
+    "SkipRMSNorm": _norm_and_sum,
+    SKIP_SIMPLIFIED: _norm_and_sum,
     "Where": _where,
     "Cast": _cast,
     "CastLike": _cast_like,
@@ -348,7 +309,7 @@ RULES: dict[str, Rule] = {
     "Transpose": _transpose,
     "Reshape": _reshape,
     "Unsqueeze": _unsqueeze,
-    "Squeeze": _squeeze,
+    "Squeeze": _reduce,
     "Concat": _concat,
     "Slice": _slice,
     "Split": _split,

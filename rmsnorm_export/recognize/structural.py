@@ -114,7 +114,7 @@ def _joined(ctx: Context, node: ir.Node, norm: Norm) -> Norm | None:
     cut = norm.x.root.producer()
     if cut is None or standard(cut) != "Reshape" or cut.inputs[0] is None or norm.partial:
         return None
-    if norm.radial is None or norm.radial.axis != -1 or norm.gain or norm.bias or norm.gate:
+    if norm.radial is None or norm.radial.axis != -1 or norm.scale or norm.bias or norm.gate:
         return None
     source = cut.inputs[0]
     before, after = ctx.types.shape(source), ctx.types.shape(node.outputs[0])

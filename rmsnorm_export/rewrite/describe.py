@@ -27,7 +27,7 @@ from rmsnorm_export.rewrite.plan import Plan, PlanOptions
 from rmsnorm_export.rewrite.result import Report, Site
 
 
-def describe(
+def describe_plan(
     loaded: LoadedModel,
     plan: Plan,
     options: PlanOptions,
@@ -45,12 +45,12 @@ def describe(
         drawings: draw the old and new nodes of the sites.
     """
     gallery = Gallery(plan.types) if drawings else None
-    proofs = proofs or {}
+    proofs, rewritten = proofs or {}, set(plan.rewritten)
     fused = [
-        _fused(site, proofs.get(site), gallery) for site in plan.sites if site not in plan.rewritten
+        _fused(site, proofs.get(site), gallery) for site in plan.sites if site not in rewritten
     ]
     kept = [
-        _site(match, match.nodes[-1], gallery)
+        _described_site(match, match.nodes[-1], gallery)
         for match in (*plan.kept, *(site.part for site in plan.rewritten))
     ]
     opset, nodes = default_opset(plan.model), count_nodes(plan.model)
@@ -84,14 +84,16 @@ def own_functions(model: ir.Model) -> Iterator[ir.Function]:
 def _fused(site: Lowered, proof: Proof | None, gallery: Gallery | None) -> Site:
     norm = next(node for node in site.nodes if REPLACES in node.metadata_props)
     return dataclasses.replace(
-        _site(site.part, norm, gallery, site),
+        _described_site(site.part, norm, gallery, site),
         numerics=site.numerics,
         notes=tuple(site.notes),
         proof=proof,
     )
 
 
-def _site(match: Match, node: ir.Node, gallery: Gallery | None, new: Lowered | None = None) -> Site:
+def _described_site(
+    match: Match, node: ir.Node, gallery: Gallery | None, new: Lowered | None = None
+) -> Site:
     """The norm ``match`` that is, or will be, ``node``."""
     name = name_of(node)
     return Site(

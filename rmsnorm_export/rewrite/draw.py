@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rmsnorm_export.lower.builder import shape_text
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.spec import DOMAIN, NormSpec
 from rmsnorm_export.recognize.consts import Constants
@@ -29,7 +30,7 @@ _PLUGIN = ("plugin_version", "plugin_namespace")
 _USUAL = {("keepdims", "1"), ("noop_with_empty_axes", "0"), ("allowzero", "0"), ("saturate", "1")}
 """Attributes that exporters write out and that say nothing: ONNX's own defaults."""
 
-_INPUTS = ("x", "residual", "gate", "scale", "gain", "bias")
+_INPUTS = ("x", "residual", "gate", "scale", "offset_scale", "bias")
 
 
 class Gallery:
@@ -60,7 +61,7 @@ class Gallery:
         for role in _INPUTS:
             value = getattr(match, role)
             if value is not None:
-                inputs.setdefault(value, "scale" if role == "gain" else role)
+                inputs.setdefault(value, "scale" if role == "offset_scale" else role)
         outputs = {match.output: "y"} | ({} if match.sum is None else {match.sum: "sum"})
         before = self._subgraph(match.nodes, {**inputs, **outputs}, {})
         after = None
@@ -97,7 +98,7 @@ class Gallery:
             DrawnNode(
                 op=_cut(node.op_type),
                 name=_cut(name_of(node)),
-                attributes=_attributes(node),
+                attributes=_drawn_attributes(node),
                 inputs=tuple(map(position, node.inputs)),
                 outputs=tuple(map(position, node.outputs)),
             )
@@ -117,13 +118,13 @@ class Gallery:
         constant = ""
         if value not in inside and role not in ("x", "residual", "gate"):
             array = self._constants.array(value)
-            # A gain of a few elements is a weight and not a number of the formula.
+            # A scale of a few elements is a weight and not a number of the formula.
             if array is not None and (not role or array.size == 1):
                 constant = _number(array)
         return DrawnValue(
             name=_cut(named.name or ""),
             dtype="" if dtype is None else _type(dtype),
-            shape="" if dims is None else _shape(dims),
+            shape="" if dims is None else _cut(shape_text(dims)),
             role=role,
             constant=constant,
         )
@@ -137,7 +138,7 @@ def _structure(graph: Subgraph) -> tuple[object, ...]:
     )
 
 
-def _attributes(node: ir.Node) -> tuple[tuple[str, str], ...]:
+def _drawn_attributes(node: ir.Node) -> tuple[tuple[str, str], ...]:
     """Attributes as text; of this package's operators those that are no default."""
     defaults: dict[str, int | float | str] = {}
     if node.domain == DOMAIN:
@@ -149,7 +150,7 @@ def _attributes(node: ir.Node) -> tuple[tuple[str, str], ...]:
             continue
         text = _attribute(attribute)
         usual = (name, text) in _USUAL
-        if not usual and (name not in defaults or text != _plain(defaults[name])):
+        if not usual and (name not in defaults or text != _value_text(defaults[name])):
             found.append((_cut(name), text))
     return tuple(found)
 
@@ -166,7 +167,7 @@ def _attribute(attribute: ir.Attr) -> str:
             return _type(ir.DataType(attribute.as_int()))
         except ValueError:
             return str(attribute.as_int())
-    return _plain(attribute.value)
+    return _value_text(attribute.value)
 
 
 def _type(dtype: ir.DataType) -> str:
@@ -175,26 +176,22 @@ def _type(dtype: ir.DataType) -> str:
     return {"float": "float32", "double": "float64"}.get(name, name)
 
 
-def _plain(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.7g}"
     if isinstance(value, (tuple, list)):
-        return "[" + ", ".join(map(_plain, value[:8])) + (", ...]" if len(value) > 8 else "]")
+        return "[" + ", ".join(map(_value_text, value[:8])) + (", ...]" if len(value) > 8 else "]")
     return _cut(value if isinstance(value, (str, bytes)) else str(value))
 
 
 def _number(array: np.ndarray) -> str:
-    flat = [_plain(element.item()) for element in array.astype(_readable(array)).reshape(-1)]
+    flat = [_value_text(element.item()) for element in array.astype(_readable(array)).reshape(-1)]
     return flat[0] if array.size == 1 else "[" + ", ".join(flat) + "]"
 
 
 def _readable(array: np.ndarray) -> np.dtype[np.generic]:
     """NumPy's own types say their numbers; those of ml_dtypes are widened."""
     return array.dtype if array.dtype.kind in "biuf" else np.dtype(np.float32)
-
-
-def _shape(dims: Sequence[int | str | None]) -> str:
-    return _cut("[" + ", ".join("?" if d is None else str(d) for d in dims) + "]")
 
 
 def _cut(text: str | bytes) -> str:

@@ -14,7 +14,7 @@ from rmsnorm_export.graph.save import SaveResult, WeightsPolicy, save_model, to_
 from rmsnorm_export.lower.targets import Target, check_choices
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.rewrite.apply import apply
-from rmsnorm_export.rewrite.describe import count_nodes, describe, own_functions
+from rmsnorm_export.rewrite.describe import count_nodes, describe_plan, own_functions
 from rmsnorm_export.rewrite.plan import PlanOptions, make_plan, needed_opset, plan_at_opset
 from rmsnorm_export.rewrite.prove import prove_plan
 from rmsnorm_export.rewrite.result import Report
@@ -119,7 +119,7 @@ def optimize(
         loaded = dataclasses.replace(loaded, model=unfold(loaded.model, options.row))
         loaded, plan = plan_at_opset(loaded, options, opset)
         plan, proofs = prove_plan(plan, seed, progress) if prove else (plan, {})
-        report = describe(loaded, plan, options, proofs=proofs, drawings=drawings)
+        report = describe_plan(loaded, plan, options, proofs=proofs, drawings=drawings)
         apply(plan.model, plan.sites, plan.names)
         remove_unused_own(plan.model)
         report = dataclasses.replace(
@@ -154,6 +154,6 @@ def inspect(
     with no_gc():
         loaded = load_model(source)
         plan = make_plan(unfold(loaded.model, options.row), options)
-        report = describe(loaded, plan, options, drawings=drawings)
+        report = describe_plan(loaded, plan, options, drawings=drawings)
         opset = max(report.opset_before, needed_opset(plan) if target else 0)
         return dataclasses.replace(report, opset_after=opset, seconds=time.perf_counter() - start)

@@ -193,7 +193,8 @@ def _part_in_form(match: Match, operators: Sequence[str]) -> Match | None:
 def _type_operands(types: Types, matches: Sequence[Match]) -> None:
     """Write down what is known of the operands: proofs and runtimes ask the values themselves."""
     for match in matches:
-        for value in (match.x, match.scale, match.gain, match.bias, match.gate, match.residual):
+        weights = (match.scale, match.offset_scale, match.bias)
+        for value in (match.x, *weights, match.gate, match.residual):
             if value is not None and value.dtype is None:
                 dtype = types.dtype(value)
                 value.type = None if dtype is None else ir.TensorType(dtype)

@@ -36,7 +36,7 @@ def prove_plan(
             opset_imports=dict(plan.model.opset_imports),
             functions=functions,
             numerics=site.numerics,
-            gamma=_stored_scale(site.part),
+            stored_scale=_stored_scale(site.part),
             seed=seed,
         )
     if progress is not None:

@@ -20,7 +20,6 @@ from rmsnorm_export.compare.backends import choose_backend
 from rmsnorm_export.compare.engine import EngineFile, TensorRTRTX, profile_for
 from rmsnorm_export.compare.engine_process import Engine, numpy_type, output_array
 from rmsnorm_export.compare.flow import Flow
-from rmsnorm_export.compare.onnx_backend import read_onnx
 from rmsnorm_export.compare.ort import OnnxRuntimeCuda
 from rmsnorm_export.compare.outputs import Bounds
 from rmsnorm_export.errors import (
@@ -29,6 +28,7 @@ from rmsnorm_export.errors import (
     UsageError,
     VerificationError,
 )
+from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.runtime.inputs import make_inputs
 from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.system.process import Ended
@@ -187,7 +187,7 @@ def test_an_engine_that_is_built_for_the_inputs(
     """All but the run itself: the model is marked, its data copied, an engine built."""
     source = chain(3)
     ir.save(source, tmp_path / "m.onnx", external_data="w.bin", size_threshold_bytes=16)
-    side = TensorRTRTX(read_onnx(tmp_path / "m.onnx"))
+    side = TensorRTRTX(load_model(tmp_path / "m.onnx"))
     declared = side.declared()
     assert declared is not None
     feeds = make_inputs(declared, {}, shapes={"h0": [5, 16]}, sizes=(2,), seed=0)
@@ -271,7 +271,7 @@ def test_reduced_arithmetic_widens_the_default_and_says_so() -> None:
     for dtype in ("float64", "float16", "bfloat16", "int64"):
         assert Bounds(reduced="TF32").relative(dtype) == Bounds().relative(dtype)
     assert Bounds(rtol=1e-3, reduced="TF32").relative("float32") == (1e-3, "given: rtol 0.001")
-    side = OnnxRuntimeCuda(read_onnx(chain(1)), optimized=True)
+    side = OnnxRuntimeCuda(load_model(chain(1)), optimized=True)
     assert side.reduced == "TF32 products on CUDA"
     plain_side = side.plain()
     assert plain_side is not None

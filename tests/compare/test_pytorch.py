@@ -17,10 +17,10 @@ import rmsnorm_export as rx  # noqa: E402
 from rmsnorm_export.compare import eager  # noqa: E402
 from rmsnorm_export.compare.flow import Flow  # noqa: E402
 from rmsnorm_export.compare.modules import module_results  # noqa: E402
-from rmsnorm_export.compare.onnx_backend import read_onnx  # noqa: E402
 from rmsnorm_export.compare.ort import OnnxRuntime  # noqa: E402
 from rmsnorm_export.compare.pytorch import PyTorch  # noqa: E402
 from rmsnorm_export.errors import InputError, UsageError, VerificationError  # noqa: E402
+from rmsnorm_export.graph.load import load_model  # noqa: E402
 from rmsnorm_export.runtime.inputs import graph_inputs  # noqa: E402
 from rmsnorm_export.torch.source.loaded import Loaded  # noqa: E402
 
@@ -237,7 +237,7 @@ def test_results_of_modules_are_what_hooks_see(tower: Tower, raw: Path, exported
         with PyTorch(Loaded(tower, "")).probing(feeds, flow) as read:
             values = read(list(found))
         assert values.keys() == found.keys()
-        with OnnxRuntime(read_onnx(path)).probing(feeds, flow) as read:
+        with OnnxRuntime(load_model(path)).probing(feeds, flow) as read:
             theirs = read(list(found))
         for name, value in values.items():
             assert value.shape == theirs[name].shape, found[name]

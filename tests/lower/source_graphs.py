@@ -176,7 +176,7 @@ def _matches(
             **static,
         )
     if scaled != weightless:
-        common = {"scale": values["g"], "gain": values[gain], "inner": match, **static}
+        common = {"scale": values["g"], "offset_scale": values[gain], "inner": match, **static}
         match = Match(
             plain, values[rows], values[scaled], source.dtype, nodes=nodes(scaled), **common
         )

@@ -180,7 +180,7 @@ def test_a_gain_of_unknown_shape_is_made_a_row() -> None:
     source = Source(spec=SPEC, dtype=FLOAT16, gain=_gain(), gain_dtype=FLOAT)
     built = build(source, keep_type_info=False)
     # The Cast of the gain has neither type nor shape in the file.
-    gain = built.match.gain
+    gain = built.match.offset_scale
     assert gain is not None
     assert gain.shape is None
     lowered = _lower(built)
@@ -198,7 +198,7 @@ def test_the_stored_weight_is_used_where_the_source_only_widens_it() -> None:
     )
     built.model.graph.append(ir.node("Cast", [weight], {"to": FLOAT}, outputs=[wide]))
     built.model.graph.append(ir.node("Identity", [wide], outputs=[back]))
-    match = replace(built.match, gain=back)
+    match = replace(built.match, offset_scale=back)
     lowered = _lower(built, "reordered", match)
     assert ops(lowered) == PLAIN
     assert isinstance(lowered, Lowered)
@@ -208,7 +208,7 @@ def test_the_stored_weight_is_used_where_the_source_only_widens_it() -> None:
 def test_a_stored_weight_of_another_type_is_cast() -> None:
     source = Source(spec=GEMMA, dtype=FLOAT16, gain=_gain())
     built = build(source)
-    built.match = replace(built.match, gain=built.values["g"])
+    built.match = replace(built.match, offset_scale=built.values["g"])
     lowered = _lower(built)
     assert ops(lowered) == ["Cast", *WIDE]
     check(source, built, lowered)
@@ -375,7 +375,7 @@ def test_several_dynamic_axes_with_a_gain_of_unknown_shape() -> None:
         Source(spec=_spec(axis=-2), shape=(2, 5, 7), gain=_gain(35).reshape(5, 7)), symbolic=True
     )
     gain = ir.Value(name="unknown", type=ir.TensorType(ir.DataType.FLOAT))
-    match = replace(built.match, inner=None, gain=gain, n=None)
+    match = replace(built.match, inner=None, offset_scale=gain, n=None)
     assert _refusal(built, match).reason == "row-size-unknown"
 
 
@@ -384,13 +384,13 @@ def test_a_gain_that_is_not_one_row(gain_shape: tuple[int, ...]) -> None:
     built = build(Source(spec=SPEC, gain=_gain()))
     values = np.ones(gain_shape, NUMPY[FLOAT])
     gain = ir.Value(name="other", const_value=ir.tensor(values))
-    match = replace(built.match, inner=None, gain=gain)
+    match = replace(built.match, inner=None, offset_scale=gain)
     assert _refusal(built, match).reason == "gain-shape"
 
 
 def test_an_offset_gain_that_is_no_value() -> None:
     built = build(Source(spec=SPEC, gain=_gain()))
-    match = replace(built.match, inner=None, gain=None, spec=_spec(scale_offset=1.0))
+    match = replace(built.match, inner=None, offset_scale=None, spec=_spec(scale_offset=1.0))
     assert _refusal(built, match).reason == "gain-not-a-value"
 
 

@@ -266,7 +266,7 @@ def test_the_sum_may_have_no_other_use() -> None:
         ("epsilon-outside", {"spec": _spec(epsilon_outside=True)}),
         ("row-of-one", {"n": 1}),
         ("numerics", {"narrow": ("sum rounded to bfloat16",)}),
-        ("gain-not-a-value", {"gain": None, "spec": _spec(scale_offset=1.0)}),
+        ("gain-not-a-value", {"offset_scale": None, "spec": _spec(scale_offset=1.0)}),
     ],
 )
 def test_refusals(reason: str, changes: dict[str, Any]) -> None:

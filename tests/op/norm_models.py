@@ -11,7 +11,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from rmsnorm_export.op.body import BodyKey, assign_bodies, body_key, build_function
+from rmsnorm_export.op.body import build_function
+from rmsnorm_export.op.body_key import BodyKey, assign_bodies, body_key
 from rmsnorm_export.op.dtypes import numpy_dtype, round_to
 from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import (

@@ -19,7 +19,8 @@ from norm_models import (
 from onnx.reference import ReferenceEvaluator
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.body import BodyKey, build_function
+from rmsnorm_export.op.body import build_function
+from rmsnorm_export.op.body_key import BodyKey
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
 from rmsnorm_export.op.reference import reference_float64
 from rmsnorm_export.op.spec import BFLOAT16, DOMAIN, DOUBLE, FLOAT, FLOAT16, NormSpec

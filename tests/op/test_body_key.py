@@ -4,7 +4,7 @@ import pytest
 from norm_models import variants
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.body import BodyKey, assign_bodies, body_key, unify
+from rmsnorm_export.op.body_key import BodyKey, assign_bodies, body_key, unify
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 
 

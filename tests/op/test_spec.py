@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.op.spec import ATTRIBUTE_WORDS, BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 
 
 def test_default_is_the_llama_norm():
@@ -25,6 +25,28 @@ def test_only_the_gated_form_has_gate_attributes():
     gated = NormSpec(kind="GatedRMSNorm", activation="sigmoid", gate_first=True)
     assert gated.non_default() == {"activation": "sigmoid", "gate_first": 1}
     assert "activation" not in NormSpec(kind="SkipRMSNorm").attributes()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        NormSpec(),
+        NormSpec(kind="SkipRMSNorm", epsilon=0.0, stash_type=FLOAT16, round_rstd=True),
+        NormSpec(kind="GatedRMSNorm", group_size=8, activation="sigmoid", gate_first=True),
+    ],
+)
+def test_a_spec_is_read_back_from_its_attributes(spec):
+    assert NormSpec.from_attributes(spec.kind, {**spec.attributes(), "plugin_version": "1"}) == spec
+
+
+def test_absent_attributes_are_at_their_default():
+    assert NormSpec.from_attributes("RMSNorm", {}) == NormSpec()
+    with pytest.raises(ValueError, match="activation"):
+        NormSpec.from_attributes("GatedRMSNorm", {"activation": "gelu"})
+
+
+def test_every_attribute_has_its_words():
+    assert list(ATTRIBUTE_WORDS) == list(NormSpec(kind="GatedRMSNorm").attributes())
 
 
 @pytest.mark.parametrize(

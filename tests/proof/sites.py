@@ -90,7 +90,7 @@ def match_of(model: ir.Model, spec: NormSpec, dtype: int = FLOAT, *, n: int = 96
         output=named["y"],
         dtype=dtype,
         scale=named.get("w"),
-        gain=named.get("w"),
+        offset_scale=named.get("w"),
         bias=named.get("b"),
         residual=named.get("h"),
         gate=named.get("z"),
@@ -134,7 +134,7 @@ def prove(
     *,
     opset: int = 18,
     numerics: Numerics | None = None,
-    gamma: np.ndarray | None = None,
+    stored_scale: np.ndarray | None = None,
     functions: Sequence[ir.Function] = (),
 ) -> Proof:
     """``prove_site`` with the imports of the models made here."""
@@ -144,5 +144,5 @@ def prove(
         opset_imports={"": opset, "com.microsoft": 1},
         functions=functions,
         numerics=numerics or lowered.numerics,
-        gamma=gamma,
+        stored_scale=stored_scale,
     )

@@ -28,7 +28,7 @@ def node(match, op_type: str = SIMPLIFIED, numerics: Numerics = "exact", **attri
 @pytest.mark.parametrize("n", [1, 3, 111, 96, 4104])
 def test_float32(op_type: str, n: int) -> None:
     match = match_of(source("{core}\n  y = Mul (v, w)", n=n), SPEC, n=n)
-    proof = prove(match, node(match, op_type), gamma=np.linspace(-2, 2, n, dtype=np.float32))
+    proof = prove(match, node(match, op_type), stored_scale=np.linspace(-2, 2, n, dtype=np.float32))
     assert proof.passed, proof.reason
     assert "onnxruntime" in proof.runtime
     assert {"random", "tiny", "huge", "overflow", "zeros", "outlier"} <= set(proof.cases)
@@ -103,8 +103,8 @@ def test_unit_offset() -> None:
     match = match_of(source(body), spec)
     gain = match.nodes[1].outputs[0]
     lowered = one_node(match, SIMPLIFIED, inputs=[match.x, gain], epsilon=F32_EPSILON)
-    gamma = np.zeros(96, np.float32)
-    assert prove(match, lowered, gamma=gamma).passed
+    stored_scale = np.zeros(96, np.float32)
+    assert prove(match, lowered, stored_scale=stored_scale).passed
 
 
 def test_bias_and_cancellation() -> None:

@@ -80,8 +80,8 @@ def test_the_stored_weight_is_tried_too() -> None:
     norm = one_node(match, SIMPLIFIED, inputs=[match.x, clip.outputs[0]], epsilon=F32_EPSILON)
     lowered = dataclasses.replace(norm, nodes=[clip, *norm.nodes], initializers=bounds)
     assert prove(match, lowered).passed  # the random weight is within the bounds
-    assert prove(match, lowered, gamma=np.full(96, 2, np.float32)).passed
-    caught(match, lowered, "with a stored weight", gamma=np.full(96, 3, np.float32))
+    assert prove(match, lowered, stored_scale=np.full(96, 2, np.float32)).passed
+    caught(match, lowered, "with a stored weight", stored_scale=np.full(96, 3, np.float32))
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -94,7 +94,7 @@ def test_missing_weight(order: str) -> None:
     lowered = one_node(match, SIMPLIFIED, inputs=[match.x, ones], epsilon=F32_EPSILON)
     lowered = dataclasses.replace(lowered, initializers=[ones])
     # The stored weight may well be all ones: a random one is always tried as well.
-    caught(match, lowered, "mathematics: the new nodes", gamma=np.ones(96, np.float32))
+    caught(match, lowered, "mathematics: the new nodes", stored_scale=np.ones(96, np.float32))
 
 
 def test_unit_offset_forgotten() -> None:
@@ -170,7 +170,7 @@ def test_wrong_sum() -> None:
 def test_a_gate_is_not_a_weight() -> None:
     model = source("{core}\n  y = Mul (v, z)", inputs=("x", "z"))
     match = match_of(model, SPEC)
-    match = dataclasses.replace(match, gate=None, scale=None, gain=None)
+    match = dataclasses.replace(match, gate=None, scale=None, offset_scale=None)
     caught(match, one_node(match, SIMPLIFIED, epsilon=1e-6, inputs=[match.x]), "'z', an input")
 
 

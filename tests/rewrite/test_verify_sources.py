@@ -12,7 +12,6 @@ from hostile_models import GAIN, HOSTILE, external_model, norm_model, write
 from rmsnorm_export.compare.verify import verify
 from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.graph.load import load_model
-from rmsnorm_export.graph.source import open_source
 
 BAD = [name for name, case in HOSTILE.items() if case.error is not None]
 
@@ -55,15 +54,55 @@ def test_what_is_no_model_at_all() -> None:
 
 
 @pytest.mark.parametrize("name", ["a_pipe", "a_folder", "missing_file", "empty_file"])
-def test_the_unchecked_reader_does_not_wait_for_a_pipe(name: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
-        open_source(HOSTILE[name].make(tmp_path))
+def test_the_reader_does_not_wait_for_a_pipe(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        load_model(HOSTILE[name].make(tmp_path))
 
 
-def test_the_unchecked_reader_and_bytes() -> None:
-    data = norm_model().SerializeToString()
-    assert open_source(data).content == data
-    assert open_source(memoryview(data)).description == f"{len(data)} bytes in memory"  # type: ignore[arg-type]
+def test_the_model_is_handed_over_as_it_was_given(tmp_path: Path) -> None:
+    path = write(tmp_path, norm_model())
+    data = path.read_bytes()
+    proto = onnx.load(path)
+    for source in (path, data, memoryview(data), proto):
+        loaded = load_model(source)  # type: ignore[arg-type]
+        assert loaded.to_bytes() == data
+        with loaded.file() as file:
+            assert file.read_bytes() == data
+        assert file.exists() == (source is path)
+    assert load_model(path).content() == str(path)
+    assert load_model(proto).content() == data
+    again = onnx.ModelProto.FromString(load_model(ir.load(path)).to_bytes())
+    assert again.graph.node == proto.graph.node
     for bad in (b"", data[:-9], b"\xff" * 99):
-        with pytest.raises(InputError, match="no ONNX model"):
-            open_source(bad)
+        with pytest.raises(InputError):
+            load_model(bad)
+
+
+def test_a_file_that_goes_away(tmp_path: Path) -> None:
+    path = write(tmp_path, norm_model())
+    loaded = load_model(path)
+    path.unlink()
+    with pytest.raises(InputError, match="cannot be read again"):
+        loaded.to_bytes()
+
+
+def test_external_data_of_a_model_in_memory(tmp_path: Path) -> None:
+    path = external_model(tmp_path, data=GAIN)
+    loaded = load_model(ir.load(path))
+    assert loaded.folder == load_model(path).folder == str(tmp_path)
+    with pytest.raises(UsageError, match="must be given as a file"), loaded.file():
+        pass
+
+
+def test_a_model_in_memory_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = norm_model().SerializeToString()
+    parsed: list[onnx.ModelProto] = []
+
+    def deserialize(proto: onnx.ModelProto) -> ir.Model:
+        parsed.append(proto)
+        return original(proto)
+
+    original = ir.serde.deserialize_model
+    monkeypatch.setattr(ir.serde, "deserialize_model", deserialize)
+    assert verify(data, data).passed
+    assert len(parsed) == 2

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from html_pages import HOSTILE, PROOF, SITE, Page, hostile_report, report, sites, verification
 
+from rmsnorm_export.op.spec import ATTRIBUTE_WORDS
 from rmsnorm_export.records import from_json, to_json
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.show.page import About, Section, to_html, verification_section
 from rmsnorm_export.show.page.markup import Markup, shortened, tag
-from rmsnorm_export.show.page.words import ATTRIBUTES, NUMERICS, REASONS
+from rmsnorm_export.show.page.words import NUMERICS, REASONS
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 ABOUT = About(
@@ -106,7 +107,7 @@ def test_what_the_report_says() -> None:
         "this was found",
         "raised from opset 17 to 18",
         "scale_before_cast=1",
-        ATTRIBUTES["scale_before_cast"],
+        ATTRIBUTE_WORDS["scale_before_cast"],
         NUMERICS["reordered"],
         "make it an initializer",
         REASONS["layer-norm"],

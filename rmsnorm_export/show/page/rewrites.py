@@ -9,6 +9,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
+from rmsnorm_export.op.spec import ATTRIBUTE_WORDS
 from rmsnorm_export.printable import collapse, number, one_line
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.rewrite.drawing import Drawing
@@ -17,7 +18,7 @@ from rmsnorm_export.show.page import histogram
 from rmsnorm_export.show.page.graph import drawing
 from rmsnorm_export.show.page.markup import Markup, code, facts, join, many, shortened, tag
 from rmsnorm_export.show.page.section import Section
-from rmsnorm_export.show.page.words import ATTRIBUTES, NUMERICS
+from rmsnorm_export.show.page.words import NUMERICS
 
 MOST = 60
 """Rewrites that are explained; sites of further ones have their row in the table only."""
@@ -158,7 +159,7 @@ def attributes(site: Site) -> Markup | None:
         return None
     items = []
     for name, value in site.attributes.items():
-        meaning = ATTRIBUTES.get(name)
+        meaning = ATTRIBUTE_WORDS.get(name)
         text = code(f"{name}={value}", 80)
         items.append(tag("li", text, f" {meaning}" if meaning else None))
     return tag("ul", *items, class_="names")

@@ -14,20 +14,6 @@ NUMERICS = {
     "f32: other numbers, with no larger error against float64.",
 }
 
-ATTRIBUTES = {
-    "axis": "first normalised axis; all later ones with it",
-    "stash_type": "element type of the row, as in ONNX (1: f32)",
-    "scale_before_cast": "1: scale in the stash type, then round",
-    "scale_offset": "the gain is scale_offset + scale",
-    "epsilon_outside": "1: epsilon is added to the root, not to the mean square",
-    "partial_size": "mean square of the first so many elements only",
-    "group_size": "groups of so many elements with their own mean square",
-    "round_rstd": "1: 1 / rms is rounded to the type of x and multiplied in it",
-    "association": "order of the two products where the row is computed in a half type",
-    "activation": "of the gate",
-    "gate_first": "0: the gate multiplies the norm; 1: it multiplies x",
-}
-
 REASONS = {
     "all-axes": "the mean is over the whole tensor",
     "attribute-reference": "an attribute of the function that holds it is a parameter",

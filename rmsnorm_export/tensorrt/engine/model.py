@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import onnx
 import onnx_ir as ir
 
-from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model, no_gc
 from rmsnorm_export.graph.order import all_graphs
-from rmsnorm_export.graph.save import to_bytes
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, RMS_NORMALIZATION, SIMPLIFIED
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import quoted, short
@@ -68,27 +65,8 @@ def open_model(source: Source) -> Iterator[EngineModel]:
     """
     with no_gc():
         loaded = load_model(source)
-    if loaded.path is not None:
-        yield _examine(loaded, loaded.path)
-        return
-    if loaded.external:
-        raise UsageError(
-            "A model with external data must be given as a file.",
-            found=f"{len(loaded.external)} locations, the first is {quoted(loaded.external[0])}",
-            fix="save it first, e.g. with result.save(path), and give the path",
-        )
-    with tempfile.TemporaryDirectory(prefix="rmsnorm-engine-") as folder:
-        path = Path(folder) / "model.onnx"
-        path.write_bytes(_serialized(source, loaded))
+    with loaded.file() as path:
         yield _examine(loaded, path)
-
-
-def _serialized(source: Source, loaded: LoadedModel) -> bytes:
-    if isinstance(source, bytes | bytearray | memoryview):
-        return bytes(source)
-    if isinstance(source, onnx.ModelProto):
-        return source.SerializeToString()
-    return to_bytes(loaded.model)
 
 
 def _examine(loaded: LoadedModel, path: Path) -> EngineModel:

@@ -22,15 +22,12 @@ import onnx_ir as ir
 import torch
 from onnxscript import opset18, values
 
-from rmsnorm_export.op.body import body_key, build_function
+from rmsnorm_export.op.body import build_function
+from rmsnorm_export.op.body_key import body_key
 from rmsnorm_export.op.schema import schemas
 from rmsnorm_export.op.spec import DOMAIN, DOUBLE, FLOAT, OPSET_VERSION, Kind, NormSpec
 from rmsnorm_export.torch.operator import library  # noqa: F401 (registers the operators)
 from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS, OPTIONAL, attribute_defaults
-
-_FIELD_TYPES: dict[str, type[Any]] = {
-    name: type(value) for name, value in dataclasses.asdict(NormSpec()).items()
-}
 
 
 def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -53,7 +50,8 @@ def spell_out(model: ir.Model) -> int:
     for node in [*model.graph.all_nodes(), *_function_nodes(model)]:
         if node.domain != DOMAIN or node.op_type not in get_args(Kind):
             continue
-        spec = _spec(node)
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        spec = NormSpec.from_attributes(node.op_type, attributes)  # type: ignore[arg-type]
         x, *_ = node.inputs
         scale, bias = (_dtype(node, index) for index in _operand_positions(spec.kind))
         if x is None or x.dtype is None:
@@ -74,15 +72,6 @@ def spell_out(model: ir.Model) -> int:
 
 def _function_nodes(model: ir.Model) -> list[ir.Node]:
     return [node for function in model.functions.values() for node in function.all_nodes()]
-
-
-def _spec(node: ir.Node) -> NormSpec:
-    given = {
-        name: kind(node.attributes[name].value)
-        for name, kind in _FIELD_TYPES.items()
-        if name in node.attributes
-    }
-    return NormSpec(**given, kind=node.op_type)  # type: ignore[arg-type]
 
 
 def _operand_positions(kind: Kind) -> tuple[int, int]:

@@ -6,15 +6,15 @@ import onnx_ir as ir
 
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import FLOATS, Context, widens
-from rmsnorm_export.recognize.facts import Gain
+from rmsnorm_export.recognize.facts import Weight
 
 _MAX_ANCESTORS = 16
 _SHAPING = ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Flatten")
 
 
-def as_gain(
+def as_weight(
     ctx: Context, value: ir.Value, x: ir.Value, axis: int, *, computed: bool = False
-) -> Gain | None:
+) -> Weight | None:
     """``value`` as a weight of the axes of ``x`` from ``axis`` on, or None.
 
     It must hold one number per feature (leading dimensions of 1 allowed), leave the shape of x as
@@ -39,14 +39,14 @@ def as_gain(
         if k != 1 or last is None or len(dims) > 1:
             return None
         tail = (last,)
-    # A weight of fewer axes than are normalised repeats over the others: it is no gain of n.
+    # A weight of fewer axes than are normalised repeats over the others: it is no scale of n.
     if tuple(dims[-k:]) != tail or any(d != 1 for d in dims[:-k]):
         return None
     if not computed and not _is_weight(value, ctx.view(x).root):
         return None
     stored, offset = _stored(ctx, value, tail)
     early = stored.is_initializer() or stored.is_graph_input() or _is_constant(stored)
-    return Gain(value, stored, offset, early)
+    return Weight(value, stored, offset, early)
 
 
 def _is_constant(value: ir.Value) -> bool:
