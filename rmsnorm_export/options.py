@@ -395,7 +395,12 @@ def _documented(doc: str | None, known: Collection[Entry]) -> str | None:
     lines = []
     for entry in known:
         facts = entry.facts
-        sentences = [facts.help, facts.python, f"Default: {facts.shown}." if facts.shown else ""]
+        what = (
+            f"False: {facts.help[:1].lower()}{facts.help[1:]}"
+            if entry.default is True
+            else facts.help
+        )
+        sentences = [what, facts.python, f"Default: {facts.shown}." if facts.shown else ""]
         text = " ".join(filter(None, sentences))
         lines += textwrap.wrap(
             f"{entry.name}: {text}", _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8

@@ -161,6 +161,8 @@ def _click_option(entry: Entry) -> Callable[[F], F]:
         settings["required"] = True
     elif default not in (None, ()):
         settings |= {"default": default, "show_default": True}
+    if kinds == [float]:
+        settings.setdefault("metavar", "FLOAT")
     settings |= _click_kind(entry, kinds)
     return click.option(entry.flag, entry.name, **settings)
 

@@ -98,7 +98,13 @@ class RewriteOptions(Options):
         "the output is written, and the exit code is 4.",
         python="Such a site is reported as refused (``proof-failed``).",
     )
-    seed: int = option(0, least=0, toml=False, metavar="N", help="Of the random inputs.")
+    seed: int = option(
+        0,
+        least=0,
+        toml=False,
+        metavar="N",
+        help="Of the random inputs of the proofs, and of export --verify.",
+    )
     progress: Progress | None = only_api(
         None, help="Called with the work at hand, the steps that are over and the steps in all."
     )
