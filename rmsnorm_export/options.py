@@ -116,7 +116,7 @@ def flat(record: Callable[[], Any]) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class OptionEntry:
     """One option of a record.
 
     Attributes:
@@ -199,7 +199,7 @@ class OptionError(UsageError):
         entry: the option.
     """
 
-    def __init__(self, entry: Entry, what: str, *, found: str, fix: str) -> None:
+    def __init__(self, entry: OptionEntry, what: str, *, found: str, fix: str) -> None:
         super().__init__(what, found=found, fix=fix)
         self.entry = entry
 
@@ -228,7 +228,7 @@ class Options:
 
 
 @functools.cache
-def entries(record: Any) -> tuple[Entry, ...]:
+def entries(record: Any) -> tuple[OptionEntry, ...]:
     """The options of a record, in their order."""
     hints = typing.get_type_hints(record)
     found = []
@@ -237,11 +237,11 @@ def entries(record: Any) -> tuple[Entry, ...]:
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         facts = field.metadata.get(_KEY, OptionFacts())
-        found.append(Entry(field.name, hints[field.name], default, facts))
+        found.append(OptionEntry(field.name, hints[field.name], default, facts))
     return tuple(found)
 
 
-def spread(record: Any) -> Iterator[Entry]:
+def spread(record: Any) -> Iterator[OptionEntry]:
     """The options of a record with those of the records in it."""
     for entry in entries(record):
         if entry.facts.flat:
@@ -388,7 +388,7 @@ def takes(record: Callable[P, R]) -> _Taker[P, R]:
     return typing.cast("_Taker[P, R]", decorate)
 
 
-def _documented(doc: str | None, known: Collection[Entry]) -> str | None:
+def _documented(doc: str | None, known: Collection[OptionEntry]) -> str | None:
     """A docstring with the options at the end of its arguments."""
     if not doc:
         return doc

@@ -10,10 +10,11 @@ import datetime
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
+from rmsnorm_export.cli.options import F
 from rmsnorm_export.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
     from rmsnorm_export.show.page import About, Section
     from rmsnorm_export.show.page.verification import Verified
 
-F = TypeVar("F", bound=Callable[..., Any])
 
-_PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir", "onnxruntime", "numpy")
+_PAGE_PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir", "onnxruntime", "numpy")
 
 
 def file_option(flag: str, help_: str) -> Callable[[F], F]:
@@ -119,7 +119,7 @@ def about_page(failure: Failure | None, facts: Sequence[tuple[str, str]] = ()) -
 
     return About(
         date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        versions=tuple(versions_of(_PACKAGES).items()),
+        versions=tuple(versions_of(_PAGE_PACKAGES).items()),
         facts=tuple(facts),
         problem=None if failure is None else (failure.what, failure.found, failure.fix),
     )

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
-from rmsnorm_export.options import Entry, item_type, members, spread
+from rmsnorm_export.options import OptionEntry, item_type, members, spread
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -143,7 +143,7 @@ class _Option(click.Option):
             self.opts = every
 
 
-def _click_option(entry: Entry) -> Callable[[F], F]:
+def _click_option(entry: OptionEntry) -> Callable[[F], F]:
     """The flag of an option: its kind from the type, its sentence and default from the field."""
     facts, default = entry.facts, entry.default
     text = facts.help + (f"  [default: {facts.shown}]" if facts.shown else "")
@@ -167,7 +167,7 @@ def _click_option(entry: Entry) -> Callable[[F], F]:
     return click.option(entry.flag, entry.name, **settings)
 
 
-def _click_kind(entry: Entry, kinds: Sequence[Any]) -> dict[str, Any]:
+def _click_kind(entry: OptionEntry, kinds: Sequence[Any]) -> dict[str, Any]:
     """How the text of a flag becomes a value."""
     default, least = entry.default, entry.facts.least
     for kind in kinds:
@@ -180,7 +180,7 @@ def _click_kind(entry: Entry, kinds: Sequence[Any]) -> dict[str, Any]:
                 "default": shown,
                 "show_default": True,
                 "metavar": "NAME,...",
-                "callback": _names(typing.get_args(item)),
+                "callback": _comma_names(typing.get_args(item)),
             }
         if len(sizes) > 1 and sizes[-1] is not Ellipsis:
             return {"type": _click_type(item, least), "nargs": len(sizes)}
@@ -214,7 +214,7 @@ def _click_type(kind: Any, least: float | None) -> Any:
     return str
 
 
-def _names(
+def _comma_names(
     known: tuple[str, ...],
 ) -> Callable[[click.Context, click.Parameter, str | None], tuple[str, ...] | None]:
     """Names out of ``known``, with commas between them; ``none`` for none of them."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
-from rmsnorm_export.cli.options import State, logging_options
-
-F = TypeVar("F", bound=Callable[..., Any])
+from rmsnorm_export.cli.options import F, State, logging_options
 
 PROGRAMS = (
     "trtexec",
@@ -77,7 +73,7 @@ def command() -> None:
 @click.option("--force", is_flag=True, help="Build again; replace other files in the output.")
 @click.option("-o", "--output", type=_FOLDER, metavar="DIR", help="Folder for copies of the files.")
 @_cache_option
-def build(
+def build_plugin(
     state: State,
     arch: str | None,
     tensorrt: Path | None,
@@ -129,7 +125,7 @@ def _show_log(tail: tuple[str, ...], state: State) -> None:
 @define("list", short_help="What is built, and what a library file holds.", group=command)
 @click.argument("libraries", nargs=-1, type=_FOLDER, metavar="[LIBRARY]...")
 @_cache_option
-def list_(state: State, libraries: tuple[Path, ...], cache: Path | None) -> None:
+def list_plugins(state: State, libraries: tuple[Path, ...], cache: Path | None) -> None:
     """List the builds that are kept, and what is in each LIBRARY."""
     from rmsnorm_export.cli.failure import Failure
     from rmsnorm_export.errors import ExitCode
@@ -157,7 +153,7 @@ def list_(state: State, libraries: tuple[Path, ...], cache: Path | None) -> None
     help="For one library in one runtime.",
 )
 @_cache_option
-def check(state: State, library: Path | None, timeout: float, cache: Path | None) -> None:
+def check_plugin(state: State, library: Path | None, timeout: float, cache: Path | None) -> None:
     """Load LIBRARY, or both libraries of the build, in every TensorRT and try its plugins.
 
     Runtimes: tensorrt, tensorrt_lean, tensorrt_rtx, each in a process of its own; and none, which
@@ -191,7 +187,7 @@ def check(state: State, library: Path | None, timeout: float, cache: Path | None
     help="One of the two libraries, the other beside it, instead of those of the build.",
 )
 @_cache_option
-def lines(
+def load_lines(
     state: State,
     model: str,
     loader: str | None,

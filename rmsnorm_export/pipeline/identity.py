@@ -21,7 +21,7 @@ from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.tensorrt.engine.model import HASHED_BYTES
 from rmsnorm_export.tensorrt.engine.shapes import ModelInput
 
-T = TypeVar("T")
+Facts = TypeVar("Facts")
 
 _SMALL = 1 << 20
 """Bytes of a file that is hashed however many there are beside it."""
@@ -63,12 +63,12 @@ class Files:
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], Any] = {}
 
-    def _once(self, what: Callable[[Path], T], path: Path) -> T:
+    def _once(self, what: Callable[[Path], Facts], path: Path) -> Facts:
         info = path.stat()
         key = (what, os.path.abspath(path), info.st_ino, info.st_size, info.st_mtime_ns)
         if key not in self._known:
             self._known[key] = what(path)
-        known: T = self._known[key]
+        known: Facts = self._known[key]
         return known
 
     def sha256(self, path: Path) -> str:

@@ -20,7 +20,7 @@ from rmsnorm_export.pipeline.steps.verify import VerifyStep
 from rmsnorm_export.pipeline.tables import STEPS, StepName
 from rmsnorm_export.printable import short
 
-_CLASSES: tuple[type[Step[Any]], ...] = (
+_STEP_CLASSES: tuple[type[Step[Any]], ...] = (
     ExportStep,
     OptimizeStep,
     ProveStep,
@@ -54,7 +54,7 @@ def plan_steps(
     Raises:
         InputError, BackendMissingError: an input of a step cannot be read, or had.
     """
-    steps = {cls.name: cls for cls in _CLASSES}
+    steps = {cls.name: cls for cls in _STEP_CLASSES}
     planned: dict[StepName, Planned] = {}
     for name in wanted:
         step = steps[name](settings)

@@ -62,7 +62,7 @@ def read_document(path: str | os.PathLike[str]) -> Document:
             choices, or a key that is missing.
     """
     file = Path(os.path.abspath(os.fspath(path)))
-    text = _text(file)
+    text = _read_text(file)
     body = _parsed(file, text)
     document = Document(file, text, {})
     for name, value in body.items():
@@ -72,16 +72,16 @@ def read_document(path: str | os.PathLike[str]) -> Document:
             raise document.error(
                 name, "", "this is no table.", found=found(value), fix=f"write [{name}] above keys"
             )
-        document.tables[name] = _table(document, name, value)
+        document.tables[name] = _read_table(document, name, value)
     if "pipeline" not in document.tables:
         raise document.error(
-            "pipeline", "", "the table is missing.", found=f"the tables {_names(body)}",
+            "pipeline", "", "the table is missing.", found=f"the tables {_table_names(body)}",
             fix='begin the file with [pipeline] and name = "..."',
         )  # fmt: skip
     return document
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     shown = short(str(file), 300)
     try:
         with file.open("rb") as stream:
@@ -122,7 +122,7 @@ def _refuse_name(document: Document, name: str, value: Any) -> None:
     raise UsageError(
         f"In {short(document.path.name)}: a key stands outside of every table.",
         found=f"{short(name)} = {found(value)}",
-        fix=f"put it below the header of its table: {_names(TABLES)}",
+        fix=f"put it below the header of its table: {_table_names(TABLES)}",
     )
 
 
@@ -132,11 +132,11 @@ def _nearest(name: str, known: Iterable[str], what: str, shape: str) -> str:
     return f"did you mean {shape.format(near)}? {all_}" if near else all_
 
 
-def _names(tables: Iterable[str]) -> str:
+def _table_names(tables: Iterable[str]) -> str:
     return ", ".join(f"[{short(name)}]" for name in tables) or "none"
 
 
-def _table(document: Document, name: str, given: dict[str, Any]) -> Any:
+def _read_table(document: Document, name: str, given: dict[str, Any]) -> Any:
     table = TABLES[name]
     known = {entry.key: entry for entry in spread(table) if entry.facts.toml}
     values: dict[str, Any] = {}

@@ -96,7 +96,7 @@ class RewriteOptions(Options):
         toml=False,
         help="Run every site before and after on hard inputs. A site that fails keeps its nodes, "
         "the output is written, and the exit code is 4.",
-        python="Such a site is reported as refused (``proof-failed``).",
+        python="In ONNX Runtime and in float64; a site that fails is refused (``proof-failed``).",
     )
     seed: int = option(
         0,
