@@ -160,8 +160,8 @@ def test_a_field_is_a_key_of_a_pipeline_file(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"mode": "quick"}, ("There is no mode of this name.", "'quick'", "slow, fast")),
-        ({"names": ["a", "c"]}, ("There is no name of this name.", "'c'", "a, b")),
+        ({"mode": "quick"}, ("There is no such mode.", "'quick'", "slow, fast")),
+        ({"names": ["a", "c"]}, ("There is no such name.", "'c'", "a, b")),
         ({"names": ["a", "a"]}, ("A name is named twice.",)),
         ({"dummy_size": 1}, ("dummy size is too small", "dummy_size = 1", "2 or more")),
         ({"dummy_size": float("nan")}, ("too small",)),
