@@ -71,38 +71,17 @@ class OptionFacts:
     flat: bool = False
 
 
-def option(
-    default: Any = dataclasses.MISSING,
-    *,
-    help: str,
-    python: str = "",
-    least: float | None = None,
-    shown: str = "",
-    metavar: str = "",
-    flag: str = "",
-    old: tuple[str, ...] = (),
-    written: Any = None,
-    read: Callable[[Any], Any] | None = None,
-    choices: Callable[[], tuple[str, ...]] | None = None,
-    cli: bool = True,
-    toml: bool = True,
-) -> Any:
-    """A field of a record; without a default it is required. See ``OptionFacts``."""
-    facts = OptionFacts(
-        help=help,
-        python=python,
-        least=least,
-        shown=shown,
-        metavar=metavar,
-        flag=flag,
-        old=old,
-        written=written,
-        read=read,
-        choices=choices,
-        cli=cli,
-        toml=toml,
-    )
-    return dataclasses.field(default=default, metadata={_KEY: facts})
+def _field_maker(facts: Callable[P, OptionFacts]) -> Callable[Concatenate[Any, P], Any]:
+    def make_field(default: Any, /, *args: P.args, **given: P.kwargs) -> Any:
+        return dataclasses.field(default=default, metadata={_KEY: facts(*args, **given)})
+
+    return make_field
+
+
+option = _field_maker(OptionFacts)
+"""A field of a record: its default, or ``REQUIRED``, and what ``OptionFacts`` says of it."""
+
+REQUIRED = dataclasses.MISSING
 
 
 def only_api(default: Any, *, help: str) -> Any:

@@ -21,6 +21,7 @@ from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.float_names import float_name
 from rmsnorm_export.options import (
+    REQUIRED,
     Options,
     entries,
     flat,
@@ -132,7 +133,7 @@ def test_a_field_is_a_key_of_a_pipeline_file(
 ) -> None:
     @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
     class Table(Options):
-        own: str = option(help="Only a file has it.")
+        own: str = option(REQUIRED, help="Only a file has it.")
         options: Dummy = flat(Dummy)
 
     Table.__annotations__.update(own=str, options=Dummy)

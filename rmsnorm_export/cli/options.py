@@ -5,7 +5,6 @@ Only click and the records are imported here.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import typing
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from rmsnorm_export.options import OptionEntry, item_type, members, spread
+from rmsnorm_export.options import REQUIRED, OptionEntry, item_type, members, spread
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -157,7 +156,7 @@ def _click_option(entry: OptionEntry) -> Callable[[F], F]:
             return click.option(f"{on}/{off}", entry.name, default=None, **settings)
         settings["callback"] = lambda _context, _parameter, value: value != default
         return click.option(off if default else on, entry.name, is_flag=True, **settings)
-    if default is dataclasses.MISSING:
+    if default is REQUIRED:
         settings["required"] = True
     elif default not in (None, ()):
         settings |= {"default": default, "show_default": True}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.options import OptionError, make, nearest, spread
+from rmsnorm_export.options import REQUIRED, OptionError, make, nearest, spread
 from rmsnorm_export.pipeline.tables import TABLES
 from rmsnorm_export.printable import one_line, quoted, short
 from rmsnorm_export.records import Unfit, decode, found
@@ -155,7 +155,7 @@ def _read_table(document: Document, name: str, given: dict[str, Any]) -> Any:
             ) from unfit  # fmt: skip
         values[key] = _absolute(value, document.path.parent)
     for key, entry in known.items():
-        if key not in values and entry.default is dataclasses.MISSING:
+        if key not in values and entry.default is REQUIRED:
             raise document.error(
                 name, key, "the key is missing.",
                 found=f"keys {', '.join(map(quoted, given)) or 'none'}",

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.options import Options, flat, option, spread
+from rmsnorm_export.options import REQUIRED, Options, flat, option, spread
 from rmsnorm_export.records import expected
 from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement, SourceOptions
 from rmsnorm_export.serving.options import ManifestOptions, PackageOptions
@@ -33,7 +33,7 @@ Subject = Literal["raw", "optimized"]
 class Pipeline(Options):
     """[pipeline]: what it is called and where it writes."""
 
-    name: str = option(help="Of its files, and of the packaged model.")
+    name: str = option(REQUIRED, help="Of its files, and of the packaged model.")
     folder: Path | None = option(
         None,
         help="For everything that is written.",
@@ -45,7 +45,7 @@ class Pipeline(Options):
 class Model(Options):
     """[model]: an ONNX file to begin with."""
 
-    path: Path = option(help="Of the file.")
+    path: Path = option(REQUIRED, help="Of the file.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +53,9 @@ class Export(Options):
     """[export]: a PyTorch module to begin with; see ``rmsnorm-export export``."""
 
     source: str = option(
+        REQUIRED,
         help="module:factory, a folder, a config.json or a .pt2 file. Modules are looked for "
-        "beside the pipeline file first."
+        "beside the pipeline file first.",
     )
     load: SourceOptions = flat(SourceOptions)
     opset: int | None = option(None, help="Of the file.")
@@ -170,7 +171,7 @@ def reference() -> str:
         for entry in spread(table):
             if entry.facts.toml:
                 end = ""
-                if entry.default is dataclasses.MISSING:
+                if entry.default is REQUIRED:
                     end = "; required"
                 elif entry.default not in (None, ()):
                     end = f"; default {json.dumps(entry.default)}"
