@@ -1,4 +1,4 @@
-"""Results as JSON and back: every field of the dataclass, in its order, under a header.
+"""Results as JSON and back: every field of the dataclass, in its order, under a header; and TOML.
 
 A document is one object that starts with ``schema_version`` and ``kind`` (the class name in snake
 case, e.g. ``report``). Tuples are arrays; a float that JSON cannot say is one of the strings
@@ -8,6 +8,7 @@ reading; ``schema_version`` is raised when a key changes its meaning or goes.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import json
@@ -16,7 +17,7 @@ import os
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -104,78 +105,136 @@ def from_json(text: str, cls: type[T]) -> T:
                 found=f"{key} = {actual!r}",
                 fix=f"give a document whose {key} is {value!r}",
             )
-    result: T = _decode(body, cls, kind_of(cls))
+    try:
+        result: T = decode(body, cls, special=True)
+    except Unfit as unfit:
+        raise InputError(
+            "a field of the JSON document is missing or has the wrong type",
+            found=f"{kind_of(cls)}{unfit.where}: {unfit.found}, expected {unfit.expected}",
+            fix="give a document that --format json printed, unchanged",
+        ) from unfit
     return result
 
 
-def _decode(value: Any, hint: Any, where: str) -> Any:
-    """``value`` as the type ``hint`` says; ``where`` names the place in an error."""
-    if hint is Any or hint is object:
-        return value
+class Unfit(Exception):  # noqa: N818 (it is caught where the file is known, and told with its name)
+    """A value does not fit its type.
+
+    Attributes:
+        expected: what would fit, for people.
+        found: what there is.
+        where: the place within the whole value, e.g. ``.sites[0]``.
+    """
+
+    def __init__(self, expected: str, found: str, where: str = "") -> None:
+        super().__init__(expected)
+        self.expected, self.found, self.where = expected, found, where
+
+
+def decode(value: Any, hint: Any, *, least: float | None = None, special: bool = False) -> Any:
+    """``value``, as JSON or TOML have it, as the type ``hint`` says.
+
+    Args:
+        value: of scalars, lists and dictionaries.
+        hint: scalars, ``Path``, ``Literal``, dataclasses; sequences and mappings of these; unions.
+        least: smallest number that fits, everywhere in the value.
+        special: the strings "nan", "inf" and "-inf" are numbers.
+
+    Raises:
+        Unfit: it does not fit.
+    """
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Literal:
-        if value in args:
-            return value
-    elif origin in (typing.Union, types.UnionType):
-        return _decode_union(value, args, where)
-    elif origin is tuple:
-        if isinstance(value, list):
-            hints = args[:1] * len(value) if args[1:] == (Ellipsis,) else args
-            if len(hints) == len(value):
-                pairs = enumerate(zip(value, hints, strict=True))
-                return tuple(_decode(item, h, f"{where}[{i}]") for i, (item, h) in pairs)
-    elif origin in (dict, Mapping):
-        if isinstance(value, dict):
-            return {key: _decode(item, args[1], f"{where}.{key}") for key, item in value.items()}
-    elif dataclasses.is_dataclass(hint):
-        if isinstance(value, dict):
-            return _decode_dataclass(value, hint, where)
-    elif hint is float:
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
-        if value in ("nan", "inf", "-inf"):
-            return float(value)
-    elif hint is type(None):
-        if value is None:
-            return None
-    elif hint is Path:
-        if isinstance(value, str):
-            return Path(value)
-    elif isinstance(hint, type) and type(value) is hint:
+    unfit = Unfit(expected(hint, least), found(value))
+    if hint in (Any, object):
         return value
-    raise _mismatch(value, hint, where)
+    if origin in (typing.Union, types.UnionType):
+        # the same Python type first, then any that fits
+        for member in sorted(args, key=lambda member: type(value) is not member):
+            with contextlib.suppress(Unfit):
+                return decode(value, member, least=least, special=special)
+        raise unfit
+    if origin in (tuple, Sequence) and isinstance(value, list):
+        one = origin is Sequence or args[1:] == (Ellipsis,)
+        hints = args[:1] * len(value) if one else args
+        if len(hints) != len(value):
+            raise unfit
+        return tuple(
+            _decode_part(item, part, f"[{number}]", least, special)
+            for number, (item, part) in enumerate(zip(value, hints, strict=True))
+        )
+    if origin in (dict, Mapping) and isinstance(value, dict):
+        return {
+            key: _decode_part(item, args[1], f".{key}", least, special)
+            for key, item in value.items()
+        }
+    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        return _decode_dataclass(value, hint, least, special)
+    if origin is typing.Literal:
+        fits = value in args
+    elif hint is float:
+        number = type(value) in (int, float) and (special or math.isfinite(value))
+        fits = number or (special and value in ("nan", "inf", "-inf"))
+    elif hint is Path:
+        fits = isinstance(value, str) and value != "" and "\0" not in value
+    else:
+        fits = isinstance(hint, type) and type(value) is hint
+    if not fits or (least is not None and type(value) in (int, float) and not value >= least):
+        raise unfit
+    return hint(value) if hint in (float, Path) else value
 
 
-def _decode_union(value: Any, options: tuple[Any, ...], where: str) -> Any:
-    """The member of a union that ``value`` is: the same Python type first, then any that fits."""
-    for option in sorted(options, key=lambda option: type(value) is not option):
-        try:
-            return _decode(value, option, where)
-        except InputError:
-            continue
-    raise _mismatch(value, options, where)
+def _decode_part(value: Any, hint: Any, where: str, least: float | None, special: bool) -> Any:
+    try:
+        return decode(value, hint, least=least, special=special)
+    except Unfit as unfit:
+        unfit.where = where + unfit.where
+        raise
 
 
-def _decode_dataclass(value: dict[str, Any], cls: Any, where: str) -> Any:
+def _decode_dataclass(value: dict[str, Any], cls: Any, least: float | None, special: bool) -> Any:
     hints = typing.get_type_hints(cls)
     given = {}
     for field in dataclasses.fields(cls):
+        hint, where = hints[field.name], f".{field.name}"
         if field.name in value:
-            given[field.name] = _decode(
-                value[field.name], hints[field.name], f"{where}.{field.name}"
-            )
+            given[field.name] = _decode_part(value[field.name], hint, where, least, special)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise InputError(
-                "the JSON document lacks a field",
-                found=f"no {where}.{field.name}",
-                fix="give a document that --format json printed, unchanged",
-            )
+            raise Unfit(expected(hint, least), "nothing", where)
     return cls(**given)
 
 
-def _mismatch(value: Any, hint: Any, where: str) -> InputError:
-    return InputError(
-        "a field of the JSON document has the wrong type",
-        found=f"{where} = {value!r:.80}, expected {hint}",
-        fix="give a document that --format json printed, unchanged",
-    )
+_NAMES: dict[Any, str] = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    Path: "a path",
+}
+
+
+def expected(hint: Any, least: float | None = None) -> str:
+    """What a value must be, for people: ``an integer from 1``."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        members = [member for member in args if member is not types.NoneType]
+        return ", or ".join(expected(member, least) for member in members)
+    if origin is typing.Literal:
+        names = ", ".join(f'"{name}"' for name in args)
+        return names if len(args) == 1 else f"one of {names}"
+    if origin in (tuple, Sequence):
+        many = origin is Sequence or args[1:] == (Ellipsis,)
+        count = "" if many else f" of {len(args)}"
+        return f"an array{count}, of which each is {expected(args[0], least)}"
+    if origin in (dict, Mapping):
+        inner = "" if args[1] is Any else f", of which each value is {expected(args[1], least)}"
+        return f"a table{inner}"
+    name = _NAMES.get(hint, "a value")
+    return f"{name} from {least:g}" if hint in (int, float) and least is not None else name
+
+
+def found(value: Any) -> str:
+    """A value as a file has it, with its type."""
+    if isinstance(value, bool):
+        return f"the boolean {str(value).lower()}"
+    kinds = {str: "string", int: "integer", float: "float", list: "array", dict: "table"}
+    kind = kinds.get(type(value), type(value).__name__)
+    return f"the {kind} {value!r:.80}"

@@ -28,6 +28,7 @@ FLOORS = [
     "printable",
     "records",
     "system",
+    "options",
     "op",
     "recognize",
     "runtime",

@@ -13,11 +13,7 @@ from typing import Any
 
 from rmsnorm_export.benchmark import sessions
 from rmsnorm_export.benchmark.arrays import write_arrays
-from rmsnorm_export.benchmark.options import (
-    check_options,
-    choose_providers,
-    provider_missing,
-)
+from rmsnorm_export.benchmark.options import BenchOptions, Shapes
 from rmsnorm_export.benchmark.peers import PEERS
 from rmsnorm_export.benchmark.result import (
     AGAIN,
@@ -30,15 +26,15 @@ from rmsnorm_export.benchmark.result import (
     Variant,
 )
 from rmsnorm_export.benchmark.rounds import Run, run_rounds
-from rmsnorm_export.benchmark.shapes import Shapes, grid
+from rmsnorm_export.benchmark.sessions import choose_providers, provider_missing
+from rmsnorm_export.benchmark.shapes import grid
 from rmsnorm_export.benchmark.timing import check_memory, timings
 from rmsnorm_export.benchmark.trials import Bench, run_reference, run_trial
 from rmsnorm_export.benchmark.variants import count_nodes, make_peer, make_target
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model
-from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.op.numerics import Numerics
+from rmsnorm_export.options import takes
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.runtime.inputs import declared_inputs, index_limits, make_inputs, type_name
 from rmsnorm_export.system.machine import cores, cpu_name, load_average, memory_gib
@@ -50,22 +46,8 @@ _BUSY = 0.5
 """Load per core from which on the machine is said to have been busy."""
 
 
-def bench(
-    model: Source,
-    *,
-    targets: Sequence[Target] = tuple(TARGETS),
-    peers: Sequence[str] = (),
-    providers: Sequence[str] | None = None,
-    shapes: Shapes | None = None,
-    seconds: float = 5.0,
-    rounds: int | None = None,
-    seed: int = 0,
-    numerics: Numerics = "reordered",
-    threads: int | None = None,
-    peer_seconds: float = 300.0,
-    peer_memory: int | None = None,
-    progress: Progress | None = None,
-) -> Benchmark:
+@takes(BenchOptions)
+def bench(model: Source, options: BenchOptions) -> Benchmark:
     """Measure a model against what each target and the peers' optimizers make of it.
 
     Every file is first loaded and run in a process of its own: its outputs are compared with the
@@ -76,21 +58,6 @@ def bench(
 
     Args:
         model: a path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``; never changed.
-        targets: ``portable``, ``onnx``, ``ort``.
-        peers: ``ort.transformers``, ``onnxscript``, ``onnxsim``, ``onnxslim``: run in a process of
-            their own; one that is not installed, fails or is wrong says so and is not ranked.
-        providers: ``cpu``, ``cuda``, ``tensorrt``; None: all that there are.
-        shapes: where to measure, e.g. ``"ids=1x16,1x128,4x128"`` or a mapping from names to
-            shapes; the n-th shapes of all inputs belong together. None: 1x16, 1x128 and 4x128,
-            where the dynamic axes are a batch and a length.
-        seconds: of measuring, for each provider and shape; at least 20 rounds are made.
-        rounds: their number, in place of ``seconds``.
-        seed: of the random inputs and of the order within a round.
-        numerics: loosest class of rewrite allowed.
-        threads: of one operator, the same in every session; None: one per core.
-        peer_seconds, peer_memory: time limit, and bytes that a peer may allocate (None: 80 % of
-            what is free).
-        progress: called with the work at hand, the steps that are over and the steps in all.
 
     Returns:
         The measurements. ``passed`` is False where a target gave wrong outputs; it does not raise.
@@ -101,8 +68,8 @@ def bench(
             the model refuses.
         BackendMissingError: ONNX Runtime or a named provider is missing.
     """
-    check_options(targets, peers, numerics, seconds, rounds, threads, peer_seconds)
-    chosen, absent = choose_providers(providers)
+    targets, peers = options.targets, options.peers
+    chosen, absent = choose_providers(options.providers)
     start, load_before = time.perf_counter(), load_average()
     loaded = load_model(model)
     with tempfile.TemporaryDirectory(prefix="rmsnorm-export-bench-") as name, loaded.file() as raw:
@@ -111,17 +78,17 @@ def bench(
             source=model,
             loaded=loaded,
             raw=str(raw),
-            threads=threads or cores(),
-            progress=progress or (lambda *_: None),
+            threads=options.threads or cores(),
+            progress=options.progress or (lambda *_: None),
             steps=2 + len(targets) + len(peers) + len(chosen) * (1 + len(targets) + len(peers)),
         )
-        cases, feeds, setup = run.inputs(shapes, seed, chosen)
+        cases, feeds, setup = run.inputs(options.shapes, options.seed, chosen)
         run.steps += len(chosen) * len(cases)
         variants = [Variant(RAW, "raw", nodes=count_nodes(run.raw))]
         for target in targets:
             run.step(f"optimizing for {target}")
             path = run.place(target)
-            variants.append(make_target(model, loaded, target, numerics, path))
+            variants.append(make_target(model, loaded, target, options.numerics, path))
         for peer in peers:
             run.step(f"running {peer}")
             variants.append(
@@ -129,12 +96,12 @@ def bench(
                     peer,
                     run.raw,
                     run.place(peer),
-                    time_limit=peer_seconds,
-                    memory_limit=peer_memory,
+                    time_limit=options.peer_seconds,
+                    memory_limit=options.peer_memory,
                 )
             )
         notes = [f"the provider {name} is not in this ONNX Runtime" for name in absent]
-        trials, usable = run.trials(setup, variants, chosen, asked=providers is not None)
+        trials, usable = run.trials(setup, variants, chosen, asked=options.providers is not None)
         notes += [
             f"the provider {name} cannot be used here: {trial.detail}"
             for name in chosen
@@ -147,9 +114,7 @@ def bench(
         measured = [
             timing
             for provider in usable
-            for timing in run.time(
-                provider, cases, feeds, trials, seconds=seconds, rounds=rounds, seed=seed
-            )
+            for timing in run.time(provider, cases, feeds, trials, options)
         ]
     facts = Machine(
         cpu=cpu_name(),
@@ -174,8 +139,8 @@ def bench(
         timings=tuple(measured),
         reference=run.reference,
         session=sessions.settings(run.threads),
-        numerics=numerics,
-        seed=seed,
+        numerics=options.numerics,
+        seed=options.seed,
         machine=facts,
         versions=versions_of(packages),
         notes=tuple(notes),
@@ -286,10 +251,7 @@ class _Measurement:
         cases: Sequence[Case],
         feeds: Sequence[Mapping[str, Array]],
         trials: Sequence[Trial],
-        *,
-        seconds: float,
-        rounds: int | None,
-        seed: int,
+        options: BenchOptions,
     ) -> Iterator[Timing]:
         """All right variants of one provider, in one set of rounds for each shape."""
         right = {t.variant: t for t in trials if t.provider == provider and t.status == "ok"}
@@ -302,7 +264,9 @@ class _Measurement:
             self.step(f"timing on {provider} at {case.label}")
             opens = [functools.partial(self.open, name, provider, fed) for name in names]
             try:
-                times = run_rounds(opens, seconds=seconds, rounds=rounds, seed=seed)
+                times = run_rounds(
+                    opens, seconds=options.seconds, rounds=options.rounds, seed=options.seed
+                )
             # The binding raises classes of its own; each ran alone, so it is their number.
             except Exception as error:
                 raise UsageError(

@@ -1,96 +1,102 @@
-"""What ``bench`` was asked for, checked before any work."""
+"""The options of ``bench``."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
-from rmsnorm_export.benchmark.peers import PEERS
-from rmsnorm_export.benchmark.sessions import PROVIDERS, provider_class
 from rmsnorm_export.benchmark.statistics import LEAST_ROUNDS
-from rmsnorm_export.errors import BackendMissingError, UsageError
-from rmsnorm_export.lower.targets import TARGETS
-from rmsnorm_export.op.numerics import NUMERICS_ORDER
-from rmsnorm_export.runtime.session import onnxruntime
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.lower import targets
+from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.op.numerics import Numerics
+from rmsnorm_export.options import Options, only_api, option
+from rmsnorm_export.rewrite.options import NUMERICS_HELP
+from rmsnorm_export.system.progress import Progress
 
-_PIP = 'pip install "rmsnorm-export[{}]"'
-_BRINGS = {"cpu": "ort", "cuda": "ort-gpu", "tensorrt": "ort-gpu"}
+Shapes = str | Mapping[str, Sequence[int] | Sequence[Sequence[int]]]
 
+PeerName = Literal["ort.transformers", "onnxscript", "onnxsim", "onnxslim"]
+Provider = Literal["cpu", "cuda", "tensorrt"]
 
-def check_options(
-    targets: Sequence[str],
-    peers: Sequence[str],
-    numerics: str,
-    seconds: float,
-    rounds: int | None,
-    threads: int | None,
-    peer_seconds: float,
-) -> None:
-    """Raise ``UsageError`` for an option that cannot be used as given."""
-    _check_names("target", targets, TARGETS)
-    _check_names("peer", peers, PEERS)
-    _check_names("numerics", [numerics], NUMERICS_ORDER)
-    if not targets and not peers:
-        raise UsageError(
-            "There is nothing to compare raw with.",
-            found="neither a target nor a peer",
-            fix=f"name some of {', '.join((*TARGETS, *PEERS))}",
-        )
-    for what, value in (("to measure", seconds), ("that a peer may take", peer_seconds)):
-        if not (value > 0 and math.isfinite(value)):
-            raise UsageError(
-                f"The time {what} must be a number above 0.",
-                found=f"{value:g} seconds",
-                fix="give some seconds",
-            )
-    if rounds is not None and rounds < LEAST_ROUNDS:
-        raise UsageError(
-            "Too few rounds for a 95 % interval.",
-            found=f"{rounds} rounds",
-            fix=f"give {LEAST_ROUNDS} or more; some hundred make the interval narrow",
-        )
-    if threads is not None and threads < 1:
-        raise UsageError("At least one thread is needed.", found=f"{threads}", fix="give 1 or more")
+TARGETS: tuple[Target, ...] = tuple(targets.TARGETS)
 
 
-def choose_providers(wanted: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The providers to measure on, and of those that were not asked for by name the absent ones.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions(Options):
+    """The options of ``bench``, of the command and of the table [bench]."""
 
-    Args:
-        wanted: by name; None: all that this ONNX Runtime has.
-
-    Raises:
-        BackendMissingError: ONNX Runtime is not installed, or lacks one that is wanted.
-        UsageError: an unknown or repeated name.
-    """
-    present = onnxruntime().get_available_providers()
-    here = tuple(name for name in PROVIDERS if provider_class(name) in present)
-    if wanted is None:
-        return here, tuple(name for name in PROVIDERS if name not in here)
-    _check_names("provider", wanted, PROVIDERS)
-    if not wanted:
-        raise UsageError("No provider is named.", found="none", fix=f"use {', '.join(PROVIDERS)}")
-    for name in wanted:
-        if name not in here:
-            raise provider_missing(name, f"this ONNX Runtime has {', '.join(present)}")
-    return tuple(wanted), ()
-
-
-def provider_missing(name: str, found: str) -> BackendMissingError:
-    """The error for a provider that was asked for by name."""
-    return BackendMissingError(
-        f"The provider {name} is not available in ONNX Runtime.",
-        found=found,
-        fix=_PIP.format(_BRINGS[name]) + ("" if name == "cpu" else ", on a machine with its GPU"),
+    targets: Sequence[Target] = option(
+        TARGETS,
+        written=tuple[Target, ...],
+        help="What to make of MODEL and measure: portable, onnx, ort; none: only peers.",
+    )
+    peers: Sequence[PeerName] = option(
+        (),
+        written=tuple[PeerName, ...],
+        help="Other optimizers, run in processes of their own: ort.transformers, onnxscript, "
+        "onnxsim, onnxslim. One that is not installed, fails or is wrong says so and is not "
+        "ranked.",
+    )
+    providers: Sequence[Provider] | None = option(
+        None,
+        flag="--provider",
+        written=tuple[Provider, ...],
+        help="cpu, cuda, tensorrt.",
+        shown="all that this ONNX Runtime has",
+    )
+    shapes: Shapes | None = option(
+        None,
+        written=str,
+        metavar='"NAME=SHAPE,...;..."',
+        help='Where to measure, e.g. "ids=1x16,1x128,4x128"; the n-th shapes of all inputs belong '
+        "together.",
+        python="Or a mapping from names to shapes.",
+        shown="1x16, 1x128 and 4x128 for a batch and a length",
+    )
+    seconds: float = option(
+        5.0,
+        metavar="S",
+        help="Time to measure at each shape on each provider; at least 20 rounds are made.",
+    )
+    rounds: int | None = option(None, metavar="N", help="Number of rounds, in place of --seconds.")
+    threads: int | None = option(
+        None, least=1, metavar="N", help="Threads of every session.", shown="one per core"
+    )
+    peer_seconds: float = option(300.0, metavar="S", help="When a peer's optimizer is stopped.")
+    peer_memory: int | None = only_api(
+        None, help="Bytes that a peer may allocate; by default 80 % of what is free."
+    )
+    numerics: Numerics = option("reordered", toml=False, help=NUMERICS_HELP)
+    seed: int = option(
+        0, least=0, metavar="N", help="Of the random inputs and of the order within a round."
+    )
+    progress: Progress | None = only_api(
+        None, help="Called with the work at hand, the steps that are over and the steps in all."
     )
 
-
-def _check_names(what: str, names: Sequence[str], known: Iterable[str]) -> None:
-    known = tuple(known)
-    for i, name in enumerate(names):
-        if name not in known:
+    def agree(self) -> None:
+        if not self.targets and not self.peers:
             raise UsageError(
-                f"Unknown {what}.", found=repr(name), fix=f"use one of {', '.join(known)}"
+                "There is nothing to compare raw with.",
+                found="neither a target nor a peer",
+                fix="name some with --targets or --peers",
             )
-        if name in names[:i]:
-            raise UsageError(f"A {what} is named twice.", found=name, fix="name it once")
+        if self.providers is not None and not self.providers:
+            raise UsageError("No provider is named.", found="none", fix="use cpu, cuda, tensorrt")
+        times = (("to measure", self.seconds), ("that a peer may take", self.peer_seconds))
+        for what, value in times:
+            if not (value > 0 and math.isfinite(value)):
+                raise UsageError(
+                    f"The time {what} must be a number above 0.",
+                    found=f"{value:g} seconds",
+                    fix="give some seconds",
+                )
+        if self.rounds is not None and self.rounds < LEAST_ROUNDS:
+            raise UsageError(
+                "Too few rounds for a 95 % interval.",
+                found=f"{self.rounds} rounds",
+                fix=f"give {LEAST_ROUNDS} or more; some hundred make the interval narrow",
+            )

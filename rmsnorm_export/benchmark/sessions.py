@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 from rmsnorm_export.runtime.session import (
@@ -30,6 +31,38 @@ def provider_class(provider: str) -> str:
     """ONNX Runtime's own name, e.g. ``CUDAExecutionProvider``."""
     first = PROVIDERS[provider][0]
     return str(first if isinstance(first, str) else first[0])
+
+
+_PIP = 'pip install "rmsnorm-export[{}]"'
+_BRINGS = {"cpu": "ort", "cuda": "ort-gpu", "tensorrt": "ort-gpu"}
+
+
+def choose_providers(wanted: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The providers to measure on, and of those that were not asked for by name the absent ones.
+
+    Args:
+        wanted: by name; None: all that this ONNX Runtime has.
+
+    Raises:
+        BackendMissingError: ONNX Runtime is not installed, or lacks one that is wanted.
+    """
+    present = onnxruntime().get_available_providers()
+    here = tuple(name for name in PROVIDERS if provider_class(name) in present)
+    if wanted is None:
+        return here, tuple(name for name in PROVIDERS if name not in here)
+    for name in wanted:
+        if name not in here:
+            raise provider_missing(name, f"this ONNX Runtime has {', '.join(present)}")
+    return tuple(wanted), ()
+
+
+def provider_missing(name: str, found: str) -> BackendMissingError:
+    """The error for a provider that was asked for by name."""
+    return BackendMissingError(
+        f"The provider {name} is not available in ONNX Runtime.",
+        found=found,
+        fix=_PIP.format(_BRINGS[name]) + ("" if name == "cpu" else ", on a machine with its GPU"),
+    )
 
 
 def settings(threads: int) -> dict[str, int | str]:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from rmsnorm_export.benchmark.options import Shapes
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.runtime.dimensions import Dimensions
 from rmsnorm_export.runtime.inputs import Declared
 
 Shape = tuple[int, ...]
-Shapes = str | Mapping[str, Sequence[int] | Sequence[Sequence[int]]]
 
 MOST_CASES = 32
 MOST_ELEMENTS = 2**28

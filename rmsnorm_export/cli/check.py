@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from rmsnorm_export.cli import console
-from rmsnorm_export.cli.options import State, format_option, logging_options
+from rmsnorm_export.cli.commands import define
+from rmsnorm_export.cli.options import State
 
 if TYPE_CHECKING:
     from rmsnorm_export.cli.failure import Failure
@@ -21,12 +22,9 @@ _VERDICTS = {
 }
 
 
-@click.command("check", short_help="Say whether an engine can run here.")
+@define("check", short_help="Say whether an engine can run here.")
 @click.argument("engine")
-@format_option
-@logging_options
-@click.pass_context
-def command(context: click.Context, engine: str) -> None:
+def command(state: State, engine: str) -> None:
     """Say whether ENGINE can run on this machine, before something tries to run it.
 
     The record that build wrote beside it, ENGINE.json, is compared with the file and with what is
@@ -41,25 +39,14 @@ def command(context: click.Context, engine: str) -> None:
     Example:
       rmsnorm-export check fused.engine
     """
-    state = context.ensure_object(State)
-    with console.logging_to_stderr(state):
-        from rmsnorm_export.tensorrt.engine.check import check_engine
+    from rmsnorm_export.tensorrt.engine.check import check_engine
 
-        with console.progress(state, "Asking the backend"):
-            found = check_engine(engine)
-        failure = _failure(found)
-        if state.json:
-            extra = {"error": failure.as_dict()} if failure else None
-            console.show_json(state, found, extra)
-        else:
-            console.show(state, _lines(found, state.verbosity))
-    if failure is not None:
-        from rmsnorm_export.cli.failure import ReportedError
-
-        raise ReportedError(failure)
+    with console.progress(state, "Asking the backend"):
+        result = check_engine(engine)
+    console.finish(state, result, lambda: _lines(result, state.verbosity), _unusable_engine(result))
 
 
-def _failure(found: EngineCheck) -> Failure | None:
+def _unusable_engine(found: EngineCheck) -> Failure | None:
     """The error that the exit code stands for; None when nothing stands against the engine."""
     from rmsnorm_export.cli.failure import Failure
     from rmsnorm_export.errors import ExitCode

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from rmsnorm_export.cli.options import State
-from rmsnorm_export.errors import UsageError
+from rmsnorm_export.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from rmsnorm_export.cli.failure import Failure
     from rmsnorm_export.show.report_text import Line
 
 STDIO = "-"
@@ -102,6 +103,26 @@ def read_stdin() -> bytes:
     return sys.stdin.buffer.read()
 
 
+def model_source(argument: str) -> str | bytes:
+    """A MODEL argument for the Python API: the path, or for ``-`` the bytes that are piped in.
+
+    Raises:
+        UsageError: stdin is a terminal.
+        InputError: nothing was piped in.
+    """
+    if argument != STDIO:
+        return argument
+    data = read_stdin()
+    if not data:
+        raise InputError("Stdin holds no model.", found="0 bytes", fix="pipe in a whole ONNX file")
+    return data
+
+
+def source_name(argument: str, description: str) -> str:
+    """How the model is called in a report; ``description`` is what the API calls it."""
+    return "stdin" if argument == STDIO else description
+
+
 def refuse_terminal() -> None:
     """Before work is done for ``-o -``: no binary model onto a terminal.
 
@@ -138,3 +159,33 @@ def show_json(state: State, result: object, extra: Mapping[str, object] | None =
     from rmsnorm_export.records import to_json
 
     click.echo(to_json(result, extra=extra), nl=False, err=state.model_on_stdout)
+
+
+def finish(
+    state: State,
+    result: object,
+    lines: Callable[[], Sequence[Line]],
+    failure: Failure | None = None,
+    extra: Mapping[str, object] | None = None,
+) -> None:
+    """Print a result as the state asks for, and end the command as ``failure`` says.
+
+    Args:
+        state: of the command line.
+        result: the dataclass that is the JSON document.
+        lines: makes the text.
+        failure: what the command ends with; it stands in the document, too.
+        extra: further keys of the document.
+
+    Raises:
+        ReportedError: there is a failure.
+    """
+    from rmsnorm_export.cli.failure import ReportedError
+
+    if state.json:
+        error = {} if failure is None else {"error": failure.as_dict()}
+        show_json(state, result, {**(extra or {}), **error})
+    else:
+        show(state, lines())
+    if failure is not None:
+        raise ReportedError(failure)

@@ -9,34 +9,34 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmsnorm_export.cli import console, html_file
-from rmsnorm_export.cli.options import State, format_option, logging_options
+from rmsnorm_export.cli import console, files
+from rmsnorm_export.cli.commands import define
+from rmsnorm_export.cli.options import State
+from rmsnorm_export.pipeline.tables import STEPS, StepName
 
 if TYPE_CHECKING:
     from rmsnorm_export.cli.failure import Failure
     from rmsnorm_export.pipeline.result import Deployment, StepOutcome
-    from rmsnorm_export.pipeline.tables import StepName
-
-_STEPS = ("export", "optimize", "prove", "build", "verify", "bench", "package")
+    from rmsnorm_export.system.progress import Progress
 
 
 def _keys(context: click.Context, _: click.Parameter, value: bool) -> None:
     """Print what a pipeline file can hold, and end."""
     if value:
-        from rmsnorm_export.pipeline.keys import reference
+        from rmsnorm_export.pipeline.tables import reference
 
         click.echo(reference(), nl=False)
         context.exit()
 
 
-@click.command("deploy", short_help="Run a whole pipeline: export to package.")
+@define("deploy", short_help="Run a whole pipeline: export to package.")
 @click.argument("pipeline", metavar="PIPELINE.toml")
 @click.option(
-    "--until", type=click.Choice(_STEPS), help="The last step to run; later ones stay as they are."
+    "--until", type=click.Choice(STEPS), help="The last step to run; later ones stay as they are."
 )
 @click.option(
     "--force-step",
-    type=click.Choice(_STEPS),
+    type=click.Choice(STEPS),
     help="Run this step and those after it, changed or not.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would run and why; change nothing.")
@@ -48,18 +48,13 @@ def _keys(context: click.Context, _: click.Parameter, value: bool) -> None:
     callback=_keys,
     help="List the tables and keys of a pipeline file, and end.",
 )
-@html_file.option
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Replace an existing file of --html, and in the model repository a version of other "
-    "origin and files that were edited.",
+@files.html_option
+@files.force_option(
+    "Replace an existing file of --html, and in the model repository a version of other origin "
+    "and files that were edited."
 )
-@format_option
-@logging_options
-@click.pass_context
 def command(
-    context: click.Context,
+    state: State,
     pipeline: str,
     until: StepName | None,
     force_step: StepName | None,
@@ -77,41 +72,33 @@ def command(
     Example:
       rmsnorm-export deploy scripts/examples/decoder.toml --html decoder.html
     """
-    state = context.ensure_object(State)
-    state.model_on_stdout = False
-    with console.logging_to_stderr(state):
-        from rmsnorm_export.pipeline.run import run_pipeline
-        from rmsnorm_export.show.deployment_text import deployment_lines
+    from rmsnorm_export.pipeline.run import run_pipeline
+    from rmsnorm_export.show.deployment_text import deployment_lines
 
-        html_file.check(html_path, force=force, taken=(pipeline,))
-        with _shown(state) as (step, told):
-            deployment = run_pipeline(
-                pipeline,
-                until=until,
-                force_step=force_step,
-                dry_run=dry_run,
-                force=force,
-                progress=step,
-                told=told,
-            )
-        failure = _failure(deployment)
-        if html_path is not None:
-            from rmsnorm_export.cli import report_file
-            from rmsnorm_export.show.deployment_page import deployment_page
+    files.check_files({"--html": html_path}, force=force, taken=(pipeline,))
+    with _shown(state) as (step, told):
+        deployment = run_pipeline(
+            pipeline,
+            until=until,
+            force_step=force_step,
+            dry_run=dry_run,
+            force=force,
+            progress=step,
+            told=told,
+        )
+    if html_path is not None:
+        from rmsnorm_export.show.deployment_page import deployment_page
 
-            report_file.write(html_path, deployment_page(deployment), force=force)
-        if state.json:
-            extra = {"error": failure.as_dict()} if failure is not None else None
-            console.show_json(state, deployment, extra)
-        else:
-            console.show(state, deployment_lines(deployment, verbose=state.verbosity))
-    if failure is not None:
-        from rmsnorm_export.cli.failure import ReportedError
-
-        raise ReportedError(failure)
+        files.write_file(html_path, deployment_page(deployment), force=force)
+    console.finish(
+        state,
+        deployment,
+        lambda: deployment_lines(deployment, verbose=state.verbosity),
+        _failed_step(deployment),
+    )
 
 
-def _failure(deployment: Deployment) -> Failure | None:
+def _failed_step(deployment: Deployment) -> Failure | None:
     """What the command ends with."""
     step = deployment.failed
     if step is None or step.failure is None:
@@ -124,11 +111,8 @@ def _failure(deployment: Deployment) -> Failure | None:
     )
 
 
-_Progress = Callable[[str, int, int], None]
-
-
 @contextlib.contextmanager
-def _shown(state: State) -> Iterator[tuple[_Progress, Callable[[StepOutcome], None]]]:
+def _shown(state: State) -> Iterator[tuple[Progress, Callable[[StepOutcome], None]]]:
     """On a terminal a bar for the step at work, below a line for each that is over."""
     import logging
     import sys

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
 from rmsnorm_export.cli import console
-from rmsnorm_export.cli.options import State, format_option, logging_options
+from rmsnorm_export.cli.commands import define
+from rmsnorm_export.cli.options import State
 
 if TYPE_CHECKING:
     from rmsnorm_export.cli.diagnosis import Diagnosis
@@ -17,36 +16,24 @@ if TYPE_CHECKING:
 _STYLES = {"ok": "", "missing": "dim", "broken": "bold red"}
 
 
-@click.command("doctor", short_help="Check this installation.")
-@format_option
-@logging_options
-@click.pass_context
-def command(context: click.Context) -> None:
+@define("doctor", short_help="Check this installation.")
+def command(state: State) -> None:
     """Check this installation: packages, GPUs, the TensorRT plugin, and a model for every target.
 
     \b
     Exit code 0 when the core works, whatever else is missing; 6 when a package
     that it needs is missing or broken; 4 when the self test fails.
     """
-    state = context.ensure_object(State)
-    with console.logging_to_stderr(state):
-        from rmsnorm_export.cli.diagnosis import diagnose
+    from rmsnorm_export.cli.diagnosis import diagnose
 
-        with console.progress(state, "Importing packages, running the self test"):
-            diagnosis = diagnose()
-        failure = _failure(diagnosis)
-        if state.json:
-            extra = {"error": failure.as_dict()} if failure else None
-            console.show_json(state, diagnosis, extra)
-        else:
-            console.show(state, _lines(diagnosis, state.verbosity))
-    if failure is not None:
-        from rmsnorm_export.cli.failure import ReportedError
-
-        raise ReportedError(failure)
+    with console.progress(state, "Importing packages, running the self test"):
+        diagnosis = diagnose()
+    console.finish(
+        state, diagnosis, lambda: _lines(diagnosis, state.verbosity), _broken_core(diagnosis)
+    )
 
 
-def _failure(diagnosis: Diagnosis) -> Failure | None:
+def _broken_core(diagnosis: Diagnosis) -> Failure | None:
     """The error that the exit code stands for; None when the core works."""
     from rmsnorm_export.cli.failure import Failure
     from rmsnorm_export.errors import ExitCode

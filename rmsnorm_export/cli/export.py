@@ -11,30 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmsnorm_export.cli import console, html_file
-from rmsnorm_export.cli.options import (
-    TARGETS,
-    State,
-    format_option,
-    logging_options,
-    numerics_option,
-    seed_option,
-)
-from rmsnorm_export.cli.outcome import (
-    failed_proofs,
-    outcome_lines,
-    require_value,
-    unmet,
-    write_model,
-)
+from rmsnorm_export.cli import console
+from rmsnorm_export.cli.commands import define
+from rmsnorm_export.cli.files import force_option, html_option, report_option
+from rmsnorm_export.cli.options import State
+from rmsnorm_export.cli.outcome import FORCE_HELP, Outputs, failed_proofs
+from rmsnorm_export.rewrite.options import ExportOptions, Requirement, SourceOptions
 
 if TYPE_CHECKING:
     from rmsnorm_export.cli.failure import Failure
     from rmsnorm_export.compare.result import Verification
-    from rmsnorm_export.graph.external import WeightsPolicy
-    from rmsnorm_export.lower.targets import Target
-    from rmsnorm_export.op.numerics import Numerics
-    from rmsnorm_export.rewrite.result import Report
     from rmsnorm_export.system.progress import Progress
     from rmsnorm_export.torch.source.example import Example
     from rmsnorm_export.torch.source.loaded import Loaded
@@ -42,21 +28,27 @@ if TYPE_CHECKING:
 
 def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
     """``NAME=VALUE`` with VALUE a Python literal, or else a string."""
-    found: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     for text in values:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
             raise click.BadParameter(f"{text!r} is not NAME=VALUE")
-        if name in found:
+        if name in given:
             raise click.BadParameter(f"{name!r} is given twice")
         try:
-            found[name] = ast.literal_eval(value)
+            given[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            found[name] = value
-    return found
+            given[name] = value
+    return given
 
 
-@click.command("export", short_help="Export a PyTorch model, every RMSNorm one node.")
+@define(
+    "export",
+    SourceOptions,
+    ExportOptions,
+    Requirement,
+    short_help="Export a PyTorch model, every RMSNorm one node.",
+)
 @click.argument("source")
 @click.option(
     "-o", "--output", required=True, metavar="OUT", help="File to write, or - for stdout."
@@ -70,44 +62,6 @@ def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
     help="Argument of the factory, a Python literal or else a string; may be repeated.",
 )
 @click.option(
-    "--shapes",
-    metavar='"NAME=TYPE[SIZES];..."',
-    help="Inputs: names, types, sizes; a named size is dynamic, from 1 or within LOW..HIGH. "
-    "Needed unless the source has example inputs.",
-)
-@click.option(
-    "--dtype",
-    type=click.Choice(("f32", "f16", "bf16")),
-    help="Type of the weights.  [default: as the source has it; f32 for random weights]",
-)
-@click.option(
-    "--target",
-    type=click.Choice(TARGETS),
-    default="portable",
-    show_default=True,
-    help="As for optimize: portable, onnx (opset 23) or ort.",
-)
-@numerics_option
-@click.option(
-    "--opset",
-    type=int,
-    metavar="N",
-    help="Opset of the file, 18 to 24.  [default: PyTorch's choice; 23 for the target onnx]",
-)
-@click.option(
-    "--require",
-    metavar="N|all",
-    callback=require_value,
-    help="Fail with exit code 5, and write nothing, unless N norms are one node; all: unless there "
-    "is a norm and none was refused (look-alikes do not count).",
-)
-@click.option(
-    "--prove",
-    is_flag=True,
-    help="Run every site before and after on hard inputs. A site that fails keeps its nodes, the "
-    "output is written, and the exit code is 4.",
-)
-@click.option(
     "--verify",
     is_flag=True,
     help="Compare the written file in ONNX Runtime with PyTorch on random inputs, dynamic sizes "
@@ -119,45 +73,20 @@ def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
     help="Bound of --verify, relative to the largest element of an output.  [default: 1e-4 for "
     "float32, 1e-2 float16, 4e-2 bfloat16]",
 )
-@click.option(
-    "--weights",
-    type=click.Choice(("auto", "embed")),
-    default="auto",
-    show_default=True,
-    help="auto: weights over 2 GiB go to OUT.data; embed: all in OUT, or an error.",
-)
-@click.option("--force", is_flag=True, help="Replace existing files of -o, --report, --html.")
-@click.option(
-    "--report",
-    "report_path",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write the report to FILE too: as JSON if it ends in .json, else as text.",
-)
-@html_file.option
-@seed_option("Of the inputs of --prove and --verify.")
-@format_option
-@logging_options
-@click.pass_context
+@force_option(FORCE_HELP)
+@report_option
+@html_option
 def command(
-    context: click.Context,
+    state: State,
     source: str,
     output: str,
     arguments: dict[str, Any],
-    shapes: str | None,
-    dtype: str | None,
-    target: Target,
-    numerics: Numerics,
-    opset: int | None,
-    require: int | str | None,
-    prove: bool,
     verify: bool,
     rtol: float | None,
-    weights: WeightsPolicy,
     force: bool,
     report_path: Path | None,
     html_path: Path | None,
-    seed: int,
+    **options: Any,
 ) -> None:
     """Export a PyTorch model to ONNX and write it to OUT.
 
@@ -172,77 +101,49 @@ def command(
       rmsnorm-export export my.models:make -o out.onnx --arg layers=2 \\
           --shapes "ids=int64[batch=1..8,seq=1..2048]"
     """
-    state = context.ensure_object(State)
-    state.model_on_stdout = output == console.STDIO
     if verify and state.model_on_stdout:
         raise click.UsageError("--verify needs a file: give -o PATH")
-    with console.logging_to_stderr(state), _stages(state) as tell:
-        from rmsnorm_export.cli import report_file
-        from rmsnorm_export.cli.failure import ReportedError
-        from rmsnorm_export.graph.save import check_output
-        from rmsnorm_export.records import to_json
-        from rmsnorm_export.show.report_text import render, report_lines
+    from rmsnorm_export.cli.failure import explain
 
-        if report_path is not None:
-            report_file.check(report_path, force=force, taken=(source, output))
-        html_file.check(html_path, force=force, taken=(source, output, report_path))
-        if state.model_on_stdout:
-            console.refuse_terminal()
-        else:
-            check_output(output, force=force)
+    shapes, dtype, require = (options.pop(name) for name in ("shapes", "dtype", "require"))
+    outputs = Outputs(
+        source=source,
+        output=output,
+        weights=options.pop("weights"),
+        force=force,
+        report=report_path,
+        html=html_path,
+    )
+    outputs.check(is_model=False)
+    with _stages(state) as tell:
         tell("loading the module", 0, 1)
         from rmsnorm_export.torch.export.export import convert
         from rmsnorm_export.torch.source.example import example_of
         from rmsnorm_export.torch.source.load import load
 
         loaded = load(source, arguments=arguments, dtype=dtype)
-        given = example_of(loaded, shapes, seed=seed, option="--shapes")
+        given = example_of(loaded, shapes, seed=options["seed"], option="--shapes")
         converted = convert(
             loaded.module,
             given.args,
             kwargs=given.kwargs,
-            target=target,
-            numerics=numerics,
-            opset=opset,
             dynamic_shapes=given.dynamic,
-            prove=prove,
-            seed=seed,
             progress=tell,
             drawings=html_path is not None,
+            **options,
         )
-        result = converted.result
-        report = dataclasses.replace(result.report, source=source)
-        failure = unmet(report, require)
-        written, parity = None, None
+        report = dataclasses.replace(converted.result.report, source=source)
+        unmet, written, parity = Requirement(require=require).unmet(report), None, None
+        failure = None if unmet is None else explain(unmet)
         if failure is None:
             tell("writing", 0, 1)
-            written = write_model(result, output, weights, force)
+            written = outputs.write(converted.result)
             failure = failed_proofs(report)
             if verify:
                 tell("comparing with PyTorch", 0, 1)
-                parity = _verify(loaded, given, output, seed=seed, rtol=rtol)
+                parity = _verify(loaded, given, output, seed=options["seed"], rtol=rtol)
                 failure = failure or _differs(parity)
-        extra: dict[str, object] = {"output": written}
-        extra |= {"verification": parity} if parity else {}
-        extra |= {"error": failure.as_dict()} if failure else {}
-        outcome = outcome_lines(written)
-        lines = report_lines(report, verbose=state.verbosity, output=outcome)
-        if parity is not None:
-            from rmsnorm_export.cli.verify import comparison_lines
-
-            lines += ["", *comparison_lines(parity, "PyTorch", output, state.verbosity)]
-        if html_path is not None:
-            _write_page(html_path, report, parity, outcome, output, force, failure)
-        if report_path is not None:
-            as_json = report_path.suffix == ".json"
-            text = to_json(report, extra=extra) if as_json else render(lines)
-            report_file.write(report_path, text, force=force)
-        if state.json:
-            console.show_json(state, report, extra)
-        else:
-            console.show(state, lines)
-    if failure is not None:
-        raise ReportedError(failure)
+    outputs.finish(state, report, written, failure, parity)
 
 
 def _verify(
@@ -253,23 +154,6 @@ def _verify(
     feeds = given.feeds(seed=seed, limit=loaded.limit)
     source = f"random, seed {seed}" if given.inputs else "the example inputs of the source"
     return compare_with_pytorch(loaded.module, output, feeds, rtol=rtol, source=source)
-
-
-def _write_page(
-    path: Path,
-    report: Report,
-    parity: Verification | None,
-    outcome: list[str],
-    output: str,
-    force: bool,
-    failure: Failure | None,
-) -> None:
-    """The page of --html, with the comparison where there was one."""
-    from rmsnorm_export.show.page import verification_section
-
-    said = ("Output", "; ".join(line.strip() for line in outcome))
-    compared = [] if parity is None else [verification_section(parity, "PyTorch", output)]
-    html_file.write(path, report, force=force, facts=[said], failure=failure, sections=compared)
 
 
 def _differs(parity: Verification) -> Failure | None:

@@ -9,6 +9,7 @@ import click
 
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.errors import Error, ExitCode
+from rmsnorm_export.options import OptionError
 
 _PIP = {
     "onnxruntime": 'pip install "rmsnorm-export[ort]"',
@@ -63,6 +64,9 @@ def explain(error: BaseException) -> Failure:
     """What to tell the user about ``error``."""
     if isinstance(error, ReportedError):
         return error.failure
+    if isinstance(error, OptionError):
+        what = f"{error.entry.flag}: {error.what[:1].lower()}{error.what[1:]}"
+        return Failure(what, error.found, error.fix, error.exit_code)
     if isinstance(error, Error):
         return Failure(error.what, error.found, error.fix, error.exit_code)
     if isinstance(error, click.ClickException):

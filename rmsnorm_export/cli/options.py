@@ -1,20 +1,21 @@
-"""What every command takes: -v, -q, --debug, --format; and the state that they set."""
+"""A command line: what every command takes, the state that this sets, and the flags of records.
+
+Only click and the records are imported here.
+"""
 
 from __future__ import annotations
 
 import itertools
+import typing
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from rmsnorm_export.lower import targets
-from rmsnorm_export.op.numerics import NUMERICS_ORDER
+from rmsnorm_export.options import REQUIRED, OptionEntry, item_type, members, spread
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-TARGETS = tuple(targets.TARGETS)
-NUMERICS = NUMERICS_ORDER
 
 
 class State:
@@ -112,25 +113,120 @@ def format_option(function: F) -> F:
     )(function)
 
 
-def numerics_option(function: F) -> F:
-    """--numerics exact|reordered|upcast."""
-    return click.option(
-        "--numerics",
-        type=click.Choice(NUMERICS),
-        default="reordered",
-        show_default=True,
-        help="Loosest change of rounding allowed. exact: the same rounding steps; reordered: one "
-        "rounding of a half type moved or dropped; upcast: half sums become float32 sums.",
-    )(function)
+def click_options(*records: Any) -> Callable[[F], F]:
+    """The flags of records, in their order, as parameters called as the fields."""
+
+    def decorate(function: F) -> F:
+        known = [entry for record in records for entry in spread(record)]
+        for entry in reversed(known):
+            if entry.facts.cli:
+                function = _click_option(entry)(function)
+        return function
+
+    return decorate
 
 
-def seed_option(what: str) -> Callable[[F], F]:
-    """--seed, from 0; ``what`` says of which random numbers."""
-    return click.option(
-        "--seed",
-        type=click.IntRange(min=0),
-        default=0,
-        show_default="0",
-        metavar="N",
-        help=what,
-    )
+class _Option(click.Option):
+    """A flag whose old names work and are not shown."""
+
+    def __init__(self, declared: Sequence[str], old: tuple[str, ...] = (), **rest: Any) -> None:
+        super().__init__([*declared, *old], **rest)
+        self.old = old
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        every = self.opts
+        self.opts = [name for name in every if name not in self.old]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = every
+
+
+def _click_option(entry: OptionEntry) -> Callable[[F], F]:
+    """The flag of an option: its kind from the type, its sentence and default from the field."""
+    facts, default = entry.facts, entry.default
+    text = facts.help + (f"  [default: {facts.shown}]" if facts.shown else "")
+    settings: dict[str, Any] = {"help": text, "old": facts.old, "cls": _Option}
+    if facts.metavar:
+        settings["metavar"] = facts.metavar
+    kinds = members(entry.written)
+    if kinds == [bool]:
+        on, off = entry.flag, "--no-" + entry.flag.removeprefix("--")
+        if default is None:
+            return click.option(f"{on}/{off}", entry.name, default=None, **settings)
+        settings["callback"] = lambda _context, _parameter, value: value != default
+        return click.option(off if default else on, entry.name, is_flag=True, **settings)
+    if default is REQUIRED:
+        settings["required"] = True
+    elif default not in (None, ()):
+        settings |= {"default": default, "show_default": True}
+    if kinds == [float]:
+        settings.setdefault("metavar", "FLOAT")
+    settings |= _click_kind(entry, kinds)
+    return click.option(entry.flag, entry.name, **settings)
+
+
+def _click_kind(entry: OptionEntry, kinds: Sequence[Any]) -> dict[str, Any]:
+    """How the text of a flag becomes a value."""
+    default, least = entry.default, entry.facts.least
+    for kind in kinds:
+        item, sizes = item_type(kind), typing.get_args(kind)
+        if item is None:
+            continue
+        if typing.get_origin(item) is typing.Literal:
+            shown = ",".join(default or ()) or (None if default is None else "none")
+            return {
+                "default": shown,
+                "show_default": True,
+                "metavar": "NAME,...",
+                "callback": _comma_names(typing.get_args(item)),
+            }
+        if len(sizes) > 1 and sizes[-1] is not Ellipsis:
+            return {"type": _click_type(item, least), "nargs": len(sizes)}
+        return {
+            "type": _click_type(item, least),
+            "multiple": True,
+            "default": (),
+            "show_default": False,
+            "callback": lambda _context, _parameter, value: entry.read(value) if value else default,
+        }
+    if entry.facts.read is not None:
+        return {
+            "type": str,
+            "callback": lambda _context, _parameter, value: (
+                value if value is None else entry.read(value)
+            ),
+        }
+    return {"type": _click_type(kinds[0], least)}
+
+
+def _click_type(kind: Any, least: float | None) -> Any:
+    """The type of one value."""
+    if typing.get_origin(kind) is typing.Literal:
+        return click.Choice(typing.get_args(kind))
+    if kind is Path:
+        return click.Path(path_type=Path)
+    if kind is int:
+        return int if least is None else click.IntRange(min=int(least))
+    if kind is float:
+        return float if least is None else click.FloatRange(min=least)
+    return str
+
+
+def _comma_names(
+    known: tuple[str, ...],
+) -> Callable[[click.Context, click.Parameter, str | None], tuple[str, ...] | None]:
+    """Names out of ``known``, with commas between them; ``none`` for none of them."""
+
+    def read(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+        if value is None:
+            return None
+        names = tuple(name.strip() for name in value.split(","))
+        if names == ("none",):
+            return ()
+        for name in names:
+            if name not in known:
+                raise click.BadParameter(f"{name!r} is not one of {', '.join(known)}")
+        return names
+
+    return read

@@ -1,19 +1,24 @@
-"""What the commands that write a model have in common: ``--require``, the file, how it ends."""
+"""How the commands that write a model end: ``--require``, the files, what is said of it."""
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from rmsnorm_export.cli import console
+from rmsnorm_export.cli import console, files
+from rmsnorm_export.cli.files import size_text
+from rmsnorm_export.cli.options import State
 
 if TYPE_CHECKING:
     from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.graph.external import WeightsPolicy
+    from rmsnorm_export.compare.result import Verification
+    from rmsnorm_export.graph.policy import WeightsPolicy
     from rmsnorm_export.graph.save import SaveResult
     from rmsnorm_export.rewrite.optimize import Result
     from rmsnorm_export.rewrite.result import Report
+
+FORCE_HELP = "Replace existing files of -o, --report, --html."
 
 _PROOF_FAILED = "proof-failed"
 """Reason of the refusals that stand for sites whose proof failed."""
@@ -26,49 +31,100 @@ _WEIGHTS = {
 }
 
 
-def require_value(_: click.Context, __: click.Parameter, value: str | None) -> int | str | None:
-    """A positive number or ``all``."""
-    if value is None or value == "all":
-        return value
-    if not value.isascii() or not value.isdigit() or len(value) > 9 or int(value) == 0:
-        raise click.BadParameter(f"{value!r} is neither a number from 1 nor 'all'")
-    return int(value)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """The files that were asked for.
 
+    Attributes:
+        source: what the command reads.
+        output: where the model goes; ``-`` for stdout.
+        weights: what becomes of external data.
+        force: existing files may be replaced.
+        report: where the report goes, too.
+        html: where the page goes.
+    """
 
-def write_model(
-    result: Result, output: str, weights: WeightsPolicy, force: bool
-) -> SaveResult | dict[str, object]:
-    """Save the model, or write it to stdout; what the report says of it."""
-    if output != console.STDIO:
-        return result.save(output, weights=weights, force=force)
-    from rmsnorm_export.graph.save import to_bytes
+    source: str
+    output: str
+    weights: WeightsPolicy
+    force: bool
+    report: Path | None
+    html: Path | None
 
-    data = to_bytes(result.model, weights=weights)
-    console.write_stdout(data)
-    return {"path": console.STDIO, "bytes": len(data)}
+    def check(self, *, is_model: bool) -> None:
+        """Before work is done: every file can be written.
 
+        Args:
+            is_model: the source is a model, which the output must not replace.
 
-def unmet(report: Report, require: int | str | None) -> Failure | None:
-    """The error of ``--require``; None when it is met or was not given."""
-    from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.errors import ExitCode
+        Raises:
+            UsageError, InputError: one cannot.
+        """
+        reports = {"--report": self.report, "--html": self.html}
+        files.check_files(reports, force=self.force, taken=(self.source, self.output))
+        if self.output == console.STDIO:
+            console.refuse_terminal()
+            return
+        from rmsnorm_export.graph.save import check_output
 
-    done, refused = len(report.fused) + len(report.kept), report.unfused
-    if require is None or (done > 0 and not refused if require == "all" else done >= int(require)):
-        return None
-    found = f"{done} norms are one node, {len(refused)} refused"
-    if refused:
-        found += f" ({', '.join(dict.fromkeys(refusal.reason for refusal in refused))})"
-    if alike := report.look_alikes:
-        found += f"; {len(alike)} look-alikes, which are no RMSNorm, left alone"
-    return Failure(
-        f"--require {require} is not met; nothing was written.",
-        found,
-        "see the hints of the refusals in the report, or lower --require"
-        if refused
-        else "check that this is the right model, or leave --require away",
-        ExitCode.REQUIREMENT,
-    )
+        named = is_model and self.source != console.STDIO
+        check_output(self.output, source=self.source if named else None, force=self.force)
+
+    def write(self, result: Result) -> SaveResult | dict[str, object]:
+        """Save the model, or write it to stdout; what the report says of it."""
+        if self.output != console.STDIO:
+            return result.save(self.output, weights=self.weights, force=self.force)
+        from rmsnorm_export.graph.save import to_bytes
+
+        data = to_bytes(result.model, weights=self.weights)
+        console.write_stdout(data)
+        return {"path": console.STDIO, "bytes": len(data)}
+
+    def finish(
+        self,
+        state: State,
+        report: Report,
+        written: SaveResult | dict[str, object] | None,
+        failure: Failure | None,
+        parity: Verification | None = None,
+    ) -> None:
+        """Write the report and the page, print, and end the command.
+
+        Args:
+            state: of the command line.
+            report: of the rewrite.
+            written: the model; None: nothing.
+            failure: what the command ends with.
+            parity: the comparison with PyTorch, where there was one.
+
+        Raises:
+            ReportedError: there is a failure.
+        """
+        from rmsnorm_export.cli.verify import comparison_lines
+        from rmsnorm_export.records import to_json
+        from rmsnorm_export.show.page import verification_section
+        from rmsnorm_export.show.report_text import render, report_lines
+
+        outcome = outcome_lines(written)
+        lines = report_lines(report, verbose=state.verbosity, output=outcome)
+        extra: dict[str, object] = {"output": written}
+        sections = []
+        if parity is not None:
+            extra["verification"] = parity
+            lines += ["", *comparison_lines(parity, "PyTorch", self.output, state.verbosity)]
+            sections = [verification_section(parity, "PyTorch", self.output)]
+        facts = [("Output", "; ".join(line.strip() for line in outcome))]
+        if parity is None:
+            facts = [*files.file_size(self.source), *facts]
+        files.write_page(
+            self.html, report, force=self.force, facts=facts, failure=failure, sections=sections
+        )
+        if self.report is not None:
+            error = {} if failure is None else {"error": failure.as_dict()}
+            as_json = self.report.suffix == ".json"
+            text = to_json(report, extra=extra | error) if as_json else render(lines)
+            files.write_file(self.report, text, force=self.force)
+        console.finish(state, report, lambda: lines, failure, extra)
 
 
 def failed_proofs(report: Report) -> Failure | None:
@@ -101,12 +157,3 @@ def outcome_lines(written: SaveResult | dict[str, object] | None) -> list[str]:
         lines.append(f"  {_WEIGHTS[written.weights]}")
     lines += [f"  wrote {printable(str(path))}" for path in written.data_files]
     return lines + [f"  note: {one_line(note)}" for note in written.notes]
-
-
-def size_text(count: int) -> str:
-    """A number of bytes for people, in powers of 1024."""
-    size, units = float(count), ["B", "KiB", "MiB", "GiB"]
-    while size >= 1024 and len(units) > 1:
-        size /= 1024
-        units.pop(0)
-    return f"{count} B" if units[0] == "B" else f"{size:.1f} {units[0]}"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
 from rmsnorm_export.cli import console
-from rmsnorm_export.cli.options import State, format_option, logging_options
-
-F = TypeVar("F", bound=Callable[..., Any])
+from rmsnorm_export.cli.commands import define
+from rmsnorm_export.cli.options import F, State, logging_options
 
 PROGRAMS = (
     "trtexec",
@@ -52,7 +49,7 @@ def command() -> None:
     """
 
 
-@command.command("build", short_help="Compile the plugin, once.")
+@define("build", short_help="Compile the plugin, once.", group=command)
 @click.option(
     "--arch",
     metavar="90,100",
@@ -76,11 +73,8 @@ def command() -> None:
 @click.option("--force", is_flag=True, help="Build again; replace other files in the output.")
 @click.option("-o", "--output", type=_FOLDER, metavar="DIR", help="Folder for copies of the files.")
 @_cache_option
-@format_option
-@logging_options
-@click.pass_context
-def build(
-    context: click.Context,
+def build_plugin(
+    state: State,
     arch: str | None,
     tensorrt: Path | None,
     cuda: Path | None,
@@ -98,31 +92,25 @@ def build(
     Example:
       rmsnorm-export plugin build --arch 90,100 --tensorrt /opt/tensorrt -o plugin
     """
-    state = context.ensure_object(State)
-    state.model_on_stdout = False
-    with console.logging_to_stderr(state):
-        from rmsnorm_export.show.plugin_text import built_lines
-        from rmsnorm_export.tensorrt import plugin
+    from rmsnorm_export.show.plugin_text import built_lines
+    from rmsnorm_export.tensorrt import plugin
 
-        with console.progress(state, "Building the plugin") as step:
-            try:
-                built = plugin.build(
-                    arch=arch,
-                    tensorrt_include=tensorrt,
-                    cuda=cuda,
-                    cache=cache,
-                    output=output,
-                    force=force,
-                    jobs=jobs,
-                    progress=step,
-                )
-            except plugin.BuildError as error:
-                _show_log(error.tail, state)
-                raise
-        if state.json:
-            console.show_json(state, built)
-        else:
-            console.show(state, built_lines(built, state.verbosity))
+    with console.progress(state, "Building the plugin") as step:
+        try:
+            built = plugin.build(
+                arch=arch,
+                tensorrt_include=tensorrt,
+                cuda=cuda,
+                cache=cache,
+                output=output,
+                force=force,
+                jobs=jobs,
+                progress=step,
+            )
+        except plugin.BuildError as error:
+            _show_log(error.tail, state)
+            raise
+    console.finish(state, built, lambda: built_lines(built, state.verbosity))
 
 
 def _show_log(tail: tuple[str, ...], state: State) -> None:
@@ -134,41 +122,27 @@ def _show_log(tail: tuple[str, ...], state: State) -> None:
             click.echo(f"| {printable(line.expandtabs())}", err=True)
 
 
-@command.command("list", short_help="What is built, and what a library file holds.")
+@define("list", short_help="What is built, and what a library file holds.", group=command)
 @click.argument("libraries", nargs=-1, type=_FOLDER, metavar="[LIBRARY]...")
 @_cache_option
-@format_option
-@logging_options
-@click.pass_context
-def list_(context: click.Context, libraries: tuple[Path, ...], cache: Path | None) -> None:
+def list_plugins(state: State, libraries: tuple[Path, ...], cache: Path | None) -> None:
     """List the builds that are kept, and what is in each LIBRARY."""
-    state = context.ensure_object(State)
-    with console.logging_to_stderr(state):
-        from rmsnorm_export.errors import InputError
-        from rmsnorm_export.show.plugin_text import plugins_lines
-        from rmsnorm_export.tensorrt import plugin
+    from rmsnorm_export.cli.failure import Failure
+    from rmsnorm_export.errors import ExitCode
+    from rmsnorm_export.show.plugin_text import plugins_lines
+    from rmsnorm_export.tensorrt import plugin
 
-        found = plugin.list_plugins(*libraries, cache=cache)
-        if state.json:
-            console.show_json(state, found)
-        else:
-            console.show(state, plugins_lines(found, state.verbosity))
-        bad = [info for info in found.libraries if info.problem]
-    if bad:
-        from rmsnorm_export.cli.failure import ReportedError, explain
-
-        raise ReportedError(
-            explain(
-                InputError(
-                    "A library cannot be used.",
-                    found=f"{bad[0].path}: {bad[0].problem}",
-                    fix=bad[0].fix,
-                )
-            )
+    listed = plugin.list_plugins(*libraries, cache=cache)
+    failure = None
+    bad = next((info for info in listed.libraries if info.problem), None)
+    if bad is not None:
+        failure = Failure(
+            "A library cannot be used.", f"{bad.path}: {bad.problem}", bad.fix, ExitCode.INPUT
         )
+    console.finish(state, listed, lambda: plugins_lines(listed, state.verbosity), failure)
 
 
-@command.command("check", short_help="Try the plugin in every installed TensorRT.")
+@define("check", short_help="Try the plugin in every installed TensorRT.", group=command)
 @click.argument("library", required=False, type=_FOLDER)
 @click.option(
     "--timeout",
@@ -179,39 +153,26 @@ def list_(context: click.Context, libraries: tuple[Path, ...], cache: Path | Non
     help="For one library in one runtime.",
 )
 @_cache_option
-@format_option
-@logging_options
-@click.pass_context
-def check(context: click.Context, library: Path | None, timeout: float, cache: Path | None) -> None:
+def check_plugin(state: State, library: Path | None, timeout: float, cache: Path | None) -> None:
     """Load LIBRARY, or both libraries of the build, in every TensorRT and try its plugins.
 
     Runtimes: tensorrt, tensorrt_lean, tensorrt_rtx, each in a process of its own; and none, which
     calls the library without TensorRT. No GPU is needed. Exit code 4 when a check fails.
     """
-    state = context.ensure_object(State)
-    with console.logging_to_stderr(state):
-        from rmsnorm_export.cli.failure import Failure
-        from rmsnorm_export.errors import ExitCode
-        from rmsnorm_export.show.plugin_text import check_failure, check_lines
-        from rmsnorm_export.tensorrt import plugin
+    from rmsnorm_export.cli.failure import Failure
+    from rmsnorm_export.errors import ExitCode
+    from rmsnorm_export.show.plugin_text import check_failure, check_lines
+    from rmsnorm_export.tensorrt import plugin
 
-        with console.progress(state, "Checking the plugin"):
-            result = plugin.check(library, cache=cache, timeout=timeout)
-        failure = None
-        if not result.passed:
-            what, found, fix = check_failure(result)
-            failure = Failure(what, found, fix, ExitCode.VERIFICATION)
-        if state.json:
-            console.show_json(state, result, {"error": failure.as_dict()} if failure else None)
-        else:
-            console.show(state, check_lines(result, state.verbosity))
-    if failure is not None:
-        from rmsnorm_export.cli.failure import ReportedError
-
-        raise ReportedError(failure)
+    with console.progress(state, "Checking the plugin"):
+        result = plugin.check(library, cache=cache, timeout=timeout)
+    failure = None
+    if not result.passed:
+        failure = Failure(*check_failure(result), ExitCode.VERIFICATION)
+    console.finish(state, result, lambda: check_lines(result, state.verbosity), failure)
 
 
-@command.command("lines", short_help="How each program is told to load the plugin.")
+@define("lines", short_help="How each program is told to load the plugin.", group=command)
 @click.argument("model", default="model.onnx")
 @click.option(
     "--for",
@@ -226,11 +187,8 @@ def check(context: click.Context, library: Path | None, timeout: float, cache: P
     help="One of the two libraries, the other beside it, instead of those of the build.",
 )
 @_cache_option
-@format_option
-@logging_options
-@click.pass_context
-def lines(
-    context: click.Context,
+def load_lines(
+    state: State,
     model: str,
     loader: str | None,
     library: Path | None,
@@ -242,13 +200,10 @@ def lines(
     Example:
       eval "$(rmsnorm-export plugin lines fused.onnx --for trtexec)"
     """
-    state = context.ensure_object(State)
-    with console.logging_to_stderr(state):
-        from rmsnorm_export.show.plugin_text import loader_lines
-        from rmsnorm_export.tensorrt import plugin
+    from rmsnorm_export.show.plugin_text import loader_lines
+    from rmsnorm_export.tensorrt import plugin
 
-        found = plugin.command_lines(model, loader, library=library, cache=cache)
-        if state.json:
-            console.show_json(state, found)
-        else:
-            console.show(state, loader_lines(found, state.verbosity, only=loader is not None))
+    loaders = plugin.command_lines(model, loader, library=library, cache=cache)
+    console.finish(
+        state, loaders, lambda: loader_lines(loaders, state.verbosity, only=loader is not None)
+    )

@@ -4,102 +4,30 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmsnorm_export.cli import console, html_file
-from rmsnorm_export.cli.options import State, format_option, logging_options, seed_option
-from rmsnorm_export.compare.backends import backend_choices, how_it_ran
+from rmsnorm_export.cli import console, files
+from rmsnorm_export.cli.commands import define
+from rmsnorm_export.cli.options import State
+from rmsnorm_export.compare.backends import BackendChoice, how_it_ran
+from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from rmsnorm_export.compare.backends import BackendChoice
+    from rmsnorm_export.compare.backends import BackendChoice, how_it_ran
     from rmsnorm_export.compare.result import Difference, OutputComparison, Verification
     from rmsnorm_export.show.report_text import Line
 
-_BACKEND = click.Choice(backend_choices())
-_BACKEND_HELP = (
-    "What runs A. auto: PyTorch for a PyTorch source, for an engine its own, else onnxruntime,"
-    " which is ONNX Runtime on the CPU.  [default: auto]"
-)
 
-
-def _shapes(
-    _: click.Context, __: click.Parameter, values: tuple[str, ...]
-) -> dict[str, tuple[int, ...]]:
-    """``NAME=1x16`` as a pair; the name may hold ``=``."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for value in values:
-        name, _equals, dims = value.rpartition("=")
-        sizes = dims.split("x")
-        if not name or not all(size.isascii() and size.isdigit() for size in sizes):
-            raise click.BadParameter(f"{value!r} is not NAME=SIZExSIZE..., e.g. input_ids=1x16")
-        if name in shapes:
-            raise click.BadParameter(f"the shape of {name!r} is given twice")
-        if any(len(size) > 18 or int(size) == 0 for size in sizes):
-            raise click.BadParameter(f"a size in {value!r} is 0 or has more than 18 digits")
-        shapes[name] = tuple(int(size) for size in sizes)
-    return shapes
-
-
-@click.command("verify", short_help="Compare the outputs of two models.")
+@define("verify", VerifyOptions, short_help="Compare the outputs of two models.")
 @click.argument("a")
 @click.argument("b")
-@click.option(
-    "--inputs",
-    metavar="FILE.npz",
-    help="Arrays to feed, by input name; random ones without it.",
-)
-@click.option(
-    "--shape",
-    "shapes",
-    multiple=True,
-    metavar="NAME=1x16",
-    callback=_shapes,
-    help="Shape of one random input; may be repeated. Symbolic sizes are small otherwise.",
-)
-@seed_option("Of the random inputs.")
-@click.option(
-    "--rtol",
-    type=float,
-    help="Largest difference, relative to the largest element of the output.  "
-    "[default: 1e-9 for float64, 1e-4 float32, 1e-2 float16, 4e-2 bfloat16; 0 with --atol]",
-)
-@click.option("--atol", type=float, help="Largest absolute difference, added to that of --rtol.")
-@click.option("--max-ulp", type=float, help="Largest difference in units in the last place, too.")
-@click.option("--backend-a", type=_BACKEND, default="auto", help=_BACKEND_HELP)
-@click.option(
-    "--backend-b",
-    type=_BACKEND,
-    default="auto",
-    help="As --backend-a, for B.",
-)
-@click.option(
-    "--no-bisect",
-    is_flag=True,
-    help="When an output differs, do not look for the value at which the models begin to differ.",
-)
-@html_file.option
-@html_file.force_option
-@format_option
-@logging_options
-@click.pass_context
+@files.html_option
+@files.force_option("Replace an existing file of --html.")
 def command(
-    context: click.Context,
-    a: str,
-    b: str,
-    inputs: str | None,
-    shapes: dict[str, tuple[int, ...]],
-    seed: int,
-    rtol: float | None,
-    atol: float | None,
-    max_ulp: float | None,
-    backend_a: BackendChoice,
-    backend_b: BackendChoice,
-    no_bisect: bool,
-    html_path: Path | None,
-    force: bool,
+    state: State, a: str, b: str, html_path: Path | None, force: bool, **options: Any
 ) -> None:
     """Compare the outputs of model B with those of model A.
 
@@ -114,52 +42,34 @@ def command(
     \b
     Examples:
       rmsnorm-export verify model.onnx fused.onnx
-      rmsnorm-export verify ./my-llama llama.onnx --shape input_ids=1x16
+      rmsnorm-export verify ./my-llama llama.onnx --shapes input_ids=1x16
       rmsnorm-export verify model.onnx model.onnx --backend-b tensorrt
     """
-    state = context.ensure_object(State)
+    from rmsnorm_export.cli.failure import Failure
+    from rmsnorm_export.compare.verify import verify
+
     if a == b == console.STDIO:
         raise UsageError(
             "Only one model can be read from stdin.", found="verify - -", fix="give one path"
         )
-    with console.logging_to_stderr(state):
-        from rmsnorm_export.cli.failure import Failure, ReportedError
-        from rmsnorm_export.cli.source import model_source
-        from rmsnorm_export.compare.verify import verify
-
-        html_file.check(html_path, force=force, taken=(a, b, inputs))
-        backend_a, backend_b = _backend(a, backend_a), _backend(b, backend_b)
-        first, second = model_source(a), model_source(b)
-        with console.progress(state, "Comparing"):
-            outcome = verify(
-                first,
-                second,
-                inputs=inputs,
-                shapes=shapes or None,
-                seed=seed,
-                rtol=rtol,
-                atol=atol,
-                max_ulp=max_ulp,
-                backend_a=backend_a,
-                backend_b=backend_b,
-                bisect=not no_bisect,
-            )
-        failure = None
-        if not outcome.passed:
-            failure = Failure(
-                "The models differ by more than is allowed",
-                outcome.found,
-                _fix(outcome),
-                ExitCode.VERIFICATION,
-            )
-        html_file.write(html_path, outcome, force=force, failure=failure, compared=(a, b))
-        if state.json:
-            extra = {"error": failure.as_dict()} if failure else None
-            console.show_json(state, outcome, extra)
-        else:
-            console.show(state, comparison_lines(outcome, a, b, state.verbosity))
-    if failure is not None:
-        raise ReportedError(failure)
+    files.check_files({"--html": html_path}, force=force, taken=(a, b, options["inputs"]))
+    options["backend_a"] = _backend(a, options["backend_a"])
+    options["backend_b"] = _backend(b, options["backend_b"])
+    first, second = console.model_source(a), console.model_source(b)
+    with console.progress(state, "Comparing"):
+        outcome = verify(first, second, **options)
+    failure = None
+    if not outcome.passed:
+        failure = Failure(
+            "The models differ by more than is allowed",
+            outcome.found,
+            _fix(outcome),
+            ExitCode.VERIFICATION,
+        )
+    files.write_page(html_path, outcome, force=force, failure=failure, compared=(a, b))
+    console.finish(
+        state, outcome, lambda: comparison_lines(outcome, a, b, state.verbosity), failure
+    )
 
 
 def _backend(argument: str, choice: BackendChoice) -> BackendChoice:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rmsnorm_export.compare.backend import Answer, Backend
-from rmsnorm_export.compare.backends import BackendChoice, choose_backend, open_backends
+from rmsnorm_export.compare.backends import choose_backend, open_backends
 from rmsnorm_export.compare.locate import locate_difference
+from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.outputs import (
     Bounds,
     compare_outputs,
@@ -21,6 +22,7 @@ from rmsnorm_export.compare.outputs import (
 from rmsnorm_export.compare.result import Verification
 from rmsnorm_export.errors import Error, UsageError, VerificationError
 from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.options import takes
 from rmsnorm_export.runtime.inputs import (
     SIZE_CHOICES,
     Declared,
@@ -33,22 +35,8 @@ if TYPE_CHECKING:
     from rmsnorm_export.compare.backends import Model
 
 
-def verify(
-    a: Model,
-    b: Model,
-    *,
-    inputs: str | os.PathLike[str] | Mapping[str, Array] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    seed: int = 0,
-    atol: float | None = None,
-    rtol: float | None = None,
-    max_ulp: float | None = None,
-    optimize_a: bool = False,
-    optimize_b: bool = True,
-    backend_a: BackendChoice = "auto",
-    backend_b: BackendChoice = "auto",
-    bisect: bool = True,
-) -> Verification:
+@takes(VerifyOptions)
+def verify(a: Model, b: Model, options: VerifyOptions) -> Verification:
     """Run two models on the same inputs and compare every output of ``a`` with ``b``'s.
 
     A model is an ONNX file (needed above 2 GB), its bytes, ``onnx.ModelProto`` or
@@ -62,24 +50,6 @@ def verify(
         a: the reference.
         b: the model to check, with the inputs and outputs of ``a`` by name; those of a PyTorch
             module are taken in order.
-        inputs: an .npz file or arrays, by input name; random ones where not given, or the example
-            inputs of one of two PyTorch models.
-        shapes: sizes of single random inputs; symbolic dimensions get small sizes otherwise, and
-            the inputs of an engine the usual shape of its profile.
-        seed: of the random inputs.
-        atol: absolute bound, 0 by default.
-        rtol: bound relative to the largest element of the output; by default 1e-9 for float64, 1e-4
-            for float32 (1e-2 where it is computed by way of TF32), 1e-2 for float16, 4e-2 for
-            bfloat16, 0 for every other type. When only ``atol`` is given it is 0.
-        max_ulp: bound in units in the last place, in addition.
-        optimize_a, optimize_b: leave ONNX Runtime's graph optimization on, and on CUDA TF32. Off
-            for the reference, for ONNX Runtime fuses norms itself, some of them wrongly.
-        backend_a, backend_b: ``onnxruntime``, ``onnxruntime-cuda``, ``torch``, ``tensorrt`` or
-            ``tensorrt-rtx``; ``auto``: by the model. With ``torch`` a path or name is a source as
-            ``rmsnorm-export export`` takes it; a factory and a .pt2 file run code.
-        bisect: when an output differs, look for the first value that does
-            (``Verification.first_difference``). Both models are run again a few times, with values
-            inside as outputs; no more than a batch of them is held at a time.
 
     Returns:
         The comparison; it does not raise when a bound fails.
@@ -95,22 +65,15 @@ def verify(
         BackendMissingError: a package that a backend needs, or the GPU, is not there; known before
             anything is run.
     """
-    for name, bound in (("atol", atol), ("rtol", rtol), ("max_ulp", max_ulp)):
-        if bound is not None and not bound >= 0:
-            raise UsageError("a bound must be 0 or more", found=f"{name} = {bound}", fix="raise it")
-    if inputs is not None and shapes:
-        raise UsageError(
-            "shapes are for random inputs",
-            found="inputs and shapes together",
-            fix="leave one of them out",
-        )
     first, second = open_backends(
-        choose_backend(a, backend_a, optimize=optimize_a),
-        choose_backend(b, backend_b, optimize=optimize_b),
+        choose_backend(a, options.backend_a, optimize=options.optimize_a),
+        choose_backend(b, options.backend_b, optimize=options.optimize_b),
     )
     reduced = dict.fromkeys(side.reduced for side in (first, second) if side.reduced)
-    bounds = Bounds(atol, rtol, max_ulp, "; ".join(reduced))
-    feeds, source, answer = _run_first(first, second, inputs, shapes or {}, seed)
+    bounds = Bounds(options.atol, options.rtol, options.max_ulp, "; ".join(reduced))
+    feeds, source, answer = _run_first(
+        first, second, options.inputs, options.shapes or {}, options.seed
+    )
     expected, computed = pair_outputs(answer, _run_second(second, feeds))
     outputs = compare_outputs(expected, computed, bounds)
     notes = [
@@ -125,7 +88,7 @@ def verify(
     if not passed:
         plain, note = _without_optimization(second, feeds, answer, bounds)
         notes += [note] if note else []
-        if bisect:
+        if options.bisect:
             reference = first if plain is second else first.plain() or first
             sides, values = (reference, plain), (expected, computed)
             difference, note = locate_difference(sides, feeds, outputs, values, bounds)

@@ -13,26 +13,18 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import onnx
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.graph.tensors import TensorSlot
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.system.files import Transaction, copy_contents, same_contents
 
-WeightsPolicy = Literal["auto", "reference", "link", "copy", "embed"]
-"""What happens to external data on saving.
-
-auto: referenced where it already lies beside the output, else copied. reference: left where it is;
-the output must be in the source's folder. link: a hard link beside the output (see above), a copy
-where the file systems differ. copy: a copy, which costs nothing on file systems that clone. embed:
-stored inside the model, up to 2 GiB in all.
-"""
-
-WEIGHTS_POLICIES: tuple[WeightsPolicy, ...] = ("auto", "reference", "link", "copy", "embed")
+WEIGHTS_POLICIES: tuple[WeightsPolicy, ...] = get_args(WeightsPolicy)
 UsedPolicy = Literal["none", "reference", "link", "copy", "embed"]
 
 

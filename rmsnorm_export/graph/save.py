@@ -24,11 +24,11 @@ from rmsnorm_export.graph.encode import (
 from rmsnorm_export.graph.external import (
     WEIGHTS_POLICIES,
     UsedPolicy,
-    WeightsPolicy,
     embedded,
     place_weights,
 )
 from rmsnorm_export.graph.load import LoadedModel, no_gc
+from rmsnorm_export.graph.policy import WeightsPolicy as WeightsPolicy
 from rmsnorm_export.graph.tensors import MAX_PROTO_BYTES, TensorSlot, tensor_slots
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.system.files import Transaction, is_full

@@ -9,9 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.native import KINDS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
-from rmsnorm_export.op.numerics import NUMERICS_ORDER
 from rmsnorm_export.op.spec import DOMAIN
 
 Target = Literal["portable", "onnx", "ort"]
@@ -65,21 +63,3 @@ TARGETS: dict[Target, TargetRow] = {
         ),
     )
 }
-
-
-def check_choices(target: str, numerics: str) -> None:
-    """Check the options that every rewrite has.
-
-    Raises:
-        UsageError: there is no such target, or no such class.
-    """
-    for option, value, known in (
-        ("target", target, tuple(TARGETS)),
-        ("numerics", numerics, NUMERICS_ORDER),
-    ):
-        if value not in known:
-            raise UsageError(
-                f"There is no {option} of this name.",
-                found=repr(value),
-                fix=f"use one of {', '.join(known)}",
-            )

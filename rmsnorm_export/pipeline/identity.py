@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.pipeline.result import OutputFile
 from rmsnorm_export.printable import short
+from rmsnorm_export.serving.served_model import interface
 from rmsnorm_export.system.digest import sha256_of, sha256_of_all
 from rmsnorm_export.system.packages import version_of
-from rmsnorm_export.tensorrt.engine.model import HASHED_BYTES, data_files
+from rmsnorm_export.tensorrt.engine.model import HASHED_BYTES
+from rmsnorm_export.tensorrt.engine.shapes import ModelInput
+
+Facts = TypeVar("Facts")
 
 _SMALL = 1 << 20
 """Bytes of a file that is hashed however many there are beside it."""
@@ -23,19 +29,18 @@ _SMALL = 1 << 20
 _SOURCES = (".py", ".cpp", ".cu", ".cuh", ".h", ".cmake", ".txt")
 """Of this package; the looks of a page change no result."""
 
-PACKAGES: dict[str, tuple[str, ...]] = {
-    "export": ("torch", "onnxscript", "transformers", "onnx", "onnx-ir", "numpy", "ml_dtypes"),
-    "optimize": ("onnx", "onnx-ir", "onnxscript", "numpy", "ml_dtypes"),
-    "prove": ("onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy", "ml_dtypes"),
-    "build": ("tensorrt", "tensorrt_rtx", "polygraphy", "onnx", "onnx-ir"),
-    "verify": ("onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt_rtx", "numpy", "ml_dtypes"),
-    "bench": (
-        "onnxruntime", "onnxruntime-gpu", "onnx", "onnx-ir", "onnxscript", "onnxsim", "onnxslim",
-        "numpy", "matplotlib",
-    ),
-    "package": ("tritonclient", "PyYAML", "onnxruntime", "onnx", "onnx-ir"),
-}  # fmt: skip
-"""The packages that the result of each step depends on."""
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """An ONNX file, without its graph.
+
+    Attributes:
+        external: locations of its external data.
+        inputs: of the model.
+    """
+
+    external: tuple[str, ...]
+    inputs: tuple[ModelInput, ...]
 
 
 @functools.cache
@@ -52,42 +57,140 @@ def packages(names: Iterable[str]) -> dict[str, str]:
     return {"package python": platform.python_version()} | found
 
 
-def onnx_files(path: Path) -> dict[str, str]:
-    """What identifies an ONNX file and its external data.
+class Files:
+    """What is known of files in one run: a file that stays as it is, is read once."""
 
-    Raises:
-        InputError: it cannot be read, is no model, or lacks external data.
-    """
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], Any] = {}
+
+    def _once(self, what: Callable[[Path], Facts], path: Path) -> Facts:
+        info = path.stat()
+        key = (what, os.path.abspath(path), info.st_ino, info.st_size, info.st_mtime_ns)
+        if key not in self._known:
+            self._known[key] = what(path)
+        known: Facts = self._known[key]
+        return known
+
+    def sha256(self, path: Path) -> str:
+        """Hash of a file.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return self._once(sha256_of, path)
+
+    def facts(self, path: Path) -> ModelFacts:
+        """What a pipeline needs to know of an ONNX file.
+
+        Raises:
+            InputError: it cannot be read, is no model, or lacks external data.
+        """
+        try:
+            return self._once(_model_facts, path)
+        except OSError:
+            return _model_facts(path)
+
+    def onnx(self, path: Path) -> dict[str, str]:
+        """What identifies an ONNX file and its external data.
+
+        Raises:
+            InputError: as ``facts``, or external data is gone.
+        """
+        locations = self.facts(path).external
+        try:
+            names = [f"file {path.name}", *(f"file {location}" for location in locations)]
+            data = [path.parent / location for location in locations]
+            return dict(zip(names, [self.sha256(path), *self._identities(data)], strict=True))
+        except OSError as error:
+            raise InputError(
+                "External data of the model cannot be read.",
+                found=f"{error.strerror}: {short(str(error.filename), 300)}",
+                fix="put the file beside the model, as it was when the model was saved",
+            ) from error
+
+    def plain(self, paths: Sequence[Path], base: Path, what: str) -> dict[str, str]:
+        """What identifies files that a key of the pipeline names; folders with all that is in them.
+
+        Args:
+            paths: of the files and folders; what is hidden in a folder does not count.
+            base: names are relative to it.
+            what: whose files they are, for an error.
+
+        Raises:
+            InputError: one cannot be read.
+        """
+        try:
+            files = sorted({file for path in paths for file in _below(path)})
+            return {
+                f"file {Path(os.path.relpath(file, base)).as_posix()}": identity
+                for file, identity in zip(files, self._identities(files), strict=True)
+            }
+        except OSError as error:
+            raise InputError(
+                f"A file of {what} cannot be read.",
+                found=f"{short(str(error.filename), 300)}: {error.strerror or error}",
+                fix="check the path; it is relative to the pipeline file",
+            ) from error
+
+    def _identities(self, files: Sequence[Path]) -> Iterator[str]:
+        """Hashes; of many bytes, those of small files, and size and time of the others."""
+        stats = [file.stat() for file in files]
+        hashed = sum(info.st_size for info in stats) <= HASHED_BYTES
+        for file, info in zip(files, stats, strict=True):
+            small = hashed or info.st_size <= _SMALL
+            yield self.sha256(file) if small else f"{info.st_size} B, {info.st_mtime_ns} ns"
+
+    def outputs(self, folder: Path, paths: Iterable[Path]) -> tuple[OutputFile, ...]:
+        """What identifies the outputs of a step.
+
+        Args:
+            folder: of the step; paths are stored relative to it.
+            paths: of the files.
+        """
+        files, made = sorted(paths), []
+        for path, identity in zip(files, self._identities(files), strict=True):
+            info, name = path.stat(), Path(os.path.relpath(path, folder)).as_posix()
+            sha256 = "" if " " in identity else identity
+            made.append(OutputFile(name, info.st_size, sha256, info.st_mtime_ns))
+        return tuple(made)
+
+    def changed_output(self, folder: Path, outputs: Sequence[OutputFile]) -> str:
+        """Which output is not as it was made, and how; "" when all are."""
+        for output in outputs:
+            path = folder / output.path
+            try:
+                info = path.stat()
+                if info.st_size != output.bytes:
+                    return f"the output {output.path} was changed"
+                if output.sha256:
+                    if self.sha256(path) != output.sha256:
+                        return f"the output {output.path} was changed"
+                elif info.st_mtime_ns != output.modified_ns:
+                    return f"the output {output.path} was touched"
+            except OSError as error:
+                gone = isinstance(error, FileNotFoundError | NotADirectoryError)
+                return f"the output {output.path} {'is gone' if gone else 'cannot be read'}"
+        return ""
+
+    def changed_read(self, base: Path, reads: dict[str, str]) -> str:
+        """Which file that a step was seen to read is another now; "" when none is.
+
+        Args:
+            base: folder of the pipeline file.
+            reads: path relative to it, and sha256.
+        """
+        for name, sha256 in reads.items():
+            try:
+                if self.sha256(base / name) != sha256:
+                    return f"{name} was changed"
+            except OSError:
+                return f"{name} cannot be read any more"
+        return ""
+
+
+def _model_facts(path: Path) -> ModelFacts:
     loaded = load_model(path)
-    found = {f"file {path.name}": sha256_of(path)}
-    for item in data_files(path.parent, loaded.external):
-        found[f"file {item.location}"] = item.sha256 or f"{item.bytes} B, {item.modified_ns} ns"
-    return found
-
-
-def plain_files(paths: Sequence[Path], base: Path, what: str) -> dict[str, str]:
-    """What identifies files that a key of the pipeline names; folders with all that is in them.
-
-    Args:
-        paths: of the files and folders; what is hidden in a folder does not count.
-        base: names are relative to it.
-        what: whose files they are, for an error.
-
-    Raises:
-        InputError: one cannot be read.
-    """
-    try:
-        files = sorted({file for path in paths for file in _below(path)})
-        return {
-            f"file {Path(os.path.relpath(file, base)).as_posix()}": identity
-            for file, identity in zip(files, _identities(files), strict=True)
-        }
-    except OSError as error:
-        raise InputError(
-            f"A file of {what} cannot be read.",
-            found=f"{short(str(error.filename), 300)}: {error.strerror or error}",
-            fix="check the path; it is relative to the pipeline file",
-        ) from error
+    return ModelFacts(tuple(loaded.external), tuple(interface(loaded.model)[0]))
 
 
 def _below(path: Path) -> Iterator[Path]:
@@ -97,66 +200,6 @@ def _below(path: Path) -> Iterator[Path]:
     for root, folders, files in os.walk(path):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(root, name) for name in files if not name.startswith("."))
-
-
-def _identities(files: Sequence[Path]) -> Iterator[str]:
-    """Hashes; of many bytes, those of small files, and size and time of the others."""
-    stats = [file.stat() for file in files]
-    hashed = sum(info.st_size for info in stats) <= HASHED_BYTES
-    for file, info in zip(files, stats, strict=True):
-        small = hashed or info.st_size <= _SMALL
-        yield sha256_of(file) if small else f"{info.st_size} B, {info.st_mtime_ns} ns"
-
-
-def outputs_of(folder: Path, paths: Iterable[Path]) -> tuple[OutputFile, ...]:
-    """What identifies the outputs of a step.
-
-    Args:
-        folder: of the step; paths are stored relative to it.
-        paths: of the files.
-    """
-    files = sorted(paths)
-    found = []
-    for path, identity in zip(files, _identities(files), strict=True):
-        info, name = path.stat(), Path(os.path.relpath(path, folder)).as_posix()
-        sha256 = "" if " " in identity else identity
-        found.append(OutputFile(name, info.st_size, sha256, info.st_mtime_ns))
-    return tuple(found)
-
-
-def changed_output(folder: Path, outputs: Sequence[OutputFile]) -> str:
-    """Which output is not as it was made, and how; "" when all are."""
-    for output in outputs:
-        path = folder / output.path
-        try:
-            info = path.stat()
-            if info.st_size != output.bytes:
-                return f"the output {output.path} was changed"
-            if output.sha256:
-                if sha256_of(path) != output.sha256:
-                    return f"the output {output.path} was changed"
-            elif info.st_mtime_ns != output.modified_ns:
-                return f"the output {output.path} was touched"
-        except OSError as error:
-            gone = isinstance(error, FileNotFoundError | NotADirectoryError)
-            return f"the output {output.path} {'is gone' if gone else 'cannot be read'}"
-    return ""
-
-
-def changed_read(base: Path, reads: dict[str, str]) -> str:
-    """Which file that a step was seen to read is another now; "" when none is.
-
-    Args:
-        base: folder of the pipeline file.
-        reads: path relative to it, and sha256.
-    """
-    for name, sha256 in reads.items():
-        try:
-            if sha256_of(base / name) != sha256:
-                return f"{name} was changed"
-        except OSError:
-            return f"{name} cannot be read any more"
-    return ""
 
 
 def text_of(value: object) -> str:

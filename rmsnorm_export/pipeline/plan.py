@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
-from rmsnorm_export.pipeline.identity import (
-    PACKAGES,
-    changed_output,
-    changed_read,
-    packages,
-    program,
-)
 from rmsnorm_export.pipeline.place import read_record
 from rmsnorm_export.pipeline.result import Plan
 from rmsnorm_export.pipeline.settings import Settings
-from rmsnorm_export.pipeline.steps.table import step_module
+from rmsnorm_export.pipeline.steps.base import Step
+from rmsnorm_export.pipeline.steps.bench import BenchStep
+from rmsnorm_export.pipeline.steps.build import BuildStep
+from rmsnorm_export.pipeline.steps.export import ExportStep
+from rmsnorm_export.pipeline.steps.optimize import OptimizeStep
+from rmsnorm_export.pipeline.steps.package import PackageStep
+from rmsnorm_export.pipeline.steps.prove import ProveStep
+from rmsnorm_export.pipeline.steps.verify import VerifyStep
 from rmsnorm_export.pipeline.tables import STEPS, StepName
 from rmsnorm_export.printable import short
+
+_STEP_CLASSES: tuple[type[Step[Any]], ...] = (
+    ExportStep,
+    OptimizeStep,
+    ProveStep,
+    BuildStep,
+    VerifyStep,
+    BenchStep,
+    PackageStep,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,14 +36,14 @@ class Planned:
     """What is to become of a step.
 
     Attributes:
+        step: that it is about.
         plan: as in ``StepOutcome``.
         why: the reason; "" to skip it.
-        forced: it runs whatever has changed.
     """
 
+    step: Step[Any]
     plan: Plan
     why: str
-    forced: bool = False
 
 
 def plan_steps(
@@ -43,52 +54,44 @@ def plan_steps(
     Raises:
         InputError, BackendMissingError: an input of a step cannot be read, or had.
     """
+    steps = {cls.name: cls for cls in _STEP_CLASSES}
     planned: dict[StepName, Planned] = {}
-    for step in wanted:
-        if force_step is not None and STEPS.index(step) >= STEPS.index(force_step):
-            planned[step] = Planned("run", f"--force-step {force_step}", forced=True)
-            continue
-        before = [
-            need
-            for need in step_module(step).needs(settings)
-            if need in planned and planned[need].plan != "skip"
-        ]
-        home = settings.step_folder(step)
-        record = read_record(home)
-        if record is None:
-            planned[step] = Planned("run", "it has not run yet")
-        elif record.failure is not None:
-            planned[step] = Planned("run", "it failed the last time")
-        elif before:
-            planned[step] = Planned("maybe", f"if {' or '.join(before)} makes something else")
+    for name in wanted:
+        step = steps[name](settings)
+        before = [need for need in step.needs() if need in planned and planned[need].why]
+        plan: Plan = "run"
+        if force_step is not None and STEPS.index(name) >= STEPS.index(force_step):
+            why = f"--force-step {force_step}"
+        elif not (why := _unfinished(step)) and before:
+            plan, why = "maybe", f"if {' or '.join(before)} makes something else"
         else:
-            why, _ = state_of(settings, step, Planned("maybe", ""))
-            planned[step] = Planned("run" if why else "skip", why)
+            why = why or changes(step, step.inputs())
+        planned[name] = Planned(step, plan if why else "skip", why)
     return planned
 
 
-def state_of(settings: Settings, step: StepName, planned: Planned) -> tuple[str, dict[str, str]]:
-    """Why a step must run, or "" when it need not; and what its result depends on now.
+def changes(step: Step[Any], inputs: dict[str, str]) -> str:
+    """Why a step must run, "" when it need not.
 
-    The steps that it needs have run.
+    Args:
+        step: what it needs has run.
+        inputs: what its result depends on now.
     """
-    inputs = {
-        "program": program(),
-        **packages(PACKAGES[step]),
-        **step_module(step).inputs(settings),
-    }
-    if planned.forced or planned.plan == "run":
-        return planned.why, inputs
-    home = settings.step_folder(step)
-    record = read_record(home)
+    record, files = read_record(step.home), step.settings.files
+    if record is None or record.failure is not None:
+        return _unfinished(step)
+    return (
+        _changed_input(record.inputs, inputs)
+        or files.changed_read(step.settings.document.path.parent, record.reads)
+        or files.changed_output(step.home, record.outputs)
+    )
+
+
+def _unfinished(step: Step[Any]) -> str:
+    record = read_record(step.home)
     if record is None:
-        return "it has not run yet", inputs
-    if record.failure is not None:
-        return "it failed the last time", inputs
-    why = _changed_input(record.inputs, inputs)
-    why = why or changed_read(settings.document.path.parent, record.reads)
-    why = why or changed_output(home, record.outputs)
-    return why, inputs
+        return "it has not run yet"
+    return "" if record.failure is None else "it failed the last time"
 
 
 def _changed_input(before: dict[str, str], now: dict[str, str]) -> str:

@@ -6,20 +6,20 @@ said where there is just one line that it can be.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import difflib
 import os
 import re
 import sys
-import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.pipeline.convert import Unfit, convert, found
+from rmsnorm_export.options import REQUIRED, OptionError, make, nearest, spread
 from rmsnorm_export.pipeline.tables import TABLES
 from rmsnorm_export.printable import one_line, quoted, short
+from rmsnorm_export.records import Unfit, decode, found
 
 LARGEST = 1 << 20
 """Bytes of a pipeline file."""
@@ -62,7 +62,7 @@ def read_document(path: str | os.PathLike[str]) -> Document:
             choices, or a key that is missing.
     """
     file = Path(os.path.abspath(os.fspath(path)))
-    text = _text(file)
+    text = _read_text(file)
     body = _parsed(file, text)
     document = Document(file, text, {})
     for name, value in body.items():
@@ -72,16 +72,16 @@ def read_document(path: str | os.PathLike[str]) -> Document:
             raise document.error(
                 name, "", "this is no table.", found=found(value), fix=f"write [{name}] above keys"
             )
-        document.tables[name] = _table(document, name, value)
+        document.tables[name] = _read_table(document, name, value)
     if "pipeline" not in document.tables:
         raise document.error(
-            "pipeline", "", "the table is missing.", found=f"the tables {_names(body)}",
+            "pipeline", "", "the table is missing.", found=f"the tables {_table_names(body)}",
             fix='begin the file with [pipeline] and name = "..."',
         )  # fmt: skip
     return document
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     shown = short(str(file), 300)
     try:
         with file.open("rb") as stream:
@@ -122,53 +122,58 @@ def _refuse_name(document: Document, name: str, value: Any) -> None:
     raise UsageError(
         f"In {short(document.path.name)}: a key stands outside of every table.",
         found=f"{short(name)} = {found(value)}",
-        fix=f"put it below the header of its table: {_names(TABLES)}",
+        fix=f"put it below the header of its table: {_table_names(TABLES)}",
     )
 
 
 def _nearest(name: str, known: Iterable[str], what: str, shape: str) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    near = nearest(name, list(known))
     all_ = f"the {what} are {', '.join(known)}"
-    return f"did you mean {shape.format(near[0])}? {all_}" if near else all_
+    return f"did you mean {shape.format(near)}? {all_}" if near else all_
 
 
-def _names(tables: Iterable[str]) -> str:
+def _table_names(tables: Iterable[str]) -> str:
     return ", ".join(f"[{short(name)}]" for name in tables) or "none"
 
 
-def _table(document: Document, name: str, given: dict[str, Any]) -> Any:
-    cls = TABLES[name]
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    hints = typing.get_type_hints(cls)
+def _read_table(document: Document, name: str, given: dict[str, Any]) -> Any:
+    table = TABLES[name]
+    known = {entry.key: entry for entry in spread(table) if entry.facts.toml}
     values: dict[str, Any] = {}
     for key, value in given.items():
-        if key not in fields:
-            keys = list(fields) or ["none"]
+        if key not in known:
             raise document.error(
                 name, key, "there is no such key.", found=f"{short(key)} = {found(value)}",
-                fix=_nearest(key, keys, f"keys of [{name}]", "{}"),
+                fix=_nearest(key, known or ["none"], f"keys of [{name}]", "{}"),
             )  # fmt: skip
         try:
-            value = convert(value, hints[key], fields[key].metadata.get("least"))
+            value = decode(value, known[key].written, least=known[key].facts.least)
         except Unfit as unfit:
             raise document.error(
                 name, key, "the value does not fit.", found=found(value),
                 fix=f"give {unfit.expected}",
             ) from unfit  # fmt: skip
         values[key] = _absolute(value, document.path.parent)
-    for field in fields.values():
-        optional = field.default is not dataclasses.MISSING
-        if (
-            field.name not in values
-            and not optional
-            and field.default_factory is dataclasses.MISSING
-        ):
+    for key, entry in known.items():
+        if key not in values and entry.default is REQUIRED:
             raise document.error(
-                name, field.name, "the key is missing.",
+                name, key, "the key is missing.",
                 found=f"keys {', '.join(map(quoted, given)) or 'none'}",
-                fix=f"add {field.name} = ... below [{name}]",
+                fix=f"add {key} = ... below [{name}]",
             )  # fmt: skip
-    return cls(**values)
+    with naming(document, name):
+        return make(table, values)
+
+
+@contextlib.contextmanager
+def naming(document: Document, table: str, key: str = "") -> Iterator[None]:
+    """Usage errors in the block say which table, and which key if it is known, they are about."""
+    try:
+        yield
+    except UsageError as error:
+        key = error.entry.key if isinstance(error, OptionError) else key
+        what = f"{error.what[:1].lower()}{error.what[1:]}"
+        raise document.error(table, key, what, found=error.found, fix=error.fix) from error
 
 
 def _absolute(value: Any, folder: Path) -> Any:

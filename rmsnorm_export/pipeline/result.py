@@ -20,7 +20,7 @@ from rmsnorm_export.pipeline.tables import StepName
 State = Literal["done", "skipped", "failed", "not run"]
 Plan = Literal["run", "skip", "maybe"]
 
-_CLASSES: tuple[type[Error], ...] = (
+_ERROR_CLASSES: tuple[type[Error], ...] = (
     UsageError,
     InputError,
     VerificationError,
@@ -180,7 +180,7 @@ class Deployment:
         if self.failed is None or self.failed.failure is None:
             return
         failure = self.failed.failure
-        kinds = {int(cls.exit_code): cls for cls in _CLASSES}
+        kinds = {int(cls.exit_code): cls for cls in _ERROR_CLASSES}
         kind = kinds.get(failure.exit_code, Error)
         raise kind(f"Step {self.failed.name}: {failure.what}", found=failure.found, fix=failure.fix)
 

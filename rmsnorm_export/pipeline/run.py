@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import datetime
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rmsnorm_export.errors import Error, UsageError
-from rmsnorm_export.pipeline.identity import outputs_of as identities
 from rmsnorm_export.pipeline.place import (
     RECORD,
     SUMMARY,
@@ -19,18 +21,18 @@ from rmsnorm_export.pipeline.place import (
     read_record,
     working_in,
 )
-from rmsnorm_export.pipeline.plan import Planned, plan_steps, state_of
+from rmsnorm_export.pipeline.plan import Planned, changes, plan_steps
 from rmsnorm_export.pipeline.read import read_document
 from rmsnorm_export.pipeline.result import (
     Deployment,
+    State,
     StepFailure,
     StepOutcome,
     StepRecord,
     failure_of,
 )
 from rmsnorm_export.pipeline.settings import Settings, settle
-from rmsnorm_export.pipeline.steps.base import Made, files_in
-from rmsnorm_export.pipeline.steps.table import step_module
+from rmsnorm_export.pipeline.steps.base import Made, Step, files_in
 from rmsnorm_export.pipeline.tables import STEPS, StepName
 from rmsnorm_export.printable import one_line, short
 from rmsnorm_export.records import to_json
@@ -86,23 +88,29 @@ def run_pipeline(
     exists = check_folder(settings.folder, settings.name, settings.document.path)
     wanted = [s for s in settings.steps if until is None or STEPS.index(s) <= STEPS.index(until)]
     run = _Run(settings, force, progress or (lambda *_: None), told or (lambda _: None), start)
+
+    def plan() -> dict[StepName, Planned]:
+        planned = plan_steps(settings, wanted, force_step)
+        for item in planned.values():  # before the first step: what each that may run will need
+            if item.plan != "skip":
+                item.step.check(force)
+        return planned
+
+    planned = plan() if dry_run or not exists else {}
     if dry_run:
-        planned = plan_steps(settings, wanted, force_step)
-        _check_backends(settings, planned, force=force)
         for step in settings.steps:
-            run.planned(planned, step)
+            run.expect(step, planned.get(step))
         return run.deployment(dry_run=True)
-    if not exists:
-        _check_backends(settings, plan_steps(settings, wanted, force_step), force=force)
     with working_in(settings.folder, settings.name, settings.document.path):
-        planned = plan_steps(settings, wanted, force_step)
-        _check_backends(settings, planned, force=force)
+        planned = planned or plan()
         try:
             for step in settings.steps:
-                if run.failed or step not in planned:
-                    run.not_run(step, planned, until)
+                if run.failed:
+                    run.add(step, planned.get(step), "not run", f"{run.failed} failed")
+                elif step in planned:
+                    run.step(planned[step])
                 else:
-                    run.step(step, planned[step])
+                    run.add(step, None, "not run", f"it is behind --until {until}")
         except BaseException:
             run.give_up(planned)
             raise
@@ -116,13 +124,6 @@ def _check_step(settings: Settings, option: str, step: str | None) -> None:
             found=f"--{option.replace('_', '-')} {short(step)}",
             fix=f"its steps are {', '.join(settings.steps)}",
         )
-
-
-def _check_backends(settings: Settings, planned: dict[StepName, Planned], *, force: bool) -> None:
-    """Before the first step: what every one that may run will need."""
-    for step, plan in planned.items():
-        if plan.plan != "skip":
-            step_module(step).check(settings, force)
 
 
 class _Run:
@@ -139,46 +140,66 @@ class _Run:
         self.outcomes: list[StepOutcome] = []
         self.failed: StepName | None = None
 
-    def step(self, step: StepName, planned: Planned) -> None:
+    def step(self, planned: Planned) -> None:
         """Skip or run one step."""
-        begin = time.perf_counter()
+        begin, step, why = time.perf_counter(), planned.step, planned.why
+        made, failure, inputs = None, None, {}
         try:
-            why, inputs = state_of(self.settings, step, planned)
-            if not why:
-                self._skipped(step, time.perf_counter() - begin)
-                return
-            self.progress(f"{step}: {why}", 0, 1)
-            made = self._make(step, inputs)
-        except (Error, OSError) as error:
-            known = (
-                error if isinstance(error, Error) else as_step_error(error, self.settings.folder)
-            )
-            self._failed(step, planned, failure_of(known), time.perf_counter() - begin)
-            return
+            if planned.plan != "skip":
+                inputs = step.inputs()
+            if planned.plan == "maybe":
+                why = changes(step, inputs)
+            if why:
+                self.progress(f"{step.name}: {why}", 0, 1)
+                made = self._make(step, inputs)
+                failure = made.failure
         except BaseException as error:
-            self._failed(step, planned, failure_of(error), time.perf_counter() - begin)
-            raise
-        self._done(step, planned, why, made, time.perf_counter() - begin)
+            if isinstance(error, OSError):
+                failure = failure_of(as_step_error(error, self.settings.folder))
+            else:
+                failure = failure_of(error)
+            if not isinstance(error, Error | OSError):
+                self.add(step.name, planned, "failed", planned.why, begin, failure)
+                raise
+        if failure is not None:
+            why = why if made is not None else planned.why
+            self.add(step.name, planned, "failed", why, begin, failure, recorded=made is not None)
+        elif made is not None:
+            self.add(step.name, planned, "done", why, begin, recorded=True)
+        else:
+            self.skip(planned, begin)
 
-    def _make(self, step: StepName, inputs: dict[str, str]) -> Made:
+    def skip(self, planned: Planned, begin: float) -> None:
+        """A step that an earlier run made."""
+        skipped = dataclasses.replace(planned, plan="skip")
+        self.add(planned.step.name, skipped, "skipped", "nothing has changed", begin, recorded=True)
+
+    def expect(self, name: StepName, planned: Planned | None) -> None:
+        """What a run would do with a step."""
+        if planned is not None and planned.plan == "skip":
+            self.skip(planned, time.perf_counter())
+        else:
+            why = "it is behind --until" if planned is None else planned.why
+            self.add(name, planned, "not run", why)
+
+    def _make(self, step: Step[Any], inputs: dict[str, str]) -> Made:
         """Run a step in a folder of its own, which then takes the place of the old one."""
-        begin, home = time.perf_counter(), self.settings.step_folder(step)
-        before = read_record(home)
+        begin = time.perf_counter()
+        before = read_record(step.home)
 
         def progress(what: str, done: int, total: int) -> None:
-            self.progress(f"{step}: {what}", done, total)
+            self.progress(f"{step.name}: {what}", done, total)
 
-        with named_errors(self.settings.folder), Stage(home, home.parent) as stage:
-            made = step_module(step).run(self.settings, stage.folder, progress, self.force)
+        with named_errors(self.settings.folder), Stage(step.home, step.home.parent) as stage:
+            made = step.run(stage.folder, progress, self.force)
             names = files_in(stage.folder)
             progress("putting it into place", 1, 1)
+            paths = [*(stage.folder / name for name in names), *made.elsewhere]
             record = StepRecord(
-                step=step,
+                step=step.name,
                 inputs=inputs,
                 reads=dict(made.reads),
-                outputs=identities(
-                    stage.folder, [*(stage.folder / name for name in names), *made.elsewhere]
-                ),
+                outputs=self.settings.files.outputs(stage.folder, paths),
                 summary=one_line(made.summary, 300),
                 facts=made.facts,
                 failure=made.failure,
@@ -192,80 +213,56 @@ class _Run:
         progress("done", 1, 1)
         return made
 
-    def _add(self, outcome: StepOutcome) -> None:
+    def add(
+        self,
+        name: StepName,
+        planned: Planned | None,
+        state: State,
+        why: str,
+        begin: float | None = None,
+        failure: StepFailure | None = None,
+        *,
+        recorded: bool = False,
+    ) -> None:
+        """Note and tell what became of a step.
+
+        Args:
+            name: of the step.
+            planned: what was to become of it; None: nothing.
+            state: what became of it.
+            why: the reason.
+            begin: when it began; None: it did not.
+            failure: why it failed.
+            recorded: its record says what came out.
+        """
+        home = self.settings.step_folder(name)
+        record = read_record(home) if recorded else None
+        if failure is not None:
+            self.failed = name
+        outcome = StepOutcome(
+            name=name,
+            state=state,
+            plan="skip" if planned is None else planned.plan,
+            why=why,
+            seconds=0.0 if begin is None else time.perf_counter() - begin,
+            summary="" if record is None else record.summary,
+            folder=home,
+            outputs=() if record is None else tuple(output.path for output in record.outputs),
+            facts={} if record is None else record.facts,
+            failure=failure,
+        )
         self.outcomes.append(outcome)
         self.told(outcome)
-
-    def _skipped(self, step: StepName, seconds: float) -> None:
-        home = self.settings.step_folder(step)
-        record = read_record(home)
-        assert record is not None
-        self._add(
-            StepOutcome(
-                name=step, state="skipped", plan="skip", why="nothing has changed",
-                seconds=seconds, summary=record.summary, folder=home,
-                outputs=tuple(output.path for output in record.outputs), facts=record.facts,
-            )
-        )  # fmt: skip
-
-    def _done(self, step: StepName, planned: Planned, why: str, made: Made, seconds: float) -> None:
-        home = self.settings.step_folder(step)
-        record = read_record(home)
-        outputs = () if record is None else tuple(output.path for output in record.outputs)
-        if made.failure is not None:
-            self.failed = step
-        self._add(
-            StepOutcome(
-                name=step, state="done" if made.failure is None else "failed", plan=planned.plan,
-                why=why, seconds=seconds, summary=one_line(made.summary, 300), folder=home,
-                outputs=outputs, facts=made.facts, failure=made.failure,
-            )
-        )  # fmt: skip
-
-    def _failed(
-        self, step: StepName, planned: Planned, failure: StepFailure, seconds: float
-    ) -> None:
-        self.failed = step
-        home = self.settings.step_folder(step)
-        self._add(
-            StepOutcome(
-                name=step, state="failed", plan=planned.plan, why=planned.why, seconds=seconds,
-                summary="", folder=home, failure=failure,
-            )
-        )  # fmt: skip
-
-    def not_run(
-        self, step: StepName, planned: dict[StepName, Planned], until: StepName | None
-    ) -> None:
-        """A step that this run leaves as it is."""
-        why = f"{self.failed} failed" if self.failed else f"it is behind --until {until}"
-        plan = planned[step].plan if step in planned else "skip"
-        home = self.settings.step_folder(step)
-        self._add(StepOutcome(step, "not run", plan, why, 0.0, "", home))
-
-    def planned(self, planned: dict[StepName, Planned], step: StepName) -> None:
-        """What a run would do with a step."""
-        home = self.settings.step_folder(step)
-        if step not in planned:
-            self._add(StepOutcome(step, "not run", "skip", "it is behind --until", 0.0, "", home))
-            return
-        plan = planned[step]
-        if plan.plan == "skip":
-            self._skipped(step, 0.0)
-        else:
-            self._add(StepOutcome(step, "not run", plan.plan, plan.why, 0.0, "", home))
 
     def give_up(self, planned: dict[StepName, Planned]) -> None:
         """The run ends in the middle; what is known is written, if it can be."""
         had = {outcome.name for outcome in self.outcomes}
         self.told = lambda _: None
-        for step in self.settings.steps:
-            if step not in had:
-                self.not_run(step, planned, None)
-        try:
+        for name in self.settings.steps:
+            if name not in had:
+                self.add(name, planned.get(name), "not run", f"{self.failed} failed")
+        with contextlib.suppress(Error):
             self.write()
-        except Error:
-            return
 
     def deployment(self, *, dry_run: bool) -> Deployment:
         """All of it."""

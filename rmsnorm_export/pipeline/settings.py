@@ -5,15 +5,13 @@ Nothing here reads a model, imports a runtime or writes: what is wrong is told b
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-from rmsnorm_export.benchmark.options import check_options
-from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.pipeline.identity import Files
 from rmsnorm_export.pipeline.read import Document, place
 from rmsnorm_export.pipeline.tables import (
     STEPS,
@@ -30,14 +28,11 @@ from rmsnorm_export.pipeline.tables import (
     Verify,
 )
 from rmsnorm_export.printable import quoted, short
-from rmsnorm_export.serving.kserve import KServe
-from rmsnorm_export.tensorrt.engine.shapes import parse
 
 Pair = tuple[str, str]
+PathLike = str | os.PathLike[str]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-_SIZE = re.compile(r"(\d{1,15})\s*(KiB|MiB|GiB|B)?", re.IGNORECASE)
-_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _GRID = re.compile(r"\s*[^\s;]+\s*=\s*\d+(x\d+)*(\s*,\s*\d+(x\d+)*)*\s*")
 _SIDES = ("pytorch", "raw", "optimized")
 
@@ -52,7 +47,7 @@ class Settings:
         folder: where everything is written.
         steps: those that there are, in order.
         pairs: that [verify] compares.
-        memory_limit: of [build], in bytes.
+        files: what is known of files in this run.
         model, export, optimize, prove, build, verify, bench, package: the tables; None: absent.
     """
 
@@ -61,7 +56,6 @@ class Settings:
     folder: Path
     steps: tuple[StepName, ...]
     pairs: tuple[Pair, ...]
-    memory_limit: int | None
     model: Model | None
     export: Export | None
     optimize: Optimize | None
@@ -70,6 +64,7 @@ class Settings:
     verify: Verify | None
     bench: Bench | None
     package: Package | None
+    files: Files = dataclasses.field(default_factory=Files, init=False)
 
     def step_folder(self, step: StepName) -> Path:
         """Where the outputs of a step are."""
@@ -94,6 +89,11 @@ class Settings:
         return "raw" if self.optimize is None else "optimized"
 
     @property
+    def built(self) -> Subject:
+        """What [build] builds."""
+        return (self.build and self.build.model) or self.newest
+
+    @property
     def source(self) -> str:
         """[export] source, absolute where it is a file or folder."""
         assert self.export is not None
@@ -110,25 +110,7 @@ class Settings:
     @property
     def model_name(self) -> str:
         """Of the packaged model."""
-        return (self.package and self.package.name) or self.name
-
-    @property
-    def kserve(self) -> KServe | None:
-        """The manifest of [package]; None without one."""
-        options = self.package
-        if options is None or options.kserve is None:
-            return None
-        low, high = options.kserve_replicas or (1, 1)
-        return KServe(
-            options.kserve,
-            options.kserve_name,
-            options.kserve_namespace,
-            options.kserve_cpu or "4",
-            options.kserve_memory or "16Gi",
-            options.kserve_gpus,
-            low,
-            high,
-        )
+        return (self.package and self.package.options.name) or self.name
 
 
 def settle(document: Document) -> Settings:
@@ -161,20 +143,20 @@ def settle(document: Document) -> Settings:
     folder = pipeline.folder or document.path.parent / pipeline.name
     settings = Settings(
         document=document, name=pipeline.name, folder=folder, steps=steps, pairs=(),
-        memory_limit=None, model=None, **{step: tables.get(step) for step in STEPS},
+        **{name: tables.get(name) for name in ("model", *STEPS)},
     )  # fmt: skip
-    settings = dataclasses.replace(settings, model=tables.get("model"))
     _check_source(settings)
     if "prove" in tables and "optimize" not in tables:
         raise document.error(
             "prove", "", "there is nothing to prove.", found="no [optimize]", fix="add [optimize]"
         )
-    memory_limit = _build(settings)
+    if settings.build is not None:
+        _subject(settings, "build", settings.build.model)
     pairs = _pairs(settings)
     _bench(settings)
     _package(settings)
     _check_places(settings)
-    return dataclasses.replace(settings, memory_limit=memory_limit, pairs=pairs)
+    return dataclasses.replace(settings, pairs=pairs)
 
 
 def _check_source(settings: Settings) -> None:
@@ -188,7 +170,7 @@ def _check_source(settings: Settings) -> None:
     source = settings.source
     if os.path.isabs(source):
         _must_exist(document, "export", "source", Path(source))
-        if settings.export.arguments:
+        if settings.export.load.arguments:
             raise document.error(
                 "export", "arguments", "arguments are for a factory.",
                 found=f"source = {quoted(settings.export.source)}",
@@ -196,8 +178,8 @@ def _check_source(settings: Settings) -> None:
             )  # fmt: skip
 
 
-def _must_exist(document: Document, table: str, key: str, path: Path) -> None:
-    if not path.exists():
+def _must_exist(document: Document, table: str, key: str, path: PathLike) -> None:
+    if not os.path.exists(path):
         raise InputError(
             f"{place(document, table, key)}: the file does not exist.",
             found=short(str(path), 300),
@@ -215,48 +197,13 @@ def _subject(settings: Settings, table: str, model: str | None) -> None:
         )  # fmt: skip
 
 
-@contextlib.contextmanager
-def _naming(document: Document, table: str, key: str = "") -> Iterator[None]:
-    """Usage errors in the block say which table they are about."""
-    try:
-        yield
-    except UsageError as error:
-        what = f"{place(document, table, key)}: {error.what[:1].lower()}{error.what[1:]}"
-        raise UsageError(what, found=error.found, fix=error.fix) from error
-
-
-def _build(settings: Settings) -> int | None:
-    """Check [build]; the memory limit in bytes."""
-    build = settings.build
-    if build is None:
-        return None
-    _subject(settings, "build", build.model)
-    with _naming(settings.document, "build", "shapes"):
-        for text in (build.shapes,) if isinstance(build.shapes, str) else build.shapes or ():
-            parse(text)
-    if not isinstance(build.memory_limit, str):
-        return build.memory_limit
-    found = _SIZE.fullmatch(build.memory_limit.strip())
-    if found is None or int(found[1]) == 0:
-        raise settings.document.error(
-            "build", "memory_limit", "this is no number of bytes.",
-            found=quoted(build.memory_limit), fix='write e.g. "4GiB" or "512MiB"',
-        )  # fmt: skip
-    return int(found[1]) * _UNITS[(found[2] or "").lower()]
-
-
 def _pairs(settings: Settings) -> tuple[Pair, ...]:
     """Check [verify]; what it compares."""
     verify, document = settings.verify, settings.document
     if verify is None:
         return ()
-    if verify.inputs is not None:
-        _must_exist(document, "verify", "inputs", verify.inputs)
-        if verify.shapes:
-            raise document.error(
-                "verify", "shapes", "shapes are for random inputs.", found="inputs and shapes",
-                fix="leave one of them away",
-            )  # fmt: skip
+    if verify.inputs_file is not None:
+        _must_exist(document, "verify", "inputs", verify.inputs_file)
     if verify.engine == "require" and settings.build is None:
         raise document.error(
             "verify", "engine", "there is no engine.", found="no [build]", fix="add [build]"
@@ -300,15 +247,11 @@ def _bench(settings: Settings) -> None:
     bench = settings.bench
     if bench is None:
         return
-    with _naming(settings.document, "bench"):
-        check_options(
-            bench.targets, bench.peers, bench.numerics or "reordered", bench.seconds, bench.rounds,
-            bench.threads, bench.peer_seconds,
-        )  # fmt: skip
-    parts = [part for part in (bench.shapes or "").split(";") if part.strip()]
-    if bench.shapes is not None and not (parts and all(map(_GRID.fullmatch, parts))):
+    shapes = bench.options.shapes
+    parts = [part for part in str(shapes).split(";") if part.strip()]
+    if shapes is not None and not (parts and all(map(_GRID.fullmatch, parts))):
         raise settings.document.error(
-            "bench", "shapes", "the shapes cannot be read.", found=quoted(bench.shapes),
+            "bench", "shapes", "the shapes cannot be read.", found=quoted(str(shapes)),
             fix='write NAME=SHAPE,SHAPE;NAME=SHAPE, e.g. "ids=1x16,1x128,4x128"',
         )  # fmt: skip
 
@@ -318,43 +261,25 @@ def _package(settings: Settings) -> None:
     if package is None:
         return
     _subject(settings, "package", package.model)
-    if package.name is not None and not _NAME.fullmatch(package.name):
+    if package.options.name is not None and not _NAME.fullmatch(package.options.name):
         raise document.error(
-            "package", "name", "the name cannot be used.", found=quoted(package.name),
+            "package", "name", "the name cannot be used.", found=quoted(package.options.name),
             fix="use letters, digits, _ and -: it is a folder and a part of a URL",
         )  # fmt: skip
     engine = package.model == "engine"
-    if engine and settings.build is not None and settings.build.backend == "tensorrt-rtx":
+    if engine and settings.build is not None and settings.build.options.backend == "tensorrt-rtx":
         raise document.error(
             "package", "model", "Triton's TensorRT backend does not run an engine of TensorRT-RTX.",
             found='[build] backend = "tensorrt-rtx"',
             fix='give [build] backend = "tensorrt", or package the ONNX model',
         )  # fmt: skip
-    if package.shapes is not None:
-        with _naming(document, "package", "shapes"):
-            if engine:
-                raise UsageError(
-                    "An engine has its own shapes.", found="shapes and an engine",
-                    fix="leave shapes away",
-                )  # fmt: skip
-            parse(package.shapes)
-    if package.plugin_library is not None:
-        _must_exist(document, "package", "plugin_library", package.plugin_library)
-    alone = [
-        key
-        for key in ("name", "namespace", "cpu", "memory", "gpus", "replicas")
-        if getattr(package, f"kserve_{key}") is not None
-    ]
-    if alone and package.kserve is None:
+    if engine and package.options.shapes is not None:
         raise document.error(
-            "package", f"kserve_{alone[0]}", "the manifest needs the place of the repository.",
-            found="no key kserve", fix='add kserve = "URI", e.g. "pvc://claim/models"',
+            "package", "shapes", "an engine has its own shapes.", found="shapes and an engine",
+            fix="leave shapes away",
         )  # fmt: skip
-    if package.kserve_replicas is not None and len(package.kserve_replicas) != 2:
-        raise document.error(
-            "package", "kserve_replicas", "this is no range.",
-            found=f"{len(package.kserve_replicas)} numbers", fix="give the least and the most",
-        )  # fmt: skip
+    if package.options.plugin is not None:
+        _must_exist(document, "package", "plugin_library", package.options.plugin)
 
 
 def _check_places(settings: Settings) -> None:
@@ -367,7 +292,7 @@ def _check_places(settings: Settings) -> None:
         )  # fmt: skip
     inputs = (
         ("model", "path", settings.model.path if settings.model else None),
-        ("verify", "inputs", settings.verify.inputs if settings.verify else None),
+        ("verify", "inputs", settings.verify.inputs_file if settings.verify else None),
     )
     for table, key, path in inputs:
         if path is not None and _within(path, folder):
@@ -375,24 +300,24 @@ def _check_places(settings: Settings) -> None:
                 table, key, "an input is in the folder that the pipeline writes.",
                 found=short(str(path), 300), fix="put it elsewhere",
             )  # fmt: skip
-    cache = settings.build.timing_cache if settings.build else None
+    cache = settings.build.options.timing_cache if settings.build else None
     taken = [folder / step for step in STEPS]
-    outputs = (
+    outputs: tuple[tuple[str, str, PathLike | None], ...] = (
         ("package", "repository", settings.repository if settings.package else None),
         ("build", "timing_cache", cache),
     )
-    for table, key, path in outputs:
-        if path is None:
+    for table, key, output in outputs:
+        if output is None:
             continue
-        inside = any(_within(path, place_) for place_ in taken)
-        if inside or _within(folder, path) or (cache == path and settings.repository == path):
+        inside = any(_within(output, place_) for place_ in taken)
+        if inside or _within(folder, output) or cache == output == settings.repository:
             raise document.error(
                 table, key, "it would be written where another step writes.",
-                found=short(str(path), 300), fix="give it a place of its own",
+                found=short(str(output), 300), fix="give it a place of its own",
             )  # fmt: skip
 
 
-def _within(path: Path, folder: Path) -> bool:
+def _within(path: PathLike, folder: PathLike) -> bool:
     """Whether ``path`` is ``folder`` or below it, links followed."""
     real, outer = os.path.realpath(path), os.path.realpath(folder)
     return real == outer or real.startswith(outer + os.sep)

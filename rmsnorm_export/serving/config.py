@@ -9,6 +9,7 @@ from typing import Any
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.printable import quoted
 from rmsnorm_export.serving.batching import RequestShapes
+from rmsnorm_export.serving.options import PackageOptions
 from rmsnorm_export.serving.protos import data_type_name, definitions, new_config
 from rmsnorm_export.serving.result import InstanceKind, PackageRecord, ServedTensor, ServingBackend
 from rmsnorm_export.serving.served_model import MODEL_FILE, ServedModel, triton_type
@@ -164,32 +165,16 @@ def _entry_text(entry: Any) -> str:
     return "missing" if entry is None else f"{data_type_name(entry.data_type)} {list(entry.dims)}"
 
 
-def check_serving(
-    subject: ServedModel,
-    max_batch: int,
-    *,
-    dynamic_batching: bool | None,
-    preferred: Sequence[int],
-    queue_delay_us: int,
-    instances: int,
-    kind: str,
-) -> None:
+def check_serving(subject: ServedModel, max_batch: int, options: PackageOptions) -> None:
     """The options fit each other and the model.
 
     Raises:
         UsageError: naming the option.
     """
-    if instances < 1:
-        raise UsageError("There must be an instance.", found=str(instances), fix="give 1 or more")
-    if kind not in ("gpu", "cpu"):
-        raise UsageError("There is no such kind of instance.", found=repr(kind), fix="gpu or cpu")
-    if kind == "cpu" and subject.backend == "tensorrt":
+    preferred, dynamic_batching = options.preferred_batch_sizes, options.dynamic_batching
+    if options.kind == "cpu" and subject.backend == "tensorrt":
         raise UsageError(
             "An engine runs on a GPU only.", found="--kind cpu", fix="leave --kind away"
-        )
-    if queue_delay_us < 0:
-        raise UsageError(
-            "The queue delay is negative.", found=str(queue_delay_us), fix="give 0 or more"
         )
     if not max_batch and (dynamic_batching or preferred):
         raise UsageError(

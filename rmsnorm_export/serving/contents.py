@@ -18,7 +18,8 @@ from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.serving.batching import Batching, RequestShapes
 from rmsnorm_export.serving.card import card
 from rmsnorm_export.serving.config import Serving, make_config, served
-from rmsnorm_export.serving.kserve import KServe, manifest
+from rmsnorm_export.serving.kserve import manifest
+from rmsnorm_export.serving.options import PackageOptions
 from rmsnorm_export.serving.place import Place
 from rmsnorm_export.serving.plugins import load_line, mismatch
 from rmsnorm_export.serving.protos import config_text
@@ -28,7 +29,6 @@ from rmsnorm_export.serving.result import (
     CONFIG_FILE,
     MANIFEST_FILE,
     RECORD_FILE,
-    InstanceKind,
     PackageCheck,
     PackagedFile,
     PackagedNorm,
@@ -47,6 +47,9 @@ _PACKAGE = "rmsnorm-export"
 
 REPORT_FILE = "report.json"
 
+QUEUE_DELAY_US = 100
+"""Microseconds: small against a decoder's milliseconds for one step."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Wish:
@@ -57,34 +60,20 @@ class Wish:
         subject: to be packaged.
         batching: as decided before the model was run.
         profile: shapes of requests, where they are given.
-        dynamic_batching: None: where there are batches.
-        preferred: batch sizes.
-        queue_delay_us: of dynamic batching.
-        instances: of the model.
-        kind: where they run.
-        warmup: None: where the server can.
         plugin: library to copy.
         report: of ``optimize``, and its text.
         benchmarks: records.
-        kserve: for the manifest; None: without one.
-        check: run the model.
+        options: the others.
     """
 
     name: str
     subject: ServedModel
     batching: Batching
     profile: EngineProfile | None
-    dynamic_batching: bool | None
-    preferred: tuple[int, ...]
-    queue_delay_us: int
-    instances: int
-    kind: InstanceKind
-    warmup: bool | None
     plugin: Path | None
     report: tuple[Report, str] | None
     benchmarks: tuple[BenchmarkDocument, ...]
-    kserve: KServe | None
-    check: bool
+    options: PackageOptions
 
 
 def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, RequestShapes]:
@@ -116,21 +105,23 @@ def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Request
     for number, benchmark in enumerate(wish.benchmarks, 1):
         write_whole(folder / f"benchmark-{number}.json", benchmark.text)
     samples, more = _warm_up(trial, wish)
+    options = wish.options
+    delay, kind = options.queue_delay_us, options.kind or "gpu"
     serving = Serving(
         max_batch=max_batch,
-        dynamic_batching=bool(max_batch) and wish.dynamic_batching is not False,
-        preferred=wish.preferred,
-        queue_delay_us=wish.queue_delay_us,
-        instances=wish.instances,
-        kind=wish.kind,
+        dynamic_batching=bool(max_batch) and options.dynamic_batching is not False,
+        preferred=tuple(options.preferred_batch_sizes),
+        queue_delay_us=QUEUE_DELAY_US if delay is None else delay,
+        instances=options.instances or 1,
+        kind=kind,
         samples=samples,
     )
     checks.append(_put_config(stage, place, wish, serving))
-    if wish.kserve is not None:
+    if options.kserve is not None:
         library_path = f"{wish.name}/{place.version}/{wish.plugin.name}" if wish.plugin else ""
         write_whole(
             stage.folder / MANIFEST_FILE,
-            manifest(wish.kserve, wish.name, wish.kind, library_path),
+            manifest(options.kserve, wish.name, kind, library_path),
         )
         checks.append(PackageCheck(MANIFEST_FILE, "passed", "read back, equal"))
     version = PackagedVersion(
@@ -151,7 +142,7 @@ def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Request
 def replaced(place: Place, wish: Wish) -> set[str]:
     """Paths in the model's folder that ``fill`` makes anew."""
     paths = {str(place.version), CONFIG_FILE, CARD_FILE, RECORD_FILE}
-    return paths | ({MANIFEST_FILE} if wish.kserve is not None else set())
+    return paths | ({MANIFEST_FILE} if wish.options.kserve is not None else set())
 
 
 def _put_model(subject: ServedModel, model: Path) -> None:
@@ -191,8 +182,10 @@ def _tried(model: Path, wish: Wish) -> tuple[Trial, int, list[str]]:
     """What the model answers, the largest batch after that, and notes."""
     subject, batching = wish.subject, wish.batching
     notes = [f"requests are not batched: {batching.reason}"] if batching.reason else []
-    if subject.backend != "onnxruntime" or not wish.check:
-        reason = "an engine runs on a GPU" if wish.check else "it was not asked for (--no-check)"
+    if subject.backend != "onnxruntime" or not wish.options.check:
+        reason = (
+            "an engine runs on a GPU" if wish.options.check else "it was not asked for (--no-check)"
+        )
         return untried(subject, batching.max_batch, wish.profile, reason), batching.max_batch, notes
     trial = try_model(model, subject, batching.max_batch, wish.profile)
     if not trial.mixed:
@@ -209,12 +202,12 @@ def _tried(model: Path, wish: Wish) -> tuple[Trial, int, list[str]]:
 
 def _warm_up(trial: Trial, wish: Wish) -> tuple[tuple[RequestShapes, ...], list[str]]:
     """Shapes to warm up with, and notes."""
-    if wish.warmup is False:
+    if wish.options.warmup is False:
         return (), []
     if trial.warm:
         return trial.samples, []
     problem = "the model does not run on zeros, which is all that the server can send by itself"
-    if wish.warmup:
+    if wish.options.warmup:
         raise VerificationError(
             "The server cannot warm this model up.", found=problem, fix="leave --warmup away"
         )
@@ -247,7 +240,7 @@ def _put_record(
     before = place.record.versions if place.record is not None else ()
     others = [item for item in before if item.version != version.version]
     shared = [name for name in (CONFIG_FILE, MANIFEST_FILE) if (stage.folder / name).is_file()]
-    if place.record is not None and wish.kserve is None:  # a manifest that was kept
+    if place.record is not None and wish.options.kserve is None:  # a manifest that was kept
         kept = {file.path for file in place.record.files}
         if MANIFEST_FILE in kept and (place.folder / MANIFEST_FILE).is_file():
             shared = [CONFIG_FILE, MANIFEST_FILE]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
-from typing import Literal
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.load import Source
-from rmsnorm_export.printable import short
+from rmsnorm_export.options import takes
 from rmsnorm_export.serving.batching import decide
 from rmsnorm_export.serving.config import (
     Serving,
@@ -19,12 +17,13 @@ from rmsnorm_export.serving.config import (
     make_config,
 )
 from rmsnorm_export.serving.contents import Wish, fill, replaced
-from rmsnorm_export.serving.kserve import KServe, check_kserve
+from rmsnorm_export.serving.kserve import check_kserve
+from rmsnorm_export.serving.options import PackageOptions
 from rmsnorm_export.serving.place import Place, find_place, model_name
 from rmsnorm_export.serving.plugins import load_line, plugin_library
 from rmsnorm_export.serving.protos import definitions
 from rmsnorm_export.serving.records import read_benchmarks, read_report
-from rmsnorm_export.serving.result import InstanceKind, Packaged
+from rmsnorm_export.serving.result import Packaged
 from rmsnorm_export.serving.served_model import (
     MODEL_FILE,
     ServedModel,
@@ -41,33 +40,16 @@ from rmsnorm_export.tensorrt.engine.shapes import Shapes, make_profiles
 
 _PACKAGE_STEPS = 3
 
-QUEUE_DELAY_US = 100
-"""Microseconds: small against a decoder's milliseconds for one step."""
+_OF_THE_CONFIGURATION = (
+    "max_batch", "dynamic_batching", "preferred_batch_sizes", "queue_delay_us", "instances",
+    "kind", "warmup",
+)  # fmt: skip
+"""Options that stand in config.pbtxt."""
 
 
+@takes(PackageOptions)
 def package_model(
-    model_or_engine: Source,
-    repository: StrPath,
-    *,
-    name: str | None = None,
-    version: int = 1,
-    backend: Literal["auto", "onnxruntime", "tensorrt"] = "auto",
-    max_batch: int | None = None,
-    dynamic_batching: bool | None = None,
-    preferred_batch_sizes: Sequence[int] = (),
-    queue_delay_us: int | None = None,
-    instances: int | None = None,
-    kind: InstanceKind | None = None,
-    warmup: bool | None = None,
-    shapes: Shapes | None = None,
-    onnx: StrPath | None = None,
-    plugin: StrPath | None = None,
-    report: StrPath | None = None,
-    benchmarks: Sequence[StrPath] = (),
-    kserve: KServe | None = None,
-    check: bool = True,
-    force: bool = False,
-    progress: Progress | None = None,
+    model_or_engine: Source, repository: StrPath, options: PackageOptions
 ) -> Packaged:
     """Put a model or engine into a Triton model repository: ``REPOSITORY/NAME/VERSION``.
 
@@ -80,30 +62,6 @@ def package_model(
         model_or_engine: ONNX model, as for ``optimize``; or path of a TensorRT engine that
             ``build_engine`` wrote.
         repository: folder; made if it is missing.
-        name: of the model; by default that of the file without suffix.
-        version: its number.
-        backend: ``auto``: ``tensorrt`` for an engine, else ``onnxruntime``.
-        max_batch: most requests in a batch, 0 for none; None: where all inputs and outputs share a
-            dynamic leading axis, the most that ``shapes`` or the engine take, else 8.
-        dynamic_batching: the server joins requests; by default where there are batches.
-        preferred_batch_sizes: sizes that are sent without waiting for more.
-        queue_delay_us: most microseconds that a request waits for others, 100 by default.
-        instances: copies of the model on every GPU (or on the CPU), 1 by default.
-        kind: ``gpu`` (default) or ``cpu``.
-        warmup: the server answers requests of the usual and the largest shape before it takes any;
-            by default where it can.
-        shapes: of requests, as for ``build_engine``: for the check and the warm-up of a model with
-            dynamic sizes. An engine has its own.
-        onnx: model that the engine was built from, where it is not beside it.
-        plugin: library for an engine that uses the plugin; by default that of the build that fits
-            this machine best.
-        report: JSON report of ``optimize`` on this model; its classes and proofs go into the card.
-        benchmarks: JSON records for the card.
-        kserve: write an InferenceService manifest, too.
-        check: run the packaged model in ONNX Runtime on the CPU.
-        force: replace the version if it exists, and write the configuration anew. Files that this
-            tool did not make are kept.
-        progress: called with the work at hand, the steps that are over and the steps in all.
 
     Raises:
         UsageError: an option does not fit, the version exists, or the folder is of other origin.
@@ -114,49 +72,33 @@ def package_model(
         BackendMissingError: tritonclient, PyYAML or the plugin's library is missing.
     """
     definitions()
-    step = progress or (lambda *_: None)
+    step = options.progress or (lambda *_: None)
     step("reading the model", 0, _PACKAGE_STEPS)
-    named = model_name(name, model_or_engine)
+    named = model_name(options.name, model_or_engine)
     with _refusals(repository):
-        place = find_place(repository, named, version, force=force)
-    subject = _open_source(model_or_engine, backend, onnx)
+        place = find_place(repository, named, options.version, force=options.force)
+    subject = _open_source(model_or_engine, options.backend, options.onnx)
     if place.config is not None:
-        _refuse_serving_options(
-            max_batch, dynamic_batching, preferred_batch_sizes, queue_delay_us, instances, kind,
-            warmup,
-        )  # fmt: skip
-    profiles = _request_profiles(subject, shapes)
-    batching = decide(subject, _largest_batch(place, max_batch), profiles)
-    delay = QUEUE_DELAY_US if queue_delay_us is None else queue_delay_us
-    copies = 1 if instances is None else instances
-    where: InstanceKind = "gpu" if kind is None else kind
-    check_serving(
-        subject, batching.max_batch, dynamic_batching=dynamic_batching,
-        preferred=preferred_batch_sizes, queue_delay_us=delay, instances=copies, kind=where,
-    )  # fmt: skip
+        _refuse_serving_options(options)
+    profiles = _request_profiles(subject, options.shapes)
+    batching = decide(subject, _largest_batch(place, options.max_batch), profiles)
+    check_serving(subject, batching.max_batch, options)
     if place.config is not None:
         serving = Serving(batching.max_batch, False, (), 0, 1, "gpu", ())
         check_agreement(place.config, make_config(named, subject, serving))
     elif place.record is not None:
-        check_others(place.record, version, subject)
-    if kserve is not None:
-        check_kserve(kserve, named)
+        check_others(place.record, options.version, subject)
+    if options.kserve is not None:
+        check_kserve(options.kserve, named)
     wish = Wish(
         name=named,
         subject=subject,
         batching=batching,
         profile=profiles[-1] if profiles else None,
-        dynamic_batching=dynamic_batching,
-        preferred=tuple(preferred_batch_sizes),
-        queue_delay_us=delay,
-        instances=copies,
-        kind=where,
-        warmup=warmup,
-        plugin=plugin_library(subject, plugin),
-        report=None if report is None else read_report(report, subject),
-        benchmarks=read_benchmarks(benchmarks),
-        kserve=kserve,
-        check=check,
+        plugin=plugin_library(subject, options.plugin),
+        report=None if options.report is None else read_report(options.report, subject),
+        benchmarks=read_benchmarks(options.benchmarks),
+        options=options,
     )
     with _refusals(repository):
         return _write(place, wish, step)
@@ -184,12 +126,6 @@ def _write(place: Place, wish: Wish, step: Progress) -> Packaged:
 def _open_source(source: Source, backend: str, onnx: StrPath | None) -> ServedModel:
     """The subject for the backend that was asked for, or that fits."""
     engine = is_engine(source)
-    if backend not in ("auto", "onnxruntime", "tensorrt"):
-        raise UsageError(
-            "There is no such backend.",
-            found=short(backend),
-            fix="one of auto, onnxruntime, tensorrt",
-        )
     if backend != "auto" and engine != (backend == "tensorrt"):
         what = "a TensorRT engine" if engine else "no TensorRT engine"
         raise UsageError(
@@ -226,9 +162,9 @@ def _largest_batch(place: Place, max_batch: int | None) -> int | None:
     return max_batch if place.config is None else int(place.config.max_batch_size)
 
 
-def _refuse_serving_options(*options: object) -> None:
+def _refuse_serving_options(options: PackageOptions) -> None:
     """The configuration belongs to all versions; adding one does not change it."""
-    if all(option is None or option == () or option == [] for option in options):
+    if all(getattr(options, name) in (None, (), []) for name in _OF_THE_CONFIGURATION):
         return
     raise UsageError(
         "Options of the configuration were given for a further version.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from rmsnorm_export.op.float_names import FloatName
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16
 
 TORCH_TYPES: dict[int, torch.dtype] = {
@@ -18,7 +19,11 @@ ELEMENT_TYPES = {dtype: element_type for element_type, dtype in TORCH_TYPES.item
 
 HALF_DTYPES = (torch.float16, torch.bfloat16)
 
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+DTYPES: dict[FloatName, torch.dtype] = {
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+}
 """Names of ``--dtype``."""
 
 

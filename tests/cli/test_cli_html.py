@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from rmsnorm_export.cli import html_file
+from rmsnorm_export.cli import files
 from rmsnorm_export.proof.result import Proof
 
 from .conftest import Run, model
@@ -175,5 +175,5 @@ def test_what_is_no_plain_file_is_written_to(run: Run, three: Path) -> None:
 
 
 def test_no_file_no_size() -> None:
-    assert html_file.file_size("not-there.onnx") == []
-    assert html_file.file_size("a\0b") == []
+    assert files.file_size("not-there.onnx") == []
+    assert files.file_size("a\0b") == []

@@ -9,18 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-import typing
 from pathlib import Path
 
 import onnx
 import pytest
 
 import rmsnorm_export
-from rmsnorm_export.cli import options
 from rmsnorm_export.cli.main import cli, main
 from rmsnorm_export.errors import BackendMissingError, RequirementError
-from rmsnorm_export.lower.targets import Target
-from rmsnorm_export.op.numerics import Numerics
 
 from .conftest import Run, model
 
@@ -68,11 +64,6 @@ def test_without_arguments_the_help_goes_to_stderr(run: Run) -> None:
 def test_version(run: Run) -> None:
     done = run("--version")
     assert (done.code, done.text) == (0, f"rmsnorm-export {rmsnorm_export.__version__}\n")
-
-
-def test_choices_are_those_of_the_api() -> None:
-    assert typing.get_args(Target) == options.TARGETS
-    assert typing.get_args(Numerics) == options.NUMERICS
 
 
 @pytest.mark.parametrize(

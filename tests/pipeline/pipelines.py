@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 
 import rmsnorm_export as rx
-from rmsnorm_export.pipeline.identity import changed_output
+from rmsnorm_export.pipeline.identity import Files
 from rmsnorm_export.pipeline.place import read_record
 from tests.cli.conftest import model
 
@@ -61,7 +61,7 @@ def assert_consistent(folder: Path) -> None:
         assert record is not None, f"{step.name} has no record"
         assert record.step == step.name
         if step.name != "package":  # the repository may be a step further than the record
-            assert changed_output(step, record.outputs) == ""
+            assert Files().changed_output(step, record.outputs) == ""
         known = {output.path for output in record.outputs} | {"step.json"}
         assert {p.relative_to(step).as_posix() for p in step.rglob("*")} <= known
 

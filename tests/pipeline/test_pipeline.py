@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
 import pytest
 
 import rmsnorm_export as rx
+from rmsnorm_export.pipeline import identity
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.records import from_json, to_json
 from tests.cli.conftest import model
@@ -309,3 +311,27 @@ def test_a_repository_that_is_somebody_elses(tmp_path: Path) -> None:
     assert "# mine" not in config.read_text()
     (tmp_path / "models/net/1/model.onnx").write_bytes(b"damaged")
     assert ran(rx.run_pipeline(path)) == ["package"]
+
+
+@needs_triton
+def test_a_run_with_nothing_to_do_reads_every_file_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, MODEL, "[optimize]", PROVE, VERIFY, PACKAGE)
+    rx.run_pipeline(path)
+    read: dict[str, list[Path]] = {"load_model": [], "sha256_of": []}
+
+    def counted(name: str, real: Callable[[Path], object]) -> None:
+        def call(file: Path) -> object:
+            read[name].append(file)
+            return real(file)
+
+        monkeypatch.setattr(identity, name, call)
+
+    counted("load_model", identity.load_model)
+    counted("sha256_of", identity.sha256_of)
+    assert set(states(rx.run_pipeline(path)).values()) == {"skipped"}
+    assert read["load_model"] == [tmp_path / "three.onnx"]
+    hashed = read["sha256_of"]
+    assert len(hashed) == len({file.resolve() for file in hashed})
+    assert tmp_path / "out/repository/net/1/model.onnx" in {file.resolve() for file in hashed}

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Generic, TypeVar
 
 from rmsnorm_export.errors import BackendMissingError
-from rmsnorm_export.graph.load import load_model
-from rmsnorm_export.pipeline.identity import onnx_files, text_of
+from rmsnorm_export.options import written
+from rmsnorm_export.pipeline.identity import packages, program, text_of
 from rmsnorm_export.pipeline.place import read_record
 from rmsnorm_export.pipeline.result import StepFailure
 from rmsnorm_export.pipeline.settings import Settings
 from rmsnorm_export.pipeline.tables import StepName, Subject
-from rmsnorm_export.serving.served_model import interface
 from rmsnorm_export.system.packages import is_installed
+from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.engine.shapes import Shapes, make_profiles
 
-Progress = Callable[[str, int, int], None]
+Table = TypeVar("Table")
 
 MODEL_FILES = "model_files"
 """Fact of a step that makes a model: its files, external data included."""
@@ -45,30 +45,58 @@ class Made:
     elsewhere: tuple[Path, ...] = ()
 
 
-class Step(Protocol):
-    """A step, which is a module."""
+class Step(Generic[Table]):
+    """A step of one pipeline.
 
-    def needs(self, settings: Settings) -> tuple[StepName, ...]:
-        """Steps whose outputs it reads, of those that the pipeline has."""
+    Attributes:
+        name: of the step and of its table.
+        packages: those that its result depends on.
+        settings: of the pipeline.
+        table: of the step.
+    """
 
-    def inputs(self, settings: Settings) -> dict[str, str]:
-        """What its result depends on, besides packages and this program; see ``StepRecord``.
+    name: ClassVar[StepName]
+    packages: ClassVar[tuple[str, ...]]
 
-        The steps that it needs have run.
-        """
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.table: Table = getattr(settings, self.name)
 
-    def check(self, settings: Settings, force: bool) -> None:
+    @property
+    def home(self) -> Path:
+        """The folder of its outputs."""
+        return self.settings.step_folder(self.name)
+
+    def subjects(self) -> tuple[Subject, ...]:
+        """The models that it reads."""
+        return ("raw",)
+
+    def reads(self) -> dict[StepName, tuple[str, ...]]:
+        """Other steps whose outputs it reads, and the facts that name these."""
+        return {}
+
+    def options(self) -> dict[str, Any]:
+        """What its table asks for, paths apart, for files are known by their contents."""
+        return written(self.table)
+
+    def surroundings(self) -> dict[str, str]:
+        """What else its result depends on: files that are named, the machine."""
+        return {}
+
+    def check(self, force: bool) -> None:
         """Before the first step runs: packages, machine and places that it will need.
+
+        Args:
+            force: edited files of a package may be replaced.
 
         Raises:
             Error: something is not there.
         """
 
-    def run(self, settings: Settings, folder: Path, progress: Progress, force: bool) -> Made:
+    def run(self, folder: Path, progress: Progress, force: bool) -> Made:
         """Do the work.
 
         Args:
-            settings: of the pipeline.
             folder: for the outputs; empty.
             progress: called with the work at hand, the steps that are over and the steps in all.
             force: edited files of a package may be replaced.
@@ -76,56 +104,57 @@ class Step(Protocol):
         Raises:
             Error: it failed and has no result.
         """
+        raise NotImplementedError
 
+    def needs(self) -> tuple[StepName, ...]:
+        """Steps whose outputs it reads, of those that the pipeline has."""
+        makers = (self._maker(subject) for subject in self.subjects())
+        return tuple(dict.fromkeys([*(name for name in makers if name), *self.reads()]))
 
-def options(table: Any, *leave: str) -> dict[str, str]:
-    """The keys of a table as inputs; paths are left out, for files are known by their contents."""
-    found = {}
-    for field in dataclasses.fields(table):
-        value = getattr(table, field.name)
-        if field.name not in leave and not isinstance(value, Path):
-            found[f"option {field.name}"] = text_of(value)
-    return found
+    def inputs(self) -> dict[str, str]:
+        """Everything that its result depends on; see ``StepRecord``. What it needs has run."""
+        inputs = {"program": program(), **packages(self.packages)}
+        for key, value in self.options().items():
+            if not isinstance(value, Path):
+                inputs[f"option {key}"] = text_of(value)
+        inputs |= self.surroundings()
+        for subject in self.subjects():
+            maker = self._maker(subject)
+            if maker is None:
+                inputs |= self.settings.files.onnx(self.settings.onnx(subject))
+            else:
+                inputs |= self._outputs(maker, (MODEL_FILES,))
+        for step, facts in self.reads().items():
+            inputs |= self._outputs(step, facts)
+        return inputs
 
+    def _maker(self, subject: Subject) -> StepName | None:
+        """The step that makes the raw or the optimized model; None for the file of [model]."""
+        if subject == "optimized":
+            return "optimize"
+        return None if self.settings.export is None else "export"
 
-def subject_needs(settings: Settings, subject: Subject) -> tuple[StepName, ...]:
-    """The step that makes the raw or the optimized model; () for the file of [model]."""
-    if subject == "optimized":
-        return ("optimize",)
-    return ("export",) if settings.export is not None else ()
+    def _outputs(self, step: StepName, facts: tuple[str, ...]) -> dict[str, str]:
+        """What identifies the outputs of a step that its record names under ``facts``."""
+        record = read_record(self.settings.step_folder(step))
+        if record is None:
+            return {f"step {step}": "has not run"}
+        names = {name for fact in facts for name in record.facts.get(fact, ())}
+        return {
+            f"file {step}/{output.path}": output.sha256
+            or f"{output.bytes} B, {output.modified_ns} ns"
+            for output in record.outputs
+            if output.path in names
+        }
 
+    def check_shapes(self, shapes: Shapes | None) -> None:
+        """Where the pipeline begins with a file, before any work: the shapes fit its inputs.
 
-def subject_inputs(settings: Settings, subject: Subject) -> dict[str, str]:
-    """What identifies the raw or the optimized model."""
-    made_by = subject_needs(settings, subject)
-    if not made_by:
-        return onnx_files(settings.onnx(subject))
-    return outputs_of_step(settings, made_by[0], MODEL_FILES)
-
-
-def outputs_of_step(settings: Settings, step: StepName, *facts: str) -> dict[str, str]:
-    """What identifies the outputs of a step that its record names under ``facts``."""
-    record = read_record(settings.step_folder(step))
-    if record is None:
-        return {f"step {step}": "has not run"}
-    names = {name for fact in facts for name in record.facts.get(fact, ())}
-    return {
-        f"file {step}/{output.path}": output.sha256 or f"{output.bytes} B, {output.modified_ns} ns"
-        for output in record.outputs
-        if output.path in names
-    }
-
-
-def check_shapes(settings: Settings, shapes: Shapes | None) -> None:
-    """Where the pipeline begins with a file, before any work: the shapes fit its inputs.
-
-    Raises:
-        UsageError, InputError: they do not, or the file cannot be read.
-    """
-    if settings.model is None or shapes is None:
-        return
-    inputs, _ = interface(load_model(settings.model.path).model)
-    make_profiles(inputs, shapes)
+        Raises:
+            UsageError, InputError: they do not, or the file cannot be read.
+        """
+        if self.settings.model is not None and shapes is not None:
+            make_profiles(self.settings.files.facts(self.settings.model.path).inputs, shapes)
 
 
 def require_package(module: str, what: str, pip: str) -> None:

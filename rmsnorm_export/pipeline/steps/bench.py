@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 from rmsnorm_export.errors import ExitCode
-from rmsnorm_export.op.numerics import Numerics
+from rmsnorm_export.options import keywords
 from rmsnorm_export.pipeline.result import StepFailure
-from rmsnorm_export.pipeline.settings import Settings
-from rmsnorm_export.pipeline.steps.base import (
-    Made,
-    Progress,
-    options,
-    require_package,
-    subject_inputs,
-    subject_needs,
-)
-from rmsnorm_export.pipeline.tables import Bench, StepName
+from rmsnorm_export.pipeline.steps.base import Made, Step, require_package
+from rmsnorm_export.pipeline.tables import Bench
 from rmsnorm_export.system.machine import cores, cpu_name
+from rmsnorm_export.system.progress import Progress
 
 RECORD = "benchmark.json"
 PICTURE = "benchmark.png"
@@ -25,80 +20,61 @@ BENCHMARK = "benchmark"
 """Fact: the record of the benchmark."""
 
 
-def needs(settings: Settings) -> tuple[StepName, ...]:
-    """The raw model."""
-    return subject_needs(settings, "raw")
+class BenchStep(Step[Bench]):
+    """Measures; speed never decides whether it fails."""
 
+    name = "bench"
+    packages = (
+        "onnxruntime", "onnxruntime-gpu", "onnx", "onnx-ir", "onnxscript", "onnxsim", "onnxslim",
+        "numpy", "matplotlib",
+    )  # fmt: skip
 
-def _numerics(settings: Settings, table: Bench) -> Numerics:
-    default: Numerics = "reordered" if settings.optimize is None else settings.optimize.numerics
-    return table.numerics or default
+    def options(self) -> dict[str, Any]:
+        """With the class of rewrite that it comes to."""
+        optimize = self.settings.optimize
+        default = "reordered" if optimize is None else optimize.options.numerics
+        return {**super().options(), "numerics": self.table.numerics or default}
 
+    def surroundings(self) -> dict[str, str]:
+        """The machine."""
+        return {"machine processor": f"{cpu_name()}, {cores()} cores"}
 
-def inputs(settings: Settings) -> dict[str, str]:
-    """The options, the raw model, and the machine."""
+    def check(self, force: bool) -> None:  # noqa: ARG002
+        """ONNX Runtime with the providers that are named, and matplotlib for a picture."""
+        from rmsnorm_export.benchmark.sessions import choose_providers
 
-    table = settings.bench
-    assert table is not None
-    return {
-        **options(table, "numerics"),
-        "option numerics": _numerics(settings, table),
-        "machine processor": f"{cpu_name()}, {cores()} cores",
-        **subject_inputs(settings, "raw"),
-    }
+        require_package("onnxruntime", "[bench]", 'pip install "rmsnorm-export[ort]"')
+        if self.table.options.providers is not None:
+            choose_providers(self.table.options.providers)
+        if self.table.png:
+            require_package("matplotlib", "[bench] png", 'pip install "rmsnorm-export[report]"')
 
+    def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
+        """Measure."""
+        from rmsnorm_export.benchmark.measure import bench
+        from rmsnorm_export.benchmark.result import headlines
+        from rmsnorm_export.records import to_json
 
-def check(settings: Settings, force: bool) -> None:  # noqa: ARG001
-    """ONNX Runtime with the providers that are named, and matplotlib for a picture."""
-    from rmsnorm_export.benchmark.options import choose_providers
-
-    table = settings.bench
-    assert table is not None
-    require_package("onnxruntime", "[bench]", 'pip install "rmsnorm-export[ort]"')
-    if table.provider is not None:
-        choose_providers(table.provider)
-    if table.png:
-        require_package("matplotlib", "[bench] png", 'pip install "rmsnorm-export[report]"')
-
-
-def run(settings: Settings, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG001
-    """Measure."""
-    from rmsnorm_export.benchmark.measure import bench
-    from rmsnorm_export.benchmark.result import headlines
-    from rmsnorm_export.records import to_json
-
-    table = settings.bench
-    assert table is not None
-    result = bench(
-        settings.onnx("raw"),
-        targets=table.targets,
-        peers=table.peers,
-        providers=table.provider,
-        shapes=table.shapes,
-        seconds=table.seconds,
-        rounds=table.rounds,
-        seed=table.seed,
-        numerics=_numerics(settings, table),
-        threads=table.threads,
-        peer_seconds=table.peer_seconds,
-        progress=progress,
-    )
-    (folder / RECORD).write_text(to_json(result), encoding="utf-8")
-    if table.png:
-        from rmsnorm_export.benchmark.plot import to_png
-
-        (folder / PICTURE).write_bytes(to_png(result))
-    said = headlines(result)
-    failure = None
-    if not result.passed:
-        failure = StepFailure(
-            "A target gives other outputs than the model.",
-            result.reason,
-            "add [prove] for a proof site by site",
-            int(ExitCode.VERIFICATION),
+        options = dataclasses.replace(
+            self.table.options, numerics=self.options()["numerics"], progress=progress
         )
-    return Made(
-        summary="; ".join(said) or "nothing could be measured",
-        facts={BENCHMARK: [RECORD], "headlines": said, "notes": list(result.notes)},
-        failure=failure,
-    )
+        result = bench(self.settings.onnx("raw"), **keywords(options))
+        (folder / RECORD).write_text(to_json(result), encoding="utf-8")
+        if self.table.png:
+            from rmsnorm_export.benchmark.plot import to_png
+
+            (folder / PICTURE).write_bytes(to_png(result))
+        lines = headlines(result)
+        failure = None
+        if not result.passed:
+            failure = StepFailure(
+                "A target gives other outputs than the model.",
+                result.reason,
+                "add [prove] for a proof site by site",
+                int(ExitCode.VERIFICATION),
+            )
+        return Made(
+            summary="; ".join(lines) or "nothing could be measured",
+            facts={BENCHMARK: [RECORD], "headlines": lines, "notes": list(result.notes)},
+            failure=failure,
+        )

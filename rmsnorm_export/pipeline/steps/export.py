@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
-from rmsnorm_export.pipeline.identity import plain_files
-from rmsnorm_export.pipeline.settings import Settings
 from rmsnorm_export.pipeline.steps.base import (
     MODEL_FILES,
     Made,
-    Progress,
+    Step,
     files_in,
-    options,
     require_package,
 )
-from rmsnorm_export.pipeline.tables import StepName
+from rmsnorm_export.pipeline.tables import Export, Subject
+from rmsnorm_export.system.progress import Progress
 
 LOG = "export.log"
 RUNS = "reference"
@@ -24,77 +23,83 @@ RUNS = "reference"
 _STAGES = 7
 
 
-def needs(settings: Settings) -> tuple[StepName, ...]:  # noqa: ARG001
-    """Nothing."""
-    return ()
+class ExportStep(Step[Export]):
+    """Exports, then runs the module once or, with dynamic sizes, twice."""
 
+    name = "export"
+    packages = ("torch", "onnxscript", "transformers", "onnx", "onnx-ir", "numpy", "ml_dtypes")
 
-def inputs(settings: Settings) -> dict[str, str]:
-    """The options and the files that they name; Python files are noted while they are read."""
-    table = settings.export
-    assert table is not None
-    source = [Path(settings.source)] if os.path.isabs(settings.source) else []
-    return options(table, "files", "weights") | {
-        "option weights": table.weights,
-        **plain_files([*source, *table.files], settings.document.path.parent, "[export]"),
-    }
+    def subjects(self) -> tuple[Subject, ...]:
+        """None: it makes the first."""
+        return ()
 
+    def options(self) -> dict[str, Any]:
+        """Without the files, which are known by their contents."""
+        return {key: value for key, value in super().options().items() if key != "files"}
 
-def check(settings: Settings, force: bool) -> None:  # noqa: ARG001
-    """PyTorch, and transformers for its models."""
-    for module in ("torch", "onnxscript"):
-        require_package(module, "[export]", 'pip install "rmsnorm-export[torch]"')
-    if os.path.isabs(settings.source) and not settings.source.endswith(".pt2"):
-        require_package("transformers", "[export] of this source", "pip install transformers")
+    def surroundings(self) -> dict[str, str]:
+        """The files that are named; Python files are noted while they are read."""
+        settings = self.settings
+        source = [Path(settings.source)] if os.path.isabs(settings.source) else []
+        base = settings.document.path.parent
+        return settings.files.plain([*source, *self.table.files], base, "[export]")
 
+    def check(self, force: bool) -> None:  # noqa: ARG002
+        """PyTorch, and transformers for its models."""
+        source = self.settings.source
+        for module in ("torch", "onnxscript"):
+            require_package(module, "[export]", 'pip install "rmsnorm-export[torch]"')
+        if os.path.isabs(source) and not source.endswith(".pt2"):
+            require_package("transformers", "[export] of this source", "pip install transformers")
 
-def run(settings: Settings, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG001
-    """Export, then run the module once or, with dynamic sizes, twice."""
-    progress("loading the module", 0, _STAGES)
-    from rmsnorm_export.benchmark.arrays import write_arrays
-    from rmsnorm_export.graph.save import save_model
-    from rmsnorm_export.pipeline import pytorch
-    from rmsnorm_export.torch.export.export import STAGES
+    def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
+        """Export."""
+        progress("loading the module", 0, _STAGES)
+        from rmsnorm_export.benchmark.arrays import write_arrays
+        from rmsnorm_export.graph.save import save_model
+        from rmsnorm_export.pipeline import pytorch
+        from rmsnorm_export.torch.export.export import STAGES
 
-    table = settings.export
-    assert table is not None
-    subject = pytorch.open_subject(
-        settings.source,
-        settings.document.path.parent,
-        arguments=table.arguments,
-        shapes=table.shapes,
-        dtype=table.dtype,
-        seed=table.seed,
-    )
-    traced = pytorch.plain_onnx(
-        subject, table.opset, lambda stage: progress(stage, 1 + STAGES.index(stage), _STAGES)
-    )
-    model, log = traced.model, traced.log
-    del traced
-    names = [str(value.name) for value in model.graph.inputs]
-    results = [str(value.name) for value in model.graph.outputs]
-    progress("writing the model", 5, _STAGES)
-    saved = save_model(model, folder / f"{settings.name}.onnx", weights=table.weights)
-    files = files_in(folder)
-    del model
-    runs = []
-    if table.reference:
-        progress("running the module", 6, _STAGES)
-        for number, arrays in enumerate(pytorch.reference(subject, names, results, table.seed), 1):
-            runs.append(f"pytorch-{number}.npz")
-            write_arrays(folder / runs[-1], arrays)
-    (folder / LOG).write_text(log + "\n", encoding="utf-8", errors="backslashreplace")
-    weights = sum((folder / name).stat().st_size for name in files)
-    module = subject.loaded.module
-    return Made(
-        summary=f"{type(module).__name__}: {weights / 2**20:.1f} MiB of ONNX",
-        facts={
-            MODEL_FILES: files,
-            RUNS: runs,
-            "module": f"{type(module).__module__}.{type(module).__qualname__}",
-            "inputs": names,
-            "outputs": results,
-            "notes": list(saved.notes),
-        },
-        reads=subject.reads,
-    )
+        settings, table = self.settings, self.table
+        subject = pytorch.open_subject(
+            settings.source,
+            settings.document.path.parent,
+            arguments=table.load.arguments or {},
+            shapes=table.load.shapes,
+            dtype=table.load.dtype,
+            seed=table.seed,
+        )
+        traced = pytorch.plain_onnx(
+            subject, table.opset, lambda stage: progress(stage, 1 + STAGES.index(stage), _STAGES)
+        )
+        model, log = traced.model, traced.log
+        del traced
+        names = [str(value.name) for value in model.graph.inputs]
+        results = [str(value.name) for value in model.graph.outputs]
+        progress("writing the model", 5, _STAGES)
+        saved = save_model(model, folder / f"{settings.name}.onnx", weights=table.weights)
+        files = files_in(folder)
+        del model
+        runs = []
+        if table.reference:
+            progress("running the module", 6, _STAGES)
+            for number, arrays in enumerate(
+                pytorch.reference(subject, names, results, table.seed), 1
+            ):
+                runs.append(f"pytorch-{number}.npz")
+                write_arrays(folder / runs[-1], arrays)
+        (folder / LOG).write_text(log + "\n", encoding="utf-8", errors="backslashreplace")
+        weights = sum((folder / name).stat().st_size for name in files)
+        module = subject.loaded.module
+        return Made(
+            summary=f"{type(module).__name__}: {weights / 2**20:.1f} MiB of ONNX",
+            facts={
+                MODEL_FILES: files,
+                RUNS: runs,
+                "module": f"{type(module).__module__}.{type(module).__qualname__}",
+                "inputs": names,
+                "outputs": results,
+                "notes": list(saved.notes),
+            },
+            reads=subject.reads,
+        )

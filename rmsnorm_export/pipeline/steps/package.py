@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.pipeline.identity import plain_files
+from rmsnorm_export.options import keywords
 from rmsnorm_export.pipeline.place import named_errors, read_claim, read_record, write_claim
-from rmsnorm_export.pipeline.settings import Settings
 from rmsnorm_export.pipeline.steps import bench, build
-from rmsnorm_export.pipeline.steps.base import (
-    Made,
-    Progress,
-    check_shapes,
-    options,
-    outputs_of_step,
-    subject_inputs,
-    subject_needs,
-)
-from rmsnorm_export.pipeline.tables import StepName, Subject
+from rmsnorm_export.pipeline.steps.base import REPORT, Made, Step
+from rmsnorm_export.pipeline.tables import Package, StepName, Subject
 from rmsnorm_export.printable import short
 from rmsnorm_export.serving.kserve import check_kserve
 from rmsnorm_export.serving.place import find_place
 from rmsnorm_export.serving.protos import definitions
 from rmsnorm_export.serving.result import RECORD_FILE, PackageRecord
 from rmsnorm_export.system.digest import sha256_of
+from rmsnorm_export.system.progress import Progress
 
 PACKAGED = "packaged.json"
 CLAIM = ".package.json"
@@ -35,96 +29,156 @@ run left in the repository from one of somebody else."""
 _EDITABLE = ("config.pbtxt", "README.md", "inferenceservice.yaml")
 
 
-def _engine(settings: Settings) -> bool:
-    return settings.package is not None and settings.package.model == build.ENGINE
+class PackageStep(Step[Package]):
+    """Packages, in place of what this pipeline put there before."""
 
+    name = "package"
+    packages = ("tritonclient", "PyYAML", "onnxruntime", "onnx", "onnx-ir")
 
-def _onnx(settings: Settings) -> Subject:
-    """The ONNX model that is packaged, or that the engine was built from."""
-    if _engine(settings):
-        return build.subject(settings)
-    assert settings.package is not None
-    return "raw" if settings.package.model == "raw" else settings.newest
+    @property
+    def _engine(self) -> bool:
+        return self.table.model == build.ENGINE
 
+    @property
+    def _onnx(self) -> Subject:
+        """The ONNX model that is packaged, or that the engine was built from."""
+        if self._engine:
+            return self.settings.built
+        return "raw" if self.table.model == "raw" else self.settings.newest
 
-def _proved(settings: Settings) -> StepName | None:
-    """The step whose report belongs to the packaged model."""
-    if _onnx(settings) == "raw":
-        return None
-    return "prove" if settings.prove is not None else "optimize"
+    @property
+    def _proved(self) -> StepName | None:
+        """The step whose report belongs to the packaged model."""
+        if self._onnx == "raw":
+            return None
+        return "prove" if self.settings.prove is not None else "optimize"
 
+    @property
+    def _place(self) -> str:
+        settings = self.settings
+        folder = os.path.relpath(settings.repository / settings.model_name, settings.folder)
+        return f"{folder}/{self.table.options.version}"
 
-def needs(settings: Settings) -> tuple[StepName, ...]:
-    """The model, the engine, and the reports that go into the model card."""
-    found: list[StepName] = list(subject_needs(settings, _onnx(settings)))
-    found += ["build"] if _engine(settings) else []
-    proved = _proved(settings)
-    found += [proved] if proved is not None else []
-    found += ["bench"] if settings.bench is not None else []
-    return tuple(dict.fromkeys(found))
+    def subjects(self) -> tuple[Subject, ...]:
+        """The model."""
+        return (self._onnx,)
 
+    def reads(self) -> dict[StepName, tuple[str, ...]]:
+        """The engine, and the reports that go into the model card."""
+        found: dict[StepName, tuple[str, ...]] = {}
+        if self._engine:
+            found["build"] = (build.ENGINE, build.SIDECAR)
+        if self._proved is not None:
+            found[self._proved] = ("report",)
+        if self.settings.bench is not None:
+            found["bench"] = (bench.BENCHMARK,)
+        return found
 
-def inputs(settings: Settings) -> dict[str, str]:
-    """The options and everything that is packaged."""
-    table = settings.package
-    assert table is not None
-    library = [table.plugin_library] if table.plugin_library is not None else []
-    found = {
-        **options(table, "name"),
-        "option name": settings.model_name,
-        "option repository": os.path.relpath(settings.repository, settings.folder),
-        **plain_files(library, settings.document.path.parent, "[package]"),
-        **subject_inputs(settings, _onnx(settings)),
-    }
-    if _engine(settings):
-        found |= outputs_of_step(settings, "build", build.ENGINE, build.SIDECAR)
-    if (proved := _proved(settings)) is not None:
-        found |= outputs_of_step(settings, proved, "report")
-    if settings.bench is not None:
-        found |= outputs_of_step(settings, "bench", bench.BENCHMARK)
-    return found
+    def options(self) -> dict[str, Any]:
+        """With the name and the place that it comes to."""
+        place = os.path.relpath(self.settings.repository, self.settings.folder)
+        return {**super().options(), "name": self.settings.model_name, "repository": place}
 
+    def surroundings(self) -> dict[str, str]:
+        """The plugin library that is named."""
+        library = self.table.options.plugin
+        paths = [] if library is None else [Path(library)]
+        return self.settings.files.plain(paths, self.settings.document.path.parent, "[package]")
 
-def check(settings: Settings, force: bool) -> None:
-    """Triton's definitions, the manifest's options, and the place in the repository."""
-    definitions()
-    assert settings.package is not None
-    check_shapes(settings, settings.package.shapes)
-    if (kserve := settings.kserve) is not None:
-        check_kserve(kserve, settings.model_name)
-    if settings.folder.exists() or settings.repository.parent != settings.folder:
-        _replaced(settings, force=force)
+    def check(self, force: bool) -> None:
+        """Triton's definitions, the manifest's options, and the place in the repository."""
+        definitions()
+        settings = self.settings
+        self.check_shapes(self.table.options.shapes)
+        if (kserve := self.table.manifest.manifest()) is not None:
+            check_kserve(kserve, settings.model_name)
+        if settings.folder.exists() or settings.repository.parent != settings.folder:
+            self._replaced(force=force)
 
+    def _replaced(self, *, force: bool) -> set[str]:
+        """Hashes of what the version that is there was made from, if it may be replaced; or none.
 
-def _replaced(settings: Settings, *, force: bool) -> set[str]:
-    """Hashes of what the version that is there was made from, if it may be replaced; else empty.
+        Raises:
+            UsageError: it is somebody else's, or a file of it was edited and ``force`` is not
+                given.
+            InputError: the place cannot be written or read.
+        """
+        root, name = self.settings.repository, self.settings.model_name
+        version = self.table.options.version
+        with named_errors(root):
+            try:
+                find_place(root, name, version, force=False)
+            except UsageError as error:
+                record = _record(root / name)
+                sources = {v.source_sha256 for v in record.versions if v.version == version}
+                if not force and not sources & self._known():
+                    raise UsageError(
+                        f"The model repository has this model already: {error.what}",
+                        found=f"{short(str(root / name / str(version)), 300)} is of other origin",
+                        fix="give another [package] version, name or repository, or --force to "
+                        "replace what rmsnorm-export package made",
+                    ) from error
+                find_place(root, name, version, force=True)
+                if not force:
+                    _refuse_edited(root / name, record)
+                return sources
+        return set()
 
-    Raises:
-        UsageError: it is somebody else's, or a file of it was edited and ``force`` is not given.
-        InputError: the place cannot be written or read.
-    """
-    table = settings.package
-    assert table is not None
-    root, name, version = settings.repository, settings.model_name, table.version
-    with named_errors(root):
-        try:
-            find_place(root, name, version, force=False)
-        except UsageError as error:
-            record = _record(root / name)
-            sources = {v.source_sha256 for v in record.versions if v.version == version}
-            ours = bool(sources & _known(settings))
-            if not ours and not force:
-                raise UsageError(
-                    f"The model repository has this model already: {error.what}",
-                    found=f"{short(str(root / name / str(version)), 300)} is of other origin",
-                    fix="give another [package] version, name or repository, or --force to "
-                    "replace what rmsnorm-export package made",
-                ) from error
-            find_place(root, name, version, force=True)
-            if not force:
-                _refuse_edited(root / name, record)
-            return sources
-    return set()
+    def _known(self) -> set[str]:
+        """Hashes of models that this pipeline put, or was about to put, into this very place."""
+        claims = [read_claim(self.settings.folder / CLAIM)]
+        record = read_record(self.home)
+        if record is not None and isinstance(record.facts.get("claim"), dict):
+            claims.append(record.facts["claim"])
+        mine = (claim for claim in claims if claim.get("place") == self._place)
+        return {source for claim in mine for source in claim.get("sources", "").split()}
+
+    def run(self, folder: Path, progress: Progress, force: bool) -> Made:
+        """Package."""
+        from rmsnorm_export.records import to_json
+        from rmsnorm_export.serving.package import package_model
+
+        settings = self.settings
+        onnx = settings.onnx(self._onnx)
+        model = settings.engine if self._engine else onnx
+        there, own = self._replaced(force=force), settings.files.sha256(model)
+        claim = {"place": self._place, "sources": " ".join(sorted(there | {own}))}
+        write_claim(settings.folder / CLAIM, claim)
+        options = dataclasses.replace(
+            self.table.options,
+            name=settings.model_name,
+            onnx=onnx if self._engine else None,
+            report=settings.step_folder(self._proved) / REPORT if self._proved else None,
+            benchmarks=[settings.step_folder("bench") / bench.RECORD] if settings.bench else [],
+            kserve=self.table.manifest.manifest(),
+            force=bool(there),
+            progress=progress,
+        )
+        packaged = package_model(model, settings.repository, **keywords(options))
+        (folder / PACKAGED).write_text(to_json(packaged), encoding="utf-8")
+        record = packaged.record
+        names = [
+            RECORD_FILE,
+            *(file.path for file in (*record.files, *packaged.current.files)),
+        ]
+        outcomes = [check.outcome for check in packaged.checks]
+        summary = f"{outcomes.count('passed')} checks passed"
+        if skipped := outcomes.count("skipped"):
+            summary += f", {skipped} skipped"
+        return Made(
+            summary=f"{settings.model_name} version {packaged.version} for Triton's "
+            f"{record.backend}, {summary}",
+            facts={
+                "path": str(packaged.path),
+                "version": packaged.version,
+                "backend": record.backend,
+                "max_batch": record.max_batch,
+                "load": packaged.load,
+                "claim": claim,
+                "notes": [*packaged.current.notes, *packaged.notes],
+            },
+            elsewhere=tuple(packaged.path / name for name in names),
+        )
 
 
 def _record(folder: Path) -> PackageRecord:
@@ -141,23 +195,6 @@ def _record(folder: Path) -> PackageRecord:
         ) from error
 
 
-def _known(settings: Settings) -> set[str]:
-    """Hashes of models that this pipeline put, or was about to put, into this very place."""
-    claims = [read_claim(settings.folder / CLAIM)]
-    record = read_record(settings.step_folder("package"))
-    if record is not None and isinstance(record.facts.get("claim"), dict):
-        claims.append(record.facts["claim"])
-    place = _place(settings)
-    mine = [claim.get("sources", "").split() for claim in claims if claim.get("place") == place]
-    return {source for sources in mine for source in sources}
-
-
-def _place(settings: Settings) -> str:
-    assert settings.package is not None
-    folder = os.path.relpath(settings.repository / settings.model_name, settings.folder)
-    return f"{folder}/{settings.package.version}"
-
-
 def _refuse_edited(folder: Path, record: PackageRecord) -> None:
     """Files that people edit by hand are not replaced in silence."""
     for file in record.files:
@@ -168,64 +205,3 @@ def _refuse_edited(folder: Path, record: PackageRecord) -> None:
                 found=short(str(path), 300),
                 fix="move it away to keep the changes, or use --force to replace it",
             )
-
-
-def run(settings: Settings, folder: Path, progress: Progress, force: bool) -> Made:
-    """Package, in place of what this pipeline put there before."""
-    from rmsnorm_export.records import to_json
-    from rmsnorm_export.serving.package import package_model
-
-    table = settings.package
-    assert table is not None
-    onnx = settings.onnx(_onnx(settings))
-    model = settings.engine if _engine(settings) else onnx
-    there, own = _replaced(settings, force=force), sha256_of(model)
-    claim = {"place": _place(settings), "sources": " ".join(sorted(there | {own}))}
-    write_claim(settings.folder / CLAIM, claim)
-    proved = _proved(settings)
-    report = None if proved is None else settings.step_folder(proved) / "report.json"
-    benchmarks = [settings.step_folder("bench") / bench.RECORD] if settings.bench else []
-    packaged = package_model(
-        model,
-        settings.repository,
-        name=settings.model_name,
-        version=table.version,
-        max_batch=table.max_batch,
-        dynamic_batching=table.dynamic_batching,
-        preferred_batch_sizes=table.preferred_batch,
-        queue_delay_us=table.queue_delay,
-        instances=table.instances,
-        kind=table.kind,
-        warmup=table.warmup,
-        shapes=table.shapes,
-        onnx=onnx if _engine(settings) else None,
-        plugin=table.plugin_library,
-        report=report,
-        benchmarks=benchmarks,
-        kserve=settings.kserve,
-        check=table.check,
-        force=bool(there),
-        progress=progress,
-    )
-    (folder / PACKAGED).write_text(to_json(packaged), encoding="utf-8")
-    names = [
-        RECORD_FILE,
-        *(file.path for file in (*packaged.record.files, *packaged.current.files)),
-    ]
-    checks = [check.outcome for check in packaged.checks]
-    said = f"{checks.count('passed')} checks passed"
-    skipped = checks.count("skipped")
-    return Made(
-        summary=f"{settings.model_name} version {packaged.version} for Triton's "
-        f"{packaged.record.backend}, {said}" + (f", {skipped} skipped" if skipped else ""),
-        facts={
-            "path": str(packaged.path),
-            "version": packaged.version,
-            "backend": packaged.record.backend,
-            "max_batch": packaged.record.max_batch,
-            "load": packaged.load,
-            "claim": claim,
-            "notes": [*packaged.current.notes, *packaged.notes],
-        },
-        elsewhere=tuple(packaged.path / name for name in names),
-    )

@@ -6,11 +6,11 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from rmsnorm_export.errors import InputError, RequirementError, UsageError
 from rmsnorm_export.graph.load import Source
 from rmsnorm_export.graph.save import check_output
+from rmsnorm_export.options import takes
 from rmsnorm_export.printable import short
 from rmsnorm_export.records import to_json
 from rmsnorm_export.system.files import Transaction
@@ -26,27 +26,14 @@ from rmsnorm_export.tensorrt.engine.result import (
     EngineProfile,
     EngineRecord,
     EngineResult,
-    PluginUse,
     sidecar_path,
 )
-from rmsnorm_export.tensorrt.engine.shapes import Shapes, make_profiles
+from rmsnorm_export.tensorrt.engine.shapes import make_profiles
 
 
+@takes(BuildOptions)
 def build_engine(
-    model: Source,
-    path: str | os.PathLike[str],
-    *,
-    backend: Literal["auto", "tensorrt", "tensorrt-rtx"] = "auto",
-    shapes: Shapes | None = None,
-    plugin: PluginUse = "auto",
-    embed_plugin: bool = False,
-    timing_cache: str | os.PathLike[str] | None = None,
-    version_compatible: bool = False,
-    hardware_compatible: bool = False,
-    tf32: bool = False,
-    memory_limit: int | None = None,
-    force: bool = False,
-    progress: Progress | None = None,
+    model: Source, path: str | os.PathLike[str], options: BuildOptions
 ) -> EngineResult:
     """Build an engine from an ONNX model, and say what became of every RMSNorm in it.
 
@@ -57,22 +44,6 @@ def build_engine(
         model: path of an .onnx file, which the parser reads itself, external data with it; or
             bytes, ``onnx.ModelProto`` or ``onnx_ir.Model`` without external data. Never changed.
         path: of the engine.
-        backend: ``tensorrt``, ``tensorrt-rtx``, or ``auto``: TensorRT where it and a GPU are, else
-            TensorRT-RTX, which needs no GPU.
-        shapes: ranges of the inputs: ``"ids=1x1,4x128,8x2048"`` (smallest, usual, largest; inputs
-            separated by ``;``) or a mapping of names to one shape or three; a sequence of these
-            for several profiles. Every input with a dynamic size needs one.
-        plugin: ``auto``: use the plugin if the backend is TensorRT, a library is built and the
-            model has nodes for it; ``require``: or fail; ``never``.
-        embed_plugin: store the plugin library in the engine; needs ``version_compatible``.
-        timing_cache: file of measured kernel times, read and extended. TensorRT-RTX has none.
-        version_compatible: the engine runs in later versions of TensorRT, too.
-        hardware_compatible: the engine runs on every GPU from Ampere on, at some cost in speed.
-            TensorRT-RTX always builds so on a machine without a GPU.
-        tf32: let TensorRT round f32 operands of products to 10 bits.
-        memory_limit: bytes that the engine may use for workspace.
-        force: replace an existing engine and its record.
-        progress: called with what is done, the steps that are over and the steps in all.
 
     Raises:
         UsageError: an option does not fit the model or the backend, or the output exists.
@@ -80,17 +51,14 @@ def build_engine(
         BackendMissingError: the backend or, with ``require``, the plugin is not there.
         RequirementError: ``plugin="require"``, and a norm of the domain became none.
     """
-    options = BuildOptions(
-        plugin, embed_plugin, version_compatible, hardware_compatible, tf32, memory_limit
-    )
     origin = model if isinstance(model, str | os.PathLike) else None
-    target, sidecar = _outputs(path, origin, force)
-    cache = _timing_cache(timing_cache, (target, sidecar, origin))
-    info, why = choose(backend)
+    target, sidecar = _outputs(path, origin, options.force)
+    cache = _timing_cache(options.timing_cache, (target, sidecar, origin))
+    info, why = choose(options.backend)
     options.check(info)
     with open_model(model) as ready:
-        profiles = make_profiles(ready.inputs, shapes)
-        plan = plan_plugin(plugin, info, own=ready.own)
+        profiles = make_profiles(ready.inputs, options.shapes)
+        plan = plan_plugin(options.plugin, info, own=ready.own)
         try:
             with Transaction() as files:
                 temporary, descriptor = files.temp(target)
@@ -105,7 +73,7 @@ def build_engine(
                     "inspect": gpu_visible(),
                 }
                 start = time.perf_counter()
-                ended = run_backend(request, info, _progress_of(progress))
+                ended = run_backend(request, info, _progress_of(options.progress))
                 seconds = time.perf_counter() - start
                 if ended.first("done") is None:
                     raise failure(ended, info, library=str(plan.library or ""))
@@ -113,8 +81,8 @@ def build_engine(
                 record = make_record(done, target.name, temporary)
                 _check_plugin(record, options)
                 beside = files.write_temp(sidecar, to_json(record).encode())
-                files.publish(beside, sidecar, replace=force)
-                files.publish(temporary, target, replace=force, last=True)
+                files.publish(beside, sidecar, replace=options.force)
+                files.publish(temporary, target, replace=options.force, last=True)
         except FileExistsError as error:
             raise UsageError(
                 "A file of that name appeared during the build.",

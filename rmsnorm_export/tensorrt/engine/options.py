@@ -3,41 +3,104 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
+from pathlib import Path
+from typing import Any, Literal
 
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.options import Options, only_api, option
+from rmsnorm_export.printable import quoted
+from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.engine.backends import BackendInfo
 from rmsnorm_export.tensorrt.engine.result import PluginUse
+from rmsnorm_export.tensorrt.engine.shapes import Shapes, parse
+
+_BYTES = re.compile(r"(\d{1,15})\s*(KiB|MiB|GiB|B)?", re.IGNORECASE)
+_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class BuildOptions:
-    """See ``build_engine``."""
+def byte_count(text: str) -> int:
+    """``4GiB`` as a number of bytes.
 
-    plugin: PluginUse = "auto"
-    embed_plugin: bool = False
-    version_compatible: bool = False
-    hardware_compatible: bool = False
-    tf32: bool = False
-    memory_limit: int | None = None
+    Raises:
+        UsageError: it is none, or 0.
+    """
+    parts = _BYTES.fullmatch(text.strip())
+    if parts is None or int(parts[1]) == 0:
+        raise UsageError(
+            "The memory limit is no number of bytes.",
+            found=quoted(text),
+            fix="give a positive number, e.g. 4GiB or 512MiB",
+        )
+    return int(parts[1]) * _UNITS[(parts[2] or "").lower()]
 
-    def check(self, info: BackendInfo) -> None:
-        """Refuse what this backend cannot do.
 
-        Raises:
-            UsageError: naming the option and the reason.
-        """
-        if self.memory_limit is not None and self.memory_limit < 1:
-            raise UsageError(
-                "The memory limit is no number of bytes.",
-                found=str(self.memory_limit),
-                fix="give a positive number, e.g. 4GiB",
-            )
-        if self.version_compatible and not info.versions:
-            raise UsageError(
-                f"{info.label} builds no version-compatible engines.",
-                found="--version-compatible; it has no lean runtime to put into the engine",
-                fix="build again after an upgrade, or use --backend tensorrt",
-            )
+def readable_shapes(written: Any) -> Any:
+    """Shapes as they were written, when they can be read.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    for text in (written,) if isinstance(written, str) else written:
+        if isinstance(text, str) and not isinstance(written, dict):
+            parse(text)
+    return written
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BuildOptions(Options):
+    """The options of ``build_engine``, of the command ``build`` and of the table [build]."""
+
+    backend: Literal["auto", "tensorrt", "tensorrt-rtx"] = option(
+        "auto",
+        help="auto: TensorRT where it and a GPU are, else TensorRT-RTX, which needs no GPU.",
+    )
+    shapes: Shapes | None = option(
+        None,
+        written=str | tuple[str, ...],
+        read=readable_shapes,
+        metavar='"NAME=MIN,OPT,MAX;..."',
+        help="Smallest, usual and largest shape of every input with dynamic sizes, e.g. "
+        '"ids=1x1,4x128,8x2048"; one shape fixes it. Repeat for several profiles.',
+        python="Or a mapping from names to one shape or three.",
+    )
+    plugin: PluginUse = option(
+        "auto",
+        help="auto: use the plugin if the backend is TensorRT, a library is built and the model "
+        "has nodes for it; require: exit code 6 if there is none; never. TensorRT-RTX has no "
+        "plugin layers.",
+    )
+    embed_plugin: bool = option(
+        False, help="Store the plugin library in the engine; with --version-compatible."
+    )
+    timing_cache: str | os.PathLike[str] | None = option(
+        None,
+        written=Path,
+        metavar="FILE",
+        help="Measured kernel times, read and extended. TensorRT-RTX has none.",
+    )
+    version_compatible: bool = option(False, help="Run in later versions of TensorRT, too.")
+    hardware_compatible: bool = option(
+        False,
+        help="Run on every GPU from Ampere on, at some cost in speed. TensorRT-RTX always builds "
+        "so on a machine without a GPU.",
+    )
+    tf32: bool = option(False, help="Let TensorRT round f32 operands of products to 10 bits.")
+    memory_limit: int | None = option(
+        None,
+        least=1,
+        written=int | str,
+        read=byte_count,
+        metavar="SIZE",
+        help="Most workspace memory of the engine, in bytes or e.g. 4GiB.",
+    )
+    force: bool = option(False, toml=False, help="Replace an existing engine and its record.")
+    progress: Progress | None = only_api(
+        None, help="Called with what is done, the steps that are over and the steps in all."
+    )
+
+    def agree(self) -> None:
         if self.embed_plugin and not self.version_compatible:
             raise UsageError(
                 "A plugin library is stored in version-compatible engines only.",
@@ -49,6 +112,19 @@ class BuildOptions:
                 "There would be no plugin library to store.",
                 found="--embed-plugin with --plugin never",
                 fix="leave one of them away",
+            )
+
+    def check(self, info: BackendInfo) -> None:
+        """Refuse what this backend cannot do.
+
+        Raises:
+            UsageError: naming the option and the reason.
+        """
+        if self.version_compatible and not info.versions:
+            raise UsageError(
+                f"{info.label} builds no version-compatible engines.",
+                found="--version-compatible; it has no lean runtime to put into the engine",
+                fix="build again after an upgrade, or use --backend tensorrt",
             )
 
     def request(self, info: BackendInfo) -> dict[str, object]:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.graph.save import SaveResult, WeightsPolicy, check_output
+from rmsnorm_export.graph.save import SaveResult, check_output
 from rmsnorm_export.graph.wellformed import NEWEST_OPSET
-from rmsnorm_export.lower.targets import TARGETS, Target, check_choices
-from rmsnorm_export.op.numerics import Numerics
+from rmsnorm_export.lower.targets import TARGETS, Target
+from rmsnorm_export.options import takes
 from rmsnorm_export.rewrite.optimize import Result, optimize
+from rmsnorm_export.rewrite.options import ExportOptions
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.torch.export.chatter import DECOMPOSING, TRACING, TRANSLATING
 from rmsnorm_export.torch.export.trace import OLDEST_OPSET, TIDYING, trace
-from rmsnorm_export.torch.export.weights import WeightValues
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -64,24 +64,12 @@ class Converted:
     log: str
 
 
+@takes(ExportOptions)
 def export(
     module: torch.nn.Module | torch.export.ExportedProgram,
     args: Sequence[Any],
     path: str | os.PathLike[str],
-    *,
-    kwargs: Mapping[str, Any] | None = None,
-    target: Target = "portable",
-    numerics: Numerics = "reordered",
-    opset: int | None = None,
-    dynamic_shapes: Any = None,
-    input_names: Sequence[str] | None = None,
-    output_names: Sequence[str] | None = None,
-    prove: bool = False,
-    seed: int = 0,
-    state: WeightValues | None = None,
-    weights: WeightsPolicy = "auto",
-    force: bool = False,
-    progress: Progress | None = None,
+    options: ExportOptions,
 ) -> ExportResult:
     """Export a module to ONNX, with every RMSNorm as one node named after its module.
 
@@ -93,20 +81,6 @@ def export(
         module: what to export, or a program of ``torch.export.export``; left as it is.
         args: example inputs, positional; ignored for a program.
         path: the .onnx file to make, whole or not at all. Weights over 2 GiB go to ``PATH.data``.
-        kwargs: example inputs by name.
-        target, numerics: as for `rmsnorm_export.optimize`.
-        opset: 18 to 24; by default PyTorch's own choice, and 23 for the target ``onnx``.
-        dynamic_shapes: as for ``torch.export.export``; a string names a dynamic dimension.
-        input_names, output_names: of the graph; by default the names of ``forward``'s parameters,
-            and the keys of what it returns, or ``output``, ``output_1``.
-        prove: as for `rmsnorm_export.optimize`.
-        seed: of the random inputs of the proofs.
-        state: values of weights that are on the meta device: a mapping, or a function from a
-            weight's name to its tensor, called when the weight is written.
-        weights: ``auto``, or ``embed`` to refuse an external data file.
-        force: replace an existing file.
-        progress: called at the beginning of each stage with its name, the stages that are over
-            and the stages in all; and while sites are proved, as by `rmsnorm_export.optimize`.
 
     Returns:
         What was written, with the report.
@@ -117,24 +91,10 @@ def export(
         BackendMissingError: PyTorch or onnxscript is not installed.
     """
     start = time.perf_counter()
-    check_output(path, force=force)
-    converted = convert(
-        module,
-        args,
-        kwargs=kwargs,
-        target=target,
-        numerics=numerics,
-        opset=opset,
-        dynamic_shapes=dynamic_shapes,
-        input_names=input_names,
-        output_names=output_names,
-        prove=prove,
-        seed=seed,
-        state=state,
-        progress=progress,
-    )
-    _teller(progress)(WRITING)
-    saved = converted.result.save(path, weights=weights, force=force)
+    check_output(path, force=options.force)
+    converted = _convert(module, args, options)
+    _teller(options.progress)(WRITING)
+    saved = converted.result.save(path, weights=options.weights, force=options.force)
     return ExportResult(
         path=saved.path,
         model=converted.result.model,
@@ -145,46 +105,42 @@ def export(
     )
 
 
+@takes(ExportOptions)
 def convert(
     module: torch.nn.Module | torch.export.ExportedProgram,
     args: Sequence[Any],
-    *,
-    kwargs: Mapping[str, Any] | None = None,
-    target: Target = "portable",
-    numerics: Numerics = "reordered",
-    opset: int | None = None,
-    dynamic_shapes: Any = None,
-    input_names: Sequence[str] | None = None,
-    output_names: Sequence[str] | None = None,
-    prove: bool = False,
-    seed: int = 0,
-    state: WeightValues | None = None,
-    progress: Progress | None = None,
-    drawings: bool = False,
+    options: ExportOptions,
 ) -> Converted:
-    """As `export`, without writing a file; ``drawings`` as for `rmsnorm_export.optimize`."""
-    check_choices(target, numerics)
-    tell = _teller(progress)
+    """As `export`, without writing a file."""
+    return _convert(module, args, options)
+
+
+def _convert(
+    module: torch.nn.Module | torch.export.ExportedProgram,
+    args: Sequence[Any],
+    options: ExportOptions,
+) -> Converted:
+    tell = _teller(options.progress)
     traced = trace(
         module,
         args,
-        kwargs,
-        opset=_opset(opset, target),
-        dynamic_shapes=dynamic_shapes,
-        input_names=input_names,
-        output_names=output_names,
-        state=state,
+        options.kwargs,
+        opset=_opset(options.opset, options.target),
+        dynamic_shapes=options.dynamic_shapes,
+        input_names=options.input_names,
+        output_names=options.output_names,
+        state=options.state,
         tell=tell,
     )
     tell(RECOGNISING)
     result = optimize(
         traced.model,
-        target=target,
-        numerics=numerics,
-        prove=prove,
-        seed=seed,
-        progress=progress,
-        drawings=drawings,
+        target=options.target,
+        numerics=options.numerics,
+        prove=options.prove,
+        seed=options.seed,
+        progress=options.progress,
+        drawings=options.drawings,
     )
     source = f"PyTorch module {type(module).__module__}.{type(module).__qualname__}"
     report = dataclasses.replace(result.report, source=source)

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.op.float_names import float_name
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.torch.dtypes import DTYPES
 from rmsnorm_export.torch.export.chatter import collected
@@ -32,19 +33,17 @@ def load(source: str, *, arguments: Mapping[str, Any], dtype: str | None) -> Loa
     Args:
         source: ``package.module:factory``, a Hugging Face folder, a ``config.json`` or a ``.pt2``.
         arguments: for the factory, by name.
-        dtype: ``f32``, ``f16`` or ``bf16``; None: as the source has it (f32 for random weights).
+        dtype: ``f32``, ``f16`` or ``bf16``, in any spelling; None: as the source has it
+            (f32 for random weights).
 
     Raises:
         UsageError: the source is none of these, or an option does not go with it.
         InputError: the source cannot be read, raises, or gives something else than a module.
         BackendMissingError: a Hugging Face model without ``transformers``.
     """
-    if dtype is not None and dtype not in DTYPES:
-        raise UsageError(
-            "There is no type of this name.", found=repr(dtype), fix=f"use {', '.join(DTYPES)}"
-        )
+    wanted = None if dtype is None else DTYPES[float_name(dtype)]
     with collected():
-        return _load_source(source, arguments, None if dtype is None else DTYPES[dtype])
+        return _load_source(source, arguments, wanted)
 
 
 def _load_source(source: str, arguments: Mapping[str, Any], dtype: torch.dtype | None) -> Loaded:

@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.op.float_names import FLOAT_NAMES
+from rmsnorm_export.torch.dtypes import DTYPES, dtype_name
 
 _TYPES: dict[str, torch.dtype] = {
     "bool": torch.bool,
@@ -32,8 +34,15 @@ _TYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
     "float64": torch.float64,
 }
-_SHORT = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
-_SHORT |= {"i8": "int8", "u8": "uint8", "i16": "int16", "i32": "int32", "i64": "int64"}
+_SHORT = {spelling: dtype_name(DTYPES[name]) for spelling, name in FLOAT_NAMES.items()}
+_SHORT |= {
+    "f64": "float64",
+    "i8": "int8",
+    "u8": "uint8",
+    "i16": "int16",
+    "i32": "int32",
+    "i64": "int64",
+}
 
 _INPUT = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\w+)\s*\[([^\[\]]*)\]\s*")
 _NAME = re.compile(r"[A-Za-z_]\w*")

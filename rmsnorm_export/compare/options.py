@@ -1,0 +1,120 @@
+"""The options of ``verify``."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rmsnorm_export.compare.backends import BackendChoice, backend_choices
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.options import Options, only_api, option
+from rmsnorm_export.printable import quoted
+
+if TYPE_CHECKING:
+    from rmsnorm_export.op.dtypes import Array
+else:
+    Array = Any  # NumPy is not loaded for --help
+
+_DIGITS = 18
+"""Most digits of a size."""
+
+
+def one_shape_each(
+    written: str | Sequence[str] | Mapping[str, Sequence[int]],
+) -> dict[str, tuple[int, ...]]:
+    """Input name -> shape, of ``NAME=1x16;NAME=...``; a name may hold ``=``.
+
+    Raises:
+        UsageError: a part that cannot be read, or a name that is given twice.
+    """
+    if isinstance(written, Mapping):
+        return {name: tuple(shape) for name, shape in written.items()}
+    shapes: dict[str, tuple[int, ...]] = {}
+    texts = (written,) if isinstance(written, str) else written
+    for part in (part.strip() for text in texts for part in text.split(";")):
+        name, _, dims = part.rpartition("=")
+        sizes = dims.split("x")
+        problem = ""
+        if not name or not all(size.isascii() and size.isdigit() for size in sizes):
+            problem = "A shape is not NAME=SIZExSIZE."
+        elif name in shapes:
+            problem = f"The shape of {quoted(name)} is given twice."
+        elif any(len(size) > _DIGITS or int(size) == 0 for size in sizes):
+            problem = f"A size is 0 or has more than {_DIGITS} digits."
+        if problem:
+            raise UsageError(
+                problem, found=quoted(part), fix="write NAME=1x16, e.g. input_ids=1x16"
+            )
+        shapes[name] = tuple(map(int, sizes))
+    return shapes
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions(Options):
+    """The options of ``verify``, of the command and of the table [verify]."""
+
+    inputs: str | os.PathLike[str] | Mapping[str, Array] | None = option(
+        None,
+        written=Path,
+        metavar="FILE.npz",
+        help="Arrays to feed, by input name; random ones without it.",
+        python="Where one of two PyTorch models has example inputs, these.",
+    )
+    shapes: Mapping[str, Sequence[int]] | None = option(
+        None,
+        old=("--shape",),
+        written=dict[str, tuple[int, ...]] | tuple[str, ...] | str,
+        read=one_shape_each,
+        metavar='"NAME=1x16;..."',
+        help="Shapes of single random inputs; may be repeated. Symbolic sizes are small otherwise, "
+        "and the inputs of an engine have the usual shape of its profile.",
+    )
+    seed: int = option(0, least=0, metavar="N", help="Of the random inputs.")
+    rtol: float | None = option(
+        None,
+        least=0,
+        help="Largest difference, relative to the largest element of the output.",
+        shown="1e-9 for float64, 1e-4 float32 (1e-2 where it is computed by way of TF32), 1e-2 "
+        "float16, 4e-2 bfloat16, else 0; 0 with --atol",
+    )
+    atol: float | None = option(
+        None, least=0, help="Largest absolute difference, added to that of --rtol."
+    )
+    max_ulp: float | None = option(
+        None, least=0, help="Largest difference in units in the last place, too."
+    )
+    optimize_a: bool = only_api(
+        False,
+        help="Leave ONNX Runtime's graph optimization on for ``a``, and on CUDA TF32. Off for the "
+        "reference, for ONNX Runtime fuses norms itself, some of them wrongly.",
+    )
+    optimize_b: bool = only_api(True, help="The same for ``b``.")
+    backend_a: BackendChoice = option(
+        "auto",
+        choices=backend_choices,
+        toml=False,
+        help="What runs A. auto: PyTorch for a PyTorch source, for an engine its own, else "
+        "onnxruntime, which is ONNX Runtime on the CPU.",
+        python="With ``torch`` a path or name is a source as ``rmsnorm-export export`` takes it; a "
+        "factory and a .pt2 file run code.",
+    )
+    backend_b: BackendChoice = option(
+        "auto", choices=backend_choices, toml=False, help="As --backend-a, for B."
+    )
+    bisect: bool = option(
+        True,
+        toml=False,
+        help="When an output differs, do not look for the value at which the models begin to "
+        "differ.",
+    )
+
+    def agree(self) -> None:
+        if self.inputs is not None and self.shapes:
+            raise UsageError(
+                "Shapes are for random inputs.",
+                found="inputs and shapes together",
+                fix="leave one of them out",
+            )

@@ -1,0 +1,14 @@
+"""What happens to external data on saving: the names of the policies."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+WeightsPolicy = Literal["auto", "reference", "link", "copy", "embed"]
+"""What happens to external data on saving.
+
+auto: referenced where it already lies beside the output, else copied. reference: left where it is;
+the output must be in the source's folder. link: a hard link beside the output, a copy where the
+file systems differ; see ``external``. copy: a copy, which costs nothing on file systems that clone.
+embed: stored inside the model, up to 2 GiB in all.
+"""

@@ -1,0 +1,210 @@
+"""The options of ``optimize``, ``inspect`` and ``export``.
+
+Those of ``export`` stand here because the package ``torch`` loads PyTorch, and ``--help`` does not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from rmsnorm_export.errors import RequirementError, UsageError
+from rmsnorm_export.graph.policy import WeightsPolicy
+from rmsnorm_export.lower.targets import TARGETS, Target
+from rmsnorm_export.op.float_names import FloatName, float_name
+from rmsnorm_export.op.numerics import Numerics
+from rmsnorm_export.options import Options, only_api, option
+from rmsnorm_export.rewrite.result import Report
+from rmsnorm_export.system.progress import Progress
+
+NUMERICS_HELP = (
+    "Loosest change of rounding allowed. exact: the same rounding steps; reordered: one rounding "
+    "of a half type moved or dropped; upcast: half sums become float32 sums."
+)
+
+
+def requirement(text: str) -> int | Literal["all"]:
+    """``all``, or a number from 1.
+
+    Raises:
+        UsageError: neither.
+    """
+    if text == "all":
+        return "all"
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) == 0:
+        raise UsageError(
+            "The requirement cannot be read.",
+            found=repr(text),
+            fix="give a number from 1, or all",
+        )
+    return int(text)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement(Options):
+    """How many norms must become one node for the result to be written."""
+
+    require: Literal["all"] | int | None = option(
+        None,
+        least=1,
+        read=requirement,
+        metavar="N|all",
+        help="Fail with exit code 5, and write nothing, unless N norms are one node; all: unless "
+        "there is a norm and none was refused (look-alikes do not count).",
+    )
+
+    def unmet(self, report: Report) -> RequirementError | None:
+        """The error of a report that does not meet it; None where it does."""
+        done, refused = len(report.fused) + len(report.kept), report.unfused
+        if self.require is None:
+            return None
+        if done > 0 and not refused if self.require == "all" else done >= self.require:
+            return None
+        found = f"{done} norms are one node, {len(refused)} refused"
+        if refused:
+            found += f" ({', '.join(dict.fromkeys(refusal.reason for refusal in refused))})"
+        if alike := report.look_alikes:
+            found += f"; {len(alike)} look-alikes, which are no RMSNorm, left alone"
+        return RequirementError(
+            f"--require {self.require} is not met; nothing was written.",
+            found=found,
+            fix="see the hints of the refusals in the report, or lower --require"
+            if refused
+            else "check that this is the right model, or leave --require away",
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SaveOptions(Options):
+    """What becomes of the weights of a model that ``optimize`` writes."""
+
+    weights: WeightsPolicy = option("auto", help="What happens to weights in external files.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteOptions(Options):
+    """What ``optimize`` and ``export`` have in common."""
+
+    target: Target = option(
+        "portable",
+        help="; ".join(f"{row.name}: {row.summary}" for row in TARGETS.values()) + ".",
+    )
+    numerics: Numerics = option("reordered", help=NUMERICS_HELP)
+    prove: bool = option(
+        False,
+        toml=False,
+        help="Run every site before and after on hard inputs. A site that fails keeps its nodes, "
+        "the output is written, and the exit code is 4.",
+        python="In ONNX Runtime and in float64; a site that fails is refused (``proof-failed``).",
+    )
+    seed: int = option(
+        0,
+        least=0,
+        toml=False,
+        metavar="N",
+        help="Of the random inputs of the proofs, and of export --verify.",
+    )
+    progress: Progress | None = only_api(
+        None, help="Called with the work at hand, the steps that are over and the steps in all."
+    )
+    drawings: bool = only_api(
+        False, help="Keep the old and new nodes of the sites for a report that draws them."
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizeOptions(RewriteOptions):
+    """The options of ``optimize``, of the command and of the table [optimize]."""
+
+    opset: int | None = option(
+        None,
+        least=1,
+        metavar="N",
+        help="Raise the model to this opset; without it, only as far as the target needs.",
+    )
+    fold_residual: bool = option(
+        True,
+        help="Leave the Add in front of a norm a node of its own, where the target could take it "
+        "in.",
+    )
+    fold_gate: bool = option(
+        True,
+        help="Leave the SiLU or sigmoid gate of a norm as it is, where the target could take it "
+        "in.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class InspectOptions(Options):
+    """The options of ``inspect``."""
+
+    target: Target | None = option(
+        None,
+        help="Say what this target can express; without it, what is an RMSNorm at all.",
+    )
+    numerics: Numerics = option("reordered", help=NUMERICS_HELP)
+    drawings: bool = only_api(
+        False, help="Keep the nodes of the sites for a report that draws them."
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions(RewriteOptions):
+    """The options of ``export``; ``weights`` and ``force`` are those of the written file."""
+
+    kwargs: Mapping[str, Any] | None = only_api(None, help="Example inputs by name.")
+    opset: int | None = option(
+        None,
+        metavar="N",
+        help="Opset of the file, 18 to 24.",
+        shown="PyTorch's choice; 23 for the target onnx",
+    )
+    dynamic_shapes: Any = only_api(
+        None, help="As for torch.export.export; a string names a dynamic dimension."
+    )
+    input_names: Sequence[str] | None = only_api(
+        None, help="Of the graph; by default the names of the parameters of ``forward``."
+    )
+    output_names: Sequence[str] | None = only_api(
+        None,
+        help="Of the graph; by default the keys of what ``forward`` returns, or ``output``, "
+        "``output_1``.",
+    )
+    state: Any = only_api(
+        None,
+        help="Values of weights that are on the meta device: a mapping, or a function from a "
+        "weight's name to its tensor, called when the weight is written.",
+    )
+    weights: Literal["auto", "embed"] = option(
+        "auto",
+        help="auto: weights over 2 GiB go to a file OUT.data; embed: all in OUT, or an error.",
+    )
+    force: bool = only_api(False, help="Replace an existing file.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions(Options):
+    """How a PyTorch source is loaded, by the command ``export`` and the table [export]."""
+
+    arguments: Mapping[str, Any] | None = option(
+        None,
+        flag="--arguments",
+        cli=False,
+        written=dict[str, Any],
+        help="Arguments of the factory.",
+    )
+    shapes: str | None = option(
+        None,
+        metavar='"NAME=TYPE[SIZES];..."',
+        help="Inputs: names, types, sizes; a named size is dynamic, from 1 or within LOW..HIGH. "
+        "Needed unless the source has example inputs.",
+    )
+    dtype: FloatName | None = option(
+        None,
+        written=FloatName | str,
+        read=float_name,
+        metavar="[f32|f16|bf16]",
+        help="Type of the weights; fp16, float16, half and the like are read, too.",
+        shown="as the source has it; f32 for random weights",
+    )

@@ -1,0 +1,166 @@
+"""The options of ``package``: how the server runs the model, and what goes into the card."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.options import Options, only_api, option
+from rmsnorm_export.serving.kserve import KServe
+from rmsnorm_export.serving.result import InstanceKind
+from rmsnorm_export.system.files import StrPath
+from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.tensorrt.engine.options import readable_shapes
+from rmsnorm_export.tensorrt.engine.shapes import Shapes
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PackageOptions(Options):
+    """The options of ``package_model``, of the command ``package`` and of the table [package]."""
+
+    name: str | None = option(None, help="Name of the model.", shown="of the file")
+    version: int = option(1, least=1, metavar="N", help="Version; those that are there are kept.")
+    backend: Literal["auto", "onnxruntime", "tensorrt"] = option(
+        "auto", toml=False, help="auto: tensorrt for an engine, else onnxruntime."
+    )
+    max_batch: int | None = option(
+        None,
+        least=0,
+        metavar="N",
+        help="Most requests in a batch; 0: none.",
+        shown="of the shapes or the engine, or 8, where all inputs and outputs share a dynamic "
+        "leading axis",
+    )
+    dynamic_batching: bool | None = option(
+        None, help="Let the server join requests.", shown="where there are batches"
+    )
+    preferred_batch_sizes: Sequence[int] = option(
+        (),
+        flag="--preferred-batch",
+        least=1,
+        metavar="N",
+        help="Batch size that does not wait for more requests. Repeat for several.",
+    )
+    queue_delay_us: int | None = option(
+        None,
+        flag="--queue-delay",
+        least=0,
+        metavar="US",
+        help="Most microseconds that a request waits for others.",
+        shown="100",
+    )
+    instances: int | None = option(
+        None,
+        least=1,
+        metavar="N",
+        help="Copies of the model on every GPU, or on the CPU.",
+        shown="1",
+    )
+    kind: InstanceKind | None = option(None, help="Where it runs.", shown="gpu")
+    warmup: bool | None = option(
+        None,
+        help="Let the server answer requests of the usual and the largest shape before it takes "
+        "any.",
+        shown="where it can",
+    )
+    shapes: Shapes | None = option(
+        None,
+        written=str,
+        read=readable_shapes,
+        metavar='"NAME=MIN,OPT,MAX;..."',
+        help="Shapes of requests, as for build: for the check and the warm-up of a model with "
+        "dynamic sizes. An engine has its own.",
+    )
+    onnx: StrPath | None = option(
+        None,
+        toml=False,
+        written=Path,
+        metavar="FILE",
+        help="Model that an engine was built from, where it is not beside it.",
+    )
+    plugin: StrPath | None = option(
+        None,
+        flag="--plugin-library",
+        written=Path,
+        metavar="FILE",
+        help="Plugin for an engine that uses it.",
+        shown="of plugin build, the one that fits this machine best",
+    )
+    report: StrPath | None = option(
+        None,
+        toml=False,
+        written=Path,
+        metavar="FILE",
+        help="optimize --report FILE.json, for the model card: its classes and proofs.",
+    )
+    benchmarks: Sequence[StrPath] = option(
+        (),
+        flag="--benchmark",
+        toml=False,
+        written=tuple[Path, ...],
+        metavar="FILE",
+        help="Record of a benchmark (JSON), for the model card. Repeat for several.",
+    )
+    kserve: KServe | None = only_api(None, help="Write an InferenceService manifest, too.")
+    check: bool = option(True, help="Do not run the packaged model in ONNX Runtime on the CPU.")
+    force: bool = option(
+        False,
+        toml=False,
+        help="Replace the version, and write the configuration anew. Files that this tool did not "
+        "make are kept.",
+    )
+    progress: Progress | None = only_api(
+        None, help="Called with the work at hand, the steps that are over and the steps in all."
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestOptions(Options):
+    """The manifest of KServe, as the command line and the table [package] ask for it."""
+
+    kserve: str | None = option(
+        None,
+        metavar="URI",
+        help="Write a KServe InferenceService, too. URI: where the cluster finds the repository, "
+        "e.g. s3://bucket/models or pvc://claim/models.",
+    )
+    kserve_name: str | None = option(
+        None, metavar="NAME", help="Of the service.", shown="of the model"
+    )
+    kserve_namespace: str | None = option(None, metavar="NAME", help="Of the service.")
+    kserve_cpu: str | None = option(None, metavar="N", help="Cores of a replica.", shown="4")
+    kserve_memory: str | None = option(None, metavar="SIZE", help="Of a replica.", shown="16Gi")
+    kserve_gpus: int | None = option(
+        None, least=0, metavar="N", help="Of a replica.", shown="1, and 0 with --kind cpu"
+    )
+    kserve_replicas: tuple[int, int] | None = option(
+        None, least=0, metavar="MIN MAX", help="Least and most replicas.", shown="1 1"
+    )
+
+    def agree(self) -> None:
+        for field in dataclasses.fields(self):
+            if self.kserve is None and getattr(self, field.name) is not None:
+                raise UsageError(
+                    "Options of the KServe manifest need the place of the repository.",
+                    found=f"{field.name}, and no kserve",
+                    fix="give it with --kserve URI, e.g. --kserve pvc://claim/models",
+                )
+
+    def manifest(self) -> KServe | None:
+        """What ``package_model`` takes; None when no manifest is asked for."""
+        if self.kserve is None:
+            return None
+        least, most = self.kserve_replicas or (1, 1)
+        return KServe(
+            storage_uri=self.kserve,
+            name=self.kserve_name,
+            namespace=self.kserve_namespace,
+            cpu=self.kserve_cpu or "4",
+            memory=self.kserve_memory or "16Gi",
+            gpus=self.kserve_gpus,
+            min_replicas=least,
+            max_replicas=most,
+        )
