@@ -31,7 +31,7 @@ from rmsnorm_export.benchmark.result import (
     Variant,
 )
 from rmsnorm_export.benchmark.rounds import Run, run_rounds
-from rmsnorm_export.benchmark.shapes import Shapes, grid
+from rmsnorm_export.benchmark.shapes import grid
 from rmsnorm_export.benchmark.timing import check_memory, timings
 from rmsnorm_export.benchmark.trials import Bench, run_reference, run_trial
 from rmsnorm_export.benchmark.variants import count_nodes, make_peer, make_target, raw_file
@@ -41,7 +41,8 @@ from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.printable import one_line
-from rmsnorm_export.runtime.inputs import declared_inputs, index_limits, make_inputs, type_name
+from rmsnorm_export.runtime.inputs import array_type, declared_inputs, index_limits, make_inputs
+from rmsnorm_export.runtime.sizes import Shapes
 from rmsnorm_export.system.machine import cores, cpu_name, load_average, memory_gib
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.progress import Progress
@@ -221,7 +222,7 @@ class _Measurement:
         del session
         cases, feeds = [], []
         for label, point in grid(declared, shapes):
-            feeds.append(make_inputs(declared, limits, shapes=point, sizes=(1,), seed=seed))
+            feeds.append(make_inputs(declared, limits, point, seed=seed))
             cases.append(Case(label, tuple(_input_words(feeds[-1]))))
         files = [self.folder / f"feeds.{i}.npz" for i in range(len(feeds))]
         for path, fed in zip(files, feeds, strict=True):
@@ -321,7 +322,7 @@ class _Measurement:
 
 def _input_words(feeds: Mapping[str, Array]) -> Iterator[str]:
     for name, array in feeds.items():
-        yield f"{name} {type_name(array.dtype)} {list(array.shape)}"
+        yield f"{name} {array_type(array.dtype)} {list(array.shape)}"
 
 
 def _wrong_targets(trials: Sequence[Trial], variants: Sequence[Variant]) -> list[str]:

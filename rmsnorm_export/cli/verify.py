@@ -27,20 +27,11 @@ _BACKEND_HELP = (
 
 def _shapes(
     _: click.Context, __: click.Parameter, values: tuple[str, ...]
-) -> dict[str, tuple[int, ...]]:
-    """``NAME=1x16`` as a pair; the name may hold ``=``."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for value in values:
-        name, _equals, dims = value.rpartition("=")
-        sizes = dims.split("x")
-        if not name or not all(size.isascii() and size.isdigit() for size in sizes):
-            raise click.BadParameter(f"{value!r} is not NAME=SIZExSIZE..., e.g. input_ids=1x16")
-        if name in shapes:
-            raise click.BadParameter(f"the shape of {name!r} is given twice")
-        if any(len(size) > 18 or int(size) == 0 for size in sizes):
-            raise click.BadParameter(f"a size in {value!r} is 0 or has more than 18 digits")
-        shapes[name] = tuple(int(size) for size in sizes)
-    return shapes
+) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """What can be read without the models is read first."""
+    from rmsnorm_export.runtime.sizes import ONE_POINT, read
+
+    return {name: rows for (_, name), rows in read(values or None, None, ONE_POINT).items()}
 
 
 @click.command("verify", short_help="Compare the outputs of two models.")
@@ -90,7 +81,7 @@ def command(
     a: str,
     b: str,
     inputs: str | None,
-    shapes: dict[str, tuple[int, ...]],
+    shapes: dict[str, tuple[tuple[int, ...], ...]],
     seed: int,
     rtol: float | None,
     atol: float | None,

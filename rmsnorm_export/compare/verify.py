@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,9 +25,11 @@ from rmsnorm_export.runtime.inputs import (
     SIZE_CHOICES,
     Declared,
     check_inputs,
+    input_shapes,
     make_inputs,
     read_npz,
 )
+from rmsnorm_export.runtime.sizes import Shapes
 
 if TYPE_CHECKING:
     from rmsnorm_export.compare.backends import Model
@@ -38,7 +40,7 @@ def verify(
     b: Model,
     *,
     inputs: str | os.PathLike[str] | Mapping[str, Array] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
     seed: int = 0,
     atol: float | None = None,
     rtol: float | None = None,
@@ -110,7 +112,7 @@ def verify(
     )
     reduced = dict.fromkeys(side.reduced for side in (first, second) if side.reduced)
     bounds = Bounds(atol, rtol, max_ulp, "; ".join(reduced))
-    feeds, source, answer = _run_first(first, second, inputs, shapes or {}, seed)
+    feeds, source, answer = _run_first(first, second, inputs, shapes, seed)
     expected, computed = pair_outputs(answer, _run_second(second, feeds))
     outputs = compare_outputs(expected, computed, bounds)
     notes = [
@@ -167,7 +169,7 @@ def _run_first(
     a: Backend,
     b: Backend,
     inputs: str | os.PathLike[str] | Mapping[str, Array] | None,
-    shapes: Mapping[str, Sequence[int]],
+    shapes: Shapes | None,
     seed: int,
 ) -> tuple[dict[str, Array], str, Answer]:
     """Inputs, where they came from, and the first model's outputs; it is closed afterwards."""
@@ -185,11 +187,11 @@ def _run_first(
             feeds = _example_feeds(a, b, shapes)
             return feeds, "the example inputs of the module", run(feeds)
         limits = a.limits(declared) or b.limits(declared)
-        own = {**a.shapes(), **b.shapes()}
-        own = {name: sizes for name, sizes in own.items() if name in declared} | dict(shapes)
+        usual = {**a.shapes(), **b.shapes()}
         failure: Error | None = None
         for sizes in SIZE_CHOICES:
-            feeds = make_inputs(declared, limits, shapes=own, sizes=sizes, seed=seed)
+            every = input_shapes(declared, shapes, usual=usual, sizes=sizes)
+            feeds = make_inputs(declared, limits, every, seed=seed)
             try:
                 return feeds, f"random, seed {seed}", run(feeds)
             except VerificationError as error:

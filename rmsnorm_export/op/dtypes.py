@@ -22,6 +22,22 @@ _NUMPY: dict[int, np.dtype[Any]] = {
 }
 _ONNX = {dtype: element_type for element_type, dtype in _NUMPY.items()}
 
+_BITS = {"float": (16, 32, 64), "int": (8, 16, 32, 64), "uint": (8,)}
+_SPELLINGS = {"float": ("f", "fp", "float"), "int": ("i", "int"), "uint": ("u", "uint")}
+
+TYPE_NAMES: dict[str, str] = {
+    "bool": "bool",
+    "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+    **{
+        f"{spelling}{bits}": f"{kind}{bits}"
+        for kind, spellings in _SPELLINGS.items()
+        for bits in _BITS[kind]
+        for spelling in spellings
+    },
+}
+"""Types of tensors as users write them -> their names in NumPy and PyTorch."""
+
 # bfloat16: 8 significant bits; numpy.frexp gives 2**-126, the least normal number, exponent -125.
 _BF16_PRECISION = 8
 _BF16_LEAST_EXPONENT = -125

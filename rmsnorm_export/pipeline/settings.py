@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rmsnorm_export.benchmark.options import check_options
+from rmsnorm_export.benchmark.shapes import POINTS
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.pipeline.read import Document, place
 from rmsnorm_export.pipeline.tables import (
@@ -30,15 +31,15 @@ from rmsnorm_export.pipeline.tables import (
     Verify,
 )
 from rmsnorm_export.printable import quoted, short
+from rmsnorm_export.runtime.sizes import read
 from rmsnorm_export.serving.kserve import KServe
-from rmsnorm_export.tensorrt.engine.shapes import parse
+from rmsnorm_export.tensorrt.engine.shapes import RANGES
 
 Pair = tuple[str, str]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _SIZE = re.compile(r"(\d{1,15})\s*(KiB|MiB|GiB|B)?", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-_GRID = re.compile(r"\s*[^\s;]+\s*=\s*\d+(x\d+)*(\s*,\s*\d+(x\d+)*)*\s*")
 _SIDES = ("pytorch", "raw", "optimized")
 
 
@@ -233,7 +234,7 @@ def _build(settings: Settings) -> int | None:
     _subject(settings, "build", build.model)
     with _naming(settings.document, "build", "shapes"):
         for text in (build.shapes,) if isinstance(build.shapes, str) else build.shapes or ():
-            parse(text)
+            read(text, None, RANGES)
     if not isinstance(build.memory_limit, str):
         return build.memory_limit
     found = _SIZE.fullmatch(build.memory_limit.strip())
@@ -305,12 +306,9 @@ def _bench(settings: Settings) -> None:
             bench.targets, bench.peers, bench.numerics or "reordered", bench.seconds, bench.rounds,
             bench.threads, bench.peer_seconds,
         )  # fmt: skip
-    parts = [part for part in (bench.shapes or "").split(";") if part.strip()]
-    if bench.shapes is not None and not (parts and all(map(_GRID.fullmatch, parts))):
-        raise settings.document.error(
-            "bench", "shapes", "the shapes cannot be read.", found=quoted(bench.shapes),
-            fix='write NAME=SHAPE,SHAPE;NAME=SHAPE, e.g. "ids=1x16,1x128,4x128"',
-        )  # fmt: skip
+    if bench.shapes is not None:
+        with _naming(settings.document, "bench", "shapes"):
+            read(bench.shapes, None, POINTS)
 
 
 def _package(settings: Settings) -> None:
@@ -337,7 +335,7 @@ def _package(settings: Settings) -> None:
                     "An engine has its own shapes.", found="shapes and an engine",
                     fix="leave shapes away",
                 )  # fmt: skip
-            parse(package.shapes)
+            read(package.shapes, None, RANGES)
     if package.plugin_library is not None:
         _must_exist(document, "package", "plugin_library", package.plugin_library)
     alone = [

@@ -10,6 +10,7 @@ from typing import Literal
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.load import Source
 from rmsnorm_export.printable import short
+from rmsnorm_export.runtime.sizes import Shapes
 from rmsnorm_export.serving.batching import decide
 from rmsnorm_export.serving.config import (
     Serving,
@@ -37,7 +38,7 @@ from rmsnorm_export.system.files import StrPath, refusals_as
 from rmsnorm_export.system.folders import Stage
 from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.engine.result import EngineProfile
-from rmsnorm_export.tensorrt.engine.shapes import Shapes, make_profiles
+from rmsnorm_export.tensorrt.engine.shapes import make_profiles
 
 _PACKAGE_STEPS = 3
 

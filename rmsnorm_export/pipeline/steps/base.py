@@ -14,9 +14,10 @@ from rmsnorm_export.pipeline.place import read_record
 from rmsnorm_export.pipeline.result import StepFailure
 from rmsnorm_export.pipeline.settings import Settings
 from rmsnorm_export.pipeline.tables import StepName, Subject
+from rmsnorm_export.runtime.sizes import Shapes
 from rmsnorm_export.serving.served_model import interface
 from rmsnorm_export.system.packages import is_installed
-from rmsnorm_export.tensorrt.engine.shapes import Shapes, make_profiles
+from rmsnorm_export.tensorrt.engine.shapes import make_profiles
 
 Progress = Callable[[str, int, int], None]
 

@@ -13,6 +13,7 @@ from rmsnorm_export.graph.load import Source
 from rmsnorm_export.graph.save import check_output
 from rmsnorm_export.printable import short
 from rmsnorm_export.records import to_json
+from rmsnorm_export.runtime.sizes import Shapes
 from rmsnorm_export.system.files import Transaction
 from rmsnorm_export.system.process import Event
 from rmsnorm_export.system.progress import Progress
@@ -29,7 +30,7 @@ from rmsnorm_export.tensorrt.engine.result import (
     PluginUse,
     sidecar_path,
 )
-from rmsnorm_export.tensorrt.engine.shapes import Shapes, make_profiles
+from rmsnorm_export.tensorrt.engine.shapes import make_profiles
 
 
 def build_engine(
