@@ -38,7 +38,7 @@ def grid(
 def _default(declared: Mapping[str, DeclaredInput]) -> list[Point]:
     """``DEFAULT_GRID``; [] where it does not tell every size."""
     declared_shapes = {name: item.shape or () for name, item in declared.items()}
-    plain = {name: shape for name, shape in declared_shapes.items() if _is_plain(shape)}
+    plain = {name: shape for name, shape in declared_shapes.items() if _has_default(shape)}
     first = next(iter(plain), None)
     points = []
     for sizes in DEFAULT_GRID:
@@ -57,7 +57,7 @@ def _default(declared: Mapping[str, DeclaredInput]) -> list[Point]:
     return points
 
 
-def _is_plain(shape: Sequence[Size]) -> bool:
+def _has_default(shape: Sequence[Size]) -> bool:
     """Whether the dynamic sizes are names alone, on the first two axes."""
     dynamic = [axis for axis, size in enumerate(shape) if not is_fixed(size)]
     names = (size for size in shape if isinstance(size, str) and size)

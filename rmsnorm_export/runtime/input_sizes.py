@@ -6,8 +6,8 @@ import contextlib
 import dataclasses
 import difflib
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.printable import quoted, short
@@ -27,10 +27,10 @@ from rmsnorm_export.runtime.sizes import (
     INPUT,
     Dims,
     Given,
-    Kind,
     Rows,
     Shape,
     Shapes,
+    SizeKind,
     Use,
     read,
     rows_text,
@@ -42,6 +42,8 @@ _STAND_INS = ((1, 4, 8), (2, 8, 16), (64, 128, 256))
 """Sizes for examples; the larger ones for models that divide or subtract."""
 
 _LONG_EXAMPLE = 300
+
+_Result = TypeVar("_Result")
 
 
 class DeclaredInput(Protocol):
@@ -110,10 +112,7 @@ class InputSizes:
                 that differs; sizes out of bounds or out of order; a dimension of two sizes; a
                 dynamic size that is not known. ``fix`` ends with options that fit the model.
         """
-        with self._explained(by_name=dims is not None and shapes is None) as right:
-            given = read(shapes, dims, self._use)
-            self._check(given, right)
-            return self._complete(given)
+        return self._checked(shapes, dims, self._complete)
 
     def known(self, shapes: Shapes | None, dims: Dims | None) -> tuple[dict[str, Shape], Known]:
         """The shapes of the inputs that are given, and the sizes of names, of a single point.
@@ -121,10 +120,7 @@ class InputSizes:
         Raises:
             UsageError: as ``points``, but a dynamic size may be unknown.
         """
-        with self._explained(by_name=dims is not None and shapes is None) as right:
-            given = read(shapes, dims, self._use)
-            self._check(given, right)
-            return self._at(given, 0)
+        return self._checked(shapes, dims, lambda given: self._at(given, 0))
 
     def example(self, start: Given | None = None, *, by_name: bool = False) -> str:
         """Options that fit the model; "" where every size is fixed.
@@ -144,14 +140,17 @@ class InputSizes:
                         return written(candidate, self._use)
         return ""
 
-    @contextlib.contextmanager
-    def _explained(self, *, by_name: bool) -> Iterator[Given]:
-        """A usage error in the block ends with an example, which keeps what was found right."""
+    def _checked(
+        self, shapes: Shapes | None, dims: Dims | None, use_of: Callable[[Given], _Result]
+    ) -> _Result:
+        """What follows from what is given; an error ends with options that fit the model."""
         right: Given = {}
         try:
-            yield right
+            given = read(shapes, dims, self._use)
+            self._check(given, right)
+            return use_of(given)
         except UsageError as error:
-            example = self.example(right, by_name=by_name)
+            example = self.example(right, by_name=dims is not None and shapes is None)
             fix = f"{error.fix}, e.g. {example}" if example else error.fix
             if not any(map(symbols_of, self._shapes.values())):
                 fix = f"leave {self._use.option} away: the model fixes every size"
@@ -186,7 +185,7 @@ class InputSizes:
 
     def _at(self, given: Given, number: int) -> tuple[dict[str, Shape], Known]:
         """The shapes that are given for one point, and the sizes of names."""
-        at = {key: _row(rows, number) for key, rows in given.items()}
+        at = {key: _row_at(rows, number) for key, rows in given.items()}
         known: Known = {name: row[0] for (kind, name), row in at.items() if kind is DIMENSION}
         shapes = {name: row for (kind, name), row in at.items() if kind is INPUT}
         for name, row in shapes.items():
@@ -208,7 +207,9 @@ class InputSizes:
                     if computed is None:
                         missing[name] = item.text()
                     shapes[name] = computed or ()
-            label = "; ".join(f"{k}={shape_text(_row(v, number))}" for (_, k), v in given.items())
+            label = "; ".join(
+                f"{k}={shape_text(_row_at(v, number))}" for (_, k), v in given.items()
+            )
             points.append(Point(short(label, 200), shapes))
         if missing:
             ranges = self._use.ranges
@@ -249,7 +250,7 @@ class InputSizes:
         if problems:
             raise problems[0]
 
-    def _unknown(self, kind: Kind, name: str, nearest: str) -> UsageError:
+    def _unknown(self, kind: SizeKind, name: str, nearest: str) -> UsageError:
         if kind is INPUT:
             known = "; ".join(item.text() for item in self._inputs.values())
         else:
@@ -260,7 +261,7 @@ class InputSizes:
             fix=f"use {quoted(nearest)}" if nearest else "use one of these names",
         )
 
-    def _misfit(self, kind: Kind, name: str, rows: Rows, count: int = 0) -> UsageError | None:
+    def _misfit(self, kind: SizeKind, name: str, rows: Rows, count: int = 0) -> UsageError | None:
         """Why the rows cannot be used; None where they can."""
         if count and len(rows) not in (1, count):
             what = f"{kind.noun.capitalize()} {quoted(name)} has {len(rows)} {kind.size}s where"
@@ -303,7 +304,7 @@ class InputSizes:
                     )
 
 
-def _row(rows: Rows, number: int) -> Shape:
+def _row_at(rows: Rows, number: int) -> Shape:
     return rows[number if len(rows) > 1 else 0]
 
 

@@ -99,9 +99,9 @@ def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
         )
     finite = ulp[np.isfinite(ulp)]
     return ErrorMetrics(
-        max_abs=_largest(absolute),
-        max_rel=_largest(_relative(absolute, wide_b)),
-        max_ulp=_largest(ulp),
+        max_abs=_maximum(absolute),
+        max_rel=_maximum(_relative(absolute, wide_b)),
+        max_ulp=_maximum(ulp),
         mean_ulp=float(finite.mean()) if finite.size else 0.0,
         ulp_histogram=ulp_histogram(ulp),
         mismatch=float(np.mean(ulp != 0)) if ulp.size else 0.0,
@@ -252,7 +252,7 @@ def _relative(absolute: Float64Array, reference: Float64Array) -> Float64Array:
     return np.where(np.isinf(absolute), np.inf, ratio)
 
 
-def _largest(values: Float64Array) -> float:
+def _maximum(values: Float64Array) -> float:
     return float(values.max()) if values.size else 0.0
 
 

@@ -38,31 +38,33 @@ Dims = str | DimsByName | Sequence[str | DimsByName]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Kind:
+class SizeKind:
     """What has sizes.
 
     Attributes:
         noun: for it.
         size: what it is given.
         separator: between two of them.
+        samples: smallest, usual and largest.
     """
 
     noun: str
     size: str
     separator: str
+    samples: tuple[str, str, str]
 
 
-INPUT = Kind("input", "shape", ";")
-DIMENSION = Kind("dimension", "size", " ")
+INPUT = SizeKind("input", "shape", ";", ("1x1", "4x128", "8x2048"))
+DIMENSION = SizeKind("dimension", "size", " ", ("1", "4", "8"))
 
-Given = dict[tuple[Kind, str], Rows]
+Given = dict[tuple[SizeKind, str], Rows]
 """What was given: shapes of inputs, and sizes of dimensions as shapes of rank 1."""
 
 _Entry = tuple[str, Sequence[Sequence[Any]], str]
 """Name, rows, and the part that says so."""
 
-_SIZE = r"[0-9]{1,18}(?:\s*\.\.\s*[0-9]{1,18})?"
-_VALUE = re.compile(rf"=\s*({_SIZE}(?:(?:x|\s*,\s*){_SIZE})*)(?=[\s;]|$)")
+_ONE_SIZE = r"[0-9]{1,18}(?:\s*\.\.\s*[0-9]{1,18})?"
+_VALUE = re.compile(rf"=\s*({_ONE_SIZE}(?:(?:x|\s*,\s*){_ONE_SIZE})*)(?=[\s;]|$)")
 _RANGE = re.compile(r"([0-9]{1,18})(?:\s*(\.\.)\s*([0-9]{1,18})?)?")
 _BETWEEN = "; \t\r\n"
 
@@ -88,7 +90,7 @@ class Use:
     most_elements: int | None = None
     option: str = "--shapes"
 
-    def option_for(self, kind: Kind) -> str:
+    def option_for(self, kind: SizeKind) -> str:
         """The option that gives the sizes of one kind of thing."""
         return self.option if kind is INPUT else "--dims"
 
@@ -114,7 +116,7 @@ def read(shapes: Shapes | None, dims: Dims | None, use: Use) -> Given:
         UsageError: naming the part that cannot be read, and how to write it.
     """
     given: Given = {}
-    values: tuple[tuple[Kind, Any], ...] = ((DIMENSION, dims), (INPUT, shapes))
+    values: tuple[tuple[SizeKind, Any], ...] = ((DIMENSION, dims), (INPUT, shapes))
     for kind, value in values:
         before = len(given)
         for part in [value] if isinstance(value, str | Mapping) else value or ():
@@ -125,13 +127,13 @@ def read(shapes: Shapes | None, dims: Dims | None, use: Use) -> Given:
             for name, rows, source in entries:
                 if (kind, name) in given:
                     what = f"One {kind.noun} is given twice in {use.option_for(kind)}."
-                    raise reading_error(what, name, kind, use)
+                    raise _reading_error(what, name, kind, use)
                 given[kind, name] = _checked(name, rows, source, kind, use)
         # Ranges by name may be empty: all sizes of the model are fixed.
         may_be_empty = value is None or (use.ranges and not isinstance(value, str))
         if len(given) == before and not may_be_empty:
             what = f"{use.option_for(kind)} describes no {kind.noun}."
-            raise reading_error(what, repr(value), kind, use)
+            raise _reading_error(what, repr(value), kind, use)
     return given
 
 
@@ -148,17 +150,15 @@ def read_range(text: str) -> tuple[int, int | None]:
     return int(low), int(high) if high else None if dots else int(low)
 
 
-def reading_error(what: str, part: str, kind: Kind, use: Use) -> UsageError:
+def _reading_error(what: str, part: str, kind: SizeKind, use: Use) -> UsageError:
     """Sizes that cannot be read, and how to write them."""
-    one = kind.size.upper()
-    many = "MIN,OPT,MAX" if use.ranges else f"{one},{one}" if use.most_points > 1 else one
-    fix = f"write NAME={many}{kind.separator}NAME={many}"
-    if many != one:
-        fix += f", or NAME={one} for a single {kind.size}"
+    several = ",".join(kind.samples[: 3 if use.ranges else min(use.most_points, 2)])
+    fix = f"write NAME={several}{kind.separator}NAME={kind.samples[0]}"
+    fix += ", smallest, usual and largest or a single one" if use.ranges else ""
     return UsageError(what, found=short(part, 200) or "nothing", fix=fix)
 
 
-def _read_text(text: str, kind: Kind, use: Use) -> Iterator[_Entry]:
+def _read_text(text: str, kind: SizeKind, use: Use) -> Iterator[_Entry]:
     start = 0
     for match in _VALUE.finditer(text):
         name, source = text[start : match.start()].strip(_BETWEEN), match[1]
@@ -180,7 +180,7 @@ def _read_text(text: str, kind: Kind, use: Use) -> Iterator[_Entry]:
         raise _unreadable(rest, kind, use)
 
 
-def _read_values(given: Mapping[str, Any], kind: Kind) -> Iterator[_Entry]:
+def _read_values(given: Mapping[str, Any], kind: SizeKind) -> Iterator[_Entry]:
     for name, value in given.items():
         rows = list(value) if isinstance(value, Sequence) else [value]
         if kind is INPUT and all(isinstance(size, int) for size in rows):
@@ -188,30 +188,33 @@ def _read_values(given: Mapping[str, Any], kind: Kind) -> Iterator[_Entry]:
         yield name, [row if isinstance(row, Sequence) else [row] for row in rows], repr(value)
 
 
-def _checked(name: str, rows: Sequence[Sequence[Any]], source: str, kind: Kind, use: Use) -> Rows:
+def _checked(
+    name: str, rows: Sequence[Sequence[Any]], source: str, kind: SizeKind, use: Use
+) -> Rows:
     shapes: Rows = tuple(map(tuple, rows))
-    if not shapes or any(type(size) is not int or size < use.least for row in rows for size in row):
+    sizes = [size for shape in shapes for size in shape]
+    if not shapes or any(type(size) is not int or size < use.least for size in sizes):
         found = f"{source} is no row of sizes, which are numbers from {use.least}"
-        raise reading_error(_cannot_be_read(name, kind), found, kind, use)
+        raise _reading_error(_cannot_be_read(name, kind), found, kind, use)
     if not use.ranges:
         return shapes
     if len(shapes) == 2 and kind is DIMENSION:
         shapes = (*shapes, shapes[1])
     if len(shapes) not in (1, 3):
         what = f"{kind.noun.capitalize()} {quoted(name)} has {len(shapes)} {kind.size}s"
-        raise reading_error(f"{what}, not one or three.", source, kind, use)
+        raise _reading_error(f"{what}, not one or three.", source, kind, use)
     return shapes * 3 if len(shapes) == 1 else shapes
 
 
-def _unreadable(part: str, kind: Kind, use: Use) -> UsageError:
+def _unreadable(part: str, kind: SizeKind, use: Use) -> UsageError:
     name, equals, _ = part.rpartition("=")
     what = f"A part of {use.option_for(kind)} names no {kind.noun}."
     if equals and name.strip():
         what = _cannot_be_read(name.strip(), kind)
-    return reading_error(what, quoted(part, 200), kind, use)
+    return _reading_error(what, quoted(part, 200), kind, use)
 
 
-def _cannot_be_read(name: str, kind: Kind) -> str:
+def _cannot_be_read(name: str, kind: SizeKind) -> str:
     return f"A {kind.size} of {kind.noun} {quoted(name)} cannot be read."
 
 
@@ -234,7 +237,7 @@ def written(given: Given, use: Use) -> str:
     return " ".join(options) if legible else ", ".join(arguments)
 
 
-def _reads_as(text: str, entries: Mapping[str, Rows], kind: Kind, use: Use) -> bool:
+def _reads_as(text: str, entries: Mapping[str, Rows], kind: SizeKind, use: Use) -> bool:
     try:
         given = read(text, None, use) if kind is INPUT else read(None, text, use)
     except UsageError:

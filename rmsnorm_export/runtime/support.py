@@ -124,7 +124,7 @@ def _simplified(provider: Provider, x_type: int, scale_type: int) -> Support:
     )
 
 
-def _skip(provider: Provider, element_type: int) -> Support:
+def _skip_simplified(provider: Provider, element_type: int) -> Support:
     cuda = provider == CUDA
     half = element_type in (FLOAT16, BFLOAT16)
     half_sum: HalfSum = "none" if not half else "rounded" if cuda else "unrounded"
@@ -151,10 +151,10 @@ def _skip(provider: Provider, element_type: int) -> Support:
 TABLE: tuple[Support, ...] = (
     *(_rms_normalization(CPU, t, v) for t, v in _ONE_TYPE if t != BFLOAT16),
     *(_simplified(CPU, t, v) for t, v in (*_ONE_TYPE, *_MIXED)),
-    *(_skip(CPU, t) for t in (FLOAT, FLOAT16, BFLOAT16)),
+    *(_skip_simplified(CPU, t) for t in (FLOAT, FLOAT16, BFLOAT16)),
     *(_rms_normalization(CUDA, t, v) for t, v in (*_ONE_TYPE, *_MIXED)),
     *(_simplified(CUDA, t, v) for t, v in (*_ONE_TYPE, *_MIXED)),
-    *(_skip(CUDA, t) for t in (FLOAT, FLOAT16, BFLOAT16)),
+    *(_skip_simplified(CUDA, t) for t in (FLOAT, FLOAT16, BFLOAT16)),
 )
 """Every combination that runs; what is absent is refused by the runtime when the model loads."""
 

@@ -356,4 +356,4 @@ def test_labels_of_points() -> None:
 def test_one_point_is_read_before_the_models_are() -> None:
     with pytest.raises(UsageError, match="cannot be read") as caught:
         read(["ids=1x1", "mask=1xb"], None, ONE_POINT)
-    assert "--shape" in caught.value.fix or "NAME=SHAPE" in caught.value.fix
+    assert caught.value.fix == "write NAME=1x1;NAME=1x1"

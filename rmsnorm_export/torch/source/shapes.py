@@ -26,7 +26,7 @@ from rmsnorm_export.runtime.sizes import Dims, Use, read, read_range
 DECLARED = Use(ranges=True, least=1)
 
 _INPUT = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\w+)\s*\[([^\[\]]*)\]\s*")
-_SIZE = re.compile(r"([A-Za-z_]\w*)(?:\s*=([^=]*))?|([0-9]{1,18})")
+_DIMENSION = re.compile(r"([A-Za-z_]\w*)(?:\s*=([^=]*))?|([0-9]{1,18})")
 _EXAMPLES = (2, 3, 5, 7, 11, 13, 17, 19)
 """Sizes of the example inputs: all different, so that no two dimensions look like one, and not 1,
 which PyTorch treats apart."""
@@ -98,7 +98,7 @@ def parse_shapes(text: str, dims: Dims | None = None) -> tuple[Input, ...]:
             raise _declaration_error(what, kind, f"use one of {', '.join(TYPE_NAMES)}")
         parts = [size.strip() for size in sizes.split(",")] if sizes.strip() else []
         dtype = getattr(torch, TYPE_NAMES[kind])
-        inputs.append(Input(name, dtype, tuple(_size(name, size, seen) for size in parts)))
+        inputs.append(Input(name, dtype, tuple(_declared_size(name, size, seen) for size in parts)))
     if not inputs:
         raise _declaration_error("--shapes describes no input.", repr(text))
     names = sorted({size.name for item in inputs for size in item.sizes} - {""})
@@ -109,8 +109,8 @@ def parse_shapes(text: str, dims: Dims | None = None) -> tuple[Input, ...]:
     return tuple(inputs)
 
 
-def _size(owner: str, text: str, seen: dict[str, Size]) -> Size:
-    match = _SIZE.fullmatch(text)
+def _declared_size(owner: str, text: str, seen: dict[str, Size]) -> Size:
+    match = _DIMENSION.fullmatch(text)
     name, declared, number = match.groups() if match is not None else (None, "", None)
     if name in seen and declared is None:
         return seen[name]
