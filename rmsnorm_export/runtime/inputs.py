@@ -65,17 +65,13 @@ def declared_inputs(session: Any) -> dict[str, Declared]:
     Raises:
         InputError: one is not a tensor, or of a type that has no NumPy counterpart here.
     """
-    found = {}
+    declared = {}
     for argument in session.get_inputs():
         if argument.type not in _TYPES:
-            raise InputError(
-                "the model has an input that cannot be fed",
-                found=f"{argument.name!r} of type {argument.type}",
-                fix="verify a model whose inputs are float, integer, boolean or string tensors",
-            )
+            raise _cannot_be_fed(argument.name, argument.type)
         shape = tuple(argument.shape or ())
-        found[argument.name] = Declared(argument.name, _TYPES[argument.type], shape)
-    return found
+        declared[argument.name] = Declared(argument.name, _TYPES[argument.type], shape)
+    return declared
 
 
 def graph_inputs(model: ir.Model) -> dict[str, Declared]:
@@ -84,22 +80,26 @@ def graph_inputs(model: ir.Model) -> dict[str, Declared]:
     Raises:
         InputError: one is not a tensor, or of a type that has no NumPy counterpart here.
     """
-    found = {}
+    declared = {}
     for value in model.graph.inputs:
         name = value.name or ""
         if name in model.graph.initializers:
             continue
         dtype = _of_onnx(value.dtype) if isinstance(value.type, ir.TensorType) else None
         if dtype is None:
-            raise InputError(
-                "the model has an input that cannot be fed",
-                found=f"{name!r} of type {value.type}",
-                fix="verify a model whose inputs are float, integer, boolean or string tensors",
-            )
+            raise _cannot_be_fed(name, value.type)
         sizes = () if value.shape is None else tuple(value.shape)
         shape = tuple(size if isinstance(size, int) else size.value for size in sizes)
-        found[name] = Declared(name, dtype, shape)
-    return found
+        declared[name] = Declared(name, dtype, shape)
+    return declared
+
+
+def _cannot_be_fed(name: str, type_: object) -> InputError:
+    return InputError(
+        "the model has an input that cannot be fed",
+        found=f"{name!r} of type {type_}",
+        fix="verify a model whose inputs are float, integer, boolean or string tensors",
+    )
 
 
 def _of_onnx(dtype: ir.DataType | None) -> np.dtype[Any] | None:
@@ -108,8 +108,8 @@ def _of_onnx(dtype: ir.DataType | None) -> np.dtype[Any] | None:
         return None
     if dtype == ir.DataType.STRING:
         return np.dtype(object)
-    found = np.dtype(dtype.numpy())
-    return found if found in _TYPES.values() else None
+    numpy_type = np.dtype(dtype.numpy())
+    return numpy_type if numpy_type in _TYPES.values() else None
 
 
 def array_type(dtype: np.dtype[Any]) -> str:
@@ -159,27 +159,27 @@ def check_inputs(given: Mapping[str, Array], declared: Mapping[str, Declared]) -
             fix=f"give exactly {', '.join(map(repr, sorted(declared)))}",
         )
     checked = {}
-    for name, wanted in declared.items():
+    for name, item in declared.items():
         array = np.asarray(given[name])
-        if wanted.dtype == BFLOAT16_DTYPE and array.dtype in (np.dtype("V2"), np.dtype(np.uint16)):
+        if item.dtype == BFLOAT16_DTYPE and array.dtype in (np.dtype("V2"), np.dtype(np.uint16)):
             array = np.ascontiguousarray(array).view(BFLOAT16_DTYPE)
-        if wanted.dtype.kind == "O" and array.dtype.kind in "SU":
+        if item.dtype.kind == "O" and array.dtype.kind in "SU":
             array = array.astype(object)
-        if array.dtype != wanted.dtype:
+        if array.dtype != item.dtype:
             raise InputError(
                 "a given input has the wrong type",
-                found=f"{name!r} is {array.dtype}, the model takes {array_type(wanted.dtype)}",
-                fix=f"convert it to {array_type(wanted.dtype)}",
+                found=f"{name!r} is {array.dtype}, the model takes {array_type(item.dtype)}",
+                fix=f"convert it to {array_type(item.dtype)}",
             )
-        fits = array.ndim == len(wanted.shape) or not wanted.shape
+        fits = array.ndim == len(item.shape) or not item.shape
         fits = fits and all(
             not isinstance(size, int) or size < 0 or size == actual
-            for size, actual in zip(wanted.shape, array.shape, strict=False)
+            for size, actual in zip(item.shape, array.shape, strict=False)
         )
         if not fits:
             raise InputError(
                 "a given input has the wrong shape",
-                found=f"{name!r} is {array.shape}, the model takes {list(wanted.shape)}",
+                found=f"{name!r} is {array.shape}, the model takes {list(item.shape)}",
                 fix="give an array of the declared shape",
             )
         checked[name] = array
@@ -206,7 +206,7 @@ def input_shapes(
     Raises:
         UsageError: ``shapes`` or ``dims`` cannot be read or do not fit the model.
     """
-    found, known = InputSizes(declared.values(), ONE_POINT).known(shapes or None, dims or None)
+    given, known = InputSizes(declared.values(), ONE_POINT).known(shapes or None, dims or None)
     left = {}
     for name, item in declared.items():
         shape = list(item.shape)
@@ -218,7 +218,7 @@ def input_shapes(
                 shape[axis] = value
         left[name] = shape
     fill(known, left.values(), sizes)
-    return {name: found.get(name) or sized(shape, known) or () for name, shape in left.items()}
+    return {name: given.get(name) or sized(shape, known) or () for name, shape in left.items()}
 
 
 def make_inputs(
