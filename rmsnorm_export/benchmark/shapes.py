@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rmsnorm_export.printable import short
 from rmsnorm_export.runtime.dimensions import Size, is_fixed, sized, symbol_of
 from rmsnorm_export.runtime.input_sizes import DeclaredInput, InputSizes, Point
 from rmsnorm_export.runtime.sizes import Dims, Shape, Shapes, Use, shape_text
@@ -13,6 +14,8 @@ POINTS = Use(least=1, most_points=32, most_elements=2**28)
 
 DEFAULT_GRID = ((1, 16), (1, 128), (4, 128))
 """Batch and length of a text model, where nothing else is said."""
+
+_LABEL = 200
 
 
 def grid(
@@ -32,7 +35,11 @@ def grid(
     """
     points = _default(declared) if shapes is None and dims is None else []
     points = points or InputSizes(declared.values(), POINTS).points(shapes, dims)
-    return list({point.label: point.shapes for point in points}.items())
+    unique = {point.label: point.shapes for point in points}
+    return [
+        (short(label if len(label) <= _LABEL else f"point {number}: {label}", _LABEL), shapes)
+        for number, (label, shapes) in enumerate(unique.items(), 1)
+    ]
 
 
 def _default(declared: Mapping[str, DeclaredInput]) -> list[Point]:

@@ -210,7 +210,7 @@ class InputSizes:
             label = "; ".join(
                 f"{k}={shape_text(_row_at(v, number))}" for (_, k), v in given.items()
             )
-            points.append(Point(short(label, 200), shapes))
+            points.append(Point(label, shapes))
         if missing:
             ranges = self._use.ranges
             raise UsageError(

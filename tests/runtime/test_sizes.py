@@ -353,6 +353,14 @@ def test_labels_of_points() -> None:
     assert labels == ["batch=1; sequence=16", "batch=4; sequence=16"]
 
 
+def test_labels_of_many_inputs_differ() -> None:
+    many = {f"a long name of an input {number}": ("n",) for number in range(20)}
+    points = grid(declared(many), ";".join(f"{name}=1,2,3" for name in many))
+    assert [point["a long name of an input 7"] for _, point in points] == [(1,), (2,), (3,)]
+    assert len({label for label, _ in points}) == 3
+    assert all(len(label) <= 200 for label, _ in points)
+
+
 def test_one_point_is_read_before_the_models_are() -> None:
     with pytest.raises(UsageError, match="cannot be read") as caught:
         read(["ids=1x1", "mask=1xb"], None, ONE_POINT)

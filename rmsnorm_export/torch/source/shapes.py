@@ -31,8 +31,6 @@ _EXAMPLES = (2, 3, 5, 7, 11, 13, 17, 19)
 """Sizes of the example inputs: all different, so that no two dimensions look like one, and not 1,
 which PyTorch treats apart."""
 
-_WRITE = 'write e.g. "ids=int64[batch=1..8,seq=1..2048]"'
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Size:
@@ -85,7 +83,7 @@ def parse_shapes(text: str, dims: Dims | None = None) -> tuple[Input, ...]:
     inputs: list[Input] = []
     seen: dict[str, Size] = {}
     for (_, name), ((low,), _usual, (high,)) in read(None, dims, DECLARED).items():
-        seen[name] = _ranged(name, low, high, seen)
+        seen[name] = _ranged(name, low, high, seen, f"{name}={low}..{high}")
     for part in filter(str.strip, text.split(";")):
         found = _INPUT.fullmatch(part)
         if found is None:
@@ -119,10 +117,7 @@ def _declared_size(owner: str, text: str, seen: dict[str, Size]) -> Size:
     except ValueError:
         what = f"A dimension of input {quoted(owner)} cannot be read."
         raise _declaration_error(what, repr(text)) from None
-    if low < 1 or (high is not None and high < low):
-        what = f"Dimension {quoted(name or text)} of input {quoted(owner)} is empty."
-        raise _declaration_error(what, text, "give sizes from 1, and LOW..HIGH in this order")
-    size = _ranged(name or "", low, high, seen)
+    size = _ranged(name or "", low, high, seen, text)
     other = seen.setdefault(name, size) if name else size
     if (other.low, other.high) != (low, high):
         raise _declaration_error(
@@ -133,7 +128,10 @@ def _declared_size(owner: str, text: str, seen: dict[str, Size]) -> Size:
     return other
 
 
-def _ranged(name: str, low: int, high: int | None, seen: Mapping[str, Size]) -> Size:
+def _ranged(name: str, low: int, high: int | None, seen: Mapping[str, Size], text: str) -> Size:
+    if low < 1 or (high is not None and high < low):
+        what = f"Dimension {quoted(name or text)} is empty."
+        raise _declaration_error(what, text, "give sizes from 1, and LOW..HIGH in this order")
     wish = _EXAMPLES[len(seen) % len(_EXAMPLES)]
     return Size(name, low, high, max(low, wish if high is None else min(high, wish)))
 
