@@ -19,7 +19,7 @@ from rmsnorm_export.benchmark.sessions import PROVIDERS
 from rmsnorm_export.cli.options import click_options
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.float_names import float_name
+from rmsnorm_export.op.type_names import float_name
 from rmsnorm_export.options import (
     REQUIRED,
     Options,

@@ -13,7 +13,7 @@ from typing import Any
 
 from rmsnorm_export.benchmark import sessions
 from rmsnorm_export.benchmark.arrays import write_arrays
-from rmsnorm_export.benchmark.options import BenchOptions, Shapes
+from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.benchmark.peers import PEERS
 from rmsnorm_export.benchmark.result import (
     AGAIN,
@@ -36,7 +36,7 @@ from rmsnorm_export.graph.load import LoadedModel, Source, load_model
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.options import takes
 from rmsnorm_export.printable import one_line
-from rmsnorm_export.runtime.inputs import declared_inputs, index_limits, make_inputs, type_name
+from rmsnorm_export.runtime.inputs import array_type, declared_inputs, index_limits, make_inputs
 from rmsnorm_export.system.machine import cores, cpu_name, load_average, memory_gib
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.progress import Progress
@@ -82,7 +82,7 @@ def bench(model: Source, options: BenchOptions) -> Benchmark:
             progress=options.progress or (lambda *_: None),
             steps=2 + len(targets) + len(peers) + len(chosen) * (1 + len(targets) + len(peers)),
         )
-        cases, feeds, setup = run.inputs(options.shapes, options.seed, chosen)
+        cases, feeds, setup = run.inputs(options, chosen)
         run.steps += len(chosen) * len(cases)
         variants = [Variant(RAW, "raw", nodes=count_nodes(run.raw))]
         for target in targets:
@@ -176,7 +176,7 @@ class _Measurement:
         return self.raw if variant in (RAW, AGAIN) else str(self.place(variant))
 
     def inputs(
-        self, shapes: Shapes | None, seed: int, chosen: Sequence[str]
+        self, options: BenchOptions, chosen: Sequence[str]
     ) -> tuple[list[Case], list[dict[str, Array]], Bench]:
         """Shapes, inputs, and the raw model's outputs at them, which are the reference."""
         self.step("reading the model")
@@ -184,8 +184,8 @@ class _Measurement:
         declared, limits = declared_inputs(session), index_limits(self.loaded.model)
         del session
         cases, feeds = [], []
-        for label, point in grid(declared, shapes):
-            feeds.append(make_inputs(declared, limits, shapes=point, sizes=(1,), seed=seed))
+        for label, point in grid(declared, options.shapes, options.dims):
+            feeds.append(make_inputs(declared, limits, point, seed=options.seed))
             cases.append(Case(label, tuple(_input_words(feeds[-1]))))
         files = [self.folder / f"feeds.{i}.npz" for i in range(len(feeds))]
         for path, fed in zip(files, feeds, strict=True):
@@ -195,7 +195,8 @@ class _Measurement:
         self.step("computing the reference")
         ended = run_reference(setup, self.raw, self.reference)
         if ended.status != "ok":
-            kind = InputError if shapes is None else UsageError
+            given = options.shapes or options.dims
+            kind = UsageError if given else InputError
             raise kind(
                 f"The model does not run at the shapes {', '.join(labels)}.",
                 found=f"{ended.status}: {ended.detail}",
@@ -284,7 +285,7 @@ class _Measurement:
 
 def _input_words(feeds: Mapping[str, Array]) -> Iterator[str]:
     for name, array in feeds.items():
-        yield f"{name} {type_name(array.dtype)} {list(array.shape)}"
+        yield f"{name} {array_type(array.dtype)} {list(array.shape)}"
 
 
 def _wrong_targets(trials: Sequence[Trial], variants: Sequence[Variant]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from rmsnorm_export.benchmark.statistics import LEAST_ROUNDS
@@ -14,9 +14,8 @@ from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.options import Options, only_api, option
 from rmsnorm_export.rewrite.options import NUMERICS_HELP
+from rmsnorm_export.runtime.sizes import POINTS, Dims, Shapes, dims_option, shapes_option
 from rmsnorm_export.system.progress import Progress
-
-Shapes = str | Mapping[str, Sequence[int] | Sequence[Sequence[int]]]
 
 PeerName = Literal["ort.transformers", "onnxscript", "onnxsim", "onnxslim"]
 Provider = Literal["cpu", "cuda", "tensorrt"]
@@ -47,15 +46,15 @@ class BenchOptions(Options):
         help="cpu, cuda, tensorrt.",
         shown="all that this ONNX Runtime has",
     )
-    shapes: Shapes | None = option(
-        None,
-        written=str,
+    shapes: Shapes | None = shapes_option(
+        POINTS,
         metavar='"NAME=SHAPE,...;..."',
         help='Where to measure, e.g. "ids=1x16,1x128,4x128"; the n-th shapes of all inputs belong '
         "together.",
         python="Or a mapping from names to shapes.",
         shown="1x16, 1x128 and 4x128 for a batch and a length",
     )
+    dims: Dims | None = dims_option(POINTS)
     seconds: float = option(
         5.0,
         metavar="S",

@@ -105,7 +105,8 @@ def command(
         raise click.UsageError("--verify needs a file: give -o PATH")
     from rmsnorm_export.cli.failure import explain
 
-    shapes, dtype, require = (options.pop(name) for name in ("shapes", "dtype", "require"))
+    names = ("shapes", "dims", "dtype", "require")
+    shapes, dims, dtype, require = (options.pop(name) for name in names)
     outputs = Outputs(
         source=source,
         output=output,
@@ -122,7 +123,7 @@ def command(
         from rmsnorm_export.torch.source.load import load
 
         loaded = load(source, arguments=arguments, dtype=dtype)
-        given = example_of(loaded, shapes, seed=options["seed"], option="--shapes")
+        given = example_of(loaded, shapes, dims=dims, seed=options["seed"], option="--shapes")
         converted = convert(
             loaded.module,
             given.args,

@@ -4,52 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.compare.backends import BackendChoice, backend_choices
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.options import Options, only_api, option
-from rmsnorm_export.printable import quoted
+from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shapes, dims_option, shapes_option
 
 if TYPE_CHECKING:
     from rmsnorm_export.op.dtypes import Array
 else:
     Array = Any  # NumPy is not loaded for --help
-
-_DIGITS = 18
-"""Most digits of a size."""
-
-
-def one_shape_each(
-    written: str | Sequence[str] | Mapping[str, Sequence[int]],
-) -> dict[str, tuple[int, ...]]:
-    """Input name -> shape, of ``NAME=1x16;NAME=...``; a name may hold ``=``.
-
-    Raises:
-        UsageError: a part that cannot be read, or a name that is given twice.
-    """
-    if isinstance(written, Mapping):
-        return {name: tuple(shape) for name, shape in written.items()}
-    shapes: dict[str, tuple[int, ...]] = {}
-    texts = (written,) if isinstance(written, str) else written
-    for part in (part.strip() for text in texts for part in text.split(";")):
-        name, _, dims = part.rpartition("=")
-        sizes = dims.split("x")
-        problem = ""
-        if not name or not all(size.isascii() and size.isdigit() for size in sizes):
-            problem = "A shape is not NAME=SIZExSIZE."
-        elif name in shapes:
-            problem = f"The shape of {quoted(name)} is given twice."
-        elif any(len(size) > _DIGITS or int(size) == 0 for size in sizes):
-            problem = f"A size is 0 or has more than {_DIGITS} digits."
-        if problem:
-            raise UsageError(
-                problem, found=quoted(part), fix="write NAME=1x16, e.g. input_ids=1x16"
-            )
-        shapes[name] = tuple(map(int, sizes))
-    return shapes
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +30,14 @@ class VerifyOptions(Options):
         help="Arrays to feed, by input name; random ones without it.",
         python="Where one of two PyTorch models has example inputs, these.",
     )
-    shapes: Mapping[str, Sequence[int]] | None = option(
-        None,
+    shapes: Shapes | None = shapes_option(
+        ONE_POINT,
         old=("--shape",),
-        written=dict[str, tuple[int, ...]] | tuple[str, ...] | str,
-        read=one_shape_each,
         metavar='"NAME=1x16;..."',
         help="Shapes of single random inputs; may be repeated. Symbolic sizes are small otherwise, "
         "and the inputs of an engine have the usual shape of its profile.",
     )
+    dims: Dims | None = dims_option(ONE_POINT)
     seed: int = option(0, least=0, metavar="N", help="Of the random inputs.")
     rtol: float | None = option(
         None,
@@ -112,7 +78,7 @@ class VerifyOptions(Options):
     )
 
     def agree(self) -> None:
-        if self.inputs is not None and self.shapes:
+        if self.inputs is not None and (self.shapes or self.dims):
             raise UsageError(
                 "Shapes are for random inputs.",
                 found="inputs and shapes together",

@@ -16,7 +16,7 @@ from rmsnorm_export.compare.backend import Answer
 from rmsnorm_export.compare.result import OutputComparison, Verification
 from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.runtime.inputs import type_name
+from rmsnorm_export.runtime.inputs import array_type
 from rmsnorm_export.runtime.metrics import compare_arrays
 from rmsnorm_export.runtime.session import run_session, runtime_name
 
@@ -168,7 +168,7 @@ def failed_outputs(outputs: Sequence[OutputComparison]) -> str:
 def describe_feeds(feeds: Mapping[str, Array]) -> tuple[str, ...]:
     """What was fed, e.g. ``input_ids int64 [2, 3]``."""
     return tuple(
-        f"{name} {type_name(array.dtype)} {list(array.shape)}" for name, array in feeds.items()
+        f"{name} {array_type(array.dtype)} {list(array.shape)}" for name, array in feeds.items()
     )
 
 

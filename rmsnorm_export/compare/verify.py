@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +27,7 @@ from rmsnorm_export.runtime.inputs import (
     SIZE_CHOICES,
     Declared,
     check_inputs,
+    input_shapes,
     make_inputs,
     read_npz,
 )
@@ -71,9 +72,7 @@ def verify(a: Model, b: Model, options: VerifyOptions) -> Verification:
     )
     reduced = dict.fromkeys(side.reduced for side in (first, second) if side.reduced)
     bounds = Bounds(options.atol, options.rtol, options.max_ulp, "; ".join(reduced))
-    feeds, source, answer = _run_first(
-        first, second, options.inputs, options.shapes or {}, options.seed
-    )
+    feeds, source, answer = _run_first(first, second, options)
     expected, computed = pair_outputs(answer, _run_second(second, feeds))
     outputs = compare_outputs(expected, computed, bounds)
     notes = [
@@ -127,13 +126,10 @@ def _without_optimization(
 
 
 def _run_first(
-    a: Backend,
-    b: Backend,
-    inputs: str | os.PathLike[str] | Mapping[str, Array] | None,
-    shapes: Mapping[str, Sequence[int]],
-    seed: int,
+    a: Backend, b: Backend, options: VerifyOptions
 ) -> tuple[dict[str, Array], str, Answer]:
     """Inputs, where they came from, and the first model's outputs; it is closed afterwards."""
+    inputs = options.inputs
     with a.running() as run:
         declared = a.declared()
         if declared is None:
@@ -145,16 +141,16 @@ def _run_first(
                 feeds = check_inputs(feeds, declared)
             return feeds, source, run(feeds)
         if declared is None:
-            feeds = _example_feeds(a, b, shapes)
+            feeds = _example_feeds(a, b, options.shapes or options.dims)
             return feeds, "the example inputs of the module", run(feeds)
         limits = a.limits(declared) or b.limits(declared)
-        own = {**a.shapes(), **b.shapes()}
-        own = {name: sizes for name, sizes in own.items() if name in declared} | dict(shapes)
+        usual = {**a.shapes(), **b.shapes()}
         failure: Error | None = None
         for sizes in SIZE_CHOICES:
-            feeds = make_inputs(declared, limits, shapes=own, sizes=sizes, seed=seed)
+            every = input_shapes(declared, options.shapes, options.dims, usual=usual, sizes=sizes)
+            feeds = make_inputs(declared, limits, every, seed=options.seed)
             try:
-                return feeds, f"random, seed {seed}", run(feeds)
+                return feeds, f"random, seed {options.seed}", run(feeds)
             except VerificationError as error:
                 failure = failure or error
     raise VerificationError(

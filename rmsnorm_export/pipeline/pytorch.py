@@ -8,14 +8,14 @@ import importlib
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from rmsnorm_export.compare.eager import feeds_of_call, run_eager
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.wellformed import NEWEST_OPSET
 from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.rewrite.options import SourceOptions
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.torch.export.trace import OLDEST_OPSET, Traced, trace
 from rmsnorm_export.torch.source.example import Example, example_of
@@ -45,9 +45,7 @@ def open_subject(
     source: str,
     folder: Path,
     *,
-    arguments: Mapping[str, Any],
-    shapes: str | None,
-    dtype: str | None,
+    options: SourceOptions,
     seed: int,
 ) -> Subject:
     """Load the module, with ``folder`` as the working folder.
@@ -56,8 +54,10 @@ def open_subject(
         UsageError, InputError, BackendMissingError: as ``export`` from the command line.
     """
     with _working_folder(folder), _fresh_modules(folder) as reads:
-        loaded = load(source, arguments=arguments, dtype=dtype)
-    given = example_of(loaded, shapes, seed=seed, option="[export] shapes")
+        loaded = load(source, arguments=options.arguments or {}, dtype=options.dtype)
+    given = example_of(
+        loaded, options.shapes, dims=options.dims, seed=seed, option="[export] shapes"
+    )
     return Subject(loaded, given, reads)
 
 

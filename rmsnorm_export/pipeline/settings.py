@@ -33,7 +33,6 @@ Pair = tuple[str, str]
 PathLike = str | os.PathLike[str]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-_GRID = re.compile(r"\s*[^\s;]+\s*=\s*\d+(x\d+)*(\s*,\s*\d+(x\d+)*)*\s*")
 _SIDES = ("pytorch", "raw", "optimized")
 
 
@@ -153,7 +152,6 @@ def settle(document: Document) -> Settings:
     if settings.build is not None:
         _subject(settings, "build", settings.build.model)
     pairs = _pairs(settings)
-    _bench(settings)
     _package(settings)
     _check_places(settings)
     return dataclasses.replace(settings, pairs=pairs)
@@ -243,19 +241,6 @@ def _check_pair(settings: Settings, pair: tuple[str, ...], *, reference: bool) -
         raise settings.document.error("verify", "pairs", problem, found=shown, fix=fix)
 
 
-def _bench(settings: Settings) -> None:
-    bench = settings.bench
-    if bench is None:
-        return
-    shapes = bench.options.shapes
-    parts = [part for part in str(shapes).split(";") if part.strip()]
-    if shapes is not None and not (parts and all(map(_GRID.fullmatch, parts))):
-        raise settings.document.error(
-            "bench", "shapes", "the shapes cannot be read.", found=quoted(str(shapes)),
-            fix='write NAME=SHAPE,SHAPE;NAME=SHAPE, e.g. "ids=1x16,1x128,4x128"',
-        )  # fmt: skip
-
-
 def _package(settings: Settings) -> None:
     package, document = settings.package, settings.document
     if package is None:
@@ -273,10 +258,10 @@ def _package(settings: Settings) -> None:
             found='[build] backend = "tensorrt-rtx"',
             fix='give [build] backend = "tensorrt", or package the ONNX model',
         )  # fmt: skip
-    if engine and package.options.shapes is not None:
+    if engine and (package.options.shapes or package.options.dims):
         raise document.error(
-            "package", "shapes", "an engine has its own shapes.", found="shapes and an engine",
-            fix="leave shapes away",
+            "package", "shapes", "an engine has its own shapes.",
+            found="shapes or dims and an engine", fix="leave them away",
         )  # fmt: skip
     if package.options.plugin is not None:
         _must_exist(document, "package", "plugin_library", package.options.plugin)

@@ -12,10 +12,11 @@ from typing import Any, Literal
 from rmsnorm_export.errors import RequirementError, UsageError
 from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.lower.targets import TARGETS, Target
-from rmsnorm_export.op.float_names import FloatName, float_name
 from rmsnorm_export.op.numerics import Numerics
+from rmsnorm_export.op.type_names import FloatName, float_name
 from rmsnorm_export.options import Options, only_api, option
 from rmsnorm_export.rewrite.result import Report
+from rmsnorm_export.runtime.sizes import DECLARED, Dims, dims_option
 from rmsnorm_export.system.progress import Progress
 
 NUMERICS_HELP = (
@@ -200,6 +201,7 @@ class SourceOptions(Options):
         help="Inputs: names, types, sizes; a named size is dynamic, from 1 or within LOW..HIGH. "
         "Needed unless the source has example inputs.",
     )
+    dims: Dims | None = dims_option(DECLARED)
     dtype: FloatName | None = option(
         None,
         written=FloatName | str,

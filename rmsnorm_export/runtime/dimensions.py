@@ -1,97 +1,135 @@
-"""Sizes of symbolic dimensions: one size per name, sums and products of names computed."""
+"""What the sizes in a declared shape stand for: numbers, names, and sums and products of names."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
 from itertools import chain, repeat
-
-from rmsnorm_export.errors import UsageError
+from typing import Any
 
 Size = int | str | None
+"""As a model file declares it: a number, a name or an expression, or nothing."""
+
+Known = dict[str | int, int]
+"""Sizes by the name of a dimension; a dimension without a name goes by its axis."""
 
 # A longer expression is no size that anyone wrote or any exporter derived.
-_MAX_EXPRESSION = 200
+_LONGEST_EXPRESSION = 200
+
+_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "ceiling": math.ceil,
+    "max": max,
+    "min": min,
+}
 
 
-class Dimensions:
-    """Sizes for the symbols of a model.
+def is_fixed(size: Size) -> bool:
+    """Whether a declared size is a number; exporters write a negative one for a dynamic size."""
+    return isinstance(size, int) and size >= 0
 
-    Symbols of one name share a size; a dimension without a name shares one with those on its axis.
+
+def symbol_of(size: Size, axis: int) -> str | int:
+    """What a dynamic size goes by in ``Known``."""
+    return size if isinstance(size, str) and size else axis
+
+
+def symbols_of(shape: Iterable[Size]) -> list[str | int]:
+    """What the dynamic sizes of a shape go by."""
+    return [symbol_of(size, axis) for axis, size in enumerate(shape) if not is_fixed(size)]
+
+
+def size_of(size: Size, axis: int, known: Mapping[str | int, int]) -> int | None:
+    """The size as a number; None where the names that are known do not tell it."""
+    if isinstance(size, int) and size >= 0:
+        return size
+    symbol = symbol_of(size, axis)
+    if symbol in known or isinstance(symbol, int):
+        return known.get(symbol)
+    try:
+        value = _computed(_parsed(symbol), known)
+    except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError):
+        return None
+    return int(value) if value >= 0 and value == int(value) else None
+
+
+def sized(shape: Sequence[Size], known: Mapping[str | int, int]) -> tuple[int, ...] | None:
+    """The shape as numbers; None where the names that are known do not tell it."""
+    sizes = [size_of(size, axis, known) for axis, size in enumerate(shape)]
+    told = tuple(size for size in sizes if size is not None)
+    return told if len(told) == len(sizes) else None
+
+
+def names_in(size: Size) -> set[str]:
+    """The names that an expression is computed from, and the whole of it, which is a name, too."""
+    if not isinstance(size, str) or not size:
+        return set()
+    try:
+        tree = _parsed(size)
+    except ValueError:
+        return {size}
+    functions = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return {size} | {node.id for node in names if node not in functions}
+
+
+def fill(known: Known, shapes: Iterable[Sequence[Size]], sizes: Sequence[int]) -> None:
+    """Give a size to every dimension that has none.
 
     Args:
-        sizes: for new symbols in order of appearance; the last one for all further symbols, and for
-            expressions that cannot be computed.
+        known: is added to.
+        shapes: as declared.
+        sizes: for names in order of appearance; the last one for all further names, and for
+            expressions that cannot be computed from names.
     """
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        self._sizes: dict[str, int] = {}
-        self._next = chain(sizes, repeat(sizes[-1]))
-        self._default = sizes[-1]
-
-    def bind(self, name: str, shape: Sequence[Size], given: Sequence[int]) -> None:
-        """The user gave the sizes of input ``name``: its symbols have them everywhere.
-
-        Raises:
-            UsageError: another rank than declared, or a negative size.
-        """
-        if (shape and len(given) != len(shape)) or any(size < 0 for size in given):
-            raise UsageError(
-                "a given shape does not fit the input",
-                found=f"{list(given)} for {name!r}, declared {list(shape)}",
-                fix="give one size, 0 or more, per dimension",
-            )
-        for axis, (size, value) in enumerate(zip(shape, given, strict=False)):
-            symbol = _symbol(size, axis)
-            if symbol is not None and symbol.isidentifier():
-                self._sizes.setdefault(symbol, value)
-
-    def name(self, shapes: Iterable[Sequence[Size]]) -> None:
-        """Give every plain symbol of ``shapes`` a size; expressions are computed from these."""
-        for shape in shapes:
-            for axis, size in enumerate(shape):
-                symbol = _symbol(size, axis)
-                if symbol is not None and symbol.isidentifier() and symbol not in self._sizes:
-                    self._sizes[symbol] = next(self._next)
-
-    def sizes(self, shape: Sequence[Size]) -> tuple[int, ...]:
-        """``shape`` as numbers."""
-        return tuple(self._size(size, axis) for axis, size in enumerate(shape))
-
-    def _size(self, size: Size, axis: int) -> int:
-        symbol = _symbol(size, axis)
-        if symbol is None:
-            return int(size or 0)
-        if symbol in self._sizes:
-            return self._sizes[symbol]
-        if len(symbol) > _MAX_EXPRESSION:
-            return self._default
-        try:
-            value = self._value(ast.parse(symbol, mode="eval").body)
-        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
-            return self._default
-        return value if value >= 0 else self._default
-
-    def _value(self, tree: ast.expr) -> int:
-        if isinstance(tree, ast.Constant) and type(tree.value) is int:
-            return tree.value
-        if isinstance(tree, ast.Name) and tree.id in self._sizes:
-            return self._sizes[tree.id]
-        if isinstance(tree, ast.BinOp):
-            left, right = self._value(tree.left), self._value(tree.right)
-            if isinstance(tree.op, ast.Add):
-                return left + right
-            if isinstance(tree.op, ast.Sub):
-                return left - right
-            if isinstance(tree.op, ast.Mult):
-                return left * right
-            if isinstance(tree.op, ast.FloorDiv):
-                return left // right
-        raise ValueError("not a sum or product of known symbols")
+    dynamic = [
+        (size, axis, symbol_of(size, axis))
+        for shape in shapes
+        for axis, size in enumerate(shape)
+        if not is_fixed(size)
+    ]
+    following = chain(sizes, repeat(sizes[-1]))
+    for _, _, symbol in dynamic:
+        if symbol not in known and (isinstance(symbol, int) or symbol.isidentifier()):
+            known[symbol] = next(following)
+    for size, axis, symbol in dynamic:
+        if size_of(size, axis, known) is None:
+            known[symbol] = sizes[-1]
 
 
-def _symbol(size: Size, axis: int) -> str | None:
-    """The name of a dimension, one made up where it has none; None for a number."""
-    if isinstance(size, str) and size:
-        return size
-    return f"axis{axis}" if size is None or size == "" or int(size) < 0 else None
+@functools.lru_cache(maxsize=256)
+def _parsed(expression: str) -> ast.expr:
+    """The syntax tree of an expression; ValueError for what is none."""
+    if len(expression) > _LONGEST_EXPRESSION:
+        raise ValueError("no expression that anyone wrote")
+    try:
+        return ast.parse(expression.strip(), mode="eval").body
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError("a name that is no expression") from error
+
+
+def _computed(tree: ast.expr, known: Mapping[str | int, int]) -> Any:
+    """The exact value of an expression, a division included."""
+    match tree:
+        case ast.Constant(value=int() as value):
+            return Fraction(value)
+        case ast.Name(id=name):
+            return Fraction(known[name])
+        case ast.BinOp(left=left, op=op, right=right):
+            return _OPERATORS[type(op)](_computed(left, known), _computed(right, known))
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
+            function = _FUNCTIONS[name.lower()]
+            return Fraction(function(*(_computed(argument, known) for argument in arguments)))
+    raise ValueError("not made of names, numbers, sums and products")

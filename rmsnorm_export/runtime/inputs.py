@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.runtime.dimensions import Dimensions
+from rmsnorm_export.runtime.dimensions import Size, fill, size_of, sized, symbol_of
+from rmsnorm_export.runtime.input_sizes import InputSizes, declared_text
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
+from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shape, Shapes
 
 _TYPES: dict[str, np.dtype[Any]] = {
     "tensor(float)": np.dtype(np.float32),
@@ -50,7 +52,11 @@ class Declared:
 
     name: str
     dtype: np.dtype[Any]
-    shape: tuple[int | str | None, ...]
+    shape: tuple[Size, ...]
+
+    def text(self) -> str:
+        """``'ids' int64 [batch, 7]``, safe to print."""
+        return declared_text(self.name, array_type(self.dtype), self.shape)
 
 
 def declared_inputs(session: Any) -> dict[str, Declared]:
@@ -59,17 +65,13 @@ def declared_inputs(session: Any) -> dict[str, Declared]:
     Raises:
         InputError: one is not a tensor, or of a type that has no NumPy counterpart here.
     """
-    found = {}
+    declared = {}
     for argument in session.get_inputs():
         if argument.type not in _TYPES:
-            raise InputError(
-                "the model has an input that cannot be fed",
-                found=f"{argument.name!r} of type {argument.type}",
-                fix="verify a model whose inputs are float, integer, boolean or string tensors",
-            )
+            raise _cannot_be_fed(argument.name, argument.type)
         shape = tuple(argument.shape or ())
-        found[argument.name] = Declared(argument.name, _TYPES[argument.type], shape)
-    return found
+        declared[argument.name] = Declared(argument.name, _TYPES[argument.type], shape)
+    return declared
 
 
 def graph_inputs(model: ir.Model) -> dict[str, Declared]:
@@ -78,22 +80,26 @@ def graph_inputs(model: ir.Model) -> dict[str, Declared]:
     Raises:
         InputError: one is not a tensor, or of a type that has no NumPy counterpart here.
     """
-    found = {}
+    declared = {}
     for value in model.graph.inputs:
         name = value.name or ""
         if name in model.graph.initializers:
             continue
         dtype = _of_onnx(value.dtype) if isinstance(value.type, ir.TensorType) else None
         if dtype is None:
-            raise InputError(
-                "the model has an input that cannot be fed",
-                found=f"{name!r} of type {value.type}",
-                fix="verify a model whose inputs are float, integer, boolean or string tensors",
-            )
+            raise _cannot_be_fed(name, value.type)
         sizes = () if value.shape is None else tuple(value.shape)
         shape = tuple(size if isinstance(size, int) else size.value for size in sizes)
-        found[name] = Declared(name, dtype, shape)
-    return found
+        declared[name] = Declared(name, dtype, shape)
+    return declared
+
+
+def _cannot_be_fed(name: str, type_: object) -> InputError:
+    return InputError(
+        "the model has an input that cannot be fed",
+        found=f"{name!r} of type {type_}",
+        fix="verify a model whose inputs are float, integer, boolean or string tensors",
+    )
 
 
 def _of_onnx(dtype: ir.DataType | None) -> np.dtype[Any] | None:
@@ -102,11 +108,11 @@ def _of_onnx(dtype: ir.DataType | None) -> np.dtype[Any] | None:
         return None
     if dtype == ir.DataType.STRING:
         return np.dtype(object)
-    found = np.dtype(dtype.numpy())
-    return found if found in _TYPES.values() else None
+    numpy_type = np.dtype(dtype.numpy())
+    return numpy_type if numpy_type in _TYPES.values() else None
 
 
-def type_name(dtype: np.dtype[Any]) -> str:
+def array_type(dtype: np.dtype[Any]) -> str:
     """Name of a type of tensor, e.g. ``float16`` or ``string``."""
     return "string" if dtype.kind == "O" else str(dtype)
 
@@ -153,39 +159,73 @@ def check_inputs(given: Mapping[str, Array], declared: Mapping[str, Declared]) -
             fix=f"give exactly {', '.join(map(repr, sorted(declared)))}",
         )
     checked = {}
-    for name, wanted in declared.items():
+    for name, item in declared.items():
         array = np.asarray(given[name])
-        if wanted.dtype == BFLOAT16_DTYPE and array.dtype in (np.dtype("V2"), np.dtype(np.uint16)):
+        if item.dtype == BFLOAT16_DTYPE and array.dtype in (np.dtype("V2"), np.dtype(np.uint16)):
             array = np.ascontiguousarray(array).view(BFLOAT16_DTYPE)
-        if wanted.dtype.kind == "O" and array.dtype.kind in "SU":
+        if item.dtype.kind == "O" and array.dtype.kind in "SU":
             array = array.astype(object)
-        if array.dtype != wanted.dtype:
+        if array.dtype != item.dtype:
             raise InputError(
                 "a given input has the wrong type",
-                found=f"{name!r} is {array.dtype}, the model takes {type_name(wanted.dtype)}",
-                fix=f"convert it to {type_name(wanted.dtype)}",
+                found=f"{name!r} is {array.dtype}, the model takes {array_type(item.dtype)}",
+                fix=f"convert it to {array_type(item.dtype)}",
             )
-        fits = array.ndim == len(wanted.shape) or not wanted.shape
+        fits = array.ndim == len(item.shape) or not item.shape
         fits = fits and all(
             not isinstance(size, int) or size < 0 or size == actual
-            for size, actual in zip(wanted.shape, array.shape, strict=False)
+            for size, actual in zip(item.shape, array.shape, strict=False)
         )
         if not fits:
             raise InputError(
                 "a given input has the wrong shape",
-                found=f"{name!r} is {array.shape}, the model takes {list(wanted.shape)}",
+                found=f"{name!r} is {array.shape}, the model takes {list(item.shape)}",
                 fix="give an array of the declared shape",
             )
         checked[name] = array
     return checked
 
 
+def input_shapes(
+    declared: Mapping[str, Declared],
+    shapes: Shapes | None,
+    dims: Dims | None = None,
+    *,
+    usual: Mapping[str, Sequence[int]],
+    sizes: Sequence[int],
+) -> dict[str, Shape]:
+    """A shape for every input: as given, else as names tell it, as usual, or of small sizes.
+
+    Args:
+        declared: inputs of the model.
+        shapes: of single inputs.
+        dims: sizes by name of a dimension.
+        usual: shapes of inputs of which nothing else is said.
+        sizes: for all that is left, see ``dimensions.fill``.
+
+    Raises:
+        UsageError: ``shapes`` or ``dims`` cannot be read or do not fit the model.
+    """
+    given, known = InputSizes(declared.values(), ONE_POINT).known(shapes or None, dims or None)
+    left = {}
+    for name, item in declared.items():
+        shape = list(item.shape)
+        for axis, value in enumerate(usual.get(name, ())[: len(shape)]):
+            symbol = symbol_of(shape[axis], axis)
+            if size_of(shape[axis], axis, known) is None and isinstance(symbol, str):
+                known[symbol] = value
+            elif size_of(shape[axis], axis, known) is None:
+                shape[axis] = value
+        left[name] = shape
+    fill(known, left.values(), sizes)
+    return {name: given.get(name) or sized(shape, known) or () for name, shape in left.items()}
+
+
 def make_inputs(
     declared: Mapping[str, Declared],
     limits: Mapping[str, int],
-    *,
     shapes: Mapping[str, Sequence[int]],
-    sizes: Sequence[int],
+    *,
     seed: int,
 ) -> dict[str, Array]:
     """Random inputs: floats from the normal distribution, indices below their limit, ones for
@@ -194,36 +234,23 @@ def make_inputs(
     Args:
         declared: inputs of the model.
         limits: see ``index_limits``.
-        shapes: sizes of single inputs, in place of the declared ones.
-        sizes: for symbols, see ``Dimensions``.
+        shapes: of every input.
         seed: of the random numbers.
 
     Raises:
-        UsageError: ``shapes`` names an unknown input or does not fit the declared rank.
-        InputError: a declared shape is absurd.
+        InputError: a shape is absurd.
     """
-    unknown = sorted(shapes.keys() - declared.keys())
-    if unknown:
-        raise UsageError(
-            "a shape is given for an input that the model does not have",
-            found=", ".join(map(repr, unknown)),
-            fix=f"use the names {', '.join(map(repr, sorted(declared)))}",
-        )
     rng = np.random.default_rng(seed)
-    dimensions = Dimensions(sizes)
-    for name, given in shapes.items():
-        dimensions.bind(name, declared[name].shape, given)
-    dimensions.name(wanted.shape for wanted in declared.values())
     feeds = {}
-    for name, wanted in declared.items():
-        shape = tuple(shapes[name]) if name in shapes else dimensions.sizes(wanted.shape)
+    for name, item in declared.items():
+        shape = tuple(shapes[name])
         if math.prod(shape) > _MAX_ELEMENTS:
             raise InputError(
                 "the declared shape of an input is too large to try",
-                found=f"{name!r}: {list(wanted.shape)}",
+                found=f"{name!r}: {list(item.shape)}",
                 fix="give its sizes with shapes, or the inputs themselves",
             )
-        feeds[name] = _random(rng, wanted.dtype, shape, limits.get(name))
+        feeds[name] = _random(rng, item.dtype, shape, limits.get(name))
     return feeds
 
 

@@ -10,6 +10,7 @@ import dataclasses
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array, Float64Array
@@ -74,41 +75,39 @@ def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
         InputError: shapes or types differ, or the type is none of these.
     """
     a, b = np.asarray(a), np.asarray(b)
-    if a.shape != b.shape or (a.dtype != b.dtype and not (_is_text(a) and _is_text(b))):
+    text = _is_text(a) and _is_text(b)
+    if a.shape != b.shape or (a.dtype != b.dtype and not text):
         raise InputError(
             "arrays of different shape or type cannot be compared element by element",
             found=f"{a.dtype} {a.shape} and {b.dtype} {b.shape}",
             fix="compare arrays of the same shape and type",
         )
-    if is_float(a.dtype):
-        ulp = ulp_distance(a, b)
-        wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
-        absolute = _absolute(wide_a, wide_b)
-    elif a.dtype.kind in "biu":
-        ulp = absolute = _integer_distance(a, b)
-        wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
-    elif _is_text(a):
-        different = np.asarray(a.astype(object) != b.astype(object), dtype=bool)
-        ulp = absolute = np.where(different, np.inf, 0.0)
-        wide_a, wide_b = np.ones(a.shape), np.ones(a.shape)
-    else:
+    if not (text or is_float(a.dtype) or a.dtype.kind in "biu"):
         raise InputError(
             "arrays of this type cannot be compared",
             found=str(a.dtype),
             fix="use float, integer, boolean or string tensors",
         )
+    wide_a, wide_b = (np.ones(x.shape) if text else x.astype(np.float64) for x in (a, b))
+    if text:
+        different = np.asarray(a.astype(object) != b.astype(object), dtype=bool)
+        ulp = absolute = np.where(different, np.inf, 0.0)
+    elif is_float(a.dtype):
+        ulp, absolute = ulp_distance(a, b), _absolute(wide_a, wide_b)
+    else:
+        ulp = absolute = _integer_distance(a, b)
     finite = ulp[np.isfinite(ulp)]
     return ErrorMetrics(
-        max_abs=_largest(absolute),
-        max_rel=_largest(_relative(absolute, wide_b)),
-        max_ulp=_largest(ulp),
+        max_abs=_maximum(absolute),
+        max_rel=_maximum(_relative(absolute, wide_b)),
+        max_ulp=_maximum(ulp),
         mean_ulp=float(finite.mean()) if finite.size else 0.0,
         ulp_histogram=ulp_histogram(ulp),
         mismatch=float(np.mean(ulp != 0)) if ulp.size else 0.0,
         cosine=_cosine(wide_a, wide_b),
         nan_inf_agree=nonfinite_agree(wide_a, wide_b),
         shape=tuple(a.shape),
-        dtype=str(a.dtype) if not _is_text(a) else "string",
+        dtype="string" if text else str(a.dtype),
     )
 
 
@@ -127,11 +126,7 @@ def ulp_distance(a: Array, b: Array) -> Float64Array:
     apart = np.maximum(size_a, size_b) - np.minimum(size_a, size_b)
     steps = np.where(same_sign, apart, size_a + size_b).astype(np.float64)
     # Infinity and NaN have bits next to those of the largest number, but are no neighbours of it.
-    finite_a, finite_b = np.isfinite(a), np.isfinite(b)
-    if not (finite_a.all() and finite_b.all()):
-        equal = (np.isnan(a) & np.isnan(b)) | (a == b)
-        steps = np.where(finite_a & finite_b, steps, np.where(equal, 0.0, np.inf))
-    return np.asarray(steps.reshape(a.shape))
+    return _of_numbers(steps.reshape(a.shape), a, b)
 
 
 def ulp_error(
@@ -161,8 +156,7 @@ def ulp_error(
         if odd.any():
             rounded = reference.astype(np.float32) if values.dtype == BFLOAT16_DTYPE else reference
             rounded = rounded.astype(values.dtype).astype(np.float64)
-            equal = (np.isnan(wide) & np.isnan(reference)) | (wide == rounded)
-            error = np.where(odd, np.where(equal, 0.0, np.inf), error)
+            error = np.where(odd, np.where(_identical(wide, rounded), 0.0, np.inf), error)
     return np.asarray(error)
 
 
@@ -215,11 +209,21 @@ def ulp_unit(dtype: np.dtype[np.generic], at: Float64Array) -> Float64Array:
 
 def nonfinite_agree(a: Array, b: Array) -> bool:
     """Whether NaN and infinities are in the same places with the same signs."""
-    finite_a, finite_b = np.isfinite(a), np.isfinite(b)
-    if finite_a.all() and finite_b.all():
-        return True
-    equal = (np.isnan(a) & np.isnan(b)) | (a == b)
-    return bool(np.all(np.where(finite_a & finite_b, True, equal)))
+    both = np.isfinite(a) & np.isfinite(b)
+    return bool(both.all() or (both | _identical(a, b)).all())
+
+
+def _identical(a: Array, b: Array) -> npt.NDArray[np.bool_]:
+    """NaN is identical to NaN."""
+    return np.asarray((np.isnan(a) & np.isnan(b)) | (a == b))
+
+
+def _of_numbers(distance: Float64Array, a: Array, b: Array) -> Float64Array:
+    """``distance`` where both are finite; else 0 where they are identical, and infinity."""
+    both = np.isfinite(a) & np.isfinite(b)
+    if both.all():
+        return np.asarray(distance)
+    return np.where(both, distance, np.where(_identical(a, b), 0.0, np.inf))
 
 
 def _is_text(a: Array) -> bool:
@@ -228,12 +232,7 @@ def _is_text(a: Array) -> bool:
 
 def _absolute(a: Float64Array, b: Float64Array) -> Float64Array:
     with np.errstate(all="ignore"):
-        difference = np.abs(a - b)
-    odd = ~(np.isfinite(a) & np.isfinite(b))
-    if odd.any():
-        equal = (np.isnan(a) & np.isnan(b)) | (a == b)
-        difference = np.where(odd, np.where(equal, 0.0, np.inf), difference)
-    return np.asarray(difference)
+        return _of_numbers(np.abs(a - b), a, b)
 
 
 def _integer_distance(a: Array, b: Array) -> Float64Array:
@@ -252,7 +251,7 @@ def _relative(absolute: Float64Array, reference: Float64Array) -> Float64Array:
     return np.where(np.isinf(absolute), np.inf, ratio)
 
 
-def _largest(values: Float64Array) -> float:
+def _maximum(values: Float64Array) -> float:
     return float(values.max()) if values.size else 0.0
 
 

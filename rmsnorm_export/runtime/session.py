@@ -14,6 +14,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import BackendMissingError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import BFLOAT16
+from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 
 PROVIDER = "CPUExecutionProvider"
@@ -91,7 +92,7 @@ def open_session(
         kind = NoKernelError if type(error).__name__ == "NotImplemented" else VerificationError
         raise kind(
             "ONNX Runtime does not load the model",
-            found=_first_line(error),
+            found=first_line(error, 400, otherwise=type(error).__name__),
             fix="check the model with onnx.checker, or update onnxruntime",
         ) from error
     # A provider that does not start is left out with a warning.
@@ -160,7 +161,7 @@ def run_session(
     except Exception as error:
         raise VerificationError(
             "ONNX Runtime cannot run the model on these inputs",
-            found=_first_line(error),
+            found=first_line(error, 400, otherwise=type(error).__name__),
             fix="give inputs, or their shapes, that the model accepts",
         ) from error
 
@@ -181,8 +182,3 @@ def _from_ort(value: Any) -> Array:
     content = ctypes.string_at(value.data_ptr(), size) if size else b""
     array: Array = np.frombuffer(content, dtype=BFLOAT16_DTYPE)
     return array.reshape(tuple(value.shape()))
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:400] if lines else type(error).__name__

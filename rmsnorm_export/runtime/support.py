@@ -91,40 +91,27 @@ def _opset(*types: int) -> int:
     return _BF16_OPSET if BFLOAT16 in types else 1
 
 
-def _rms_normalization(provider: Provider, x_type: int, scale_type: int) -> Support:
-    cuda = provider == CUDA
+def _plain_norm(operator: str, provider: Provider, x_type: int, scale_type: int) -> Support:
+    cuda, standard = provider == CUDA, operator == RMS_NORMALIZATION
+    note = ""
+    if standard and x_type in (FLOAT16, BFLOAT16):
+        note = "the scale is applied before the rounding, unlike the operator's definition"
+    elif not standard and not cuda and x_type != scale_type:
+        note = "no kernel: runs in f32 between inserted casts"
     return Support(
-        operator=RMS_NORMALIZATION,
+        operator=operator,
         provider=provider,
         x_type=x_type,
         scale_type=scale_type,
         scale_shapes=_CUDA_SHAPES if cuda else _ANY_SHAPE,
-        min_opset=23,
+        min_opset=23 if standard else _opset(x_type, scale_type),
         min_row=2 if cuda else 1,
         evidence="sources" if cuda else "run",
-        note="the scale is applied before the rounding, unlike the operator's definition"
-        if x_type in (FLOAT16, BFLOAT16)
-        else "",
+        note=note,
     )
 
 
-def _simplified(provider: Provider, x_type: int, scale_type: int) -> Support:
-    cuda = provider == CUDA
-    mixed = x_type != scale_type and not cuda
-    return Support(
-        operator=SIMPLIFIED,
-        provider=provider,
-        x_type=x_type,
-        scale_type=scale_type,
-        scale_shapes=_CUDA_SHAPES if cuda else _ANY_SHAPE,
-        min_opset=_opset(x_type, scale_type),
-        min_row=2 if cuda else 1,
-        evidence="sources" if cuda else "run",
-        note="no kernel: runs in f32 between inserted casts" if mixed else "",
-    )
-
-
-def _skip(provider: Provider, element_type: int) -> Support:
+def _skip_simplified(provider: Provider, element_type: int) -> Support:
     cuda = provider == CUDA
     half = element_type in (FLOAT16, BFLOAT16)
     half_sum: HalfSum = "none" if not half else "rounded" if cuda else "unrounded"
@@ -149,12 +136,12 @@ def _skip(provider: Provider, element_type: int) -> Support:
 
 
 TABLE: tuple[Support, ...] = (
-    *(_rms_normalization(CPU, t, v) for t, v in _ONE_TYPE if t != BFLOAT16),
-    *(_simplified(CPU, t, v) for t, v in (*_ONE_TYPE, *_MIXED)),
-    *(_skip(CPU, t) for t in (FLOAT, FLOAT16, BFLOAT16)),
-    *(_rms_normalization(CUDA, t, v) for t, v in (*_ONE_TYPE, *_MIXED)),
-    *(_simplified(CUDA, t, v) for t, v in (*_ONE_TYPE, *_MIXED)),
-    *(_skip(CUDA, t) for t in (FLOAT, FLOAT16, BFLOAT16)),
+    *(_plain_norm(RMS_NORMALIZATION, CPU, t, v) for t, v in _ONE_TYPE if t != BFLOAT16),
+    *(_plain_norm(SIMPLIFIED, CPU, t, v) for t, v in (*_ONE_TYPE, *_MIXED)),
+    *(_skip_simplified(CPU, t) for t in (FLOAT, FLOAT16, BFLOAT16)),
+    *(_plain_norm(RMS_NORMALIZATION, CUDA, t, v) for t, v in (*_ONE_TYPE, *_MIXED)),
+    *(_plain_norm(SIMPLIFIED, CUDA, t, v) for t, v in (*_ONE_TYPE, *_MIXED)),
+    *(_skip_simplified(CUDA, t) for t in (FLOAT, FLOAT16, BFLOAT16)),
 )
 """Every combination that runs; what is absent is refused by the runtime when the model loads."""
 

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.runtime.dimensions import Dimensions
+from rmsnorm_export.runtime.dimensions import fill, is_fixed, sized, symbol_of
 from rmsnorm_export.serving.served_model import ServedModel
 from rmsnorm_export.tensorrt.engine.result import EngineProfile
 from rmsnorm_export.tensorrt.engine.shapes import ModelInput
@@ -124,7 +124,7 @@ def request_shapes(
         inputs: of the model.
         max_batch: 0: the shapes are those of single requests.
         profile: its usual and largest shapes are taken.
-        sizes: for dynamic sizes where there is no profile, see ``Dimensions``.
+        sizes: for dynamic sizes where there is no profile, see ``dimensions.fill``.
     """
     if profile is not None:
         usual = {item.name: item.opt for item in profile.inputs}
@@ -140,14 +140,8 @@ def request_shapes(
 
 def _of_sizes(inputs: Sequence[ModelInput], batch: int, sizes: Sequence[int]) -> RequestShapes:
     """One size per name; the leading dynamic axis is the batch."""
-    dimensions = Dimensions(sizes)
-    for item in inputs:
-        if item.shape and isinstance(item.shape[0], str):
-            dimensions.bind(item.name, item.shape[:1], (batch,))
-    dimensions.name(item.shape or () for item in inputs)
-    shapes = {}
-    for item in inputs:
-        shape = dimensions.sizes(item.shape or ())
-        lead = item.shape[:1] if item.shape else ()
-        shapes[item.name] = (batch, *shape[1:]) if lead and not isinstance(lead[0], int) else shape
-    return shapes
+    declared = {item.name: item.shape or () for item in inputs}
+    leading = [shape[0] for shape in declared.values() if shape and not is_fixed(shape[0])]
+    known = {symbol_of(size, 0): batch for size in leading}
+    fill(known, declared.values(), sizes)
+    return {name: sized(shape, known) or () for name, shape in declared.items()}

@@ -9,12 +9,11 @@ from typing import Literal
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.options import Options, only_api, option
+from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes, dims_option, shapes_option
 from rmsnorm_export.serving.kserve import KServe
 from rmsnorm_export.serving.result import InstanceKind
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.progress import Progress
-from rmsnorm_export.tensorrt.engine.options import readable_shapes
-from rmsnorm_export.tensorrt.engine.shapes import Shapes
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +65,13 @@ class PackageOptions(Options):
         "any.",
         shown="where it can",
     )
-    shapes: Shapes | None = option(
-        None,
-        written=str,
-        read=readable_shapes,
+    shapes: Shapes | None = shapes_option(
+        RANGES,
         metavar='"NAME=MIN,OPT,MAX;..."',
         help="Shapes of requests, as for build: for the check and the warm-up of a model with "
         "dynamic sizes. An engine has its own.",
     )
+    dims: Dims | None = dims_option(RANGES)
     onnx: StrPath | None = option(
         None,
         toml=False,

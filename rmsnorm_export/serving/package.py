@@ -36,7 +36,7 @@ from rmsnorm_export.system.folders import Stage
 from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.engine.backends import is_engine
 from rmsnorm_export.tensorrt.engine.result import EngineProfile
-from rmsnorm_export.tensorrt.engine.shapes import Shapes, make_profiles
+from rmsnorm_export.tensorrt.engine.shapes import make_profiles
 
 _PACKAGE_STEPS = 3
 
@@ -80,7 +80,7 @@ def package_model(
     subject = _open_source(model_or_engine, options.backend, options.onnx)
     if place.config is not None:
         _refuse_serving_options(options)
-    profiles = _request_profiles(subject, options.shapes)
+    profiles = _request_profiles(subject, options)
     batching = decide(subject, _largest_batch(place, options.max_batch), profiles)
     check_serving(subject, batching.max_batch, options)
     if place.config is not None:
@@ -145,14 +145,15 @@ def _open_source(source: Source, backend: str, onnx: StrPath | None) -> ServedMo
     return open_onnx(source)
 
 
-def _request_profiles(subject: ServedModel, shapes: Shapes | None) -> tuple[EngineProfile, ...]:
+def _request_profiles(subject: ServedModel, options: PackageOptions) -> tuple[EngineProfile, ...]:
+    given = options.shapes or options.dims
     if subject.record is None:
-        return () if shapes is None else make_profiles(subject.inputs, shapes)
-    if shapes is not None:
+        return make_profiles(subject.inputs, options.shapes, options.dims) if given else ()
+    if given:
         raise UsageError(
             "An engine has its own shapes.",
-            found="--shapes with an engine",
-            fix="leave --shapes away, or build the engine for other shapes",
+            found=f"{'--shapes' if options.shapes else '--dims'} with an engine",
+            fix="leave it away, or build the engine for other shapes",
         )
     return subject.profiles
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from rmsnorm_export.errors import BackendMissingError, VerificationError
 from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.runtime.input_sizes import InputSizes
 from rmsnorm_export.runtime.inputs import (
     SIZE_CHOICES,
     Declared,
@@ -21,6 +22,7 @@ from rmsnorm_export.runtime.inputs import (
 )
 from rmsnorm_export.runtime.metrics import is_float
 from rmsnorm_export.runtime.session import NoKernelError, open_session, run_session, runtime_name
+from rmsnorm_export.runtime.sizes import RANGES
 from rmsnorm_export.serving.batching import RequestShapes, request_shapes
 from rmsnorm_export.serving.result import PackageCheck
 from rmsnorm_export.serving.served_model import ServedModel
@@ -125,7 +127,7 @@ def warm_feeds(declared: Mapping[str, Declared], shapes: RequestShapes) -> dict[
 def _feeds(
     declared: Mapping[str, Declared], limits: Mapping[str, int], shapes: RequestShapes
 ) -> dict[str, Array]:
-    return make_inputs(declared, limits, shapes=shapes, sizes=(1,), seed=_SEED)
+    return make_inputs(declared, limits, shapes, seed=_SEED)
 
 
 def _answered(
@@ -147,10 +149,12 @@ def _answered(
             failure = failure or error.found
             continue
         return samples
+    example = InputSizes(subject.inputs, RANGES).example()
+    example = f", in the way of {example}" if example else ""
     raise VerificationError(
         "The packaged model answers no request in ONNX Runtime.",
         found=failure,
-        fix='give sizes that it accepts, e.g. --shapes "ids=1x1,4x128,8x2048"; or --no-check',
+        fix=f"leave the check out with --no-check, or give sizes that it accepts{example}",
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from rmsnorm_export.op.float_names import FloatName
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16
+from rmsnorm_export.op.type_names import FloatName
 
 TORCH_TYPES: dict[int, torch.dtype] = {
     FLOAT: torch.float32,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,11 @@ def test_inputs_and_shapes(run: Run, three: Path, tmp_path: Path) -> None:
     assert "seed 5" in done.text
     run("verify", three, three, "--shape", "y=3x40").assert_error(2, "y")
     run("verify", three, three, "--shape", "x=3", "--inputs", "in.npz").assert_error(2)
+    run("verify", three, three, "--shape", "x=3xa").assert_error(2, "'x=3xa'", "NAME=1x1")
+    wrong = run("verify", three, three, "--shape", "z=3x40")
+    wrong.assert_error(2, "no input 'z'")
+    paste = shlex.split(wrong.stderr[wrong.stderr.rindex("--shape") :])
+    assert run("verify", three, three, *paste).code == 0
     run("verify", three, three, "--inputs", "missing.npz").assert_error(3, "missing.npz")
     np.savez(tmp_path / "wrong.npz", x=np.ones((7, 41), np.float32))
     run("verify", three, three, "--inputs", "wrong.npz").assert_error(3, "41")

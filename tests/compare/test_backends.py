@@ -190,7 +190,7 @@ def test_an_engine_that_is_built_for_the_inputs(
     side = TensorRTRTX(load_model(tmp_path / "m.onnx"))
     declared = side.declared()
     assert declared is not None
-    feeds = make_inputs(declared, {}, shapes={"h0": [5, 16]}, sizes=(2,), seed=0)
+    feeds = make_inputs(declared, {}, {"h0": [5, 16]}, seed=0)
     with side.running() as run, pytest.raises(BackendMissingError, match="finds no GPU"):
         run(feeds)
     with side.probing(feeds, Flow(side.graph)) as read:

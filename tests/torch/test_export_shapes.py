@@ -27,6 +27,25 @@ def test_types_sizes_and_ranges():
     assert dims["image"] == {}
 
 
+def test_ranges_by_dimension():
+    text = "ids=int64[batch,seq];x=fp16[batch,96]"
+    given = parse_shapes(text, "batch=1..8 seq=16")
+    assert given == parse_shapes("ids=i64[batch=1..8,seq=16];x=float16[batch,96]")
+    assert parse_shapes(text, {"batch": (1, 8), "seq": 16}) == given
+    for dims, words in (
+        ("bach=1..8", ["'bach'", "'batch', 'seq'"]),
+        ("batch=8..1", ["'batch'", "empty"]),
+        ("batch=0..1", ["'batch'"]),
+        ("batch=1..", ["'batch=1..'"]),
+    ):
+        with pytest.raises(UsageError) as caught:
+            parse_shapes(text, dims)
+        for word in words:
+            assert word in str(caught.value)
+    with pytest.raises(UsageError, match="two ranges"):
+        parse_shapes("x=f32[n=1..4]", "n=1..8")
+
+
 def test_fixed_sizes_only():
     inputs = parse_shapes("x=f32[2,4];s=float64[]")
     assert dynamic_shapes(inputs) is None

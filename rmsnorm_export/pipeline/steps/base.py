@@ -14,9 +14,11 @@ from rmsnorm_export.pipeline.place import read_record
 from rmsnorm_export.pipeline.result import StepFailure
 from rmsnorm_export.pipeline.settings import Settings
 from rmsnorm_export.pipeline.tables import StepName, Subject
+from rmsnorm_export.serving.options import PackageOptions
 from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.system.progress import Progress
-from rmsnorm_export.tensorrt.engine.shapes import Shapes, make_profiles
+from rmsnorm_export.tensorrt.engine.options import BuildOptions
+from rmsnorm_export.tensorrt.engine.shapes import make_profiles
 
 Table = TypeVar("Table")
 
@@ -147,14 +149,15 @@ class Step(Generic[Table]):
             if output.path in names
         }
 
-    def check_shapes(self, shapes: Shapes | None) -> None:
+    def check_shapes(self, options: BuildOptions | PackageOptions) -> None:
         """Where the pipeline begins with a file, before any work: the shapes fit its inputs.
 
         Raises:
             UsageError, InputError: they do not, or the file cannot be read.
         """
-        if self.settings.model is not None and shapes is not None:
-            make_profiles(self.settings.files.facts(self.settings.model.path).inputs, shapes)
+        if self.settings.model is not None and (options.shapes or options.dims):
+            inputs = self.settings.files.facts(self.settings.model.path).inputs
+            make_profiles(inputs, options.shapes, options.dims)
 
 
 def require_package(module: str, what: str, pip: str) -> None:

@@ -57,7 +57,7 @@ class BuildStep(Step[Build]):
         options, package = self.table.options, self.settings.package
         info, _ = choose(options.backend)
         options.check(info)
-        self.check_shapes(options.shapes)
+        self.check_shapes(options)
         if options.plugin == "require":
             plan_plugin("require", info, own=True)
         if package is not None and package.model == ENGINE and not info.plugins:

@@ -64,9 +64,7 @@ class ExportStep(Step[Export]):
         subject = pytorch.open_subject(
             settings.source,
             settings.document.path.parent,
-            arguments=table.load.arguments or {},
-            shapes=table.load.shapes,
-            dtype=table.load.dtype,
+            options=table.load,
             seed=table.seed,
         )
         traced = pytorch.plain_onnx(

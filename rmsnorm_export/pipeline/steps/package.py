@@ -89,7 +89,7 @@ class PackageStep(Step[Package]):
         """Triton's definitions, the manifest's options, and the place in the repository."""
         definitions()
         settings = self.settings
-        self.check_shapes(self.table.options.shapes)
+        self.check_shapes(self.table.options)
         if (kserve := self.table.manifest.manifest()) is not None:
             check_kserve(kserve, settings.model_name)
         if settings.folder.exists() or settings.repository.parent != settings.folder:

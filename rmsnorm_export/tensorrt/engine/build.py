@@ -57,7 +57,7 @@ def build_engine(
     info, why = choose(options.backend)
     options.check(info)
     with open_model(model) as ready:
-        profiles = make_profiles(ready.inputs, options.shapes)
+        profiles = make_profiles(ready.inputs, options.shapes, options.dims)
         plan = plan_plugin(options.plugin, info, own=ready.own)
         try:
             with Transaction() as files:

@@ -6,15 +6,15 @@ import dataclasses
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.options import Options, only_api, option
 from rmsnorm_export.printable import quoted
+from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes, dims_option, shapes_option
 from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.engine.backends import BackendInfo
 from rmsnorm_export.tensorrt.engine.result import PluginUse
-from rmsnorm_export.tensorrt.engine.shapes import Shapes, parse
 
 _BYTES = re.compile(r"(\d{1,15})\s*(KiB|MiB|GiB|B)?", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
@@ -36,18 +36,6 @@ def byte_count(text: str) -> int:
     return int(parts[1]) * _UNITS[(parts[2] or "").lower()]
 
 
-def readable_shapes(written: Any) -> Any:
-    """Shapes as they were written, when they can be read.
-
-    Raises:
-        UsageError: they cannot.
-    """
-    for text in (written,) if isinstance(written, str) else written:
-        if isinstance(text, str) and not isinstance(written, dict):
-            parse(text)
-    return written
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOptions(Options):
     """The options of ``build_engine``, of the command ``build`` and of the table [build]."""
@@ -56,15 +44,14 @@ class BuildOptions(Options):
         "auto",
         help="auto: TensorRT where it and a GPU are, else TensorRT-RTX, which needs no GPU.",
     )
-    shapes: Shapes | None = option(
-        None,
-        written=str | tuple[str, ...],
-        read=readable_shapes,
+    shapes: Shapes | None = shapes_option(
+        RANGES,
         metavar='"NAME=MIN,OPT,MAX;..."',
         help="Smallest, usual and largest shape of every input with dynamic sizes, e.g. "
         '"ids=1x1,4x128,8x2048"; one shape fixes it. Repeat for several profiles.',
         python="Or a mapping from names to one shape or three.",
     )
+    dims: Dims | None = dims_option(RANGES)
     plugin: PluginUse = option(
         "auto",
         help="auto: use the plugin if the backend is TensorRT, a library is built and the model "

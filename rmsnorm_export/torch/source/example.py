@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.runtime.sizes import Dims
 from rmsnorm_export.torch.source.loaded import Loaded
 from rmsnorm_export.torch.source.shapes import Input, dynamic_shapes, example, parse_shapes
 
@@ -48,12 +49,15 @@ class Example:
         return found
 
 
-def example_of(loaded: Loaded, shapes: str | None, *, seed: int, option: str) -> Example:
+def example_of(
+    loaded: Loaded, shapes: str | None, *, seed: int, option: str, dims: Dims | None = None
+) -> Example:
     """The inputs to export a module with.
 
     Args:
         loaded: the module.
         shapes: the user's description, or None.
+        dims: ranges of dimensions that the description names.
         seed: of made inputs.
         option: how the user gives ``shapes``, for errors.
 
@@ -78,6 +82,6 @@ def example_of(loaded: Loaded, shapes: str | None, *, seed: int, option: str) ->
             fix=f'describe them with {option}: "NAME=TYPE[SIZES];...", e.g. '
             '"ids=int64[batch=1..8,seq=1..2048]"',
         )
-    inputs = parse_shapes(text)
+    inputs = parse_shapes(text, dims)
     made = example(inputs, seed=seed, limit=loaded.limit)
     return Example(inputs, (), made, dynamic_shapes(inputs))

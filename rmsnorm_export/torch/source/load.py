@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.op.float_names import float_name
+from rmsnorm_export.op.type_names import float_name
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.torch.dtypes import DTYPES
 from rmsnorm_export.torch.export.chatter import collected

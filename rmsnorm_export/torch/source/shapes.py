@@ -19,40 +19,15 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.float_names import FLOAT_NAMES
-from rmsnorm_export.torch.dtypes import DTYPES, dtype_name
-
-_TYPES: dict[str, torch.dtype] = {
-    "bool": torch.bool,
-    "int8": torch.int8,
-    "uint8": torch.uint8,
-    "int16": torch.int16,
-    "int32": torch.int32,
-    "int64": torch.int64,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-}
-_SHORT = {spelling: dtype_name(DTYPES[name]) for spelling, name in FLOAT_NAMES.items()}
-_SHORT |= {
-    "f64": "float64",
-    "i8": "int8",
-    "u8": "uint8",
-    "i16": "int16",
-    "i32": "int32",
-    "i64": "int64",
-}
+from rmsnorm_export.op.type_names import TYPE_NAMES
+from rmsnorm_export.printable import quoted, short
+from rmsnorm_export.runtime.sizes import DECLARED, Dims, read, read_range
 
 _INPUT = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\w+)\s*\[([^\[\]]*)\]\s*")
-_NAME = re.compile(r"[A-Za-z_]\w*")
-_RANGE = re.compile(r"(\d{1,18})\s*\.\.\s*(\d{1,18})?")
-_NUMBER = re.compile(r"\d{1,18}")
+_DIMENSION = re.compile(r"([A-Za-z_]\w*)(?:\s*=([^=]*))?|([0-9]{1,18})")
 _EXAMPLES = (2, 3, 5, 7, 11, 13, 17, 19)
 """Sizes of the example inputs: all different, so that no two dimensions look like one, and not 1,
 which PyTorch treats apart."""
-
-_WRITE = 'write e.g. "ids=int64[batch=1..8,seq=1..2048]"'
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,6 +49,11 @@ class Size:
     def dynamic(self) -> bool:
         return self.high is None or self.high > self.low
 
+    def text(self) -> str:
+        """``batch=1..8``."""
+        high = "" if self.high is None else self.high
+        return f"{self.name}={self.low}..{high}" if self.dynamic else f"{self.name}={self.low}"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Input:
@@ -88,94 +68,75 @@ class Input:
         return tuple(size.example for size in self.sizes)
 
 
-def parse_shapes(text: str) -> tuple[Input, ...]:
+def parse_shapes(text: str, dims: Dims | None = None) -> tuple[Input, ...]:
     """The inputs that ``text`` describes, in order.
+
+    Args:
+        text: in the grammar above.
+        dims: sizes or ranges of dimensions that ``text`` names; see ``runtime.sizes``.
 
     Raises:
         UsageError: naming the part that cannot be read, and how to write it.
     """
     inputs: list[Input] = []
     seen: dict[str, Size] = {}
-    for part in text.split(";"):
-        if not part.strip():
-            continue
+    for (_, name), ((low,), _usual, (high,)) in read(None, dims, DECLARED).items():
+        seen[name] = _ranged(name, low, high, seen, f"{name}={low}..{high}")
+    for part in filter(str.strip, text.split(";")):
         found = _INPUT.fullmatch(part)
         if found is None:
-            raise _error("An input cannot be read.", part, f"{_WRITE}, inputs separated by ;")
-        name, kind, dims = found.groups()
+            raise _declaration_error("An input cannot be read.", part)
+        name, kind, sizes = found.groups()
         if any(other.name == name for other in inputs):
-            raise _error("An input is given twice.", name, "give each input once")
-        dtype = _TYPES.get(_SHORT.get(kind, kind))
-        if dtype is None:
-            known = ", ".join([*_TYPES, *_SHORT])
-            raise _error(f"Input {name!r} has no type that is known.", kind, f"use one of {known}")
-        parts = [dim.strip() for dim in dims.split(",")] if dims.strip() else []
-        inputs.append(Input(name, dtype, tuple(_size(name, dim, seen) for dim in parts)))
+            raise _declaration_error("An input is given twice.", name, "give each input once")
+        if kind not in TYPE_NAMES:
+            what = f"Input {quoted(name)} has no type that is known."
+            raise _declaration_error(what, kind, f"use one of {', '.join(TYPE_NAMES)}")
+        parts = [size.strip() for size in sizes.split(",")] if sizes.strip() else []
+        dtype = getattr(torch, TYPE_NAMES[kind])
+        inputs.append(Input(name, dtype, tuple(_declared_size(name, size, seen) for size in parts)))
     if not inputs:
-        raise _error("--shapes describes no input.", repr(text), _WRITE)
+        raise _declaration_error("--shapes describes no input.", repr(text))
+    names = sorted({size.name for item in inputs for size in item.sizes} - {""})
+    if unknown := sorted(seen.keys() - set(names)):
+        what = f"The inputs have no dimension {quoted(unknown[0])}."
+        known = f"their dimensions are {', '.join(map(quoted, names)) or 'none'}"
+        raise _declaration_error(what, known, "use one of these names in --dims")
     return tuple(inputs)
 
 
-def _size(owner: str, text: str, seen: dict[str, Size]) -> Size:
-    if _NUMBER.fullmatch(text):
-        return _fixed(owner, text, "", int(text))
-    name, equals, rest = (piece.strip() for piece in text.partition("="))
-    if not _NAME.fullmatch(name):
-        raise _error(f"A dimension of input {owner!r} cannot be read.", repr(text), f"{_WRITE}")
-    if not equals:
-        if name in seen:
-            return seen[name]
-        size = _dynamic(owner, text, name, 1, None, seen)
-    elif _NUMBER.fullmatch(rest):
-        size = _fixed(owner, text, name, int(rest))
-    else:
-        found = _RANGE.fullmatch(rest)
-        if found is None:
-            raise _error(
-                f"The range of dimension {name!r} of input {owner!r} cannot be read.",
-                repr(text),
-                f"write {name}=1..8, {name}=1.. without a limit, or {name}=8 for a fixed size",
-            )
-        low, high = int(found[1]), None if found[2] is None else int(found[2])
-        size = _dynamic(owner, text, name, low, high, seen)
-    other = seen.setdefault(name, size)
-    if (other.low, other.high) != (size.low, size.high):
-        raise _error(
-            f"Dimension {name!r} has two ranges.",
-            f"{_text(other)} and {_text(size)}",
+def _declared_size(owner: str, text: str, seen: dict[str, Size]) -> Size:
+    match = _DIMENSION.fullmatch(text)
+    name, declared, number = match.groups() if match is not None else (None, "", None)
+    if name in seen and declared is None:
+        return seen[name]
+    try:
+        low, high = read_range(number or ("1.." if declared is None else declared))
+    except ValueError:
+        what = f"A dimension of input {quoted(owner)} cannot be read."
+        raise _declaration_error(what, repr(text)) from None
+    size = _ranged(name or "", low, high, seen, text)
+    other = seen.setdefault(name, size) if name else size
+    if (other.low, other.high) != (low, high):
+        raise _declaration_error(
+            f"Dimension {quoted(size.name)} has two ranges.",
+            f"{other.text()} and {size.text()}",
             "give the same range to one name, or different names to different dimensions",
         )
     return other
 
 
-def _fixed(owner: str, text: str, name: str, size: int) -> Size:
-    if size < 1:
-        raise _error(f"A dimension of input {owner!r} is empty.", text, "use sizes from 1")
-    return Size(name, size, size, size)
-
-
-def _dynamic(
-    owner: str, text: str, name: str, low: int, high: int | None, seen: Mapping[str, Size]
-) -> Size:
+def _ranged(name: str, low: int, high: int | None, seen: Mapping[str, Size], text: str) -> Size:
     if low < 1 or (high is not None and high < low):
-        raise _error(
-            f"Dimension {name!r} of input {owner!r} has an empty range.",
-            text,
-            f"write {name}=LOW..HIGH with 1 <= LOW <= HIGH",
-        )
+        what = f"Dimension {quoted(name or text)} is empty."
+        raise _declaration_error(what, text, "give sizes from 1, and LOW..HIGH in this order")
     wish = _EXAMPLES[len(seen) % len(_EXAMPLES)]
-    example = max(low, wish if high is None else min(high, wish))
-    return Size(name, low, high, example)
+    return Size(name, low, high, max(low, wish if high is None else min(high, wish)))
 
 
-def _text(size: Size) -> str:
-    if not size.dynamic:
-        return f"{size.name}={size.low}"
-    return f"{size.name}={size.low}..{'' if size.high is None else size.high}"
-
-
-def _error(what: str, found: str, fix: str) -> UsageError:
-    return UsageError(what, found=found.strip()[:200] or "nothing", fix=fix)
+def _declaration_error(what: str, found: str, fix: str = "") -> UsageError:
+    write = 'write inputs separated by ;, e.g. "ids=int64[batch=1..8,seq=1..,width=96]"'
+    return UsageError(what, found=short(found.strip(), 200) or "nothing", fix=fix or write)
 
 
 def dynamic_shapes(inputs: Sequence[Input]) -> dict[str, dict[int, torch.export.Dim]] | None:
@@ -214,10 +175,10 @@ def example(
         try:
             made[item.name] = _random(item, shape, generator, limit)
         except (RuntimeError, MemoryError) as error:  # PyTorch's allocator raises the first
-            raise _error(
+            raise UsageError(
                 f"The example of input {item.name!r} cannot be made.",
-                f"{item.dtype} {list(shape)}: {(str(error) or 'no memory').splitlines()[0]}",
-                "use smaller sizes; a range LOW..HIGH makes an example near LOW",
+                found=f"{item.dtype} {list(shape)}: {(str(error) or 'no memory').splitlines()[0]}",
+                fix="use smaller sizes; a range LOW..HIGH makes an example near LOW",
             ) from error
     return made
 

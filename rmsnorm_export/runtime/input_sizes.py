@@ -1,0 +1,330 @@
+"""Sizes for the inputs of a model: checked against what it declares, and completed from names."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.printable import quoted, short
+from rmsnorm_export.runtime.dimensions import (
+    Known,
+    Size,
+    fill,
+    is_fixed,
+    names_in,
+    size_of,
+    sized,
+    symbol_of,
+    symbols_of,
+)
+from rmsnorm_export.runtime.sizes import (
+    DIMENSION,
+    INPUT,
+    Dims,
+    Given,
+    Rows,
+    Shape,
+    Shapes,
+    SizeKind,
+    Use,
+    read,
+    rows_text,
+    shape_text,
+    written,
+)
+
+_STAND_INS = ((1, 4, 8), (2, 8, 16), (64, 128, 256))
+"""Sizes for examples; the larger ones for models that divide or subtract."""
+
+_LONG_EXAMPLE = 300
+
+_Result = TypeVar("_Result")
+
+
+class DeclaredInput(Protocol):
+    """An input of a model."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[Size, ...] | None:
+        """As declared; None when not even the rank is known."""
+
+    def text(self) -> str:
+        """Name, type and shape, safe to print."""
+
+
+def declared_text(name: str, dtype: str, shape: Sequence[Size] | None) -> str:
+    """``'ids' int64 [batch, 7]``, safe to print."""
+    if shape is None:
+        return f"{quoted(name)} {dtype} of unknown rank"
+    sizes = ("?" if size in (None, "") else short(str(size)) for size in shape)
+    return f"{quoted(name)} {dtype} [{', '.join(sizes)}]"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Point:
+    """The shapes of all inputs that belong together.
+
+    Attributes:
+        label: what was given for it, e.g. ``ids=1x16``.
+        shapes: by input.
+    """
+
+    label: str
+    shapes: dict[str, Shape]
+
+
+class InputSizes:
+    """The sizes that the inputs of a model are to have.
+
+    Args:
+        inputs: of the model.
+        use: what the sizes are for.
+    """
+
+    def __init__(self, inputs: Iterable[DeclaredInput], use: Use) -> None:
+        self._use = use
+        self._inputs = {item.name: item for item in inputs}
+        # A session says () for a scalar, and for a rank that it does not know.
+        self._declared = {
+            name: item.shape if use.ranges else item.shape or None
+            for name, item in self._inputs.items()
+        }
+        unknown: tuple[Size, ...] = (None,) if use.ranges else ()
+        self._shapes = {
+            name: unknown if shape is None else shape for name, shape in self._declared.items()
+        }
+        sizes = (size for shape in self._shapes.values() for size in shape)
+        self._names = dict.fromkeys(name for size in sizes for name in names_in(size))
+
+    def points(self, shapes: Shapes | None, dims: Dims | None = None) -> list[Point]:
+        """The shape of every input at each point; of ranges, the smallest, usual and largest.
+
+        Raises:
+            UsageError: an input or a dimension that the model does not have; a rank or a fixed size
+                that differs; sizes out of bounds or out of order; a dimension of two sizes; a
+                dynamic size that is not known. ``fix`` ends with options that fit the model.
+        """
+        return self._checked(shapes, dims, self._complete)
+
+    def known(self, shapes: Shapes | None, dims: Dims | None) -> tuple[dict[str, Shape], Known]:
+        """The shapes of the inputs that are given, and the sizes of names, of a single point.
+
+        Raises:
+            UsageError: as ``points``, but a dynamic size may be unknown.
+        """
+        return self._checked(shapes, dims, lambda given: self._at(given, 0))
+
+    def example(self, start: Given | None = None, *, by_name: bool = False) -> str:
+        """Options that fit the model; "" where every size is fixed.
+
+        Args:
+            start: what to keep of what was given, as far as it fits.
+            by_name: sizes of dimensions rather than shapes of inputs.
+        """
+        for kept in (start or {}, {}):
+            for stand_ins in _STAND_INS:
+                shapes, names = self._examples(kept, stand_ins)
+                long = len(written(shapes, self._use)) > _LONG_EXAMPLE
+                for candidate in (names, shapes) if by_name or long else (shapes, names):
+                    with contextlib.suppress(UsageError):
+                        self._check(candidate, {})
+                        self._complete(candidate)
+                        return written(candidate, self._use)
+        return ""
+
+    def _checked(
+        self, shapes: Shapes | None, dims: Dims | None, use_of: Callable[[Given], _Result]
+    ) -> _Result:
+        """What follows from what is given; an error ends with options that fit the model."""
+        right: Given = {}
+        try:
+            given = read(shapes, dims, self._use)
+            self._check(given, right)
+            return use_of(given)
+        except UsageError as error:
+            example = self.example(right, by_name=dims is not None and shapes is None)
+            fix = f"{error.fix}, e.g. {example}" if example else error.fix
+            if not any(map(symbols_of, self._shapes.values())):
+                fix = f"leave {self._use.option} away: the model fixes every size"
+            raise UsageError(error.what, found=error.found, fix=fix) from error
+
+    def _examples(self, kept: Given, stand_ins: Sequence[int]) -> tuple[Given, Given]:
+        """What is kept, with stand-ins for what is missing: by input, and by name where it can."""
+        points = [self._at(kept, number) for number in range(self._count(kept))]
+        told = set(points[0][1])
+        for number, (shapes, known) in enumerate(points):
+            missing = [shape for name, shape in self._shapes.items() if name not in shapes]
+            fill(known, missing, (stand_ins[number if self._use.ranges else 0],))
+        by_input: Given = {
+            (INPUT, name): tuple(
+                shapes.get(name) or sized(shape, known) or () for shapes, known in points
+            )
+            for name, shape in self._shapes.items()
+            if (INPUT, name) in kept or symbols_of(shape)
+        }
+        by_name: Given = {
+            (DIMENSION, name): tuple((size_of(name, 0, known) or 1,) for _, known in points)
+            for name in points[0][1]
+            if isinstance(name, str) and name not in told
+        }
+        for (kind, name), rows in by_input.items():
+            if any(isinstance(symbol, int) for symbol in symbols_of(self._shapes[name])):
+                by_name[kind, name] = rows
+        return by_input, kept | by_name
+
+    def _count(self, given: Given) -> int:
+        return 3 if self._use.ranges else max(map(len, given.values()), default=1)
+
+    def _at(self, given: Given, number: int) -> tuple[dict[str, Shape], Known]:
+        """The shapes that are given for one point, and the sizes of names."""
+        at = {key: _row_at(rows, number) for key, rows in given.items()}
+        known: Known = {name: row[0] for (kind, name), row in at.items() if kind is DIMENSION}
+        shapes = {name: row for (kind, name), row in at.items() if kind is INPUT}
+        for name, row in shapes.items():
+            # The rank may be unknown. A range is not guessed for a dimension without a name.
+            for axis, (size, value) in enumerate(zip(self._shapes[name], row, strict=False)):
+                symbol = symbol_of(size, axis)
+                if not is_fixed(size) and (isinstance(symbol, str) or not self._use.ranges):
+                    known.setdefault(symbol, value)
+        return shapes, known
+
+    def _complete(self, given: Given) -> list[Point]:
+        """The points: shapes that are given, and those that follow."""
+        points, missing = [], {}
+        for number in range(self._count(given)):
+            shapes, known = self._at(given, number)
+            for name, item in self._inputs.items():
+                if name not in shapes:
+                    computed = sized(self._shapes[name], known)
+                    if computed is None:
+                        missing[name] = item.text()
+                    shapes[name] = computed or ()
+            label = "; ".join(
+                f"{k}={shape_text(_row_at(v, number))}" for (_, k), v in given.items()
+            )
+            points.append(Point(label, shapes))
+        if missing:
+            ranges = self._use.ranges
+            raise UsageError(
+                f"Inputs with dynamic sizes need a {'range' if ranges else 'shape'}.",
+                found="; ".join([*missing.values()][:5]) + (" ..." if len(missing) > 5 else ""),
+                fix="give smallest, usual and largest sizes" if ranges else "give theirs, too",
+            )
+        for name in self._inputs:
+            problem = self._misfit(INPUT, name, tuple(point.shapes[name] for point in points))
+            if problem is not None:
+                raise problem
+        return points
+
+    def _check(self, given: Given, right: Given) -> None:
+        """Raise the first thing that does not fit the model; all that does goes to ``right``."""
+        count = self._count(given)
+        if count > self._use.most_points:
+            raise UsageError(
+                "The grid of shapes is too large.",
+                found=f"{count} shapes, at most {self._use.most_points}",
+                fix="give fewer shapes, or run the command several times",
+            )
+        problems = []
+        for (kind, name), rows in given.items():
+            known = self._inputs if kind is INPUT else self._names
+            nearest = name
+            if name not in known:
+                nearest = "".join(difflib.get_close_matches(name, known, n=1, cutoff=0.5))
+                problems.append(self._unknown(kind, name, nearest))
+            if nearest == name or (nearest and (kind, nearest) not in given):
+                problem = self._misfit(kind, nearest, rows, count)
+                if problem is None:
+                    right[kind, nearest] = rows
+                else:
+                    problems.append(problem)
+        problems += self._conflicts(right)
+        if problems:
+            raise problems[0]
+
+    def _unknown(self, kind: SizeKind, name: str, nearest: str) -> UsageError:
+        if kind is INPUT:
+            known = "; ".join(item.text() for item in self._inputs.values())
+        else:
+            known = ", ".join(map(quoted, self._names))
+        return UsageError(
+            f"The model has no {kind.noun} {quoted(name)}.",
+            found=f"its {kind.noun}s are {known or 'none'}",
+            fix=f"use {quoted(nearest)}" if nearest else "use one of these names",
+        )
+
+    def _misfit(self, kind: SizeKind, name: str, rows: Rows, count: int = 0) -> UsageError | None:
+        """Why the rows cannot be used; None where they can."""
+        if count and len(rows) not in (1, count):
+            what = f"{kind.noun.capitalize()} {quoted(name)} has {len(rows)} {kind.size}s where"
+            fix = "give as many of each, or one, which goes with all"
+            return UsageError(f"{what} others have {count}.", found=rows_text(rows), fix=fix)
+        if kind is DIMENSION:
+            reason = _reason((None,), rows, self._use)
+            what, found = f"The sizes of dimension {quoted(name)} cannot be used.", ""
+        else:
+            reason = _reason(self._declared[name], rows, self._use)
+            what = f"A shape does not fit input {quoted(name)}."
+            found = f"; the model has {self._inputs[name].text()}"
+        if not reason:
+            return None
+        return UsageError(
+            what, found=f"{rows_text(rows)}: {reason}{found}", fix="give sizes that fit"
+        )
+
+    def _conflicts(self, right: Given) -> Iterator[UsageError]:
+        """Names of two sizes; the later one is taken out of ``right``."""
+        seen = {
+            name: (rows, self._use.option_for(kind))
+            for (kind, name), rows in right.items()
+            if kind is DIMENSION
+        }
+        for (kind, name), rows in list(right.items()):
+            for axis, size in enumerate(self._shapes[name] if kind is INPUT else ()):
+                if not isinstance(size, str) or not size or len(rows[0]) <= axis:
+                    continue
+                column = tuple(row[axis : axis + 1] for row in rows)
+                other, place = seen.setdefault(size, (column, f"input {quoted(name)}"))
+                if column != other and len({*column, *other}) > 1:
+                    right.pop((kind, name), None)
+                    sizes = "ranges" if self._use.ranges else "sizes"
+                    yield UsageError(
+                        f"Dimension {quoted(size)} has two {sizes}.",
+                        found=f"{rows_text(other)} in {place}, {rows_text(column)} in input "
+                        f"{quoted(name)}",
+                        fix="the model gives both one name, so they are one size: give one",
+                    )
+
+
+def _row_at(rows: Rows, number: int) -> Shape:
+    return rows[number if len(rows) > 1 else 0]
+
+
+def _reason(declared: tuple[Size, ...] | None, rows: Rows, use: Use) -> str:
+    """Why the rows do not fit, or ""."""
+    ranks = {len(row) for row in rows} | (set() if declared is None else {len(declared)})
+    if len(ranks) > 1:
+        return f"the rank is {' and '.join(map(str, sorted(ranks)))}"
+    for axis, column in enumerate(zip(*rows, strict=True)):
+        size = None if declared is None else declared[axis]
+        shown = ", ".join(map(str, column))
+        if size is not None and is_fixed(size) and set(column) != {size}:
+            return f"Dimension {axis} is {size} in the model"
+        if use.ranges and not column[0] <= column[1] <= column[2]:
+            return f"Dimension {axis} is not min <= opt <= max, {shown}"
+        if use.ranges and column[1] == 0 and size != 0:
+            return f"Dimension {axis} is empty in the usual shape, {shown}"
+        if max(column) > use.largest:
+            return f"Dimension {axis} is out of range, {shown}"
+    elements = max(map(math.prod, rows))
+    if use.most_elements is not None and elements > use.most_elements:
+        return f"too large, {elements:,} elements of at most {use.most_elements:,}"
+    return ""

@@ -1,0 +1,367 @@
+"""One grammar of sizes: what can be written, what follows from names, and what is suggested."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rmsnorm_export.benchmark.shapes import grid
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.runtime.dimensions import Size, fill, size_of
+from rmsnorm_export.runtime.input_sizes import InputSizes
+from rmsnorm_export.runtime.inputs import Declared, input_shapes
+from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shape, Shapes, Use, read
+from rmsnorm_export.tensorrt.engine.shapes import RANGES, ModelInput, make_profiles
+
+Inputs = dict[str, tuple[Size, ...]]
+Points = list[dict[str, Shape]]
+
+POINTS = Use(most_points=8)
+
+NAMED: Inputs = {"ids": ("batch", "sequence"), "mask": ("batch", "sequence")}
+UNNAMED: Inputs = {"x": (None, None, 8), "y": ("", 3), "z": (-1,)}
+SUMS: Inputs = {
+    "ids": ("batch", "sequence"),
+    "mask": ("batch", "past + sequence"),
+    "past": ("batch", 2, "past", 8),
+    "wide": ("2*sequence", "floor(sequence/2) + 1"),
+}
+ODD: Inputs = {
+    "my input": ("batch size", "input/0.dim"),
+    "a/b:0": ("it's", 'say "n"', "seq-len"),
+    "$x!": ("batch size", "n=2", "n;m"),
+}
+MIXED: Inputs = {"ids": ("batch", None), "fixed": (2, 3), "scalar": ()}
+AWKWARD: Inputs = {"a;b": ("n", 2), " c ": ("n",), "line\nbreak": ("m\n", None)}
+MODELS = {
+    "named": NAMED,
+    "unnamed": UNNAMED,
+    "sums": SUMS,
+    "odd": ODD,
+    "mixed": MIXED,
+    "awkward": AWKWARD,
+}
+DIMENSIONS_LESS_ONE: Inputs = {"ids": ("n",), "shifted": ("n - 5", "n // 4")}
+
+
+def build(inputs: Inputs, shapes: Shapes | None, dims: Dims | None = None) -> Points:
+    """The smallest, usual and largest shapes, as for ``build`` and ``package``."""
+    items = [ModelInput(name, "int64", shape) for name, shape in inputs.items()]
+    (profile,) = make_profiles(items, shapes, dims)
+    return [
+        {item.name: getattr(item, at) for item in profile.inputs} for at in ("min", "opt", "max")
+    ]
+
+
+def declared(inputs: Inputs) -> dict[str, Declared]:
+    dtype = np.dtype(np.float32)
+    return {name: Declared(name, dtype, shape) for name, shape in inputs.items()}
+
+
+def bench(inputs: Inputs, shapes: Shapes | None, dims: Dims | None = None) -> Points:
+    return [point for _, point in grid(declared(inputs), shapes, dims)]
+
+
+def verify(inputs: Inputs, shapes: Shapes | None, dims: Dims | None = None) -> Points:
+    return [input_shapes(declared(inputs), shapes, dims, usual={}, sizes=(2, 3, 5))]
+
+
+COMMANDS: dict[str, Callable[..., Points]] = {"build": build, "bench": bench, "verify": verify}
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        "ids=1x16,4x128;mask=4x128",
+        " ids = 1x16 , 4x128 ; mask=4x128; ",
+        "ids=1x16,4x128 mask=4x128",
+        ["ids=1x16,4x128", "mask=4x128"],
+        ("ids=1x16,4x128", {"mask": (4, 128)}),
+        {"ids": [(1, 16), (4, 128)], "mask": (4, 128)},
+        {"ids": ([1, 16], [4, 128]), "mask": [[4, 128]]},
+    ],
+)
+def test_shapes_by_input(shapes: Shapes) -> None:
+    given = {name: rows for (_, name), rows in read(shapes, None, POINTS).items()}
+    assert given == {"ids": ((1, 16), (4, 128)), "mask": ((4, 128),)}
+
+
+@pytest.mark.parametrize(
+    "dims",
+    [
+        "batch=1,4,8 sequence=128",
+        "batch=1,4,8;sequence=128",
+        " batch = 1, 4, 8 \n sequence=128;",
+        ["batch=1,4,8", "sequence=128"],
+        {"batch": (1, 4, 8), "sequence": 128},
+        [{"batch": [1, 4, 8]}, "sequence=128"],
+    ],
+)
+def test_sizes_by_dimension(dims: Dims) -> None:
+    assert bench(NAMED, None, dims) == [
+        {"ids": (size, 128), "mask": (size, 128)} for size in (1, 4, 8)
+    ]
+    assert build(NAMED, None, dims) == bench(NAMED, None, dims)
+
+
+@pytest.mark.parametrize(
+    ("dims", "sizes"),
+    [
+        ("batch=4", (4, 4, 4)),
+        ("batch=1,8", (1, 8, 8)),
+        ("batch=1..8", (1, 8, 8)),
+        ("batch=1 .. 8", (1, 8, 8)),
+        ("batch=1,4,8", (1, 4, 8)),
+        ({"batch": (1, 8)}, (1, 8, 8)),
+        ({"batch": 4}, (4, 4, 4)),
+    ],
+)
+def test_ranges_by_dimension(dims: Dims, sizes: Shape) -> None:
+    assert build({"x": ("batch", 3)}, None, dims) == [{"x": (size, 3)} for size in sizes]
+
+
+def test_a_range_by_input() -> None:
+    assert build(NAMED, "ids=1..8x16") == build(NAMED, "ids=1x16,8x16,8x16")
+
+
+def test_sums_and_products_are_computed_from_names() -> None:
+    shapes = {"ids": (4, 6), "mask": (4, 9), "past": (4, 2, 3, 8), "wide": (12, 4)}
+    for command in COMMANDS.values():
+        assert command(SUMS, None, "batch=4 sequence=6 past=3")[0] == shapes
+        assert command(SUMS, "past=4x2x3x8", "sequence=6")[0] == shapes
+        assert command(SUMS, "past=4x2x3x8;ids=4x6")[-1] == shapes
+    only_here: Inputs = {"ids": ("n",), "mask": ("past + n",)}
+    assert bench(only_here, None, "n=2 past=3") == [{"ids": (2,), "mask": (5,)}]
+    assert bench(only_here, None, {"n": 2, "past + n": 7}) == [{"ids": (2,), "mask": (7,)}]
+    assert bench(only_here, None, "n=2; past + n=7") == [{"ids": (2,), "mask": (7,)}]
+
+
+@pytest.mark.parametrize(
+    ("size", "value"),
+    [
+        ("n", 7),
+        ("n + m", 10),
+        ("2*n - m", 11),
+        ("n // m", 2),
+        ("floor(n/2 - 1/2) + 1", 4),
+        ("ceiling(n/2)", 4),
+        ("Max(1, m - n)", 1),
+        ("n/2", None),
+        ("m - n", None),
+        ("n/(m - 3)", None),
+        ("n**m", None),
+        ("n.m", None),
+        ("other", None),
+        ("open(n)", None),
+        ("+".join("n" * 200), None),
+        ("(" * 150 + "n", None),
+        (5, 5),
+        (None, 9),
+    ],
+)
+def test_expressions(size: Size, value: int | None) -> None:
+    assert size_of(size, 4, {"n": 7, "m": 3, 4: 9}) == value
+
+
+def test_what_is_left_gets_sizes_in_turn() -> None:
+    known: dict[str | int, int] = {"batch": 8}
+    fill(known, [("batch", "n", None, "odd name"), ("m", "n + m")], (2, 3, 5))
+    assert known == {"batch": 8, "n": 2, 2: 3, "m": 5, "odd name": 5}
+
+
+def test_both_ways_together() -> None:
+    assert bench(SUMS, "mask=1x20", "batch=1 sequence=6 past=3")[0]["mask"] == (1, 20)
+    with pytest.raises(UsageError, match=r"'batch' has two sizes") as caught:
+        bench(NAMED, "ids=1x16", "batch=4")
+    assert "4 in --dims, 1 in input 'ids'" in caught.value.found
+    with pytest.raises(UsageError, match=r"'batch' has two ranges"):
+        build(NAMED, "ids=1x16", "batch=1,4,8")
+
+
+def test_dimensions_without_a_name() -> None:
+    two: Inputs = {"a": (None, None), "b": (None, None)}
+    assert bench(two, "a=2x3") == [{"a": (2, 3), "b": (2, 3)}]
+    with pytest.raises(UsageError, match="'b'"):
+        build(two, "a=2x3")
+    assert build({"any": (-1, 2)}, "any=1x2,3x2,4x2")[1] == {"any": (3, 2)}
+
+
+def test_odd_names() -> None:
+    shapes = "my input=1x2;a/b:0=3x4x5;$x!=1x6x7"
+    dims = 'batch size=1 input/0.dim=2;it\'s=3 say "n"=4 seq-len=5'
+    by_hand = {"my input": (1, 2), "a/b:0": (3, 4, 5), "$x!": (1, 6, 7)}
+    for command in COMMANDS.values():
+        assert command(ODD, shapes)[0] == by_hand
+        assert command(ODD, "$x!=1x6x7", dims)[0] == by_hand
+    assert bench({"a;b=c": ("n",), "d": (2,)}, "d=2;a;b=c=3") == [{"a;b=c": (3,), "d": (2,)}]
+
+
+def test_verify_keeps_to_usual_shapes_where_nothing_is_said() -> None:
+    model = declared(NAMED | {"free": (None, "other"), "rest": (None, "new")})
+    usual = {"ids": (4, 64), "mask": (4, 64), "free": (7, 9)}
+    assert input_shapes(model, {"ids": (1, 8)}, usual=usual, sizes=(2,)) == {
+        "ids": (1, 8), "mask": (1, 8), "free": (7, 9), "rest": (2, 2),
+    }  # fmt: skip
+    assert input_shapes(model, None, usual=usual, sizes=(2,)) == usual | {"rest": (2, 2)}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dims", "words"),
+    [
+        ("idz=1x1", None, ("no input 'idz'", "'ids'", "use 'ids'")),
+        ("nothing=1x1", None, ("no input 'nothing'", "one of these names")),
+        (None, "bach=1", ("no dimension 'bach'", "'batch', 'sequence'", "use 'batch'")),
+        ("ids=1", None, ("does not fit input 'ids'", "rank", "[batch, sequence]")),
+        (None, "batch=9999999999 sequence=1", ("'batch'", "9999999999")),
+        (None, "batch=1", ("dynamic sizes need", "'ids'")),
+        (None, "batch=1x2", ("'batch'",)),
+        (None, "batch", ("names no dimension",)),
+        (None, "=1", ("names no dimension", "'=1'")),
+        (None, "batch=a sequence=1", ("'batch' cannot be read", "batch=a")),
+        (None, "batch=1 batch=1", ("twice", "batch")),
+        (None, "", ("--dims describes no dimension",)),
+        (None, {"batch": -1}, ("'batch' cannot be read", "-1")),
+        (None, {"batch": 1.5}, ("'batch' cannot be read", "1.5")),
+        (None, {"batch": "4"}, ("'batch' cannot be read",)),
+        (None, {"batch": ()}, ("'batch' cannot be read",)),
+        ("ids=1x;mask=1x1", None, ("'ids' cannot be read", "'ids=1x'")),
+        ("ids=1x1;mask=2x1", None, ("'batch' has two", "'ids'", "'mask'")),
+        ("ids=" + "9" * 30, None, ("cannot be read",)),
+    ],
+)
+@pytest.mark.parametrize("command", ["build", "bench"])
+def test_what_does_not_fit(
+    command: str, shapes: Shapes | None, dims: Dims | None, words: Sequence[str]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        COMMANDS[command](NAMED, shapes, dims)
+    for word in words:
+        assert word in str(caught.value)
+    assert COMMANDS[command](NAMED, **suggested(caught.value.fix))
+
+
+def test_what_only_points_or_only_ranges_take() -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        bench(NAMED, None, "batch=1..8 sequence=1")
+    with pytest.raises(UsageError, match="2 sizes where others have 3"):
+        bench(NAMED, None, "batch=1,2,3 sequence=1,2")
+    with pytest.raises(UsageError, match="2 shapes, not one or three"):
+        build(NAMED, "ids=1x1,2x2")
+    with pytest.raises(UsageError, match="4 sizes"):
+        build(NAMED, None, "batch=1,2,3,4")
+    with pytest.raises(UsageError, match="min <= opt <= max"):
+        build(NAMED, None, "batch=4,2,8 sequence=1")
+    with pytest.raises(UsageError, match="too large"):
+        verify(NAMED, "ids=1x1,2x2")
+    with pytest.raises(UsageError, match="cannot be read"):
+        bench(NAMED, None, "batch=0 sequence=1")
+    assert verify(NAMED, "ids=0x4")[0]["mask"] == (0, 4)
+
+
+def suggested(fix: str) -> dict[str, Any]:
+    """The arguments at the end of a message, as a shell or Python reads them."""
+    marks = ("--dims", "--shape", "shapes=", "dims=")
+    fragment = fix[min(fix.index(mark) for mark in marks if mark in fix) :]
+    if fragment.startswith("--"):
+        words = iter(shlex.split(fragment))
+        options = {"--dims": "dims", "--shapes": "shapes", "--shape": "shapes"}
+        found: dict[str, Any] = {
+            options[word]: text for word, text in zip(words, words, strict=True)
+        }
+    else:
+        call = ast.parse(f"f({fragment})", mode="eval").body
+        assert isinstance(call, ast.Call)
+        found = {str(item.arg): ast.literal_eval(item.value) for item in call.keywords}
+    return {"shapes": None, **found}
+
+
+WRONG: dict[str, tuple[Shapes | None, Dims | None]] = {
+    "nothing": (None, None),
+    "text that cannot be read": ("x=1xa", None),
+    "an input of no model": ({"nope": (1, 2)}, None),
+    "a dimension of no model": (None, {"nope": 3}),
+    "another rank": ({name: (1,) * 7 for model in MODELS.values() for name in model}, None),
+    "sizes of some": (None, {"batch": 2, "batch size": 5}),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_suggestions_can_be_pasted(command: str, model: str, wrong: str) -> None:
+    inputs = MODELS[model]
+    # verify chooses sizes by itself, and bench those of a batch and a length.
+    if wrong in ("nothing", "sizes of some") and command != "build":
+        with contextlib.suppress(UsageError):
+            assert COMMANDS[command](inputs, *WRONG[wrong])
+            return
+    with pytest.raises(UsageError) as caught:
+        COMMANDS[command](inputs, *WRONG[wrong])
+    assert COMMANDS[command](inputs, **suggested(caught.value.fix))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dims", "kept"),
+    [
+        ("ids=2x16,4x32;mask=1", None, "ids=2x16,4x32"),
+        ("idz=2x16,4x32", None, "ids=2x16,4x32"),
+        ("ids=2x16;mask=4x16", None, "ids=2x16"),
+        (None, "batch=3,5", '--dims "batch=3,5 sequence=1"'),
+        (None, "batch=3,5 sequnce=7", '--dims "batch=3,5 sequence=7"'),
+    ],
+)
+def test_suggestions_keep_what_was_right(shapes: str | None, dims: str | None, kept: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        bench(NAMED | {"other": ("n",)} if dims is None else NAMED, shapes, dims)
+    assert kept in caught.value.fix
+
+
+def test_suggestions_for_sizes_that_a_small_one_makes_empty() -> None:
+    with pytest.raises(UsageError) as caught:
+        build(DIMENSIONS_LESS_ONE, None)
+    assert build(DIMENSIONS_LESS_ONE, **suggested(caught.value.fix))[1]["shifted"] > (0, 0)
+
+
+def test_a_long_suggestion_is_by_name() -> None:
+    cache: Inputs = {f"past.{n}.key": ("batch", 8, "past", 64) for n in range(40)}
+    with pytest.raises(UsageError) as caught:
+        build(cache, None)
+    assert caught.value.fix.endswith('--dims "batch=1,4,8 past=1,4,8"')
+
+
+def test_a_model_of_fixed_sizes_needs_nothing() -> None:
+    fixed: Inputs = {"x": (2, 3)}
+    assert build(fixed, None) == [{"x": (2, 3)}] * 3
+    assert build(fixed, {}) == [{"x": (2, 3)}] * 3
+    with pytest.raises(UsageError, match="does not fit") as caught:
+        build(fixed, "x=2x4")
+    assert "leave" in caught.value.fix
+    items = [ModelInput("x", "int64", (2, 3))]
+    assert InputSizes(items, RANGES).example() == ""
+
+
+def test_labels_of_points() -> None:
+    model = declared(NAMED)
+    assert [label for label, _ in grid(model, "ids=1x16,4x128")] == ["ids=1x16", "ids=4x128"]
+    labels = [label for label, _ in grid(model, None, "batch=1,4 sequence=16")]
+    assert labels == ["batch=1; sequence=16", "batch=4; sequence=16"]
+
+
+def test_labels_of_many_inputs_differ() -> None:
+    many = {f"a long name of an input {number}": ("n",) for number in range(20)}
+    points = grid(declared(many), ";".join(f"{name}=1,2,3" for name in many))
+    assert [point["a long name of an input 7"] for _, point in points] == [(1,), (2,), (3,)]
+    assert len({label for label, _ in points}) == 3
+    assert all(len(label) <= 200 for label, _ in points)
+
+
+def test_one_point_is_read_before_the_models_are() -> None:
+    with pytest.raises(UsageError, match="cannot be read") as caught:
+        read(["ids=1x1", "mask=1xb"], None, ONE_POINT)
+    assert caught.value.fix == "write NAME=1x1;NAME=1x1"
