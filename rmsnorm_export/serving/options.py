@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.options import Options, only_api, option
 from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes, dims_option, shapes_option
-from rmsnorm_export.serving.kserve import KServe
 from rmsnorm_export.serving.result import InstanceKind
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.progress import Progress
+
+if TYPE_CHECKING:
+    from rmsnorm_export.serving.kserve import KServe
+else:
+    KServe = Any  # protobuf is not loaded for --help
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +155,8 @@ class ManifestOptions(Options):
         """What ``package_model`` takes; None when no manifest is asked for."""
         if self.kserve is None:
             return None
+        from rmsnorm_export.serving.kserve import KServe
+
         least, most = self.kserve_replicas or (1, 1)
         return KServe(
             storage_uri=self.kserve,

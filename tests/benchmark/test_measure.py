@@ -225,12 +225,8 @@ def test_options_that_cannot_be_used(options: dict[str, Any], path: Path) -> Non
 
 
 def test_a_provider_that_is_not_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Without:
-        @staticmethod
-        def get_available_providers() -> list[str]:
-            return ["CPUExecutionProvider"]
-
-    monkeypatch.setattr("rmsnorm_export.benchmark.options.onnxruntime", lambda: Without)
+    present = ["CPUExecutionProvider"]
+    monkeypatch.setattr(sessions.onnxruntime(), "get_available_providers", lambda: present)
     with pytest.raises(BackendMissingError, match="cuda"):
         bench(path, providers=("cuda",))
     result = bench(path, targets=("ort",), rounds=9)
