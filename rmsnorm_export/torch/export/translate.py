@@ -47,13 +47,14 @@ def spell_out(model: ir.Model) -> int:
     """
     opset = model.opset_imports[""]
     count = 0
-    for node in [*model.graph.all_nodes(), *_function_nodes(model)]:
+    inside = (node for function in model.functions.values() for node in function.all_nodes())
+    for node in [*model.graph.all_nodes(), *inside]:
         if node.domain != DOMAIN or node.op_type not in get_args(Kind):
             continue
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         spec = NormSpec.from_attributes(node.op_type, attributes)  # type: ignore[arg-type]
         x, *_ = node.inputs
-        scale, bias = (_dtype(node, index) for index in _operand_positions(spec.kind))
+        scale, bias = (_operand_type(node, OPERANDS[spec.kind].index(n)) for n in ("scale", "bias"))
         if x is None or x.dtype is None:
             raise AssertionError(f"{node.name} has an input of unknown type")
         key = body_key(spec, dtype=int(x.dtype), scale_dtype=scale, bias_dtype=bias, opset=opset)
@@ -64,22 +65,13 @@ def spell_out(model: ir.Model) -> int:
         name = f"{spec.kind}_{count}"
         node.op_type = name
         if key.has_scale and scale is None:
-            _put_ones(node, _operand_positions(spec.kind)[0], x)
+            _put_ones(node, OPERANDS[spec.kind].index("scale"), x)
         function = build_function(name, key, opset)
         model.functions[function.identifier()] = function
     return count
 
 
-def _function_nodes(model: ir.Model) -> list[ir.Node]:
-    return [node for function in model.functions.values() for node in function.all_nodes()]
-
-
-def _operand_positions(kind: Kind) -> tuple[int, int]:
-    """Where scale and bias are among a node's inputs."""
-    return (1, 2) if kind == "RMSNorm" else (2, 3)
-
-
-def _dtype(node: ir.Node, index: int) -> int | None:
+def _operand_type(node: ir.Node, index: int) -> int | None:
     value = node.inputs[index] if index < len(node.inputs) else None
     if value is None:
         return None

@@ -77,19 +77,13 @@ def make_plan(spec: NormSpec, dtype: torch.dtype) -> NormPlan:
     """The plan of ``spec`` for X of ``dtype``.
 
     Raises:
-        UsageError: ``dtype`` is none of the four float types, or ``activation`` is unknown.
+        UsageError: ``dtype`` is none of the four float types.
     """
     if dtype not in ELEMENT_TYPES:
         raise UsageError(
             "The operator takes float tensors only.",
             found=f"a tensor of {dtype}",
             fix="convert it to float16, bfloat16, float32 or float64",
-        )
-    if spec.activation not in ("silu", "sigmoid"):
-        raise UsageError(
-            "The gate has no such activation.",
-            found=repr(spec.activation),
-            fix="use silu or sigmoid",
         )
     element_type = ELEMENT_TYPES[dtype]
     exact = spec.canonical(element_type)

@@ -263,13 +263,11 @@ def _copied_value(value: Any) -> Any:
 
 
 def _snapshot(module: torch.nn.Module) -> dict[str, Any]:
-    attributes = {
-        name: _copied_value(value)
-        for name, value in module.__dict__.items()
-        if name not in ("_parameters", "_buffers", "_modules")
-    }
-    tensors = {**module._parameters, **module._buffers}
-    return {**attributes, **{name: _copied_value(value) for name, value in tensors.items()}}
+    """A copy of every attribute, parameter and buffer."""
+    holders = ("_parameters", "_buffers", "_modules")
+    attributes = {name: value for name, value in vars(module).items() if name not in holders}
+    copied: dict[str, Any] = _copied_value({**attributes, **module._parameters, **module._buffers})
+    return copied
 
 
 def _changed_attribute(before: dict[str, Any], after: dict[str, Any]) -> str:
