@@ -15,8 +15,8 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOU
 MOST_PARAMETERS = 12
 MOST_HOMES = 2
 
-# click names a command's function, Python a process's entry, both by convention.
-CONVENTIONS = {"command", "main", "__all__"}
+# A command of click, the function of a target, the entry of a process.
+CONVENTIONS = {"__all__", "command", "lower", "main"}
 
 ERRORS = {
     "BackendMissingError",
