@@ -49,7 +49,6 @@ def command(
       rmsnorm-export bench model.onnx --shapes "ids=1x16,4x128" --peers onnxscript --png speed.png
     """
     from rmsnorm_export.benchmark.measure import bench
-    from rmsnorm_export.show.benchmark_text import benchmark_lines
 
     paths = {"--report": report_path, "--png": png_path, "--html": html_path}
     files.check_files(paths, force=force, taken=(model,))
@@ -70,12 +69,8 @@ def command(
         from rmsnorm_export.benchmark.plot import to_png
 
         files.write_file(png_path, to_png(result), force=force)
-    if html_path is not None:
-        from rmsnorm_export.show.benchmark_page import benchmark_page
-
-        page = benchmark_page(result, files.about_page(failure))
-        files.write_file(html_path, page, force=force)
-    console.finish(state, result, lambda: benchmark_lines(result, verbose=state.verbosity), failure)
+    files.write_page(html_path, result, force=force, failure=failure)
+    console.finish(state, result, failure)
 
 
 def _wrong_target(result: Benchmark) -> Failure | None:

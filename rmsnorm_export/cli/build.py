@@ -25,9 +25,8 @@ def command(state: State, model: str, output: str, **options: Any) -> None:
     Example:
       rmsnorm-export build fused.onnx -o fused.engine --shapes "ids=1x1,4x128,8x2048"
     """
-    from rmsnorm_export.show.engine_text import engine_lines
     from rmsnorm_export.tensorrt.engine.build import build_engine
 
     with console.progress(state, "Building an engine") as step:
         result = build_engine(console.model_source(model), output, progress=step, **options)
-    console.finish(state, result, lambda: engine_lines(result, verbose=state.verbosity))
+    console.finish(state, result)

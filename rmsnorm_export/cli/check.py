@@ -12,14 +12,7 @@ from rmsnorm_export.cli.options import State
 
 if TYPE_CHECKING:
     from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.show.report_text import Line
-    from rmsnorm_export.tensorrt.engine.result import EngineCheck, EngineRecord
-
-_VERDICTS = {
-    "yes": ("it can be used here", "bold green"),
-    "no": ("it CANNOT be used here", "bold red"),
-    "unknown": ("nothing stands against it, and only a GPU could tell more", "bold yellow"),
-}
+    from rmsnorm_export.tensorrt.engine.result import EngineCheck
 
 
 @define("check", short_help="Say whether an engine can run here.")
@@ -43,7 +36,7 @@ def command(state: State, engine: str) -> None:
 
     with console.progress(state, "Asking the backend"):
         result = check_engine(engine)
-    console.finish(state, result, lambda: _lines(result, state.verbosity), _unusable_engine(result))
+    console.finish(state, result, _unusable_engine(result))
 
 
 def _unusable_engine(found: EngineCheck) -> Failure | None:
@@ -64,35 +57,3 @@ def _unusable_engine(found: EngineCheck) -> Failure | None:
         "; ".join(dict.fromkeys(found.fixes)),
         ExitCode.BACKEND if lacking else ExitCode.INPUT,
     )
-
-
-def _lines(found: EngineCheck, verbosity: int) -> list[Line]:
-    """The answer as text."""
-    from rmsnorm_export.printable import one_line, printable
-    from rmsnorm_export.tensorrt.engine.backends import BACKENDS
-
-    verdict, style = _VERDICTS[found.usable]
-    lines: list[Line] = [(f"usable: {found.usable}; {verdict}", style)]
-    if verbosity < 0:
-        return lines
-    lines.append(f"  {printable(str(found.path))} ({found.path.stat().st_size:,} bytes)")
-    label = BACKENDS[found.backend].label if found.backend else "a backend that is not known"
-    built = f", version {printable(found.built_with)}" if found.built_with else ""
-    here = f"version {printable(found.installed)}" if found.installed else "none that answers"
-    lines.append(f"  built by {label}{built}" + (f"; here: {here}" if found.backend else ""))
-    if found.record is not None:
-        lines += _record_lines(found.record)
-    for problem, fix in zip(found.problems, found.fixes, strict=True):
-        lines += [(f"problem: {one_line(problem)}", "red"), f"    fix: {one_line(fix)}"]
-    return lines + [f"note: {one_line(note)}" for note in found.notes]
-
-
-def _record_lines(record: EngineRecord) -> list[Line]:
-    """What the engine is, by the record beside it."""
-    from rmsnorm_export.printable import printable
-
-    gpus = ", ".join(map(printable, record.gpus)) or "no GPU"
-    return [
-        f"  from {printable(record.model.name)}, {printable(record.built)},"
-        f" on {printable(record.platform)}, {gpus}"
-    ]

@@ -16,7 +16,7 @@ from rmsnorm_export.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.show.report_text import Line
+    from rmsnorm_export.show.text import Line
 
 STDIO = "-"
 """The path that stands for stdin or stdout."""
@@ -144,48 +144,46 @@ def write_stdout(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def show(state: State, lines: Sequence[Line]) -> None:
-    """Print a report as text, on stderr where stdout carries the model."""
-    from rmsnorm_export.show.report_text import render
-
-    stream = sys.stderr if state.model_on_stdout else sys.stdout
-    width = shutil.get_terminal_size().columns if stream.isatty() else None
-    text = render(lines, styled=is_styled(stream), width=width)
-    click.echo(text, nl=False, file=stream, color=True)
-
-
-def show_json(state: State, result: object, extra: Mapping[str, object] | None = None) -> None:
-    """Print a result as the one JSON document, on stderr where stdout carries the model."""
-    from rmsnorm_export.records import to_json
-
-    click.echo(to_json(result, extra=extra), nl=False, err=state.model_on_stdout)
-
-
 def finish(
     state: State,
     result: object,
-    lines: Callable[[], Sequence[Line]],
     failure: Failure | None = None,
+    *,
+    lines: Sequence[Line] | None = None,
     extra: Mapping[str, object] | None = None,
+    **options: object,
 ) -> None:
     """Print a result as the state asks for, and end the command as ``failure`` says.
+
+    It is printed on stderr where stdout carries the model.
 
     Args:
         state: of the command line.
         result: the dataclass that is the JSON document.
-        lines: makes the text.
         failure: what the command ends with; it stands in the document, too.
+        lines: its text; None: as ``show.show_lines`` makes it with ``options``.
         extra: further keys of the document.
 
     Raises:
         ReportedError: there is a failure.
     """
-    from rmsnorm_export.cli.failure import ReportedError
-
     if state.json:
+        from rmsnorm_export.records import to_json
+
         error = {} if failure is None else {"error": failure.as_dict()}
-        show_json(state, result, {**(extra or {}), **error})
+        text = to_json(result, extra={**(extra or {}), **error})
+        click.echo(text, nl=False, err=state.model_on_stdout)
     else:
-        show(state, lines())
+        from rmsnorm_export.show import show_lines
+        from rmsnorm_export.show.text import render
+
+        stream = sys.stderr if state.model_on_stdout else sys.stdout
+        width = shutil.get_terminal_size().columns if stream.isatty() else None
+        if lines is None:
+            lines = show_lines(result, verbose=state.verbosity, **options)
+        text = render(lines, styled=is_styled(stream), width=width)
+        click.echo(text, nl=False, file=stream, color=True)
     if failure is not None:
+        from rmsnorm_export.cli.failure import ReportedError
+
         raise ReportedError(failure)

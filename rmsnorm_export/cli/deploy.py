@@ -73,7 +73,6 @@ def command(
       rmsnorm-export deploy scripts/examples/decoder.toml --html decoder.html
     """
     from rmsnorm_export.pipeline.run import run_pipeline
-    from rmsnorm_export.show.deployment_text import deployment_lines
 
     files.check_files({"--html": html_path}, force=force, taken=(pipeline,))
     with _shown(state) as (step, told):
@@ -86,16 +85,8 @@ def command(
             progress=step,
             told=told,
         )
-    if html_path is not None:
-        from rmsnorm_export.show.deployment_page import deployment_page
-
-        files.write_file(html_path, deployment_page(deployment), force=force)
-    console.finish(
-        state,
-        deployment,
-        lambda: deployment_lines(deployment, verbose=state.verbosity),
-        _failed_step(deployment),
-    )
+    files.write_page(html_path, deployment, force=force)
+    console.finish(state, deployment, _failed_step(deployment))
 
 
 def _failed_step(deployment: Deployment) -> Failure | None:
@@ -126,7 +117,7 @@ def _shown(state: State) -> Iterator[tuple[Progress, Callable[[StepOutcome], Non
             show(what, done, total)
 
         def told(outcome: StepOutcome) -> None:
-            from rmsnorm_export.show.deployment_text import step_line
+            from rmsnorm_export.show.deployment import step_line
 
             logger.info("%s", step_line(outcome))
             if lines:

@@ -5,68 +5,16 @@ from __future__ import annotations
 import dataclasses
 import platform
 import sys
-from typing import Literal
 
-from rmsnorm_export.cli.selftest import SelfTest, run_self_tests
+from rmsnorm_export.cli.selftest import run_self_tests
+from rmsnorm_export.show.doctor import Component, Diagnosis, SelfTest, Status
 from rmsnorm_export.system.gpu import gpus
 from rmsnorm_export.system.packages import is_installed, version_of
 from rmsnorm_export.system.process import Child
-from rmsnorm_export.tensorrt.plugin import Entry, Tool, build_tools, list_plugins
-
-Status = Literal["ok", "missing", "broken"]
+from rmsnorm_export.tensorrt.plugin import build_tools, list_plugins
 
 _TIMEOUT = 120
 """Seconds for the import of one package; torch takes ten on a cold disk."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Component:
-    """A package that this one uses or works with.
-
-    Attributes:
-        name: as imported.
-        required: the core does not work without it.
-        status: ok, missing, or broken (found, but its import fails).
-        version: "" when unknown.
-        detail: e.g. execution providers, or why the import failed.
-        enables: what it is for.
-        install: the command that brings it.
-    """
-
-    name: str
-    required: bool
-    status: Status
-    version: str
-    detail: str
-    enables: str
-    install: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """Outcome of ``diagnose``.
-
-    Attributes:
-        version: of this package.
-        python: version and executable of the interpreter.
-        platform: operating system and machine.
-        gpus: NVIDIA GPUs with driver version, () when none is visible.
-        components: packages, required ones first.
-        build_tools: what building the TensorRT plugin needs.
-        plugins: the builds of the plugin that are kept.
-        self_tests: one per target; () when a required package is not ok.
-        works: every required package is ok and every self test passed.
-    """
-
-    version: str
-    python: str
-    platform: str
-    gpus: tuple[str, ...]
-    components: tuple[Component, ...]
-    build_tools: tuple[Tool, ...]
-    plugins: tuple[Entry, ...]
-    self_tests: tuple[SelfTest, ...]
-    works: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,11 +9,8 @@ from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.options import State
 
 if TYPE_CHECKING:
-    from rmsnorm_export.cli.diagnosis import Diagnosis
     from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.show.report_text import Line
-
-_STYLES = {"ok": "", "missing": "dim", "broken": "bold red"}
+    from rmsnorm_export.show.doctor import Diagnosis
 
 
 @define("doctor", short_help="Check this installation.")
@@ -28,9 +25,7 @@ def command(state: State) -> None:
 
     with console.progress(state, "Importing packages, running the self test"):
         diagnosis = diagnose()
-    console.finish(
-        state, diagnosis, lambda: _lines(diagnosis, state.verbosity), _broken_core(diagnosis)
-    )
+    console.finish(state, diagnosis, _broken_core(diagnosis))
 
 
 def _broken_core(diagnosis: Diagnosis) -> Failure | None:
@@ -56,65 +51,3 @@ def _broken_core(diagnosis: Diagnosis) -> Failure | None:
         " report the output of rmsnorm-export doctor --format json",
         ExitCode.VERIFICATION,
     )
-
-
-def _lines(diagnosis: Diagnosis, verbosity: int) -> list[Line]:
-    """The diagnosis as text."""
-    from rmsnorm_export.printable import one_line
-    from rmsnorm_export.show.report_text import table
-
-    ready = sum(c.status == "ok" for c in diagnosis.components)
-    verdict = "the core works" if diagnosis.works else "the core does NOT work"
-    style = "bold green" if diagnosis.works else "bold red"
-    total = len(diagnosis.components)
-    lines: list[Line] = [
-        (f"rmsnorm-export {diagnosis.version}: {verdict}; {ready} of {total} packages", style)
-    ]
-    if verbosity < 0:
-        return lines
-    lines.append(f"  Python {one_line(diagnosis.python)}")
-    lines.append(f"  {one_line(diagnosis.platform)}")
-    lines += [f"  GPU {one_line(gpu)}" for gpu in diagnosis.gpus or ("none found by nvidia-smi",)]
-    lines += ["", ("packages", "bold")]
-    rows = [
-        [f"  {c.name}", c.version or "-", c.status, "needed" if c.required else "optional"]
-        for c in diagnosis.components
-    ]
-    for c, row in zip(diagnosis.components, table(rows), strict=True):
-        lines.append((row, _STYLES[c.status]))
-        if c.detail:
-            lines.append((f"      {one_line(c.detail)}", _STYLES[c.status]))
-        if c.status != "ok":
-            lines.append((f"      for {c.enables}: {c.install}", _STYLES[c.status]))
-    lines += ["", ("plugin", "bold"), *_plugin_lines(diagnosis)]
-    if diagnosis.self_tests:
-        lines += ["", ("self test", "bold")]
-    tests = [
-        [f"  {test.name}", "ok" if test.passed else "FAILED", one_line(test.detail)]
-        for test in diagnosis.self_tests
-    ]
-    for test, row in zip(diagnosis.self_tests, table(tests), strict=True):
-        lines.append((row, "" if test.passed else "bold red"))
-    return lines
-
-
-def _plugin_lines(diagnosis: Diagnosis) -> list[Line]:
-    """What building the TensorRT plugin needs, and what is built."""
-    from rmsnorm_export.printable import one_line, printable
-    from rmsnorm_export.show.report_text import table
-
-    lines: list[Line] = []
-    rows = [
-        [f"  {tool.name}", tool.version or "-", tool.status, printable(tool.path)]
-        for tool in diagnosis.build_tools
-    ]
-    for tool, row in zip(diagnosis.build_tools, table(rows), strict=True):
-        lines.append((row, _STYLES[tool.status]))
-        if tool.status != "ok":
-            lines.append((f"      {one_line(tool.detail)}", _STYLES[tool.status]))
-            lines.append((f"      for plugin build: {tool.install}", _STYLES[tool.status]))
-    for entry in diagnosis.plugins:
-        state = f"damaged: {one_line(entry.problem)}" if entry.problem else "ok"
-        style = _STYLES["broken" if entry.problem else "ok"]
-        lines.append((f"  built: {printable(entry.folder.name)}  {state}", style))
-    return lines if diagnosis.plugins else [*lines, ("  built: none", "dim")]

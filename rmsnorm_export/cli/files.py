@@ -19,9 +19,6 @@ from rmsnorm_export.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.rewrite.result import Report
-    from rmsnorm_export.show.page import About, Section
-    from rmsnorm_export.show.page.verification import Verified
 
 
 _PAGE_PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir", "onnxruntime", "numpy")
@@ -107,51 +104,38 @@ def write_file(path: Path, content: str | bytes, *, force: bool) -> None:
     write_whole(path, content, replace=force)
 
 
-def about_page(failure: Failure | None, facts: Sequence[tuple[str, str]] = ()) -> About:
-    """What a page says of itself.
-
-    Args:
-        failure: what the command will end with.
-        facts: more lines for the summary, e.g. what was written.
-    """
-    from rmsnorm_export.show.page import About
-    from rmsnorm_export.system.packages import versions_of
-
-    return About(
-        date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        versions=tuple(versions_of(_PAGE_PACKAGES).items()),
-        facts=tuple(facts),
-        problem=None if failure is None else (failure.what, failure.found, failure.fix),
-    )
-
-
 def write_page(
     path: Path | None,
-    result: Report | Verified,
+    result: object,
     *,
     force: bool,
     facts: Sequence[tuple[str, str]] = (),
     failure: Failure | None = None,
-    planned: bool = False,
-    compared: tuple[str, str] = ("", ""),
-    sections: Sequence[Section] = (),
+    **options: object,
 ) -> None:
     """Write the page of ``result``; does nothing when ``path`` is None.
 
     Args:
         path: where to.
-        result: of ``optimize`` or ``inspect``, with drawings, or of ``verify``.
+        result: of a command; of ``optimize`` or ``inspect`` with drawings.
         force: an existing file may be replaced.
-        facts, failure: as for ``about_page``.
-        planned, compared, sections: as for ``to_html``.
+        facts: more lines for the summary, e.g. what was written.
+        failure: what the command will end with.
+        options: as for ``show.to_html``.
     """
     if path is None:
         return
-    from rmsnorm_export.show.page import to_html
+    from rmsnorm_export.show import to_html
+    from rmsnorm_export.show.page.document import About
+    from rmsnorm_export.system.packages import versions_of
 
-    about = about_page(failure, facts)
-    text = to_html(result, about=about, planned=planned, compared=compared, sections=sections)
-    write_file(path, text, force=force)
+    about = About(
+        date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        versions=tuple(versions_of(_PAGE_PACKAGES).items()),
+        facts=tuple(facts),
+        problem=None if failure is None else (failure.what, failure.found, failure.fix),
+    )
+    write_file(path, to_html(result, about=about, **options), force=force)
 
 
 def file_size(path: str) -> list[tuple[str, str]]:

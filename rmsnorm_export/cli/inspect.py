@@ -25,7 +25,6 @@ def command(state: State, model: str, html_path: Path | None, force: bool, **opt
     import dataclasses
 
     import rmsnorm_export
-    from rmsnorm_export.show.report_text import report_lines
 
     files.check_files({"--html": html_path}, force=force, taken=(model,))
     source = console.model_source(model)
@@ -34,6 +33,4 @@ def command(state: State, model: str, html_path: Path | None, force: bool, **opt
     report = dataclasses.replace(report, source=console.source_name(model, report.source))
     size = files.file_size(model)
     files.write_page(html_path, report, force=force, facts=size, planned=True)
-    console.finish(
-        state, report, lambda: report_lines(report, planned=True, verbose=state.verbosity)
-    )
+    console.finish(state, report, planned=True)

@@ -100,19 +100,20 @@ class Outputs:
         Raises:
             ReportedError: there is a failure.
         """
-        from rmsnorm_export.cli.verify import comparison_lines
         from rmsnorm_export.records import to_json
-        from rmsnorm_export.show.page import verification_section
-        from rmsnorm_export.show.report_text import render, report_lines
+        from rmsnorm_export.show import show_lines
+        from rmsnorm_export.show.text import render
+        from rmsnorm_export.show.verification import verification_section
 
         outcome = outcome_lines(written)
-        lines = report_lines(report, verbose=state.verbosity, output=outcome)
+        lines = [*show_lines(report, verbose=state.verbosity, output=outcome)]
         extra: dict[str, object] = {"output": written}
         sections = []
         if parity is not None:
             extra["verification"] = parity
-            lines += ["", *comparison_lines(parity, "PyTorch", self.output, state.verbosity)]
-            sections = [verification_section(parity, "PyTorch", self.output)]
+            compared = ("PyTorch", self.output)
+            lines += ["", *show_lines(parity, verbose=state.verbosity, compared=compared)]
+            sections = [verification_section(parity, *compared)]
         facts = [("Output", "; ".join(line.strip() for line in outcome))]
         if parity is None:
             facts = [*files.file_size(self.source), *facts]
@@ -124,7 +125,7 @@ class Outputs:
             as_json = self.report.suffix == ".json"
             text = to_json(report, extra=extra | error) if as_json else render(lines)
             files.write_file(self.report, text, force=self.force)
-        console.finish(state, report, lambda: lines, failure, extra)
+        console.finish(state, report, failure, lines=lines, extra=extra)
 
 
 def failed_proofs(report: Report) -> Failure | None:

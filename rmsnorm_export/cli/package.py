@@ -35,11 +35,10 @@ def command(state: State, model: str, output: str, **options: Any) -> None:
         --shapes "ids=1x1,4x128,16x2048" --report fused.json --kserve s3://bucket/models
     """
     from rmsnorm_export.serving.package import package_model
-    from rmsnorm_export.show.package_text import package_lines
 
     names = [field.name for field in dataclasses.fields(ManifestOptions)]
     manifest = ManifestOptions(**{name: options.pop(name) for name in names}).manifest()
     source = console.model_source(model)
     with console.progress(state, "Packaging") as step:
         packaged = package_model(source, output, kserve=manifest, progress=step, **options)
-    console.finish(state, packaged, lambda: package_lines(packaged, verbose=state.verbosity))
+    console.finish(state, packaged)

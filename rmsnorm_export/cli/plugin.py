@@ -92,7 +92,6 @@ def build_plugin(
     Example:
       rmsnorm-export plugin build --arch 90,100 --tensorrt /opt/tensorrt -o plugin
     """
-    from rmsnorm_export.show.plugin_text import built_lines
     from rmsnorm_export.tensorrt import plugin
 
     with console.progress(state, "Building the plugin") as step:
@@ -110,7 +109,7 @@ def build_plugin(
         except plugin.BuildError as error:
             _show_log(error.tail, state)
             raise
-    console.finish(state, built, lambda: built_lines(built, state.verbosity))
+    console.finish(state, built)
 
 
 def _show_log(tail: tuple[str, ...], state: State) -> None:
@@ -129,7 +128,6 @@ def list_plugins(state: State, libraries: tuple[Path, ...], cache: Path | None) 
     """List the builds that are kept, and what is in each LIBRARY."""
     from rmsnorm_export.cli.failure import Failure
     from rmsnorm_export.errors import ExitCode
-    from rmsnorm_export.show.plugin_text import plugins_lines
     from rmsnorm_export.tensorrt import plugin
 
     listed = plugin.list_plugins(*libraries, cache=cache)
@@ -139,7 +137,7 @@ def list_plugins(state: State, libraries: tuple[Path, ...], cache: Path | None) 
         failure = Failure(
             "A library cannot be used.", f"{bad.path}: {bad.problem}", bad.fix, ExitCode.INPUT
         )
-    console.finish(state, listed, lambda: plugins_lines(listed, state.verbosity), failure)
+    console.finish(state, listed, failure)
 
 
 @define("check", short_help="Try the plugin in every installed TensorRT.", group=command)
@@ -161,7 +159,7 @@ def check_plugin(state: State, library: Path | None, timeout: float, cache: Path
     """
     from rmsnorm_export.cli.failure import Failure
     from rmsnorm_export.errors import ExitCode
-    from rmsnorm_export.show.plugin_text import check_failure, check_lines
+    from rmsnorm_export.show.plugin import check_failure
     from rmsnorm_export.tensorrt import plugin
 
     with console.progress(state, "Checking the plugin"):
@@ -169,7 +167,7 @@ def check_plugin(state: State, library: Path | None, timeout: float, cache: Path
     failure = None
     if not result.passed:
         failure = Failure(*check_failure(result), ExitCode.VERIFICATION)
-    console.finish(state, result, lambda: check_lines(result, state.verbosity), failure)
+    console.finish(state, result, failure)
 
 
 @define("lines", short_help="How each program is told to load the plugin.", group=command)
@@ -200,10 +198,7 @@ def load_lines(
     Example:
       eval "$(rmsnorm-export plugin lines fused.onnx --for trtexec)"
     """
-    from rmsnorm_export.show.plugin_text import loader_lines
     from rmsnorm_export.tensorrt import plugin
 
     loaders = plugin.command_lines(model, loader, library=library, cache=cache)
-    console.finish(
-        state, loaders, lambda: loader_lines(loaders, state.verbosity, only=loader is not None)
-    )
+    console.finish(state, loaders, only=loader is not None)

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.show.doctor import SelfTest
 
 if TYPE_CHECKING:
     import onnx
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SelfTest:
-    """A tiny model made in memory and optimized for one target.
-
-    Attributes:
-        name: what was tested.
-        passed: it did what it should.
-        detail: what was measured, or what went wrong.
-    """
-
-    name: str
-    passed: bool
-    detail: str
 
 
 _ROWS, _N, _EPSILON = 3, 40, 1e-5

@@ -8,5 +8,15 @@ Numerics = Literal["exact", "reordered", "upcast"]
 """The loosest class that is allowed; design: exact keeps every rounding step, reordered moves or
 drops one of a half type, upcast computes in float32 what the source computed in a half type."""
 
-NUMERICS_ORDER: tuple[Numerics, ...] = ("exact", "reordered", "upcast")
+NUMERICS_MEANING: dict[Numerics, str] = {
+    "exact": "Every rounding to a smaller type that the source has, in its place, and no other; "
+    "only the order of sums and of products may differ.",
+    "reordered": "One rounding to a half type is moved or dropped: at most 1 ulp of that type "
+    "more, and no larger error against float64.",
+    "upcast": "The source computes the row, or the residual sum, in a half type, the new node in "
+    "f32: other numbers, with no larger error against float64.",
+}
+"""What each class promises, for the reader of a report."""
+
+NUMERICS_ORDER: tuple[Numerics, ...] = tuple(NUMERICS_MEANING)
 """From the strictest to the loosest."""

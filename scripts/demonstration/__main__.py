@@ -26,7 +26,7 @@ import torch
 
 import rmsnorm_export as rx
 from rmsnorm_export.lower.targets import Target
-from rmsnorm_export.show.report_text import render
+from rmsnorm_export.show.text import render
 from scripts.demonstration.measure import compare_speed, logits, worst_difference
 from scripts.demonstration.models import ARCHITECTURES, OPSET, Architecture, Exported, export
 from scripts.demonstration.page import Ending, end

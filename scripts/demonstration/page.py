@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 
 import rmsnorm_export as rx
-from rmsnorm_export.show.engine_page import engine_section
-from rmsnorm_export.show.engine_text import engine_lines
-from rmsnorm_export.show.page import About, to_html, verification_section
-from rmsnorm_export.show.report_text import Line
+from rmsnorm_export.show import to_html
+from rmsnorm_export.show.engine import engine_lines, engine_section
+from rmsnorm_export.show.page.document import About
+from rmsnorm_export.show.text import Line
+from rmsnorm_export.show.verification import verification_section
 from scripts.demonstration.models import Exported
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from rmsnorm_export.show.report_text import table as aligned
+from rmsnorm_export.show.text import table as aligned
 from scripts.lib.results import about, bullets
 from scripts.lib.tables import markdown_table
 from scripts.parity.claims import Claim
@@ -118,7 +118,7 @@ def lines(
         if rows:
             rows.insert(0, [heading.removesuffix(":") for heading in HEADINGS])
             found += ["", f"{level} level, ulp from PyTorch eager"]
-            found += aligned(rows, right=range(2, len(HEADINGS)))
+            found += aligned(rows, right=range(2, len(HEADINGS)), indent="")
     if proofs:
         found += ["", _proof_line(proofs)]
     return [*found, "", *(f"claim {text}" for text in verdicts(claims))]

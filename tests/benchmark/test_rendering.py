@@ -11,11 +11,10 @@ import pytest
 from rmsnorm_export.benchmark.plot import to_png
 from rmsnorm_export.benchmark.result import AGAIN, RAW, headlines
 from rmsnorm_export.errors import BackendMissingError
-from rmsnorm_export.show.benchmark_page import benchmark_page
-from rmsnorm_export.show.benchmark_text import benchmark_lines
-from rmsnorm_export.show.forest import Scale, row_plot
-from rmsnorm_export.show.page import About
-from rmsnorm_export.show.report_text import render
+from rmsnorm_export.show.benchmark import benchmark_lines, benchmark_page
+from rmsnorm_export.show.page.document import About
+from rmsnorm_export.show.page.forest import Scale, row_plot
+from rmsnorm_export.show.text import render
 
 from .results import CASES, benchmark, timing
 
@@ -69,7 +68,9 @@ def test_the_text_ranks_and_says_what_is_not_ranked() -> None:
 
 
 def test_the_page_holds_every_number_and_no_tag_of_a_model() -> None:
-    page = benchmark_page(benchmark(), About(date="2026-01-31", problem=("what", "found", "fix")))
+    page = benchmark_page(
+        benchmark(), about=About(date="2026-01-31", problem=("what", "found", "fix"))
+    )
     assert "model&lt;b&gt;" in page
     assert "<b>" not in page
     assert page.count("<svg") == len(CASES) * (1 + 5)

@@ -36,7 +36,7 @@ def test_a_model_and_its_optimized_form_agree(run: Run, three: Path) -> None:
     assert run("optimize", three, "-o", "out.onnx").code == 0
     done = run("verify", three, "out.onnx")
     assert (done.code, done.stderr) == (0, "")
-    assert done.text.startswith("the models agree: 1 of 1 outputs within bounds\n")
+    assert done.text.startswith("the models agree: 1 of 1 output within bounds\n")
     assert "x float32 [2, 40]" in done.text
     as_json = run("verify", three, "out.onnx", "--format", "json")
     outcome = from_json(as_json.text, Verification)
@@ -48,7 +48,7 @@ def test_a_model_and_its_optimized_form_agree(run: Run, three: Path) -> None:
 def test_models_that_differ(run: Run, three: Path, other: Path) -> None:
     done = run("verify", three, other)
     done.assert_error(4, "out: largest difference")
-    assert done.text.startswith("the models DIFFER: 0 of 1 outputs within bounds\n")
+    assert done.text.startswith("the models DIFFER: 0 of 1 output within bounds\n")
     assert "FAILED" in done.text
     as_json = run("verify", three, other, "--format", "json")
     as_json.assert_error(4)

@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 import rmsnorm_export as rx
-from rmsnorm_export.show.deployment_page import deployment_page
+from rmsnorm_export.show import to_html
 from tests.engine.conftest import needs_rtx
 from tests.pipeline.pipelines import assert_consistent, states
 from tests.serving.models import needs_triton
@@ -108,6 +108,6 @@ def test_a_diffusion_transformer(examples: Path) -> None:
     source = examples / "diffusion.py"
     source.write_text(source.read_text() + "# edited\n")
     assert rx.run_pipeline(path, dry_run=True).step("export").why == "diffusion.py was changed"
-    text = deployment_page(done)
+    text = to_html(done)
     assert "verification-pytorch-raw" in text
     assert "benchmark" not in re.findall(r'<section id="([\w-]+)"', text)

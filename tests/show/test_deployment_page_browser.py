@@ -11,8 +11,7 @@ import pytest
 from browser import Browser
 
 import rmsnorm_export as rx
-from rmsnorm_export.show.deployment_page import deployment_page
-from rmsnorm_export.show.page import to_html
+from rmsnorm_export.show import to_html
 from tests.pipeline import pipelines
 from tests.serving.models import needs_triton
 
@@ -35,7 +34,7 @@ def test_a_pipeline(shared: Browser, tmp_path: Path) -> None:
     done = rx.run_pipeline(pipelines.write(tmp_path, pipelines.MODEL, *tables))
     assert done.passed, done.failed
     path = tmp_path / "page.html"
-    path.write_text(deployment_page(done), encoding="utf-8")
+    path.write_text(to_html(done), encoding="utf-8")
     shared.size(1300)
     shared.open(path)
     steps = shared.texts("#summary tbody th")

@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 from html_pages import HOSTILE, PROOF, SITE, Page, hostile_report, report, sites, verification
 
+from rmsnorm_export.op.numerics import NUMERICS_MEANING
 from rmsnorm_export.op.spec import ATTRIBUTE_WORDS
 from rmsnorm_export.records import from_json, to_json
 from rmsnorm_export.rewrite.result import Report
-from rmsnorm_export.show.page import About, Section, to_html, verification_section
+from rmsnorm_export.show import to_html
+from rmsnorm_export.show.page.document import About, Section
 from rmsnorm_export.show.page.markup import Markup, shortened, tag
-from rmsnorm_export.show.page.words import NUMERICS, REASONS
+from rmsnorm_export.show.page.reasons import REASONS
+from rmsnorm_export.show.verification import verification_section
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 ABOUT = About(
@@ -108,7 +111,7 @@ def test_what_the_report_says() -> None:
         "raised from opset 17 to 18",
         "scale_before_cast=1",
         ATTRIBUTE_WORDS["scale_before_cast"],
-        NUMERICS["reordered"],
+        NUMERICS_MEANING["reordered"],
         "make it an initializer",
         REASONS["layer-norm"],
         "Pow \u2192 ReduceMean \u2192 Mul",

@@ -10,7 +10,8 @@ import pytest
 from browser import Browser
 from html_pages import HOSTILE, hostile_report, report, sites, verification
 
-from rmsnorm_export.show.page import to_html, verification_section
+from rmsnorm_export.show import to_html
+from rmsnorm_export.show.verification import verification_section
 
 ROWS = "#site-table > tbody > tr:not(.more)"
 KEYS = {"enter": "\ue007", "space": " ", "tab": "\ue004"}

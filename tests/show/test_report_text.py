@@ -9,7 +9,8 @@ from rmsnorm_export.printable import number
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.rewrite.result import Report, Site
-from rmsnorm_export.show.report_text import render, report_lines, table
+from rmsnorm_export.show.report import report_lines
+from rmsnorm_export.show.text import render, table
 
 SITE = Site(
     name="/layers.0/norm/Mul_1",
@@ -325,7 +326,8 @@ def test_styles_only_on_request() -> None:
 
 
 def test_table_aligns_and_leaves_no_trailing_blanks() -> None:
-    assert table([["a", "1", "x"], ["bbb", "10", ""]], right=(1,)) == ["a     1  x", "bbb  10"]
+    rows = [["a", "1", "x"], ["bbb", "10", ""]]
+    assert table(rows, right=(1,), indent="") == ["a     1  x", "bbb  10"]
     assert table([]) == []
 
 

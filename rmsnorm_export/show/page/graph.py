@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from rmsnorm_export.printable import plural
 from rmsnorm_export.rewrite.drawing import Drawing, DrawnValue, Subgraph
 from rmsnorm_export.show.page.layout import LINE, PAD, Box, sound
-from rmsnorm_export.show.page.markup import Markup, code, escape, many, scroller, shortened, tag
+from rmsnorm_export.show.page.markup import Markup, code, escape, note, scroller, shortened, tag
 from rmsnorm_export.show.page.place import Label, Wire, arrange
 
 
@@ -18,7 +19,7 @@ def drawing(drawn: Drawing, label: str) -> Markup:
     sides = [_side(drawn.before, "before", label)]
     if drawn.after is not None:
         sides.append(_side(drawn.after, "after", label))
-    legend = tag("p", "Names and shapes are those of ", code(drawn.site, 120), ".", class_="note")
+    legend = note("Names and shapes are those of ", code(drawn.site, 120), ".")
     return tag(
         "div",
         scroller(f"{label}, graphs", tag("div", *sides, class_="pair")),
@@ -28,7 +29,7 @@ def drawing(drawn: Drawing, label: str) -> Markup:
 
 
 def _side(graph: Subgraph, when: str, label: str) -> Markup:
-    caption = f"{when.capitalize()}: {many(len(graph.nodes), 'node')}"
+    caption = f"{when.capitalize()}: {plural(len(graph.nodes), 'node')}"
     return tag("figure", tag("figcaption", caption), picture(graph, f"{label} {when}"))
 
 
@@ -40,7 +41,7 @@ def picture(graph: Subgraph, title: str) -> Markup:
         tag("title", title),
         tag("desc", spoken(graph)),
         *map(_wire, layout.wires),
-        *map(_label, layout.labels),
+        *map(_value_label, layout.labels),
         *map(_box, layout.boxes),
         class_="graph",
         role="img",
@@ -57,8 +58,8 @@ def spoken(graph: Subgraph) -> str:
         takes = [_called(graph.values[v]) for v in node.inputs if v >= 0]
         gives = [_name(graph.values[v].name) for v in node.outputs if v >= 0]
         with_ = "".join(f" {_name(k)}={_name(value)}" for k, value in node.attributes)
-        said = f"{number}: {_name(node.op)}{with_} of {', '.join(takes)}"
-        sentences.append(f"{said} gives {', '.join(gives)}")
+        sentence = f"{number}: {_name(node.op)}{with_} of {', '.join(takes)}"
+        sentences.append(f"{sentence} gives {', '.join(gives)}")
     return ". ".join(sentences) + "."
 
 
@@ -96,14 +97,14 @@ def _box(box: Box) -> Markup:
     if box.number:
         number = tag("text", box.number, x=_round(box.x + PAD - 3), y=_round(first), class_="no")
         texts.append(number)
-    return tag("g", tag("title", _lines(box.title)), rect, *texts, class_=box.kind)
+    return tag("g", tag("title", _escaped_lines(box.title)), rect, *texts, class_=box.kind)
 
 
 def _wire(wire: Wire) -> Markup:
-    start, *rest = wire.points
+    start, *rest = wire
     path = f"M{_round(start[0])} {_round(start[1])}"
     path += "".join(f"L{_round(x)} {_round(y)}" for x, y in rest)
-    (x0, y0), (x1, y1) = wire.points[-2:]
+    (x0, y0), (x1, y1) = wire[-2:]
     path += _arrow(x1, y1, _sign(x1 - x0), _sign(y1 - y0))
     return tag("path", d=path, class_="wire")
 
@@ -119,15 +120,15 @@ def _sign(value: float) -> int:
     return (value > 0) - (value < 0)
 
 
-def _label(label: Label) -> Markup:
+def _value_label(label: Label) -> Markup:
     spans = [
         tag("text", line, x=_round(label.x), y=_round(label.y + row * 11))
         for row, line in enumerate(label.lines)
     ]
-    return tag("g", tag("title", _lines(label.title)), *spans, class_="value")
+    return tag("g", tag("title", _escaped_lines(label.title)), *spans, class_="value")
 
 
-def _lines(text: str) -> Markup:
+def _escaped_lines(text: str) -> Markup:
     """Escaped line by line: the break between name and facts is ours."""
     return Markup("\n".join(escape(line) for line in text.split("\n")))
 

@@ -6,7 +6,7 @@ The bars are logarithmic: one stray element among millions is what a reader look
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rmsnorm_export.show.page.markup import Markup, tag
 
@@ -17,7 +17,7 @@ Buckets = Sequence[tuple[str, int]]
 
 
 def histogram(buckets: Buckets, what: str) -> Markup | None:
-    """Elements per bucket of ulp distance; None when nothing was counted.
+    """Elements per bucket of ulp distance; None where nothing was counted.
 
     Args:
         buckets: as in ``ErrorMetrics.ulp_histogram``.
@@ -36,8 +36,8 @@ def histogram(buckets: Buckets, what: str) -> Markup | None:
         if count:
             bars.append(f"M{left} {_TOP + _HEIGHT}V{top}h{_BAR}V{_TOP + _HEIGHT}z")
         middle = left + _BAR // 2
-        texts.append(tag("text", _count(count), x=middle, y=top - 3))
-        texts.append(tag("text", _label(label), x=middle, y=_TOP + _HEIGHT + 12, class_="k"))
+        texts.append(tag("text", _short_count(count), x=middle, y=top - 3))
+        texts.append(tag("text", _bucket_name(label), x=middle, y=_TOP + _HEIGHT + 12, class_="k"))
     width = max(len(counts) * _STEP + 4, 96)
     base = f"M0 {_TOP + _HEIGHT}H{width}"
     return tag(
@@ -55,32 +55,17 @@ def histogram(buckets: Buckets, what: str) -> Markup | None:
     )
 
 
-def add(histograms: Iterable[Buckets]) -> list[tuple[str, int]]:
-    """Several histograms as one; the buckets grow, ``inf`` comes last."""
-    counts: dict[str, int] = {}
-    longest: Buckets = ()
-    for buckets in histograms:
-        if len(buckets) > len(longest):
-            longest = buckets
-        for label, count in buckets:
-            counts[label] = counts.get(label, 0) + count
-    order = [*(label for label, _ in longest if label != "inf"), *counts]
-    infinite = counts.pop("inf", 0)
-    merged = [(label, counts[label]) for label in dict.fromkeys(order) if label in counts]
-    return [*merged, ("inf", infinite)] if infinite else merged
-
-
-def _label(bucket: str) -> str:
+def _bucket_name(bucket: str) -> str:
     """``513-1024`` is too wide below a bar: ``\u22641k``."""
     _, dash, last = bucket.partition("-")
     if bucket == "inf":
         return "\u221e"
     if not dash or len(bucket) <= 5:
         return bucket
-    return f"\u2264{_count(int(last))}" if last.isdigit() else bucket[:6]
+    return f"\u2264{_short_count(int(last))}" if last.isdigit() else bucket[:6]
 
 
-def _count(count: int) -> str:
+def _short_count(count: int) -> str:
     """At most four characters, in powers of 1000 as people say them; beyond, as 1e15."""
     if count < 10_000:
         return str(count)

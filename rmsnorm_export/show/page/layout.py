@@ -1,8 +1,8 @@
 """How the nodes of a site hang together on a drawing: a chain that runs down, the rest beside it.
 
 A norm is a chain of some ten nodes. The longest path to ``y`` is the spine, one node a row. What
-else a node takes (gain, gate, residual) stands to its right, as a small tree that ends in inputs; a
-value of the spine that is needed further down runs along a lane on the left. A constant of one
+else a node takes (scale, gate, residual) stands to its right, as a small tree that ends in inputs;
+a value of the spine that is needed further down runs along a lane on the left. A constant of one
 number is written into the node that takes it. ``place`` gives all of it coordinates.
 """
 
@@ -15,7 +15,7 @@ from typing import Literal
 from rmsnorm_export.rewrite.drawing import DrawnNode, DrawnValue, Subgraph
 from rmsnorm_export.show.page.markup import shortened
 
-Kind = Literal["op", "in", "out", "ref"]
+BoxKind = Literal["op", "in", "out", "ref"]
 
 LINE, SMALL, LARGE, PAD = 13, 6.3, 7.2, 8
 """CSS pixels: height of a line of text, width of a character of attributes and of an operator's
@@ -25,7 +25,7 @@ NAME = 26
 """Characters of a value's name on a drawing; the whole is in the title of its element."""
 
 _WIDEST = 34
-_OPERANDS = {
+_OPERAND_NAMES = {
     **{(f"Reduce{what}", 1): "axes=" for what in ("Mean", "Sum", "SumSquare", "L2")},
     **{(op, 1): "axes=" for op in ("Unsqueeze", "Squeeze")},
     ("Reshape", 1): "shape=",
@@ -49,7 +49,7 @@ class Box:
         x, y, width, height: its place; x and y are given by ``place``.
     """
 
-    kind: Kind
+    kind: BoxKind
     lines: tuple[str, ...]
     title: str
     number: int = 0
@@ -83,23 +83,6 @@ class Row:
     link: DrawnValue | None
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class Structure:
-    """What is drawn, without places.
-
-    Attributes:
-        head: the input that enters the spine from above.
-        rows: from the top; the first ``spine`` are linked.
-        spine: number of linked rows.
-        lanes: (row of the source, -1 for ``head``; row of the reader; lane from the inside).
-    """
-
-    head: Box | None
-    rows: list[Row]
-    spine: int
-    lanes: list[tuple[int, int, int]]
-
-
 def columns(text: str) -> int:
     """Width of ``text`` in characters of a monospace font; East Asian ones are two wide."""
     return sum(
@@ -113,7 +96,7 @@ def typed(value: DrawnValue, limit: int = _WIDEST) -> str:
     return shortened(f"{value.dtype or '?'} {value.shape}".strip(), limit)
 
 
-def told(value: DrawnValue) -> str:
+def in_full(value: DrawnValue) -> str:
     """A value in full, for a title."""
     return f"{value.role or 'value'} {shortened(value.name)}\n{typed(value, 200)}"
 
@@ -132,7 +115,15 @@ def sound(graph: Subgraph) -> Subgraph:
 
 
 class Arrangement:
-    """Finds spine, sides and lanes of one graph."""
+    """What is drawn of one graph, without places.
+
+    Attributes:
+        head: the input that enters the spine from above.
+        rows: from the top, every node in one of them or at the side of one; those of the spine,
+            which are linked, come first.
+        spine: positions of the nodes of these.
+        lanes: (row of the source, -1 for ``head``; row of the reader; lane from the inside).
+    """
 
     def __init__(self, graph: Subgraph) -> None:
         graph = sound(graph)
@@ -144,21 +135,21 @@ class Arrangement:
                     self.producer.setdefault(value, index)
         self.drawn: set[int] = set()
         self.spine = self._spine()
-        self.head = self._head()
+        self.entering = self._entering()
+        self.rows = self._rows()
+        self.head = self._pill("in", self.entering) if self.entering >= 0 else None
+        self.lanes = self._lanes()
 
-    def structure(self) -> Structure:
-        """All rows; every node is in one of them or at the side of one."""
+    def _rows(self) -> list[Row]:
         rows = []
         for position, index in enumerate(self.spine):
-            entering = self.head if position == 0 else self._link(position)
+            entering = self.entering if position == 0 else self._link(position)
             last = position + 1 == len(self.spine)
             link = None if last else self.values[self._link(position + 1)]
             rows.append(self._row(index, entering, link))
         # What leads nowhere from y (a second reader of x, say) still is part of the site.
         rest = (index for index in range(len(self.nodes)) if index not in self.drawn)
-        rows += [self._row(index, -1, None) for index in rest if index not in self.drawn]
-        head = self._pill("in", self.head) if self.head >= 0 else None
-        return Structure(head, rows, len(self.spine), self._lanes())
+        return rows + [self._row(index, -1, None) for index in rest if index not in self.drawn]
 
     def _spine(self) -> list[int]:
         """The nodes of the longest path to y, from the top; nodes are in topological order."""
@@ -177,7 +168,7 @@ class Arrangement:
             path.append(max(above_it, key=lambda p: depth[p]))
         return path[::-1]
 
-    def _head(self) -> int:
+    def _entering(self) -> int:
         """The value that enters the first row from above: x where it does; -1: none."""
         inputs = self.nodes[self.spine[0]].inputs if self.spine else ()
         free = [v for v in inputs if v >= 0 and not self.values[v].constant]
@@ -207,10 +198,10 @@ class Arrangement:
         words = [f"{name}={value}" for name, value in node.attributes]
         for position, value in enumerate(node.inputs):
             if value >= 0 and self.values[value].constant:
-                operand = _OPERANDS.get((node.op, position), "")
+                operand = _OPERAND_NAMES.get((node.op, position), "")
                 words.append(f"{operand}{self.values[value].constant}")
         lines = (shortened(node.op, _WIDEST), *_wrapped(words))
-        return _sized(Box("op", lines, _told_node(node), number=index + 1))
+        return _sized(Box("op", lines, _node_in_full(node), number=index + 1))
 
     def _sides(self, index: int, entering: int) -> list[Box]:
         """What a node takes from the right: all but constants, the spine and the lanes."""
@@ -219,7 +210,7 @@ class Arrangement:
             if value < 0 or value == entering or self.values[value].constant:
                 continue
             source = self.producer.get(value, -1)
-            if source in self.spine or value == self.head:
+            if source in self.spine or value == self.entering:
                 if index not in self.spine:
                     sides.append(self._pill("ref", value))
             elif source < 0 or source >= index:
@@ -232,13 +223,13 @@ class Arrangement:
                 sides.append(box)
         return sides
 
-    def _pill(self, kind: Kind, value: int) -> Box:
+    def _pill(self, kind: BoxKind, value: int) -> Box:
         drawn = self.values[value]
         name = shortened(drawn.name or "?", NAME)
         if kind == "ref":
-            return _sized(Box(kind, (name,), told(drawn)))
+            return _sized(Box(kind, (name,), in_full(drawn)))
         lines = (f"{drawn.role}: {name}" if drawn.role else name, typed(drawn))
-        return _sized(Box(kind, lines, told(drawn)))
+        return _sized(Box(kind, lines, in_full(drawn)))
 
     def _lanes(self) -> list[tuple[int, int, int]]:
         """Values of the spine that are needed further down; short lanes are inside."""
@@ -247,7 +238,7 @@ class Arrangement:
         for position, index in enumerate(self.spine):
             for value in self.nodes[index].inputs:
                 source = row_of.get(self.producer.get(value, -1), -1)
-                if (source >= 0 or value == self.head >= 0) and source + 1 < position:
+                if (source >= 0 or value == self.entering >= 0) and source + 1 < position:
                     spans.add((source, position))
         lanes: list[tuple[int, int, int]] = []
         for source, position in sorted(spans, key=lambda span: (span[1] - span[0], span)):
@@ -258,7 +249,7 @@ class Arrangement:
         return lanes
 
 
-def _told_node(node: DrawnNode) -> str:
+def _node_in_full(node: DrawnNode) -> str:
     attributes = (f"{shortened(k, 100)} = {shortened(v, 200)}" for k, v in node.attributes)
     return "\n".join([f"{shortened(node.op, 100)} {shortened(node.name)}", *attributes])
 

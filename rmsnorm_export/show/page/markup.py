@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from rmsnorm_export.printable import printable
+from rmsnorm_export.op.numerics import NUMERICS_MEANING
+from rmsnorm_export.printable import one_line, plural, printable
 
 LONGEST = 400
 """Characters shown of one name; a file may hold names of megabytes."""
+
+ARROW = "\u2192"
 
 _BREAKS = re.compile(r"(?<=[/.])(?=[^/.])")
 
@@ -28,6 +31,9 @@ class Markup(str):
 
 Content = str | int | None
 """A piece of content: ``Markup`` as it is, other text escaped, None nothing."""
+
+Pairs = Iterable[tuple[str, Content]]
+"""Names and values; a value of None is left out."""
 
 
 def escape(text: str) -> Markup:
@@ -82,19 +88,55 @@ def code(text: str, limit: int = LONGEST) -> Markup:
     return tag("code", join(parts, "<wbr>"))
 
 
-def facts(pairs: Iterable[tuple[str, Content]], class_: str = "facts") -> Markup:
-    """A description list; pairs with None are left out."""
+def badge(word: str, kind: str = "") -> Markup:
+    """A word in a frame; its colour only repeats what the word says."""
+    kind = kind or (word if word in NUMERICS_MEANING else "plain")
+    return tag("span", shortened(word, 40), class_=f"badge {kind}")
+
+
+def facts(pairs: Pairs, class_: str = "facts") -> Markup:
+    """A description list."""
     items = (
         tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs if value is not None
     )
     return tag("dl", *items, class_=class_)
 
 
+def names(
+    texts: Sequence[str], limit: int = LONGEST, *, most: int = 100, more: str = "", kind: str = "ul"
+) -> Markup | None:
+    """Names as ``code`` below each other; None without any.
+
+    Args:
+        texts: the names.
+        limit: characters shown of one.
+        most: names that are shown.
+        more: what follows the number of further ones.
+        kind: of the list: ``ul`` or ``ol``.
+    """
+    if not texts:
+        return None
+    items = [tag("li", code(text, limit)) for text in texts[:most]]
+    if len(texts) > most:
+        items.append(tag("li", f"and {len(texts) - most:,} more{more}"))
+    return tag(kind, *items, class_="names")
+
+
+def paragraphs(texts: Sequence[str]) -> Markup | None:
+    """Sentences of a result, one below the other; None without any."""
+    return join(tag("p", one_line(text)) for text in texts) if texts else None
+
+
+def note(*content: Content) -> Markup:
+    """A sentence aside."""
+    return tag("p", *content, class_="note")
+
+
+def more_of(count: int, noun: str) -> Markup | None:
+    """That there are more than are shown; None where there are not."""
+    return note(f"and {plural(count, f'more {noun}')}") if count > 0 else None
+
+
 def scroller(label: str, *content: Content) -> Markup:
     """A container of its own scroll bar, reachable by keyboard, for what may be wide."""
     return tag("div", *content, class_="scroll", tabindex=0, role="region", aria_label=label)
-
-
-def many(count: int, noun: str) -> str:
-    """``3 sites``, ``1 site``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -12,9 +12,8 @@ from rmsnorm_export.show.page.layout import (
     Arrangement,
     Box,
     Row,
-    Structure,
     columns,
-    told,
+    in_full,
     typed,
 )
 from rmsnorm_export.show.page.markup import shortened
@@ -24,11 +23,8 @@ _GAP, _GAP_LABELLED, _GAP_SIDE = 22.0, 38.0, 26.0
 """Between rows, between rows with a label in between, between a node and what is beside it."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Wire:
-    """A line with an arrow at its end; ``points`` are its corners."""
-
-    points: tuple[tuple[float, float], ...]
+Wire = tuple[tuple[float, float], ...]
+"""The corners of a line with an arrow at its end."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,12 +50,12 @@ class Layout:
 
 def arrange(graph: Subgraph) -> Layout:
     """Place every node of ``graph``."""
-    return _Placing(Arrangement(graph).structure()).layout()
+    return _Placing(Arrangement(graph)).layout()
 
 
 class _Placing:
-    def __init__(self, structure: Structure) -> None:
-        self.structure = structure
+    def __init__(self, structure: Arrangement) -> None:
+        self.drawn = structure
         self.boxes: list[Box] = []
         self.wires: list[Wire] = []
         self.labels: list[Label] = []
@@ -72,17 +68,17 @@ class _Placing:
         self.y = _MARGIN
 
     def layout(self) -> Layout:
-        structure = self.structure
+        structure = self.drawn
         linked: list[Box] = []
         if structure.head is not None:
             self._put(structure.head, self.centre - structure.head.width / 2, self.y)
             self.y += structure.head.height + _GAP
             linked.append(structure.head)
         for position, row in enumerate(structure.rows):
-            self._row(row, last=position + 1 >= structure.spine)
-        linked += [row.box for row in structure.rows[: structure.spine]]
+            self._row(row, last=position + 1 >= len(structure.spine))
+        linked += [row.box for row in structure.rows[: len(structure.spine)]]
         for above, below in itertools.pairwise(linked):
-            self.wires.append(Wire(((self.centre, above.bottom), (self.centre, below.y))))
+            self.wires.append(((self.centre, above.bottom), (self.centre, below.y)))
         for row in structure.rows:
             self._sides(row.box)
         self._lanes()
@@ -110,7 +106,7 @@ class _Placing:
             if row.link is not None:
                 name = shortened(row.link.name or "?", NAME)
                 lines = (name, typed(row.link, NAME + 4))
-                label = Label(self.centre + 8, box.bottom + 14, lines, told(row.link))
+                label = Label(self.centre + 8, box.bottom + 14, lines, in_full(row.link))
                 self.labels.append(label)
             self.y += _GAP_LABELLED
 
@@ -122,7 +118,7 @@ class _Placing:
         for position, pill in enumerate(row.outputs):
             if position == 0:
                 self._put(pill, self.centre - pill.width / 2, self.y)
-                self.wires.append(Wire(((self.centre, box.bottom), (self.centre, self.y))))
+                self.wires.append(((self.centre, box.bottom), (self.centre, self.y)))
                 left = max(pill.x + pill.width, box.x + box.width) + 14
                 continue
             self._put(pill, left, self.y)
@@ -130,7 +126,7 @@ class _Placing:
             start, level = box.x + box.width - 12, box.bottom + 8
             end = pill.middle[0]
             points = ((start, box.bottom), (start, level), (end, level), (end, self.y))
-            self.wires.append(Wire(points))
+            self.wires.append(points)
         self.y += max((pill.height for pill in row.outputs), default=0.0) + _GAP
 
     def _branches(self, row: Row) -> None:
@@ -140,7 +136,7 @@ class _Placing:
             self._put(pill, self.centre + 28, self.y)
             level = pill.middle[1]
             points = ((self.centre, row.box.bottom), (self.centre, level), (pill.x, level))
-            self.wires.append(Wire(points))
+            self.wires.append(points)
             self.y += pill.height + 8
         self.y += _GAP - 10
 
@@ -156,21 +152,21 @@ class _Placing:
             bend = side.x - _GAP_SIDE / 2
             bent = ((bend, level), (bend, into)) if into != level else ()
             points = ((side.x, level), *bent, (box.x + box.width, into))
-            self.wires.append(Wire(points))
+            self.wires.append(points)
             self._sides(side)
             y += tall
 
     def _lanes(self) -> None:
-        head = self.structure.head
-        rows = [row.box for row in self.structure.rows]
-        for source, position, lane in self.structure.lanes:
+        head = self.drawn.head
+        rows = [row.box for row in self.drawn.rows]
+        for source, position, lane in self.drawn.lanes:
             start, target = head if source < 0 else rows[source], rows[position]
             if start is None:
                 continue
             x = self.edge - 4 - lane * _LANE - _LANE / 2
             turn, into = start.bottom + 7, target.middle[1]
             points = ((self.centre, turn), (x, turn), (x, into), (target.x, into))
-            self.wires.append(Wire(points))
+            self.wires.append(points)
 
     def _extent(self) -> Layout:
         right = [box.x + box.width for box in self.boxes]

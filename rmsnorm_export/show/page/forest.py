@@ -15,7 +15,7 @@ from rmsnorm_export.show.page.markup import Markup, join, tag
 
 _WIDTH, _HEIGHT, _EDGE = 320, 14, 22
 _COLOURS = {"faster": "var(--good)", "slower": "var(--bad)"}
-_STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0)
+_TICK_STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0)
 _MOST_TICKS = 5
 
 
@@ -33,7 +33,7 @@ class Scale:
         ends = [end for t in timings for end in (t.low, t.high, 1 - t.floor, 1 + t.floor)]
         low, high = min([0.98, *ends]), max([1.02, *ends])
         step = next(
-            (s for s in _STEPS if (high - low) / s <= _MOST_TICKS), (high - low) / _MOST_TICKS
+            (s for s in _TICK_STEPS if (high - low) / s <= _MOST_TICKS), (high - low) / _MOST_TICKS
         )
         return cls(low, high, step)
 

@@ -1,18 +1,9 @@
-"""What the reader of a report may look up: the README's tables, in the page itself.
+"""What the reasons of refusals mean: the README's table, in the page itself.
 
 The tests hold these texts against the README.
 """
 
 from __future__ import annotations
-
-NUMERICS = {
-    "exact": "Every rounding to a smaller type that the source has, in its place, and no other; "
-    "only the order of sums and of products may differ.",
-    "reordered": "One rounding to a half type is moved or dropped: at most 1 ulp of that type "
-    "more, and no larger error against float64.",
-    "upcast": "The source computes the row, or the residual sum, in a half type, the new node in "
-    "f32: other numbers, with no larger error against float64.",
-}
 
 REASONS = {
     "all-axes": "the mean is over the whole tensor",

@@ -1,0 +1,188 @@
+"""A deployment: a verdict and a line for each step; on a page then what each of them found."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from rmsnorm_export.benchmark.result import Benchmark
+from rmsnorm_export.compare.result import Verification
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.pipeline.result import Deployment, StepOutcome
+from rmsnorm_export.pipeline.steps import bench, build, package, verify
+from rmsnorm_export.pipeline.steps.base import REPORT
+from rmsnorm_export.printable import one_line, printable
+from rmsnorm_export.records import from_json
+from rmsnorm_export.rewrite.result import Report
+from rmsnorm_export.serving.result import Packaged
+from rmsnorm_export.show.benchmark import benchmark_section
+from rmsnorm_export.show.engine import engine_section
+from rmsnorm_export.show.package import package_section
+from rmsnorm_export.show.page.document import (
+    About,
+    Section,
+    document,
+    page_notes,
+    problem_box,
+    summary,
+)
+from rmsnorm_export.show.page.markup import Content, Pairs, badge, code, facts
+from rmsnorm_export.show.page.plain_table import plain_table
+from rmsnorm_export.show.report import report_sections
+from rmsnorm_export.show.text import Line, Verdict, headline, table
+from rmsnorm_export.show.verification import verification_section
+from rmsnorm_export.tensorrt.engine.result import EngineRecord
+
+Stored = TypeVar("Stored")
+
+_STATE_STYLES = {"done": "green", "skipped": "", "failed": "bold red", "not run": "yellow"}
+_BADGES = {"done": "good", "failed": "bad", "not run": "warn"}
+_PLANS = {"run": "would run", "skip": "up to date", "maybe": "may run"}
+_STEP_HEADS = ("Step", "State", "Seconds", "What came out", "Why")
+
+
+def _deployment_verdict(deployment: Deployment) -> Verdict:
+    name, steps = printable(deployment.name), deployment.steps
+    if deployment.dry_run:
+        runs = sum(step.plan == "run" for step in steps)
+        may = sum(step.plan == "maybe" for step in steps)
+        also = f", {may} more may have to" if may else ""
+        return f"{name}: {runs} of {len(steps)} steps would run{also}; nothing was changed", ""
+    done = sum(step.state == "done" for step in steps)
+    skipped = sum(step.state == "skipped" for step in steps)
+    counts = f"{done} done, {skipped} up to date, {deployment.seconds:.1f} s"
+    if deployment.failed is not None:
+        return f"{name}: {deployment.failed.name} FAILED ({counts})", "bad"
+    how_far = "deployed" if done + skipped == len(steps) else "as far as asked"
+    return f"{name}: {how_far} ({counts})", "good"
+
+
+def _step_notes(step: StepOutcome) -> list[str]:
+    return [one_line(str(note)) for note in step.facts.get("notes", ())]
+
+
+def deployment_lines(deployment: Deployment, *, verbose: int = 0) -> list[Line]:
+    """The lines of a run; with ``verbose`` above 0 the reasons and files of every step."""
+    text, kind = _deployment_verdict(deployment)
+    lines: list[Line] = [headline((text, kind)) if kind else text]
+    if verbose < 0:
+        return lines
+    lines += [f"  {printable(str(deployment.path))} -> {printable(str(deployment.folder))}", ""]
+    dry_run = deployment.dry_run
+    rows = [["step", "state", "time", "why" if dry_run else "what came out"]]
+    rows += [_step_texts(step, dry_run=dry_run) for step in deployment.steps]
+    heads, *texts = table(rows, right=(2,))
+    lines.append((heads, "bold"))
+    for step, text in zip(deployment.steps, texts, strict=True):
+        lines.append((text, "" if dry_run else _STATE_STYLES[step.state]))
+        if verbose > 0:
+            lines += [f"      ran because  {one_line(step.why)}"] if step.state == "done" else []
+            lines += [f"      file   {printable(name)}" for name in step.outputs]
+            lines += [f"      note   {note}" for note in _step_notes(step)]
+    return lines
+
+
+def step_line(step: StepOutcome) -> str:
+    """One step on one line, while others still run."""
+    return "  ".join(part for part in (f"{step.name:8}", *_step_texts(step)[1:]) if part)
+
+
+def _step_texts(step: StepOutcome, *, dry_run: bool = False) -> list[str]:
+    if dry_run:
+        return [step.name, _PLANS[step.plan], "", one_line(step.why)]
+    what = step.summary
+    if step.failure is not None:
+        what = f"{one_line(step.failure.what)} {one_line(step.failure.found)}".strip()
+    elif step.state == "not run":
+        what = step.why
+    time = "" if step.state == "not run" else f"{step.seconds:.1f} s"
+    return [step.name, step.state, time, one_line(what)]
+
+
+def deployment_page(deployment: Deployment, *, about: About) -> str:
+    """The page of a run; results are read from the folders of the steps.
+
+    A result that cannot be read any more has no section; the table of steps is always there.
+    """
+    sections = [_deployment_summary(deployment, about)]
+    steps = {step.name: step for step in deployment.steps if step.facts}
+    if "prove" in steps:
+        steps.pop("optimize", None)
+    for name, made in _SECTIONS.items():
+        if name in steps:
+            with contextlib.suppress(OSError, ValueError, InputError):
+                sections += made(steps[name])
+    return document("Deployment", deployment.name, sections)
+
+
+def _deployment_summary(deployment: Deployment, about: About) -> Section:
+    pairs: Pairs = [
+        ("Pipeline", code(str(deployment.path))),
+        ("Folder", code(str(deployment.folder))),
+        ("Time", f"{deployment.seconds:.1f} s"),
+        ("Date", deployment.date),
+        ("Made by", deployment.tool),
+    ]
+    failures = [
+        problem_box(step.failure.what, step.failure.found, step.failure.fix, [("Step", step.name)])
+        for step in deployment.steps
+        if step.failure is not None
+    ]
+    notes = [
+        note
+        for step in deployment.steps
+        for note in page_notes(_step_notes(step), f"Note on {step.name}")
+    ]
+    return summary(
+        [_deployment_verdict(deployment)],
+        dataclasses.replace(about, problem=None),
+        *failures,
+        plain_table("Steps", _STEP_HEADS, map(_step_row, deployment.steps), numbers=("Seconds",)),
+        facts(pairs, "facts wide"),
+        *notes,
+        count=len(deployment.steps),
+    )
+
+
+def _step_row(step: StepOutcome) -> list[Content]:
+    kind = _BADGES.get(step.state)
+    return [
+        step.name,
+        badge(step.state, kind) if kind else step.state,
+        f"{step.seconds:.1f}",
+        one_line(step.summary),
+        one_line(step.why),
+    ]
+
+
+def _read_result(step: StepOutcome, name: str, cls: type[Stored]) -> Stored:
+    return from_json((step.folder / name).read_text("utf-8"), cls)
+
+
+def _comparisons(step: StepOutcome) -> Iterator[Section]:
+    for entry in step.facts[verify.COMPARISONS]:
+        a, b = str(entry["a"]), str(entry["b"])
+        with contextlib.suppress(OSError, ValueError, InputError):
+            outcome = _read_result(step, str(entry["file"]), Verification)
+            section = verification_section(outcome, a, b)
+            yield dataclasses.replace(section, id=f"verification-{a}-{b}", title=f"{a} and {b}")
+
+
+def _report(step: StepOutcome) -> Iterable[Section]:
+    """What was rewritten, with the proofs where there are some."""
+    return report_sections(_read_result(step, REPORT, Report))
+
+
+_SECTIONS: dict[str, Callable[[StepOutcome], Iterable[Section]]] = {
+    "optimize": _report,
+    "prove": _report,
+    "build": lambda step: [
+        engine_section(_read_result(step, str(step.facts[build.SIDECAR][0]), EngineRecord))
+    ],
+    "verify": _comparisons,
+    "bench": lambda step: [benchmark_section(_read_result(step, bench.RECORD, Benchmark))],
+    "package": lambda step: [package_section(_read_result(step, package.PACKAGED, Packaged))],
+}
+"""What the result of a step is on the page, in the order of the page."""

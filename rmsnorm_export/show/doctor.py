@@ -1,0 +1,136 @@
+"""What ``doctor`` finds: packages, tools, the plugin and the self test; and its text."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from rmsnorm_export.printable import one_line, printable
+from rmsnorm_export.show.text import Line, headline, table
+from rmsnorm_export.tensorrt.plugin import Entry, Tool
+
+Status = Literal["ok", "missing", "broken"]
+
+_STATUS_STYLES = {"ok": "", "missing": "dim", "broken": "bold red"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Component:
+    """A package that this one uses or works with.
+
+    Attributes:
+        name: as imported.
+        required: the core does not work without it.
+        status: ok, missing, or broken (found, but its import fails).
+        version: "" when unknown.
+        detail: e.g. execution providers, or why the import failed.
+        enables: what it is for.
+        install: the command that brings it.
+    """
+
+    name: str
+    required: bool
+    status: Status
+    version: str
+    detail: str
+    enables: str
+    install: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SelfTest:
+    """A tiny model made in memory and optimized for one target.
+
+    Attributes:
+        name: what was tested.
+        passed: it did what it should.
+        detail: what was measured, or what went wrong.
+    """
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Outcome of ``diagnose``.
+
+    Attributes:
+        version: of this package.
+        python: version and executable of the interpreter.
+        platform: operating system and machine.
+        gpus: NVIDIA GPUs with driver version, () when none is visible.
+        components: packages, required ones first.
+        build_tools: what building the TensorRT plugin needs.
+        plugins: the builds of the plugin that are kept.
+        self_tests: one per target; () when a required package is not ok.
+        works: every required package is ok and every self test passed.
+    """
+
+    version: str
+    python: str
+    platform: str
+    gpus: tuple[str, ...]
+    components: tuple[Component, ...]
+    build_tools: tuple[Tool, ...]
+    plugins: tuple[Entry, ...]
+    self_tests: tuple[SelfTest, ...]
+    works: bool
+
+
+def diagnosis_lines(diagnosis: Diagnosis, *, verbose: int = 0) -> list[Line]:
+    """The lines of a diagnosis; with ``verbose`` below 0 the verdict alone."""
+    ready = sum(c.status == "ok" for c in diagnosis.components)
+    verdict, kind = ("works", "good") if diagnosis.works else ("does NOT work", "bad")
+    total = len(diagnosis.components)
+    text = f"rmsnorm-export {diagnosis.version}: the core {verdict}; {ready} of {total} packages"
+    lines: list[Line] = [headline((text, kind))]
+    if verbose < 0:
+        return lines
+    lines.append(f"  Python {one_line(diagnosis.python)}")
+    lines.append(f"  {one_line(diagnosis.platform)}")
+    lines += [f"  GPU {one_line(gpu)}" for gpu in diagnosis.gpus or ("none found by nvidia-smi",)]
+    lines += ["", ("packages", "bold"), *_component_lines(diagnosis.components)]
+    lines += ["", ("plugin", "bold"), *_tool_lines(diagnosis.build_tools)]
+    for entry in diagnosis.plugins:
+        state = f"damaged: {one_line(entry.problem)}" if entry.problem else "ok"
+        style = _STATUS_STYLES["broken" if entry.problem else "ok"]
+        lines.append((f"  built: {printable(entry.folder.name)}  {state}", style))
+    if not diagnosis.plugins:
+        lines.append(("  built: none", "dim"))
+    if diagnosis.self_tests:
+        lines += ["", ("self test", "bold")]
+    tests = [
+        [test.name, "ok" if test.passed else "FAILED", one_line(test.detail)]
+        for test in diagnosis.self_tests
+    ]
+    for test, row in zip(diagnosis.self_tests, table(tests), strict=True):
+        lines.append((row, "" if test.passed else "bold red"))
+    return lines
+
+
+def _component_lines(components: tuple[Component, ...]) -> list[Line]:
+    lines: list[Line] = []
+    rows = [
+        [c.name, c.version or "-", c.status, "needed" if c.required else "optional"]
+        for c in components
+    ]
+    for c, row in zip(components, table(rows), strict=True):
+        texts = [row, f"      {one_line(c.detail)}" if c.detail else ""]
+        if c.status != "ok":
+            texts.append(f"      for {c.enables}: {c.install}")
+        lines += [(text, _STATUS_STYLES[c.status]) for text in texts if text]
+    return lines
+
+
+def _tool_lines(tools: tuple[Tool, ...]) -> list[Line]:
+    """What building the TensorRT plugin needs."""
+    lines: list[Line] = []
+    rows = [[tool.name, tool.version or "-", tool.status, printable(tool.path)] for tool in tools]
+    for tool, row in zip(tools, table(rows), strict=True):
+        texts = [row]
+        if tool.status != "ok":
+            texts += [f"      {one_line(tool.detail)}", f"      for plugin build: {tool.install}"]
+        lines += [(text, _STATUS_STYLES[tool.status]) for text in texts]
+    return lines

@@ -1,0 +1,184 @@
+"""An engine: what was built and became of every norm in it, and whether it can be used here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rmsnorm_export.printable import one_line, plural, printable
+from rmsnorm_export.show.page.document import About, Section, document, page_notes, summary
+from rmsnorm_export.show.page.markup import Content, Pairs, code, facts, join, more_of, names
+from rmsnorm_export.show.page.plain_table import plain_table
+from rmsnorm_export.show.text import (
+    Line,
+    Verdict,
+    grouped,
+    headline,
+    name_lines,
+    note_lines,
+    table,
+)
+from rmsnorm_export.tensorrt.engine.backends import BACKENDS
+from rmsnorm_export.tensorrt.engine.result import (
+    EngineCheck,
+    EngineNorm,
+    EngineRecord,
+    EngineResult,
+    InputRange,
+)
+
+_NORM_STYLES = {"unfused": "yellow", "unknown": "yellow"}
+_NORM_HEADS = ("Norm", "Operator", "Computed by", "Kernels", "Names")
+_KERNELS = 4
+"""Kernels of a norm that are named on a page."""
+
+_NORMS = 2000
+"""Norms in the table of a page."""
+
+_VERDICTS: dict[str, Verdict] = {
+    "yes": ("it can be used here", "good"),
+    "no": ("it CANNOT be used here", "bad"),
+    "unknown": ("nothing stands against it, and only a GPU could tell more", "warn"),
+}
+
+
+def _engine_verdict(record: EngineRecord) -> Verdict:
+    norms = record.norms
+    if not norms:
+        return "engine built; the model has no RMSNorm", "warn"
+    counts = dict.fromkeys(("plugin", "fused", "unfused", "unknown"), 0)
+    for norm in norms:
+        counts[norm.how] += 1
+    good = counts["plugin"] + counts["fused"]
+    parts = ", ".join(f"{count} {how}" for how, count in counts.items() if count)
+    text = f"engine built: {good} of {plural(len(norms), 'RMSNorm')} in one kernel each: {parts}"
+    return text, "good" if good == len(norms) else "warn"
+
+
+def _builder(record: EngineRecord) -> str:
+    return f"{BACKENDS[record.backend].label} {printable(record.version)}"
+
+
+def _range_text(item: InputRange) -> str:
+    """An input with its smallest, usual and largest shape; one where they are equal."""
+    shapes = ["x".join(map(str, shape)) or "scalar" for shape in (item.min, item.opt, item.max)]
+    text = shapes[0] if len(set(shapes)) == 1 else " / ".join(shapes)
+    return f"{printable(item.name)} {item.dtype} {text}"
+
+
+def engine_lines(result: EngineResult, *, verbose: int = 0) -> list[Line]:
+    """The lines of a build; with ``verbose`` above 0 every kernel is named."""
+    record = result.record
+    lines: list[Line] = [headline(_engine_verdict(record))]
+    if verbose < 0:
+        return lines
+    path = printable(str(result.path))
+    gpus = ", ".join(map(printable, record.gpus)) or "no GPU"
+    lines += [
+        f"  {printable(record.model.name)} -> {path} ({record.bytes:,} bytes)",
+        f"  {_builder(record)}, {gpus}, {record.seconds:.1f} s",
+    ]
+    for number, profile in enumerate(record.profiles, 1):
+        title = "profile" if len(record.profiles) == 1 else f"profile {number}"
+        lines += [f"  {title}  {_range_text(item)}" for item in profile.inputs]
+    if record.norms:
+        lines += ["", (f"norms ({len(record.norms)})", "bold")]
+        lines += _norm_lines(record.norms, verbose=verbose)
+    if record.messages:
+        lines += ["", (f"warnings of {BACKENDS[record.backend].label}", "bold")]
+        for message in record.messages:
+            times = f"{message.count} x  " if message.count > 1 else ""
+            lines.append(f"  {message.stage} [{message.kind}]  {times}{one_line(message.text)}")
+    lines += ["", *note_lines(record.notes), f"wrote {path}"]
+    lines.append(f"  and its record {printable(result.sidecar.name)}")
+    return lines
+
+
+def _norm_lines(norms: Sequence[EngineNorm], *, verbose: int) -> list[Line]:
+    """Norms with the same fate as one group."""
+    groups = grouped(norms, lambda n: (n.op, n.form, n.how, n.kernels, _residual(n), n.reason))
+    rows = table([_norm_texts(group) for group in groups], right=(0,))
+    lines: list[Line] = []
+    for row, group in zip(rows, groups, strict=True):
+        lines.append((row, _NORM_STYLES.get(group[0].how, "")))
+        if verbose > 0:
+            for norm in group:
+                lines.append(f"      {printable(norm.name)}")
+                lines += [f"          {printable(name)}" for name in norm.names]
+        else:
+            lines += name_lines(norm.name for norm in group)
+    return lines
+
+
+def _norm_texts(group: Sequence[EngineNorm]) -> list[str]:
+    norm = group[0]
+    count = norm.reason if norm.kernels is None else plural(norm.kernels, "kernel")
+    return [f"{len(group)} x", norm.op, norm.form, norm.how, count, _residual(norm)]
+
+
+def _residual(norm: EngineNorm) -> str:
+    """Where the residual sum is computed."""
+    if not norm.residual:
+        return ""
+    return "sum in it" if norm.residual in norm.names else "sum in the kernel before"
+
+
+def engine_page(result: EngineResult, *, about: About) -> str:
+    """The page of a build."""
+    record = result.record
+    made = facts(about.pairs(), "facts wide")
+    head = summary([_engine_verdict(record)], about, made, *page_notes(record.notes))
+    return document("Engine", record.engine, [head, engine_section(record)])
+
+
+def engine_section(record: EngineRecord) -> Section:
+    """What was built, and what became of every norm in it."""
+    ranges = [_range_text(item) for profile in record.profiles for item in profile.inputs]
+    pairs: Pairs = [
+        ("Engine", code(record.engine)),
+        ("Backend", _builder(record)),
+        ("Size", f"{record.bytes / 2**20:.1f} MiB"),
+        ("GPUs", ", ".join(record.gpus) or "none at the build"),
+        ("Shapes", names(ranges)),
+        ("Layers", f"{len(record.layers):,}, from the {record.layers_from}"),
+        ("Built in", f"{record.seconds:.1f} s"),
+    ]
+    norms = record.norms
+    rows = map(_norm_row, norms[:_NORMS])
+    body = [
+        facts(pairs, "facts wide"),
+        plain_table("Norms in the engine", _NORM_HEADS, rows, numbers=("Kernels",)),
+        more_of(len(norms) - _NORMS, "norm"),
+    ]
+    return Section("engine", "Engine", join(body), len(norms))
+
+
+def _norm_row(norm: EngineNorm) -> list[Content]:
+    return [
+        code(norm.name, 200),
+        norm.op,
+        norm.how,
+        "" if norm.kernels is None else str(norm.kernels),
+        one_line(norm.reason) or join(map(code, norm.names[:_KERNELS]), ", "),
+    ]
+
+
+def engine_check_lines(check: EngineCheck, *, verbose: int = 0) -> list[Line]:
+    """Whether an engine can be used here."""
+    text, kind = _VERDICTS[check.usable]
+    lines: list[Line] = [headline((f"usable: {check.usable}; {text}", kind))]
+    if verbose < 0:
+        return lines
+    size = check.path.stat().st_size
+    lines.append(f"  {printable(str(check.path))} ({size:,} bytes)")
+    label = BACKENDS[check.backend].label if check.backend else "a backend that is not known"
+    built = f", version {printable(check.built_with)}" if check.built_with else ""
+    here = f"version {printable(check.installed)}" if check.installed else "none that answers"
+    lines.append(f"  built by {label}{built}" + (f"; here: {here}" if check.backend else ""))
+    if check.record is not None:
+        record = check.record
+        parts = (record.model.name, record.built, f"on {record.platform}")
+        gpus = ", ".join(map(printable, record.gpus)) or "no GPU"
+        lines.append(f"  from {', '.join(map(printable, parts))}, {gpus}")
+    for problem, fix in zip(check.problems, check.fixes, strict=True):
+        lines += [(f"problem: {one_line(problem)}", "red"), f"    fix: {one_line(fix)}"]
+    return lines + note_lines(check.notes)

@@ -1,0 +1,160 @@
+"""The report of ``optimize`` and ``inspect``.
+
+Made for a model with 200 norms: as text it is one line that says it all, then groups of sites, and
+of refusals, that differ in nothing but their names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rmsnorm_export.op.numerics import NUMERICS_MEANING
+from rmsnorm_export.printable import number, plural, printable
+from rmsnorm_export.rewrite.result import Report
+from rmsnorm_export.show.page.document import About, Section, document, page_notes, strip, summary
+from rmsnorm_export.show.page.markup import ARROW, Markup, Pairs, badge, code, facts
+from rmsnorm_export.show.page.plain_table import bare_table
+from rmsnorm_export.show.proofs import proof_lines, proved
+from rmsnorm_export.show.refusals import refusal_lines, refusal_sections
+from rmsnorm_export.show.rewrites import group_lines, rewrites_of, rewrites_section, site_lines
+from rmsnorm_export.show.sites import sites_section
+from rmsnorm_export.show.text import Line, Verdict, headline, largest, note_lines
+
+
+def _report_verdict(report: Report, *, planned: bool) -> Verdict:
+    """Good where no RMSNorm is left as it was."""
+    good = (report.fused or report.kept) and not report.unfused
+    return report.headline(planned=planned), "good" if good else "warn"
+
+
+def _change(before: int, after: int, arrow: str, noun: str = "") -> str:
+    """A number, or what it was and what it became."""
+    first = f"{before:,}{noun}"
+    return first if before == after else f"{first} {arrow} {after:,}"
+
+
+def _nodes(report: Report, arrow: str, noun: str = "") -> str:
+    """The number of nodes, and the functions that the result counts as one node each."""
+    text = _change(report.nodes_before, report.nodes_after, arrow, noun)
+    counted = report.functions if report.nodes_after != report.nodes_before else 0
+    return f"{text} + {plural(counted, 'function')}" if counted else text
+
+
+def report_lines(
+    report: Report, *, planned: bool = False, verbose: int = 0, output: Sequence[str] = ()
+) -> list[Line]:
+    """The lines of a report; with ``verbose`` above 0 every site is listed.
+
+    Args:
+        report: outcome of ``optimize`` or ``inspect``.
+        planned: nothing was changed (``inspect``), so say what can be, not what is.
+        verbose: as for ``show.show_lines``.
+        output: lines that say where the output went (``optimize``).
+    """
+    lines: list[Line] = [headline(_report_verdict(report, planned=planned))]
+    if verbose < 0:
+        return lines
+    opset = _change(report.opset_before, report.opset_after, "->")
+    target = f"target {report.target}" if report.target else "no target"
+    lines += [
+        f"  {printable(report.source)}: opset {opset}, {_nodes(report, '->', ' nodes')}",
+        f"  {target}, numerics {report.numerics}, {report.seconds:.2f} s",
+    ]
+    sections = [("fusable" if planned else "fused", report.fused), ("kept as is", report.kept)]
+    for title, sites in sections:
+        if sites:
+            lines += ["", (f"{title} ({len(sites)})", "bold")]
+            lines += site_lines(sites) if verbose > 0 else group_lines(sites)
+    if refused := report.unfused:
+        title = "cannot be fused" if planned else "were not fused"
+        lines += ["", (f"refused ({len(refused)}): RMSNorms that {title}", "bold yellow")]
+        lines += refusal_lines(refused, verbose=verbose)
+    if alike := report.look_alikes:
+        lines += ["", (f"look-alikes ({len(alike)}): no RMSNorms, left alone", "bold")]
+        lines += refusal_lines(alike, verbose=verbose)
+    for part in (proof_lines(report), note_lines(report.notes), output):
+        lines += ["", *part] if part else []
+    return lines
+
+
+def report_page(
+    report: Report,
+    *,
+    about: About,
+    planned: bool = False,
+    sections: Sequence[Section] = (),
+) -> str:
+    """The page of a report; sites are drawn where it was made with ``drawings=True``.
+
+    Args:
+        report: outcome of ``optimize`` or ``inspect``.
+        about: date, versions and the like, which the report does not know.
+        planned: nothing was changed (``inspect``), so say what can be, not what is.
+        sections: more parts, at the end, e.g. ``verification_section(...)``.
+
+    Raises:
+        ValueError: two sections have one id.
+    """
+    text, kind = _report_verdict(report, planned=planned)
+    failed = any(refusal.reason == "proof-failed" for refusal in report.refused)
+    pairs: Pairs = [
+        ("Model", code(report.source)),
+        ("Target", report.target or "none: what is an RMSNorm at all"),
+        ("Numerics up to", report.numerics),
+        ("Opset", _change(report.opset_before, report.opset_after, ARROW)),
+        ("Nodes", _nodes(report, ARROW)),
+        ("Time", f"{report.seconds:.2f} s"),
+        *about.pairs(),
+    ]
+    head = summary(
+        [(text, "bad" if failed or about.problem else kind)],
+        about,
+        _key_numbers(report, planned=planned),
+        facts(pairs, "facts wide"),
+        *page_notes(report.notes),
+        _classes(report),
+    )
+    parts = [head, *report_sections(report, planned=planned), *sections]
+    return document("RMSNorm report", report.source, parts)
+
+
+def report_sections(report: Report, *, planned: bool = False) -> list[Section]:
+    """All but the summary: rewrites, sites, refusals and look-alikes, where there are any."""
+    rewrites = rewrites_of(report)
+    return [
+        *rewrites_section(report, rewrites),
+        *sites_section(report, rewrites),
+        *refusal_sections(report, planned=planned),
+    ]
+
+
+def _key_numbers(report: Report, *, planned: bool) -> Markup:
+    """The numbers that carry the verdict."""
+    shown = [
+        (f"{len(report.fused):,}", "fusable" if planned else "fused"),
+        (f"{len(report.kept):,}", "already one node"),
+        (f"{len(report.unfused):,}", "refused"),
+        (f"{len(report.look_alikes):,}", "look-alikes"),
+    ]
+    if report.nodes_after != report.nodes_before:
+        shown.append((_change(report.nodes_before, report.nodes_after, ARROW), "nodes"))
+    if proofs := [proof for _, proof in proved(report.fused)]:
+        held = sum(proof.passed for proof in proofs)
+        shown.append((f"{held:,} of {len(report.fused):,}", "proofs hold"))
+        shown.append((number(largest(p.max_ulp for p in proofs)), "ulp, largest distance"))
+    return strip(shown)
+
+
+def _classes(report: Report) -> Markup | None:
+    """How many sites have which class, and what the class promises."""
+    counts = Counter(site.numerics for site in report.fused)
+    rows = [
+        (badge(name), f"{counts[name]:,}", meaning)
+        for name, meaning in NUMERICS_MEANING.items()
+        if counts[name]
+    ]
+    if not rows:
+        return None
+    heads = ("Class", "Sites", "Promise")
+    return bare_table("Numerics of the rewrites", heads, rows, numbers=("Sites",))

@@ -1,0 +1,144 @@
+"""One entry shows every kind of result: its lines, its text and, where it has one, its page."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+from html_pages import HOSTILE, Page, report, verification
+
+from rmsnorm_export.serving.result import (
+    PackageCheck,
+    Packaged,
+    PackagedFile,
+    PackagedVersion,
+    PackageRecord,
+    ServedTensor,
+)
+from rmsnorm_export.show import _HOMES, show_lines, to_html, to_text
+from rmsnorm_export.show.page.document import About
+from rmsnorm_export.tensorrt.engine.result import (
+    EngineNorm,
+    EngineProfile,
+    EngineRecord,
+    EngineResult,
+    InputRange,
+    Message,
+    ModelIdentity,
+    PluginState,
+)
+from rmsnorm_export.tensorrt.plugin import CommandLines
+from tests.benchmark.results import benchmark
+
+
+def engine(name: str = "layers.0.norm") -> EngineResult:
+    """Two norms, one of which takes two kernels; every text of the model is ``name``."""
+    norms = (
+        EngineNorm(name, "RMSNorm", "node", "fused", 1, (name,)),
+        EngineNorm(name, "SkipRMSNorm", "chain", "unfused", 2, (name, "kernel"), residual="sum"),
+    )
+    record = EngineRecord(
+        engine="model.engine",
+        bytes=1 << 21,
+        sha256="",
+        model=ModelIdentity(name, 1, ""),
+        backend="tensorrt-rtx",
+        version="1.2.3",
+        versions={},
+        platform="Linux",
+        gpus=(),
+        built="2026-01-31T12:00:00",
+        seconds=1.5,
+        profiles=(EngineProfile((InputRange(name, "int64", (1, 1), (4, 128), (8, 2048)),)),),
+        flags={},
+        plugin=PluginState("auto", "", "", False, ""),
+        norms=norms,
+        layers=(),
+        layers_from="none",
+        messages=(Message("parse", "other", name, 2),),
+        notes=(name,),
+    )
+    return EngineResult(Path("out/model.engine"), Path("out/model.engine.json"), record)
+
+
+def packaged(name: str = "ids") -> Packaged:
+    """A model of one input and one output with one file, every text of which is ``name``."""
+    tensor = ServedTensor(name, "TYPE_INT64", (-1, 16))
+    file = PackagedFile(name, 1234, "ab" * 32)
+    check = PackageCheck("loads", "passed", name)
+    version = PackagedVersion(2, "m.onnx", "", "2026", "tool", (file,), (), "", (check,), (name,))
+    record = PackageRecord("net", "onnxruntime", 8, (tensor,), (tensor,), (file,), (version,))
+    return Packaged(Path("models/net"), 2, record, (check,), name, (name,))
+
+
+RESULTS = {
+    "report": report(),
+    "verification": verification(),
+    "engine": engine(),
+    "benchmark": benchmark(),
+    "package": packaged(),
+}
+
+
+@pytest.mark.parametrize("name", sorted(RESULTS))
+def test_a_result_is_a_verdict_a_text_and_a_page(name: str) -> None:
+    result = RESULTS[name]
+    assert len(show_lines(result, verbose=-1)) == 1
+    text, verbose = to_text(result), to_text(result, verbose=1)
+    assert len(text.splitlines()) > 1
+    assert text.splitlines()[0] == verbose.splitlines()[0]
+    page = Page(to_html(result, about=About(date="2026-01-31", problem=("what", "found", "fix"))))
+    assert "2026-01-31" in page.text
+    assert "fix" in page.text
+    assert page.all("section")[0]["id"] == "summary"
+
+
+@pytest.mark.parametrize("result", [engine, packaged])
+def test_names_of_a_model_are_neither_tags_nor_control_characters(result: object) -> None:
+    assert callable(result)
+    for name in HOSTILE:
+        html = to_html(result(name))
+        assert {tag for tag, _ in Page(html).elements} <= {
+            tag for tag, _ in Page(to_html(result())).elements
+        } | {"wbr"}
+        text = to_text(result(name), verbose=1)
+        assert all(c.isprintable() or c == "\n" for c in text), repr(text)
+
+
+def test_what_an_engine_and_a_package_say_as_text_is_on_their_pages() -> None:
+    page = Page(to_html(engine())).text
+    verdict = to_text(engine(), verbose=-1).strip()
+    assert verdict == "engine built: 1 of 2 RMSNorms in one kernel each: 1 fused, 1 unfused"
+    for words in (verdict, "layers.0.norm int64 1x1 / 4x128 / 8x2048", "TensorRT-RTX 1.2.3"):
+        assert words in page
+    page = Page(to_html(packaged())).text
+    for words in ("packaged net, version 2, for onnxruntime", "input ids INT64 [-1, 16]", "1,234"):
+        assert words in page
+
+
+def test_every_home_has_the_function_that_the_table_names() -> None:
+    pages = set()
+    for module, prefix in _HOMES.values():
+        home = importlib.import_module(f"rmsnorm_export.show.{module}")
+        assert "verbose" in inspect.signature(getattr(home, f"{prefix}_lines")).parameters
+        if page := getattr(home, f"{prefix}_page", None):
+            assert "about" in inspect.signature(page).parameters
+            pages.add(prefix)
+    assert pages == {"report", "verification", "engine", "benchmark", "package", "deployment"}
+
+
+def test_what_has_no_page_or_is_no_result_is_an_error() -> None:
+    with pytest.raises(TypeError, match="CommandLines has no page to show"):
+        to_html(CommandLines("m.onnx", ()))
+    with pytest.raises(TypeError, match="dict has no lines to show"):
+        to_text({})
+
+
+def test_a_report_of_one_output_counts_it_in_the_singular() -> None:
+    one = verification(("logits",))
+    assert to_text(one).startswith("the models DIFFER: 0 of 1 output within bounds\n")
+    agree = dataclasses.replace(verification(), passed=True, first_difference=None)
+    assert to_text(agree, verbose=-1) == "the models agree: 1 of 2 outputs within bounds\n"
