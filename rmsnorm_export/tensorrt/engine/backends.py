@@ -70,14 +70,15 @@ def backend_of_file(path: Path) -> BackendInfo | None:
 
 
 def is_engine(source: object) -> bool:
-    """Whether ``source`` is the path of an engine, by its suffix, first bytes, or record."""
+    """Whether ``source`` is the path of an engine, by its suffix, else first bytes or record."""
     if not isinstance(source, str | os.PathLike):
         return False
     path = Path(source)
-    if path.suffix.lower() in _ENGINE_SUFFIXES or backend_of_file(path) is not None:
+    suffix = path.suffix.lower()
+    if suffix in (*_ENGINE_SUFFIXES, ".onnx") or not path.name:
+        return suffix in _ENGINE_SUFFIXES
+    if backend_of_file(path) is not None:
         return True
-    if not path.name or path.suffix.lower() == ".onnx":
-        return False
     return b'"kind": "engine_record"' in _head(sidecar_path(path), 200)
 
 
