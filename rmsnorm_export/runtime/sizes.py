@@ -280,16 +280,23 @@ def dims_option(use: Use) -> Any:
         read(None, value, use)
         return value
 
-    if use.ranges:
-        sample, what = "batch=1,4,8 sequence=1..128", "Smallest, usual and largest size"
+    sums = "; sums of names, such as past + sequence, are computed."
+    if use is DECLARED:
+        sample, what, rest = (
+            "batch=1..8 seq=1..2048",
+            "Ranges of dimensions that --shapes names",
+            ".",
+        )
+    elif use.ranges:
+        sample, rest = "batch=1,4,8 sequence=1..128", sums
+        what = "Smallest, usual and largest size by the name of a dimension, in every input"
     else:
         sample = "batch=4 sequence=128" if use.most_points == 1 else "batch=1,4 sequence=16,128"
-        what = "Size" if use.most_points == 1 else "Sizes"
+        what, rest = "Sizes by the name of a dimension, in every input", sums
     return option(
         None,
         written=_WRITTEN,
         read=readable,
         metavar='"NAME=SIZE ..."',
-        help=f'{what} by the name of a dimension, wherever the model has it, e.g. "{sample}"; sums '
-        "of names, such as past + sequence, are computed.",
+        help=f'{what}, e.g. "{sample}"{rest}',
     )
