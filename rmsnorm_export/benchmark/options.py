@@ -29,6 +29,7 @@ class BenchOptions(Options):
 
     targets: Sequence[Target] = option(
         TARGETS,
+        old=("--target",),
         written=tuple[Target, ...],
         help="What to make of MODEL and measure: portable, onnx, ort; none: only peers.",
     )
