@@ -27,7 +27,7 @@ def check_matplotlib() -> None:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
         raise BackendMissingError(
-            "A PNG needs matplotlib",
+            "A PNG needs matplotlib, which cannot be imported.",
             found=str(error),
             fix='pip install "rmsnorm-export[report]"',
         ) from error

@@ -48,7 +48,7 @@ class OnnxRuntime(OnnxBackend):
                 content, optimize=self.optimized, external_folder=folder, device=self.device
             )
         except VerificationError as error:
-            error.what = f"{error.what}: {self.source.description}"
+            error.what = f"ONNX Runtime does not load the model: {self.source.description}"
             raise
 
         def run(feeds: Mapping[str, Array]) -> Answer:

@@ -132,7 +132,7 @@ def pair_outputs(first: Answer, second: Answer) -> tuple[dict[str, Array], dict[
         expected, computed = first.by_name(), second.by_name()
         if lacking := sorted(expected.keys() - computed.keys()):
             raise VerificationError(
-                "the second model lacks outputs of the first one",
+                "The second model lacks outputs of the first one.",
                 found=", ".join(map(repr, lacking)),
                 fix="compare models with the same outputs",
             )
@@ -140,7 +140,7 @@ def pair_outputs(first: Answer, second: Answer) -> tuple[dict[str, Array], dict[
     else:
         if len(first.arrays) != len(second.arrays):
             raise VerificationError(
-                "the two models have different numbers of outputs",
+                "The two models have different numbers of outputs.",
                 found=f"{len(first.arrays)} ({', '.join(first.names)}) and {len(second.arrays)}"
                 f" ({', '.join(second.names)})",
                 fix="compare models with the same outputs",
@@ -152,7 +152,7 @@ def pair_outputs(first: Answer, second: Answer) -> tuple[dict[str, Array], dict[
         other = computed[name]
         if other.shape != array.shape or other.dtype != array.dtype:
             raise VerificationError(
-                "an output has different types or shapes in the two models",
+                "An output has different types or shapes in the two models.",
                 found=f"{name!r}: {array.dtype} {list(array.shape)} and"
                 f" {other.dtype} {list(other.shape)}",
                 fix="compare models that compute the same",

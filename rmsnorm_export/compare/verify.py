@@ -154,7 +154,7 @@ def _run_first(
             except VerificationError as error:
                 failure = failure or error
     raise VerificationError(
-        "the first model does not run on random inputs",
+        "The first model does not run on random inputs.",
         found=failure.found if failure is not None else "",
         fix="give the sizes of its inputs with shapes, or the inputs themselves",
     )
@@ -187,14 +187,14 @@ def _run_second(b: Backend, feeds: Mapping[str, Array]) -> Answer:
 def _check_interface(declared: Mapping[str, Declared], feeds: Mapping[str, Array]) -> None:
     if missing := sorted(declared.keys() - feeds.keys()):
         raise VerificationError(
-            "the second model has inputs that the first one lacks",
+            "The second model has inputs that the first one lacks.",
             found=", ".join(map(repr, missing)),
             fix="compare models with the same inputs",
         )
     for name, one in declared.items():
         if one.dtype != feeds[name].dtype:
             raise VerificationError(
-                "an input has different types in the two models",
+                "An input has different types in the two models.",
                 found=f"{name!r}: {feeds[name].dtype} and {one.dtype}",
                 fix="compare models with the same inputs",
             )

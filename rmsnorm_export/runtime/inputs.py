@@ -96,7 +96,7 @@ def graph_inputs(model: ir.Model) -> dict[str, Declared]:
 
 def _cannot_be_fed(name: str, type_: object) -> InputError:
     return InputError(
-        "the model has an input that cannot be fed",
+        "The model has an input that cannot be fed.",
         found=f"{name!r} of type {type_}",
         fix="verify a model whose inputs are float, integer, boolean or string tensors",
     )
@@ -130,7 +130,7 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, TypeError) as error:
         raise InputError(
-            "the file of inputs cannot be read",
+            "The file of inputs cannot be read.",
             found=f"{os.fspath(path)}: {error}",
             fix="write it with numpy.savez(path, input_name=array, ...)",
         ) from error
@@ -150,7 +150,7 @@ def check_inputs(given: Mapping[str, Array], declared: Mapping[str, Declared]) -
     )
     if missing or unknown:
         raise InputError(
-            "the given inputs are not those of the model",
+            "The given inputs are not those of the model.",
             found="; ".join(
                 f"{label} {', '.join(map(repr, names))}"
                 for label, names in (("missing", missing), ("unknown", unknown))
@@ -167,7 +167,7 @@ def check_inputs(given: Mapping[str, Array], declared: Mapping[str, Declared]) -
             array = array.astype(object)
         if array.dtype != item.dtype:
             raise InputError(
-                "a given input has the wrong type",
+                "A given input has the wrong type.",
                 found=f"{name!r} is {array.dtype}, the model takes {array_type(item.dtype)}",
                 fix=f"convert it to {array_type(item.dtype)}",
             )
@@ -178,7 +178,7 @@ def check_inputs(given: Mapping[str, Array], declared: Mapping[str, Declared]) -
         )
         if not fits:
             raise InputError(
-                "a given input has the wrong shape",
+                "A given input has the wrong shape.",
                 found=f"{name!r} is {array.shape}, the model takes {list(item.shape)}",
                 fix="give an array of the declared shape",
             )
@@ -246,7 +246,7 @@ def make_inputs(
         shape = tuple(shapes[name])
         if math.prod(shape) > _MAX_ELEMENTS:
             raise InputError(
-                "the declared shape of an input is too large to try",
+                "The declared shape of an input is too large to try.",
                 found=f"{name!r}: {list(item.shape)}",
                 fix="give its sizes with shapes, or the inputs themselves",
             )

@@ -78,13 +78,13 @@ def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
     text = _is_text(a) and _is_text(b)
     if a.shape != b.shape or (a.dtype != b.dtype and not text):
         raise InputError(
-            "arrays of different shape or type cannot be compared element by element",
+            "Arrays of different shape or type cannot be compared element by element.",
             found=f"{a.dtype} {a.shape} and {b.dtype} {b.shape}",
             fix="compare arrays of the same shape and type",
         )
     if not (text or is_float(a.dtype) or a.dtype.kind in "biu"):
         raise InputError(
-            "arrays of this type cannot be compared",
+            "Arrays of this type cannot be compared.",
             found=str(a.dtype),
             fix="use float, integer, boolean or string tensors",
         )
@@ -196,7 +196,7 @@ def ulp_unit(dtype: np.dtype[np.generic], at: Float64Array) -> Float64Array:
     """
     if dtype not in _FORMATS:
         raise InputError(
-            "only floating-point numbers have units in the last place",
+            "Only floating-point numbers have units in the last place.",
             found=str(dtype),
             fix="use float16, bfloat16, float32 or float64",
         )

@@ -41,7 +41,7 @@ def onnxruntime() -> Any:
         import onnxruntime as module
     except ImportError as error:
         raise BackendMissingError(
-            "this needs ONNX Runtime",
+            "This needs ONNX Runtime, which cannot be imported.",
             found=str(error),
             fix='pip install "rmsnorm-export[ort]"',
         ) from error
@@ -91,7 +91,7 @@ def open_session(
     except Exception as error:
         kind = NoKernelError if type(error).__name__ == "NotImplemented" else VerificationError
         raise kind(
-            "ONNX Runtime does not load the model",
+            "ONNX Runtime does not load the model.",
             found=first_line(error, 400, otherwise=type(error).__name__),
             fix="check the model with onnx.checker, or update onnxruntime",
         ) from error
@@ -160,7 +160,7 @@ def run_session(
         return {name: _from_ort(value) for name, value in zip(names, results, strict=True)}
     except Exception as error:
         raise VerificationError(
-            "ONNX Runtime cannot run the model on these inputs",
+            "ONNX Runtime cannot run the model on these inputs.",
             found=first_line(error, 400, otherwise=type(error).__name__),
             fix="give inputs, or their shapes, that the model accepts",
         ) from error

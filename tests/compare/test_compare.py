@@ -194,7 +194,7 @@ def test_models_with_other_interfaces() -> None:
         verify(a, source("  z = Mul (x, w)", outputs=("z",)))
     with pytest.raises(VerificationError, match="inputs that the first one lacks"):
         verify(a, source("  y = Mul (x, h)", inputs=("x", "h")))
-    with pytest.raises(VerificationError, match="an input has different types"):
+    with pytest.raises(VerificationError, match="An input has different types"):
         verify(a, source(LLAMA, dtype=FLOAT16))
     with pytest.raises(VerificationError, match="different types or shapes"):
         verify(a, source("  i = Constant <value_ints = [0]> ()\n  y = Gather (x, i)"))
