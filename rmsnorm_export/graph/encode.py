@@ -22,6 +22,7 @@ from google.protobuf.unknown_fields import (  # type: ignore[import-untyped,unus
 )
 
 from rmsnorm_export.errors import Error, InputError
+from rmsnorm_export.graph.external import computed_by
 from rmsnorm_export.graph.tensors import TensorSlot
 from rmsnorm_export.graph.wire import splice
 from rmsnorm_export.printable import quoted, short
@@ -31,20 +32,6 @@ LARGE_BYTES = 1024
 
 Swap = tuple[TensorSlot, ir.TensorProtocol]
 """A place of the model and the tensor that is written there instead of its own."""
-
-
-_REPEATED = {
-    "dims",
-    "float_data",
-    "int32_data",
-    "string_data",
-    "int64_data",
-    "double_data",
-    "uint64_data",
-    "external_data",
-    "metadata_props",
-}
-"""Fields of TensorProto; protobuf's own name for it differs between its versions."""
 
 
 class Sink(Protocol):
@@ -157,14 +144,7 @@ def _stand_in(tensor: ir.TensorProtocol, data: bytes) -> ir.TensorProtocol | Non
         return _proto_stand_in(tensor, data)
     if tensor.nbytes < LARGE_BYTES:
         return None
-    return ir.LazyTensor(
-        lambda: ir.tensor(list(data), dtype=ir.DataType.UINT8),
-        dtype=ir.DataType(tensor.dtype),
-        shape=ir.Shape(tensor.shape.numpy()),
-        name=tensor.name,
-        doc_string=tensor.doc_string,
-        metadata_props=dict(tensor.metadata_props),
-    )
+    return computed_by(tensor, lambda: ir.tensor(list(data), dtype=ir.DataType.UINT8))
 
 
 def _proto_stand_in(tensor: ir.serde.TensorProtoTensor, data: bytes) -> ir.TensorProtocol | None:
@@ -181,7 +161,7 @@ def _proto_stand_in(tensor: ir.serde.TensorProtoTensor, data: bytes) -> ir.Tenso
     for name in (field.name for field in proto.DESCRIPTOR.fields):
         if name == "raw_data":
             light.raw_data = data
-        elif name in _REPEATED:
+        elif hasattr(getattr(proto, name), "extend"):  # a repeated field
             getattr(light, name).MergeFrom(getattr(proto, name))
         elif not proto.HasField(name):
             continue

@@ -11,9 +11,9 @@ import errno
 import ntpath
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import onnx
 import onnx_ir as ir
@@ -43,23 +43,6 @@ class ExternalFile:
     path: str
     size: int
     links: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Placement:
-    """What saving does with external data.
-
-    Attributes:
-        swaps: slots and the tensors that stand in for theirs in the saved file.
-        pending: finished temporary files and the names that they are to get.
-        used: the policy in effect; ``none`` without external data.
-        notes: for the report.
-    """
-
-    swaps: tuple[tuple[TensorSlot, ir.TensorProtocol], ...]
-    pending: tuple[tuple[Path, Path], ...]
-    used: UsedPolicy
-    notes: tuple[str, ...]
 
 
 def adopt_external(slots: Sequence[TensorSlot], folder: Path | None) -> list[ExternalFile]:
@@ -103,17 +86,35 @@ def adopt_external(slots: Sequence[TensorSlot], folder: Path | None) -> list[Ext
 
 def moved(tensor: ir.ExternalTensor, location: str, folder: str) -> ir.ExternalTensor:
     """The same tensor at another location; offset and length stay."""
+    return stored_at(tensor, location, folder, tensor.offset, tensor.length)
+
+
+def stored_at(
+    tensor: ir.TensorProtocol, location: str, folder: str, offset: int | None, length: int | None
+) -> ir.ExternalTensor:
+    """The tensor as one whose data lies in a file."""
     return ir.ExternalTensor(
         location,
-        tensor.offset,
-        tensor.length,
-        tensor.dtype,
-        shape=ir.Shape(tensor.shape.numpy()),
-        name=tensor.name or "",
-        doc_string=tensor.doc_string,
-        metadata_props=dict(tensor.metadata_props),
+        offset,
+        length,
+        ir.DataType(tensor.dtype),
+        **_description(tensor),
         base_dir=folder,
     )
+
+
+def computed_by(tensor: ir.TensorProtocol, read: Callable[[], ir.TensorProtocol]) -> ir.LazyTensor:
+    """The tensor as one whose data is made whenever it is written, and not kept."""
+    return ir.LazyTensor(read, dtype=ir.DataType(tensor.dtype), **_description(tensor), cache=False)
+
+
+def _description(tensor: ir.TensorProtocol) -> dict[str, Any]:
+    return {
+        "shape": ir.Shape(tensor.shape.numpy()),
+        "name": tensor.name or "",
+        "doc_string": tensor.doc_string,
+        "metadata_props": dict(tensor.metadata_props),
+    }
 
 
 def _check_location(slot: TensorSlot, location: str) -> None:
@@ -197,32 +198,37 @@ def place_weights(
         InputError: data that is not there, or no room for it.
         OSError: writing failed.
     """
-    external = [(slot, slot.tensor) for slot in slots if isinstance(slot.tensor, ir.ExternalTensor)]
-    if not external:
-        return Placement((), (), "none", ())
-    plan = _Plan(target, policy, files)
-    swaps = [
-        (slot, stand_in)
-        for slot, tensor in external
-        if (stand_in := plan.place(slot, tensor)) is not None
-    ]
-    return Placement(tuple(swaps), tuple(plan.pending), plan.used, tuple(plan.notes))
+    placement = Placement(target, policy, files)
+    for slot in slots:
+        if isinstance(slot.tensor, ir.ExternalTensor):
+            placement.place(slot, slot.tensor)
+    return placement
 
 
-class _Plan:
-    """Decides once per data file; remembers the names given."""
+class Placement:
+    """What saving does with external data; decided once per data file.
+
+    Attributes:
+        swaps: slots and the tensors that stand in for theirs in the saved file.
+        pending: finished temporary files and the names that they are to get.
+        used: the policy in effect; ``none`` without external data.
+        notes: for the report.
+    """
 
     def __init__(self, target: Path, policy: WeightsPolicy, files: Transaction) -> None:
         self.target = target
         self.folder = os.path.realpath(target.parent)
         self.policy = policy
         self.files = files
-        self.used: UsedPolicy = "embed" if policy == "embed" else "reference"
+        self.used: UsedPolicy = "none"
         self.notes: list[str] = []
         self.pending: list[tuple[Path, Path]] = []
+        self.swaps: list[tuple[TensorSlot, ir.TensorProtocol]] = []
         self._locations: dict[tuple[str, str], str] = {}
 
-    def place(self, slot: TensorSlot, tensor: ir.ExternalTensor) -> ir.TensorProtocol | None:
+    def place(self, slot: TensorSlot, tensor: ir.ExternalTensor) -> None:
+        if self.used == "none":
+            self.used = "embed" if self.policy == "embed" else "reference"
         location = str(tensor.location)
         base = str(tensor.base_dir)
         key = (base, location)
@@ -237,9 +243,9 @@ class _Plan:
                 )
             self._locations[key] = self._settle(file, base)
         if self.policy == "embed":
-            return embedded(slot, base or self.folder)
-        new = self._locations[key]
-        return None if new == location else moved(tensor, new, self.folder)
+            self.swaps.append((slot, embedded(slot, base or self.folder)))
+        elif self._locations[key] != location:
+            self.swaps.append((slot, moved(tensor, self._locations[key], self.folder)))
 
     def _settle(self, file: ExternalFile, base: str) -> str:
         """The location of ``file`` for the output; stages a copy or link when it needs one."""
@@ -343,12 +349,4 @@ def embedded(slot: TensorSlot, folder: str) -> ir.TensorProtocol:
         proto.raw_data = data
         return ir.serde.TensorProtoTensor(proto)
 
-    return ir.LazyTensor(
-        read,
-        dtype=tensor.dtype,
-        shape=ir.Shape(tensor.shape.numpy()),
-        name=tensor.name or "",
-        doc_string=tensor.doc_string,
-        metadata_props=dict(tensor.metadata_props),
-        cache=False,
-    )
+    return computed_by(tensor, read)

@@ -14,6 +14,7 @@ _LARGE = 1024
 _KEEP = "rmsnorm_export.keep"
 """Domain of nodes that the converter has to leave alone, while it runs."""
 _RUNTIME_OPERATORS = frozenset({SIMPLIFIED})
+"""ONNX Runtime's operators in the default domain, which the converter does not know."""
 
 
 def default_opset(model: ir.Model) -> int:
@@ -41,8 +42,9 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
             copy = InlinePass()(copy).model
     except ValueError as error:
         raise _not_raised(opset, error) from error
-    for node in _beyond_onnx(copy):
-        node.domain = _KEEP
+    for node in copy.graph.all_nodes():
+        if node.op_type in _RUNTIME_OPERATORS:
+            node.domain = _KEEP
     copy.opset_imports[_KEEP] = 1
     held = {
         name: value.const_value
@@ -65,9 +67,8 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
     except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
         raise _not_raised(opset, error) from error
     result = ir.serde.deserialize_model(converted)
-    by_name = {
-        v.name: v for v in [*_free_values(result), *result.graph.outputs, *result.graph.inputs]
-    }
+    read = (v for node in result.graph.all_nodes() for v in node.inputs if v is not None)
+    by_name = {v.name: v for v in [*read, *result.graph.outputs, *result.graph.inputs]}
     for value in list(result.graph.inputs):
         if value.name in held and value.name not in names:
             result.graph.inputs.remove(value)
@@ -94,11 +95,6 @@ def _not_raised(opset: int, error: Exception) -> InputError:
         found=(str(error).strip().splitlines() or ["no reason given"])[0][:300],
         fix=f"export with opset_version={opset}, or use --target ort or portable",
     )
-
-
-def _beyond_onnx(model: ir.Model) -> list[ir.Node]:
-    """ONNX Runtime's operators in the default domain, which the converter does not know."""
-    return [node for node in model.graph.all_nodes() if node.op_type in _RUNTIME_OPERATORS]
 
 
 def _restore_folders(source: ir.Model, result: ir.Model) -> None:
@@ -131,10 +127,6 @@ def _restore_metadata(source: ir.Model, result: ir.Model) -> None:
     for node in result.graph.all_nodes():
         for key, text in metadata.get(node.outputs[0].name if node.outputs else None, {}).items():
             node.metadata_props.setdefault(key, text)
-
-
-def _free_values(model: ir.Model) -> list[ir.Value]:
-    return [v for node in model.graph.all_nodes() for v in node.inputs if v is not None]
 
 
 def _values(model: ir.Model) -> list[ir.Value]:

@@ -26,6 +26,7 @@ from rmsnorm_export.graph.external import (
     UsedPolicy,
     embedded,
     place_weights,
+    stored_at,
 )
 from rmsnorm_export.graph.load import LoadedModel, no_gc
 from rmsnorm_export.graph.policy import WeightsPolicy as WeightsPolicy
@@ -185,45 +186,39 @@ def check_output(
         UsageError: the output exists and ``force`` is not given, or its name is unusable.
         InputError: it is a folder or a device, or its folder is missing or not writable.
     """
-    try:
-        return _check_output(path, source, force)
-    except OSError as error:
-        raise _unwritable(os.fspath(path), error) from error
-
-
-def _check_output(
-    path: str | os.PathLike[str], source: str | os.PathLike[str] | None, force: bool
-) -> Path:
     name = os.fspath(path)
     shown = short(str(name), 300)
     if not name or "\0" in name:
         raise UsageError("The output has no usable name.", found=repr(name), fix="give a file name")
-    target = Path(os.path.abspath(name))
-    if target.is_dir() or name.endswith(os.sep):
-        raise InputError(
-            "The output is a folder.", found=shown, fix="give the name of a file in it"
-        )
-    if not target.parent.is_dir():
-        raise InputError(
-            "The folder of the output does not exist.",
-            found=short(str(target.parent), 300),
-            fix="make the folder first, or check the path",
-        )
-    if os.path.lexists(target):
-        if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+    try:
+        target = Path(os.path.abspath(name))
+        if target.is_dir() or name.endswith(os.sep):
             raise InputError(
-                "The output is not an ordinary file.",
-                found=f"{shown} is a device, pipe or socket",
-                fix="give a file name, or - for standard output",
+                "The output is a folder.", found=shown, fix="give the name of a file in it"
             )
-        if not force:
-            raise _exists(target, source)
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise InputError(
-            "The output cannot be written.",
-            found=f"no permission to make files in {short(str(target.parent), 300)}",
-            fix="check the folder and its permissions, or write to another one",
-        )
+        if not target.parent.is_dir():
+            raise InputError(
+                "The folder of the output does not exist.",
+                found=short(str(target.parent), 300),
+                fix="make the folder first, or check the path",
+            )
+        if os.path.lexists(target):
+            if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+                raise InputError(
+                    "The output is not an ordinary file.",
+                    found=f"{shown} is a device, pipe or socket",
+                    fix="give a file name, or - for standard output",
+                )
+            if not force:
+                raise _exists(target, source)
+        if not os.access(target.parent, os.W_OK | os.X_OK):
+            raise InputError(
+                "The output cannot be written.",
+                found=f"no permission to make files in {short(str(target.parent), 300)}",
+                fix="check the folder and its permissions, or write to another one",
+            )
+    except OSError as error:
+        raise _unwritable(name, error) from error
     return target
 
 
@@ -299,18 +294,8 @@ def _spill(
                 continue
             offset = file.tell()
             write_tensor(slot, tensor, file)
-            stand_in = ir.ExternalTensor(
-                name,
-                offset,
-                file.tell() - offset,
-                ir.DataType(tensor.dtype),
-                shape=ir.Shape(tensor.shape.numpy()),
-                name=tensor.name or "",
-                doc_string=tensor.doc_string,
-                metadata_props=dict(tensor.metadata_props),
-                base_dir=str(target.parent),
-            )
-            swaps.append((slot, stand_in))
+            length = file.tell() - offset
+            swaps.append((slot, stored_at(tensor, name, str(target.parent), offset, length)))
         file.flush()
         os.fsync(file.fileno())
     return swaps, [(temp, target.parent / name)]

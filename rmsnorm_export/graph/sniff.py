@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rmsnorm_export.graph.wire import varint
+
 _MAGIC: tuple[tuple[int, bytes, str], ...] = (
     (0, b"PK\x03\x04", "a zip archive, as PyTorch (.pt, .pth), .npz and .keras files are"),
     (0, b"\x80\x02", "a Python pickle, as old PyTorch checkpoints are"),
@@ -57,32 +59,16 @@ def _truncated(data: bytes) -> str:
     Source: the protobuf wire format (tag = field number << 3 | wire type).
     """
     position = fields = 0
-    while position < len(data):
-        tag, position = _varint(data, position)
-        if tag >> 3 not in _TOP_LEVEL_FIELDS or tag & 7 not in (0, 2) or position < 0:
-            return ""
-        value, position = _varint(data, position)
-        if position < 0:
-            break
-        if tag & 7 == 2:
-            position += value
-        fields += 1
-    if 0 <= position <= len(data) or fields < 2:
-        return ""
-    if position < 0:
-        return "an ONNX model that ends early"
-    return f"an ONNX model that ends early, {position - len(data)} bytes short"
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """A base-128 number and the position after it; position -1 when it is cut off or too long."""
-    value = 0
-    for shift in range(0, 70, 7):
-        if position >= len(data):
-            return value, -1
-        byte = data[position]
-        position += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, position
-    return value, -1
+    try:
+        while position < len(data):
+            tag, position = varint(data, position)
+            if tag >> 3 not in _TOP_LEVEL_FIELDS or tag & 7 not in (0, 2):
+                return ""
+            value, position = varint(data, position)
+            if tag & 7 == 2:
+                position += value
+            fields += 1
+    except IndexError:
+        return "an ONNX model that ends early" if fields > 1 else ""
+    short = position - len(data)
+    return f"an ONNX model that ends early, {short} bytes short" if short and fields > 1 else ""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 import onnx
 import onnx_ir as ir
@@ -61,10 +63,12 @@ def tensor_slots(model: ir.Model) -> Iterator[TensorSlot]:
 
     The attributes of a node must not be changed, through ``put`` or otherwise, while this runs.
     """
+    put: Callable[[ir.TensorProtocol], None]
     for graph in all_graphs(model):
         for value in graph.initializers.values():
             if value.const_value is not None:
-                yield TensorSlot(value.name or "", value.const_value, _initializer_put(value), True)
+                put = functools.partial(setattr, value, "const_value")
+                yield TensorSlot(value.name or "", value.const_value, put, True)
         for node in graph:
             if not node.attributes:
                 continue
@@ -79,7 +83,7 @@ def tensor_slots(model: ir.Model) -> Iterator[TensorSlot]:
                     yield TensorSlot(_holder(node, tensor), tensor, put, False)
                 elif attribute.type == ir.AttributeType.TENSORS:
                     for index, tensor in enumerate(attribute.value):
-                        put = _attributes_put(node, attribute.name, index)
+                        put = _attribute_put(node, attribute.name, index)
                         yield TensorSlot(_holder(node, tensor), tensor, put, False)
 
 
@@ -87,24 +91,14 @@ def _holder(node: ir.Node, tensor: ir.TensorProtocol) -> str:
     return tensor.name or node.name or (node.outputs[0].name if node.outputs else "") or ""
 
 
-def _initializer_put(value: ir.Value) -> Callable[[ir.TensorProtocol], None]:
-    def put(tensor: ir.TensorProtocol) -> None:
-        value.const_value = tensor
-
-    return put
-
-
-def _attribute_put(node: ir.Node, name: str) -> Callable[[ir.TensorProtocol], None]:
+def _attribute_put(
+    node: ir.Node, name: str, index: int | None = None
+) -> Callable[[ir.TensorProtocol], None]:
     def put(tensor: ir.TensorProtocol) -> None:
         old = node.attributes[name]
-        node.attributes[name] = ir.AttrTensor(name, tensor, doc_string=old.doc_string)
-
-    return put
-
-
-def _attributes_put(node: ir.Node, name: str, index: int) -> Callable[[ir.TensorProtocol], None]:
-    def put(tensor: ir.TensorProtocol) -> None:
-        old = node.attributes[name]
+        if index is None:
+            node.attributes[name] = ir.AttrTensor(name, tensor, doc_string=old.doc_string)
+            return
         tensors = list(old.value)
         tensors[index] = tensor
         node.attributes[name] = ir.AttrTensors(name, tensors, doc_string=old.doc_string)
@@ -135,11 +129,7 @@ def _check_proto(slot: TensorSlot, proto: onnx.TensorProto) -> None:
         dtype = ir.DataType(proto.data_type)
         bits = dtype.bitwidth
     except (ValueError, TypeError, KeyError) as error:
-        raise InputError(
-            "A tensor has no element type that ONNX knows.",
-            found=f"tensor {quoted(slot.name)} of type number {proto.data_type}",
-            fix="export the model again, or install a newer onnx package",
-        ) from error
+        raise unknown_type(slot.name, proto.data_type) from error
     expected = (count * bits + 7) // 8
     if expected > MAX_PROTO_BYTES:
         raise _misfit(slot, "less than 2 GiB, as every model file does", f"{expected} bytes")
@@ -150,6 +140,15 @@ def _check_proto(slot: TensorSlot, proto: onnx.TensorProto) -> None:
         stored = len(getattr(proto, _DATA_FIELDS[dtype]))
         if stored != count:
             raise _misfit(slot, f"{stored} elements", f"{count}")
+
+
+def unknown_type(name: str, number: int) -> InputError:
+    """The error for a tensor of a type that this installation does not know."""
+    return InputError(
+        "A tensor has no element type that ONNX knows.",
+        found=f"tensor {quoted(name)} of type number {number}",
+        fix="export the model again, or install a newer onnx package",
+    )
 
 
 def _element_count(slot: TensorSlot, dims: tuple[int, ...]) -> int:
@@ -178,20 +177,10 @@ def forget_negative_dims(model: ir.Model) -> int:
     """
     changed = 0
     for graph in all_graphs(model):
-        for value in _graph_values(graph):
-            shape = value.shape
-            if shape is None:
-                continue
-            for dim in shape.dims:
-                if isinstance(dim, int) and dim < 0:
-                    dims = [None if isinstance(d, int) and d < 0 else d for d in shape.dims]
-                    value.shape = ir.Shape(dims)
-                    changed += 1
-                    break
+        for value in chain(graph.inputs, *(node.outputs for node in graph)):
+            dims = () if value.shape is None else value.shape.dims
+            if any(isinstance(dim, int) and dim < 0 for dim in dims):
+                known = [None if isinstance(dim, int) and dim < 0 else dim for dim in dims]
+                value.shape = ir.Shape(known)
+                changed += 1
     return changed
-
-
-def _graph_values(graph: ir.Graph) -> Iterator[ir.Value]:
-    yield from graph.inputs
-    for node in graph:
-        yield from node.outputs

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.order import all_nodes, find_cycle, label, subgraphs
+from rmsnorm_export.graph.tensors import unknown_type
 from rmsnorm_export.printable import quoted, short
 
 MAX_NESTING = 31
@@ -132,14 +133,13 @@ def _check_writable(node: ir.Node) -> None:
     for name in names:
         if isinstance(name, bytes):
             raise _not_utf8(name)
-    if node.attributes:
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.UNDEFINED and not attribute.is_ref():
-                raise InputError(
-                    "An attribute has no type, so its value is lost.",
-                    found=f"attribute {quoted(attribute.name)} of node {label(node)}",
-                    fix="export the model again; types are written since ONNX IR version 2",
-                )
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.UNDEFINED and not attribute.is_ref():
+            raise InputError(
+                "An attribute has no type, so its value is lost.",
+                found=f"attribute {quoted(attribute.name)} of node {label(node)}",
+                fix="export the model again; types are written since ONNX IR version 2",
+            )
 
 
 def _not_utf8(name: bytes) -> InputError:
@@ -198,15 +198,22 @@ def proto_too_deep(proto: onnx.ModelProto) -> bool:
     level += [function.node for function in proto.functions]
     for _ in range(MAX_NESTING + 1):
         level = [
-            graph.node
-            for nodes in level
-            for node in nodes
-            for attribute in node.attribute
-            for graph in ([attribute.g] if attribute.HasField("g") else attribute.graphs)
+            graph.node for nodes in level for node in nodes for graph in _proto_subgraphs(node)
         ]
         if not level:
             return False
     return True
+
+
+def _proto_subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        yield from [attribute.g] if attribute.HasField("g") else attribute.graphs
+
+
+def _proto_scope(graph: onnx.GraphProto) -> tuple[Iterable[str], Iterable[onnx.NodeProto]]:
+    """Names that a graph has before its nodes run, and these."""
+    inputs = [value.name for value in graph.input]
+    return inputs + [tensor.name for tensor in graph.initializer], graph.node
 
 
 def _check_recursion(model: ir.Model) -> None:
@@ -215,17 +222,10 @@ def _check_recursion(model: ir.Model) -> None:
     if not functions:
         return
     calls = {
-        key: list(
-            dict.fromkeys(
-                node.op_identifier()
-                for node in all_nodes(function.graph)
-                if node.op_identifier() in functions
-            )
-        )
+        key: list(dict.fromkeys(node.op_identifier() for node in all_nodes(function.graph)))
         for key, function in functions.items()
     }
-    circle = find_cycle(calls)
-    if circle:
+    if circle := find_cycle(calls):
         raise InputError(
             "Functions of the model call each other in a circle.",
             found=short(" -> ".join(f"{domain}::{name}" for domain, name, _ in circle), 300),
@@ -277,19 +277,14 @@ def _check_opsets(proto: onnx.ModelProto) -> None:
 
 def _check_entries(tensor: onnx.TensorProto) -> list[str]:
     """Check one initializer; the keys of its external data that onnx_ir does not keep."""
-    name = quoted(tensor.name)
     if tensor.data_type == 0 or tensor.data_type not in onnx.TensorProto.DataType.values():
-        raise InputError(
-            "A tensor has no element type that ONNX knows.",
-            found=f"tensor {name} of type number {tensor.data_type}",
-            fix="export the model again, or install a newer onnx package",
-        )
+        raise unknown_type(tensor.name, tensor.data_type)
     for entry in tensor.external_data:
         digits = entry.value.isascii() and entry.value.isdigit()
         if entry.key in ("offset", "length") and not digits:
             raise InputError(
                 f"The {entry.key} of external data is negative or not a number.",
-                found=f"tensor {name}: {entry.key} {quoted(entry.value)}",
+                found=f"tensor {quoted(tensor.name)}: {entry.key} {quoted(entry.value)}",
                 fix="export the model again",
             )
     kept = ("location", "offset", "length")
@@ -301,15 +296,7 @@ def clash(proto: onnx.ModelProto) -> str:
 
     Only called after a failure; "" when the reason is another.
     """
-    scopes: list[tuple[Iterable[str], Iterable[onnx.NodeProto]]] = [
-        (
-            [
-                *(value.name for value in proto.graph.input),
-                *(tensor.name for tensor in proto.graph.initializer),
-            ],
-            proto.graph.node,
-        )
-    ]
+    scopes = [_proto_scope(proto.graph)]
     scopes += [(function.input, function.node) for function in proto.functions]
     for given, nodes in scopes:
         makers = dict.fromkeys(given, "an input or initializer")
@@ -322,17 +309,7 @@ def clash(proto: onnx.ModelProto) -> str:
                     )
                 if name:
                     makers[name] = f"node {quoted(node.name)}"
-            scopes += [
-                (
-                    [
-                        *(value.name for value in graph.input),
-                        *(tensor.name for tensor in graph.initializer),
-                    ],
-                    graph.node,
-                )
-                for attribute in node.attribute
-                for graph in ([attribute.g] if attribute.HasField("g") else attribute.graphs)
-            ]
+            scopes += map(_proto_scope, _proto_subgraphs(node))
     for function in proto.functions:
         made = {*function.input, *(name for node in function.node for name in node.output)}
         for name in function.output:

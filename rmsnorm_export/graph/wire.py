@@ -53,12 +53,12 @@ class _Splice:
         size = 0
         kept = position = start
         while self._next < len(self._marks) and self._marks[self._next][0] < end:
-            tag, after_tag = _varint(data, position)
+            tag, after_tag = varint(data, position)
             kind = tag & 7
             if kind != 2:
                 position = _payload_end(data, after_tag, kind)
                 continue
-            length, payload = _varint(data, after_tag)
+            length, payload = varint(data, after_tag)
             position = payload + length
             mark, number = self._marks[self._next]
             if mark >= position:
@@ -83,16 +83,20 @@ class _Splice:
         return end - start
 
 
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
-    """The number at ``position`` and where it ends: seven bits a byte, the lowest first."""
-    value = shift = 0
-    while True:
+def varint(data: memoryview | bytes, position: int) -> tuple[int, int]:
+    """The number at ``position`` and where it ends: seven bits a byte, the lowest first.
+
+    Raises:
+        IndexError: it is cut off, or takes more bytes than any number does.
+    """
+    value = 0
+    for shift in range(0, 70, 7):
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-        shift += 7
+    raise IndexError("a number of more than ten bytes")
 
 
 def _to_varint(value: int) -> bytes:
@@ -107,5 +111,5 @@ def _to_varint(value: int) -> bytes:
 def _payload_end(data: memoryview, position: int, kind: int) -> int:
     """The end of a payload without a length; groups (3 and 4) are only their fields in between."""
     if kind == 0:
-        return _varint(data, position)[1]
+        return varint(data, position)[1]
     return position + {1: 8, 3: 0, 4: 0, 5: 4}[kind]
