@@ -28,15 +28,16 @@ from rmsnorm_export.benchmark.result import (
 from rmsnorm_export.benchmark.rounds import Run, run_rounds
 from rmsnorm_export.benchmark.sessions import choose_providers, provider_missing
 from rmsnorm_export.benchmark.shapes import grid
-from rmsnorm_export.benchmark.timing import check_memory, timings
-from rmsnorm_export.benchmark.trials import Bench, run_reference, run_trial
+from rmsnorm_export.benchmark.statistics import timings
+from rmsnorm_export.benchmark.trials import Bench, check_memory, run_trial
 from rmsnorm_export.benchmark.variants import count_nodes, make_peer, make_target
+from rmsnorm_export.compare.outputs import describe_feeds
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.options import takes
 from rmsnorm_export.printable import one_line
-from rmsnorm_export.runtime.inputs import array_type, declared_inputs, index_limits, make_inputs
+from rmsnorm_export.runtime.inputs import declared_inputs, index_limits, make_inputs
 from rmsnorm_export.system.machine import cores, cpu_name, load_average, memory_gib
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.progress import Progress
@@ -186,14 +187,15 @@ class _Measurement:
         cases, feeds = [], []
         for label, point in grid(declared, options.shapes, options.dims):
             feeds.append(make_inputs(declared, limits, point, seed=options.seed))
-            cases.append(Case(label, tuple(_input_words(feeds[-1]))))
+            cases.append(Case(label, describe_feeds(feeds[-1])))
         files = [self.folder / f"feeds.{i}.npz" for i in range(len(feeds))]
         for path, fed in zip(files, feeds, strict=True):
             write_arrays(path, fed)
         labels = tuple(case.label for case in cases)
         setup = Bench(self.folder, labels, tuple(files), self.threads)
         self.step("computing the reference")
-        ended = run_reference(setup, self.raw, self.reference)
+        outputs = setup.outputs("reference")
+        ended = setup.run(self.raw, self.reference, outputs, optimize=False)
         if ended.status != "ok":
             given = options.shapes or options.dims
             kind = UsageError if given else InputError
@@ -281,11 +283,6 @@ class _Measurement:
         """A new session of a variant, to be run on ``feeds``."""
         session = sessions.open_session(self.path(variant), provider, threads=self.threads)
         return sessions.runner(session, feeds)
-
-
-def _input_words(feeds: Mapping[str, Array]) -> Iterator[str]:
-    for name, array in feeds.items():
-        yield f"{name} {array_type(array.dtype)} {list(array.shape)}"
 
 
 def _wrong_targets(trials: Sequence[Trial], variants: Sequence[Variant]) -> list[str]:

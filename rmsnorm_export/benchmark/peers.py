@@ -7,10 +7,10 @@ another.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import sys
 from collections.abc import Callable
-from typing import Any
 
 PeerRun = Callable[[str, str], object]
 
@@ -53,8 +53,9 @@ def _onnxscript() -> PeerRun:
     return run
 
 
-def _command(main: Callable[[], Any]) -> PeerRun:
+def _command(module: str) -> PeerRun:
     """A tool through the function behind its command line."""
+    main = importlib.import_module(module).main
 
     def run(model: str, output: str) -> None:
         sys.argv = ["tool", model, output]
@@ -67,17 +68,9 @@ def _command(main: Callable[[], Any]) -> PeerRun:
     return run
 
 
-def _onnxsim() -> PeerRun:
-    return _command(importlib.import_module("onnxsim.onnx_simplifier").main)
-
-
-def _onnxslim() -> PeerRun:
-    return _command(importlib.import_module("onnxslim.cli").main)
-
-
 PEERS = {
     "ort.transformers": Peer("onnxruntime", _transformers),
     "onnxscript": Peer("onnxscript", _onnxscript),
-    "onnxsim": Peer("onnxsim", _onnxsim),
-    "onnxslim": Peer("onnxslim", _onnxslim),
+    "onnxsim": Peer("onnxsim", functools.partial(_command, "onnxsim.onnx_simplifier")),
+    "onnxslim": Peer("onnxslim", functools.partial(_command, "onnxslim.cli")),
 }

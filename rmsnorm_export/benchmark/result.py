@@ -215,29 +215,28 @@ def headlines(result: Benchmark) -> list[str]:
 
 
 def _headline(result: Benchmark, provider: str) -> str:
-    others = [t for t in result.timings if t.provider == provider]
     by_name: dict[str, list[Timing]] = {}
-    for timing in others:
-        if timing.variant not in (RAW, AGAIN):
+    for timing in result.timings:
+        if timing.provider == provider and timing.variant not in (RAW, AGAIN):
             by_name.setdefault(timing.variant, []).append(timing)
     if not by_name:
         return "nothing could be timed against raw"
+    quiet: list[str] = []
     groups: dict[str, list[str]] = {}
     for name, timings in sorted(by_name.items(), key=lambda pair: min(t.ratio for t in pair[1])):
         kinds = {t.verdict for t in timings}
+        if kinds == {NO_DIFFERENCE}:
+            quiet.append(name)
+            continue
+        kind = f"{'faster' if 'faster' in kinds else 'slower'} than raw, whose time is 1"
         if {"faster", "slower"} <= kinds:
             kind = "faster at some shapes, slower at others"
-        elif kinds == {NO_DIFFERENCE}:
-            groups.setdefault(NO_DIFFERENCE, []).append(name)
-            continue
-        else:
-            kind = f"{'faster' if 'faster' in kinds else 'slower'} than raw, whose time is 1"
         groups.setdefault(kind, []).append(f"{name} {_ratio_range(timings)}")
-    if set(groups) == {NO_DIFFERENCE}:
+    if not groups:
         return f"{NO_DIFFERENCE} between raw and any variant"
-    quiet = groups.pop(NO_DIFFERENCE, [])
     parts = [f"{kind}: {', '.join(groups[kind])}" for kind in sorted(groups)]
-    return "; ".join([*parts, *([f"{NO_DIFFERENCE}: {', '.join(quiet)}"] if quiet else [])])
+    parts += [f"{NO_DIFFERENCE}: {', '.join(quiet)}"] if quiet else []
+    return "; ".join(parts)
 
 
 def _ratio_range(timings: list[Timing]) -> str:

@@ -8,21 +8,16 @@ from typing import Any
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
-from rmsnorm_export.runtime.session import (
-    CUDA_PROVIDER,
-    PROVIDER,
-    onnxruntime,
-    run_session,
-    session_options,
-)
+from rmsnorm_export.runtime.session import onnxruntime, run_session, session_options
+from rmsnorm_export.runtime.support import CPU, CUDA
 
 # TF32 rounds the factors of f32 products to 10 bits: outputs could not be compared any more.
-_CUDA = (CUDA_PROVIDER, {"use_tf32": "0"})
+_CUDA = (CUDA, {"use_tf32": "0"})
 
 PROVIDERS: dict[str, list[Any]] = {
-    "cpu": [PROVIDER],
-    "cuda": [_CUDA, PROVIDER],
-    "tensorrt": ["TensorrtExecutionProvider", _CUDA, PROVIDER],
+    "cpu": [CPU],
+    "cuda": [_CUDA, CPU],
+    "tensorrt": ["TensorrtExecutionProvider", _CUDA, CPU],
 }
 """Name -> execution providers in order of preference; the last one takes what others cannot."""
 

@@ -32,10 +32,9 @@ def grid(
     """
     points = _default(declared) if shapes is None and dims is None else []
     points = points or InputSizes(declared.values(), POINTS).points(shapes, dims)
-    unique = {point.label: point.shapes for point in points}
     return [
         (short(label if len(label) <= _LABEL else f"point {number}: {label}", _LABEL), shapes)
-        for number, (label, shapes) in enumerate(unique.items(), 1)
+        for number, (label, shapes) in enumerate(dict(points).items(), 1)
     ]
 
 
@@ -57,7 +56,7 @@ def _default(declared: Mapping[str, DeclaredInput]) -> list[Point]:
         if len(shapes) < len(declared):
             return []
         label = "fixed shapes" if first is None else f"{first}={shape_text(shapes[first])}"
-        points.append(Point(label, shapes))
+        points.append((label, shapes))
     return points
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from rmsnorm_export.benchmark.result import NO_DIFFERENCE, Verdict
+from rmsnorm_export.benchmark.result import AGAIN, NO_DIFFERENCE, RAW, Timing, Verdict
+from rmsnorm_export.benchmark.rounds import Times, samples
 
 LEAST_ROUNDS = 6
 """Below it not even smallest and largest value enclose the median with 95 %: 1 - 2 / 2**5 < .95."""
@@ -78,3 +79,30 @@ def quartiles(times: Sequence[float]) -> tuple[float, float, float]:
     """Lower quartile, median and upper quartile."""
     low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
     return low, middle, high
+
+
+def timings(
+    names: Sequence[str], times: Sequence[Times], provider: str, case: str
+) -> Iterator[Timing]:
+    """Times as ratios to those of the first name, judged by those of the second."""
+    floor = max(ratio_of(samples(times[1], times[0])).reach, LEAST_DIFFERENCE)
+    fixed: dict[str, Verdict] = {RAW: "baseline", AGAIN: "noise floor"}
+    for name, mine in zip(names, times, strict=True):
+        ratio = ratio_of(samples(mine, times[0]))
+        flat = [one for block in mine for one in block]
+        low, middle, high = quartiles(flat)
+        yield Timing(
+            variant=name,
+            provider=provider,
+            case=case,
+            rounds=len(flat),
+            openings=len(mine),
+            median_ms=middle * 1e3,
+            q1_ms=low * 1e3,
+            q3_ms=high * 1e3,
+            ratio=ratio.ratio,
+            low=ratio.low,
+            high=ratio.high,
+            floor=floor,
+            verdict=fixed.get(name) or judge(ratio, floor),
+        )

@@ -1,6 +1,6 @@
 """Each variant once, in a process of its own: does it run, is it right, how much memory has it.
 
-The run_reference is the raw file without graph optimization, on the CPU where that loads it, as in
+The reference is the raw file without graph optimization, on the CPU where that loads it, as in
 ``verify``: ONNX Runtime fuses norms itself, some of them wrongly. The bounds are those of
 ``verify``, too.
 """
@@ -17,7 +17,9 @@ from rmsnorm_export.benchmark.result import Check, Trial
 from rmsnorm_export.benchmark.sessions import provider_class
 from rmsnorm_export.benchmark.worker import Outcome, run_worker
 from rmsnorm_export.compare.outputs import Bounds, compare_output
+from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.system.machine import memory_available
 
 TIME_LIMIT = 3600.0
 """Seconds to load a model and run it: the TensorRT provider builds its engine in them."""
@@ -58,7 +60,7 @@ class Bench:
 
 
 def run_trial(bench: Bench, variant: str, model: str, provider: str) -> Trial:
-    """Load and run ``model``, and compare_outputs its outputs with those of ``run_reference``."""
+    """Load and run ``model``, and compare its outputs with the reference."""
     outputs = bench.outputs("trial")
     ended = bench.run(model, provider, outputs, optimize=True)
     if ended.status != "ok":
@@ -89,11 +91,6 @@ def run_trial(bench: Bench, variant: str, model: str, provider: str) -> Trial:
     )
 
 
-def run_reference(bench: Bench, model: str, provider: str) -> Outcome:
-    """Outputs of the raw ``model`` without graph optimization, at every shape."""
-    return bench.run(model, provider, bench.outputs("reference"), optimize=False)
-
-
 def compare_outputs(case: str, found: dict[str, Array], expected: dict[str, Array]) -> list[Check]:
     """Every output that the raw model has, as ``verify`` compares it."""
     checks = []
@@ -114,3 +111,24 @@ def compare_outputs(case: str, found: dict[str, Array], expected: dict[str, Arra
 
 def _mib(size: int | None) -> float | None:
     return None if size is None else round(size / 2**20, 1)
+
+
+def check_memory(trials: Sequence[Trial]) -> None:
+    """All sessions are open at once, raw's twice.
+
+    Raises:
+        UsageError: they do not fit into the memory that is free.
+    """
+    sizes = [
+        trial.peak_mib - trial.base_mib
+        for trial in (*trials[:1], *trials)
+        if trial.peak_mib is not None and trial.base_mib is not None
+    ]
+    free = memory_available()
+    if free is not None and sum(sizes) * 2**20 > free:
+        raise UsageError(
+            "The variants do not fit into memory together.",
+            found=f"{sum(sizes) / 1024:.1f} GiB for {len(sizes)} sessions,"
+            f" {free / 2**30:.1f} GiB are free",
+            fix="name fewer of --targets and --peers, or give smaller --shapes",
+        )

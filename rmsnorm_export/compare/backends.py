@@ -37,9 +37,11 @@ class BackendRow(NamedTuple):
 
 
 BACKENDS: dict[str, BackendRow] = {
-    "onnxruntime": BackendRow("rmsnorm_export.compare.ort:OnnxRuntime", "graph optimization"),
+    "onnxruntime": BackendRow(
+        "rmsnorm_export.compare.onnx_backend:OnnxRuntime", "graph optimization"
+    ),
     "onnxruntime-cuda": BackendRow(
-        "rmsnorm_export.compare.ort:OnnxRuntimeCuda", "CUDA, graph optimization"
+        "rmsnorm_export.compare.onnx_backend:OnnxRuntimeCuda", "CUDA, graph optimization"
     ),
     "torch": BackendRow("rmsnorm_export.compare.pytorch:PyTorch"),
     "tensorrt": BackendRow("rmsnorm_export.compare.engine:TensorRT"),

@@ -1,4 +1,4 @@
-"""Backends of ONNX models, and copies of a model in which values inside are outputs."""
+"""ONNX models in ONNX Runtime, and what every backend of ONNX models has in common."""
 
 from __future__ import annotations
 
@@ -7,17 +7,27 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import onnx
 import onnx_ir as ir
 
-from rmsnorm_export.compare.backend import Backend, Chosen, ReadValues, RunModel
+from rmsnorm_export.compare.backend import Answer, Backend, Chosen, ReadValues, RunModel
 from rmsnorm_export.compare.flow import Flow
-from rmsnorm_export.errors import InputError
+from rmsnorm_export.errors import BackendMissingError, InputError, VerificationError
 from rmsnorm_export.graph.load import LoadedModel, load_model
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import short
+from rmsnorm_export.runtime.session import (
+    Device,
+    onnxruntime,
+    open_session,
+    run_session,
+    runtime_name,
+)
+from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.system.files import copy_contents
+from rmsnorm_export.tensorrt.engine.backends import gpu_visible
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +79,73 @@ class OnnxBackend(Backend):
             return self.load(marked_bytes(proto, names), names)(own).by_name()
 
         yield read_values
+
+
+class OnnxRuntime(OnnxBackend):
+    """A model that ONNX Runtime runs on the CPU."""
+
+    __slots__ = ()
+    name = "onnxruntime"
+    optimization = "ONNX Runtime's graph optimization"
+    device: ClassVar[Device] = "cpu"
+
+    @classmethod
+    def require(cls, chosen: Chosen) -> None:
+        del chosen
+        onnxruntime()
+
+    @property
+    def runtime(self) -> str:
+        return runtime_name(self.device)
+
+    def plain(self) -> OnnxRuntime | None:
+        return dataclasses.replace(self, optimized=False) if self.optimized else None
+
+    def load(self, content: bytes | str, names: Sequence[str] | None = None) -> RunModel:
+        folder = self.source.folder if isinstance(content, bytes) else None
+        try:
+            session = open_session(
+                content, optimize=self.optimized, external_folder=folder, device=self.device
+            )
+        except VerificationError as error:
+            error.what = f"ONNX Runtime does not load the model: {self.source.description}"
+            raise
+
+        def run(feeds: Mapping[str, Array]) -> Answer:
+            outputs = run_session(session, feeds, names)
+            return Answer(tuple(outputs), tuple(outputs.values()))
+
+        return run
+
+
+class OnnxRuntimeCuda(OnnxRuntime):
+    """A model that ONNX Runtime runs in CUDA, with TF32 where it is optimized."""
+
+    __slots__ = ()
+    name = "onnxruntime-cuda"
+    optimization = "ONNX Runtime's graph optimization (and TF32)"
+    device = "cuda"
+
+    @classmethod
+    def require(cls, chosen: Chosen) -> None:
+        del chosen
+        providers = onnxruntime().get_available_providers()
+        if CUDA not in providers:
+            raise BackendMissingError(
+                "The installed ONNX Runtime has no CUDA provider.",
+                found=f"{runtime_name()}: {', '.join(providers)}",
+                fix='pip uninstall onnxruntime, then pip install "rmsnorm-export[ort-gpu]"',
+            )
+        if not gpu_visible():
+            raise BackendMissingError(
+                "ONNX Runtime's CUDA provider runs only where a GPU is.",
+                found="no GPU is visible",
+                fix="run verify where the GPU is, or compare with the backend onnxruntime",
+            )
+
+    @property
+    def reduced(self) -> str:
+        return "TF32 products on CUDA" if self.optimized else ""
 
 
 def marked_bytes(

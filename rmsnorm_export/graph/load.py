@@ -20,10 +20,7 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import (  # type: ignore[import-untyped,unused-ignore]
-    DecodeError,
-    EncodeError,
-)
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped,unused-ignore]
 
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.encode import serialize
@@ -120,14 +117,7 @@ class LoadedModel:
             )
         if isinstance(self.origin, bytes):
             return self.origin
-        try:
-            return serialize(self.model if self.origin is None else self.origin)
-        except (ValueError, EncodeError) as error:
-            raise InputError(
-                "The model in memory cannot be serialised.",
-                found=short(str(error).split("\n")[0], 300),
-                fix="save it (with external data above 2 GB) and give its path",
-            ) from error
+        return serialize(self.model if self.origin is None else self.origin)
 
     @contextlib.contextmanager
     def file(self) -> Iterator[Path]:
@@ -304,7 +294,7 @@ def _from_proto(
         raise
     except Exception as error:  # onnx_ir wraps whatever goes wrong; the cause is at the end
         raise _unreadable(proto, error) from error
-    return _checked(model, path, description, size, notes, names=False)
+    return _checked_model(model, path, description, size, notes, names=False)
 
 
 def _unreadable(proto: onnx.ModelProto, error: BaseException) -> InputError:
@@ -329,10 +319,10 @@ def _from_ir(source: ir.Model) -> LoadedModel:
         # clone() needs sorted nodes and the caller's model must not be sorted: copy by protobuf.
         with _quiet_onnx_ir():
             model = ir.serde.deserialize_model(ir.serde.serialize_model(source))
-    return _checked(model, None, "an onnx_ir.Model", 0, notes, names=True)
+    return _checked_model(model, None, "an onnx_ir.Model", 0, notes, names=True)
 
 
-def _checked(
+def _checked_model(
     model: ir.Model,
     path: Path | None,
     description: str,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -45,6 +44,9 @@ _LONG_EXAMPLE = 300
 
 _Result = TypeVar("_Result")
 
+Point = tuple[str, dict[str, Shape]]
+"""What was given for it, e.g. ``ids=1x16``; and the shapes of all inputs, which belong together."""
+
 
 class DeclaredInput(Protocol):
     """An input of a model."""
@@ -66,19 +68,6 @@ def declared_text(name: str, dtype: str, shape: Sequence[Size] | None) -> str:
         return f"{quoted(name)} {dtype} of unknown rank"
     sizes = ("?" if size in (None, "") else short(str(size)) for size in shape)
     return f"{quoted(name)} {dtype} [{', '.join(sizes)}]"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Point:
-    """The shapes of all inputs that belong together.
-
-    Attributes:
-        label: what was given for it, e.g. ``ids=1x16``.
-        shapes: by input.
-    """
-
-    label: str
-    shapes: dict[str, Shape]
 
 
 class InputSizes:
@@ -210,7 +199,7 @@ class InputSizes:
             label = "; ".join(
                 f"{k}={shape_text(_row_at(v, number))}" for (_, k), v in given.items()
             )
-            points.append(Point(label, shapes))
+            points.append((label, shapes))
         if missing:
             ranges = self._use.ranges
             raise UsageError(
@@ -219,7 +208,7 @@ class InputSizes:
                 fix="give smallest, usual and largest sizes" if ranges else "give theirs, too",
             )
         for name in self._inputs:
-            problem = self._misfit(INPUT, name, tuple(point.shapes[name] for point in points))
+            problem = self._misfit(INPUT, name, tuple(shapes[name] for _, shapes in points))
             if problem is not None:
                 raise problem
         return points

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.runtime.dimensions import Size, fill, size_of, sized, symbol_of
+from rmsnorm_export.runtime.dimensions import Size, fill, is_fixed, size_of, sized, symbol_of
 from rmsnorm_export.runtime.input_sizes import InputSizes, declared_text
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
 from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shape, Shapes
@@ -144,10 +144,8 @@ def check_inputs(given: Mapping[str, Array], declared: Mapping[str, Declared]) -
     Raises:
         InputError: a name is missing or unknown, or a type, rank or fixed size differs.
     """
-    missing, unknown = (
-        sorted(declared.keys() - given.keys()),
-        sorted(given.keys() - declared.keys()),
-    )
+    missing = sorted(declared.keys() - given.keys())
+    unknown = sorted(given.keys() - declared.keys())
     if missing or unknown:
         raise InputError(
             "The given inputs are not those of the model.",
@@ -171,12 +169,10 @@ def check_inputs(given: Mapping[str, Array], declared: Mapping[str, Declared]) -
                 found=f"{name!r} is {array.dtype}, the model takes {array_type(item.dtype)}",
                 fix=f"convert it to {array_type(item.dtype)}",
             )
-        fits = array.ndim == len(item.shape) or not item.shape
-        fits = fits and all(
-            not isinstance(size, int) or size < 0 or size == actual
-            for size, actual in zip(item.shape, array.shape, strict=False)
-        )
-        if not fits:
+        sizes = zip(item.shape, array.shape, strict=False)
+        if (item.shape and array.ndim != len(item.shape)) or any(
+            is_fixed(size) and size != actual for size, actual in sizes
+        ):
             raise InputError(
                 "A given input has the wrong shape.",
                 found=f"{name!r} is {array.shape}, the model takes {list(item.shape)}",

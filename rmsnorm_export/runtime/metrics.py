@@ -7,6 +7,7 @@ makes errors of float16, bfloat16, float32 and float64 comparable (Goldberg 1991
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 
 import ml_dtypes
 import numpy as np
@@ -168,7 +169,10 @@ def ulp_histogram(ulp: Float64Array) -> tuple[tuple[str, int], ...]:
     power = exponent - (mantissa == 0.5)
     index = np.where(finite == 0, 0, np.maximum(power, 0) + 1).astype(np.int64)
     counts = np.bincount(index.ravel(), minlength=1)
-    buckets = [(_bucket(k), int(count)) for k, count in enumerate(counts)]
+    buckets = [
+        (str(k) if k <= 2 else f"{2 ** (k - 2) + 1}-{2 ** (k - 1)}", int(count))
+        for k, count in enumerate(counts)
+    ]
     infinite = int(ulp.size - finite.size)
     return (*buckets, ("inf", infinite)) if infinite else tuple(buckets)
 
@@ -177,14 +181,9 @@ def add_histograms(
     a: tuple[tuple[str, int], ...], b: tuple[tuple[str, int], ...]
 ) -> tuple[tuple[str, int], ...]:
     """Two histograms of ``ulp_histogram`` as that of all elements together."""
-    longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
-    counts = dict(longer)
+    counts = Counter(dict(a))
+    counts.update(dict(b))
     infinite = counts.pop("inf", 0)
-    for bucket, count in shorter:
-        if bucket == "inf":
-            infinite += count
-        else:
-            counts[bucket] = counts.get(bucket, 0) + count
     return (*counts.items(), ("inf", infinite)) if infinite else tuple(counts.items())
 
 
@@ -253,12 +252,6 @@ def _relative(absolute: Float64Array, reference: Float64Array) -> Float64Array:
 
 def _maximum(values: Float64Array) -> float:
     return float(values.max()) if values.size else 0.0
-
-
-def _bucket(k: int) -> str:
-    if k <= 2:
-        return str(k)
-    return f"{2 ** (k - 2) + 1}-{2 ** (k - 1)}"
 
 
 def _cosine(a: Float64Array, b: Float64Array) -> float:

@@ -16,9 +16,7 @@ from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import BFLOAT16
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
-
-PROVIDER = "CPUExecutionProvider"
-CUDA_PROVIDER = "CUDAExecutionProvider"
+from rmsnorm_export.runtime.support import CPU, CUDA
 
 Device = Literal["cpu", "cuda"]
 
@@ -82,9 +80,9 @@ def open_session(
             "session.model_external_initializers_file_folder_path", external_folder
         )
     model = source if isinstance(source, bytes) else os.fspath(source)
-    providers: list[Any] = [PROVIDER]
+    providers: list[Any] = [CPU]
     if device == "cuda":
-        providers.insert(0, (CUDA_PROVIDER, {"use_tf32": str(int(optimize))}))
+        providers.insert(0, (CUDA, {"use_tf32": str(int(optimize))}))
     try:
         session = ort.InferenceSession(model, options, providers=providers)
     # The binding raises classes of its own that share no public base.
@@ -96,7 +94,7 @@ def open_session(
             fix="check the model with onnx.checker, or update onnxruntime",
         ) from error
     # A provider that does not start is left out with a warning.
-    if device == "cuda" and CUDA_PROVIDER not in session.get_providers():
+    if device == "cuda" and CUDA not in session.get_providers():
         raise BackendMissingError(
             "ONNX Runtime does not start its CUDA provider.",
             found=f"the session runs on {', '.join(session.get_providers())}",

@@ -138,7 +138,7 @@ def read(shapes: Shapes | None, dims: Dims | None, use: Use) -> Given:
                 if (kind, name) in given:
                     what = f"One {kind.noun} is given twice in {use.option_for(kind)}."
                     raise _reading_error(what, name, kind, use)
-                given[kind, name] = _checked(name, rows, source, kind, use)
+                given[kind, name] = _checked_rows(name, rows, source, kind, use)
         # Ranges by name may be empty: all sizes of the model are fixed.
         may_be_empty = value is None or (use.ranges and not isinstance(value, str))
         if len(given) == before and not may_be_empty:
@@ -198,7 +198,7 @@ def _read_values(given: Mapping[str, Any], kind: SizeKind) -> Iterator[_Entry]:
         yield name, [row if isinstance(row, Sequence) else [row] for row in rows], repr(value)
 
 
-def _checked(
+def _checked_rows(
     name: str, rows: Sequence[Sequence[Any]], source: str, kind: SizeKind, use: Use
 ) -> Rows:
     shapes: Rows = tuple(map(tuple, rows))

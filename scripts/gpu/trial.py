@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rmsnorm_export.benchmark.timing import timings
+from rmsnorm_export.benchmark.statistics import timings
 from rmsnorm_export.benchmark.trials import compare_outputs
 from rmsnorm_export.op.dtypes import Array
 from scripts.gpu.decoder import Case, Decoder

@@ -273,7 +273,7 @@ def test_a_model_that_only_another_provider_loads(
 
 
 def test_variants_that_do_not_fit_together(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmsnorm_export.benchmark.timing.memory_available", lambda: 1)
+    monkeypatch.setattr("rmsnorm_export.benchmark.trials.memory_available", lambda: 1)
     with pytest.raises(UsageError, match="do not fit into memory together"):
         bench(path, targets=("ort",), **FAST)
 

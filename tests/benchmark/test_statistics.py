@@ -10,8 +10,14 @@ import pytest
 
 from rmsnorm_export.benchmark.result import AGAIN, RAW, Timing
 from rmsnorm_export.benchmark.rounds import OPENINGS, Run, Times, run_rounds, samples
-from rmsnorm_export.benchmark.statistics import LEAST_ROUNDS, Ratio, interval_rank, judge, ratio_of
-from rmsnorm_export.benchmark.timing import timings
+from rmsnorm_export.benchmark.statistics import (
+    LEAST_ROUNDS,
+    Ratio,
+    interval_rank,
+    judge,
+    ratio_of,
+    timings,
+)
 
 
 def _coverage(n: int, k: int) -> float:

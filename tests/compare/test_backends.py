@@ -20,7 +20,7 @@ from rmsnorm_export.compare.backends import choose_backend
 from rmsnorm_export.compare.engine import EngineFile, TensorRTRTX, profile_for
 from rmsnorm_export.compare.engine_process import Engine, numpy_type, output_array
 from rmsnorm_export.compare.flow import Flow
-from rmsnorm_export.compare.ort import OnnxRuntimeCuda
+from rmsnorm_export.compare.onnx_backend import OnnxRuntimeCuda
 from rmsnorm_export.compare.outputs import Bounds
 from rmsnorm_export.errors import (
     BackendMissingError,

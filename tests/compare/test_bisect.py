@@ -15,7 +15,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.compare.bisect import BATCH, Search
 from rmsnorm_export.compare.flow import Flow
 from rmsnorm_export.compare.locate import describe_difference
-from rmsnorm_export.compare.ort import OnnxRuntime
+from rmsnorm_export.compare.onnx_backend import OnnxRuntime
 from rmsnorm_export.compare.outputs import Bounds, compare_output
 from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.records import from_json, to_json

@@ -50,7 +50,7 @@ def make_profiles(
     sizes = InputSizes(inputs, RANGES)
     profiles = []
     for one in each:
-        low, usual, high = (point.shapes for point in sizes.points(one, dims))
+        low, usual, high = (at for _, at in sizes.points(one, dims))
         profiles.append(
             EngineProfile(
                 tuple(
