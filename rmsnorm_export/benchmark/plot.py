@@ -8,6 +8,7 @@ from typing import Any
 
 from rmsnorm_export.benchmark.result import Benchmark, Timing, headlines
 from rmsnorm_export.errors import BackendMissingError
+from rmsnorm_export.printable import one_line, short
 
 # Okabe and Ito's blue and vermilion, told apart with every kind of colour vision; the marks differ
 # in form as well.
@@ -75,8 +76,8 @@ def _draw_group(axes: Any, title: str, timings: tuple[Timing, ...], top: float) 
     )
     axes.plot([1, 1], [top - 0.5, bottom], color="#000000", linewidth=0.9, linestyle=(0, (4, 2)))
     axes.text(
-        0, top - 0.62, _short(title), transform=axes.get_yaxis_transform(), fontsize=8.5,
-        fontweight="bold", va="bottom", parse_math=False,
+        0, top - 0.62, short(one_line(title), 96), transform=axes.get_yaxis_transform(),
+        fontsize=8.5, fontweight="bold", va="bottom", parse_math=False,
     )  # fmt: skip
     for i, timing in enumerate(timings):
         colour, mark, fill, _ = _MARKS[timing.verdict]
@@ -107,7 +108,9 @@ def _finish_axes(
     )
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    headline = "\n".join(textwrap.fill(_short(line, 400), 92) for line in headlines(result))
+    headline = "\n".join(
+        textwrap.fill(short(one_line(line), 400), 92) for line in headlines(result)
+    )
     machine = result.machine
     version = result.versions.get("onnxruntime") or result.versions.get("onnxruntime-gpu", "")
     below = (
@@ -130,10 +133,3 @@ def _finish_axes(
         handles=handles, loc="outside lower center", ncols=len(handles) or 1, fontsize=8,
         frameon=False,
     )  # fmt: skip
-
-
-def _short(text: str, limit: int = 96) -> str:
-    """At most ``limit`` characters of what may hold names from a model, on one line."""
-    from rmsnorm_export.printable import one_line, short
-
-    return short(one_line(text), limit)

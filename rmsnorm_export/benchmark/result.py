@@ -200,9 +200,9 @@ class Benchmark:
 
     def peak_mib(self, variant: str, provider: str) -> float | None:
         """Peak memory of a variant's own process; None where it is not known."""
-        name = RAW if variant == AGAIN else variant
-        peaks = [t.peak_mib for t in self.trials if (t.variant, t.provider) == (name, provider)]
-        return peaks[0] if peaks else None
+        place = (RAW if variant == AGAIN else variant, provider)
+        peaks = (t.peak_mib for t in self.trials if (t.variant, t.provider) == place)
+        return next(peaks, None)
 
 
 def _why(item: Variant | Trial) -> str:

@@ -91,11 +91,13 @@ def run_trial(bench: Bench, variant: str, model: str, provider: str) -> Trial:
     )
 
 
-def compare_outputs(case: str, found: dict[str, Array], expected: dict[str, Array]) -> list[Check]:
+def compare_outputs(
+    case: str, computed: dict[str, Array], expected: dict[str, Array]
+) -> list[Check]:
     """Every output that the raw model has, as ``verify`` compares it."""
     checks = []
     for name, array in expected.items():
-        mine = found.get(name)
+        mine = computed.get(name)
         if mine is None:
             checks.append(Check(case, name, False, "the output is missing", math.nan, math.nan))
         elif (mine.dtype, mine.shape) != (array.dtype, array.shape):
@@ -103,9 +105,8 @@ def compare_outputs(case: str, found: dict[str, Array], expected: dict[str, Arra
             checks.append(Check(case, name, False, reason, math.nan, math.nan))
         else:
             one = compare_output(name, mine, array, Bounds())
-            checks.append(
-                Check(case, name, one.passed, one.reason, one.metrics.max_abs, one.bound_abs)
-            )
+            far, bound = one.metrics.max_abs, one.bound_abs
+            checks.append(Check(case, name, one.passed, one.reason, far, bound))
     return checks
 
 

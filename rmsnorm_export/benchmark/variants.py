@@ -75,20 +75,17 @@ def make_peer(
     ended = run_worker(
         request, folder=path.parent, time_limit=time_limit, memory_limit=memory_limit
     )
-    if ended.status != "ok":
-        detail = ended.detail
-        if ended.status == "out of memory" and memory_limit is not None:
-            detail = f"with {memory_limit / 2**30:.1f} GiB: {detail}"
-        return Variant(name, "peer", ended.status, detail, seconds=ended.seconds)
-    if ended.result["missing"]:
+    version, nodes, status, detail = "", None, ended.status, ended.detail
+    if status == "out of memory" and memory_limit is not None:
+        detail = f"with {memory_limit / 2**30:.1f} GiB: {detail}"
+    elif status == "ok" and ended.result["missing"]:
+        status = "not installed"
         detail = f"{one_line(ended.result['missing'], 200)} (pip install {PEERS[name].package})"
-        return Variant(name, "peer", "not installed", detail, seconds=ended.seconds)
-    version = str(ended.result["version"])
-    nodes = count_nodes(path)
-    if nodes is None:
-        detail = "it ended without an error and wrote no ONNX model"
-        return Variant(name, "peer", "failed", detail, seconds=ended.seconds, version=version)
-    return Variant(name, "peer", nodes=nodes, seconds=ended.seconds, version=version)
+    elif status == "ok":
+        version, nodes = str(ended.result["version"]), count_nodes(path)
+        if nodes is None:
+            status, detail = "failed", "it ended without an error and wrote no ONNX model"
+    return Variant(name, "peer", status, detail, nodes, seconds=ended.seconds, version=version)
 
 
 def count_nodes(path: str | Path) -> int | None:

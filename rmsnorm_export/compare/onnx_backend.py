@@ -14,10 +14,9 @@ import onnx_ir as ir
 
 from rmsnorm_export.compare.backend import Answer, Backend, Chosen, ReadValues, RunModel
 from rmsnorm_export.compare.flow import Flow
-from rmsnorm_export.errors import BackendMissingError, InputError, VerificationError
+from rmsnorm_export.errors import BackendMissingError, VerificationError
 from rmsnorm_export.graph.load import LoadedModel, load_model
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.printable import short
 from rmsnorm_export.runtime.session import (
     Device,
     onnxruntime,
@@ -26,7 +25,7 @@ from rmsnorm_export.runtime.session import (
     runtime_name,
 )
 from rmsnorm_export.runtime.support import CUDA
-from rmsnorm_export.system.files import copy_contents
+from rmsnorm_export.system.files import copy_contents, refusals_as
 from rmsnorm_export.tensorrt.engine.backends import gpu_visible
 
 
@@ -191,12 +190,12 @@ def copy_external(model: ir.Model, source: str | None, target: Path) -> None:
         if place.exists():
             continue
         place.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with place.open("wb") as file:
-                copy_contents(os.path.join(source or "", location), file.fileno())
-        except OSError as error:
-            raise InputError(
+        with (
+            refusals_as(
                 "The external data cannot be copied for a marked model.",
-                found=f"{short(location, 200)}: {error.strerror or error}",
+                location,
                 fix="free some space in the folder of temporary files, or leave bisection out",
-            ) from error
+            ),
+            place.open("wb") as file,
+        ):
+            copy_contents(os.path.join(source or "", location), file.fileno())

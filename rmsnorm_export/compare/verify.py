@@ -162,9 +162,8 @@ def _run_first(
 
 def _example_feeds(a: Backend, b: Backend, shapes: object) -> dict[str, Array]:
     """Inputs for two models of which neither says what it takes."""
-    example = a.example()
-    if example is None:
-        example = b.example()
+    examples = (side.example() for side in (a, b))
+    example = next((one for one in examples if one is not None), None)
     if example is None or shapes:
         raise UsageError(
             "The inputs of two PyTorch models are not known.",

@@ -118,16 +118,18 @@ def _description(tensor: ir.TensorProtocol) -> dict[str, Any]:
 
 
 def _check_location(slot: TensorSlot, location: str) -> None:
-    fix = "keep the data file in the folder of the model, under a relative location"
+    normal = os.path.normpath(location).split(os.sep)
     if not location or "\0" in location:
-        raise _bad(slot, location, "is not a file name", fix)
+        reason = "is not a file name"
     # Windows spellings are refused everywhere: the file may be used there next.
-    if os.path.isabs(location) or ntpath.isabs(location) or ntpath.splitdrive(location)[0]:
-        raise _bad(slot, location, "is an absolute path", fix)
-    if ".." in os.path.normpath(location).split(os.sep) or ntpath.normpath(location).startswith(
-        ".."
-    ):
-        raise _bad(slot, location, "leaves the folder of the model", fix)
+    elif os.path.isabs(location) or ntpath.isabs(location) or ntpath.splitdrive(location)[0]:
+        reason = "is an absolute path"
+    elif ".." in normal or ntpath.normpath(location).startswith(".."):
+        reason = "leaves the folder of the model"
+    else:
+        return
+    fix = "keep the data file in the folder of the model, under a relative location"
+    raise _bad(slot, location, reason, fix)
 
 
 def _locate(slot: TensorSlot, location: str, base: str) -> ExternalFile:
@@ -156,20 +158,15 @@ def _check_range(
 ) -> None:
     offset, length = tensor.offset or 0, tensor.length
     needed = tensor.nbytes
-    fix = "export the model again, or fetch its data file again"
     if offset < 0 or (length or 0) < 0:
-        raise _bad(slot, location, f"has a negative offset or length ({offset}, {length})", fix)
-    if length and length != needed:
-        raise _bad(
-            slot, location, f"stores {length} bytes for a shape that needs {needed} bytes", fix
-        )
-    if size is not None and offset + needed > size:
-        raise _bad(
-            slot,
-            location,
-            f"is too short: {size} bytes, while {needed} are needed from offset {offset}",
-            fix,
-        )
+        reason = f"has a negative offset or length ({offset}, {length})"
+    elif length and length != needed:
+        reason = f"stores {length} bytes for a shape that needs {needed} bytes"
+    elif size is not None and offset + needed > size:
+        reason = f"is too short: {size} bytes, while {needed} are needed from offset {offset}"
+    else:
+        return
+    raise _bad(slot, location, reason, "export the model again, or fetch its data file again")
 
 
 def _bad(slot: TensorSlot, location: str, reason: str, fix: str) -> InputError:

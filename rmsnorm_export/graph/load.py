@@ -42,6 +42,7 @@ from rmsnorm_export.graph.wellformed import (
     too_deep,
 )
 from rmsnorm_export.printable import quoted, short
+from rmsnorm_export.system.files import refusals_as
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
@@ -95,14 +96,9 @@ class LoadedModel:
                 external data in no single known folder.
         """
         if self.path is not None:
-            try:
+            fix = "leave it where it is until the work is over"
+            with refusals_as("The model file cannot be read again.", self.path, fix=fix):
                 return self.path.read_bytes()
-            except OSError as error:
-                raise InputError(
-                    "The model file cannot be read again.",
-                    found=f"{self.description}: {error.strerror or error}",
-                    fix="leave it where it is until the work is over",
-                ) from error
         if self.external and self.origin is not None:
             raise InputError(
                 "A model in memory with external data does not know its folder.",

@@ -8,6 +8,7 @@ bytes.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 
@@ -25,62 +26,46 @@ def splice(
     Returns:
         Bytes and numbers of payloads, to be written one after the other; and the size of it all.
     """
-    work = _Splice(memoryview(data), marks, length, sizes)
-    size = work.message(0, len(data))
-    return work.pieces, size
+    view = memoryview(data)
+    left = deque(marks)
+    pieces: list[memoryview | int] = []
 
+    def keep(start: int, end: int) -> int:
+        if end > start:
+            pieces.append(view[start:end])
+        return end - start
 
-class _Splice:
-    """The work of `splice`: where it is in the marks, and what it has made."""
-
-    def __init__(
-        self,
-        data: memoryview,
-        marks: Sequence[tuple[int, int]],
-        length: int,
-        sizes: Sequence[int],
-    ) -> None:
-        self.pieces: list[memoryview | int] = []
-        self._data = data
-        self._marks = marks
-        self._next = 0
-        self._length = length
-        self._sizes = sizes
-
-    def message(self, start: int, end: int) -> int:
+    def message(start: int, end: int) -> int:
         """Add the pieces of the message between ``start`` and ``end``; its size with the data."""
-        data = self._data
         size = 0
         kept = position = start
-        while self._next < len(self._marks) and self._marks[self._next][0] < end:
-            tag, after_tag = varint(data, position)
+        while left and left[0][0] < end:
+            tag, after_tag = varint(view, position)
             kind = tag & 7
             if kind != 2:
-                position = _payload_end(data, after_tag, kind)
+                position = _payload_end(view, after_tag, kind)
                 continue
-            length, payload = varint(data, after_tag)
-            position = payload + length
-            mark, number = self._marks[self._next]
+            inside, payload = varint(view, after_tag)
+            position = payload + inside
+            mark, number = left[0]
             if mark >= position:
                 continue
-            size += self._keep(kept, after_tag)
+            size += keep(kept, after_tag)
             kept = position
-            place = len(self.pieces)
-            if mark == payload and length == self._length:
-                self._next += 1
-                self.pieces.append(number)
-                inner = self._sizes[number]
+            place = len(pieces)
+            if mark == payload and inside == length:
+                left.popleft()
+                pieces.append(number)
+                inner = sizes[number]
             else:
-                inner = self.message(payload, position)
+                inner = message(payload, position)
             prefix = _to_varint(inner)
-            self.pieces.insert(place, memoryview(prefix))
+            pieces.insert(place, memoryview(prefix))
             size += len(prefix) + inner
-        return size + self._keep(kept, end)
+        return size + keep(kept, end)
 
-    def _keep(self, start: int, end: int) -> int:
-        if end > start:
-            self.pieces.append(self._data[start:end])
-        return end - start
+    size = message(0, len(data))
+    return pieces, size
 
 
 def varint(data: memoryview | bytes, position: int) -> tuple[int, int]:

@@ -68,8 +68,8 @@ def size_of(size: Size, axis: int, known: Mapping[str | int, int]) -> int | None
 def sized(shape: Sequence[Size], known: Mapping[str | int, int]) -> tuple[int, ...] | None:
     """The shape as numbers; None where the names that are known do not tell it."""
     sizes = [size_of(size, axis, known) for axis, size in enumerate(shape)]
-    told = tuple(size for size in sizes if size is not None)
-    return told if len(told) == len(sizes) else None
+    numbers = tuple(size for size in sizes if size is not None)
+    return numbers if len(numbers) == len(sizes) else None
 
 
 def names_in(size: Size) -> set[str]:

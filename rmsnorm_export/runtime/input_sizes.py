@@ -148,7 +148,7 @@ class InputSizes:
     def _examples(self, kept: Given, stand_ins: Sequence[int]) -> tuple[Given, Given]:
         """What is kept, with stand-ins for what is missing: by input, and by name where it can."""
         points = [self._at(kept, number) for number in range(self._count(kept))]
-        told = set(points[0][1])
+        given = set(points[0][1])
         for number, (shapes, known) in enumerate(points):
             missing = [shape for name, shape in self._shapes.items() if name not in shapes]
             fill(known, missing, (stand_ins[number if self._use.ranges else 0],))
@@ -162,7 +162,7 @@ class InputSizes:
         by_name: Given = {
             (DIMENSION, name): tuple((size_of(name, 0, known) or 1,) for _, known in points)
             for name in points[0][1]
-            if isinstance(name, str) and name not in told
+            if isinstance(name, str) and name not in given
         }
         for (kind, name), rows in by_input.items():
             if any(isinstance(symbol, int) for symbol in symbols_of(self._shapes[name])):

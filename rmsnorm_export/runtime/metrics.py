@@ -94,7 +94,9 @@ def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
         different = np.asarray(a.astype(object) != b.astype(object), dtype=bool)
         ulp = absolute = np.where(different, np.inf, 0.0)
     elif is_float(a.dtype):
-        ulp, absolute = ulp_distance(a, b), _absolute(wide_a, wide_b)
+        with np.errstate(all="ignore"):
+            apart = np.abs(wide_a - wide_b)
+        ulp, absolute = ulp_distance(a, b), _of_numbers(apart, wide_a, wide_b)
     else:
         ulp = absolute = _integer_distance(a, b)
     finite = ulp[np.isfinite(ulp)]
@@ -227,11 +229,6 @@ def _of_numbers(distance: Float64Array, a: Array, b: Array) -> Float64Array:
 
 def _is_text(a: Array) -> bool:
     return a.dtype.kind in "OSUT"
-
-
-def _absolute(a: Float64Array, b: Float64Array) -> Float64Array:
-    with np.errstate(all="ignore"):
-        return _of_numbers(np.abs(a - b), a, b)
 
 
 def _integer_distance(a: Array, b: Array) -> Float64Array:
