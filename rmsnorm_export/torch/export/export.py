@@ -121,7 +121,7 @@ def _convert(
     options: ExportOptions,
 ) -> Converted:
     tell = _teller(options.progress)
-    traced = trace(
+    model, log = trace(
         module,
         args,
         options.kwargs,
@@ -134,7 +134,7 @@ def _convert(
     )
     tell(RECOGNISING)
     result = optimize(
-        traced.model,
+        model,
         target=options.target,
         numerics=options.numerics,
         prove=options.prove,
@@ -144,7 +144,7 @@ def _convert(
     )
     source = f"PyTorch module {type(module).__module__}.{type(module).__qualname__}"
     report = dataclasses.replace(result.report, source=source)
-    return Converted(dataclasses.replace(result, report=report), traced.log)
+    return Converted(dataclasses.replace(result, report=report), log)
 
 
 def _opset(opset: int | None, target: Target) -> int | None:

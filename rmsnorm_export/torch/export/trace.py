@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,19 +36,6 @@ OLDEST_OPSET = 18
 TIDYING = "tidying the graph"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Traced:
-    """A module as plain ONNX in memory; its weights are still the module's.
-
-    Attributes:
-        model: with every norm as the module computes it.
-        log: what PyTorch's exporter printed, logged and warned of.
-    """
-
-    model: ir.Model
-    log: str
-
-
 def trace(
     module: torch.nn.Module | torch.export.ExportedProgram,
     args: Sequence[Any],
@@ -61,13 +47,18 @@ def trace(
     output_names: Sequence[str] | None = None,
     state: WeightValues | None = None,
     tell: Callable[[str], None] | None = None,
-) -> Traced:
-    """What `rmsnorm_export.export` sees before it makes each norm one node.
+) -> tuple[ir.Model, str]:
+    """A module as plain ONNX in memory, every norm as the module computes it.
+
+    This is what `rmsnorm_export.export` sees; the weights are still the module's.
 
     Args:
         module, opset, dynamic_shapes, input_names, output_names, state: as there.
         args, kwargs: example inputs.
         tell: called with the name of each stage when it begins.
+
+    Returns:
+        The model, and what PyTorch's exporter printed, logged and warned of.
 
     Raises:
         UsageError, InputError: as there.
@@ -102,10 +93,11 @@ def trace(
         export_weights.attach(model, absent, state)
         tidy(model)
         check_types(model)
-        export_names.rename_inputs(model, input_names or ())
+        if input_names:
+            export_names.rename_values(model, model.graph.inputs, input_names)
         names = output_names or export_names.output_names(program.exported_program, model)
         export_names.rename_outputs(model, names)
-    return Traced(model, "\n".join([*traced, *tidied]))
+    return model, "\n".join([*traced, *tidied])
 
 
 def _checked_arguments(

@@ -28,8 +28,8 @@ _CONFIRMED = 1e-10  # relative to the largest element of a row
 _WIDTHS = (48, 64, 96, 128, 30)
 _PROBED_TYPES = (torch.float64, torch.float32, *HALF_DTYPES)
 
-# (kind, activation, gate_first) of a call with two inputs
-_TWO_INPUTS: tuple[Formula, ...] = (
+# What the second input of a call may do.
+_TWO_INPUTS = (
     Formula(kind="GatedRMSNorm", activation="silu"),
     Formula(kind="GatedRMSNorm", activation="sigmoid"),
     Formula(kind="GatedRMSNorm", activation="silu", gate_first=True),

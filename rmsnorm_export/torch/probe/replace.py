@@ -93,12 +93,7 @@ class Replacement:
     def __enter__(self) -> Replacement:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.restore()
 
 
@@ -271,13 +266,7 @@ def _verified(module: torch.nn.Module, form: Form, rounding: Rounding, call: str
             raise RefusedError(f"raises {type(error).__name__} with its own parameters") from error
         results = results if isinstance(results, tuple) else (results,)
         comparison = fit_rounding.compare_with_operator(
-            formula,
-            rounding.spec,
-            rounding.offset_first,
-            results,
-            operands,
-            parameters,
-            rounding.stored,
+            formula, rounding.spec, results, operands, parameters, rounding.stored
         )
     if not fit_rounding.accepted(comparison):
         raise RefusedError(f"differs from the operator with its own parameters: {comparison}")

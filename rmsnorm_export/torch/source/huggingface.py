@@ -15,7 +15,7 @@ from rmsnorm_export.errors import BackendMissingError, InputError
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.system.machine import memory_available
 from rmsnorm_export.torch.dtypes import dtype_name
-from rmsnorm_export.torch.source.loaded import Loaded, integer_limit
+from rmsnorm_export.torch.source.loaded import Loaded
 
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _OPTIONS = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}
@@ -192,7 +192,7 @@ def _finished(model: Any, name: str, dtype: torch.dtype | None) -> Loaded:
     model.eval()
     if hasattr(model, "generation_config") and model.generation_config is not None:
         model.generation_config.use_cache = False
-    return Loaded(model, name, shapes=_default_shapes(model, dtype), limit=integer_limit(model))
+    return Loaded(model, name, shapes=_default_shapes(model, dtype))
 
 
 def _default_shapes(model: Any, dtype: torch.dtype | None) -> str:
