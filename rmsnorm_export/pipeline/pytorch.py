@@ -16,7 +16,7 @@ from rmsnorm_export.compare.eager import feeds_of_call, run_eager
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.wellformed import NEWEST_OPSET
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.rewrite.options import SourceOptions
+from rmsnorm_export.rewrite.options import ExportOptions, SourceOptions
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.torch.export.trace import OLDEST_OPSET, trace
 from rmsnorm_export.torch.source.example import Example, example_of
@@ -81,14 +81,8 @@ def plain_onnx(
             fix=f"use {OLDEST_OPSET} to {NEWEST_OPSET}, or leave it away",
         )
     given = subject.given
-    return trace(
-        subject.loaded.module,
-        given.args,
-        given.kwargs,
-        opset=opset,
-        dynamic_shapes=given.dynamic,
-        tell=tell,
-    )
+    options = ExportOptions(kwargs=given.kwargs, opset=opset, dynamic_shapes=given.dynamic)
+    return trace(subject.loaded.module, given.args, options, tell)
 
 
 def reference(subject: Subject, inputs: list[str], outputs: list[str], seed: int) -> list[Arrays]:

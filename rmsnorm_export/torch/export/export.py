@@ -121,17 +121,8 @@ def _convert(
     options: ExportOptions,
 ) -> Converted:
     tell = _teller(options.progress)
-    model, log = trace(
-        module,
-        args,
-        options.kwargs,
-        opset=_opset(options.opset, options.target),
-        dynamic_shapes=options.dynamic_shapes,
-        input_names=options.input_names,
-        output_names=options.output_names,
-        state=options.state,
-        tell=tell,
-    )
+    opset = _opset(options.opset, options.target)
+    model, log = trace(module, args, dataclasses.replace(options, opset=opset), tell)
     tell(RECOGNISING)
     result = optimize(
         model,

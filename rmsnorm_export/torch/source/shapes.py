@@ -147,9 +147,8 @@ def dynamic_shapes(inputs: Sequence[Input]) -> dict[str, dict[int, torch.export.
         result[item.name] = {}
         for axis, size in enumerate(item.sizes):
             if size.dynamic:
-                if size.name not in dims:
-                    dims[size.name] = torch.export.Dim(size.name, min=size.low, max=size.high)
-                result[item.name][axis] = dims[size.name]
+                dim = torch.export.Dim(size.name, min=size.low, max=size.high)
+                result[item.name][axis] = dims.setdefault(size.name, dim)
     return result if dims else None
 
 
