@@ -107,7 +107,8 @@ def check_dynamic(model: ir.Model, dynamic_shapes: Any) -> None:
     """
     for value, axes in _asked_axes(dynamic_shapes, model.graph.inputs):
         for axis, asked in axes.items():
-            if not _is_dynamic(asked) or value.shape is None or axis >= len(value.shape):
+            dynamic = isinstance(asked, str | torch.export.Dim) or asked == torch.export.Dim.DYNAMIC
+            if not dynamic or value.shape is None or axis >= len(value.shape):
                 continue
             size = value.shape[axis]
             if isinstance(size, int):
@@ -118,10 +119,6 @@ def check_dynamic(model: ir.Model, dynamic_shapes: Any) -> None:
                     fix="give it a fixed size, or change the module so that its code does not "
                     "depend on that size",
                 )
-
-
-def _is_dynamic(asked: object) -> bool:
-    return isinstance(asked, str | torch.export.Dim) or asked == torch.export.Dim.DYNAMIC
 
 
 def _asked_axes(

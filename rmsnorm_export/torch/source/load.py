@@ -122,9 +122,7 @@ def _from_factory(source: str, arguments: Mapping[str, Any], dtype: torch.dtype 
 
 def _made_module(made: object, source: str, dtype: torch.dtype | None) -> Loaded:
     parts = made if isinstance(made, tuple) else (made,)
-    module = parts[0] if parts else None
-    args = parts[1] if len(parts) > 1 else None
-    kwargs = parts[2] if len(parts) > 2 else None
+    module, args, kwargs = (*parts, None, None, None)[:3]
     if isinstance(args, torch.Tensor):
         args = (args,)
     good = isinstance(module, torch.nn.Module | torch.export.ExportedProgram)
