@@ -47,7 +47,7 @@ class PyTorch(Backend):
     def open(cls, chosen: Chosen) -> PyTorch:
         """Load a source as ``export`` takes it, or take a module as it is."""
         from rmsnorm_export.torch.source.load import load
-        from rmsnorm_export.torch.source.loaded import Loaded, integer_limit
+        from rmsnorm_export.torch.source.loaded import Loaded
 
         model = chosen.model
         if isinstance(model, str | os.PathLike):
@@ -63,7 +63,7 @@ class PyTorch(Backend):
         program = not callable(getattr(model, "forward", None))
         args, kwargs = given if program and given is not None else (None, None)
         name = f"{type(model).__module__}.{type(model).__qualname__}"
-        return cls(Loaded(model, name, args, kwargs, limit=integer_limit(model)))
+        return cls(Loaded(model, name, args, kwargs))
 
     @property
     def runtime(self) -> str:
@@ -85,9 +85,7 @@ class PyTorch(Backend):
 
     def limits(self, declared: Mapping[str, Declared]) -> Mapping[str, int]:
         """All integers but masks may be indices of the shortest table."""
-        from rmsnorm_export.torch.source.loaded import integer_limit
-
-        limit = integer_limit(self.loaded.module)
+        limit = self.loaded.limit
         return {
             name: limit
             for name, one in declared.items()

@@ -10,17 +10,21 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rmsnorm_export.compare.eager import feeds_of_call, run_eager
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.wellformed import NEWEST_OPSET
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.rewrite.options import SourceOptions
+from rmsnorm_export.rewrite.options import ExportOptions, SourceOptions
 from rmsnorm_export.system.digest import sha256_of
-from rmsnorm_export.torch.export.trace import OLDEST_OPSET, Traced, trace
+from rmsnorm_export.torch.export.trace import OLDEST_OPSET, trace
 from rmsnorm_export.torch.source.example import Example, example_of
 from rmsnorm_export.torch.source.load import load
 from rmsnorm_export.torch.source.loaded import Loaded
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 Arrays = dict[str, Array]
 
@@ -61,8 +65,10 @@ def open_subject(
     return Subject(loaded, given, reads)
 
 
-def plain_onnx(subject: Subject, opset: int | None, tell: Callable[[str], None]) -> Traced:
-    """The module as ONNX with every norm spelled out.
+def plain_onnx(
+    subject: Subject, opset: int | None, tell: Callable[[str], None]
+) -> tuple[ir.Model, str]:
+    """The module as ONNX with every norm spelled out, and the exporter's log.
 
     Raises:
         UsageError: an opset that PyTorch does not write.
@@ -75,14 +81,8 @@ def plain_onnx(subject: Subject, opset: int | None, tell: Callable[[str], None])
             fix=f"use {OLDEST_OPSET} to {NEWEST_OPSET}, or leave it away",
         )
     given = subject.given
-    return trace(
-        subject.loaded.module,
-        given.args,
-        given.kwargs,
-        opset=opset,
-        dynamic_shapes=given.dynamic,
-        tell=tell,
-    )
+    options = ExportOptions(kwargs=given.kwargs, opset=opset, dynamic_shapes=given.dynamic)
+    return trace(subject.loaded.module, given.args, options, tell)
 
 
 def reference(subject: Subject, inputs: list[str], outputs: list[str], seed: int) -> list[Arrays]:

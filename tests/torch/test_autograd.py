@@ -155,7 +155,7 @@ def test_gradients_of_a_half_stash_type_do_not_overflow():
     """They are computed in float32: a sum of 4096 products in float16 would be infinite."""
     x = (torch.randn(4, 4096) * 10).half().requires_grad_()
     scale = torch.full((4096,), 100.0).half().requires_grad_()
-    assert make_plan(NormSpec(stash_type=FLOAT16), torch.float16).grad == torch.float32
+    assert make_plan(NormSpec(stash_type=FLOAT16), torch.float16).wide == torch.float32
     y = rt.rms_norm(x, scale, stash_type=FLOAT16)
     upstream = torch.full_like(y, 8.0)
     for gradient in torch.autograd.grad(y, (x, scale), upstream):

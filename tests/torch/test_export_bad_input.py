@@ -16,6 +16,7 @@ pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
 import torch
 
 from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.options import OptionError
 from rmsnorm_export.torch.export.export import export
 
 pytestmark = pytest.mark.export
@@ -71,8 +72,8 @@ CASES = [
     ("opset 17", HALF, (X,), {"opset": 17}, UsageError, ["17", "18"]),
     ("opset 99", HALF, (X,), {"opset": 99}, UsageError, ["99", "24"]),
     ("onnx at 20", HALF, (X,), {"opset": 20, "target": "onnx"}, UsageError, ["onnx", "23"]),
-    ("target", HALF, (X,), {"target": "tensorrt"}, UsageError, ["tensorrt", "portable"]),
-    ("numerics", HALF, (X,), {"numerics": "sloppy"}, UsageError, ["sloppy", "exact"]),
+    ("target", HALF, (X,), {"target": "tensorrt"}, OptionError, ["tensorrt", "portable"]),
+    ("numerics", HALF, (X,), {"numerics": "sloppy"}, OptionError, ["sloppy", "exact"]),
     ("not a module", torch.sin, (X,), {}, UsageError, ["torch.nn.Module"]),
     ("args", HALF, X, {}, UsageError, ["tuple"]),
     ("kwargs", HALF, (), {"kwargs": [X]}, UsageError, ["kwargs"]),

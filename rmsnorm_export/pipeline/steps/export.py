@@ -67,11 +67,9 @@ class ExportStep(Step[Export]):
             options=table.load,
             seed=table.seed,
         )
-        traced = pytorch.plain_onnx(
+        model, log = pytorch.plain_onnx(
             subject, table.opset, lambda stage: progress(stage, 1 + STAGES.index(stage), _STAGES)
         )
-        model, log = traced.model, traced.log
-        del traced
         names = [str(value.name) for value in model.graph.inputs]
         results = [str(value.name) for value in model.graph.outputs]
         progress("writing the model", 5, _STAGES)

@@ -8,7 +8,7 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 _LOGGERS = ("torch", "onnxscript", "onnx_ir", "transformers")
@@ -37,29 +37,28 @@ class _Sink(io.TextIOBase):
         # A progress bar of rich stands in for the stream, and prints what is written to it above
         # the bar; by this name rich itself finds the stream behind it. Were it to find the bar
         # here, each drawing of the bar would be printed above it, and so be drawn again.
-        self._stream: TextIO = getattr(stream, "rich_proxied_file", stream)
-        self.rich_proxied_file = self._stream
+        self.stream: TextIO = getattr(stream, "rich_proxied_file", stream)
+        self.rich_proxied_file = self.stream
         self._rest = ""
         self._thread = threading.get_ident()
-        self.paused = False
 
     @property
     def _foreign(self) -> bool:
-        return self.paused or threading.get_ident() != self._thread
+        return threading.get_ident() != self._thread
 
     def writable(self) -> bool:
         return True
 
     def isatty(self) -> bool:
-        return self._foreign and self._stream.isatty()
+        return self._foreign and self.stream.isatty()
 
     def flush(self) -> None:
         if self._foreign:
-            self._stream.flush()
+            self.stream.flush()
 
     def write(self, text: str) -> int:
         if self._foreign:
-            return self._stream.write(text)
+            return self.stream.write(text)
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
             self._take(line)
@@ -90,15 +89,18 @@ def collected(tell: Callable[[str], None] | None = None) -> Iterator[list[str]]:
         for beginning, stage in _STAGES.items():
             if beginning in line and tell is not None and stage not in begun:
                 begun.add(stage)
-                with _paused(sinks):
+                with (
+                    contextlib.redirect_stdout(out.stream),
+                    contextlib.redirect_stderr(err.stream),
+                ):
                     tell(stage)
 
-    sinks = (_Sink(take, sys.stdout), _Sink(take, sys.stderr))
+    out, err = _Sink(take, sys.stdout), _Sink(take, sys.stderr)
     try:
         with (
             warnings.catch_warnings(record=True) as caught,
-            contextlib.redirect_stdout(sinks[0]),
-            contextlib.redirect_stderr(sinks[1]),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
             _heard_by(_Handler(take)),
         ):
             yield lines
@@ -106,18 +108,6 @@ def collected(tell: Callable[[str], None] | None = None) -> Iterator[list[str]]:
         lines.extend(f"{w.category.__name__}: {w.message}" for w in caught)
         for line in lines:
             _LOG.info("%s", line)
-
-
-@contextlib.contextmanager
-def _paused(sinks: Sequence[_Sink]) -> Iterator[None]:
-    """What is written now is the listener's own."""
-    for sink in sinks:
-        sink.paused = True
-    try:
-        yield
-    finally:
-        for sink in sinks:
-            sink.paused = False
 
 
 @contextlib.contextmanager

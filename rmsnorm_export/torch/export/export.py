@@ -121,20 +121,11 @@ def _convert(
     options: ExportOptions,
 ) -> Converted:
     tell = _teller(options.progress)
-    traced = trace(
-        module,
-        args,
-        options.kwargs,
-        opset=_opset(options.opset, options.target),
-        dynamic_shapes=options.dynamic_shapes,
-        input_names=options.input_names,
-        output_names=options.output_names,
-        state=options.state,
-        tell=tell,
-    )
+    opset = _opset(options.opset, options.target)
+    model, log = trace(module, args, dataclasses.replace(options, opset=opset), tell)
     tell(RECOGNISING)
     result = optimize(
-        traced.model,
+        model,
         target=options.target,
         numerics=options.numerics,
         prove=options.prove,
@@ -144,7 +135,7 @@ def _convert(
     )
     source = f"PyTorch module {type(module).__module__}.{type(module).__qualname__}"
     report = dataclasses.replace(result.report, source=source)
-    return Converted(dataclasses.replace(result, report=report), traced.log)
+    return Converted(dataclasses.replace(result, report=report), log)
 
 
 def _opset(opset: int | None, target: Target) -> int | None:

@@ -29,7 +29,8 @@ def explain(
     for inner in chain:
         if isinstance(inner, Error):
             return inner
-    root = _innermost(chain)
+    # The innermost exception that says anything.
+    root = next((inner for inner in reversed(chain) if str(inner).strip()), chain[-1])
     place = _module_of(chain, module)
     where = f"module {place!r}" if place else f"the module {type(module).__name__}"
     kind = type(root).__name__
@@ -116,11 +117,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(current))
         yield current
         current = current.__cause__
-
-
-def _innermost(chain: list[BaseException]) -> BaseException:
-    """The innermost exception that says anything."""
-    return next((e for e in reversed(chain) if str(e).strip()), chain[-1])
 
 
 def _module_of(chain: list[BaseException], module: object) -> str:

@@ -34,26 +34,20 @@ def output_names(program: torch.export.ExportedProgram | None, model: ir.Model) 
     return keys if len(keys) == count else []
 
 
-def rename_inputs(model: ir.Model, names: Sequence[str]) -> None:
-    """Give the inputs these names, or keep theirs when there are none; others make way."""
-    if names:
-        _rename_values(model, list(model.graph.inputs), names)
-
-
 def rename_outputs(model: ir.Model, names: Sequence[str]) -> None:
     """Give the outputs these names; an output that is an input or comes twice keeps its own."""
     outputs = list(model.graph.outputs)
-    pairs = [
-        (value, name)
-        for value, name in zip(outputs, names, strict=False)
-        if value.producer() is not None and outputs.count(value) == 1
-    ]
     inputs = {value.name for value in model.graph.inputs}
-    pairs = [(value, name) for value, name in pairs if name not in inputs]
-    _rename_values(model, [value for value, _ in pairs], [name for _, name in pairs])
+    own = {
+        name: value
+        for value, name in zip(outputs, names, strict=False)
+        if value.producer() is not None and outputs.count(value) == 1 and name not in inputs
+    }
+    rename_values(model, list(own.values()), list(own))
 
 
-def _rename_values(model: ir.Model, values: Sequence[ir.Value], names: Sequence[str]) -> None:
+def rename_values(model: ir.Model, values: Sequence[ir.Value], names: Sequence[str]) -> None:
+    """Give the values these names; others that have one of them make way."""
     new = set(names)
     inner = (v for node in model.graph.all_nodes() for v in node.outputs)
     everything = [*model.graph.inputs, *model.graph.initializers.values(), *inner]
@@ -113,7 +107,8 @@ def check_dynamic(model: ir.Model, dynamic_shapes: Any) -> None:
     """
     for value, axes in _asked_axes(dynamic_shapes, model.graph.inputs):
         for axis, asked in axes.items():
-            if not _is_dynamic(asked) or value.shape is None or axis >= len(value.shape):
+            dynamic = isinstance(asked, str | torch.export.Dim) or asked == torch.export.Dim.DYNAMIC
+            if not dynamic or value.shape is None or axis >= len(value.shape):
                 continue
             size = value.shape[axis]
             if isinstance(size, int):
@@ -124,10 +119,6 @@ def check_dynamic(model: ir.Model, dynamic_shapes: Any) -> None:
                     fix="give it a fixed size, or change the module so that its code does not "
                     "depend on that size",
                 )
-
-
-def _is_dynamic(asked: object) -> bool:
-    return isinstance(asked, str | torch.export.Dim) or asked == torch.export.Dim.DYNAMIC
 
 
 def _asked_axes(

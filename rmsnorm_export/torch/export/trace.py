@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +25,11 @@ from rmsnorm_export.torch.export.clean import tidy
 from rmsnorm_export.torch.export.failure import explain
 from rmsnorm_export.torch.export.translate import translation_table
 from rmsnorm_export.torch.export.types import check_types
-from rmsnorm_export.torch.export.weights import WeightValues
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from rmsnorm_export.rewrite.options import ExportOptions
 
 OLDEST_OPSET = 18
 """PyTorch's translations are written for opset 18; below it they would be converted down."""
@@ -37,42 +37,29 @@ OLDEST_OPSET = 18
 TIDYING = "tidying the graph"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Traced:
-    """A module as plain ONNX in memory; its weights are still the module's.
-
-    Attributes:
-        model: with every norm as the module computes it.
-        log: what PyTorch's exporter printed, logged and warned of.
-    """
-
-    model: ir.Model
-    log: str
-
-
 def trace(
     module: torch.nn.Module | torch.export.ExportedProgram,
     args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    opset: int | None = None,
-    dynamic_shapes: Any = None,
-    input_names: Sequence[str] | None = None,
-    output_names: Sequence[str] | None = None,
-    state: WeightValues | None = None,
-    tell: Callable[[str], None] | None = None,
-) -> Traced:
-    """What `rmsnorm_export.export` sees before it makes each norm one node.
+    options: ExportOptions,
+    tell: Callable[[str], None],
+) -> tuple[ir.Model, str]:
+    """A module as plain ONNX in memory, every norm as the module computes it.
+
+    This is what `rmsnorm_export.export` sees; the weights are still the module's.
 
     Args:
-        module, opset, dynamic_shapes, input_names, output_names, state: as there.
-        args, kwargs: example inputs.
+        module, args: as there.
+        options: those of the norms and of the file do not matter yet.
         tell: called with the name of each stage when it begins.
+
+    Returns:
+        The model, and what PyTorch's exporter printed, logged and warned of.
 
     Raises:
         UsageError, InputError: as there.
     """
-    positional, named = _checked_arguments(module, args, kwargs)
+    positional, named = _checked_arguments(module, args, options.kwargs)
+    dynamic_shapes, state = options.dynamic_shapes, options.state
     export_names.check_axes(dynamic_shapes, positional, named)
     absent = export_weights.missing(module)
     export_weights.check_state(absent, state)
@@ -84,7 +71,7 @@ def trace(
                     positional,
                     kwargs=named or None,
                     dynamo=True,
-                    opset_version=opset,
+                    opset_version=options.opset,
                     dynamic_shapes=dynamic_shapes,
                     custom_translation_table=translation_table(),
                     optimize=False,
@@ -93,19 +80,19 @@ def trace(
             raise explain(error, module, positional, named) from error
     assert program is not None
     model = program.model
-    if tell is not None:
-        tell(TIDYING)
+    tell(TIDYING)
     export_names.check_dynamic(model, dynamic_shapes)
-    export_names.check_names(input_names, "input_names", model.graph.inputs)
-    export_names.check_names(output_names, "output_names", model.graph.outputs)
+    export_names.check_names(options.input_names, "input_names", model.graph.inputs)
+    export_names.check_names(options.output_names, "output_names", model.graph.outputs)
     with collected() as tidied:
         export_weights.attach(model, absent, state)
         tidy(model)
         check_types(model)
-        export_names.rename_inputs(model, input_names or ())
-        names = output_names or export_names.output_names(program.exported_program, model)
+        if options.input_names:
+            export_names.rename_values(model, model.graph.inputs, options.input_names)
+        names = options.output_names or export_names.output_names(program.exported_program, model)
         export_names.rename_outputs(model, names)
-    return Traced(model, "\n".join([*traced, *tidied]))
+    return model, "\n".join([*traced, *tidied])
 
 
 def _checked_arguments(

@@ -54,18 +54,19 @@ def spell_out(model: ir.Model) -> int:
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         spec = NormSpec.from_attributes(node.op_type, attributes)  # type: ignore[arg-type]
         x, *_ = node.inputs
-        scale, bias = (_operand_type(node, OPERANDS[spec.kind].index(n)) for n in ("scale", "bias"))
-        if x is None or x.dtype is None:
-            raise AssertionError(f"{node.name} has an input of unknown type")
-        key = body_key(spec, dtype=int(x.dtype), scale_dtype=scale, bias_dtype=bias, opset=opset)
+        index_of = OPERANDS[spec.kind].index
+        dtype, scale, bias = (_operand_type(node, index_of(n)) for n in ("x", "scale", "bias"))
+        assert x is not None
+        assert dtype is not None
+        key = body_key(spec, dtype=dtype, scale_dtype=scale, bias_dtype=bias, opset=opset)
         if key.casts:
             # Cast, not CastLike: constant folding would replace that by a node without metadata.
-            key = dataclasses.replace(key, dtype=int(x.dtype))
+            key = dataclasses.replace(key, dtype=dtype)
         count += 1
         name = f"{spec.kind}_{count}"
         node.op_type = name
         if key.has_scale and scale is None:
-            _put_ones(node, OPERANDS[spec.kind].index("scale"), x)
+            _put_ones(node, index_of("scale"), x)
         function = build_function(name, key, opset)
         model.functions[function.identifier()] = function
     return count

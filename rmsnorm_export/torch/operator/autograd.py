@@ -53,12 +53,12 @@ def gradients(
         The gradients by name, None where not needed, each in the type and shape of its tensor.
     """
     spec = plan.spec
-    row = x.contiguous().to(plan.grad)
-    dy = grad_y.contiguous().to(plan.grad)
+    row = x.contiguous().to(plan.wide)
+    dy = grad_y.contiguous().to(plan.wide)
     activation = slope = None
     a = row
     if gate is not None:
-        activation, slope = _gate_and_slope(spec, gate.contiguous().to(plan.grad))
+        activation, slope = _gate_and_slope(spec, gate.contiguous().to(plan.wide))
         if spec.gate_first:
             a = row * activation
     factor = None if scale is None else _per_row(plan, scale, row) + plan.offset
@@ -137,7 +137,7 @@ def _gate_and_slope(spec: NormSpec, z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _per_row(plan: NormPlan, value: Tensor, row: Tensor) -> Tensor:
-    return value.to(plan.grad).reshape(row.shape[plan.spec.axis :])
+    return value.to(plan.wide).reshape(row.shape[plan.spec.axis :])
 
 
 def _over_rows(spec: NormSpec, product: Tensor, like: Tensor | None) -> Tensor | None:

@@ -10,6 +10,7 @@ from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.operands import check_operands, without_leading_ones
 from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.torch.dtypes import ELEMENT_TYPES
+from rmsnorm_export.torch.operator.signature import OPTIONAL
 
 
 def check(
@@ -30,17 +31,23 @@ def check(
     """
     check_operands(spec, x.shape, scale=scale, residual=residual, gate=gate)
     row = tuple(x.shape[spec.axis :])
-    _check_per_element(x, scale, "scale", row)
-    _check_per_element(x, bias, "bias", row)
-    _check_like_x(x, residual, "residual")
-    _check_like_x(x, gate, "gate")
+    given = {"scale": scale, "bias": bias, "residual": residual, "gate": gate}
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name in OPTIONAL:
+            _check_per_element(value, name, row)
+        else:
+            _check_like_x(x, value, name)
+        if value.device != x.device:
+            raise UsageError(
+                f"{name} is on another device than x.",
+                found=f"{name} on {value.device}, x on {x.device}",
+                fix=f"move {name} to {x.device}",
+            )
 
 
-def _check_per_element(
-    x: torch.Tensor, value: torch.Tensor | None, name: str, row: tuple[int, ...]
-) -> None:
-    if value is None:
-        return
+def _check_per_element(value: torch.Tensor, name: str, row: tuple[int, ...]) -> None:
     if value.dtype not in ELEMENT_TYPES:
         raise UsageError(
             f"{name} must be a float tensor.",
@@ -54,27 +61,14 @@ def _check_per_element(
             found=f"{name} {shape}, normalised axes {row}",
             fix=f"give {name} one element per element of the row",
         )
-    _check_device(x, value, name)
 
 
-def _check_like_x(x: torch.Tensor, value: torch.Tensor | None, name: str) -> None:
-    if value is None:
-        return
+def _check_like_x(x: torch.Tensor, value: torch.Tensor, name: str) -> None:
     if value.dtype != x.dtype or not _equal_sizes(value.shape, x.shape):
         raise UsageError(
             f"{name} must have the shape and type of x.",
             found=f"{name} {value.dtype} {tuple(value.shape)}, x {x.dtype} {tuple(x.shape)}",
             fix=f"broadcast and cast {name} first",
-        )
-    _check_device(x, value, name)
-
-
-def _check_device(x: torch.Tensor, value: torch.Tensor, name: str) -> None:
-    if value.device != x.device:
-        raise UsageError(
-            f"{name} is on another device than x.",
-            found=f"{name} on {value.device}, x on {x.device}",
-            fix=f"move {name} to {x.device}",
         )
 
 

@@ -85,7 +85,7 @@ def _rms(plan: NormPlan, squares: Tensor, row: Tensor, reuse: bool) -> Tensor:
     """Root mean square of every row or group, stabilised by epsilon, in the stash type."""
     spec = plan.spec
     axes = reduced_axes(spec)
-    total = squares.sum(axes, keepdim=True, dtype=plan.mean)
+    total = squares.sum(axes, keepdim=True, dtype=plan.wide)
     # Divided, not taken by torch.mean: that multiplies by a rounded 1 / n on CUDA.
     mean = (total / count(spec, row)).to(plan.stash)
     if spec.epsilon_outside:

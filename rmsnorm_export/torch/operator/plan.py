@@ -23,9 +23,8 @@ class NormPlan:
         out: T, the type of X and Y.
         stash: S, the type in which the row is normalised.
         product: the type in which the product with the scale is computed.
-        mean: the type in which the squares are summed; float32 for a half stash type.
-        grad: the type in which gradients are computed; float32 for a half stash type, whose sums
-            would overflow.
+        wide: the type in which squares are summed and gradients computed; float32 for a half stash
+            type, whose sums would overflow.
         epsilon: rounded as the float32 attribute that it is, then to S.
         offset: ``scale_offset``, rounded likewise to the product type.
     """
@@ -34,8 +33,7 @@ class NormPlan:
     out: torch.dtype
     stash: torch.dtype
     product: torch.dtype
-    mean: torch.dtype
-    grad: torch.dtype
+    wide: torch.dtype
     epsilon: float
     offset: float
 
@@ -89,14 +87,12 @@ def make_plan(spec: NormSpec, dtype: torch.dtype) -> NormPlan:
     exact = spec.canonical(element_type)
     product = exact.stash_type if exact.scale_before_cast else element_type
     stash = TORCH_TYPES[exact.stash_type]
-    wide = torch.float32 if exact.stash_type in HALF_TYPES else stash
     return NormPlan(
         spec=exact,
         out=dtype,
         stash=stash,
         product=TORCH_TYPES[product],
-        mean=wide,
-        grad=wide,
+        wide=torch.float32 if exact.stash_type in HALF_TYPES else stash,
         epsilon=_rounded_attribute(exact.epsilon, exact.stash_type),
         offset=_rounded_attribute(exact.scale_offset, product),
     )

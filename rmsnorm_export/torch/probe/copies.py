@@ -128,11 +128,9 @@ class ModuleCopies:
                 tensors[name] = value * 2 if name == doubled else value
             self._copies[key] = stand_in(self.module, tensors, self.device, training=training)
         copy = self._copies[key]
-        mode: Any = contextlib.nullcontext()
-        if exact:
-            mode = _Float64Everywhere()  # type: ignore[no-untyped-call]
+        mode: Any = _Float64Everywhere if exact else contextlib.nullcontext
         try:
-            with mode:
+            with mode():
                 return type(copy).forward(copy, *(value.clone() for value in inputs))
         except RefusedError:
             raise
@@ -155,9 +153,11 @@ class ModuleCopies:
             for _ in range(2):
                 out = self.run(inputs, exact=True, training=training)
                 results.append(out[0] if isinstance(out, tuple) else out)
-            changed = _changed_attribute(before, _snapshot(copy))
-            if changed:
-                raise RefusedError(f"stateful: a call changes its {changed!r}")
+            after = _snapshot(copy)
+            for name in {**before, **after}:
+                kept = name in before and name in after
+                if not (kept and _same_value(before[name], after[name])):
+                    raise RefusedError(f"stateful: a call changes its {name!r}")
         if not _all_equal(results[:2]) or not _all_equal(results[2:]):
             raise RefusedError("random or stateful: two calls with the same input differ")
         if not _all_equal(results):
@@ -270,17 +270,9 @@ def _snapshot(module: torch.nn.Module) -> dict[str, Any]:
     return copied
 
 
-def _changed_attribute(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Name of the first attribute that is not the same; "" if all are."""
-    for name in {**before, **after}:
-        if name not in before or name not in after or not _same_value(before[name], after[name]):
-            return name
-    return ""
-
-
 def _same_value(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
-        return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and _all_equal([a, b])
+        return _all_equal([a, b])
     if type(a) in (list, tuple) and type(a) is type(b):
         return len(a) == len(b) and all(map(_same_value, a, b))
     if type(a) is dict and type(b) is dict:

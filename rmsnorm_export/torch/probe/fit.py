@@ -174,7 +174,10 @@ class NotANorm:
 
 
 class RefusedError(Exception):
-    """Inside the probe: the module does not do what is being tried; the message is the reason."""
+    """The module does not do what is being tried; the message is the reason.
+
+    Every step of the probe may raise it; callers of the package never see it.
+    """
 
 
 def types_name(dtype: torch.dtype, stored: torch.dtype | None) -> str:

@@ -194,11 +194,7 @@ def _find_bias(
 def _find_scale(
     response: torch.Tensor, values: Tensors, name_of_bias: str | None
 ) -> tuple[str | None, float]:
-    """Name of the scale and what is added to it.
-
-    Raises:
-        RefusedError: a scale that is no parameter plus a constant.
-    """
+    """Name of the scale and what is added to it."""
     for name, value in values.items():
         if name == name_of_bias:
             continue
@@ -221,11 +217,7 @@ def _find_scale(
 def _scale_in_front(
     odd: torch.Tensor, x: torch.Tensor, support: Support, values: Tensors, f: Function
 ) -> tuple[str, float, torch.Tensor]:
-    """A parameter that multiplies the row before it is normalised.
-
-    Raises:
-        RefusedError: there is none; the reason says what ``f`` does instead.
-    """
+    """A parameter that multiplies the row before it is normalised."""
     shape = x.shape[x.ndim - support.axes :]
     for name, value in values.items():
         for offset in (0.0, 1.0):
@@ -243,11 +235,7 @@ def _find_epsilon(
     rms: Callable[[torch.Tensor], torch.Tensor],
     x: torch.Tensor,
 ) -> tuple[float, bool]:
-    """Epsilon and whether it is outside of the root.
-
-    Raises:
-        RefusedError: no sum explains the divisor (a clamp, or two epsilons).
-    """
+    """Epsilon and whether it is outside of the root."""
     tiny = 2.0**-100  # the mean square is about 1e-60
     root = divisor(x * tiny)
     if not bool(root.isfinite().all()):

@@ -21,6 +21,7 @@ from rmsnorm_export.torch.operator.ops import call
 from rmsnorm_export.torch.probe.fit import Formula, RefusedError, Rounding
 
 Operands = tuple[torch.Tensor, ...]
+Parameters = dict[str, torch.Tensor]
 # Compared; less than what PyTorch spreads over threads. 1 in 30,000 differs where the order is
 # right, 1 in 5 where it is not.
 _ELEMENTS = 2**14
@@ -81,7 +82,7 @@ def fit_rounding(
     formula: Formula,
     results: Operands,
     operands: Operands,
-    parameters: dict[str, torch.Tensor],
+    parameters: Parameters,
     stored: torch.dtype | None,
 ) -> Rounding:
     """The order of rounding that reproduces the results of a module.
@@ -107,17 +108,14 @@ def fit_rounding(
     tried = []
     for epsilon in _epsilons(formula):
         known = dataclasses.replace(formula, epsilon=epsilon)
-        for spec, offset_first in _orders(known, dtype):
-            rounding = compare_with_operator(
-                known, spec, offset_first, results, operands, parameters, stored
-            )
+        for spec in _orders(known, dtype):
+            rounding = compare_with_operator(known, spec, results, operands, parameters, stored)
             tried.append(rounding)
             if not rounding.different:
                 return rounding
         best = min(tried, key=lambda r: (r.different, r.ulps))
         if accepted(best):
             return best
-    best = min(tried, key=lambda r: (r.different, r.ulps))
     raise RefusedError(
         f"no order of rounding explains it: the nearest leaves {best.different} of {best.elements} "
         f"elements different, by up to {best.ulps} ulp"
@@ -136,39 +134,34 @@ def accepted(rounding: Rounding) -> bool:
     return rounding.ulps <= _WIDE_ULPS
 
 
-def _orders(formula: Formula, dtype: torch.dtype) -> Iterator[tuple[NormSpec, bool]]:
-    """The orders of rounding that differ for rows of ``dtype``, plainest first.
-
-    Each is the operator, and whether the offset is added to the scale before it.
-    """
+def _orders(formula: Formula, dtype: torch.dtype) -> Iterator[NormSpec]:
+    """The orders of rounding that differ for rows of ``dtype``, plainest first."""
     own = ELEMENT_TYPES[dtype]
     if own not in HALF_TYPES:
         # A double may be normalised in either type; a float rounds nothing on the way.
         for stash in (FLOAT, DOUBLE) if own == DOUBLE else (FLOAT,):
             for late in (False, True) if stash != own else (False,):
-                yield formula.spec(stash_type=stash, scale_before_cast=late), False
+                yield formula.spec(stash_type=stash, scale_before_cast=late)
         return
     scaled = formula.scale is not None and not formula.scale_in_front
     affine = scaled or formula.bias is not None or formula.kind == "GatedRMSNorm"
-    early = (False, True) if scaled and formula.scale_offset else (False,)
+    # Without an offset of its own: the offset is added to the scale before the operator.
+    offsets: list[dict[str, float]] = [{}]
+    if scaled and formula.scale_offset:
+        offsets.append({"scale_offset": 0.0})
     tried: list[dict[str, float]] = [{"stash_type": FLOAT}]
     if affine:
         tried.append({"stash_type": FLOAT, "scale_before_cast": True})
     tried.append({"stash_type": FLOAT, "round_rstd": True})
-    for attributes, offset_first in itertools.product(tried, early):
-        yield _order(formula, offset_first, **attributes)
-    for rounded, offset_first in itertools.product((False, True), early):
-        half = {"stash_type": own, "round_rstd": rounded}
-        yield _order(formula, offset_first, **half)
+    for attributes, offset in itertools.product(tried, offsets):
+        yield formula.spec(**attributes, **offset)
+    for rounded, offset in itertools.product((False, True), offsets):
+        half = {"stash_type": own, "round_rstd": rounded, **offset}
+        yield formula.spec(**half)
         if scaled and not formula.group_size:
-            yield _order(formula, offset_first, **half, association=2)
+            yield formula.spec(**half, association=2)
             if rounded:
-                yield _order(formula, offset_first, **half, association=1)
-
-
-def _order(formula: Formula, offset_first: bool, **attributes: float) -> tuple[NormSpec, bool]:
-    without_offset = {"scale_offset": 0.0} if offset_first else {}
-    return formula.spec(**attributes, **without_offset), offset_first
+                yield formula.spec(**half, association=1)
 
 
 def _epsilons(formula: Formula) -> Iterator[float]:
@@ -181,21 +174,13 @@ def _epsilons(formula: Formula) -> Iterator[float]:
 def compare_with_operator(
     formula: Formula,
     spec: NormSpec,
-    offset_first: bool,
     results: Operands,
     operands: Operands,
-    parameters: dict[str, torch.Tensor],
+    parameters: Parameters,
     stored: torch.dtype | None,
 ) -> Rounding:
-    """The operator against ``results``, what the module makes of ``operands``.
-
-    Args:
-        formula: of the module.
-        spec, offset_first: the operator, see ``Rounding``.
-        parameters: of the module, by name.
-        stored: their type.
-    """
-    expected = evaluate(formula, spec, offset_first, operands, parameters)
+    """The operator ``spec`` against ``results``; the others as for `fit_rounding`."""
+    expected = evaluate(formula, spec, operands, parameters)
     dtype = operands[0].dtype
     unit = torch.float32 if spec.stash_type == FLOAT and dtype == torch.float64 else dtype
     different, ulps, elements = 0, 0, 0
@@ -207,26 +192,26 @@ def compare_with_operator(
         dtype=dtype,
         stored=stored,
         spec=spec,
-        offset_first=offset_first,
+        offset_first=_offset_first(formula, spec),
         elements=elements,
         different=different,
         ulps=ulps,
     )
 
 
+def _offset_first(formula: Formula, spec: NormSpec) -> bool:
+    """Whether the offset is added in the type of the parameter: the operator has none then."""
+    return not formula.scale_in_front and spec.scale_offset != formula.scale_offset
+
+
 def evaluate(
-    formula: Formula,
-    spec: NormSpec,
-    offset_first: bool,
-    operands: Operands,
-    parameters: dict[str, torch.Tensor],
+    formula: Formula, spec: NormSpec, operands: Operands, parameters: Parameters
 ) -> Operands:
     """The operator in place of the module: ``(y,)``, or ``(y, sum)`` where the module returns it.
 
     Args:
         formula: of the module.
         spec: the operator.
-        offset_first: ``scale_offset + scale`` is computed in the type of the parameter.
         operands: ``(x,)``, ``(x, gate)`` or ``(x, residual)``.
         parameters: of the module, by name.
     """
@@ -236,7 +221,7 @@ def evaluate(
     if scale is not None and formula.scale_in_front:
         factor = scale + formula.scale_offset if formula.scale_offset else scale
         x, scale = (x * factor).to(x.dtype), None
-    elif scale is not None and offset_first:
+    elif scale is not None and _offset_first(formula, spec):
         scale = scale + formula.scale_offset
     if formula.kind == "SkipRMSNorm":
         both = call(spec, x, scale, bias, residual=second[0])

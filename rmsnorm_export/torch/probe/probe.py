@@ -28,8 +28,8 @@ _CONFIRMED = 1e-10  # relative to the largest element of a row
 _WIDTHS = (48, 64, 96, 128, 30)
 _PROBED_TYPES = (torch.float64, torch.float32, *HALF_DTYPES)
 
-# (kind, activation, gate_first) of a call with two inputs
-_TWO_INPUTS: tuple[Formula, ...] = (
+# What the second input of a call may do.
+_TWO_INPUTS = (
     Formula(kind="GatedRMSNorm", activation="silu"),
     Formula(kind="GatedRMSNorm", activation="sigmoid"),
     Formula(kind="GatedRMSNorm", activation="silu", gate_first=True),
@@ -166,11 +166,7 @@ def _sizes_among_attributes(module: torch.nn.Module) -> Iterator[tuple[int, ...]
 
 
 def _fit_form(copies: ModuleCopies, count: int, example: tuple[torch.Tensor, ...] | None) -> Form:
-    """Fit calls with ``count`` inputs.
-
-    Raises:
-        RefusedError: they are no RMSNorm.
-    """
+    """Fit calls with ``count`` inputs."""
     _refuse_matrix(copies, count)
     shape = _accepted_shape(copies, count, example)
     inputs = _random_inputs(shape, count, copies.device)
@@ -213,11 +209,7 @@ def _random_inputs(
 def _accepted_shape(
     copies: ModuleCopies, count: int, example: tuple[torch.Tensor, ...] | None
 ) -> tuple[int, ...]:
-    """The first shape for which the module returns a tensor of the same shape.
-
-    Raises:
-        RefusedError: there is none.
-    """
+    """The first shape for which the module returns a tensor of the same shape."""
     reason = ""
     for shape in _candidate_shapes(copies, example):
         operands = _random_inputs(shape, count, copies.device)
@@ -236,11 +228,7 @@ def _accepted_shape(
 
 
 def _fit_call(copies: ModuleCopies, start: Formula, x: torch.Tensor) -> Formula:
-    """Take the second input out as ``start`` says, and fit what is left.
-
-    Raises:
-        RefusedError: that is no RMSNorm.
-    """
+    """Take the second input out as ``start`` says, and fit what is left."""
     values = copies.values(torch.float64)
     returns_sum = False
 
@@ -290,13 +278,10 @@ def _close(got: Any, want: torch.Tensor) -> bool:
 
 
 def _confirmed_any_width(copies: ModuleCopies, formula: Formula, shape: tuple[int, ...]) -> bool:
-    """Compare with the float64 reference on other rows, ranks, widths and parameters.
+    """Confirm the formula by the float64 reference on other rows, ranks, widths and parameters.
 
     Returns:
         whether rows of other widths are taken.
-
-    Raises:
-        RefusedError: some of them it does not explain.
     """
     last = shape[len(shape) - formula.axes :]
     shapes = [shape, (5, *last), (2, 3, *last), (2, 3, 2, *last)]
@@ -351,11 +336,7 @@ def _expected_result(
 def _fit_roundings(
     copies: ModuleCopies, formula: Formula, shape: tuple[int, ...], any_width: bool
 ) -> Form:
-    """The operator for every combination of types.
-
-    Raises:
-        RefusedError: there is one for none of them.
-    """
+    """The operator for every combination of types."""
     pairs: list[tuple[torch.dtype, torch.dtype | None]] = [(t, None) for t in _PROBED_TYPES]
     if formula.parameters:
         pairs = [*((t, t) for t in _PROBED_TYPES), *((t, torch.float32) for t in HALF_DTYPES)]

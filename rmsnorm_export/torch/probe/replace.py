@@ -93,12 +93,7 @@ class Replacement:
     def __enter__(self) -> Replacement:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.restore()
 
 
@@ -138,7 +133,8 @@ def replace_norms(model: torch.nn.Module, *, verify: bool = True) -> Replacement
     for path, module in reversed(list(model.named_modules())):
         base = type(module)
         holds_norm = not taken.isdisjoint(module.children())
-        if holds_norm or not has_forward(module) or _is_container(module):
+        container = has_real_children(module) and not hasattr(module, "parametrizations")
+        if holds_norm or container or not has_forward(module):
             continue
         try:
             if ATTRIBUTE in module.__dict__:
@@ -157,10 +153,6 @@ def replace_norms(model: torch.nn.Module, *, verify: bool = True) -> Replacement
     return Replacement(tuple(replaced[::-1]), tuple(skipped[::-1]), tuple(undo))
 
 
-def _is_container(module: torch.nn.Module) -> bool:
-    return has_real_children(module) and not hasattr(module, "parametrizations")
-
-
 def _prevalent_type(model: torch.nn.Module) -> torch.dtype:
     """The type of most parameters: in it a norm without parameters is expected to run."""
     counts: collections.Counter[torch.dtype] = collections.Counter()
@@ -173,11 +165,7 @@ def _prevalent_type(model: torch.nn.Module) -> torch.dtype:
 def _probed(
     module: torch.nn.Module, device: torch.device, known: dict[Hashable, Fit | NotANorm]
 ) -> Fit:
-    """The fit of ``module``, taken from that of an equal module where there is one.
-
-    Raises:
-        RefusedError: no norm.
-    """
+    """The fit of ``module``, taken from that of an equal module where there is one."""
     key = _same_computation(module)
     fit = known.get(key) or probe_on(module, device)
     if key is not None:
@@ -221,11 +209,7 @@ def _is_plain(value: Any) -> bool:
 def _record_replaced(
     path: str, module: torch.nn.Module, fit: Fit, dtype: torch.dtype, verify: bool
 ) -> Replaced:
-    """The record of a replacement in the types that ``module`` has.
-
-    Raises:
-        RefusedError: no operator gives its numbers in these types.
-    """
+    """The record of a replacement in the types that ``module`` has."""
     lines: list[str] = []
     spec = None
     for form in fit.forms:
@@ -251,11 +235,7 @@ def _record_replaced(
 
 
 def _verified(module: torch.nn.Module, form: Form, rounding: Rounding, call: str) -> list[str]:
-    """Run ``module`` with its own parameters against the operator.
-
-    Raises:
-        RefusedError: they differ by more than two ways to take the same sums do.
-    """
+    """Run ``module`` with its own parameters against the operator."""
     formula = form.formula
     parameters = {name: getattr(module, name).detach() for name in formula.parameters}
     if any(value.is_meta for value in parameters.values()):
@@ -271,13 +251,7 @@ def _verified(module: torch.nn.Module, form: Form, rounding: Rounding, call: str
             raise RefusedError(f"raises {type(error).__name__} with its own parameters") from error
         results = results if isinstance(results, tuple) else (results,)
         comparison = fit_rounding.compare_with_operator(
-            formula,
-            rounding.spec,
-            rounding.offset_first,
-            results,
-            operands,
-            parameters,
-            rounding.stored,
+            formula, rounding.spec, results, operands, parameters, rounding.stored
         )
     if not fit_rounding.accepted(comparison):
         raise RefusedError(f"differs from the operator with its own parameters: {comparison}")

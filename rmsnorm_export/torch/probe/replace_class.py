@@ -14,14 +14,15 @@ from typing import Any
 
 import torch
 
-from rmsnorm_export.torch.probe.fit import Fit, Formula, RefusedError, Rounding
+from rmsnorm_export.op.spec import NormSpec
+from rmsnorm_export.torch.probe.fit import Fit, Formula, RefusedError
 from rmsnorm_export.torch.probe.fit_rounding import evaluate
 
 ATTRIBUTE = "_rmsnorm_export"
 """Of the module: the ``Calls`` that its new forward goes by."""
 
 Key = tuple[int, torch.dtype, torch.dtype | None]
-Entry = tuple[Formula, Rounding, tuple[int, ...]]
+Entry = tuple[Formula, NormSpec, tuple[int, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Calls:
     Attributes:
         names: of the inputs of ``forward``.
         stored: name of the parameter whose type counts; None where there is none.
-        table: number of inputs, type of the rows, type of the parameters -> formula, rounding,
+        table: number of inputs, type of the rows, type of the parameters -> formula, operator,
             and the shape of the normalised axes; ``()``: any.
     """
 
@@ -50,7 +51,7 @@ class Calls:
             shape = () if form.any_width else form.shape
             for rounding in form.roundings:
                 key = (formula.inputs, rounding.dtype, rounding.stored)
-                table[key] = (formula, rounding, shape)
+                table[key] = (formula, rounding.spec, shape)
         return cls(fit.names, stored, table)
 
 
@@ -108,7 +109,7 @@ def serve(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     entry = calls.table.get((len(operands), x.dtype, stored))
     if entry is None:
         return None
-    formula, rounding, shape = entry
+    formula, spec, shape = entry
     if shape and tuple(x.shape[-len(shape) :]) != shape:
         return None
     for other in operands[1:]:
@@ -117,7 +118,7 @@ def serve(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     parameters = {name: getattr(module, name) for name in formula.parameters}
     if any(value.ndim > x.ndim for value in parameters.values()):
         return None
-    results = evaluate(formula, rounding.spec, rounding.offset_first, operands, parameters)
+    results = evaluate(formula, spec, operands, parameters)
     return results if len(results) > 1 else results[0]
 
 

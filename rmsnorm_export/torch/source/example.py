@@ -42,11 +42,11 @@ class Example:
             seed: of the example; the others get the next one.
             limit: as for ``shapes.example``.
         """
-        found: list[Feed] = [(self.args, self.kwargs)]
+        calls: list[Feed] = [(self.args, self.kwargs)]
         if any(size.dynamic for item in self.inputs for size in item.sizes):
             other = example(self.inputs, seed=seed + 1, limit=limit, largest=_OTHER_SIZES)
-            found.append(((), other))
-        return found
+            calls.append(((), other))
+        return calls
 
 
 def example_of(

@@ -15,7 +15,7 @@ from rmsnorm_export.errors import BackendMissingError, InputError
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.system.machine import memory_available
 from rmsnorm_export.torch.dtypes import dtype_name
-from rmsnorm_export.torch.source.loaded import Loaded, integer_limit
+from rmsnorm_export.torch.source.loaded import Loaded
 
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _OPTIONS = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}
@@ -42,7 +42,7 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
         )
     with _offline():
         config, cls = _model_class(path, settings)
-        try:
+        with _explained(path, "The weights cannot be loaded.", settings):
             model, info = cls.from_pretrained(
                 path,
                 config=config,
@@ -51,8 +51,6 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
                 use_safetensors=True,
                 output_loading_info=True,
             )
-        except Exception as error:
-            raise _unusable(path, "The weights cannot be loaded.", error, settings) from error
     lacking = sorted(info["missing_keys"])
     if lacking:
         raise InputError(
@@ -74,17 +72,12 @@ def from_config(path: Path, dtype: torch.dtype | None) -> Loaded:
     with _offline():
         config, cls = _model_class(path, settings)
         kind = dtype or torch.float32
-        try:
+        with _explained(path, "The model cannot be made from its config.", settings):
             with torch.device("meta"):
                 _check_memory(path, cls._from_config(config, dtype=kind))
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 model = cls._from_config(config, dtype=kind)
-        except InputError:
-            raise
-        except Exception as error:
-            what = "The model cannot be made from its config."
-            raise _unusable(path, what, error, settings) from error
     return _finished(model, str(path), kind)
 
 
@@ -136,15 +129,12 @@ def _model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
             if own
             else "install a newer transformers, or correct model_type",
         )
-    try:
+    with _explained(path, "The config does not fit its model type.", settings):
         config = transformers.AutoConfig.for_model(**settings)
         for name, value in _OPTIONS.items():
             with contextlib.suppress(AttributeError):
                 setattr(config, f"_{name}", value)
         config.use_cache = False
-    except Exception as error:
-        what = "The config does not fit its model type."
-        raise _unusable(path, what, error, settings) from error
     for name in settings.get("architectures") or ():
         cls = getattr(transformers, str(name), None)
         if cls is not None and hasattr(cls, "from_pretrained"):
@@ -174,25 +164,30 @@ def _check_memory(path: Path, model: torch.nn.Module) -> None:
         )
 
 
-def _unusable(path: Path, what: str, error: Exception, settings: dict[str, Any]) -> InputError:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    kind = type(error).__name__
-    text = " ".join(lines)[:300] or "no message"
-    if isinstance(error, KeyError) and error.args:
-        place = _key_of(settings, error.args[0])
-        text = f"there is no {place} {text}" if place else f"missing key {text}"
-    return InputError(
-        what,
-        found=f"{path}: {kind}: {text}",
-        fix="correct config.json; --debug prints the traceback",
-    )
+@contextlib.contextmanager
+def _explained(path: Path, what: str, settings: dict[str, Any]) -> Iterator[None]:
+    """Whatever transformers raises becomes an error of ours."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())[:300] or "no message"
+        if isinstance(error, KeyError) and error.args:
+            place = _key_of(settings, error.args[0])
+            text = f"there is no {place} {text}" if place else f"missing key {text}"
+        raise InputError(
+            what,
+            found=f"{path}: {type(error).__name__}: {text}",
+            fix="correct config.json; --debug prints the traceback",
+        ) from error
 
 
 def _finished(model: Any, name: str, dtype: torch.dtype | None) -> Loaded:
     model.eval()
     if hasattr(model, "generation_config") and model.generation_config is not None:
         model.generation_config.use_cache = False
-    return Loaded(model, name, shapes=_default_shapes(model, dtype), limit=integer_limit(model))
+    return Loaded(model, name, shapes=_default_shapes(model, dtype))
 
 
 def _default_shapes(model: Any, dtype: torch.dtype | None) -> str:

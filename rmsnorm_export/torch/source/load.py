@@ -24,9 +24,10 @@ from rmsnorm_export.op.type_names import float_name
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.torch.dtypes import DTYPES
 from rmsnorm_export.torch.export.chatter import collected
-from rmsnorm_export.torch.source.loaded import Loaded, integer_limit
+from rmsnorm_export.torch.source.loaded import Loaded
 
 
+@collected()
 def load(source: str, *, arguments: Mapping[str, Any], dtype: str | None) -> Loaded:
     """The module that ``source`` names.
 
@@ -41,15 +42,10 @@ def load(source: str, *, arguments: Mapping[str, Any], dtype: str | None) -> Loa
         InputError: the source cannot be read, raises, or gives something else than a module.
         BackendMissingError: a Hugging Face model without ``transformers``.
     """
-    wanted = None if dtype is None else DTYPES[float_name(dtype)]
-    with collected():
-        return _load_source(source, arguments, wanted)
-
-
-def _load_source(source: str, arguments: Mapping[str, Any], dtype: torch.dtype | None) -> Loaded:
+    converted = None if dtype is None else DTYPES[float_name(dtype)]
     path = Path(source)
     if not path.exists() and ":" in source:
-        return _from_factory(source, arguments, dtype)
+        return _from_factory(source, arguments, converted)
     if arguments:
         raise UsageError(
             "--arg is for a factory.",
@@ -57,11 +53,11 @@ def _load_source(source: str, arguments: Mapping[str, Any], dtype: torch.dtype |
             fix="leave --arg away, or give package.module:factory",
         )
     if path.suffix == ".pt2":
-        return _from_program(path, dtype)
+        return _from_program(path, converted)
     if path.is_dir() or path.name.endswith(".json"):
         from rmsnorm_export.torch.source.huggingface import from_config, from_folder
 
-        return from_folder(path, dtype) if path.is_dir() else from_config(path, dtype)
+        return (from_folder if path.is_dir() else from_config)(path, converted)
     raise UsageError(
         "The source is nothing that can be exported.",
         found=f"{source} is no file or folder that exists"
@@ -90,7 +86,7 @@ def _from_program(path: Path, dtype: torch.dtype | None) -> Loaded:
             fix="save it again with torch.export.save, with this version of PyTorch",
         ) from error
     args, kwargs = program.example_inputs or (None, None)
-    return Loaded(program, path.name, args, kwargs, limit=2)
+    return Loaded(program, path.name, args, kwargs)
 
 
 def _from_factory(source: str, arguments: Mapping[str, Any], dtype: torch.dtype | None) -> Loaded:
@@ -121,14 +117,12 @@ def _from_factory(source: str, arguments: Mapping[str, Any], dtype: torch.dtype 
             found=f"{type(error).__name__}: {first_line(error)}{_place(error)}",
             fix="correct the factory or its --arg; --debug prints the traceback",
         ) from error
-    return _checked(made, source, dtype)
+    return _made_module(made, source, dtype)
 
 
-def _checked(made: object, source: str, dtype: torch.dtype | None) -> Loaded:
+def _made_module(made: object, source: str, dtype: torch.dtype | None) -> Loaded:
     parts = made if isinstance(made, tuple) else (made,)
-    module = parts[0] if parts else None
-    args = parts[1] if len(parts) > 1 else None
-    kwargs = parts[2] if len(parts) > 2 else None
+    module, args, kwargs = (*parts, None, None, None)[:3]
     if isinstance(args, torch.Tensor):
         args = (args,)
     good = isinstance(module, torch.nn.Module | torch.export.ExportedProgram)
@@ -146,13 +140,8 @@ def _checked(made: object, source: str, dtype: torch.dtype | None) -> Loaded:
         module = module.to(dtype)
         args = None if args is None else tuple(_cast(value, dtype) for value in args)
         kwargs = None if kwargs is None else {k: _cast(v, dtype) for k, v in kwargs.items()}
-    return Loaded(
-        module,
-        source,
-        None if args is None else tuple(args),
-        kwargs if kwargs or args is not None else None,
-        limit=integer_limit(module),
-    )
+    args = None if args is None else tuple(args)
+    return Loaded(module, source, args, kwargs if kwargs or args is not None else None)
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

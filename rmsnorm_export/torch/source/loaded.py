@@ -18,7 +18,6 @@ class Loaded:
         name: of the source, for messages.
         args, kwargs: example inputs; None when the source gives none.
         shapes: what ``--shapes`` would be by default, or "".
-        limit: integers in random inputs must be smaller.
     """
 
     module: torch.nn.Module | torch.export.ExportedProgram
@@ -26,12 +25,12 @@ class Loaded:
     args: tuple[Any, ...] | None = None
     kwargs: Mapping[str, Any] | None = None
     shapes: str = ""
-    limit: int = 2
 
-
-def integer_limit(module: object) -> int:
-    """Length of the shortest embedding table: every index below it is valid."""
-    if not isinstance(module, torch.nn.Module):
-        return 2
-    tables = [m.num_embeddings for m in module.modules() if isinstance(m, torch.nn.Embedding)]
-    return min(tables, default=2)
+    @property
+    def limit(self) -> int:
+        """Integers in inputs are smaller: the length of the shortest embedding table, else 2."""
+        if not isinstance(self.module, torch.nn.Module):
+            return 2
+        modules = self.module.modules()
+        tables = (m.num_embeddings for m in modules if isinstance(m, torch.nn.Embedding))
+        return min(tables, default=2)

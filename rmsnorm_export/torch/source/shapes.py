@@ -83,10 +83,10 @@ def parse_shapes(text: str, dims: Dims | None = None) -> tuple[Input, ...]:
     for (_, name), ((low,), _usual, (high,)) in read(None, dims, DECLARED).items():
         seen[name] = _ranged(name, low, high, seen, f"{name}={low}..{high}")
     for part in filter(str.strip, text.split(";")):
-        found = _INPUT.fullmatch(part)
-        if found is None:
+        match = _INPUT.fullmatch(part)
+        if match is None:
             raise _declaration_error("An input cannot be read.", part)
-        name, kind, sizes = found.groups()
+        name, kind, sizes = match.groups()
         if any(other.name == name for other in inputs):
             raise _declaration_error("An input is given twice.", name, "give each input once")
         if kind not in TYPE_NAMES:
@@ -147,14 +147,13 @@ def dynamic_shapes(inputs: Sequence[Input]) -> dict[str, dict[int, torch.export.
         result[item.name] = {}
         for axis, size in enumerate(item.sizes):
             if size.dynamic:
-                if size.name not in dims:
-                    dims[size.name] = torch.export.Dim(size.name, min=size.low, max=size.high)
-                result[item.name][axis] = dims[size.name]
+                dim = torch.export.Dim(size.name, min=size.low, max=size.high)
+                result[item.name][axis] = dims.setdefault(size.name, dim)
     return result if dims else None
 
 
 def example(
-    inputs: Sequence[Input], *, seed: int = 0, limit: int = 2, largest: int | None = None
+    inputs: Sequence[Input], *, seed: int, limit: int, largest: int | None = None
 ) -> dict[str, torch.Tensor]:
     """Random inputs by name: normal numbers, integers from 0 below ``limit``, masks of ones.
 
