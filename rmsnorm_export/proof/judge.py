@@ -99,7 +99,7 @@ class Judge:
             return
         if output.shape != expected.shape:
             raise InputError(
-                f"the {side} nodes give another shape than the norm",
+                f"The {side} nodes give another shape than the norm.",
                 found=f"{output.shape} instead of {expected.shape}",
                 fix="keep the original nodes",
             )
@@ -129,7 +129,7 @@ class Judge:
         """
         if before.shape != after.shape or before.dtype != after.dtype:
             raise InputError(
-                "original and new nodes give different shapes or types",
+                "The original and the new nodes give different shapes or types.",
                 found=f"{before.dtype} {before.shape} and {after.dtype} {after.shape}",
                 fix="keep the original nodes",
             )
