@@ -14,7 +14,7 @@ the operator; each still has one norm node.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -44,17 +44,22 @@ class Dialect:
 
     Attributes:
         operator: operator type, in the default domain.
-        attributes: of a node for a spec that computes in the given element type.
+        stash_type: what the attribute says; None: the type in which the row is normalised.
         scales_first: whether T in a half type means T(v * g) by the operator's definition.
         min_opset: lowest version of the default domain; 0: any.
         reordered_note: said of a ``plain`` node that drops the rounding before the scale.
     """
 
     operator: str
-    attributes: Callable[[NormSpec, int], Mapping[str, int | float]]
+    stash_type: int | None
     scales_first: bool
     min_opset: int
     reordered_note: str
+
+    def attributes(self, spec: NormSpec, computed: int) -> dict[str, int | float]:
+        """Of a node for ``spec`` whose row is normalised in the type ``computed``."""
+        stash = computed if self.stash_type is None else self.stash_type
+        return {"axis": spec.axis, "epsilon": float(spec.epsilon), "stash_type": stash}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -145,8 +150,8 @@ def _emit(
     if form.kind == "plain":
         # In half types the operator normalises in f32, whatever the source did.
         computed = FLOAT if dtype in HALF_TYPES else dtype
-        attributes = dialect.attributes(spec, computed)
-        site.norm(dialect.operator, [match.x, scale.input(site, dtype)], attributes, [result])
+        inputs = [match.x, scale.input(site, dtype)]
+        site.norm(dialect.operator, inputs, dialect.attributes(spec, computed), [result])
     else:
         split = form.kind == "split"
         wide = site.cast(match.x, stash, "x_cast")
@@ -168,35 +173,24 @@ def beyond_the_operator(match: Match, *, has_residual: bool = False) -> Refusal 
     """The part of the norm for which the operator has no word, if there is one."""
     spec = match.spec
     hint = "use the portable target to have it in the node"
-    parts = (
-        (match.bias is not None, "bias", "a bias", "a bias is added"),
-        (match.gate is not None, "gate", "a gate", f"a {spec.activation} gate"),
-        (
-            match.residual is not None and not has_residual,
-            "residual",
-            "a residual sum",
-            "a residual is added",
-        ),
-        (spec.group_size > 0, "group", "groups", f"groups of {spec.group_size}"),
-        (
-            spec.partial_size > 0,
-            "partial",
-            "a partial row",
-            f"the mean square of the first {spec.partial_size} elements",
-        ),
-        (
-            spec.epsilon_outside,
-            "epsilon-outside",
-            "epsilon outside the root",
-            f"epsilon {spec.epsilon} is added to the root",
-        ),
-    )
-    for present, reason, what, found in parts:
-        if present:
-            return refuse_match(
-                match, reason, f"the operator does not have {what}", found=found, hint=hint
-            )
-    return None
+    if match.bias is not None:
+        part = ("bias", "a bias", "a bias is added")
+    elif match.gate is not None:
+        part = ("gate", "a gate", f"a {spec.activation} gate")
+    elif match.residual is not None and not has_residual:
+        part = ("residual", "a residual sum", "a residual is added")
+    elif spec.group_size:
+        part = ("group", "groups", f"groups of {spec.group_size}")
+    elif spec.partial_size:
+        found = f"the mean square of the first {spec.partial_size} elements"
+        part = ("partial", "a partial row", found)
+    elif spec.epsilon_outside:
+        found = f"epsilon {spec.epsilon} is added to the root"
+        part = ("epsilon-outside", "epsilon outside the root", found)
+    else:
+        return None
+    reason, what, found = part
+    return refuse_match(match, reason, f"the operator does not have {what}", found=found, hint=hint)
 
 
 def lower_largest_part(

@@ -11,7 +11,7 @@ Source: ONNX operator specification, RMSNormalization-23.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rmsnorm_export.lower.forms import (
     Dialect,
@@ -23,18 +23,12 @@ from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.lower.scale import ScaleInput
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.native import RMS_NORMALIZATION
-from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
 
-
-def _norm_attributes(spec: NormSpec, computed: int) -> Mapping[str, int | float]:
-    return {"axis": spec.axis, "epsilon": float(spec.epsilon), "stash_type": computed}
-
-
 _DIALECT = Dialect(
     operator=RMS_NORMALIZATION,
-    attributes=_norm_attributes,
+    stash_type=None,
     scales_first=False,
     min_opset=TARGETS["onnx"].min_opset,
     reordered_note="exact by the operator's definition; ONNX Runtime scales before it rounds",

@@ -11,7 +11,7 @@ releases of 2025 square in the half type: in half types it is class ``upcast``, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
@@ -27,7 +27,7 @@ from rmsnorm_export.lower.scale import ScaleInput
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.op.spec import FLOAT, HALF_TYPES, NormSpec
+from rmsnorm_export.op.spec import FLOAT, HALF_TYPES
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.runtime.support import everywhere
@@ -35,14 +35,9 @@ from rmsnorm_export.runtime.support import everywhere
 _SKIP_VERSION = 1
 
 
-def _norm_attributes(spec: NormSpec, computed: int) -> Mapping[str, int | float]:
-    del computed  # stash_type only types the statistics output here, which is not asked for
-    return {"axis": spec.axis, "epsilon": float(spec.epsilon), "stash_type": FLOAT}
-
-
 _DIALECT = Dialect(
     operator=SIMPLIFIED,
-    attributes=_norm_attributes,
+    stash_type=FLOAT,  # types the statistics output alone, which is not asked for
     scales_first=True,
     min_opset=0,
     reordered_note="the scale is applied before the rounding: one rounding fewer",
@@ -62,7 +57,7 @@ def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Ref
         if part.residual is None:
             return lower_form(part, scale, _DIALECT, context)
         kept = _residual_kept(part, part.residual, scale, context)
-        return kept if kept is not None else _skip_node(part, part.residual, scale, context)
+        return kept or _skip_node(part, part.residual, scale, context)
 
     return [lower_largest_part(match, context, refuses, lower_one) for match in matches]
 

@@ -18,23 +18,12 @@ from rmsnorm_export.recognize.shape_rules import Dims
 MAX_ROW = 1 << 20
 """Elements of a row (``kMaxRow``)."""
 
-_CREATORS = frozenset(
-    {
-        "_scale_before_cast",
-        "_scale_after_cast",
-        "_round_rstd",
-        "_rstd_not_rounded",
-        "_epsilon_outside",
-        "_epsilon_inside",
-        "_stash_float32",
-        "_stash_float16",
-        "_stash_bfloat16",
-        "_whole",
-        "_ungrouped",
-        "_last_axis",
-    }
-)
-_GATED_CREATORS = frozenset({"_silu", "_sigmoid", "_gate_first", "_gate_last"})
+_CREATORS = (
+    "_scale_before_cast", "_scale_after_cast", "_round_rstd", "_rstd_not_rounded",
+    "_epsilon_outside", "_epsilon_inside", "_stash_float32", "_stash_float16", "_stash_bfloat16",
+    "_whole", "_ungrouped", "_last_axis",
+)  # fmt: skip
+_GATED_CREATORS = ("_silu", "_sigmoid", "_gate_first", "_gate_last")
 
 
 def creator_names(kind: Kind) -> frozenset[str]:
@@ -43,7 +32,7 @@ def creator_names(kind: Kind) -> frozenset[str]:
     ``assign_bodies`` names a second body after what tells it from the first. The plugin reads that
     from the attributes, and has a creator for each such name without a size in it.
     """
-    suffixes = {"", *_CREATORS, *(_GATED_CREATORS if kind == "GatedRMSNorm" else ())}
+    suffixes = ("", *_CREATORS, *(_GATED_CREATORS if kind == "GatedRMSNorm" else ()))
     return frozenset(kind + suffix for suffix in suffixes)
 
 

@@ -47,13 +47,13 @@ def build_function(name: str, key: BodyKey, opset: int) -> ir.Function:
     """
     if opset < MIN_OPSET:
         raise UsageError(
-            "no function body for this opset",
+            "The operator has no function body for this opset.",
             found=f"opset {opset}",
             fix=f"convert the model to opset {MIN_OPSET} or later",
         )
     if key.casts and key.dtype is None and opset < CASTLIKE_OPSET:
         raise UsageError(
-            "this body needs CastLike, or to know the type of X",
+            "This function body needs CastLike, or to know the type of X.",
             found=f"opset {opset}, no dtype in the key",
             fix="make the key with body_key(..., opset=opset)",
         )

@@ -12,8 +12,8 @@ import dataclasses
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.dtypes import round_to, type_name
+from rmsnorm_export.op.operands import check_offset
 from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, Activation, Kind, NormSpec
 
 CASTLIKE_OPSET = 15
@@ -96,12 +96,7 @@ def body_key(
     Raises:
         UsageError: ``scale_offset`` without a scale.
     """
-    if scale_dtype is None and spec.scale_offset:
-        raise UsageError(
-            "scale_offset without a scale",
-            found=f"scale_offset {spec.scale_offset}",
-            fix="pass a scale, or use scale_offset 0",
-        )
+    check_offset(spec, scale_dtype)
     spec = spec.canonical(dtype)
     casts = dtype != spec.stash_type
     product_type = spec.stash_type if spec.scale_before_cast else dtype

@@ -38,7 +38,7 @@ def numpy_dtype(element_type: int) -> np.dtype[Any]:
         return _NUMPY[element_type]
     except KeyError:
         raise UsageError(
-            "the operator takes float element types only",
+            "The operator takes float element types only.",
             found=f"ONNX element type {element_type}",
             fix="use FLOAT (1), FLOAT16 (10), DOUBLE (11) or BFLOAT16 (16)",
         ) from None
@@ -54,7 +54,7 @@ def element_type(dtype: npt.DTypeLike) -> int:
         return _ONNX[np.dtype(dtype)]
     except KeyError:
         raise UsageError(
-            "the operator takes float arrays only",
+            "The operator takes float arrays only.",
             found=f"an array of {np.dtype(dtype)}",
             fix="convert it to float16, bfloat16, float32 or float64",
         ) from None

@@ -24,18 +24,27 @@ def check_operands(
     """
     if len(shape) < -spec.axis:
         raise UsageError(
-            "x has fewer dimensions than the norm needs.",
+            "The tensor x has fewer dimensions than the norm needs.",
             found=f"shape {tuple(shape)} with axis {spec.axis}",
             fix=f"give x at least {-spec.axis} dimensions",
         )
     check_row(spec, math.prod(shape[spec.axis :]))
+    check_offset(spec, scale)
+    check_second(spec.kind, residual, gate)
+
+
+def check_offset(spec: NormSpec, scale: object | None) -> None:
+    """Check that there is a scale where the spec has an offset of it.
+
+    Raises:
+        UsageError: there is none.
+    """
     if scale is None and spec.scale_offset:
         raise UsageError(
             "The norm has a scale_offset without a scale.",
             found=f"scale_offset {spec.scale_offset}",
             fix="pass a scale, or use scale_offset 0",
         )
-    check_second(spec.kind, residual, gate)
 
 
 def check_row(spec: NormSpec, n: int) -> None:
@@ -46,13 +55,13 @@ def check_row(spec: NormSpec, n: int) -> None:
     """
     if spec.partial_size and spec.partial_size > n:
         raise UsageError(
-            "partial_size is larger than the row.",
+            "The partial_size is larger than the row.",
             found=f"partial_size {spec.partial_size}, {n} elements in a row",
             fix="use at most the elements of a row",
         )
     if spec.group_size and n % spec.group_size:
         raise UsageError(
-            "group_size does not divide the row.",
+            "The group_size does not divide the row.",
             found=f"group_size {spec.group_size}, {n} elements in a row",
             fix="use a divisor of the row",
         )

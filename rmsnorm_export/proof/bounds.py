@@ -20,6 +20,7 @@ the last, the result is at most max(1, 2c) ulp off.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from rmsnorm_export.op.numerics import Numerics
@@ -35,76 +36,65 @@ _ELEMENTWISE = 4.0
 _SIGMOID = 64.0
 
 
-def stash_error(spec: NormSpec, dtype: int, n: int, *, equal_squares: bool) -> float:
-    """Largest error, in ulp of T, of a row computed in S with the sum in any order.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far a norm of rows of ``n`` elements of ``dtype`` (ONNX element type T) may be off.
 
-    Args:
-        spec: the norm.
-        dtype: ONNX element type T.
-        n: elements in a row.
-        equal_squares: every element of the row has the same size.
+    ``equal_squares`` says of a row that all its elements have the same size.
     """
-    terms = spec.partial_size or spec.group_size or n
-    error = _ELEMENTWISE
-    if spec.stash_type not in HALF_TYPES:  # there the mean is one operator, rounded once
-        error += terms / 2 if equal_squares else 2 * math.sqrt(terms)
-    if spec.kind == "GatedRMSNorm":
-        error += _SIGMOID
-    return error * UNIT_ROUNDOFF[spec.stash_type] / UNIT_ROUNDOFF[dtype]
 
+    spec: NormSpec
+    dtype: int
+    n: int
+    scaled: bool
+    biased: bool
 
-def roundings(spec: NormSpec, dtype: int, *, scaled: bool, biased: bool) -> int:
-    """How many results are rounded to T, after the root mean square and before the last."""
-    if dtype == spec.stash_type or spec.scale_before_cast:
-        return 0
-    gated = spec.kind == "GatedRMSNorm" and not spec.gate_first
-    later = scaled + biased + gated  # each of them takes a number that was rounded to T
-    return later + spec.round_rstd + bool(scaled and spec.scale_offset)
+    def stash_error(self, *, equal_squares: bool) -> float:
+        """Largest error, in ulp of T, of a row computed in S with the sum in any order."""
+        spec = self.spec
+        terms = spec.partial_size or spec.group_size or self.n
+        error = _ELEMENTWISE
+        if spec.stash_type not in HALF_TYPES:  # there the mean is one operator, rounded once
+            error += terms / 2 if equal_squares else 2 * math.sqrt(terms)
+        if spec.kind == "GatedRMSNorm":
+            error += _SIGMOID
+        return error * UNIT_ROUNDOFF[spec.stash_type] / UNIT_ROUNDOFF[self.dtype]
 
+    def roundings(self) -> int:
+        """How many results are rounded to T, after the root mean square and before the last."""
+        spec = self.spec
+        if self.dtype == spec.stash_type or spec.scale_before_cast:
+            return 0
+        gated = spec.kind == "GatedRMSNorm" and not spec.gate_first
+        later = self.scaled + self.biased + gated  # each takes a number that was rounded to T
+        return later + spec.round_rstd + bool(self.scaled and spec.scale_offset)
 
-def distance_bound(
-    spec: NormSpec,
-    dtype: int,
-    n: int,
-    numerics: Numerics,
-    *,
-    scaled: bool,
-    biased: bool,
-    equal_squares: bool,
-    elided: bool,
-    error_before: float,
-) -> float:
-    """Largest distance of new from original, in ulp of T.
+    def distance(
+        self, numerics: Numerics, *, equal_squares: bool, elided: bool, error_before: float
+    ) -> float:
+        """Largest distance of new from original, in ulp of T.
 
-    Args:
-        spec, dtype, n, equal_squares: as ``stash_error``.
-        numerics: class of the rewrite. ``reordered`` adds one rounding of T, ``upcast`` allows the
-            whole error of the original.
-        scaled, biased: whether there is a scale, a bias.
-        elided: the runtime may drop roundings to T on either side, each worth one ulp.
-        error_before: error of the original against float64 in ulp.
-    """
-    slack = 2 * stash_error(spec, dtype, n, equal_squares=equal_squares)  # original and new
-    steps = roundings(spec, dtype, scaled=scaled, biased=biased)
-    if numerics == "upcast":
-        return error_before + accuracy_floor(
-            spec, dtype, n, scaled=scaled, biased=biased, equal_squares=equal_squares
-        )
-    if dtype == spec.stash_type:
-        return slack
-    reordered = 1 if numerics == "reordered" else 0
-    return max(1, 2 * steps) + reordered + math.floor(slack) + (steps if elided else 0)
+        Args:
+            numerics: class of the rewrite. ``reordered`` adds one rounding of T, ``upcast`` allows
+                the whole error of the original.
+            equal_squares: as above.
+            elided: the runtime may drop roundings to T on either side, each worth one ulp.
+            error_before: error of the original against float64 in ulp.
+        """
+        if numerics == "upcast":
+            return error_before + self.accuracy(equal_squares=equal_squares)
+        slack = 2 * self.stash_error(equal_squares=equal_squares)  # original and new
+        if self.dtype == self.spec.stash_type:
+            return slack
+        steps = self.roundings()
+        reordered = 1 if numerics == "reordered" else 0
+        return max(1, 2 * steps) + reordered + math.floor(slack) + (steps if elided else 0)
 
+    def accuracy(self, *, equal_squares: bool) -> float:
+        """Error against float64, in ulp of T, that the rounding steps of the norm alone explain.
 
-def accuracy_floor(
-    spec: NormSpec, dtype: int, n: int, *, scaled: bool, biased: bool, equal_squares: bool
-) -> float:
-    """Error against float64, in ulp of T, that the rounding steps of ``spec`` alone explain.
-
-    Half an ulp for the last rounding, one ulp for every earlier one (u of a number is at most one
-    ulp of it), one for the rounded residual sum, and the order of the sum.
-    """
-    steps = roundings(spec, dtype, scaled=scaled, biased=biased)
-    residual = 1.0 if spec.kind == "SkipRMSNorm" else 0.0
-    slack = stash_error(spec, dtype, n, equal_squares=equal_squares)
-    return 0.5 + steps + residual + slack
+        Half an ulp for the last rounding, one ulp for every earlier one (u of a number is at most
+        one ulp of it), one for the rounded residual sum, and the order of the sum.
+        """
+        residual = 1.0 if self.spec.kind == "SkipRMSNorm" else 0.0
+        return 0.5 + self.roundings() + residual + self.stash_error(equal_squares=equal_squares)

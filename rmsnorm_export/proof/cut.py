@@ -126,10 +126,10 @@ class _Walk:
                 self._copy(node)
                 on_path.discard(node)
             elif node in on_path:
-                raise InputError(
-                    "the nodes cannot be cut out: they form a cycle",
-                    found=f"node {_node_name(node)}",
-                    fix="repair the model; ONNX graphs have no cycles",
+                raise _no_cut(
+                    "they form a cycle",
+                    f"node {_node_name(node)}",
+                    "repair the model; ONNX graphs have no cycles",
                 )
             else:
                 on_path.add(node)
@@ -151,10 +151,10 @@ class _Walk:
 
     def _copy(self, node: ir.Node) -> None:
         if len(self.nodes) >= MAX_NODES:
-            raise InputError(
-                "the nodes cannot be cut out: the walk does not end at the given inputs",
-                found=f"more than {MAX_NODES} nodes, the last {_node_name(node)}",
-                fix="give the values at which the cut has to stop",
+            raise _no_cut(
+                "the walk does not end at the given inputs",
+                f"more than {MAX_NODES} nodes, the last {_node_name(node)}",
+                "give the values at which the cut has to stop",
             )
         op_type, sources = node.op_type, self._sources(node)
         attributes = [self._attribute(node, attribute) for attribute in node.attributes.values()]
@@ -194,18 +194,18 @@ class _Walk:
         if attribute.is_ref():
             known = self._references.get(attribute.ref_attr_name or "")
             if known is None or known.value is None:
-                raise InputError(
-                    "the nodes cannot be cut out: an attribute depends on the function's caller",
-                    found=f"attribute {attribute.name} of node {_node_name(node)} refers to "
+                raise _no_cut(
+                    "an attribute depends on the function's caller",
+                    f"attribute {attribute.name} of node {_node_name(node)} refers to "
                     f"{attribute.ref_attr_name}",
-                    fix="inline the function first",
+                    "inline the function first",
                 )
             return ir.Attr(attribute.name, known.type, known.value)
         if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-            raise InputError(
-                "the nodes cannot be cut out: there is control flow between them",
-                found=f"node {_node_name(node)} ({node.op_type}) holds a subgraph",
-                fix="cut inside the subgraph, or move the control flow out of the chain",
+            raise _no_cut(
+                "there is control flow between them",
+                f"node {_node_name(node)} ({node.op_type}) holds a subgraph",
+                "cut inside the subgraph, or move the control flow out of the chain",
             )
         return attribute
 
@@ -214,25 +214,23 @@ class _Walk:
         overridable = value.is_graph_input()
         too_large = tensor is not None and tensor.size > MAX_CONSTANT and value not in self._allowed
         if tensor is None or overridable or too_large:
-            kind = (
-                f"an initializer of {tensor.size} elements"
-                if tensor is not None and not overridable
-                else "an input of the graph or function"
-            )
-            raise InputError(
-                "the nodes cannot be cut out: they need a value that is not given",
-                found=f"{value.name!r}, {kind}",
-                fix="give it among the inputs of the cut",
+            kind = "an input of the graph or function"
+            if tensor is not None and not overridable:
+                kind = f"an initializer of {tensor.size} elements"
+            raise _no_cut(
+                "they need a value that is not given",
+                f"{value.name!r}, {kind}",
+                "give it among the inputs of the cut",
             )
         if tensor.dtype != ir.DataType.STRING:
             try:
                 # A copy: an external tensor would tie the new model to the folder of the old one.
                 tensor = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype)
             except (OSError, ValueError, TypeError) as error:
-                raise InputError(
-                    "the nodes cannot be cut out: a constant cannot be read",
-                    found=f"{value.name!r}: {error}",
-                    fix="check the external data files of the model",
+                raise _no_cut(
+                    "a constant cannot be read",
+                    f"{value.name!r}: {error}",
+                    "check the external data files of the model",
                 ) from error
         new = ir.Value(
             name=f"c{len(self.constants)}",
@@ -283,6 +281,10 @@ def _called(
             called[key] = functions[key]
             pending.extend(functions[key].all_nodes())
     return [called[key] for key in sorted(called)]
+
+
+def _no_cut(why: str, found: str, fix: str) -> InputError:
+    return InputError(f"The nodes cannot be cut out: {why}.", found=found, fix=fix)
 
 
 def _node_name(node: ir.Node) -> str:

@@ -20,7 +20,13 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
-from rmsnorm_export.proof.operators import cast, is_floating, kernel_of, run_reference
+from rmsnorm_export.proof.operators import (
+    cannot_evaluate,
+    cast,
+    is_floating,
+    kernel_of,
+    run_reference,
+)
 
 _FLOAT64 = np.dtype(np.float64)
 _MAX_CALL_DEPTH = 16
@@ -80,7 +86,7 @@ class _Evaluator:
             name = value.name or ""
             if name not in feeds:
                 raise InputError(
-                    "an input of the model has no array",
+                    "An input of the model has no array.",
                     found=f"nothing for {name!r}",
                     fix="feed every graph input",
                 )
@@ -133,7 +139,7 @@ class _Evaluator:
     ) -> list[_Tensor | None]:
         if depth >= _MAX_CALL_DEPTH:
             raise InputError(
-                "model-local functions call one another too deeply",
+                "The model-local functions call one another too deeply.",
                 found=f"{_MAX_CALL_DEPTH} calls inside one another, the last {function.name}",
                 fix="inline the functions, or break the recursion",
             )
@@ -176,10 +182,8 @@ class _Evaluator:
             try:
                 results = kernel(arrays, plain)
             except (ValueError, IndexError, TypeError) as error:  # shapes that do not fit
-                raise InputError(
-                    f"operator {node.op_type} cannot be evaluated",
-                    found=str(error),
-                    fix="check the shapes of its inputs",
+                raise cannot_evaluate(
+                    node.op_type, str(error), "check the shapes of its inputs"
                 ) from error
         else:
             results = _by_reference(node, arrays, attributes, opset)
@@ -211,7 +215,7 @@ class _Evaluator:
         """To a float type: a rounding for constants, nothing for the rest when all is float64."""
         source = tensors[0]
         if source is None:
-            raise InputError("a Cast without input", found=node.name or "", fix="repair the model")
+            raise cannot_evaluate(node.op_type, "no input", "repair the model")
         if node.op_type == "CastLike":
             like = tensors[1]
             dtype = source.dtype if like is None else like.dtype
@@ -250,7 +254,7 @@ def _constant_array(attributes: Mapping[str, ir.Attr]) -> Array:
         if name in ("value_int", "value_ints"):
             return np.asarray(attribute.value, dtype=np.int64)
     raise InputError(
-        "a Constant node has no numeric value",
+        "A Constant node has no numeric value.",
         found=f"attributes {sorted(attributes)}",
         fix="use a tensor, float or integer constant",
     )
@@ -263,10 +267,10 @@ def _by_reference(
     opset: int,
 ) -> list[Array]:
     if node.domain not in DEFAULT_DOMAINS:
-        raise InputError(
-            f"operator {node.domain}.{node.op_type} cannot be evaluated",
-            found="no kernel and no model-local function of this name",
-            fix="add the function to the model",
+        raise cannot_evaluate(
+            f"{node.domain}.{node.op_type}",
+            "no kernel and no model-local function of this name",
+            "add the function to the model",
         )
     proto = onnx.NodeProto(op_type=node.op_type)
     proto.input.extend("" if array is None else f"i{k}" for k, array in enumerate(arrays))

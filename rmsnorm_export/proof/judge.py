@@ -11,7 +11,7 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array, Float64Array
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
-from rmsnorm_export.proof import bounds
+from rmsnorm_export.proof.bounds import Bounds
 from rmsnorm_export.proof.feeds import EQUAL_SQUARES, case_names
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.match import Match
@@ -55,7 +55,14 @@ class Judge:
     """Collects the worst of every statement; the first one that fails is the reason."""
 
     def __init__(self, match: Match, spec: NormSpec, n: int, numerics: Numerics) -> None:
-        self._match, self._spec, self._n, self._numerics = match, spec, n, numerics
+        self._match, self._spec, self._numerics = match, spec, numerics
+        self._bounds = Bounds(
+            match.spec,
+            match.dtype,
+            n,
+            scaled=match.scale is not None,
+            biased=match.bias is not None,
+        )
         self._reason = ""
         self._runtimes: dict[str, None] = {}
         self._max_ulp = self._max_abs = self._bound = 0.0
@@ -99,7 +106,7 @@ class Judge:
             return
         if output.shape != expected.shape:
             raise InputError(
-                f"the {side} nodes give another shape than the norm",
+                f"The {side} nodes give another shape than the norm.",
                 found=f"{output.shape} instead of {expected.shape}",
                 fix="keep the original nodes",
             )
@@ -129,7 +136,7 @@ class Judge:
         """
         if before.shape != after.shape or before.dtype != after.dtype:
             raise InputError(
-                "original and new nodes give different shapes or types",
+                "The original and the new nodes give different shapes or types.",
                 found=f"{before.dtype} {before.shape} and {after.dtype} {after.shape}",
                 fix="keep the original nodes",
             )
@@ -163,7 +170,7 @@ class Judge:
             error_before, error_after = (float(values.max(initial=0.0)) for values in errors)
         worst = float(steps.max(initial=0.0))
         self._histogram = add_histograms(self._histogram, ulp_histogram(steps))
-        bound = self._distance_bound(case, role, place, error_before)
+        bound, floor = self._limits(case, role, place, error_before)
         self._max_ulp = max(self._max_ulp, worst)
         self._max_abs = max(self._max_abs, _largest_difference(after, before))
         self._error_before = max(self._error_before, error_before)
@@ -179,41 +186,24 @@ class Judge:
                 f"distance: {worst:g} ulp from the original, {bound:.3g} allowed"
                 f" ({self._numerics}): {place}"
             )
-        floor = self._floor(case, role)
         if error_after > max(error_before, floor):
             self._fail(
                 f"accuracy: {error_after:.4g} ulp from float64, the original"
                 f" {error_before:.4g}, {floor:.4g} explained by rounding: {place}"
             )
 
-    def _distance_bound(self, case: str, role: str, place: str, error_before: float) -> float:
-        match = self._match
+    def _limits(self, case: str, role: str, place: str, error_before: float) -> tuple[float, float]:
+        """The largest distance from the original, and the error that rounding explains."""
         if role == "sum":  # one addition on both sides
-            return error_before + 0.5 if self._numerics == "upcast" else 0.0
-        return bounds.distance_bound(
-            match.spec,
-            match.dtype,
-            self._n,
+            return error_before + 0.5 if self._numerics == "upcast" else 0.0, 0.5
+        equal_squares = case in EQUAL_SQUARES
+        distance = self._bounds.distance(
             self._numerics,
-            scaled=match.scale is not None,
-            biased=match.bias is not None,
-            equal_squares=case in EQUAL_SQUARES,
-            elided=match.dtype in HALF_TYPES and not place.endswith("in numpy"),
+            equal_squares=equal_squares,
+            elided=self._match.dtype in HALF_TYPES and not place.endswith("in numpy"),
             error_before=error_before,
         )
-
-    def _floor(self, case: str, role: str) -> float:
-        match = self._match
-        if role == "sum":
-            return 0.5
-        return bounds.accuracy_floor(
-            match.spec,
-            match.dtype,
-            self._n,
-            scaled=match.scale is not None,
-            biased=match.bias is not None,
-            equal_squares=case in EQUAL_SQUARES,
-        )
+        return distance, self._bounds.accuracy(equal_squares=equal_squares)
 
     def _magnitude(self, rows: Rows, role: str) -> Float64Array | None:
         """Where an ulp is not that of the output itself: at the larger of result and bias, for the

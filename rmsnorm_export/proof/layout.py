@@ -55,7 +55,9 @@ def layouts(match: Match, lowered: Lowered) -> Iterator[Layout]:
     n = math.prod(row)
     if n > _MAX_ROW:
         raise InputError(
-            "the rows are too long to try", found=f"{n} elements", fix="keep the original nodes"
+            "The rows are too long to try.",
+            found=f"{n} elements, at most {_MAX_ROW} are tried",
+            fix="keep the original nodes",
         )
     rows = len(case_names(match.dtype))
     # Long rows are run a few at a time.

@@ -70,17 +70,24 @@ def run_reference(node: onnx.NodeProto, opset: int, inputs: Mapping[str, Array])
         return list(ReferenceEvaluator(model).run(None, dict(inputs)))
     # Kernels there raise whatever their NumPy code raises.
     except Exception as error:
-        raise InputError(
-            f"operator {node.op_type} cannot be evaluated",
-            found=f"{type(error).__name__}: {error}",
-            fix="verify the model as a whole in ONNX Runtime instead",
+        raise cannot_evaluate(
+            node.op_type,
+            f"{type(error).__name__}: {error}",
+            "verify the model as a whole in ONNX Runtime instead",
         ) from error
+
+
+def cannot_evaluate(operator: str, found: str, fix: str) -> InputError:
+    """The error of an operator that NumPy does not compute."""
+    return InputError(f"The operator {operator} cannot be evaluated.", found=found, fix=fix)
 
 
 def _given(array: Array | None) -> Array:
     if array is None:
         raise InputError(
-            "an operator lacks an input that it needs", found="an omitted input", fix="check it"
+            "An operator lacks an input that it needs.",
+            found="an omitted input",
+            fix="give the node all inputs that ONNX asks for",
         )
     return array
 

@@ -97,7 +97,11 @@ def prove_site(
         except Error as error:
             # The first layout is the likelier one: its error says more.
             failure = failure or error
-    reason = "no sizes to try" if failure is None else str(failure).replace("\n", "; ")
+    reason = (
+        "no sizes to try"
+        if failure is None
+        else str(failure).replace(".\n", "; ").replace("\n", "; ")
+    )
     return _failed(reason, runtime)
 
 

@@ -122,7 +122,7 @@ def weight(value: ir.Value, values: Array, layout: Layout) -> Array:
     shape = weight_shape(value, layout.row)
     if values.size != math.prod(shape):
         raise InputError(
-            "a weight does not fit the row",
+            "A scale or bias does not fit the row.",
             found=f"{values.size} values for {value.name!r} of shape {shape}",
             fix="give one value per element of the row",
         )

@@ -37,13 +37,10 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         return None
     before, rstd = rounding
     view = norm.x if norm.group is None else norm.group[0]
-    x, first = ctx.of_type(view, dtype), False
-    gate: Activated | None = None
-    if norm.gate is not None:
-        gate = norm.gate
-        if gate.dtype != stash or ctx.of_type(gate.z, dtype) is None:
-            return None
-    if x is None and norm.gate is None:
+    x, gate, first = ctx.of_type(view, dtype), norm.gate, False
+    if gate is not None and (gate.dtype != stash or ctx.of_type(gate.z, dtype) is None):
+        return None
+    if x is None and gate is None:
         pair = gated_input(ctx, view.root, dtype)
         if pair is not None:
             x, gate, first = pair[0], pair[1], True
@@ -79,6 +76,9 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         activation=gate.activation if gate is not None else "silu",
         gate_first=first,
     )
+    n = size if norm.radial.axis == -1 else norm.radial.size
+    if norm.group is not None:
+        n = norm.group[1]
     aliases: tuple[ir.Value, ...] = ()
     if norm.group is None and not norm.partial and not first:
         seen = dict.fromkeys((*norm.radial.x.values, *view.values))
@@ -94,7 +94,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         offset_scale=norm.scale.value if norm.scale is not None else None,
         bias=norm.bias.stored if norm.bias is not None else None,
         gate=ctx.of_type(gate.z, dtype) if gate is not None else None,
-        n=norm.group[1] if norm.group is not None else _row_length(norm, size),
+        n=n,
         rank=ctx.types.rank(x),
         inner=norm.owner,
         aliases=aliases,
@@ -102,12 +102,6 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         opaque_scale=not all(w.early for w in weights),
         scope=ctx.scope,
     )
-
-
-def _row_length(norm: Norm, size: int | None) -> int | None:
-    if norm.radial is None or norm.radial.axis != -1:
-        return None if norm.radial is None else norm.radial.size
-    return size
 
 
 def _rounding(norm: Norm, dtype: ir.DataType, stash: ir.DataType) -> tuple[bool, bool] | None:

@@ -28,6 +28,11 @@ def standard(node: ir.Node | None) -> str:
     return node.op_type if node is not None and node.domain in DEFAULT_DOMAINS else ""
 
 
+def depends_on_caller(node: ir.Node) -> bool:
+    """An attribute is given by the caller of the function: what the node does is not known here."""
+    return any(attribute.is_ref() for attribute in node.attributes.values())
+
+
 class Constants:
     """Evaluates small constant expressions; results are cached per value."""
 
@@ -62,8 +67,7 @@ class Constants:
     def _array(self, value: ir.Value, depth: int) -> np.ndarray | None:
         if value in self._known:
             return self._known[value]
-        result = self._evaluate(value, depth)
-        self._known[value] = result
+        result = self._known[value] = self._evaluate(value, depth)
         return result
 
     def _evaluate(self, value: ir.Value, depth: int) -> np.ndarray | None:
@@ -78,7 +82,7 @@ class Constants:
         op = node.op_type
         if op == "Constant":
             return _constant_node(node)
-        if any(attribute.is_ref() for attribute in node.attributes.values()):
+        if depends_on_caller(node):
             return None
         if op in ("Gather", "Size"):
             return self._shape_element(node)

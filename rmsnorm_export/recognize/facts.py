@@ -16,6 +16,9 @@ from rmsnorm_export.op.spec import Activation
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
 
+Flaw = tuple[str, str, str, str]
+"""Reason, message, what was found and hint of a refusal."""
+
 
 @dataclasses.dataclass(slots=True, eq=False)
 class View:
@@ -57,7 +60,7 @@ class Square:
     dtype: ir.DataType
     factor: float = 1.0
     slack: float = 0.0
-    flaw: tuple[str, str, str, str] | None = None
+    flaw: Flaw | None = None
     narrow: tuple[str, ...] = ()
 
 

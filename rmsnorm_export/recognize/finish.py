@@ -64,23 +64,15 @@ def _between(match: Match) -> tuple[ir.Node, ...]:
             seen.add(node)
             stack.append((value, True))
             stack.extend((v, False) for v in reversed(node.inputs))
-    reaching: set[ir.Value | None] = {match.x, *match.aliases, match.residual, match.gate} - {None}
+    # Constants that are computed (Sqrt of n, Cast of epsilon) are no part of the chain, the
+    # weights' own casts and offset are.
+    reaching = stop - {None}
     kept = []
     for node in order:
-        # Constants that are computed (Sqrt of n, Cast of epsilon) are no part of the chain, the
-        # weights' own casts and offset are.
-        if any(v in reaching for v in node.inputs) or _of_weight(node, match, reaching):
+        if not reaching.isdisjoint(node.inputs):
             reaching.update(node.outputs)
             kept.append(node)
     return tuple(kept)
-
-
-def _of_weight(node: ir.Node, match: Match, reaching: set[ir.Value | None]) -> bool:
-    weights = {v for v in (match.scale, match.bias) if v is not None}
-    if any(v in weights for v in node.inputs):
-        reaching.update(node.outputs)
-        return True
-    return False
 
 
 def _input_gate(ctx: Context, match: Match) -> Match:
@@ -128,7 +120,7 @@ def _residual(ctx: Context, match: Match, claimed: set[ir.Node]) -> Match:
     ):
         return match
     a, b = node.inputs[0], node.inputs[1]
-    if a is None or b is None or _weight(a) or _weight(b):
+    if a is None or b is None or a.is_initializer() or b.is_initializer():
         return match
     left, right = ctx.types.shape(a), ctx.types.shape(b)
     if left is None or right is None or not same_dims(left, right):
@@ -139,10 +131,6 @@ def _residual(ctx: Context, match: Match, claimed: set[ir.Node]) -> Match:
         match, spec=spec, x=a, residual=b, sum=match.x, inner=match, native="",
         aliases=(),        nodes=(node, *match.nodes),
     )  # fmt: skip
-
-
-def _weight(value: ir.Value) -> bool:
-    return value.is_initializer()
 
 
 def unmatched(ctx: Context) -> tuple[Refusal, ...]:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.op.native import KINDS, MICROSOFT_DOMAIN, RMS_NORMALIZATION, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import DOMAIN, DOUBLE, HALF_TYPES, Kind, NormSpec
-from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.consts import depends_on_caller, standard
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Norm
 from rmsnorm_export.recognize.match import Match
@@ -35,7 +35,7 @@ def native(ctx: Context, node: ir.Node) -> None:
 def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
     x = node.inputs[0] if node.inputs else None
     dtype = None if x is None else ctx.types.dtype(x)
-    if x is None or dtype not in FLOATS or any(a.is_ref() for a in node.attributes.values()):
+    if x is None or dtype not in FLOATS or depends_on_caller(node):
         found = "an attribute of the function's caller" if x is not None else "no input"
         if x is not None and dtype not in FLOATS:
             found = ctx.describe(x)
@@ -121,18 +121,15 @@ def _row_size(ctx: Context, x: ir.Value, axis: int) -> int | None:
 
 
 def _own(node: ir.Node, kind: Kind | None) -> NormSpec | None:
-    attributes = {name: _stored_attribute(attribute) for name, attribute in node.attributes.items()}
+    attributes: dict[str, Any] = {
+        # A file holds a float as float32.
+        name: float(np.float32(a.value)) if a.type == ir.AttributeType.FLOAT else a.value
+        for name, a in node.attributes.items()
+    }
     try:
         return None if kind is None else NormSpec.from_attributes(kind, attributes)
     except (TypeError, ValueError):
         return None
-
-
-def _stored_attribute(attribute: ir.Attr) -> Any:
-    """The value of an attribute as a file holds it."""
-    if attribute.type == ir.AttributeType.FLOAT:
-        return float(np.float32(attribute.value))
-    return attribute.value
 
 
 def _standard(node: ir.Node, rank: int | None, dtype: int) -> NormSpec | None:

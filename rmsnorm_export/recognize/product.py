@@ -33,12 +33,11 @@ def mul(ctx: Context, node: ir.Node) -> None:
     fact_a, fact_b = facts.get(a), facts.get(b)
     if _same_row(ctx, a, b):
         if not isinstance(fact_a, Radial | WeightedInverse):
-            radials.square(ctx, node, a, None)
+            radials.square(ctx, node, a)
         return
     if fact_a is None and fact_b is None:
         for value, other in ((a, b), (b, a)):
-            if _made_by(value, "LpNormalization"):
-                lp_normalization(ctx, node, value, other, inverse=False)
+            lp_normalization(ctx, node, value, other, inverse=False)
         return
     # Before the norms: the row that is divided may itself be the outcome of a norm.
     for fact, other in ((fact_a, b), (fact_b, a)):
@@ -158,11 +157,17 @@ def _count_not_constant(ctx: Context, node: ir.Node, radial: Radial, other: ir.V
 def rescale(ctx: Context, node: ir.Node, radial: Radial, constant: ir.Value, factor: float) -> None:
     """``factor * radial`` for a constant scalar."""
     array = ctx.constants.array(constant)
-    step = radials.scale_by(radial, factor)
-    if step is not None and array is not None and ctx.fits(array.ndim, radial):
-        step.slack += rounding_of(array)
-        step.plain = False
-        ctx.set_radial(node.outputs[0], step)
+    if factor == 0 or array is None or not ctx.fits(array.ndim, radial):
+        return
+    slack = radial.slack + rounding_of(array)
+    step = dataclasses.replace(radial, slack=slack, plain=False)
+    if radial.inverse:
+        step.m *= factor
+    elif radial.rooted:
+        step.c, step.d = radial.c * factor, radial.d * factor
+    else:
+        step.a, step.b = radial.a * factor, radial.b * factor
+    ctx.set_radial(node.outputs[0], step)
 
 
 def rounding_of(constant: np.ndarray) -> float:
@@ -382,9 +387,11 @@ def lp_normalization(
     ctx: Context, node: ir.Node, value: ir.Value, other: ir.Value, *, inverse: bool
 ) -> None:
     """``LpNormalization(x) * sqrt(n)``, or divided by ``1 / sqrt(n)``."""
-    producer, array = value.producer(), ctx.constants.array(other)
-    number = ctx.constants.scalar(other)
-    if producer is None or standard(producer) != "LpNormalization" or not number or array is None:
+    producer = value.producer()
+    if producer is None or standard(producer) != "LpNormalization":
+        return
+    array, number = ctx.constants.array(other), ctx.constants.scalar(other)
+    if not number or array is None:
         return
     x, attributes = producer.inputs[0], producer.attributes
     if x is None or attributes.get_int("p", 2) != 2:

@@ -8,19 +8,16 @@ import math
 import onnx_ir as ir
 
 from rmsnorm_export.recognize.context import FLOATS, Context
-from rmsnorm_export.recognize.facts import Candidate, Radial, Square, View
+from rmsnorm_export.recognize.facts import Candidate, Flaw, Radial, Square, View
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.shape_rules import Dims, axes_of
 
-_NO_FLAW = None
 
-
-def square(ctx: Context, node: ir.Node, value: ir.Value, flaw: tuple[str, ...] | None) -> None:
+def square(ctx: Context, node: ir.Node, value: ir.Value, flaw: Flaw | None = None) -> None:
     """``node`` squares ``value`` (or nearly, with the reason in ``flaw``)."""
     made = _square_of(ctx, value)
     if made is not None:
-        if flaw is not None and made.flaw is None:
-            made.flaw = (flaw[0], flaw[1], flaw[2], flaw[3])
+        made.flaw = made.flaw or flaw
         ctx.facts[node.outputs[0]] = made
 
 
@@ -60,15 +57,14 @@ def power(ctx: Context, node: ir.Node) -> None:
         )  # fmt: skip
         return
     rank = 0 if array is None else array.ndim
+    flaw: Flaw | None = None
     if number == 2.0:
         if rank > 1 and rank > (ctx.types.rank(base) or 0):
             flaw = (
                 "exponent-rank", "the exponent has a higher rank than x, so the output grows",
                 f"exponent of rank {rank}", "store the exponent as a scalar",
             )  # fmt: skip
-            square(ctx, node, base, flaw)
-        else:
-            square(ctx, node, base, _NO_FLAW)
+        square(ctx, node, base, flaw)
     elif number is None or abs(number - 2.0) < 0.5:
         flaw = (
             "exponent-not-two", "the exponent is not the constant 2",
@@ -239,17 +235,6 @@ def subtract(ctx: Context, node: ir.Node) -> None:
             return
 
 
-def scale_by(radial: Radial, factor: float) -> Radial | None:
-    """``factor * radial``."""
-    if factor == 0:
-        return None
-    if radial.inverse:
-        return dataclasses.replace(radial, m=radial.m * factor)
-    if radial.rooted:
-        return dataclasses.replace(radial, c=radial.c * factor, d=radial.d * factor)
-    return dataclasses.replace(radial, a=radial.a * factor, b=radial.b * factor)
-
-
 def add_epsilon(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) -> None:
     """``radial + other``: an epsilon, or a reason."""
     candidate = radial.candidate
@@ -289,9 +274,9 @@ def add_epsilon(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) ->
         return
     step = dataclasses.replace(radial, epsilons=radial.epsilons + 1, spoiled=spoiled)
     if radial.rooted:
-        step = dataclasses.replace(step, d=radial.d + number)
+        step.d += number
     else:
-        step = dataclasses.replace(step, b=radial.b + number)
+        step.b += number
     ctx.set_radial(node.outputs[0], step)
 
 

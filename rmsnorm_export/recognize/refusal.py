@@ -35,30 +35,13 @@ class Refusal:
     kind: Literal["norm", "look-alike"] = "norm"
 
 
-LOOK_ALIKES = frozenset(
-    {
-        "all-axes",
-        "axes-dropped",
-        "axes-not-trailing",
-        "clamped",
-        "different-numerator",
-        "divided-by-inverse",
-        "empty-row",
-        "epsilon-after-inverse",
-        "epsilon-negative",
-        "exponent-not-two",
-        "layer-norm",
-        "multiplied-by-root",
-        "no-normalised-row",
-        "not-the-mean",
-        "power-of-mean-square",
-        "second-inverse",
-        "second-root",
-        "subtraction",
-        "two-epsilons",
-        "weighted-square",
-    }
-)
+LOOK_ALIKES = frozenset((
+    "all-axes", "axes-dropped", "axes-not-trailing", "clamped", "different-numerator",
+    "divided-by-inverse", "empty-row", "epsilon-after-inverse", "epsilon-negative",
+    "exponent-not-two", "layer-norm", "multiplied-by-root", "no-normalised-row", "not-the-mean",
+    "power-of-mean-square", "second-inverse", "second-root", "subtraction", "two-epsilons",
+    "weighted-square",
+))  # fmt: skip
 """Reasons that say: this computes something else. Any other reason leaves an RMSNorm unfused."""
 
 

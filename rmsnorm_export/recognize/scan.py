@@ -18,13 +18,13 @@ from rmsnorm_export.op.native import (
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize import product, structural
 from rmsnorm_export.recognize import radial as radials
-from rmsnorm_export.recognize.consts import Constants
+from rmsnorm_export.recognize.consts import Constants, depends_on_caller
 from rmsnorm_export.recognize.context import Context, OpaqueNode
 from rmsnorm_export.recognize.finish import finish, unmatched
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.native import native
 from rmsnorm_export.recognize.refusal import Refusal
-from rmsnorm_export.recognize.shape_rules import UNKNOWN, Info
+from rmsnorm_export.recognize.shape_rules import UNKNOWN, Dims, Info
 from rmsnorm_export.recognize.types import Types
 
 Transfer = Callable[[Context, ir.Node], None]
@@ -132,7 +132,7 @@ def _graph(
             if domain in DEFAULT_DOMAINS:
                 transfer = _STANDARD.get(node.op_type)
                 if transfer is not None and node.inputs and node.outputs:
-                    if in_function and _by_reference(node):
+                    if in_function and depends_on_caller(node):
                         radials.by_reference(ctx, node)
                     else:
                         transfer(ctx, node)
@@ -144,7 +144,10 @@ def _graph(
                 native(ctx, node)
             elif node.op_identifier() in functions:  # type: ignore[operator]
                 calls.setdefault(node.op_identifier(), []).append(
-                    [UNKNOWN if v is None else _seen(ctx, v) for v in node.inputs]
+                    [
+                        UNKNOWN if v is None else (ctx.types.dtype(v), ctx.types.shape(v))
+                        for v in node.inputs
+                    ]
                 )
             inner = _subgraphs(node)
             if inner:
@@ -154,15 +157,6 @@ def _graph(
                 break
         else:
             stack.pop()
-
-
-def _by_reference(node: ir.Node) -> bool:
-    """An attribute depends on the function's caller: what the node does is not known here."""
-    return any(attribute.is_ref() for attribute in node.attributes.values())
-
-
-def _seen(ctx: Context, value: ir.Value) -> Info:
-    return (ctx.types.dtype(value), ctx.types.shape(value))
 
 
 def _subgraphs(node: ir.Node) -> list[tuple[str, ir.Graph]]:
@@ -202,22 +196,16 @@ def _callers_first(model: ir.Model) -> list[ir.OperatorIdentifier]:
 
 def _seed(ctx: Context, function: ir.Function, calls: list[list[Info]]) -> None:
     """Types and shapes of a function's inputs where all its calls agree."""
+    if not calls:
+        return
     for position, value in enumerate(function.inputs):
         seen = [call[position] if position < len(call) else UNKNOWN for call in calls]
-        if not seen:
-            continue
         dtypes = {info[0] for info in seen}
-        shapes = {info[1] for info in seen}
         dtype = dtypes.pop() if len(dtypes) == 1 else None
-        dims = shapes.pop() if len(shapes) == 1 else None
-        if len(shapes) and dims is None:
-            dims = _common(list(shapes | ({dims} if dims else set())))
-        ctx.types.seed(value, (dtype, dims))
+        ctx.types.seed(value, (dtype, _common([info[1] for info in seen])))
 
 
-def _common(
-    shapes: list[tuple[int | str | None, ...] | None],
-) -> tuple[int | str | None, ...] | None:
+def _common(shapes: list[Dims]) -> Dims:
     """What several shapes agree on."""
     known = [s for s in shapes if s is not None]
     if len(known) != len(shapes) or len({len(s) for s in known}) != 1:

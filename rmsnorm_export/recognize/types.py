@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, MICROSOFT_DOMAIN
 from rmsnorm_export.op.spec import DOMAIN
-from rmsnorm_export.recognize.consts import Constants
+from rmsnorm_export.recognize.consts import Constants, depends_on_caller
 from rmsnorm_export.recognize.shape_rules import RULES, UNKNOWN, Call, Dims, Info, Rule, merge_dims
 
 _KNOWN_DOMAINS = (*DEFAULT_DOMAINS, DOMAIN, MICROSOFT_DOMAIN)
@@ -33,18 +33,16 @@ class Types:
         """Element type, or None when nothing tells."""
         if value.dtype is not None:
             return value.dtype
-        found = self._local(value)[0]
-        return found if found is not None else self._library(value)[0]
+        dtype = self._local(value)[0]
+        return self._library(value)[0] if dtype is None else dtype
 
     def shape(self, value: ir.Value) -> Dims:
         """Dimensions, or None when not even the rank is known."""
         own = _declared(value)[1]
         if own is not None and (not own or None not in own):
             return own
-        found = merge_dims(own, self._local(value)[1])
-        if found is None:
-            found = self._library(value)[1]
-        return found
+        dims = merge_dims(own, self._local(value)[1])
+        return self._library(value)[1] if dims is None else dims
 
     def static_last(self, value: ir.Value) -> int | None:
         """The last dimension if it is a static one."""
@@ -163,9 +161,7 @@ def _rule(node: ir.Node) -> Rule | None:
     """The rule for a node; none where an attribute depends on a function's caller."""
     if node.domain not in _KNOWN_DOMAINS:
         return None
-    if any(attribute.is_ref() for attribute in node.attributes.values()):
-        return None
-    return RULES.get(node.op_type)
+    return None if depends_on_caller(node) else RULES.get(node.op_type)
 
 
 def _declared(value: ir.Value) -> Info:

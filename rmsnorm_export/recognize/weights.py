@@ -45,13 +45,8 @@ def as_weight(
     if not computed and not _is_weight(value, ctx.view(x).root):
         return None
     stored, offset = _stored(ctx, value, tail)
-    early = stored.is_initializer() or stored.is_graph_input() or _is_constant(stored)
-    return Weight(value, stored, offset, early)
-
-
-def _is_constant(value: ir.Value) -> bool:
-    node = value.producer()
-    return standard(node) == "Constant"
+    early = stored.is_initializer() or stored.is_graph_input()
+    return Weight(value, stored, offset, early or standard(stored.producer()) == "Constant")
 
 
 def _is_weight(value: ir.Value, x: ir.Value) -> bool:
@@ -102,10 +97,8 @@ def _stored(ctx: Context, value: ir.Value, tail: tuple[object, ...]) -> tuple[ir
                 break
             cast_seen = True
         if standard(node) == "Add":
-            left = ctx.constants.scalar(node.inputs[0])
-            right = ctx.constants.scalar(node.inputs[1])
-            number = left if source is node.inputs[1] else right
-            offset = number or 0.0
+            addend = node.inputs[1] if source is node.inputs[0] else node.inputs[0]
+            offset = ctx.constants.scalar(addend) or 0.0
         current = source
     return current, offset
 

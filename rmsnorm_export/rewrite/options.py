@@ -89,6 +89,7 @@ class RewriteOptions(Options):
 
     target: Target = option(
         "portable",
+        choices=lambda: tuple(TARGETS),
         help="; ".join(f"{row.name}: {row.summary}" for row in TARGETS.values()) + ".",
     )
     numerics: Numerics = option("reordered", help=NUMERICS_HELP)
@@ -142,6 +143,7 @@ class InspectOptions(Options):
 
     target: Target | None = option(
         None,
+        choices=lambda: tuple(TARGETS),
         help="Say what this target can express; without it, what is an RMSNorm at all.",
     )
     numerics: Numerics = option("reordered", help=NUMERICS_HELP)
