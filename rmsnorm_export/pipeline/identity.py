@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.pipeline.result import OutputFile
-from rmsnorm_export.printable import short
 from rmsnorm_export.serving.served_model import interface
-from rmsnorm_export.system.digest import sha256_of, sha256_of_all
+from rmsnorm_export.system.digest import identified, sha256_of, sha256_of_all
+from rmsnorm_export.system.files import refusals_as
 from rmsnorm_export.system.packages import version_of
-from rmsnorm_export.tensorrt.engine.model import HASHED_BYTES
+from rmsnorm_export.tensorrt.engine.model import reading_external_data
 from rmsnorm_export.tensorrt.engine.shapes import ModelInput
 
 Facts = TypeVar("Facts")
@@ -97,16 +96,10 @@ class Files:
             InputError: as ``facts``, or external data is gone.
         """
         locations = self.facts(path).external
-        try:
-            names = [f"file {path.name}", *(f"file {location}" for location in locations)]
-            data = [path.parent / location for location in locations]
+        names = [f"file {path.name}", *(f"file {location}" for location in locations)]
+        data = [path.parent / location for location in locations]
+        with reading_external_data(path.parent):
             return dict(zip(names, [self.sha256(path), *self._identities(data)], strict=True))
-        except OSError as error:
-            raise InputError(
-                "External data of the model cannot be read.",
-                found=f"{error.strerror}: {short(str(error.filename), 300)}",
-                fix="put the file beside the model, as it was when the model was saved",
-            ) from error
 
     def plain(self, paths: Sequence[Path], base: Path, what: str) -> dict[str, str]:
         """What identifies files that a key of the pipeline names; folders with all that is in them.
@@ -119,26 +112,18 @@ class Files:
         Raises:
             InputError: one cannot be read.
         """
-        try:
-            files = sorted({file for path in paths for file in _below(path)})
+        files = sorted({file for path in paths for file in _below(path)})
+        fix = "check the path; it is relative to the pipeline file"
+        with refusals_as(f"A file of {what} cannot be read.", base, fix=fix):
             return {
                 f"file {Path(os.path.relpath(file, base)).as_posix()}": identity
                 for file, identity in zip(files, self._identities(files), strict=True)
             }
-        except OSError as error:
-            raise InputError(
-                f"A file of {what} cannot be read.",
-                found=f"{short(str(error.filename), 300)}: {error.strerror or error}",
-                fix="check the path; it is relative to the pipeline file",
-            ) from error
 
     def _identities(self, files: Sequence[Path]) -> Iterator[str]:
         """Hashes; of many bytes, those of small files, and size and time of the others."""
-        stats = [file.stat() for file in files]
-        hashed = sum(info.st_size for info in stats) <= HASHED_BYTES
-        for file, info in zip(files, stats, strict=True):
-            small = hashed or info.st_size <= _SMALL
-            yield self.sha256(file) if small else f"{info.st_size} B, {info.st_mtime_ns} ns"
+        for state, sha256 in identified(files, small=_SMALL, sha256=self.sha256):
+            yield sha256 or f"{state.st_size} B, {state.st_mtime_ns} ns"
 
     def outputs(self, folder: Path, paths: Iterable[Path]) -> tuple[OutputFile, ...]:
         """What identifies the outputs of a step.
@@ -147,12 +132,13 @@ class Files:
             folder: of the step; paths are stored relative to it.
             paths: of the files.
         """
-        files, made = sorted(paths), []
-        for path, identity in zip(files, self._identities(files), strict=True):
-            info, name = path.stat(), Path(os.path.relpath(path, folder)).as_posix()
-            sha256 = "" if " " in identity else identity
-            made.append(OutputFile(name, info.st_size, sha256, info.st_mtime_ns))
-        return tuple(made)
+        files = sorted(paths)
+        known = identified(files, small=_SMALL, sha256=self.sha256)
+        names = [Path(os.path.relpath(path, folder)).as_posix() for path in files]
+        return tuple(
+            OutputFile(name, state.st_size, sha256, state.st_mtime_ns)
+            for name, (state, sha256) in zip(names, known, strict=True)
+        )
 
     def changed_output(self, folder: Path, outputs: Sequence[OutputFile]) -> str:
         """Which output is not as it was made, and how; "" when all are."""

@@ -10,7 +10,7 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.printable import quoted
 from rmsnorm_export.serving.batching import RequestShapes
 from rmsnorm_export.serving.options import PackageOptions
-from rmsnorm_export.serving.protos import data_type_name, definitions, new_config
+from rmsnorm_export.serving.protos import data_type_name, definitions
 from rmsnorm_export.serving.result import InstanceKind, PackageRecord, ServedTensor, ServingBackend
 from rmsnorm_export.serving.served_model import MODEL_FILE, ServedModel, triton_type
 from rmsnorm_export.tensorrt.engine.shapes import ModelInput
@@ -45,7 +45,7 @@ def make_config(name: str, subject: ServedModel, serving: Serving) -> Any:
     Every version in the folder is served: by default the server would serve the latest only, and
     a new version would take the place of the one that clients use.
     """
-    config = new_config()
+    config = definitions().ModelConfig()
     config.name = name
     config.backend = subject.backend
     config.default_model_filename = MODEL_FILE[subject.backend]

@@ -119,10 +119,8 @@ def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Request
     checks.append(_put_config(stage, place, wish, serving))
     if options.kserve is not None:
         library_path = f"{wish.name}/{place.version}/{wish.plugin.name}" if wish.plugin else ""
-        write_whole(
-            stage.folder / MANIFEST_FILE,
-            manifest(options.kserve, wish.name, kind, library_path),
-        )
+        document = manifest(options.kserve, wish.name, kind, library_path)
+        write_whole(stage.folder / MANIFEST_FILE, document)
         checks.append(PackageCheck(MANIFEST_FILE, "passed", "read back, equal"))
     version = PackagedVersion(
         version=place.version,
@@ -130,7 +128,7 @@ def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Request
         source_sha256=sha256_of(model if wish.subject.path is None else wish.subject.path),
         made=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         tool=_made_by(),
-        files=_files_below(folder, stage.folder),
+        files=_listed(_files_below(folder), stage.folder, stage.folder),
         norms=_known_norms(wish),
         load=load,
         checks=tuple(checks),
@@ -174,8 +172,8 @@ def _inside(folder: Path, model: Path, subject: ServedModel) -> PackageCheck:
         raise VerificationError(
             "The package holds a link.", found=links[0].name, fix="please report this"
         )
-    count = sum(1 for path in folder.rglob("*") if path.is_file())
-    return PackageCheck("whole by itself", "passed", f"{count} files, no link, no path out")
+    detail = f"{len(_files_below(folder))} files, no link, no path out"
+    return PackageCheck("whole by itself", "passed", detail)
 
 
 def _tried(model: Path, wish: Wish) -> tuple[Trial, int, list[str]]:
@@ -260,8 +258,8 @@ def _put_record(
     return record
 
 
-def _files_below(folder: Path, root: Path) -> tuple[PackagedFile, ...]:
-    return _listed(sorted(path for path in folder.rglob("*") if path.is_file()), root, root)
+def _files_below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _listed(paths: Sequence[Path], root: Path, kept: Path) -> tuple[PackagedFile, ...]:

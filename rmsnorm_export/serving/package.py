@@ -81,7 +81,8 @@ def package_model(
     if place.config is not None:
         _refuse_serving_options(options)
     profiles = _request_profiles(subject, options)
-    batching = decide(subject, _largest_batch(place, options.max_batch), profiles)
+    promised = None if place.config is None else int(place.config.max_batch_size)
+    batching = decide(subject, options.max_batch if promised is None else promised, profiles)
     check_serving(subject, batching.max_batch, options)
     if place.config is not None:
         serving = Serving(batching.max_batch, False, (), 0, 1, "gpu", ())
@@ -156,11 +157,6 @@ def _request_profiles(subject: ServedModel, options: PackageOptions) -> tuple[En
             fix="leave it away, or build the engine for other shapes",
         )
     return subject.profiles
-
-
-def _largest_batch(place: Place, max_batch: int | None) -> int | None:
-    """As asked, or what the configuration that is there promises."""
-    return max_batch if place.config is None else int(place.config.max_batch_size)
 
 
 def _refuse_serving_options(options: PackageOptions) -> None:

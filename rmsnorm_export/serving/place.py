@@ -20,7 +20,7 @@ from rmsnorm_export.serving.result import (
     PackageRecord,
 )
 from rmsnorm_export.system.digest import sha256_of
-from rmsnorm_export.system.files import read_text
+from rmsnorm_export.system.files import StrPath, read_text
 
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
@@ -65,9 +65,7 @@ def model_name(given: str | None, source: object) -> str:
     )
 
 
-def find_place(
-    repository: str | os.PathLike[str], name: str, version: int, *, force: bool
-) -> Place:
+def find_place(repository: StrPath, name: str, version: int, *, force: bool) -> Place:
     """The place, if the version can be put there; nothing is made or changed.
 
     Raises:

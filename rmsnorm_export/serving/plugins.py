@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.serving.served_model import ServedModel
 from rmsnorm_export.system.digest import sha256_of
+from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.tensorrt.plugin.libraries import inspect_library, library, sibling
 from rmsnorm_export.tensorrt.plugin.lines import command_lines
 from rmsnorm_export.tensorrt.plugin.result import FILES
@@ -16,7 +16,7 @@ from rmsnorm_export.tensorrt.plugin.result import FILES
 LOADER = "triton"
 
 
-def plugin_library(subject: ServedModel, given: str | os.PathLike[str] | None) -> Path | None:
+def plugin_library(subject: ServedModel, given: StrPath | None) -> Path | None:
     """The library that the server must load for the model; None when it needs none.
 
     Raises:

@@ -58,11 +58,6 @@ def definitions() -> Any:
     )
 
 
-def new_config() -> Any:
-    """An empty ``ModelConfig``."""
-    return definitions().ModelConfig()
-
-
 def config_text(config: Any, comment: str) -> str:
     """``config`` as the text of a ``config.pbtxt``, parsed back and compared.
 
@@ -89,7 +84,7 @@ def parse_config(text: str, shown: str) -> Any:
     Raises:
         InputError: it is none; ``shown`` names the file.
     """
-    config = new_config()
+    config = definitions().ModelConfig()
     try:
         text_format.Parse(text, config)
     except text_format.ParseError as error:

@@ -16,7 +16,7 @@ from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.records import from_json
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.serving.result import PackagedNorm
-from rmsnorm_export.serving.served_model import ServedModel
+from rmsnorm_export.serving.served_model import ServedModel, refused_norms
 from rmsnorm_export.system.files import read_text
 
 _UNREADABLE = "A report cannot be read."
@@ -79,15 +79,11 @@ def read_benchmarks(paths: Sequence[str | os.PathLike[str]]) -> tuple[BenchmarkD
 
 def reported_norms(report: Report) -> tuple[PackagedNorm, ...]:
     """The norms with their numerics class and proof."""
-    norms = [
+    norms = (
         PackagedNorm(site.name, site.op, "one node", site.numerics, _proof_words(site.proof))
         for site in (*report.fused, *report.kept)
-    ]
-    norms += [
-        PackagedNorm(item.node, item.op, "refused", reason=f"{item.reason}: {item.found}")
-        for item in report.unfused
-    ]
-    return tuple(norms)
+    )
+    return (*norms, *refused_norms(report))
 
 
 def merged(norms: Sequence[PackagedNorm], report: Report) -> tuple[PackagedNorm, ...]:

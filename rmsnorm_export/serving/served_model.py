@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx_ir as ir
@@ -17,10 +18,11 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model, no_gc
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.rewrite.optimize import inspect
+from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.serving.result import PackagedNorm, ServingBackend
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath
-from rmsnorm_export.tensorrt.engine.model import tensor_type_name
+from rmsnorm_export.tensorrt.engine.model import declared_input, given_inputs
 from rmsnorm_export.tensorrt.engine.result import (
     EngineProfile,
     EngineRecord,
@@ -101,9 +103,7 @@ def open_onnx(source: Source) -> ServedModel:
     """
     with no_gc():
         loaded = load_model(source)
-    inputs, outputs = interface(loaded.model)
-    for tensor in (*inputs, *outputs):
-        triton_type("onnxruntime", tensor.name, tensor.dtype)
+    inputs, outputs = _served_interface(loaded, "onnxruntime")
     return ServedModel(
         source=source,
         backend="onnxruntime",
@@ -122,48 +122,57 @@ def interface(model: ir.Model) -> tuple[tuple[ModelInput, ...], tuple[ModelInput
     Raises:
         InputError: one is no tensor, has no rank, or a size of 0.
     """
-    initializers = model.graph.initializers
-    inputs = [
-        _declared_tensor(v, "input") for v in model.graph.inputs if v.name not in initializers
-    ]
-    outputs = [_declared_tensor(value, "output") for value in model.graph.outputs]
-    return tuple(inputs), tuple(outputs)
+    inputs = tuple(_declared_tensor(value, "input") for value in given_inputs(model))
+    return inputs, tuple(_declared_tensor(value, "output") for value in model.graph.outputs)
+
+
+def _served_interface(
+    loaded: LoadedModel, backend: ServingBackend
+) -> tuple[tuple[ModelInput, ...], tuple[ModelInput, ...]]:
+    """``interface``, of element types that the server's backend has."""
+    inputs, outputs = interface(loaded.model)
+    for tensor in (*inputs, *outputs):
+        triton_type(backend, tensor.name, tensor.dtype)
+    return inputs, outputs
 
 
 def _declared_tensor(value: ir.Value, what: str) -> ModelInput:
-    name = value.name or ""
+    declared = declared_input(value)
+    name, shape = declared.name, declared.shape
     if value.type is not None and not isinstance(value.type, ir.TensorType):
         raise InputError(
             f"An {what} of the model is no tensor.",
             found=f"{quoted(name)} is a {type(value.type).__name__}",
             fix="export a model whose inputs and outputs are tensors; the server has nothing else",
         )
-    if value.shape is None:
+    if shape is None:
         raise InputError(
             f"An {what} of the model has a dynamic rank.",
             found=f"{quoted(name)} has no shape in the file",
             fix="export with shapes, or add them: onnx.shape_inference.infer_shapes_path",
         )
-    sizes = tuple(size if isinstance(size, int) else size.value for size in value.shape)
-    if 0 in sizes:
+    if 0 in shape:
         raise InputError(
             f"An {what} of the model is always empty.",
-            found=f"{quoted(name)} has the shape {list(sizes)}",
+            found=f"{quoted(name)} has the shape {list(shape)}",
             fix="export it with a dynamic size there; the server takes no size of 0",
         )
-    return ModelInput(name, tensor_type_name(value.dtype), sizes)
+    return declared
 
 
 def _inspected_norms(source: Source) -> tuple[PackagedNorm, ...]:
     """The norms of an ONNX file, as ``inspect`` finds them."""
     report = inspect(source)
-    norms = [PackagedNorm(site.name, site.op, "one node") for site in report.kept]
-    norms += [PackagedNorm(" ".join(site.nodes[-1:]), site.op, "chain") for site in report.fused]
-    norms += [
-        PackagedNorm(item.node, item.op, "refused", reason=f"{item.reason}: {item.found}")
-        for item in report.unfused
-    ]
-    return tuple(norms)
+    kept = (PackagedNorm(site.name, site.op, "one node") for site in report.kept)
+    chains = (PackagedNorm(" ".join(s.nodes[-1:]), s.op, "chain") for s in report.fused)
+    return (*kept, *chains, *refused_norms(report))
+
+
+def refused_norms(report: Report) -> Iterator[PackagedNorm]:
+    """The norms that a report says were left as they are."""
+    for item in report.unfused:
+        reason = f"{item.reason}: {item.found}"
+        yield PackagedNorm(item.node, item.op, "refused", reason=reason)
 
 
 def open_engine(source: StrPath, model: StrPath | None) -> ServedModel:
@@ -186,9 +195,7 @@ def open_engine(source: StrPath, model: StrPath | None) -> ServedModel:
     onnx = _built_from(path, record, model)
     with no_gc():
         loaded = load_model(onnx)
-    inputs, outputs = interface(loaded.model)
-    for tensor in (*inputs, *outputs):
-        triton_type("tensorrt", tensor.name, tensor.dtype)
+    inputs, outputs = _served_interface(loaded, "tensorrt")
     return ServedModel(
         source=source,
         backend="tensorrt",

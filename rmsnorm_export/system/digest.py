@@ -1,10 +1,14 @@
-"""The SHA-256 of files, and of folders of sources."""
+"""What identifies files: their SHA-256, or of large ones size and time."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+
+HASHED_BYTES = 1 << 30
+"""Files are hashed that have no more bytes together; of more, size and time stand for the hash."""
 
 
 def sha256_of(path: Path) -> str:
@@ -18,6 +22,22 @@ def sha256_of(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def identified(
+    paths: Sequence[Path], *, small: int = 0, sha256: Callable[[Path], str] = sha256_of
+) -> list[tuple[os.stat_result, str]]:
+    """State and hash of each file; of many bytes, "" for the hash of those over ``small`` bytes.
+
+    Raises:
+        OSError: one cannot be read.
+    """
+    states = [path.stat() for path in paths]
+    largest = HASHED_BYTES if sum(state.st_size for state in states) <= HASHED_BYTES else small
+    return [
+        (state, sha256(path) if state.st_size <= largest else "")
+        for path, state in zip(paths, states, strict=True)
+    ]
 
 
 def sha256_of_all(paths: Iterable[Path], folder: Path) -> str:

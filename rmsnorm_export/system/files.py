@@ -14,7 +14,6 @@ import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import short
@@ -77,12 +76,7 @@ class Transaction:
     def __enter__(self) -> Transaction:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             return
         if self._last is not None and _renamed(*self._last):

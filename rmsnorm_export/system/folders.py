@@ -17,7 +17,6 @@ import secrets
 import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from types import TracebackType
 
 from rmsnorm_export.system.files import TEMP_SUFFIX, copy_file, sync_folder
 
@@ -62,12 +61,7 @@ class Stage:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._published and kind is None:
             self._drop_old()
             return

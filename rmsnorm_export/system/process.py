@@ -23,6 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rmsnorm_export.system.progress import Progress
+
 Event = dict[str, Any]
 Request = dict[str, Any]
 
@@ -155,11 +157,11 @@ class Child:
             self._late = True
         end_group(self._process)
 
-    def end(self, on_progress: Callable[[Event], None] | None = None) -> Ended:
+    def end(self, progress: Progress | None = None) -> Ended:
         """Wait for the end of the child.
 
         Args:
-            on_progress: called with every event of the kind ``progress``.
+            progress: called with phase, done and total of every event of the kind ``progress``.
         """
         process, events = self._process, []
         assert process.stdin is not None
@@ -172,8 +174,8 @@ class Child:
                         continue
                     if event.get("event") != "progress":
                         events.append(event)
-                    elif on_progress is not None:
-                        on_progress(event)
+                    elif progress is not None:
+                        progress(event["phase"], event["done"], event["total"])
                 self._watch.join()
             finally:
                 end_group(process)

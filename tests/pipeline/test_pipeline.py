@@ -151,7 +151,7 @@ def test_external_data_is_an_input(tmp_path: Path) -> None:
 def test_of_many_bytes_size_and_time_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmsnorm_export.pipeline.identity.HASHED_BYTES", 100)
+    monkeypatch.setattr("rmsnorm_export.system.digest.HASHED_BYTES", 100)
     monkeypatch.setattr("rmsnorm_export.pipeline.identity._SMALL", 2000)
     path = write(tmp_path, MODEL, OPTIMIZE)
     rx.run_pipeline(path)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from rmsnorm_export.errors import BackendMissingError, UsageError
 from rmsnorm_export.system import gpu
 from rmsnorm_export.system.packages import is_installed
-from rmsnorm_export.system.process import Child, Ended, Event
+from rmsnorm_export.system.process import Child, Ended
+from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.engine.result import Backend, sidecar_path
 
 
@@ -154,7 +155,7 @@ def choose(choice: str) -> tuple[BackendInfo, str]:
 def run_backend(
     request: Mapping[str, object],
     info: BackendInfo,
-    on_progress: Callable[[Event], None] | None = None,
+    progress: Progress | None = None,
 ) -> Ended:
     """Run one request in a new process, and wait for its end.
 
@@ -164,7 +165,7 @@ def run_backend(
     Args:
         request: ``command`` and its arguments, see ``worker``.
         info: the backend; Polygraphy is told which.
-        on_progress: called with every event of progress.
+        progress: called with every phase.
     """
     environment = {
         "POLYGRAPHY_USE_TENSORRT_RTX": "1" if info.name == "tensorrt-rtx" else "0",
@@ -175,4 +176,4 @@ def run_backend(
         dict(request) | {"module": info.module},
         environment=environment,
     )
-    return worker.end(on_progress)
+    return worker.end(progress)

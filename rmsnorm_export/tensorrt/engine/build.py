@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-from rmsnorm_export.errors import InputError, RequirementError, UsageError
+from rmsnorm_export.errors import RequirementError, UsageError
 from rmsnorm_export.graph.load import Source
 from rmsnorm_export.graph.save import check_output
 from rmsnorm_export.options import takes
 from rmsnorm_export.printable import short
-from rmsnorm_export.records import to_json
-from rmsnorm_export.system.files import Transaction
-from rmsnorm_export.system.process import Event
-from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.records import to_dict, to_json
+from rmsnorm_export.system.files import Transaction, refusals_as
 from rmsnorm_export.tensorrt.engine.backends import choose, gpu_visible, run_backend
 from rmsnorm_export.tensorrt.engine.failure import failure
 from rmsnorm_export.tensorrt.engine.model import open_model
@@ -23,7 +20,6 @@ from rmsnorm_export.tensorrt.engine.options import BuildOptions
 from rmsnorm_export.tensorrt.engine.plugins import plan_plugin
 from rmsnorm_export.tensorrt.engine.record import Build, make_record
 from rmsnorm_export.tensorrt.engine.result import (
-    EngineProfile,
     EngineRecord,
     EngineResult,
     sidecar_path,
@@ -59,42 +55,38 @@ def build_engine(
     with open_model(model) as ready:
         profiles = make_profiles(ready.inputs, options.shapes, options.dims)
         plan = plan_plugin(options.plugin, info, own=ready.own)
-        try:
-            with Transaction() as files:
-                temporary, descriptor = files.temp(target)
-                os.close(descriptor)
-                request = options.request(info) | {
-                    "command": "build",
-                    "model": str(ready.path),
-                    "engine": str(temporary),
-                    "profiles": [_profile_request(profile) for profile in profiles],
-                    "plugin": "" if plan.library is None else str(plan.library),
-                    "timing_cache": str(cache) if cache and info.timing_cache else "",
-                    "inspect": gpu_visible(),
-                }
-                start = time.perf_counter()
-                ended = run_backend(request, info, _progress_of(options.progress))
-                seconds = time.perf_counter() - start
-                if ended.first("done") is None:
-                    raise failure(ended, info, library=str(plan.library or ""))
-                done = Build(info, why, ready, profiles, plan, options, cache, ended, seconds)
-                record = make_record(done, target.name, temporary)
-                _check_plugin(record, options)
-                beside = files.write_temp(sidecar, to_json(record).encode())
-                files.publish(beside, sidecar, replace=options.force)
-                files.publish(temporary, target, replace=options.force, last=True)
-        except FileExistsError as error:
-            raise UsageError(
-                "A file of that name appeared during the build.",
-                found=short(str(error.filename or target), 300),
-                fix="choose another name, or use --force to replace it",
-            ) from error
-        except OSError as error:
-            raise InputError(
-                "The engine cannot be written.",
-                found=f"{short(str(target), 300)}: {error.strerror or error}",
-                fix="check the folder, its permissions and its free space; nothing was changed",
-            ) from error
+        fix = "check the folder, its permissions and its free space; nothing was changed"
+        with refusals_as("The engine cannot be written.", target, fix=fix):
+            try:
+                with Transaction() as files:
+                    temporary, descriptor = files.temp(target)
+                    os.close(descriptor)
+                    request = options.request(info) | {
+                        "command": "build",
+                        "model": str(ready.path),
+                        "engine": str(temporary),
+                        "profiles": [to_dict(profile.inputs) for profile in profiles],
+                        "plugin": "" if plan.library is None else str(plan.library),
+                        "timing_cache": str(cache) if cache and info.timing_cache else "",
+                        "inspect": gpu_visible(),
+                    }
+                    start = time.perf_counter()
+                    ended = run_backend(request, info, options.progress)
+                    seconds = time.perf_counter() - start
+                    if ended.first("done") is None:
+                        raise failure(ended, info, library=str(plan.library or ""))
+                    done = Build(info, why, ready, profiles, plan, options, cache, ended, seconds)
+                    record = make_record(done, target.name, temporary)
+                    _check_plugin(record, options)
+                    beside = files.write_temp(sidecar, to_json(record).encode())
+                    files.publish(beside, sidecar, replace=options.force)
+                    files.publish(temporary, target, replace=options.force, last=True)
+            except FileExistsError as error:
+                raise UsageError(
+                    "A file of that name appeared during the build.",
+                    found=short(str(error.filename or target), 300),
+                    fix="choose another name, or use --force to replace it",
+                ) from error
     return EngineResult(target, sidecar, record)
 
 
@@ -136,19 +128,6 @@ def _timing_cache(
                 fix="give it a name of its own",
             )
     return path
-
-
-def _profile_request(profile: EngineProfile) -> list[dict[str, object]]:
-    return [
-        {"name": item.name, "min": item.min, "opt": item.opt, "max": item.max}
-        for item in profile.inputs
-    ]
-
-
-def _progress_of(progress: Progress | None) -> Callable[[Event], None] | None:
-    if progress is None:
-        return None
-    return lambda event: progress(str(event["phase"]), int(event["done"]), int(event["total"]))
 
 
 def _check_plugin(record: EngineRecord, options: BuildOptions) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 from pathlib import Path
 
@@ -33,6 +34,8 @@ _REASONS = {
     16: ("it needs more GPU memory than there is", "free memory, or build for smaller shapes"),
     32: ("it is no engine of this backend, or it is damaged", REBUILD),
 }
+_NO_RECORD = "no record stands beside it: it was built by another program, or moved"
+
 # The numbers come as characters of that code, and a 0 ends the message (seen on 1.7.1).
 _OTHER_VERSION = re.compile(
     r"created with \S+ version (?P<built>[^,]*)(, but|\Z)|"
@@ -64,9 +67,7 @@ def check_engine(path: str | os.PathLike[str]) -> EngineCheck:
     record = read_record(engine)
     findings = _Findings()
     if record is None:
-        findings.notes.append(
-            "no record stands beside it: it was built by another program, or moved"
-        )
+        findings.notes.append(_NO_RECORD)
     else:
         _compare(engine, record, findings)
     info = backend_of_file(engine) if record is None else BACKENDS[record.backend]
@@ -114,8 +115,6 @@ def _compare(engine: Path, record: EngineRecord, findings: _Findings) -> None:
             f"it is not the engine that {engine.name}.json describes: its content differs",
             f"{REBUILD}, with --force",
         )
-    import platform
-
     here = f"{platform.system()} {platform.machine()}"
     if record.platform != here:
         findings.add(f"it was built for {record.platform}, this is {here}", REBUILD)
@@ -160,13 +159,11 @@ def _ask(engine: Path, info: BackendInfo, record: EngineRecord | None, findings:
         if other := _OTHER_VERSION.search(text):
             findings.built_with = _decoded_version(other["built"] or "") or findings.built_with
             findings.add(_REASONS[1][0], REBUILD)
-    if record is not None and findings.installed and record.version != findings.installed:
-        compatible = record.flags.get("version_compatible") is True
-        if not compatible:
-            findings.add(
-                f"it was built with {info.label} {record.version}, here is {findings.installed}",
-                REBUILD,
-            )
+    here = findings.installed
+    compatible = record is not None and record.flags.get("version_compatible") is True
+    if record is not None and here and record.version != here and not compatible:
+        problem = f"it was built with {info.label} {record.version}, here is {here}"
+        findings.add(problem, REBUILD)
     findings.loaded = answer["loaded"] is True
     if gpu and answer["loaded"] is False and not findings.problems:
         last = one_line(answer["texts"][-1], 300) if answer["texts"] else "no reason was given"

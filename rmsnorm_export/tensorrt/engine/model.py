@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,13 +17,11 @@ from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.recognize.scan import recognize
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.system.digest import sha256_of
+from rmsnorm_export.system.digest import identified, sha256_of
+from rmsnorm_export.system.files import refusals_as
 from rmsnorm_export.tensorrt.engine.result import DataFile, ModelIdentity
 from rmsnorm_export.tensorrt.engine.shapes import ModelInput
 from rmsnorm_export.tensorrt.engine.sites import EngineSite, engine_sites
-
-HASHED_BYTES = 1 << 30
-"""External data up to this size is hashed; above, size and time of modification stand for it."""
 
 _NORM_NODES = (RMS_NORMALIZATION, SIMPLIFIED)
 
@@ -77,27 +74,29 @@ def _examine(loaded: LoadedModel, path: Path) -> EngineModel:
         sites = engine_sites(loaded.model, recognized.matches)
     return EngineModel(
         path=path,
-        identity=_identity(loaded, path),
-        inputs=_inputs(loaded.model),
+        identity=ModelIdentity(
+            name="memory" if loaded.path is None else path.name,
+            bytes=path.stat().st_size,
+            sha256=sha256_of(path),
+            data=_data_files(path.parent, loaded.external),
+        ),
+        inputs=tuple(declared_input(value) for value in given_inputs(loaded.model)),
         sites=sites,
         own=any(node.domain == DOMAIN for graph in all_graphs(loaded.model) for node in graph),
         notes=tuple(notes),
     )
 
 
-def _inputs(model: ir.Model) -> tuple[ModelInput, ...]:
-    initializers = model.graph.initializers
-    return tuple(
-        ModelInput(
-            value.name or "",
-            tensor_type_name(value.dtype),
-            None
-            if value.shape is None
-            else tuple(size if isinstance(size, int) else size.value for size in value.shape),
-        )
-        for value in model.graph.inputs
-        if value.name not in initializers
-    )
+def given_inputs(model: ir.Model) -> list[ir.Value]:
+    """The inputs that are no initializers, which have to be given."""
+    return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
+
+
+def declared_input(value: ir.Value) -> ModelInput:
+    """What the model declares of an input or output."""
+    shape = value.shape
+    sizes = None if shape is None else tuple(s if isinstance(s, int) else s.value for s in shape)
+    return ModelInput(value.name or "", tensor_type_name(value.dtype), sizes)
 
 
 def tensor_type_name(dtype: ir.DataType | None) -> str:
@@ -107,33 +106,21 @@ def tensor_type_name(dtype: ir.DataType | None) -> str:
     return {"FLOAT": "float32", "DOUBLE": "float64"}.get(dtype.name, dtype.name.lower())
 
 
-def _identity(loaded: LoadedModel, path: Path) -> ModelIdentity:
-    return ModelIdentity(
-        name="memory" if loaded.path is None else path.name,
-        bytes=path.stat().st_size,
-        sha256=sha256_of(path),
-        data=data_files(path.parent, loaded.external),
+def reading_external_data(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """What the file system refuses in a block, as an ``InputError``."""
+    return refusals_as(
+        "External data of the model cannot be read.",
+        folder,
+        fix="put the file beside the model, as it was when the model was saved",
     )
 
 
-def data_files(folder: Path, locations: tuple[str, ...]) -> tuple[DataFile, ...]:
-    """What identifies files of external data.
-
-    Raises:
-        InputError: one is missing.
-    """
-    try:
-        stats = [(place, os.stat(folder / place)) for place in locations]
-    except OSError as error:
-        raise InputError(
-            "External data of the model cannot be read.",
-            found=f"{error.strerror}: {short(str(error.filename), 300)}",
-            fix="put the file beside the model, as it was when the model was saved",
-        ) from error
-    hashed = sum(info.st_size for _, info in stats) <= HASHED_BYTES
+def _data_files(folder: Path, locations: tuple[str, ...]) -> tuple[DataFile, ...]:
+    with reading_external_data(folder):
+        files = identified([folder / place for place in locations])
     return tuple(
-        DataFile(place, info.st_size, info.st_mtime_ns, sha256_of(folder / place) if hashed else "")
-        for place, info in stats
+        DataFile(place, state.st_size, state.st_mtime_ns, sha256)
+        for place, (state, sha256) in zip(locations, files, strict=True)
     )
 
 

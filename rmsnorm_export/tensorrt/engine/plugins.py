@@ -10,7 +10,6 @@ from rmsnorm_export.tensorrt.engine.backends import BackendInfo
 from rmsnorm_export.tensorrt.engine.result import PluginUse
 
 USES: tuple[PluginUse, ...] = ("auto", "require", "never")
-_LOADER = "load_library"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ def _library() -> Path:
     """
     from rmsnorm_export.tensorrt.plugin.libraries import inspect_library, library
 
-    path = library(_LOADER)
+    path = library("load_library")
     info = inspect_library(path, creators=False)
     if info.problem:
         raise BackendMissingError(

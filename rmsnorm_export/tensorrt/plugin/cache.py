@@ -15,9 +15,9 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.records import Unfit, decode, to_dict
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import copy_file, refusals_as, write_whole
 from rmsnorm_export.system.folders import Stage
@@ -31,7 +31,19 @@ MANIFEST_COPY = "librmsnorm_plugin.json"
 LOG = "build.log"
 _SCHEMA = 1
 
-_TEXT_KEYS = ("key", "tensorrt", "cuda", "compiler", "created")
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Manifest:
+    """The file beside the libraries; ``libraries`` has the SHA-256 of each by its name."""
+
+    schema: int
+    key: str
+    tensorrt: str
+    cuda: str
+    compiler: str
+    created: str
+    architectures: tuple[str, ...]
+    libraries: dict[str, str]
 
 
 def cache_folder(cache: str | os.PathLike[str] | None = None) -> Path:
@@ -53,45 +65,37 @@ def key_of(facts: Mapping[str, object], tensorrt: str, architectures: tuple[str,
 def read_entry(folder: Path) -> Entry:
     """What ``folder`` holds; every library is read and compared with the manifest."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        libraries = _libraries(folder, manifest)
-        texts: dict[str, Any] = {name: _manifest_text(manifest, name) for name in _TEXT_KEYS}
-        built = Built(
-            **texts,
-            folder=folder,
-            libraries=libraries,
-            architectures=tuple(str(name) for name in manifest["architectures"]),
-            cached=True,
+        content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if content["schema"] != _SCHEMA:
+            raise ValueError(f"{MANIFEST} is of schema {content['schema']!r}, not {_SCHEMA}")
+        manifest: _Manifest = decode(content, _Manifest)
+        libraries = tuple(
+            Library(style, folder / name, manifest.libraries[name], (folder / name).stat().st_size)
+            for style, name in FILES.items()
         )
     except FileNotFoundError as error:
         return Entry(folder, f"{Path(str(error.filename)).name} is missing", None)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except Unfit as unfit:
+        problem = f"{unfit.where[1:]} in {MANIFEST} is {unfit.found}, not {unfit.expected}"
+        return Entry(folder, problem, None)
+    except (OSError, ValueError, KeyError, TypeError) as error:
         return Entry(folder, f"{type(error).__name__}: {error}", None)
     for library in libraries:
         if sha256_of(library.path) != library.sha256:
             problem = f"{library.path.name} is not the file that was built (its SHA-256 differs)"
             return Entry(folder, problem, None)
+    built = Built(
+        manifest.key,
+        folder,
+        libraries,
+        manifest.architectures,
+        manifest.tensorrt,
+        manifest.cuda,
+        manifest.compiler,
+        manifest.created,
+        cached=True,
+    )
     return Entry(folder, "", built)
-
-
-def _manifest_text(manifest: Mapping[str, object], name: str) -> str:
-    value = manifest[name]
-    if not isinstance(value, str):
-        raise TypeError(f"{name} in {MANIFEST} is not a text")
-    return value
-
-
-def _libraries(folder: Path, manifest: Mapping[str, object]) -> tuple[Library, ...]:
-    if manifest["schema"] != _SCHEMA:
-        raise ValueError(f"{MANIFEST} is of schema {manifest['schema']!r}, not {_SCHEMA}")
-    hashes = manifest["libraries"]
-    if not isinstance(hashes, dict):
-        raise TypeError(f"libraries in {MANIFEST} is not an object")
-    libraries = []
-    for style, name in FILES.items():
-        path = folder / name
-        libraries.append(Library(style, path, _manifest_text(hashes, name), path.stat().st_size))
-    return tuple(libraries)
 
 
 def entries(cache: Path) -> tuple[Entry, ...]:
@@ -141,13 +145,17 @@ def install(cache: Path, built: Built, products: Mapping[str, Path], log: Path) 
             copy_file(path, stage.folder / name)
             shutil.copymode(path, stage.folder / name)
         copy_file(log, stage.folder / LOG)
-        manifest = {name: getattr(built, name) for name in _TEXT_KEYS}
-        manifest |= {
-            "schema": _SCHEMA,
-            "architectures": list(built.architectures),
-            "libraries": {name: sha256_of(stage.folder / name) for name in products},
-        }
-        write_whole(stage.folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+        manifest = _Manifest(
+            _SCHEMA,
+            built.key,
+            built.tensorrt,
+            built.cuda,
+            built.compiler,
+            built.created,
+            built.architectures,
+            {name: sha256_of(stage.folder / name) for name in products},
+        )
+        write_whole(stage.folder / MANIFEST, json.dumps(to_dict(manifest), indent=2) + "\n")
         stage.keep({*products, LOG, MANIFEST})
         stage.publish()
     entry = read_entry(place)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 
 from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.tensorrt.plugin.libraries import best_build, inspect_library, load_problem
 from rmsnorm_export.tensorrt.plugin.result import CheckResult, LibraryInfo, RuntimeCheck, Style
@@ -19,10 +19,7 @@ _NO_KERNEL = "no kernel was launched: that needs a GPU and an engine (scripts/gp
 
 
 def check(
-    library: str | os.PathLike[str] | None = None,
-    *,
-    cache: str | os.PathLike[str] | None = None,
-    timeout: float = 120.0,
+    library: StrPath | None = None, *, cache: StrPath | None = None, timeout: float = 120.0
 ) -> CheckResult:
     """Load the plugin as each runtime does, and use its creators as TensorRT would.
 
@@ -44,9 +41,9 @@ def check(
     """
     if not timeout > 0:
         raise UsageError("The timeout must be positive.", found=f"{timeout}", fix="give seconds")
-    files = [library] if library is not None else _of_cache(cache)
     infos, trials = [], []
-    for file in files:
+    files: list[StrPath] = [] if library is None else [library]
+    for file in files or [kept.path for kept in best_build(cache).libraries]:
         info = inspect_library(file)
         if info.style is None:
             raise InputError(
@@ -66,10 +63,6 @@ def check(
         passed = False
         notes.insert(0, "no installed runtime is of the version that the library was built for")
     return CheckResult(tuple(infos), tuple(trials), passed, tuple(notes))
-
-
-def _of_cache(cache: str | os.PathLike[str] | None) -> list[os.PathLike[str]]:
-    return [library.path for library in best_build(cache).libraries]
 
 
 def _trials(info: LibraryInfo, style: Style, timeout: float) -> list[RuntimeCheck]:

@@ -8,6 +8,7 @@ import os
 import shlex
 from pathlib import Path
 
+from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import package_folders
 from rmsnorm_export.tensorrt.plugin.cache import MANIFEST, MANIFEST_COPY
 from rmsnorm_export.tensorrt.plugin.libraries import best_build, installed_major, sibling
@@ -16,11 +17,11 @@ from rmsnorm_export.tensorrt.plugin.result import CommandLines, LoaderLine
 
 
 def command_lines(
-    model: str | os.PathLike[str] = "model.onnx",
+    model: StrPath = "model.onnx",
     loader: str | None = None,
     *,
-    library: str | os.PathLike[str] | None = None,
-    cache: str | os.PathLike[str] | None = None,
+    library: StrPath | None = None,
+    cache: StrPath | None = None,
 ) -> CommandLines:
     """The line that makes a program load the plugin for ``model``, with the library that suits it.
 

@@ -35,37 +35,30 @@ OUTPUTS: dict[Kind, int] = {"RMSNorm": 1, "SkipRMSNorm": 2, "GatedRMSNorm": 1}
 """Of a plugin; quantised row by row it has one more, the scales."""
 
 
-class _Reporter:
-    """Tells what is found, each at once, so that a caller knows how far it came."""
-
-    def __init__(self, say: Say) -> None:
-        self.say = say
-
-    def check(self, name: str, made: Callable[[], str]) -> bool:
-        """Make one check; ``made`` returns a remark or raises ``FailedCheckError``."""
-        self.say("begin", name=name)
-        try:
-            passed, detail = True, made()
-        except FailedCheckError as failed:
-            passed, detail = False, str(failed)
-        except Exception as error:
-            passed, detail = False, f"{type(error).__name__}: {error}"
-        self.say("check", name=name, passed=passed, detail=detail)
-        return passed
+def _make_check(say: Say, name: str, made: Callable[[], str]) -> bool:
+    """Make one check, and tell of it at once; ``made`` returns a remark, or raises."""
+    say("begin", name=name)
+    try:
+        passed, detail = True, made()
+    except FailedCheckError as failed:
+        passed, detail = False, str(failed)
+    except Exception as error:
+        passed, detail = False, f"{type(error).__name__}: {error}"
+    say("check", name=name, passed=passed, detail=detail)
+    return passed
 
 
 def main(request: Request, say: Say) -> None:
     """Try one library; ``request`` is that of ``run_probe``."""
-    report = _Reporter(say)
     style, library = request["style"], request["library"]
     if request["runtime"] == "none":
-        _without_runtime(report, style, library, only=request["only_creators"])
+        _without_runtime(say, style, library, only=request["only_creators"])
     else:
-        _in_runtime(report, request["runtime"], style, library)
+        _in_runtime(say, request["runtime"], style, library)
     say("end")
 
 
-def _without_runtime(report: _Reporter, style: str, library: str, *, only: bool) -> None:
+def _without_runtime(say: Say, style: str, library: str, *, only: bool) -> None:
     """Load the library as it is; what hands out its creators is used without TensorRT."""
     loaded: list[ctypes.CDLL] = []
 
@@ -73,9 +66,7 @@ def _without_runtime(report: _Reporter, style: str, library: str, *, only: bool)
         loaded.append(ctypes.CDLL(library))
         return ""
 
-    if not report.check("dlopen", open_library):
-        return
-    if style != "load_library":
+    if not _make_check(say, "dlopen", open_library) or style != "load_library":
         return
     creators: list[DirectCreator] = []
 
@@ -85,14 +76,14 @@ def _without_runtime(report: _Reporter, style: str, library: str, *, only: bool)
             raise FailedCheckError(f"getCreators gives out {wrong}, expected {CREATOR_KIND}")
         return f"{len(creators)} creators"
 
-    if report.check("getCreators", ask):
-        _try_creators(report, creators, only_list=only)
+    if _make_check(say, "getCreators", ask):
+        _try_creators(say, creators, only_list=only)
 
 
-def _in_runtime(report: _Reporter, runtime: str, style: str, library: str) -> None:
+def _in_runtime(say: Say, runtime: str, style: str, library: str) -> None:
     """Load the library as programs do that use this runtime, and use its creators from Python."""
     trt = importlib.import_module(runtime)
-    report.say("version", version=str(getattr(trt, "__version__", "")))
+    say("version", version=str(getattr(trt, "__version__", "")))
     logger = trt.Logger(trt.Logger.ERROR)
     registry = trt.get_plugin_registry()
     keep: list[object] = [logger]
@@ -107,10 +98,10 @@ def _in_runtime(report: _Reporter, runtime: str, style: str, library: str) -> No
             keep.append(ctypes.CDLL(library))
         return ""
 
-    if not report.check(style, load):
+    if not _make_check(say, style, load):
         return
     ours = [c for c in registry.all_creators if c.plugin_namespace == PLUGIN_NAMESPACE]
-    _try_creators(report, [BoundCreator(trt, registry, creator) for creator in ours])
+    _try_creators(say, [BoundCreator(trt, registry, creator) for creator in ours])
     if style == "load_library":
         del ours
 
@@ -121,15 +112,13 @@ def _in_runtime(report: _Reporter, runtime: str, style: str, library: str) -> No
                 raise FailedCheckError(f"{len(left)} creators are left behind")
             return ""
 
-        report.check("deregister_library", unload)
+        _make_check(say, "deregister_library", unload)
 
 
-def _try_creators(
-    report: _Reporter, creators: Sequence[Creator], *, only_list: bool = False
-) -> None:
+def _try_creators(say: Say, creators: Sequence[Creator], *, only_list: bool = False) -> None:
     """Tell of every creator, look for those that there must be, and use each."""
     for creator in creators:
-        report.say(
+        say(
             "creator",
             name=creator.name,
             version=creator.version,
@@ -138,12 +127,12 @@ def _try_creators(
         )
     if only_list:
         return
-    _check_expected(report, creators)
+    _check_expected(say, creators)
     for creator in creators:
-        _try_creator(report, creator)
+        _try_creator(say, creator)
 
 
-def _check_expected(report: _Reporter, creators: Sequence[Creator]) -> None:
+def _check_expected(say: Say, creators: Sequence[Creator]) -> None:
     """Every operator has a creator, found under the name that its nodes carry."""
     for kind in get_args(Kind):
 
@@ -159,10 +148,10 @@ def _check_expected(report: _Reporter, creators: Sequence[Creator]) -> None:
                     return f"{len(attributes)} fields, those of the operator"
             raise FailedCheckError(f"no creator is {names}")
 
-        report.check(f"creator {kind}", ask)
+        _make_check(say, f"creator {kind}", ask)
 
 
-def _try_creator(report: _Reporter, creator: Creator) -> None:
+def _try_creator(say: Say, creator: Creator) -> None:
     """Create every variant, and have every fault refused; one of each for a further name."""
     kind = _operator_of(creator)
     if kind is None:
@@ -184,7 +173,7 @@ def _try_creator(report: _Reporter, creator: Creator) -> None:
                 raise FailedCheckError(f"it has {outputs} outputs, the operator {expected}")
             return f"{outputs} outputs"
 
-        report.check(f"create {creator.name}: {name}", create)
+        _make_check(say, f"create {creator.name}: {name}", create)
     for name, fields in bad:
 
         def refuse(fields: list[Field] = fields) -> str:
@@ -193,7 +182,7 @@ def _try_creator(report: _Reporter, creator: Creator) -> None:
                     raise FailedCheckError("it was accepted")
             return "refused"
 
-        report.check(f"refuse {creator.name}: {name}", refuse)
+        _make_check(say, f"refuse {creator.name}: {name}", refuse)
 
 
 @contextlib.contextmanager

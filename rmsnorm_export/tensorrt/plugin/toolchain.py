@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rmsnorm_export.errors import BackendMissingError
+from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import package_folders
 from rmsnorm_export.system.process import run_program
 from rmsnorm_export.tensorrt.plugin.arch import VERSION_TIMEOUT
@@ -25,15 +26,27 @@ from rmsnorm_export.tensorrt.plugin.result import Tool, ToolStatus
 EXTRA = 'pip install "rmsnorm-export[plugin]"'
 """Brings nvcc, CMake and Ninja from PyPI."""
 
-_NVCC_FIX = f"{EXTRA}, or install the CUDA toolkit and set CUDA_HOME"
-_CMAKE_FIX = "pip install cmake"
-_NINJA_FIX = "pip install ninja"
-_COMPILER_FIX = "apt install g++ (or set CXX to a C++17 compiler that nvcc supports)"
-_HEADERS_FIX = (
-    "apt install libnvinfer-headers-dev, or unpack TensorRT's tar package, or git clone --depth 1"
-    " --branch v<the version that you run> https://github.com/NVIDIA/TensorRT; then set"
-    " TENSORRT_INCLUDE_DIR to the include folder (or give --tensorrt DIR)"
-)
+_FIXES = {
+    "nvcc": f"{EXTRA}, or install the CUDA toolkit and set CUDA_HOME",
+    "host compiler": "apt install g++ (or set CXX to a C++17 compiler that nvcc supports)",
+    "cmake": "pip install cmake",
+    "ninja": "pip install ninja",
+    "make": "pip install ninja",
+    "TensorRT headers": "apt install libnvinfer-headers-dev, or unpack TensorRT's tar package, or"
+    " git clone --depth 1 --branch v<the version that you run>"
+    " https://github.com/NVIDIA/TensorRT; then set TENSORRT_INCLUDE_DIR to the include folder (or"
+    " give --tensorrt DIR)",
+}
+"""What brings each tool."""
+
+_VERSIONS = {
+    "nvcc": r"release [\d.]+, V([\d.]+)",
+    "host compiler": r"\A(.+)",
+    "cmake": r"cmake version ([\d.]+)",
+    "ninja": r"\A([\d.]+)",
+    "make": r"Make ([\d.]+)",
+}
+"""How each tells its version."""
 
 CMAKE_MINIMUM = (3, 24)
 """As in plugins/CMakeLists.txt."""
@@ -53,6 +66,7 @@ _SYSTEM_INCLUDES = (
 )
 """Where the deb and rpm packages, containers and people put TensorRT's headers."""
 
+_ARCHITECTURE_INCLUDES = ("include/x86_64-linux-gnu", "include/aarch64-linux-gnu")
 _HEADERS = ("NvInferRuntime.h", "NvInferVersion.h")
 
 
@@ -68,8 +82,7 @@ class Toolchain:
 
 
 def build_tools(
-    cuda: str | os.PathLike[str] | None = None,
-    tensorrt_include: str | os.PathLike[str] | None = None,
+    cuda: StrPath | None = None, tensorrt_include: StrPath | None = None
 ) -> tuple[Tool, ...]:
     """Every tool that a build needs, found or not, without an error for those that are not.
 
@@ -86,8 +99,7 @@ def build_tools(
 
 
 def find_toolchain(
-    cuda: str | os.PathLike[str] | None = None,
-    tensorrt_include: str | os.PathLike[str] | None = None,
+    cuda: StrPath | None = None, tensorrt_include: StrPath | None = None
 ) -> Toolchain:
     """The tools of a build.
 
@@ -116,7 +128,7 @@ def _enumerated(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def find_nvcc(cuda: str | os.PathLike[str] | None = None) -> Tool:
+def find_nvcc(cuda: StrPath | None = None) -> Tool:
     """The CUDA compiler.
 
     Args:
@@ -129,13 +141,13 @@ def find_nvcc(cuda: str | os.PathLike[str] | None = None) -> Tool:
         origin = "as given" if cuda is not None else "from CUDA_HOME"
         path = place if place.is_file() else place / "bin" / "nvcc"
         if not path.is_file():
-            detail = f"no bin/nvcc in {place} ({origin})"
-            return _missing("nvcc", detail, _NVCC_FIX)
-        return _asked("nvcc", path, r"release [\d.]+, V([\d.]+)", _NVCC_FIX)
+            return _missing("nvcc", f"no bin/nvcc in {place} ({origin})")
+        return _asked("nvcc", path)
     for path in _nvcc_places():
-        return _asked("nvcc", path, r"release [\d.]+, V([\d.]+)", _NVCC_FIX)
-    detail = "not in CUDA_HOME, PATH, the nvidia packages of this Python, or /usr/local/cuda"
-    return _missing("nvcc", detail, _NVCC_FIX)
+        return _asked("nvcc", path)
+    return _missing(
+        "nvcc", "not in CUDA_HOME, PATH, the nvidia packages of this Python, or /usr/local/cuda"
+    )
 
 
 def _nvcc_places() -> Iterator[Path]:
@@ -151,20 +163,17 @@ def find_host_compiler() -> Tool:
     """The C++ compiler: ``CUDAHOSTCXX`` or ``CXX``, else g++, c++ or clang++ in ``PATH``."""
     for variable in ("CUDAHOSTCXX", "CXX"):
         if asked := os.environ.get(variable):
-            path = shutil.which(asked)
-            if path is None:
-                detail = f"{variable}={asked} is not a program"
-                return _missing("host compiler", detail, _COMPILER_FIX)
-            return _compiler(Path(path))
+            if path := shutil.which(asked):
+                return _compiler(Path(path))
+            return _missing("host compiler", f"{variable}={asked} is not a program")
     for name in ("g++", "c++", "clang++"):
         if path := shutil.which(name):
             return _compiler(Path(path))
-    detail = "no g++, c++ or clang++ in PATH"
-    return _missing("host compiler", detail, _COMPILER_FIX)
+    return _missing("host compiler", "no g++, c++ or clang++ in PATH")
 
 
 def _compiler(path: Path) -> Tool:
-    tool = _asked("host compiler", path, r"\A(.+)", _COMPILER_FIX)
+    tool = _asked("host compiler", path)
     if tool.status != "ok" or path.name in tool.version:
         return tool
     return dataclasses.replace(tool, version=f"{path.name}: {tool.version}")
@@ -175,15 +184,13 @@ def find_cmake() -> Tool:
     places = [Path(found)] if (found := shutil.which("cmake")) else []
     places += [folder / "data" / "bin" / "cmake" for folder in package_folders("cmake")]
     needed = ".".join(map(str, CMAKE_MINIMUM))
-    last = _missing("cmake", "not in PATH, no PyPI package", _CMAKE_FIX)
-    for path in places:
-        if not path.is_file():
-            continue
-        tool = _asked("cmake", path, r"cmake version ([\d.]+)", _CMAKE_FIX)
+    last = _missing("cmake", "not in PATH, no PyPI package")
+    for path in filter(Path.is_file, places):
+        tool = _asked("cmake", path)
         if tool.status == "ok" and _version_numbers(tool.version) >= CMAKE_MINIMUM:
             return tool
         detail = tool.detail or f"version {needed} or newer is needed"
-        last = Tool("cmake", "broken", tool.path, tool.version, detail, _CMAKE_FIX)
+        last = dataclasses.replace(tool, status="broken", detail=detail)
     return last
 
 
@@ -192,10 +199,10 @@ def find_ninja() -> Tool:
     script = Path(sysconfig.get_path("scripts")) / "ninja"
     places = [shutil.which("ninja"), str(script) if script.is_file() else None]
     for place in filter(None, places):
-        return _asked("ninja", Path(place), r"\A([\d.]+)", _NINJA_FIX)
+        return _asked("ninja", Path(place))
     if make := shutil.which("make"):
-        return _asked("make", Path(make), r"Make ([\d.]+)", _NINJA_FIX)
-    return _missing("ninja", "neither ninja nor make in PATH", _NINJA_FIX)
+        return _asked("make", Path(make))
+    return _missing("ninja", "neither ninja nor make in PATH")
 
 
 def _version_numbers(version: str) -> tuple[int, ...]:
@@ -203,25 +210,25 @@ def _version_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
 
 
-def _missing(name: str, detail: str, install: str) -> Tool:
-    return Tool(name, "missing", "", "", detail, install)
+def _missing(name: str, detail: str) -> Tool:
+    return Tool(name, "missing", "", "", detail, _FIXES[name])
 
 
-def _asked(name: str, path: Path, pattern: str, install: str) -> Tool:
+def _asked(name: str, path: Path) -> Tool:
     """The tool at ``path``, with the version that it prints."""
     try:
         done = run_program([str(path), "--version"], VERSION_TIMEOUT)
     except (OSError, subprocess.SubprocessError) as error:
-        return Tool(name, "broken", str(path), "", f"cannot be run: {error}", install)
-    match = re.search(pattern, done.stdout)
+        return Tool(name, "broken", str(path), "", f"cannot be run: {error}", _FIXES[name])
+    match = re.search(_VERSIONS[name], done.stdout)
     if done.returncode or match is None:
         printed = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
         detail = f"--version ended with {done.returncode} and printed: {printed[-1]}"
-        return Tool(name, "broken", str(path), "", detail, install)
-    return Tool(name, "ok", str(path), match[1].strip(), "", install)
+        return Tool(name, "broken", str(path), "", detail, _FIXES[name])
+    return Tool(name, "ok", str(path), match[1].strip(), "", _FIXES[name])
 
 
-def find_headers(tensorrt: str | os.PathLike[str] | None = None) -> Tool:
+def find_headers(tensorrt: StrPath | None = None) -> Tool:
     """The folder with ``NvInferRuntime.h``.
 
     Args:
@@ -233,22 +240,17 @@ def find_headers(tensorrt: str | os.PathLike[str] | None = None) -> Tool:
     for origin, place in asked:
         if place:
             root = Path(place).expanduser().absolute()
-            for folder in _include_folders(root):
-                return _headers_in(folder)
+            for part in ("", "include", *_ARCHITECTURE_INCLUDES):
+                if (root / part / _HEADERS[0]).is_file():
+                    return _headers_in(root / part)
             detail = f"no NvInferRuntime.h in {root} or {root / 'include'} ({origin})"
-            return _missing("TensorRT headers", detail, _HEADERS_FIX)
+            return _missing("TensorRT headers", detail)
     for pattern in _SYSTEM_INCLUDES:
         for found in sorted(glob.glob(pattern), reverse=True):
             if (Path(found) / _HEADERS[0]).is_file():
                 return _headers_in(Path(found))
     detail = "neither TENSORRT_INCLUDE_DIR nor TENSORRT_ROOT is set, none in the system's folders"
-    return _missing("TensorRT headers", detail, _HEADERS_FIX)
-
-
-def _include_folders(root: Path) -> Iterator[Path]:
-    for part in ("", "include", "include/x86_64-linux-gnu", "include/aarch64-linux-gnu"):
-        if (root / part / _HEADERS[0]).is_file():
-            yield root / part
+    return _missing("TensorRT headers", detail)
 
 
 def _headers_in(folder: Path) -> Tool:
@@ -262,7 +264,8 @@ def _headers_in(folder: Path) -> Tool:
     elif _version_numbers(version) < TENSORRT_MINIMUM:
         problem = f"TensorRT {TENSORRT_MINIMUM[0]}.{TENSORRT_MINIMUM[1]} or newer is needed"
     status: ToolStatus = "broken" if problem else "ok"
-    return Tool("TensorRT headers", status, str(folder), version, problem, _HEADERS_FIX)
+    fix = _FIXES["TensorRT headers"]
+    return Tool("TensorRT headers", status, str(folder), version, problem, fix)
 
 
 def _header_version(path: Path) -> str:
