@@ -94,14 +94,14 @@ def from_json(text: str, cls: type[T]) -> T:
         body = json.loads(text)
     except ValueError as error:
         raise InputError(
-            "the text is not JSON", found=str(error), fix="give what --format json printed"
+            "The text is not JSON.", found=str(error), fix="give what --format json printed"
         ) from error
     expected = {"schema_version": SCHEMA_VERSION, "kind": kind_of(cls)}
     for key, value in expected.items():
         actual = body.get(key) if isinstance(body, dict) else None
         if actual != value:
             raise InputError(
-                f"the JSON document is not a {kind_of(cls)} of schema version {SCHEMA_VERSION}",
+                f"The JSON document is not a {kind_of(cls)} of schema version {SCHEMA_VERSION}.",
                 found=f"{key} = {actual!r}",
                 fix=f"give a document whose {key} is {value!r}",
             )
@@ -109,7 +109,7 @@ def from_json(text: str, cls: type[T]) -> T:
         result: T = decode(body, cls, special=True)
     except Unfit as unfit:
         raise InputError(
-            "a field of the JSON document is missing or has the wrong type",
+            "A field of the JSON document is missing or has the wrong type.",
             found=f"{kind_of(cls)}{unfit.where}: {unfit.found}, expected {unfit.expected}",
             fix="give a document that --format json printed, unchanged",
         ) from unfit
