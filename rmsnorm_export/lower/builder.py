@@ -161,16 +161,11 @@ class SiteBuilder:
 
     def ones(self, dims: Sequence[int], dtype: int) -> ir.Value:
         """A new initializer of ones: the scale of a norm that has none."""
-        name = self._unique(f"{self._name}_ones")
-        value = constant(name, np.ones(tuple(dims), numpy_dtype(dtype)), dtype)
-        self.initializers.append(value)
-        return value
+        return self._constant(np.ones(tuple(dims), numpy_dtype(dtype)), dtype, "ones")
 
     def reshape(self, value: ir.Value, dims: Sequence[int]) -> ir.Value:
         """``value`` with the dimensions ``dims`` (one may be -1)."""
-        name = self._unique(f"{self._name}_scale_shape")
-        shape = constant(name, np.array(dims, np.int64), ir.DataType.INT64)
-        self.initializers.append(shape)
+        shape = self._constant(np.array(dims, np.int64), ir.DataType.INT64, "scale_shape")
         dtype = self._types.dtype(value)
         result = ir.Value(
             name=self._unique(f"{self._name}_scale"),
@@ -179,6 +174,11 @@ class SiteBuilder:
         )
         self._append("Reshape", [value, shape], result, "scale_reshape", {})
         return result
+
+    def _constant(self, array: Array, dtype: int, suffix: str) -> ir.Value:
+        value = constant(self._unique(f"{self._name}_{suffix}"), array, dtype)
+        self.initializers.append(value)
+        return value
 
     def _append(
         self,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Collection, Sequence
+from itertools import chain, count
 
 from rmsnorm_export.op.dtypes import round_to, type_name
 from rmsnorm_export.op.operands import check_offset
@@ -132,14 +133,14 @@ def unify(a: BodyKey, b: BodyKey) -> BodyKey | None:
         return None
     if a.rounds and b.rounds and a.round_rstd != b.round_rstd:
         return None
-    if a.any_order:
+    if a.any_order and b.any_order:
+        order = a if a.rounds else b
+    elif a.any_order:
         order = b
     elif b.any_order or (a.scale_before_cast, a.round_rstd) == (b.scale_before_cast, b.round_rstd):
         order = a
     else:
         return None
-    if a.any_order and b.any_order:
-        order = a if a.rounds else b
     return dataclasses.replace(
         a,
         **{name: getattr(a, name) or getattr(b, name) for name in _JOINED},
@@ -211,12 +212,8 @@ def _name(body: BodyKey, names: dict[str, BodyKey], reserved: Collection[str]) -
         if getattr(body, field) != getattr(main, field) and word
     ]
     name = "_".join([base, *words])
-    count = 1
-    unique = name
-    while unique in names or unique in reserved:
-        count += 1
-        unique = f"{name}_{count}"
-    return unique
+    wishes = chain([name], (f"{name}_{number}" for number in count(2)))
+    return next(wish for wish in wishes if wish not in names and wish not in reserved)
 
 
 def _words(body: BodyKey) -> list[tuple[str, str]]:

@@ -99,12 +99,8 @@ class _Evaluator:
             known[value] = _Tensor(array, array.dtype, True)
         # Overflow, 0/0 and the like are results here, not accidents.
         with np.errstate(all="ignore"):
-            self._run_nodes(graph, known, {}, self._model.graph.opset_imports, 0)
-        outputs = {}
-        for value in graph.outputs:
-            tensor = known[value]
-            outputs[value.name or ""] = self._input(tensor.array)
-        return outputs
+            self._run_nodes(graph, known, {}, graph.opset_imports, 0)
+        return {value.name or "": self._input(known[value].array) for value in graph.outputs}
 
     def _input(self, array: Array) -> Array:
         return cast(array, _FLOAT64) if self._promote and is_floating(array.dtype) else array
@@ -143,12 +139,8 @@ class _Evaluator:
                 found=f"{_MAX_CALL_DEPTH} calls inside one another, the last {function.name}",
                 fix="inline the functions, or break the recursion",
             )
-        references = {
-            name: attribute
-            for name, attribute in function.attributes.items()
-            if attribute.value is not None
-        }
-        references.update(attributes)
+        defaults = {k: a for k, a in function.attributes.items() if a.value is not None}
+        references = {**defaults, **attributes}
         known = {
             value: tensor
             for value, tensor in zip(function.inputs, tensors, strict=False)
@@ -166,7 +158,6 @@ class _Evaluator:
     ) -> list[_Tensor | None]:
         given = [tensor for tensor in tensors if tensor is not None]
         constant = all(tensor.constant for tensor in given)
-        opset = opsets.get("", opsets.get("ai.onnx", 1))
         if node.domain in DEFAULT_DOMAINS:
             if node.op_type in ("Cast", "CastLike"):
                 return [self._cast(node, tensors, attributes)]
@@ -186,6 +177,7 @@ class _Evaluator:
                     node.op_type, str(error), "check the shapes of its inputs"
                 ) from error
         else:
+            opset = opsets.get("", opsets.get("ai.onnx", 1))
             results = _by_reference(node, arrays, attributes, opset)
         floats = [tensor.dtype for tensor in given if is_floating(tensor.dtype)]
         out: list[_Tensor | None] = []

@@ -15,18 +15,9 @@ from rmsnorm_export.op.dtypes import Array, Float64Array, numpy_dtype
 from rmsnorm_export.op.spec import DOUBLE, HALF_TYPES, NormSpec
 
 CASES = (
-    "random",
-    "tiny",
-    "denormal",
-    "huge",
-    "large",
-    "overflow",
-    "zeros",
-    "mixed",
-    "outlier",
-    "constant",
-    "negative",
-)
+    "random", "tiny", "denormal", "huge", "large", "overflow", "zeros", "mixed", "outlier",
+    "constant", "negative",
+)  # fmt: skip
 EQUAL_SQUARES = frozenset({"constant", "zeros"})
 
 # Free leading sizes: unequal and above 1, so that no wrong broadcast fits by chance.
@@ -41,12 +32,6 @@ class Batch:
     residual: Array
     gate: Array
     cases: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Limits:
-    largest: float
-    smallest_normal: float
 
 
 def case_names(dtype: int) -> tuple[str, ...]:
@@ -103,7 +88,7 @@ def _case_row(
     normal = rng.standard_normal(n)
     # Sizes between half and all of an amplitude: sums of squares are known within a factor of 4.
     sized = rng.uniform(0.5, 1.0, n) * rng.choice((-1.0, 1.0), n)
-    largest, stash_largest = _largest_number(dtype), _largest_number(spec.stash_type)
+    largest, stash_largest = _limits(dtype)[0], _limits(spec.stash_type)[0]
     # The sum of n squares stays a factor of 4 below the largest number; so does a residual sum.
     survives = math.sqrt(stash_largest / n) / 4
     if name == "random":
@@ -136,17 +121,14 @@ def _denormal_size(spec: NormSpec, dtype: int) -> float:
     With no epsilon, or a subnormal one, the mean of subnormal squares has few bits left, and no two
     runtimes agree.
     """
-    smallest = _finfo(spec.stash_type).smallest_normal
+    smallest = _limits(spec.stash_type)[1]
     if spec.epsilon < smallest:
         return max(1e-6, math.sqrt(smallest) * 64) if dtype in HALF_TYPES else 64 * smallest**0.5
     return 1e-6 if dtype in HALF_TYPES else smallest**0.5 / 64
 
 
 @functools.cache
-def _finfo(dtype: int) -> _Limits:
+def _limits(dtype: int) -> tuple[float, float]:
+    """The largest number of a type and its smallest normal one."""
     info: Any = ml_dtypes.finfo(numpy_dtype(dtype))  # type: ignore[no-untyped-call]
-    return _Limits(float(info.max), float(info.smallest_normal))
-
-
-def _largest_number(dtype: int) -> float:
-    return _finfo(dtype).largest
+    return float(info.max), float(info.smallest_normal)

@@ -119,9 +119,10 @@ class Judge:
         off |= _nonfinite_differ(output, expected)
         if not off.any():
             return
+        by_row = [values.reshape(len(rows.cases), -1) for values in (off, output, expected)]
         for case, members in _cases(rows):
-            if off.reshape(len(rows.cases), -1)[members].any():
-                a, b = (v.reshape(len(rows.cases), -1)[members] for v in (output, expected))
+            differ, a, b = (values[members] for values in by_row)
+            if differ.any():
                 self._fail(
                     f"mathematics: the {side} nodes are not this norm: case {case}{rows.label},"
                     f" {_worst_pair(a, b)}, relative bound {tolerance:.1e}"

@@ -41,9 +41,7 @@ def is_floating(dtype: np.dtype[Any]) -> bool:
 
 def cast(array: Array, dtype: np.dtype[Any]) -> Array:
     """``array`` in ``dtype``, rounded to nearest even."""
-    if array.dtype == dtype:
-        return array
-    return array.astype(dtype)
+    return array.astype(dtype, copy=False)
 
 
 def kernel_of(domain: str, op_type: str) -> Kernel | None:

@@ -71,7 +71,8 @@ def cut_site(
     inputs = list(dict.fromkeys(roles.values()))
     names = {value: f"x{index}" for index, value in enumerate(inputs)}
     types = {
-        value: _element_type(match, role, value, layout) for role, value in reversed(roles.items())
+        value: weight_dtype(value, layout) if role in ("scale", "bias") else match.dtype
+        for role, value in reversed(roles.items())
     }
     old = [pair[0] for pair in lowered.replace]
     new = [pair[1] for pair in lowered.replace]
@@ -80,7 +81,6 @@ def cut_site(
             types[value] = types[replacement] = match.dtype
     imports = _imports_of(match, opset_imports)
     imports.setdefault("", max(13, lowered.min_opset))
-    new_imports = _merge_imports(imports, lowered)
     return SitePair(
         match=match,
         original=cut(
@@ -94,7 +94,7 @@ def cut_site(
         new=cut(
             new,
             inputs,
-            opset_imports=new_imports,
+            opset_imports=_merge_imports(imports, lowered),
             functions=[*lowered.functions, *functions],
             types=types,
             constants=lowered.initializers,
@@ -132,12 +132,6 @@ def weight(value: ir.Value, values: Array, layout: Layout) -> Array:
 def weight_dtype(value: ir.Value, layout: Layout) -> int:
     """Declared element type of a scale or bias, or else the one being tried."""
     return layout.weights if value.dtype is None else int(value.dtype)
-
-
-def _element_type(match: Match, role: str, value: ir.Value, layout: Layout) -> int:
-    if role in ("scale", "bias"):
-        return weight_dtype(value, layout)
-    return match.dtype
 
 
 def _imports_of(match: Match, opset_imports: Mapping[str, int]) -> dict[str, int]:

@@ -128,10 +128,10 @@ def _add_constant(model: ir.Model, function_graph: ir.Graph | None, value: ir.Va
     if value.const_value is None or not value.uses():
         # Without uses: the Constant of an earlier site in this function serves already.
         return
-    node = ir.node("Constant", [], {"value": value.const_value}, name=value.name)
-    node.outputs[0].name = value.name
-    node.outputs[0].shape, node.outputs[0].type = value.shape, value.type
-    value.replace_all_uses_with(node.outputs[0])
+    output = ir.Value(name=value.name, shape=value.shape, type=value.type)
+    attributes = {"value": value.const_value}
+    node = ir.node("Constant", [], attributes, outputs=[output], name=value.name)
+    value.replace_all_uses_with(output)
     first = next(iter(function_graph), None)
     if first is None:
         function_graph.append(node)

@@ -53,13 +53,14 @@ def describe_plan(
         _described_site(match, match.nodes[-1], gallery)
         for match in (*plan.kept, *(site.part for site in plan.rewritten))
     ]
+    kept += [_opaque_site(node, refusal) for node, refusal in plan.opaque]
     opset, nodes = default_opset(plan.model), count_nodes(plan.model)
     return Report(
         source=loaded.description,
         target=options.target,
         numerics=options.numerics,
         fused=tuple(fused),
-        kept=(*kept, *(_opaque_site(node, refusal) for node, refusal in plan.opaque)),
+        kept=tuple(kept),
         refused=plan.refusals,
         opset_before=opset,
         opset_after=opset,

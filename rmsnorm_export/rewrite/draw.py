@@ -144,15 +144,17 @@ def _drawn_attributes(node: ir.Node) -> tuple[tuple[str, str], ...]:
     if node.domain == DOMAIN:
         defaults = NormSpec(kind="GatedRMSNorm").attributes()
         del defaults["epsilon"]
-    found = []
-    for name, attribute in node.attributes.items():
-        if node.domain == DOMAIN and name in _PLUGIN:
-            continue
-        text = _attribute(attribute)
-        usual = (name, text) in _USUAL
-        if not usual and (name not in defaults or text != _value_text(defaults[name])):
-            found.append((_cut(name), text))
-    return tuple(found)
+    texts = {
+        name: _attribute(attribute)
+        for name, attribute in node.attributes.items()
+        if not (node.domain == DOMAIN and name in _PLUGIN)
+    }
+    return tuple(
+        (_cut(name), text)
+        for name, text in texts.items()
+        if (name, text) not in _USUAL
+        and (name not in defaults or text != _value_text(defaults[name]))
+    )
 
 
 def _attribute(attribute: ir.Attr) -> str:
@@ -185,13 +187,9 @@ def _value_text(value: object) -> str:
 
 
 def _number(array: np.ndarray) -> str:
-    flat = [_value_text(element.item()) for element in array.astype(_readable(array)).reshape(-1)]
-    return flat[0] if array.size == 1 else "[" + ", ".join(flat) + "]"
-
-
-def _readable(array: np.ndarray) -> np.dtype[np.generic]:
-    """NumPy's own types say their numbers; those of ml_dtypes are widened."""
-    return array.dtype if array.dtype.kind in "biuf" else np.dtype(np.float32)
+    # NumPy's own types say their numbers; those of ml_dtypes are widened.
+    readable = array if array.dtype.kind in "biuf" else array.astype(np.float32)
+    return _value_text(readable.item() if array.size == 1 else readable.reshape(-1).tolist())
 
 
 def _cut(text: str | bytes) -> str:

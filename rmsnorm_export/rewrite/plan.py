@@ -91,12 +91,8 @@ def make_plan(model: ir.Model, options: PlanOptions) -> Plan:
     """Find the norms of ``model`` and make the nodes that could take their place."""
     operators = options.kept_operators
     recognition = recognize(model, fold_residual=options.fold_residual, fold_gate=options.fold_gate)
-    opaque, refusals = [], []
-    for node, refusal in recognition.opaque:
-        if node.op_type in operators:
-            opaque.append((node, refusal))
-        else:
-            refusals.append(refusal)
+    opaque = [entry for entry in recognition.opaque if entry[0].op_type in operators]
+    refusals = [refusal for node, refusal in recognition.opaque if node.op_type not in operators]
     refusals += recognition.refusals
     parts = [_part_in_form(match, operators) for match in recognition.matches]
     kept = [part for part in parts if part is not None]
@@ -117,22 +113,19 @@ def make_plan(model: ir.Model, options: PlanOptions) -> Plan:
             taken=_names_in_use(model, todo),
         ),
     )
-    sites: list[Lowered] = []
-    rewritten: list[Lowered] = []
-    for match, outcome in zip(todo, outcomes, strict=True):
-        if isinstance(outcome, Refusal):
-            refusals.append(outcome)
-            continue
-        sites.append(outcome)
-        if match.native in operators:
-            rewritten.append(outcome)
+    refusals += [outcome for outcome in outcomes if isinstance(outcome, Refusal)]
+    made = [
+        (match, outcome)
+        for match, outcome in zip(todo, outcomes, strict=True)
+        if isinstance(outcome, Lowered)
+    ]
     return Plan(
         model=model,
         types=recognition.types,
         names=names,
-        sites=tuple(sites),
+        sites=tuple(site for _, site in made),
         kept=tuple(kept),
-        rewritten=tuple(rewritten),
+        rewritten=tuple(site for match, site in made if match.native in operators),
         opaque=tuple(opaque),
         refusals=tuple(refusals),
     )
