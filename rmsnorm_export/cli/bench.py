@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -11,11 +11,7 @@ from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.cli import console, files
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.options import State
-from rmsnorm_export.errors import ExitCode
-
-if TYPE_CHECKING:
-    from rmsnorm_export.benchmark.result import Benchmark
-    from rmsnorm_export.cli.failure import Failure
+from rmsnorm_export.errors import VerificationError
 
 
 @define(
@@ -59,28 +55,21 @@ def command(
     source = console.model_source(model)
     with console.progress(state, "Measuring") as step:
         result = bench(source, progress=step, **options)
-    failure = _wrong_target(result)
+    error = None
+    if not result.passed:
+        error = VerificationError(
+            "A target gives other outputs than the model.",
+            found=result.reason,
+            fix="see the site by site proof: rmsnorm-export optimize MODEL --target ... --prove",
+        )
     if report_path is not None:
+        from rmsnorm_export.cli.failure import error_document
         from rmsnorm_export.records import to_json
 
-        extra = {"error": failure.as_dict()} if failure else None
-        files.write_file(report_path, to_json(result, extra=extra), force=force)
+        files.write_file(report_path, to_json(result, extra=error_document(error)), force=force)
     if png_path is not None:
         from rmsnorm_export.benchmark.plot import to_png
 
         files.write_file(png_path, to_png(result), force=force)
-    files.write_page(html_path, result, force=force, failure=failure)
-    console.finish(state, result, failure)
-
-
-def _wrong_target(result: Benchmark) -> Failure | None:
-    if result.passed:
-        return None
-    from rmsnorm_export.cli.failure import Failure
-
-    return Failure(
-        "A target gives other outputs than the model",
-        result.reason,
-        "see the site by site proof: rmsnorm-export optimize MODEL --target ... --prove",
-        ExitCode.VERIFICATION,
-    )
+    files.write_page(html_path, result, force=force, error=error)
+    console.finish(state, result, error)

@@ -9,9 +9,9 @@ import click
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.options import State
+from rmsnorm_export.errors import BackendMissingError, Error, InputError
 
 if TYPE_CHECKING:
-    from rmsnorm_export.cli.failure import Failure
     from rmsnorm_export.tensorrt.engine.result import EngineCheck
 
 
@@ -39,10 +39,8 @@ def command(state: State, engine: str) -> None:
     console.finish(state, result, _unusable_engine(result))
 
 
-def _unusable_engine(found: EngineCheck) -> Failure | None:
+def _unusable_engine(found: EngineCheck) -> Error | None:
     """The error that the exit code stands for; None when nothing stands against the engine."""
-    from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.errors import ExitCode
     from rmsnorm_export.system.packages import is_installed
     from rmsnorm_export.tensorrt.engine import backends
 
@@ -51,9 +49,9 @@ def _unusable_engine(found: EngineCheck) -> Failure | None:
     info = backends.BACKENDS.get(found.backend)
     # What else stands against it would remain with the backend installed.
     lacking = info is not None and not is_installed(info.module) and len(found.problems) == 1
-    return Failure(
+    kind = BackendMissingError if lacking else InputError
+    return kind(
         "The engine cannot be used here.",
-        "; ".join(found.problems),
-        "; ".join(dict.fromkeys(found.fixes)),
-        ExitCode.BACKEND if lacking else ExitCode.INPUT,
+        found="; ".join(found.problems),
+        fix="; ".join(dict.fromkeys(found.fixes)),
     )

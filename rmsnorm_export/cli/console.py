@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from rmsnorm_export.cli.options import State
-from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.errors import Error, InputError, UsageError
 
 if TYPE_CHECKING:
-    from rmsnorm_export.cli.failure import Failure
     from rmsnorm_export.show.text import Line
 
 STDIO = "-"
@@ -147,31 +146,32 @@ def write_stdout(data: bytes) -> None:
 def finish(
     state: State,
     result: object,
-    failure: Failure | None = None,
+    error: Error | None = None,
     *,
     lines: Sequence[Line] | None = None,
     extra: Mapping[str, object] | None = None,
     **options: object,
 ) -> None:
-    """Print a result as the state asks for, and end the command as ``failure`` says.
+    """Print a result as the state asks for, and end the command with ``error``.
 
     It is printed on stderr where stdout carries the model.
 
     Args:
         state: of the command line.
         result: the dataclass that is the JSON document.
-        failure: what the command ends with; it stands in the document, too.
+        error: what the command ends with; it stands in the document, too.
         lines: its text; None: as ``show.show_lines`` makes it with ``options``.
         extra: further keys of the document.
 
     Raises:
-        ReportedError: there is a failure.
+        ReportedError: there is an error.
     """
+    from rmsnorm_export.cli.failure import ReportedError, error_document, explain
+
     if state.json:
         from rmsnorm_export.records import to_json
 
-        error = {} if failure is None else {"error": failure.as_dict()}
-        text = to_json(result, extra={**(extra or {}), **error})
+        text = to_json(result, extra={**(extra or {}), **error_document(error)})
         click.echo(text, nl=False, err=state.model_on_stdout)
     else:
         from rmsnorm_export.show import show_lines
@@ -183,7 +183,5 @@ def finish(
             lines = show_lines(result, verbose=state.verbosity, **options)
         text = render(lines, styled=is_styled(stream), width=width)
         click.echo(text, nl=False, file=stream, color=True)
-    if failure is not None:
-        from rmsnorm_export.cli.failure import ReportedError
-
-        raise ReportedError(failure)
+    if error is not None:
+        raise ReportedError(explain(error))

@@ -15,8 +15,7 @@ from rmsnorm_export.cli.options import State
 from rmsnorm_export.pipeline.tables import STEPS, StepName
 
 if TYPE_CHECKING:
-    from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.pipeline.result import Deployment, StepOutcome
+    from rmsnorm_export.pipeline.result import StepOutcome
     from rmsnorm_export.system.progress import Progress
 
 
@@ -86,20 +85,7 @@ def command(
             told=told,
         )
     files.write_page(html_path, deployment, force=force)
-    console.finish(state, deployment, _failed_step(deployment))
-
-
-def _failed_step(deployment: Deployment) -> Failure | None:
-    """What the command ends with."""
-    step = deployment.failed
-    if step is None or step.failure is None:
-        return None
-    from rmsnorm_export.cli.failure import Failure
-
-    failure = step.failure
-    return Failure(
-        f"Step {step.name}: {failure.what}", failure.found, failure.fix, failure.exit_code
-    )
+    console.finish(state, deployment, deployment.error)
 
 
 @contextlib.contextmanager

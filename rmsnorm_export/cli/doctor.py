@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.options import State
+from rmsnorm_export.errors import BackendMissingError, Error, VerificationError
 
 if TYPE_CHECKING:
-    from rmsnorm_export.cli.failure import Failure
     from rmsnorm_export.show.doctor import Diagnosis
 
 
@@ -28,26 +28,21 @@ def command(state: State) -> None:
     console.finish(state, diagnosis, _broken_core(diagnosis))
 
 
-def _broken_core(diagnosis: Diagnosis) -> Failure | None:
+def _broken_core(diagnosis: Diagnosis) -> Error | None:
     """The error that the exit code stands for; None when the core works."""
-    from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.errors import ExitCode
-
     if diagnosis.works:
         return None
     bad = [c for c in diagnosis.components if c.required and c.status != "ok"]
     if bad:
-        return Failure(
+        return BackendMissingError(
             "A package that rmsnorm-export needs does not work.",
-            ", ".join(f"{c.name} is {c.status}" for c in bad),
-            " && ".join(dict.fromkeys(c.install for c in bad)),
-            ExitCode.BACKEND,
+            found=", ".join(f"{c.name} is {c.status}" for c in bad),
+            fix=" && ".join(dict.fromkeys(c.install for c in bad)),
         )
     failed = [test for test in diagnosis.self_tests if not test.passed]
-    return Failure(
+    return VerificationError(
         "The self test failed.",
-        "; ".join(f"{test.name}: {test.detail}" for test in failed),
-        "reinstall with pip install --force-reinstall rmsnorm-export; if that does not help,"
+        found="; ".join(f"{test.name}: {test.detail}" for test in failed),
+        fix="reinstall with pip install --force-reinstall rmsnorm-export; if that does not help,"
         " report the output of rmsnorm-export doctor --format json",
-        ExitCode.VERIFICATION,
     )

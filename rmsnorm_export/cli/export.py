@@ -16,10 +16,10 @@ from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import force_option, html_option, report_option
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.cli.outcome import FORCE_HELP, Outputs, failed_proofs
+from rmsnorm_export.errors import Error, VerificationError
 from rmsnorm_export.rewrite.options import ExportOptions, Requirement, SourceOptions
 
 if TYPE_CHECKING:
-    from rmsnorm_export.cli.failure import Failure
     from rmsnorm_export.compare.result import Verification
     from rmsnorm_export.system.progress import Progress
     from rmsnorm_export.torch.source.example import Example
@@ -103,8 +103,6 @@ def command(
     """
     if verify and state.model_on_stdout:
         raise click.UsageError("--verify needs a file: give -o PATH")
-    from rmsnorm_export.cli.failure import explain
-
     names = ("shapes", "dims", "dtype", "require")
     shapes, dims, dtype, require = (options.pop(name) for name in names)
     outputs = Outputs(
@@ -134,17 +132,17 @@ def command(
             **options,
         )
         report = dataclasses.replace(converted.result.report, source=source)
-        unmet, written, parity = Requirement(require=require).unmet(report), None, None
-        failure = None if unmet is None else explain(unmet)
-        if failure is None:
+        written = parity = None
+        error: Error | None = Requirement(require=require).unmet(report)
+        if error is None:
             tell("writing", 0, 1)
             written = outputs.write(converted.result)
-            failure = failed_proofs(report)
+            error = failed_proofs(report)
             if verify:
                 tell("comparing with PyTorch", 0, 1)
                 parity = _verify(loaded, given, output, seed=options["seed"], rtol=rtol)
-                failure = failure or _differs(parity)
-    outputs.finish(state, report, written, failure, parity)
+                error = error or _differs(parity)
+    outputs.finish(state, report, written, error, parity)
 
 
 def _verify(
@@ -157,17 +155,13 @@ def _verify(
     return compare_with_pytorch(loaded.module, output, feeds, rtol=rtol, source=source)
 
 
-def _differs(parity: Verification) -> Failure | None:
-    from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.errors import ExitCode
-
+def _differs(parity: Verification) -> Error | None:
     if parity.passed:
         return None
-    return Failure(
+    return VerificationError(
         "The exported file differs from PyTorch by more than is allowed; it was written.",
-        parity.reason,
-        "see the table for where; --rtol sets the bound",
-        ExitCode.VERIFICATION,
+        found=parity.reason,
+        fix="see the table for where; --rtol sets the bound",
     )
 
 

@@ -49,6 +49,11 @@ class Failure:
         }
 
 
+def error_document(error: Error | None) -> dict[str, object]:
+    """The key of a JSON document for what the command ends with; none where it ends well."""
+    return {} if error is None else {"error": explain(error).as_dict()}
+
+
 class ReportedError(Exception):
     """Raised by a command that has printed its document, with the error in it, already.
 

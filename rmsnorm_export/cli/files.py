@@ -10,16 +10,11 @@ import datetime
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from rmsnorm_export.cli.options import F
-from rmsnorm_export.errors import InputError, UsageError
-
-if TYPE_CHECKING:
-    from rmsnorm_export.cli.failure import Failure
-
+from rmsnorm_export.errors import Error, InputError, UsageError
 
 _PAGE_PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir", "onnxruntime", "numpy")
 
@@ -110,7 +105,7 @@ def write_page(
     *,
     force: bool,
     facts: Sequence[tuple[str, str]] = (),
-    failure: Failure | None = None,
+    error: Error | None = None,
     **options: object,
 ) -> None:
     """Write the page of ``result``; does nothing when ``path`` is None.
@@ -120,15 +115,17 @@ def write_page(
         result: of a command; of ``optimize`` or ``inspect`` with drawings.
         force: an existing file may be replaced.
         facts: more lines for the summary, e.g. what was written.
-        failure: what the command will end with.
+        error: what the command will end with.
         options: as for ``show.to_html``.
     """
     if path is None:
         return
+    from rmsnorm_export.cli.failure import explain
     from rmsnorm_export.show import to_html
     from rmsnorm_export.show.page.document import About
     from rmsnorm_export.system.packages import versions_of
 
+    failure = None if error is None else explain(error)
     about = About(
         date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         versions=tuple(versions_of(_PAGE_PACKAGES).items()),

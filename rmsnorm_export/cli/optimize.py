@@ -53,7 +53,6 @@ def command(
       rmsnorm-export optimize model.onnx -o fused.onnx --require all --prove
     """
     import rmsnorm_export
-    from rmsnorm_export.cli.failure import explain
 
     outputs = Outputs(
         source=model,
@@ -75,5 +74,4 @@ def command(
     if unmet is None:
         with console.progress(state, "Writing"):
             written = outputs.write(result)
-    failure = failed_proofs(report) if unmet is None else explain(unmet)
-    outputs.finish(state, report, written, failure)
+    outputs.finish(state, report, written, unmet or failed_proofs(report))

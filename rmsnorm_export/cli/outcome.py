@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from rmsnorm_export.cli import console, files
 from rmsnorm_export.cli.files import size_text
 from rmsnorm_export.cli.options import State
+from rmsnorm_export.errors import Error, VerificationError
 
 if TYPE_CHECKING:
-    from rmsnorm_export.cli.failure import Failure
     from rmsnorm_export.compare.result import Verification
     from rmsnorm_export.graph.policy import WeightsPolicy
     from rmsnorm_export.graph.save import SaveResult
@@ -85,7 +85,7 @@ class Outputs:
         state: State,
         report: Report,
         written: SaveResult | dict[str, object] | None,
-        failure: Failure | None,
+        error: Error | None,
         parity: Verification | None = None,
     ) -> None:
         """Write the report and the page, print, and end the command.
@@ -94,12 +94,13 @@ class Outputs:
             state: of the command line.
             report: of the rewrite.
             written: the model; None: nothing.
-            failure: what the command ends with.
+            error: what the command ends with.
             parity: the comparison with PyTorch, where there was one.
 
         Raises:
-            ReportedError: there is a failure.
+            ReportedError: there is an error.
         """
+        from rmsnorm_export.cli.failure import error_document
         from rmsnorm_export.records import to_json
         from rmsnorm_export.show import show_lines
         from rmsnorm_export.show.text import render
@@ -118,30 +119,26 @@ class Outputs:
         if parity is None:
             facts = [*files.file_size(self.source), *facts]
         files.write_page(
-            self.html, report, force=self.force, facts=facts, failure=failure, sections=sections
+            self.html, report, force=self.force, facts=facts, error=error, sections=sections
         )
         if self.report is not None:
-            error = {} if failure is None else {"error": failure.as_dict()}
             as_json = self.report.suffix == ".json"
-            text = to_json(report, extra=extra | error) if as_json else render(lines)
+            document = extra | error_document(error)
+            text = to_json(report, extra=document) if as_json else render(lines)
             files.write_file(self.report, text, force=self.force)
-        console.finish(state, report, failure, lines=lines, extra=extra)
+        console.finish(state, report, error, lines=lines, extra=extra)
 
 
-def failed_proofs(report: Report) -> Failure | None:
+def failed_proofs(report: Report) -> Error | None:
     """The error of ``--prove``; None when every proof holds or none was asked for."""
-    from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.errors import ExitCode
-
     failed = [refusal for refusal in report.refused if refusal.reason == _PROOF_FAILED]
     if not failed:
         return None
     first = failed[0]
-    return Failure(
+    return VerificationError(
         f"{len(failed)} proofs failed; the output was written with the original nodes there.",
-        f"{first.node}: {first.found}",
-        "see the refusals in the report; the output computes what the source computes",
-        ExitCode.VERIFICATION,
+        found=f"{first.node}: {first.found}",
+        fix="see the refusals in the report; the output computes what the source computes",
     )
 
 

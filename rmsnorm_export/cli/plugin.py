@@ -9,6 +9,7 @@ import click
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.options import F, State, logging_options
+from rmsnorm_export.errors import InputError, VerificationError
 
 PROGRAMS = (
     "trtexec",
@@ -126,18 +127,15 @@ def _show_log(tail: tuple[str, ...], state: State) -> None:
 @_cache_option
 def list_plugins(state: State, libraries: tuple[Path, ...], cache: Path | None) -> None:
     """List the builds that are kept, and what is in each LIBRARY."""
-    from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.errors import ExitCode
     from rmsnorm_export.tensorrt import plugin
 
     listed = plugin.list_plugins(*libraries, cache=cache)
-    failure = None
+    error = None
     bad = next((info for info in listed.libraries if info.problem), None)
     if bad is not None:
-        failure = Failure(
-            "A library cannot be used.", f"{bad.path}: {bad.problem}", bad.fix, ExitCode.INPUT
-        )
-    console.finish(state, listed, failure)
+        found = f"{bad.path}: {bad.problem}"
+        error = InputError("A library cannot be used.", found=found, fix=bad.fix)
+    console.finish(state, listed, error)
 
 
 @define("check", short_help="Try the plugin in every installed TensorRT.", group=command)
@@ -157,17 +155,16 @@ def check_plugin(state: State, library: Path | None, timeout: float, cache: Path
     Runtimes: tensorrt, tensorrt_lean, tensorrt_rtx, each in a process of its own; and none, which
     calls the library without TensorRT. No GPU is needed. Exit code 4 when a check fails.
     """
-    from rmsnorm_export.cli.failure import Failure
-    from rmsnorm_export.errors import ExitCode
     from rmsnorm_export.show.plugin import check_failure
     from rmsnorm_export.tensorrt import plugin
 
     with console.progress(state, "Checking the plugin"):
         result = plugin.check(library, cache=cache, timeout=timeout)
-    failure = None
+    error = None
     if not result.passed:
-        failure = Failure(*check_failure(result), ExitCode.VERIFICATION)
-    console.finish(state, result, failure)
+        what, found, fix = check_failure(result)
+        error = VerificationError(what, found=found, fix=fix)
+    console.finish(state, result, error)
 
 
 @define("lines", short_help="How each program is told to load the plugin.", group=command)

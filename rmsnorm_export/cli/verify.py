@@ -13,11 +13,10 @@ from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.compare.backends import BackendChoice
 from rmsnorm_export.compare.options import VerifyOptions
-from rmsnorm_export.errors import ExitCode, UsageError
+from rmsnorm_export.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
     from rmsnorm_export.compare.backends import BackendChoice
-    from rmsnorm_export.compare.result import Verification
 
 
 @define("verify", VerifyOptions, short_help="Compare the outputs of two models.")
@@ -44,7 +43,6 @@ def command(
       rmsnorm-export verify ./my-llama llama.onnx --shapes input_ids=1x16
       rmsnorm-export verify model.onnx model.onnx --backend-b tensorrt
     """
-    from rmsnorm_export.cli.failure import Failure
     from rmsnorm_export.compare.verify import verify
 
     if a == b == console.STDIO:
@@ -57,16 +55,16 @@ def command(
     first, second = console.model_source(a), console.model_source(b)
     with console.progress(state, "Comparing"):
         outcome = verify(first, second, **options)
-    failure = None
+    error = None
     if not outcome.passed:
-        failure = Failure(
-            "The models differ by more than is allowed",
-            outcome.found,
-            _fix(outcome),
-            ExitCode.VERIFICATION,
+        table = "see the table for where; --rtol, --atol and --max-ulp set the bounds"
+        error = VerificationError(
+            "The models differ by more than is allowed.",
+            found=outcome.found,
+            fix="; ".join(outcome.notes) or table,
         )
-    files.write_page(html_path, outcome, force=force, failure=failure, compared=(a, b))
-    console.finish(state, outcome, failure, compared=(a, b))
+    files.write_page(html_path, outcome, force=force, error=error, compared=(a, b))
+    console.finish(state, outcome, error, compared=(a, b))
 
 
 def _backend(argument: str, choice: BackendChoice) -> BackendChoice:
@@ -82,9 +80,3 @@ def _backend(argument: str, choice: BackendChoice) -> BackendChoice:
         if colon and not path.exists() and all(part.isidentifier() for part in names):
             return "torch"
     return choice
-
-
-def _fix(outcome: Verification) -> str:
-    """What to do about models that differ."""
-    table = "see the table for where; --rtol, --atol and --max-ulp set the bounds"
-    return "; ".join(outcome.notes) or table

@@ -171,18 +171,25 @@ class Deployment:
         """The step that failed; None when none did."""
         return next((outcome for outcome in self.steps if outcome.failure is not None), None)
 
+    @property
+    def error(self) -> Error | None:
+        """That of the failed step, of the class that its exit code belongs to."""
+        if self.failed is None or self.failed.failure is None:
+            return None
+        failure = self.failed.failure
+        kinds = {int(cls.exit_code): cls for cls in _ERROR_CLASSES}
+        kind = kinds.get(failure.exit_code, Error)
+        what = f"Step {self.failed.name}: {failure.what}"
+        return kind(what, found=failure.found, fix=failure.fix)
+
     def require(self) -> None:
         """Go on only when no step failed.
 
         Raises:
             Error: that of the failed step, of the class that its exit code belongs to.
         """
-        if self.failed is None or self.failed.failure is None:
-            return
-        failure = self.failed.failure
-        kinds = {int(cls.exit_code): cls for cls in _ERROR_CLASSES}
-        kind = kinds.get(failure.exit_code, Error)
-        raise kind(f"Step {self.failed.name}: {failure.what}", found=failure.found, fix=failure.fix)
+        if self.error is not None:
+            raise self.error
 
 
 def failure_of(error: BaseException) -> StepFailure:
