@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,59 +10,55 @@ from rmsnorm_export.printable import quoted
 from rmsnorm_export.serving.batching import RequestShapes
 from rmsnorm_export.serving.options import PackageOptions
 from rmsnorm_export.serving.protos import data_type_name, definitions
-from rmsnorm_export.serving.result import InstanceKind, PackageRecord, ServedTensor, ServingBackend
+from rmsnorm_export.serving.result import PackageRecord, ServedTensor, ServingBackend
 from rmsnorm_export.serving.served_model import MODEL_FILE, ServedModel, triton_type
 from rmsnorm_export.tensorrt.engine.shapes import ModelInput
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Serving:
-    """How the server runs the model.
-
-    Attributes:
-        max_batch: largest batch; 0: none.
-        dynamic_batching: the server joins requests.
-        preferred: batch sizes that are sent at once, without waiting for more requests.
-        queue_delay_us: microseconds that a request waits for others.
-        instances: copies of the model on every GPU, or on the CPU.
-        kind: where they run.
-        samples: shapes of requests to warm up with, none without warm-up.
-    """
-
-    max_batch: int
-    dynamic_batching: bool
-    preferred: tuple[int, ...]
-    queue_delay_us: int
-    instances: int
-    kind: InstanceKind
-    samples: tuple[RequestShapes, ...]
+QUEUE_DELAY_US = 100
+"""Microseconds: small against a decoder's milliseconds for one step."""
 
 
-def make_config(name: str, subject: ServedModel, serving: Serving) -> Any:
+def make_config(
+    name: str,
+    subject: ServedModel,
+    options: PackageOptions,
+    max_batch: int,
+    samples: Sequence[RequestShapes] = (),
+) -> Any:
     """The ``ModelConfig`` of a model.
 
     Every version in the folder is served: by default the server would serve the latest only, and
     a new version would take the place of the one that clients use.
+
+    Args:
+        name: of the model.
+        subject: to be packaged.
+        options: what is not set gets its default here.
+        max_batch: largest batch; 0: none.
+        samples: shapes of requests to warm up with, none without warm-up.
     """
     config = definitions().ModelConfig()
     config.name = name
     config.backend = subject.backend
     config.default_model_filename = MODEL_FILE[subject.backend]
-    config.max_batch_size = serving.max_batch
+    config.max_batch_size = max_batch
     config.version_policy.all.SetInParent()
     for item in subject.inputs:
-        _fill(config.input.add(), item, subject.backend, serving.max_batch)
+        _fill(config.input.add(), item, subject.backend, max_batch)
     for item in subject.outputs:
-        _fill(config.output.add(), item, subject.backend, serving.max_batch)
+        _fill(config.output.add(), item, subject.backend, max_batch)
     kinds = definitions().ModelInstanceGroup.Kind
-    group = config.instance_group.add(count=serving.instances)
-    group.kind = kinds.Value("KIND_GPU" if serving.kind == "gpu" else "KIND_CPU")
+    group = config.instance_group.add(count=options.instances or 1)
+    group.kind = kinds.Value("KIND_CPU" if options.kind == "cpu" else "KIND_GPU")
     if len(subject.profiles) > 1:  # without a list the server loads the first one only
         group.profile.extend(str(number) for number in range(len(subject.profiles)))
-    if serving.dynamic_batching:
-        config.dynamic_batching.preferred_batch_size.extend(serving.preferred)
-        config.dynamic_batching.max_queue_delay_microseconds = serving.queue_delay_us
-    _warm_up(config, serving.samples)
+    if max_batch and options.dynamic_batching is not False:
+        delay = options.queue_delay_us
+        config.dynamic_batching.preferred_batch_size.extend(options.preferred_batch_sizes)
+        config.dynamic_batching.max_queue_delay_microseconds = (
+            QUEUE_DELAY_US if delay is None else delay
+        )
+    _warm_up(config, samples)
     return config
 
 

@@ -7,7 +7,6 @@ import datetime
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rmsnorm_export.errors import UsageError, VerificationError
 from rmsnorm_export.graph.load import load_model
@@ -17,7 +16,7 @@ from rmsnorm_export.records import to_json
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.serving.batching import Batching, RequestShapes
 from rmsnorm_export.serving.card import card
-from rmsnorm_export.serving.config import Serving, make_config, served
+from rmsnorm_export.serving.config import make_config, served
 from rmsnorm_export.serving.kserve import manifest
 from rmsnorm_export.serving.options import PackageOptions
 from rmsnorm_export.serving.place import Place
@@ -46,9 +45,6 @@ from rmsnorm_export.tensorrt.engine.result import EngineProfile
 _PACKAGE = "rmsnorm-export"
 
 REPORT_FILE = "report.json"
-
-QUEUE_DELAY_US = 100
-"""Microseconds: small against a decoder's milliseconds for one step."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -105,21 +101,11 @@ def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Request
     for number, benchmark in enumerate(wish.benchmarks, 1):
         write_whole(folder / f"benchmark-{number}.json", benchmark.text)
     samples, more = _warm_up(trial, wish)
+    checks.append(_put_config(stage, place, wish, max_batch, samples))
     options = wish.options
-    delay, kind = options.queue_delay_us, options.kind or "gpu"
-    serving = Serving(
-        max_batch=max_batch,
-        dynamic_batching=bool(max_batch) and options.dynamic_batching is not False,
-        preferred=tuple(options.preferred_batch_sizes),
-        queue_delay_us=QUEUE_DELAY_US if delay is None else delay,
-        instances=options.instances or 1,
-        kind=kind,
-        samples=samples,
-    )
-    checks.append(_put_config(stage, place, wish, serving))
     if options.kserve is not None:
         library_path = f"{wish.name}/{place.version}/{wish.plugin.name}" if wish.plugin else ""
-        document = manifest(options.kserve, wish.name, kind, library_path)
+        document = manifest(options.kserve, wish.name, options.kind or "gpu", library_path)
         write_whole(stage.folder / MANIFEST_FILE, document)
         checks.append(PackageCheck(MANIFEST_FILE, "passed", "read back, equal"))
     version = PackagedVersion(
@@ -212,13 +198,15 @@ def _warm_up(trial: Trial, wish: Wish) -> tuple[tuple[RequestShapes, ...], list[
     return (), [f"no warm-up: {problem}"]
 
 
-def _put_config(stage: Stage, place: Place, wish: Wish, serving: Serving) -> PackageCheck:
+def _put_config(
+    stage: Stage, place: Place, wish: Wish, max_batch: int, samples: Sequence[RequestShapes]
+) -> PackageCheck:
     """A new ``config.pbtxt``, or for another version the one that is there, as it is."""
     path = stage.folder / CONFIG_FILE
     if place.config is not None:
         path.write_bytes(place.config_bytes)
         return PackageCheck(CONFIG_FILE, "passed", "parsed; inputs and outputs agree")
-    config: Any = make_config(wish.name, wish.subject, serving)
+    config = make_config(wish.name, wish.subject, wish.options, max_batch, samples)
     write_whole(path, config_text(config, f"made by {_made_by()}"))
     return PackageCheck(CONFIG_FILE, "passed", "parsed back by Triton's definition, equal")
 

@@ -10,7 +10,6 @@ from rmsnorm_export.graph.load import Source
 from rmsnorm_export.options import takes
 from rmsnorm_export.serving.batching import decide
 from rmsnorm_export.serving.config import (
-    Serving,
     check_agreement,
     check_others,
     check_serving,
@@ -85,8 +84,8 @@ def package_model(
     batching = decide(subject, options.max_batch if promised is None else promised, profiles)
     check_serving(subject, batching.max_batch, options)
     if place.config is not None:
-        serving = Serving(batching.max_batch, False, (), 0, 1, "gpu", ())
-        check_agreement(place.config, make_config(named, subject, serving))
+        config = make_config(named, subject, options, batching.max_batch)
+        check_agreement(place.config, config)
     elif place.record is not None:
         check_others(place.record, options.version, subject)
     if options.kserve is not None:

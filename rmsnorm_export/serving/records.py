@@ -17,7 +17,7 @@ from rmsnorm_export.records import from_json
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.serving.result import PackagedNorm
 from rmsnorm_export.serving.served_model import ServedModel, refused_norms
-from rmsnorm_export.system.files import read_text
+from rmsnorm_export.system.files import StrPath, read_text
 
 _UNREADABLE = "A report cannot be read."
 _UNREADABLE_FIX = "give a JSON file that --report FILE.json or --format json wrote"
@@ -38,7 +38,7 @@ class BenchmarkDocument:
     body: dict[str, Any]
 
 
-def read_report(path: str | os.PathLike[str], subject: ServedModel) -> tuple[Report, str]:
+def read_report(path: StrPath, subject: ServedModel) -> tuple[Report, str]:
     """A report of ``optimize --report FILE.json`` on the packaged model, and its text.
 
     Raises:
@@ -57,7 +57,7 @@ def read_report(path: str | os.PathLike[str], subject: ServedModel) -> tuple[Rep
     return report, text
 
 
-def read_benchmarks(paths: Sequence[str | os.PathLike[str]]) -> tuple[BenchmarkDocument, ...]:
+def read_benchmarks(paths: Sequence[StrPath]) -> tuple[BenchmarkDocument, ...]:
     """Records of benchmarks: JSON documents with a header, as ``--format json`` prints them.
 
     Raises:

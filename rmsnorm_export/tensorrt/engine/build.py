@@ -12,7 +12,7 @@ from rmsnorm_export.graph.save import check_output
 from rmsnorm_export.options import takes
 from rmsnorm_export.printable import short
 from rmsnorm_export.records import to_dict, to_json
-from rmsnorm_export.system.files import Transaction, refusals_as
+from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
 from rmsnorm_export.tensorrt.engine.backends import choose, gpu_visible, run_backend
 from rmsnorm_export.tensorrt.engine.failure import failure
 from rmsnorm_export.tensorrt.engine.model import open_model
@@ -28,9 +28,7 @@ from rmsnorm_export.tensorrt.engine.shapes import make_profiles
 
 
 @takes(BuildOptions)
-def build_engine(
-    model: Source, path: str | os.PathLike[str], options: BuildOptions
-) -> EngineResult:
+def build_engine(model: Source, path: StrPath, options: BuildOptions) -> EngineResult:
     """Build an engine from an ONNX model, and say what became of every RMSNorm in it.
 
     The backend runs in a process of its own: when it crashes, this raises an error. The engine and
@@ -90,9 +88,7 @@ def build_engine(
     return EngineResult(target, sidecar, record)
 
 
-def _outputs(
-    path: str | os.PathLike[str], source: str | os.PathLike[str] | None, force: bool
-) -> tuple[Path, Path]:
+def _outputs(path: StrPath, source: StrPath | None, force: bool) -> tuple[Path, Path]:
     """Where the engine and its record go, if both can be written."""
     if os.fspath(path) == "-":
         raise UsageError(
@@ -113,9 +109,7 @@ def _outputs(
     return target, sidecar
 
 
-def _timing_cache(
-    name: str | os.PathLike[str] | None, others: tuple[str | os.PathLike[str] | None, ...]
-) -> Path | None:
+def _timing_cache(name: StrPath | None, others: tuple[StrPath | None, ...]) -> Path | None:
     """The timing cache's path, if it can be written."""
     if name is None:
         return None

@@ -10,6 +10,7 @@ from pathlib import Path
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import one_line, short
 from rmsnorm_export.system.digest import sha256_of
+from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.system.process import Ended
 from rmsnorm_export.tensorrt.engine.backends import (
@@ -44,7 +45,7 @@ _OTHER_VERSION = re.compile(
 )
 
 
-def check_engine(path: str | os.PathLike[str]) -> EngineCheck:
+def check_engine(path: StrPath) -> EngineCheck:
     """Say whether an engine can run on this machine, and what stands against it.
 
     Its record is compared with the file and with what is installed; then the runtime is asked, in a

@@ -36,9 +36,7 @@ class Phases:
 
         A phase inside another counts as a part of the step that the other is at.
         """
-        best = 0.0
-        for name in self._open:
-            best = max(best, self._fraction(name))
+        best = max(map(self._fraction, self._open), default=0.0)
         self._best = max(self._best, min(TOTAL, int(best * TOTAL)))
         return self._best
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from pathlib import Path
 from typing import Literal
@@ -12,6 +11,7 @@ from rmsnorm_export.errors import UsageError
 from rmsnorm_export.options import Options, only_api, option
 from rmsnorm_export.printable import quoted
 from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes, dims_option, shapes_option
+from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.engine.backends import BackendInfo
 from rmsnorm_export.tensorrt.engine.result import PluginUse
@@ -61,7 +61,7 @@ class BuildOptions(Options):
     embed_plugin: bool = option(
         False, help="Store the plugin library in the engine; with --version-compatible."
     )
-    timing_cache: str | os.PathLike[str] | None = option(
+    timing_cache: StrPath | None = option(
         None,
         written=Path,
         metavar="FILE",

@@ -46,11 +46,9 @@ def validate(request: Request, say: Say) -> None:
                 texts.append(text)
 
     logger = Logger()
-    library = request["plugin"]
-    if library:
-        trt.get_plugin_registry().load_library(library)
-    with open(request["engine"], "rb") as file:
-        data = file.read()
+    if request["plugin"]:
+        trt.get_plugin_registry().load_library(request["plugin"])
+    data = Path(request["engine"]).read_bytes()
     runtime = trt.Runtime(logger)
     validity, reasons = "", 0
     if hasattr(runtime, "get_engine_validity"):

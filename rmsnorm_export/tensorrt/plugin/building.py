@@ -81,7 +81,15 @@ def build(
     tools = find_toolchain(cuda, tensorrt_include)
     architectures, notes = choose_architectures(arch, tools.nvcc.path)
     folder = store.cache_folder(cache)
-    facts = _key_facts(project, tools, architectures)
+    facts = {
+        "source": source_hash(project),
+        "nvcc": tools.nvcc.version,
+        "compiler": tools.compiler.version,
+        "tensorrt": tools.headers.version,
+        "architectures": list(architectures),
+        "machine": platform.machine(),
+        "flags": {name: os.environ.get(name, "") for name in _FLAGS},
+    }
     built = Built(
         key=store.key_of(facts, tools.headers.version, architectures),
         folder=folder,
@@ -112,21 +120,6 @@ def build(
         target = check_output(output, result, force=force)
         result = replace(result, copies=copy_to(target, result))
     return replace(result, seconds=round(time.monotonic() - start, 3))
-
-
-def _key_facts(
-    project: Path, tools: Toolchain, architectures: tuple[str, ...]
-) -> dict[str, object]:
-    """All that the libraries depend on."""
-    return {
-        "source": source_hash(project),
-        "nvcc": tools.nvcc.version,
-        "compiler": tools.compiler.version,
-        "tensorrt": tools.headers.version,
-        "architectures": list(architectures),
-        "machine": platform.machine(),
-        "flags": {name: os.environ.get(name, "") for name in _FLAGS},
-    }
 
 
 def _compiled(
@@ -164,7 +157,7 @@ def _compiled(
         shutil.rmtree(work, ignore_errors=True)
 
 
-def find_source(source: str | os.PathLike[str] | None = None) -> Path:
+def find_source(source: StrPath | None = None) -> Path:
     """The folder with the project's ``CMakeLists.txt``.
 
     Raises:
@@ -193,7 +186,7 @@ def source_hash(folder: Path) -> str:
     return sha256_of_all(paths, folder)
 
 
-def check_output(output: str | os.PathLike[str], built: Built, *, force: bool) -> Path:
+def check_output(output: StrPath, built: Built, *, force: bool) -> Path:
     """The folder that the copies go to; nothing is made or changed.
 
     Args:

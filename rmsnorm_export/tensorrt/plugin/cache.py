@@ -19,7 +19,7 @@ from pathlib import Path
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.records import Unfit, decode, to_dict
 from rmsnorm_export.system.digest import sha256_of
-from rmsnorm_export.system.files import copy_file, refusals_as, write_whole
+from rmsnorm_export.system.files import StrPath, copy_file, refusals_as, write_whole
 from rmsnorm_export.system.folders import Stage
 from rmsnorm_export.system.lock import locked
 from rmsnorm_export.tensorrt.plugin.result import FILES, Built, Entry, Library
@@ -46,7 +46,7 @@ class _Manifest:
     libraries: dict[str, str]
 
 
-def cache_folder(cache: str | os.PathLike[str] | None = None) -> Path:
+def cache_folder(cache: StrPath | None = None) -> Path:
     """Where the builds are: ``cache``, else ``rmsnorm_export/plugins`` in the user's cache."""
     if cache is not None:
         return Path(cache).expanduser().absolute()

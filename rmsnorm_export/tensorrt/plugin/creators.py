@@ -87,16 +87,11 @@ class BoundCreator:
                 f"get_creator finds no {self.name} in namespace {self.namespace}"
             )
         dtypes = {FLOAT32: np.float32, INT32: np.int32, CHAR: np.int8}
-        collection = trt.PluginFieldCollection(
-            [
-                trt.PluginField(
-                    given.name,
-                    np.frombuffer(given.data, dtypes[given.type]),
-                    trt.PluginFieldType(given.type),
-                )
-                for given in fields
-            ]
-        )
+        made = []
+        for given in fields:
+            data = np.frombuffer(given.data, dtypes[given.type])
+            made.append(trt.PluginField(given.name, data, trt.PluginFieldType(given.type)))
+        collection = trt.PluginFieldCollection(made)
         return self._creator.create_plugin("check", collection, trt.TensorRTPhase.BUILD)
 
     def outputs(self, fields: list[Field]) -> int:
