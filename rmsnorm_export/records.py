@@ -110,7 +110,7 @@ def from_json(text: str, cls: type[T]) -> T:
     except Unfit as unfit:
         raise InputError(
             "A field of the JSON document is missing or has the wrong type.",
-            found=f"{kind_of(cls)}{unfit.where}: {unfit.found}, expected {unfit.expected}",
+            found=unfit.found_at(kind_of(cls)),
             fix="give a document that --format json printed, unchanged",
         ) from unfit
     return result
@@ -121,13 +121,19 @@ class Unfit(Exception):  # noqa: N818 (it is caught where the file is known, and
 
     Attributes:
         expected: what would fit, for people.
-        found: what there is.
+        found: what there is; "" for nothing.
         where: the place within the whole value, e.g. ``.sites[0]``.
     """
 
     def __init__(self, expected: str, found: str, where: str = "") -> None:
         super().__init__(expected)
         self.expected, self.found, self.where = expected, found, where
+
+    def found_at(self, root: str) -> str:
+        """What there is, and where in the value that is called ``root``."""
+        if not self.found:
+            return f"no {root}{self.where}, which is {self.expected}"
+        return f"{root}{self.where}: {self.found}, expected {self.expected}"
 
 
 def decode(value: Any, hint: Any, *, least: float | None = None, special: bool = False) -> Any:
@@ -198,7 +204,7 @@ def _decode_dataclass(value: dict[str, Any], cls: Any, least: float | None, spec
         if field.name in value:
             given[field.name] = _decode_part(value[field.name], hint, where, least, special)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise Unfit(expected(hint, least), "nothing", where)
+            raise Unfit(expected(hint, least), "", where)
     return cls(**given)
 
 

@@ -96,7 +96,7 @@ def explain(error: BaseException) -> Failure:
         return Failure(
             "Out of memory.",
             str(error) or "an allocation failed",
-            "use a machine with more memory, or smaller --shape sizes",
+            "use a machine with more memory, or smaller sizes with --shapes or --dims",
             ExitCode.INTERNAL,
         )
     return Failure(

@@ -76,7 +76,8 @@ def read_entry(folder: Path) -> Entry:
     except FileNotFoundError as error:
         return Entry(folder, f"{Path(str(error.filename)).name} is missing", None)
     except Unfit as unfit:
-        problem = f"{unfit.where[1:]} in {MANIFEST} is {unfit.found}, not {unfit.expected}"
+        value = unfit.found or "missing"
+        problem = f"{unfit.where[1:]} in {MANIFEST} is {value}, not {unfit.expected}"
         return Entry(folder, problem, None)
     except (OSError, ValueError, KeyError, TypeError) as error:
         return Entry(folder, f"{type(error).__name__}: {error}", None)

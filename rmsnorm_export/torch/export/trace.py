@@ -108,13 +108,13 @@ def _checked_arguments(
         )
     if not isinstance(args, tuple | list):
         raise UsageError(
-            "args is the sequence of the module's positional inputs.",
+            "The argument args is the sequence of the module's positional inputs.",
             found=type(args).__name__,
             fix="pass a tuple, e.g. (input_ids,)",
         )
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise UsageError(
-            "kwargs is a mapping of input names to values.",
+            "The argument kwargs is a mapping of input names to values.",
             found=type(kwargs).__name__,
             fix='pass a dictionary, e.g. {"input_ids": input_ids}',
         )

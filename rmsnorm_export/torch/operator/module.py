@@ -169,7 +169,7 @@ class RMSNorm(torch.nn.Module):
         shape = self.normalized_shape
         if tuple(x.shape[-len(shape) :]) != shape:
             raise UsageError(
-                "x does not end in the normalised shape.",
+                "The tensor x does not end in the normalised shape.",
                 found=f"shape {tuple(x.shape)}, normalized_shape {shape}",
                 fix="make the module with the shape of the rows of x",
             )
@@ -204,7 +204,7 @@ def _row_shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or not all(isinstance(size, int) and size > 0 for size in shape):
         raise UsageError(
-            "normalized_shape must be one or more positive numbers.",
+            "The argument normalized_shape must be one or more positive numbers.",
             found=repr(normalized_shape),
             fix="pass the number of elements of a row, or its shape",
         )
@@ -215,7 +215,7 @@ def _partial_size(p: float, partial_size: int, shape: tuple[int, ...]) -> int:
     """``k = ceil(n * p)``, the paper's section 3.2; 0 for the whole row."""
     if partial_size or not 0 < p <= 1:
         raise UsageError(
-            "p must be above 0 and at most 1, and excludes partial_size.",
+            "The argument p must be above 0 and at most 1, and excludes partial_size.",
             found=f"p={p}, partial_size={partial_size}",
             fix="pass p=0.0625 for the first 6.25 % of the row, or partial_size alone",
         )

@@ -67,7 +67,7 @@ def probe_module(
         isinstance(example, tuple) and example and all(map(torch.is_tensor, example))
     ):
         raise UsageError(
-            "example must be a tuple of tensors.",
+            "The argument example must be a tuple of tensors.",
             found=type(example).__name__,
             fix="pass the inputs of one call, as in (x,)",
         )
