@@ -142,6 +142,28 @@ def test_a_config_with_a_value_that_is_not_known(run: Run, tmp_path: Path) -> No
     run("export", "config.json", "-o", "m.onnx").assert_error(3, "no hidden_act 'wibble'")
 
 
+@pytest.mark.parametrize("name", ["AutoModelForImageSegmentation", "AutoModelForCausalLM"])
+def test_code_of_a_folder_is_never_run(run: Run, tmp_path: Path, name: str) -> None:
+    """An Auto class under ``architectures`` would import it, after a question on stdin."""
+    transformers = pytest.importorskip("transformers", reason="pip install transformers")
+    folder = tmp_path / "folder"
+    settings = {key: value for key, value in LLAMA.items() if key != "model_type"}
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**settings)).save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "architectures": [name],
+        "auto_map": {name: "modeling_own.Own", "AutoConfig": "modeling_own.OwnConfig"},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "modeling_own.py").write_text(
+        f"import pathlib\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
+    )
+    for source in ("folder", "folder/config.json"):
+        done = run("export", source, "-o", "m.onnx", stdin=b"y\n" * 9)
+        done.assert_error(3, "code of its own", "not run", name)
+    assert left(tmp_path) == {"folder"}
+
+
 def test_a_config_of_a_model_too_large_for_the_memory(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
                 dtype=dtype or "auto",
                 local_files_only=True,
                 use_safetensors=True,
+                trust_remote_code=False,
                 output_loading_info=True,
             )
     lacking = sorted(info["missing_keys"])
@@ -135,10 +137,20 @@ def _model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
             with contextlib.suppress(AttributeError):
                 setattr(config, f"_{name}", value)
         config.use_cache = False
-    for name in settings.get("architectures") or ():
-        cls = getattr(transformers, str(name), None)
-        if cls is not None and hasattr(cls, "from_pretrained"):
+    named = [str(name) for name in settings.get("architectures") or ()]
+    for name in named:
+        cls = getattr(transformers, name, None)
+        # An Auto class is no model: it would look for code in the folder, and run it.
+        if isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel):
             return config, cls
+    auto_map = settings.get("auto_map")
+    if own_code := [name for name in named if isinstance(auto_map, dict) and name in auto_map]:
+        raise InputError(
+            "The model brings code of its own, which is not run.",
+            found=f"{path}: auto_map gives {own_code[0]}",
+            fix="name a class of transformers under architectures in config.json, or write a "
+            "factory that builds the model (package.module:factory)",
+        )
     for auto in (transformers.AutoModelForCausalLM, transformers.AutoModel):
         if type(config) in auto._model_mapping:
             return config, auto._model_mapping[type(config)]
@@ -219,12 +231,15 @@ def _key_of(settings: object, value: object) -> str:
 
 @contextlib.contextmanager
 def _offline() -> Iterator[None]:
-    """No look-up on a network while a model is loaded."""
+    """No look-up on a network, and no question on stdin, while a model is loaded."""
     before = {name: os.environ.get(name) for name in _OFFLINE}
     os.environ.update(dict.fromkeys(_OFFLINE, "1"))
+    stdin = sys.stdin
     try:
-        yield
+        with open(os.devnull, encoding="utf-8") as sys.stdin:
+            yield
     finally:
+        sys.stdin = stdin
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
