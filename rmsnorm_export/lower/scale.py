@@ -14,6 +14,9 @@ from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.recognize.shape_rules import Dims
 from rmsnorm_export.recognize.types import Types
 
+_MOST_ONES = 1 << 24
+"""A file may declare any size; this is 64 MiB in f32, and far above any row."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class ScaleInput:
@@ -74,6 +77,14 @@ def scale_input(match: Match, types: Types) -> ScaleInput | Refusal:
                 found=f"a weightless norm over the last {count} axes of "
                 f"{shape_text(types.shape(match.x))}",
                 hint="give the normalised dimensions static sizes, or use the portable target",
+            )
+        if math.prod(row) > _MOST_ONES:
+            return refuse_match(
+                match,
+                "row-too-long",
+                "the operator needs a scale, and so many ones are not stored in a model",
+                found=f"a weightless row of {math.prod(row):,} elements, at most {_MOST_ONES:,}",
+                hint="use the portable target",
             )
         return ScaleInput(None, row, types)
     return _shaped(match, value, types, row, count)

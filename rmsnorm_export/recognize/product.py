@@ -39,7 +39,7 @@ def mul(ctx: Context, node: ir.Node) -> None:
         for value, other in ((a, b), (b, a)):
             lp_normalization(ctx, node, value, other, inverse=False)
         return
-    # Before the norms: the row that is divided may itself be the outcome of a norm.
+    # Before squares and norms: the row that is divided may itself be one, on either side.
     for fact, other in ((fact_a, b), (fact_b, a)):
         if isinstance(fact, Radial):
             multiply_radial(ctx, node, fact, other)
@@ -47,6 +47,7 @@ def mul(ctx: Context, node: ir.Node) -> None:
         if isinstance(fact, WeightedInverse):
             normalise(ctx, node, other, fact.radial, fact.scale)
             return
+    for fact, other in ((fact_a, b), (fact_b, a)):
         if isinstance(fact, Square):
             _scale_square(ctx, node, fact, other, inverse=False)
             return

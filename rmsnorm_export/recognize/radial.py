@@ -158,7 +158,8 @@ def _trailing(
                     f"no axes given, x has rank {rank}",
                     "a norm over all axes is left alone; name its axes if it is meant as one",
                 )  # fmt: skip
-    if negative != list(range(-len(negative), 0)) or (rank is not None and -negative[0] > rank):
+    trailing = negative == list(range(-len(negative), 0))  # none for a scalar
+    if not (negative and trailing) or (rank is not None and -negative[0] > rank):
         ctx.flaw(
             candidate, node, "axes-not-trailing", "the mean is not over the trailing axes",
             f"axes {list(axes)}" + ("" if rank is None else f" of rank {rank}"),

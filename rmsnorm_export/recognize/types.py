@@ -16,15 +16,22 @@ from rmsnorm_export.recognize.shape_rules import RULES, UNKNOWN, Call, Dims, Inf
 
 _KNOWN_DOMAINS = (*DEFAULT_DOMAINS, DOMAIN, MICROSOFT_DOMAIN)
 
+_Calls = dict[tuple[ir.OperatorIdentifier, int, tuple[Info, ...]], Info]
+"""Function, output and what is known of the inputs -> what is known of the output."""
+
+_MOST_CALLS = 10_000
+"""Functions that call functions have as many paths as they like, and a shape for each."""
+
 logger = logging.getLogger(__name__)
 
 
 class Types:
     """Element type and shape of any value of one model."""
 
-    def __init__(self, model: ir.Model, constants: Constants) -> None:
+    def __init__(self, model: ir.Model, constants: Constants, calls: _Calls | None = None) -> None:
         self._model = model
         self._constants = constants
+        self._calls: _Calls = {} if calls is None else calls
         self._known: dict[ir.Value, Info] = {}
         self._seeds: dict[ir.Value, Info] = {}
         self._inferred: dict[ir.Value, Info] | None = None
@@ -112,8 +119,18 @@ class Types:
 
     def _called(self, call: Call) -> Info:
         """An output of a function call: that of the body, for inputs like these."""
+        key = (call.node.op_identifier(), call.index, tuple(call.inputs))
+        if key in self._calls:
+            return self._calls[key]
+        if len(self._calls) >= _MOST_CALLS:
+            return UNKNOWN
+        self._calls[key] = UNKNOWN
+        self._calls[key] = self._body(call)
+        return self._calls[key]
+
+    def _body(self, call: Call) -> Info:
         function = self._model.functions[call.node.op_identifier()]
-        inner = Types(self._model, self._constants)
+        inner = Types(self._model, self._constants, self._calls)
         inner._inferred = {}
         for position, value in enumerate(function.inputs):
             inner.seed(value, call.inputs[position] if position < len(call.inputs) else UNKNOWN)

@@ -1,0 +1,101 @@
+"""Small files that ask for much work or memory, or have no rows; and rows that are squares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import rmsnorm_export as rx
+
+TARGETS = ("portable", "onnx", "ort")
+
+
+def _norm(x: str, *, swapped: bool = False) -> list[onnx.NodeProto]:
+    """A weightless norm of ``x``; ``swapped``: the last product as rstd * x."""
+    return [
+        helper.make_node("Pow", [x, "two"], ["square"]),
+        helper.make_node("ReduceMean", ["square"], ["mean"], axes=[-1], keepdims=1),
+        helper.make_node("Add", ["mean", "epsilon"], ["sum"]),
+        helper.make_node("Sqrt", ["sum"], ["root"]),
+        helper.make_node("Reciprocal", ["root"], ["rstd"]),
+        helper.make_node("Mul", ["rstd", x] if swapped else [x, "rstd"], ["y"]),
+    ]
+
+
+def _model(
+    nodes: Sequence[onnx.NodeProto],
+    shape: Sequence[int | str],
+    functions: Sequence[onnx.FunctionProto] = (),
+) -> onnx.ModelProto:
+    constants = {"two": np.float32(2), "epsilon": np.float32(1e-6)}
+    graph = helper.make_graph(
+        list(nodes),
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
+    return helper.make_model(graph, opset_imports=opsets, functions=list(functions), ir_version=9)
+
+
+def _nested(levels: int) -> list[onnx.FunctionProto]:
+    """``f0``, which calls ``f1`` twice, which calls ``f2`` twice, ...: 2 ** levels paths."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
+    functions = []
+    for level in range(levels):
+        call: dict[str, Any] = {"domain": "f"}
+        name = f"f{level + 1}"
+        if level + 1 == levels:
+            call, name = {}, "Neg"
+        nodes = [helper.make_node(name, ["a"], ["b"], **call)]
+        nodes.append(helper.make_node(name, ["b"], ["c"], **call))
+        functions.append(helper.make_function("f", f"f{level}", ["a"], ["c"], nodes, opsets))
+    return functions
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_functions_that_call_functions_are_walked_once(target: Any) -> None:
+    """The norm behind 2 ** 40 paths needs the rank, which only their end tells."""
+    nodes = [helper.make_node("f0", ["x"], ["h"], domain="f"), *_norm("h")]
+    report = rx.inspect(_model(nodes, [2, 16], _nested(40)), target=target)
+    assert len(report.fused) == 1, report.refused
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_scalar_has_no_rows(target: Any) -> None:
+    nodes = _norm("x")
+    del nodes[1].attribute[:]
+    report = rx.optimize(_model(nodes, []), target=target).report
+    assert [refusal.reason for refusal in report.refused] == ["all-axes"]
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+def test_ones_of_a_size_that_a_file_merely_declares_are_not_made(target: Any) -> None:
+    report = rx.optimize(_model(_norm("x"), [1, 2**36]), target=target).report
+    assert [refusal.reason for refusal in report.refused] == ["row-too-long"]
+    assert f"{2**36:,}" in report.refused[0].found
+
+
+def test_portable_needs_no_ones() -> None:
+    assert len(rx.optimize(_model(_norm("x"), [1, 2**36])).report.fused) == 1
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("square", ["Mul", "Pow"])
+def test_a_row_that_is_itself_a_square(square: str, swapped: bool) -> None:
+    """relu(x) ** 2 and then a norm, as in squared-ReLU blocks."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node(square, ["r", "r" if square == "Mul" else "two"], ["h"]),
+        *_norm("h", swapped=swapped),
+    ]
+    report = rx.optimize(_model(nodes, [2, 16]), prove=True).report
+    assert len(report.fused) == 1, report.refused
+    assert report.fused[0].proof is not None
+    assert report.fused[0].proof.passed
