@@ -58,10 +58,10 @@ def command(
     error = None
     if not outcome.passed:
         table = "see the table for where; --rtol, --atol and --max-ulp set the bounds"
+        if outcome.verdict == "not compared":
+            table = "look for overflow in the models, or give inputs whose outputs are finite"
         error = VerificationError(
-            "The models differ by more than is allowed.",
-            found=outcome.found,
-            fix="; ".join(outcome.notes) or table,
+            outcome.failure, found=outcome.found, fix="; ".join(outcome.notes) or table
         )
     files.write_page(html_path, outcome, force=force, error=error, compared=(a, b))
     console.finish(state, outcome, error, compared=(a, b))

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 else:
     Array = Any  # NumPy is not loaded for --help
 
-_NOT_EMPTY = dataclasses.replace(ONE_POINT, least=1)
-"""Outputs without elements always agree, so they are compared only for inputs that are given."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions(Options):
@@ -34,13 +31,13 @@ class VerifyOptions(Options):
         python="Where one of two PyTorch models has example inputs, these.",
     )
     shapes: Shapes | None = shapes_option(
-        _NOT_EMPTY,
+        ONE_POINT,
         old=("--shape",),
         metavar='"NAME=1x16;..."',
         help="Shapes of single random inputs; may be repeated. Symbolic sizes are small otherwise, "
         "and the inputs of an engine have the usual shape of its profile.",
     )
-    dims: Dims | None = dims_option(_NOT_EMPTY)
+    dims: Dims | None = dims_option(ONE_POINT)
     seed: int = option(0, least=0, metavar="N", help="Of the random inputs.")
     rtol: float | None = option(
         None,

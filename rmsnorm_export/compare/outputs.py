@@ -13,11 +13,16 @@ from typing import Any
 import numpy as np
 
 from rmsnorm_export.compare.backend import Answer
-from rmsnorm_export.compare.result import OutputComparison, Verification
+from rmsnorm_export.compare.result import (
+    NO_ELEMENT,
+    NO_FINITE_NUMBER,
+    OutputComparison,
+    Verification,
+)
 from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.runtime.inputs import array_type
-from rmsnorm_export.runtime.metrics import compare_arrays
+from rmsnorm_export.runtime.metrics import compare_arrays, is_float
 from rmsnorm_export.runtime.session import run_session, runtime_name
 
 # Largest |a - b| over the largest |a|. A fused norm differs from its source by some units of
@@ -116,10 +121,20 @@ def _largest_finite(array: Array) -> float:
 def compare_outputs(
     expected: Mapping[str, Array], computed: Mapping[str, Array], bounds: Bounds
 ) -> tuple[OutputComparison, ...]:
-    """Every output of the first model against the one of the same name."""
-    return tuple(
-        compare_output(name, computed[name], array, bounds) for name, array in expected.items()
-    )
+    """Every output of the first model against the one of the same name.
+
+    An output without a finite number is no evidence, though both models agree on it; nor are
+    outputs of which none has an element.
+    """
+    outputs = []
+    for name, array in expected.items():
+        output = compare_output(name, computed[name], array, bounds)
+        if output.passed and array.size and is_float(array.dtype) and not np.isfinite(array).any():
+            output = dataclasses.replace(output, passed=False, reason=NO_FINITE_NUMBER)
+        if not any(other.size for other in expected.values()):
+            output = dataclasses.replace(output, passed=False, reason=NO_ELEMENT)
+        outputs.append(output)
+    return tuple(outputs)
 
 
 def pair_outputs(first: Answer, second: Answer) -> tuple[dict[str, Array], dict[str, Array]]:

@@ -7,6 +7,11 @@ from typing import Literal
 
 from rmsnorm_export.runtime.metrics import ErrorMetrics
 
+NO_FINITE_NUMBER = "no finite number in either model, so nothing was compared"
+NO_ELEMENT = "no element, so nothing was compared"
+NOTHING_COMPARED = (NO_FINITE_NUMBER, NO_ELEMENT)
+"""Why outputs that agree are no evidence."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutputComparison:
@@ -125,3 +130,20 @@ class Verification:
         """The outputs that failed, and where the models begin to differ; "" when all passed."""
         first = self.first_difference
         return self.reason if first is None else f"{self.reason}; {first.conclusion}"
+
+    @property
+    def verdict(self) -> Literal["agree", "differ", "not compared"]:
+        """``not compared``: no output differs, and one or more hold nothing to compare."""
+        if self.passed:
+            return "agree"
+        failed = [output.reason for output in self.outputs if not output.passed]
+        return "not compared" if set(failed) <= set(NOTHING_COMPARED) else "differ"
+
+    @property
+    def failure(self) -> str:
+        """What happened, as a sentence; "" when all passed."""
+        return {
+            "agree": "",
+            "differ": "The models differ by more than is allowed.",
+            "not compared": "An output holds nothing that could be compared.",
+        }[self.verdict]

@@ -43,6 +43,7 @@ _NUMBERS: dict[str, Callable[[OutputComparison], str]] = {
 
 _OUTPUT_HEADS = ("Output", "Verdict", "Type", *_NUMBERS, "NaN, inf", "Why so much is allowed")
 
+_VERDICTS = {"agree": "agree", "differ": "DIFFER", "not compared": "were NOT COMPARED"}
 _MODELS = ("the first model", "the second model")
 _CAPTION = "Outputs of B against those of A"
 
@@ -88,8 +89,10 @@ def verification_lines(
         compared: what was compared: paths, or e.g. ``PyTorch``.
         verbose: as for ``show.show_lines``.
     """
-    verdict, kind = ("agree", "good") if verified.passed else ("DIFFER", "bad")
-    lines = [headline((f"the models {verdict}: {_outputs_within(verified)}", kind))]
+    kind = "good" if verified.passed else "bad"
+    lines = [
+        headline((f"the models {_VERDICTS[verified.verdict]}: {_outputs_within(verified)}", kind))
+    ]
     if verbose < 0:
         return lines
     for label, path, how in zip("AB", compared, _runs(verified), strict=True):
@@ -176,8 +179,8 @@ def verification_page(
     metrics = [output.metrics for output in verified.outputs]
     worst = largest([m.max_ulp for m in metrics] or [0.0])
     differ = largest([m.mismatch for m in metrics] or [0.0])
-    agree = "agree" if verified.passed else "differ by more than is allowed"
-    verdict = f"The models {agree}: {_outputs_within(verified)}"
+    agree = verified.failure.rstrip(".") or "The models agree"
+    verdict = f"{agree}: {_outputs_within(verified)}"
     head = summary(
         [(verdict, "good" if verified.passed else "bad")],
         about,
@@ -202,7 +205,7 @@ def verification_section(verified: Verification, a: str, b: str) -> Section:
         a, b: what was compared: paths, or e.g. ``PyTorch``.
     """
     outputs, (first, second) = verified.outputs, _runs(verified)
-    agree = badge("agree", "good") if verified.passed else badge("DIFFER", "bad")
+    agree = badge(_VERDICTS[verified.verdict], "good" if verified.passed else "bad")
     rows = map(_output_row, outputs[:_OUTPUTS])
     body = [
         tag("p", "The models ", agree, f": {_outputs_within(verified)}."),

@@ -1,6 +1,6 @@
 """What is allowed in a cell, derived from rounding steps; nothing here is fitted to a result.
 
-*Distance of ONNX Runtime from ours*: ``rmsnorm_export.proof.bounds.distance_bound``, the bound that
+*Distance of ONNX Runtime from ours*: the bound ``Bounds.distance`` of ``proof/bounds.py``, that
 ``optimize --prove`` holds a site of that numerics class to.
 
 *Error of ours against eager's.* Both take the same steps in the same types and differ in float32
@@ -76,14 +76,10 @@ def distances(
     if spec.stash_type in HALF_TYPES and dtype in HALF_TYPES:
         return {}
     found = {}
+    site = bounds.Bounds(spec, dtype, n, scaled, biased)
     for target, name in numerics.items():
-        found[target] = bounds.distance_bound(
-            spec,
-            dtype,
-            n,
+        found[target] = site.distance(
             cast(Numerics, "exact" if name == "-" else name),
-            scaled=scaled,
-            biased=biased,
             equal_squares=n == 1,
             elided=dtype in HALF_TYPES,
             error_before=before,
@@ -102,12 +98,12 @@ def errors(
     gate: Array | None,
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Side -> largest error allowed; and without what ONNX Runtime's own kernels explain."""
-    options = {"scaled": scaled, "biased": biased}
+    site = bounds.Bounds(spec, dtype, n, scaled, biased)
     eager = found[EAGER].max
-    slack = bounds.stash_error(spec, dtype, n, equal_squares=n == 1)
-    one = bounds.roundings(spec, dtype, **options) == 0 and dtype != spec.stash_type
+    slack = site.stash_error(equal_squares=n == 1)
+    one = site.roundings() == 0 and dtype != spec.stash_type
     allowed = eager + (2 * slack if one else ONE_TIE)
-    floor = bounds.accuracy_floor(spec, dtype, n, equal_squares=n == 1, **options)
+    floor = site.accuracy(equal_squares=n == 1)
     explained = floor + _gate_error(spec, dtype, gate)
     runtime = [side for side in (*TARGETS, OPTIMIZED) if side in found]
     plain = dict.fromkeys([OURS, *runtime], allowed)

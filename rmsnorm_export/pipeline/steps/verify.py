@@ -92,7 +92,7 @@ class VerifyStep(Step[Verify]):
                 pairs.append((self.settings.built, "engine"))
             else:
                 skipped = [f"engine not compared: {_NO_GPU}"]
-        entries, failed, summary = [], [], []
+        entries, failed, summary, failures = [], [], [], []
         for number, (a, b) in enumerate(pairs):
             progress(f"comparing {a} with {b}", number, len(pairs))
             outcome = self._against_pytorch(b) if a == "pytorch" else self._models(a, b)
@@ -104,11 +104,12 @@ class VerifyStep(Step[Verify]):
             )
             summary.append(f"{a} = {b}" if outcome.passed else f"{a} IS NOT {b}")
             if not outcome.passed:
+                failures.append(outcome.failure)
                 failed.append(f"{a} and {b}: {outcome.found}")
         failure = None
         if failed:
             failure = StepFailure(
-                "The models differ by more than is allowed.",
+                " ".join(dict.fromkeys(failures)),
                 "; ".join(failed),
                 "see the files in verify; [verify] rtol, atol and max_ulp set the bounds",
                 int(ExitCode.VERIFICATION),
