@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,14 @@ from .conftest import Run
 
 PROFILE = [{"name": "x", "dtype": "float32", "min": [1, 40], "opt": [8, 40], "max": [8, 40]}]
 BENCH: dict[str, Any] = {"targets": ["ort"], "rounds": 9, "threads": 1, "providers": ["cpu"]}
+
+
+@pytest.fixture
+def own_factory() -> Iterator[None]:
+    """The command keeps what it imports, for its process ends; other tests have a factory, too."""
+    sys.modules.pop("factory", None)
+    yield
+    sys.modules.pop("factory", None)
 
 
 @needs_rtx
@@ -67,6 +77,7 @@ def test_bench(run: Run, three: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.export
+@pytest.mark.usefixtures("own_factory")
 def test_export(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
     sizes = "input=float32[batch,rows,40]"
