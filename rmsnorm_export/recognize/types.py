@@ -22,16 +22,25 @@ _Calls = dict[tuple[ir.OperatorIdentifier, int, tuple[Info, ...]], Info]
 _MOST_CALLS = 10_000
 """Functions that call functions have as many paths as they like, and a shape for each."""
 
+_MOST_INLINED = 10_000_000
+"""Nodes; ONNX shape inference walks a function at every call of it."""
+
+_DEEPEST_CALL = 100
+"""A call in a call takes some frames of Python's stack."""
+
 logger = logging.getLogger(__name__)
 
 
 class Types:
     """Element type and shape of any value of one model."""
 
-    def __init__(self, model: ir.Model, constants: Constants, calls: _Calls | None = None) -> None:
+    def __init__(
+        self, model: ir.Model, constants: Constants, calls: _Calls | None = None, depth: int = 0
+    ) -> None:
         self._model = model
         self._constants = constants
         self._calls: _Calls = {} if calls is None else calls
+        self._depth = depth
         self._known: dict[ir.Value, Info] = {}
         self._seeds: dict[ir.Value, Info] = {}
         self._inferred: dict[ir.Value, Info] | None = None
@@ -122,7 +131,7 @@ class Types:
         key = (call.node.op_identifier(), call.index, tuple(call.inputs))
         if key in self._calls:
             return self._calls[key]
-        if len(self._calls) >= _MOST_CALLS:
+        if len(self._calls) >= _MOST_CALLS or self._depth >= _DEEPEST_CALL:
             return UNKNOWN
         self._calls[key] = UNKNOWN
         self._calls[key] = self._body(call)
@@ -130,7 +139,7 @@ class Types:
 
     def _body(self, call: Call) -> Info:
         function = self._model.functions[call.node.op_identifier()]
-        inner = Types(self._model, self._constants, self._calls)
+        inner = Types(self._model, self._constants, self._calls, self._depth + 1)
         inner._inferred = {}
         for position, value in enumerate(function.inputs):
             inner.seed(value, call.inputs[position] if position < len(call.inputs) else UNKNOWN)
@@ -155,6 +164,9 @@ class Types:
         from onnx_ir.passes.common import ShapeInferencePass
 
         result: dict[ir.Value, Info] = {}
+        if _inlined_size(self._model) > _MOST_INLINED:
+            logger.warning("ONNX shape inference is left out: its functions call too many others")
+            return result
         # The pass logs its own failures with a traceback; ours is one line.
         noisy = logging.getLogger("onnx_ir.passes.common.shape_inference")
         level = noisy.level
@@ -172,6 +184,23 @@ class Types:
         finally:
             noisy.setLevel(level)
         return result
+
+
+def _inlined_size(model: ir.Model) -> int:
+    """Nodes of the model if every call were replaced by its body, as shape inference walks it."""
+    functions, sizes = model.functions, dict[ir.OperatorIdentifier, int]()
+    stack = list(functions)
+    while stack:
+        name = stack[-1]
+        called = [node.op_identifier() for node in functions[name].all_nodes()]
+        missing = [other for other in called if other in functions and other not in sizes]
+        if name in sizes or not missing:
+            stack.pop()
+            # Kept small: the number itself would have a digit for every few levels.
+            size = sum(sizes.get(other, 1) for other in called)
+            sizes[name] = min(size, _MOST_INLINED + 1)
+        stack += missing
+    return sum(sizes.get(node.op_identifier(), 1) for node in model.graph.all_nodes())
 
 
 def _rule(node: ir.Node) -> Rule | None:

@@ -67,6 +67,18 @@ def test_functions_that_call_functions_are_walked_once(target: Any) -> None:
     assert len(report.fused) == 1, report.refused
 
 
+@pytest.mark.parametrize("levels", [150, 3000])
+def test_functions_may_call_functions_very_deeply(levels: int) -> None:
+    report = rx.inspect(
+        _model(
+            [helper.make_node("f0", ["x"], ["h"], domain="f"), *_norm("h")],
+            [2, 16],
+            _nested(levels),
+        )
+    )
+    assert len(report.fused) + len(report.refused) == 1
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_scalar_has_no_rows(target: Any) -> None:
     nodes = _norm("x")
