@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from rmsnorm_export.cli.options import State
 from rmsnorm_export.compare.backends import BackendChoice
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.errors import UsageError, VerificationError
+from rmsnorm_export.runtime.sizes import ONE_POINT, read
 
 if TYPE_CHECKING:
     from rmsnorm_export.compare.backends import BackendChoice
@@ -50,6 +52,8 @@ def command(
             "Only one model can be read from stdin.", found="verify - -", fix="give one path"
         )
     files.check_files({"--html": html_path}, force=force, taken=(a, b, options["inputs"]))
+    # Random inputs without elements compare nothing; whoever means them gives the inputs.
+    read(options["shapes"] or None, options["dims"] or None, replace(ONE_POINT, least=1))
     options["backend_a"] = _backend(a, options["backend_a"])
     options["backend_b"] = _backend(b, options["backend_b"])
     first, second = console.model_source(a), console.model_source(b)
