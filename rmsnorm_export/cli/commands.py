@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,28 @@ import click
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.options import State, click_options, format_option, logging_options
+
+_SIZES = ("--dims", "--shapes")
+_ENTRY = re.compile(r"[^-=][^=]*=\d[\dx,.:]*")
+
+
+class _Command(click.Command):
+    """A command whose sizes need no quotes: ``--dims batch=1,4 sequence=128``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given, flag, due = [], "", False
+        for arg in args:
+            if due:
+                due = False
+            elif arg.partition("=")[0] in _SIZES:
+                flag, _, value = arg.partition("=")
+                due = not value
+            elif flag and _ENTRY.fullmatch(arg):
+                given.append(flag)
+            else:
+                flag = ""
+            given.append(arg)
+        return super().parse_args(ctx, given)
 
 
 def define(
@@ -34,7 +57,7 @@ def define(
         for options in (logging_options, format_option, click_options(*records)):
             known = options(known)
         known.__click_params__ += own  # click shows the last first
-        made = click.command(name, short_help=short_help)(known)
+        made = click.command(name, cls=_Command, short_help=short_help)(known)
         if group is not None:
             group.add_command(made)
         return made

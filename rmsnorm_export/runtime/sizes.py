@@ -297,6 +297,6 @@ def dims_option(use: Use) -> Any:
         None,
         written=_WRITTEN,
         read=readable,
-        metavar='"NAME=SIZE ..."',
+        metavar="NAME=SIZE ...",
         help=f'{what}, e.g. "{sample}"{rest}',
     )

@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 import rmsnorm_export as rx
+from rmsnorm_export.cli.build import command as build
 from rmsnorm_export.records import from_json, to_dict
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
 from tests.cli.test_cli_build import needs_rtx
@@ -92,3 +93,19 @@ def test_export(run: Run, tmp_path: Path) -> None:
         assert [dim.dim_param or dim.dim_value for dim in shape] == [2, "rows", 40]
     wrong = run("export", "factory:make", "-o", "n.onnx", "--shapes", sizes, "--dims", "cols=4")
     wrong.assert_error(2, "cols")
+
+
+def test_quotes_are_not_needed(run: Run, three: Path) -> None:
+    done = run("verify", "--dims", "rows=3", "rows=3", three, three, "--format", "json")
+    done.assert_error(2, "rows")  # read as two sizes, not as a third model
+    for flags in (
+        ("--dims", "batch=1,4", "past + sequence=16..128", "a.onnx", "--dims", "heads=2"),
+        ("--dims=batch=1,4", "past + sequence=16..128", "a.onnx", "--dims", "heads=2"),
+        ("--dims", "batch=1,4 past + sequence=16..128", "--dims", "heads=2", "a.onnx"),
+    ):
+        context = build.make_context("build", [*flags, "-o", "a.engine"])
+        assert context.params["model"] == "a.onnx"
+        assert " ".join(context.params["dims"]) == "batch=1,4 past + sequence=16..128 heads=2"
+    context = build.make_context("build", ["--shapes", "x=1x1", "y=2x2", "b=1.onnx", "-o", "c"])
+    assert context.params["shapes"] == ("x=1x1", "y=2x2")
+    assert context.params["model"] == "b=1.onnx"
