@@ -1,18 +1,22 @@
-"""Rows that a proof feeds to a norm: ordinary ones, and those at the edges of the types."""
+"""What a proof feeds to a norm: rows at the edges of the types, in sizes that the file allows."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx_ir as ir
 
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.dtypes import Array, Float64Array, numpy_dtype
-from rmsnorm_export.op.spec import DOUBLE, HALF_TYPES, NormSpec
+from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, NormSpec
+from rmsnorm_export.recognize.match import Match
 
 CASES = (
     "random", "tiny", "denormal", "huge", "large", "overflow", "zeros", "mixed", "outlier",
@@ -73,7 +77,7 @@ def random_weights(spec: NormSpec, n: int, seed: int) -> tuple[Float64Array, Flo
     return scale - spec.scale_offset, rng.standard_normal(n)
 
 
-def leading_sizes(count: int, rows: int) -> tuple[int, ...]:
+def _leading_sizes(count: int, rows: int) -> tuple[int, ...]:
     """``count`` sizes of product >= ``rows`` (nothing for 0 axes)."""
     if count == 0:
         return ()
@@ -132,3 +136,145 @@ def _limits(dtype: int) -> tuple[float, float]:
     """The largest number of a type and its smallest normal one."""
     info: Any = ml_dtypes.finfo(numpy_dtype(dtype))  # type: ignore[no-untyped-call]
     return float(info.max), float(info.smallest_normal)
+
+
+# Largest x where the source fixes the leading sizes: 32 MB in float64.
+_MAX_ELEMENTS = 2**22
+
+# Longest row that is tried at all; no norm of a model comes near.
+_MAX_ROW = 2**24
+
+# Longest list of integers that is taken for a shape.
+_MAX_RANK = 16
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """Sizes and types of the inputs of one attempt.
+
+    Attributes:
+        lead: leading sizes of x.
+        row: sizes of the normalised axes.
+        weights: ONNX element type of scale and bias where the source does not say.
+    """
+
+    lead: tuple[int, ...]
+    row: tuple[int, ...]
+    weights: int
+
+
+def layouts(match: Match, lowered: Lowered) -> Iterator[Layout]:
+    """What to try, the likeliest first: free leading sizes, then those that the file declares or
+    that constant shapes of Reshape nodes ask for; for weights of unknown type each possible one.
+
+    Raises:
+        InputError: the rows are too long.
+    """
+    axes = -match.spec.axis
+    declared = _declared(match)
+    shapes = tuple(_constant_shapes((*match.nodes, *lowered.nodes)))
+    rank = match.rank or (len(declared) if declared else max(3, axes + 1))
+    declared = declared or (None,) * rank
+    row = _row_sizes(match, lowered, declared[len(declared) - axes :], shapes)
+    n = math.prod(row)
+    if n > _MAX_ROW:
+        raise InputError(
+            "The rows are too long to try.",
+            found=f"{n} elements, at most {_MAX_ROW} are tried",
+            fix="keep the original nodes",
+        )
+    rows = len(case_names(match.dtype))
+    # Long rows are run a few at a time.
+    free = _leading_sizes(rank - axes, rows if rows * n <= _MAX_ELEMENTS else 1)
+    leads = [free]
+    known = declared[: rank - axes]
+    if any(size is not None for size in known):
+        leads.append(tuple(b if a is None else a for a, b in zip(known, free, strict=False)))
+    leads += [lead for shape in shapes if (lead := _lead(shape, n, rank - axes)) is not None]
+    unknown = any(v is not None and v.dtype is None for v in (match.scale, match.bias))
+    types = (match.dtype, match.spec.stash_type, FLOAT) if unknown else (match.dtype,)
+    for lead in dict.fromkeys(leads):
+        if lead is free or math.prod(lead) * n <= _MAX_ELEMENTS:
+            for weights in dict.fromkeys(types):
+                yield Layout(lead, row, weights)
+
+
+def static_shape(value: ir.Value) -> tuple[int, ...] | None:
+    """The shape of a value, None where the file does not say all of it."""
+    if value.shape is not None:
+        sizes = tuple(value.shape)
+    elif (tensor := _constant_tensor(value)) is not None:
+        sizes = tuple(tensor.shape.numpy())
+    else:
+        return None
+    known = tuple(size for size in sizes if isinstance(size, int))
+    return known if len(known) == len(sizes) else None
+
+
+def _declared(match: Match) -> tuple[int | None, ...] | None:
+    shape = match.x.shape
+    if shape is None or (match.rank is not None and len(shape) != match.rank):
+        return None
+    return tuple(size if isinstance(size, int) else None for size in shape)
+
+
+def _row_sizes(
+    match: Match,
+    lowered: Lowered,
+    declared: tuple[int | None, ...],
+    shapes: tuple[tuple[int, ...], ...],
+) -> tuple[int, ...]:
+    """Sizes of the normalised axes.
+
+    Declared by x, or by a weight; known to lowering, which made a weight or a Reshape of it; from
+    n; or small where nothing is said.
+    """
+    spec, axes, n = match.spec, -match.spec.axis, match.n
+    if len(declared) == axes and all(size is not None for size in declared):
+        return tuple(size for size in declared if size is not None)
+    weights = [value for value in (match.scale, match.bias) if value is not None]
+    known = [shape for value in weights if (shape := static_shape(value)) is not None]
+    if n is None and known:
+        n = math.prod(known[0])
+    if n is None:
+        n = max(8, 4 * spec.group_size, spec.partial_size + 3 if spec.partial_size else 0)
+        return (*(2,) * (axes - 1), n)
+    made = [value for node in lowered.nodes for value in node.outputs]
+    hints = [*known, *(static_shape(value) for value in (*lowered.initializers, *made)), *shapes]
+    for hint in hints:
+        if hint is not None and len(hint) >= axes > 1 and math.prod(hint[-axes:]) == n:
+            return hint[-axes:]
+    return (*(1,) * (axes - 1), n)
+
+
+def _lead(shape: tuple[int, ...], n: int, count: int) -> tuple[int, ...] | None:
+    """Leading sizes of x, ``count`` of them, that fit a Reshape to ``shape``."""
+    rows, rest = divmod(math.prod(shape), n)
+    if rest or not rows or not count:
+        return None
+    if len(shape) >= count and math.prod(shape[:count]) == rows:
+        return shape[:count]
+    return (*(1,) * (count - 1), rows)
+
+
+def _constant_shapes(nodes: Iterable[ir.Node]) -> Iterator[tuple[int, ...]]:
+    """Constant shapes, all sizes given, to which ``nodes`` reshape."""
+    for node in nodes:
+        target = node.inputs[1] if node.op_type == "Reshape" and len(node.inputs) > 1 else None
+        tensor = None if target is None else _constant_tensor(target)
+        if tensor is not None and tensor.dtype == ir.DataType.INT64 and tensor.size <= _MAX_RANK:
+            sizes = tuple(int(size) for size in tensor.numpy().reshape(-1))
+            if all(size > 0 for size in sizes):
+                yield sizes
+
+
+def _constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
+    """The tensor of an initializer or of a Constant node."""
+    node = value.producer()
+    if value.const_value is not None or node is None or node.op_type != "Constant":
+        return value.const_value
+    for name in ("value", "value_ints"):
+        attribute = node.attributes.get(name)
+        if attribute is not None and not attribute.is_ref():
+            return attribute.as_tensor() if name == "value" else ir.tensor(attribute.as_ints())
+    return None

@@ -33,9 +33,8 @@ from rmsnorm_export.op.reference import reference_float64
 from rmsnorm_export.op.spec import DOUBLE, HALF_TYPES, NormSpec
 from rmsnorm_export.proof import site
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
-from rmsnorm_export.proof.feeds import Batch, batches, random_weights
+from rmsnorm_export.proof.feeds import Batch, Layout, batches, layouts, random_weights
 from rmsnorm_export.proof.judge import Judge, Rows
-from rmsnorm_export.proof.layout import Layout, layouts
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.runtime.session import NoKernelError, run_onnxruntime, runtime_name

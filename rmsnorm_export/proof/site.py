@@ -12,8 +12,7 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.dtypes import Array, numpy_dtype
 from rmsnorm_export.proof.cut import cut
-from rmsnorm_export.proof.feeds import Batch
-from rmsnorm_export.proof.layout import Layout, static_shape
+from rmsnorm_export.proof.feeds import Batch, Layout, static_shape
 from rmsnorm_export.recognize.match import Match
 
 _ROLES = ("x", "scale", "bias", "residual", "gate")

@@ -23,17 +23,17 @@ from rmsnorm_export.recognize.context import FLOATS
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, name_of
 from rmsnorm_export.rewrite.draw import Gallery
-from rmsnorm_export.rewrite.plan import Plan, PlanOptions
+from rmsnorm_export.rewrite.options import InspectOptions, OptimizeOptions
+from rmsnorm_export.rewrite.plan import Plan
 from rmsnorm_export.rewrite.result import Report, Site
 
 
 def describe_plan(
     loaded: LoadedModel,
     plan: Plan,
-    options: PlanOptions,
+    options: OptimizeOptions | InspectOptions,
     *,
     proofs: Mapping[Lowered, Proof] | None = None,
-    drawings: bool = False,
 ) -> Report:
     """The report of a plan; opset and nodes are those of the model as it is.
 
@@ -42,9 +42,8 @@ def describe_plan(
         plan: what is to be done.
         options: what the plan was made for.
         proofs: of its sites.
-        drawings: draw the old and new nodes of the sites.
     """
-    gallery = Gallery(plan.types) if drawings else None
+    gallery = Gallery(plan.types) if options.drawings else None
     proofs, rewritten = proofs or {}, set(plan.rewritten)
     fused = [
         _fused(site, proofs.get(site), gallery) for site in plan.sites if site not in rewritten

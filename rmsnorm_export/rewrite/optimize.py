@@ -6,19 +6,28 @@ import dataclasses
 import os
 import time
 
+import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model, no_gc
 from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.graph.save import SaveResult, WeightsPolicy, save_model, to_bytes
+from rmsnorm_export.lower.lower import Lowered
+from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.options import takes
+from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.refusal import refuse
 from rmsnorm_export.rewrite.apply import apply
 from rmsnorm_export.rewrite.describe import count_nodes, describe_plan, own_functions
 from rmsnorm_export.rewrite.options import InspectOptions, OptimizeOptions
-from rmsnorm_export.rewrite.plan import PlanOptions, make_plan, needed_opset, plan_at_opset
-from rmsnorm_export.rewrite.prove import prove_plan
+from rmsnorm_export.rewrite.plan import Plan, make_plan, needed_opset, plan_at_opset
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.rewrite.unfold import remove_unused_own, unfold
+from rmsnorm_export.system.progress import Progress
+
+_MAX_SCALE = 1 << 24
+"""Elements of a scale that a proof may read: 64 MiB in f32, far above any row length."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -83,21 +92,13 @@ def optimize(source: Source, options: OptimizeOptions) -> Result:
         BackendMissingError: ``prove`` without ONNX Runtime.
     """
     start = time.perf_counter()
-    rules = PlanOptions(
-        target=options.target,
-        numerics=options.numerics,
-        fold_residual=options.fold_residual,
-        fold_gate=options.fold_gate,
-    )
     with no_gc():
         loaded = load_model(source)
         version, nodes = default_opset(loaded.model), count_nodes(loaded.model)
-        loaded = dataclasses.replace(loaded, model=unfold(loaded.model, rules.row))
-        loaded, plan = plan_at_opset(loaded, rules, options.opset)
-        plan, proofs = (
-            prove_plan(plan, options.seed, options.progress) if options.prove else (plan, {})
-        )
-        report = describe_plan(loaded, plan, rules, proofs=proofs, drawings=options.drawings)
+        loaded = dataclasses.replace(loaded, model=unfold(loaded.model, TARGETS[options.target]))
+        loaded, plan = plan_at_opset(loaded, options)
+        plan, proofs = _prove(plan, options.seed, options.progress) if options.prove else (plan, {})
+        report = describe_plan(loaded, plan, options, proofs=proofs)
         apply(plan.model, plan.sites, plan.names)
         remove_unused_own(plan.model)
         report = dataclasses.replace(
@@ -119,11 +120,61 @@ def inspect(source: Source, options: InspectOptions) -> Report:
     Args:
         source: as for `optimize`.
     """
-    rules = PlanOptions(target=options.target, numerics=options.numerics)
     start = time.perf_counter()
     with no_gc():
         loaded = load_model(source)
-        plan = make_plan(unfold(loaded.model, rules.row), rules)
-        report = describe_plan(loaded, plan, rules, drawings=options.drawings)
+        target = TARGETS[options.target or "portable"]
+        plan = make_plan(unfold(loaded.model, target), options)
+        report = describe_plan(loaded, plan, options)
         opset = max(report.opset_before, needed_opset(plan) if options.target else 0)
         return dataclasses.replace(report, opset_after=opset, seconds=time.perf_counter() - start)
+
+
+def _prove(plan: Plan, seed: int, progress: Progress | None) -> tuple[Plan, dict[Lowered, Proof]]:
+    """The plan with the sites whose proof passed, and the proof of each.
+
+    Raises:
+        BackendMissingError: ONNX Runtime is not installed.
+    """
+    from rmsnorm_export.proof.prove import prove_site
+
+    functions = tuple(plan.model.functions.values())
+    proofs: dict[Lowered, Proof] = {}
+    for done, site in enumerate(plan.sites):
+        if progress is not None:
+            progress("proving", done, len(plan.sites))
+        proofs[site] = prove_site(
+            site.part,
+            site,
+            opset_imports=dict(plan.model.opset_imports),
+            functions=functions,
+            numerics=site.numerics,
+            stored_scale=_stored_scale(site.part),
+            seed=seed,
+        )
+    if progress is not None:
+        progress("proving", len(plan.sites), len(plan.sites))
+    failed = {
+        site: refuse(
+            site.part.nodes[-1],
+            "proof-failed",
+            "the new node did not reproduce the original nodes; they were kept",
+            proof.reason,
+            "please report this model; --numerics exact may avoid it",
+            site.part.scope,
+        )
+        for site, proof in proofs.items()
+        if not proof.passed
+    }
+    return plan.without(failed), proofs
+
+
+def _stored_scale(match: Match) -> np.ndarray | None:
+    """The real scale of a site: the only weight that is ever read, and only for a proof."""
+    tensor = match.scale.const_value if match.scale is not None else None
+    if tensor is None or tensor.size > _MAX_SCALE:
+        return None
+    try:
+        return np.asarray(tensor.numpy())
+    except (OSError, ValueError):
+        return None

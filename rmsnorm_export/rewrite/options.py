@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from rmsnorm_export.errors import RequirementError, UsageError
 from rmsnorm_export.graph.policy import WeightsPolicy
@@ -150,6 +150,9 @@ class InspectOptions(Options):
     drawings: bool = only_api(
         False, help="Keep the nodes of the sites for a report that draws them."
     )
+
+    fold_residual: ClassVar[bool] = True
+    fold_gate: ClassVar[bool] = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,7 @@ from rmsnorm_export.graph.load import LoadedModel
 from rmsnorm_export.graph.opset import default_opset, raise_opset
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.lower.lower import LowerContext, Lowered, lower_all, refuse_match
-from rmsnorm_export.lower.targets import TARGETS, Target, TargetRow
-from rmsnorm_export.op.numerics import Numerics
+from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.context import OpaqueNode
 from rmsnorm_export.recognize.match import Match
@@ -21,35 +20,7 @@ from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.recognize.scan import foreign_functions, recognize
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.apply import Names, discard
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions:
-    """What a plan is made for.
-
-    Attributes:
-        target: what the new nodes are for; None: none in particular, so that the own form of every
-            target is kept.
-        numerics: loosest class of rewrite allowed.
-        fold_residual, fold_gate: as for ``optimize``.
-    """
-
-    target: Target | None = "portable"
-    numerics: Numerics = "reordered"
-    fold_residual: bool = True
-    fold_gate: bool = True
-
-    @property
-    def row(self) -> TargetRow:
-        """The target that norms are lowered for."""
-        return TARGETS[self.target or "portable"]
-
-    @property
-    def kept_operators(self) -> tuple[str, ...]:
-        """Operators whose nodes stay as they are."""
-        if self.target is not None:
-            return self.row.operators
-        return tuple(operator for row in TARGETS.values() for operator in row.operators)
+from rmsnorm_export.rewrite.options import InspectOptions, OptimizeOptions
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -87,9 +58,12 @@ class Plan:
         )
 
 
-def make_plan(model: ir.Model, options: PlanOptions) -> Plan:
+def make_plan(model: ir.Model, options: OptimizeOptions | InspectOptions) -> Plan:
     """Find the norms of ``model`` and make the nodes that could take their place."""
-    operators = options.kept_operators
+    row = TARGETS[options.target or "portable"]
+    # Without a target the own form of every one is kept.
+    rows = (row,) if options.target else tuple(TARGETS.values())
+    operators = [operator for kept in rows for operator in kept.operators]
     recognition = recognize(model, fold_residual=options.fold_residual, fold_gate=options.fold_gate)
     opaque = [entry for entry in recognition.opaque if entry[0].op_type in operators]
     refusals = [refusal for node, refusal in recognition.opaque if node.op_type not in operators]
@@ -97,13 +71,13 @@ def make_plan(model: ir.Model, options: PlanOptions) -> Plan:
     parts = [_part_in_form(match, operators) for match in recognition.matches]
     kept = [part for part in parts if part is not None]
     todo = [m for m, part in zip(recognition.matches, parts, strict=True) if part is None]
-    if todo and options.row.shares_functions:
+    if todo and row.shares_functions:
         todo, kept = [*kept, *todo], []
     _type_operands(recognition.types, todo)
     names = Names(model)
     outcomes = lower_all(
         todo,
-        options.row.name,
+        row.name,
         LowerContext(
             numerics=options.numerics,
             names=names,
@@ -136,18 +110,16 @@ def needed_opset(plan: Plan) -> int:
     return max((site.min_opset for site in plan.sites), default=0)
 
 
-def plan_at_opset(
-    loaded: LoadedModel, options: PlanOptions, opset: int | None
-) -> tuple[LoadedModel, Plan]:
-    """The plan of a model, raised to ``opset``, or as far as the target needs.
+def plan_at_opset(loaded: LoadedModel, options: OptimizeOptions) -> tuple[LoadedModel, Plan]:
+    """The plan of a model, raised to ``options.opset``, or as far as the target needs.
 
     Where the target needs a version to which the model cannot be raised every site is refused.
 
     Raises:
-        UsageError: the model has a later version than ``opset``.
-        InputError: the model cannot be raised to ``opset``.
+        UsageError: the model has a later version than that.
+        InputError: the model cannot be raised to it.
     """
-    plan = make_plan(loaded.model, options)
+    plan, opset = make_plan(loaded.model, options), options.opset
     version = default_opset(loaded.model)
     needed = max(needed_opset(plan), opset or 0)
     if needed <= version:

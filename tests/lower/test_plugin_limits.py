@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import rmsnorm_export as rx
-from rmsnorm_export.lower.plugin_limits import creator_names, plugin_refuses
+from rmsnorm_export.lower.portable import creator_names, plugin_refuses
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, Kind, NormSpec
 
 ROOT = Path(__file__).resolve().parents[2]

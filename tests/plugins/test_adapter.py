@@ -12,7 +12,7 @@ import adapter_build
 import pytest
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.lower.plugin_limits import creator_names
+from rmsnorm_export.lower.portable import creator_names
 from rmsnorm_export.op.body_key import assign_bodies, body_key
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, Kind, NormSpec
 
