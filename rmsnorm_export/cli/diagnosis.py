@@ -1,15 +1,22 @@
-"""What is installed here, what is not and would be of use, and whether the core works."""
+"""What is installed here, what is not and would be of use, and whether the core works.
+
+Whether it does, a norm spelled out tells that is made one node for every target, and run.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import platform
 import sys
+from collections.abc import Iterator
+from typing import Any, get_args
 
-from rmsnorm_export.cli.selftest import run_self_tests
+import numpy as np
+
+from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.show.doctor import Component, Diagnosis, SelfTest, Status
 from rmsnorm_export.system.gpu import gpus
-from rmsnorm_export.system.packages import is_installed, version_of
+from rmsnorm_export.system.packages import is_installed, pip_install, version_of
 from rmsnorm_export.system.process import Child
 from rmsnorm_export.tensorrt.plugin import build_tools, list_plugins
 
@@ -19,47 +26,69 @@ _TIMEOUT = 120
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Known:
-    """A package to look for; ``probe`` is Python for a remark, in which the package is ``m``."""
+    """A package to look for.
+
+    Attributes:
+        packages: that bring it, as for ``pip_install``.
+        probe: Python for a remark, in which the package is ``m``.
+    """
 
     name: str
     required: bool
     enables: str
-    install: str
+    packages: str
     probe: str = ""
 
 
-_CORE = "pip install --upgrade rmsnorm-export"
-_TENSORRT = 'pip install "rmsnorm-export[tensorrt]"'
-_TENSORRT_RTX = 'pip install "rmsnorm-export[tensorrt-rtx]"'
-
+_CUDA = (
+    "'CUDA ' + m.version.cuda + ', ' + str(m.cuda.device_count()) + ' GPU'"
+    " if m.version.cuda else 'CPU only'"
+)
 _KNOWN = (
-    _Known("onnx", True, "reading, checking and converting models", _CORE),
-    _Known("onnx_ir", True, "graphs, external data", _CORE),
-    _Known("numpy", True, "references", _CORE),
-    _Known("ml_dtypes", True, "bfloat16", _CORE),
-    _Known("click", True, "the command line", _CORE),
-    _Known("rich", True, "reports", _CORE),
+    _Known("onnx", True, "reading, checking and converting models", "onnx"),
+    _Known("onnx_ir", True, "graphs, external data", "onnx-ir"),
+    _Known("numpy", True, "references", "numpy"),
+    _Known("ml_dtypes", True, "bfloat16", "ml_dtypes"),
+    _Known("click", True, "the command line", "click"),
+    _Known("rich", True, "reports", "rich"),
     _Known(
         "onnxruntime",
         False,
         "verify, optimize --prove",
-        'pip install "rmsnorm-export[ort]"',
+        "[ort]",
         "' '.join(m.get_available_providers())",
     ),
-    _Known(
-        "torch",
-        False,
-        "exporting models, the PyTorch operator",
-        'pip install "rmsnorm-export[torch]"',
-        "'CUDA ' + m.version.cuda + ', ' + str(m.cuda.device_count()) + ' GPU'"
-        " if m.version.cuda else 'CPU only'",
-    ),
-    _Known("onnxscript", False, "torch.onnx.export", 'pip install "rmsnorm-export[torch]"'),
-    _Known("tensorrt", False, "TensorRT engines", _TENSORRT),
-    _Known("tensorrt_lean", False, "running TensorRT engines", "pip install tensorrt_lean"),
-    _Known("tensorrt_rtx", False, "TensorRT-RTX engines", _TENSORRT_RTX),
-    _Known("polygraphy", False, "building TensorRT engines", _TENSORRT_RTX),
+    _Known("torch", False, "exporting models, the PyTorch operator", "[torch]", _CUDA),
+    _Known("onnxscript", False, "torch.onnx.export", "[torch]"),
+    _Known("tensorrt", False, "TensorRT engines", "[tensorrt]"),
+    _Known("tensorrt_lean", False, "running TensorRT engines", "tensorrt_lean"),
+    _Known("tensorrt_rtx", False, "TensorRT-RTX engines", "[tensorrt-rtx]"),
+    _Known("polygraphy", False, "building TensorRT engines", "[tensorrt-rtx]"),
 )
+
+_ROWS, _N, _EPSILON = 3, 40, 1e-5
+
+_TOLERANCE = 1e-5
+"""float32 sums of 40 squares are off by at most 40 * 2**-24 = 2.4e-6, relatively; a wrong norm by
+far more."""
+
+_WEIGHT = np.linspace(0.5, 1.5, _N, dtype=np.float32)
+
+_MODEL = f"""
+<ir_version: 9, opset_import: ["": 18]>
+self_test (float[rows, {_N}] x) => (float[rows, {_N}] y)
+<float two = {{2}}, int64[1] axes = {{-1}}, float epsilon = {{{_EPSILON}}},
+ float[{_N}] weight = {{{", ".join(map(str, _WEIGHT.tolist()))}}}>
+{{
+    square = Pow(x, two)
+    mean = ReduceMean(square, axes)
+    sum = Add(mean, epsilon)
+    root = Sqrt(sum)
+    inverse = Reciprocal(root)
+    normalised = Mul(x, inverse)
+    y = Mul(normalised, weight)
+}}"""
+"""A norm as torch.onnx spells it."""
 
 
 def diagnose() -> Diagnosis:
@@ -74,7 +103,7 @@ def diagnose() -> Diagnosis:
     runtime = any(c.status == "ok" for c in components if c.name == "onnxruntime")
     self_tests: tuple[SelfTest, ...] = ()
     if core:
-        self_tests = tuple(run_self_tests(with_runtime=runtime))
+        self_tests = tuple(_self_tests(with_runtime=runtime))
     return Diagnosis(
         version=version_of("rmsnorm-export"),
         python=f"{platform.python_version()} ({sys.executable})",
@@ -113,11 +142,58 @@ def _finish(known: _Known, probe: Child | None) -> Component:
             if ended.code is None:
                 detail = f"its import did not end within {_TIMEOUT} s"
         version = version or version_of(known.name)
-    return Component(
-        known.name, known.required, status, version, detail, known.enables, known.install
-    )
+    install = pip_install(known.packages)
+    return Component(known.name, known.required, status, version, detail, known.enables, install)
 
 
 def _gpus() -> tuple[str, ...]:
     """Name, driver version and memory of every GPU that ``nvidia-smi`` lists."""
     return tuple(f"{gpu.name}, {gpu.driver}, {gpu.memory}" for gpu in gpus())
+
+
+def _self_tests(*, with_runtime: bool) -> Iterator[SelfTest]:
+    """One test per target; ``with_runtime``: the result is run in ONNX Runtime too."""
+    for target in get_args(Target):
+        try:
+            yield _test(target, with_runtime)
+        except Exception as error:
+            # whatever is wrong with this installation is what the user asked to see
+            detail = " ".join(f"{type(error).__name__}: {error}".split())
+            yield SelfTest(f"target {target}", False, detail)
+
+
+def _test(target: Target, with_runtime: bool) -> SelfTest:
+    import onnx.parser
+
+    import rmsnorm_export
+
+    name = f"target {target}"
+    result = rmsnorm_export.optimize(onnx.parser.parse_model(_MODEL), target=target)
+    if len(result.report.fused) != 1 or result.report.refused:
+        reasons = ", ".join(refusal.reason for refusal in result.report.refused)
+        return SelfTest(name, False, f"the norm was not made one node; refused: {reasons or '-'}")
+    op = result.report.fused[0].op
+    if not with_runtime:
+        return SelfTest(name, True, f"{op}; not run, as onnxruntime is not installed")
+    random = np.random.default_rng(0)
+    x = random.standard_normal((_ROWS, _N)).astype(np.float32)
+    error = float(np.max(np.abs(_run(result.to_bytes(), x) - _expected(x))))
+    if not error <= _TOLERANCE:
+        return SelfTest(name, False, f"{op}, wrong by {error:.2g} in ONNX Runtime")
+    return SelfTest(name, True, f"{op}, right within {error:.2g}")
+
+
+def _run(model: bytes, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"x": x})[0])
+
+
+def _expected(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """``x / sqrt(mean(x ** 2) + epsilon) * weight`` in float64."""
+    wide = x.astype(np.float64)
+    root = np.sqrt(np.mean(wide**2, axis=-1, keepdims=True) + _EPSILON)
+    return np.asarray(wide / root * _WEIGHT)

@@ -39,10 +39,12 @@ def _broken_core(diagnosis: Diagnosis) -> Error | None:
             found=", ".join(f"{c.name} is {c.status}" for c in bad),
             fix=" && ".join(dict.fromkeys(c.install for c in bad)),
         )
+    from rmsnorm_export.system.packages import pip_install
+
     failed = [test for test in diagnosis.self_tests if not test.passed]
     return VerificationError(
         "The self test failed.",
         found="; ".join(f"{test.name}: {test.detail}" for test in failed),
-        fix="reinstall with pip install --force-reinstall rmsnorm-export; if that does not help,"
+        fix=f"reinstall with {pip_install('rmsnorm-export')}; if that does not help,"
         " report the output of rmsnorm-export doctor --format json",
     )

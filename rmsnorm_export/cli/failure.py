@@ -11,13 +11,13 @@ from rmsnorm_export.cli.options import State
 from rmsnorm_export.errors import Error, ExitCode
 from rmsnorm_export.options import OptionError
 
-_PIP = {
-    "onnxruntime": 'pip install "rmsnorm-export[ort]"',
-    "torch": 'pip install "rmsnorm-export[torch]"',
-    "onnxscript": 'pip install "rmsnorm-export[torch]"',
-    "transformers": "pip install transformers",
+_OPTIONAL = {
+    "onnxruntime": "[ort]",
+    "torch": "[torch]",
+    "onnxscript": "[torch]",
+    "transformers": "transformers",
 }
-"""Packages that are not always installed with this one, and what brings them."""
+"""Modules that are not always installed with this package, and what brings them."""
 
 
 class Failure:
@@ -77,11 +77,13 @@ def explain(error: BaseException) -> Failure:
     if isinstance(error, click.ClickException):
         return _usage(error)
     if isinstance(error, ModuleNotFoundError) and error.name:
+        from rmsnorm_export.system.packages import pip_install
+
         package = error.name.split(".")[0]
         return Failure(
             f"The package {package} is needed and not installed.",
             str(error),
-            _PIP.get(package, "pip install --upgrade rmsnorm-export"),
+            pip_install(_OPTIONAL.get(package, "rmsnorm-export")),
             ExitCode.BACKEND,
         )
     if isinstance(error, OSError) and error.strerror:

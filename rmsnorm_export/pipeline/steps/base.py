@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.options import written
 from rmsnorm_export.pipeline.identity import packages, program, text_of
 from rmsnorm_export.pipeline.place import read_record
@@ -15,7 +14,6 @@ from rmsnorm_export.pipeline.result import StepFailure
 from rmsnorm_export.pipeline.settings import Settings
 from rmsnorm_export.pipeline.tables import StepName, Subject
 from rmsnorm_export.serving.options import PackageOptions
-from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 from rmsnorm_export.tensorrt.engine.shapes import make_profiles
@@ -158,14 +156,6 @@ class Step(Generic[Table]):
         if self.settings.model is not None and (options.shapes or options.dims):
             inputs = self.settings.files.facts(self.settings.model.path).inputs
             make_profiles(inputs, options.shapes, options.dims)
-
-
-def require_package(module: str, what: str, pip: str) -> None:
-    """Raise ``BackendMissingError`` unless ``module`` can be found; it is not imported."""
-    if not is_installed(module):
-        raise BackendMissingError(
-            f"{what} needs a package that is not installed.", found=f"no package {module}", fix=pip
-        )
 
 
 def files_in(folder: Path) -> list[str]:

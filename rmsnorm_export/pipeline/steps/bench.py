@@ -9,9 +9,10 @@ from typing import Any
 from rmsnorm_export.errors import ExitCode
 from rmsnorm_export.options import keywords
 from rmsnorm_export.pipeline.result import StepFailure
-from rmsnorm_export.pipeline.steps.base import Made, Step, require_package
+from rmsnorm_export.pipeline.steps.base import Made, Step
 from rmsnorm_export.pipeline.tables import Bench
 from rmsnorm_export.system.machine import cores, cpu_name
+from rmsnorm_export.system.packages import require_package
 from rmsnorm_export.system.progress import Progress
 
 RECORD = "benchmark.json"
@@ -43,11 +44,11 @@ class BenchStep(Step[Bench]):
         """ONNX Runtime with the providers that are named, and matplotlib for a picture."""
         from rmsnorm_export.benchmark.sessions import choose_providers
 
-        require_package("onnxruntime", "[bench]", 'pip install "rmsnorm-export[ort]"')
+        require_package("onnxruntime", "[bench]", "[ort]")
         if self.table.options.providers is not None:
             choose_providers(self.table.options.providers)
         if self.table.png:
-            require_package("matplotlib", "[bench] png", 'pip install "rmsnorm-export[report]"')
+            require_package("matplotlib", "[bench] png", "[report]")
 
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
         """Measure."""

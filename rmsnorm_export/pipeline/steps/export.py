@@ -6,14 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from rmsnorm_export.pipeline.steps.base import (
-    MODEL_FILES,
-    Made,
-    Step,
-    files_in,
-    require_package,
-)
+from rmsnorm_export.pipeline.steps.base import MODEL_FILES, Made, Step, files_in
 from rmsnorm_export.pipeline.tables import Export, Subject
+from rmsnorm_export.system.packages import require_package
 from rmsnorm_export.system.progress import Progress
 
 LOG = "export.log"
@@ -48,9 +43,9 @@ class ExportStep(Step[Export]):
         """PyTorch, and transformers for its models."""
         source = self.settings.source
         for module in ("torch", "onnxscript"):
-            require_package(module, "[export]", 'pip install "rmsnorm-export[torch]"')
+            require_package(module, "[export]", "[torch]")
         if os.path.isabs(source) and not source.endswith(".pt2"):
-            require_package("transformers", "[export] of this source", "pip install transformers")
+            require_package("transformers", "[export] of this source", "transformers")
 
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
         """Export."""

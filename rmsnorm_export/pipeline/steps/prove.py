@@ -9,9 +9,10 @@ from typing import Any
 from rmsnorm_export.errors import ExitCode, InputError, VerificationError
 from rmsnorm_export.options import keywords, written
 from rmsnorm_export.pipeline.result import StepFailure
-from rmsnorm_export.pipeline.steps.base import REPORT, Made, Step, require_package
+from rmsnorm_export.pipeline.steps.base import REPORT, Made, Step
 from rmsnorm_export.pipeline.tables import Prove, Subject
 from rmsnorm_export.rewrite.result import Report
+from rmsnorm_export.system.packages import require_package
 from rmsnorm_export.system.progress import Progress
 
 _PROOF_FAILED = "proof-failed"
@@ -34,7 +35,7 @@ class ProveStep(Step[Prove]):
 
     def check(self, force: bool) -> None:  # noqa: ARG002
         """ONNX Runtime."""
-        require_package("onnxruntime", "[prove]", 'pip install "rmsnorm-export[ort]"')
+        require_package("onnxruntime", "[prove]", "[ort]")
 
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
         """Prove."""

@@ -10,8 +10,9 @@ from rmsnorm_export.options import keywords
 from rmsnorm_export.pipeline.place import read_record
 from rmsnorm_export.pipeline.result import StepFailure
 from rmsnorm_export.pipeline.steps import build, export
-from rmsnorm_export.pipeline.steps.base import Made, Step, require_package
+from rmsnorm_export.pipeline.steps.base import Made, Step
 from rmsnorm_export.pipeline.tables import StepName, Subject, Verify
+from rmsnorm_export.system.packages import require_package
 from rmsnorm_export.system.progress import Progress
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class VerifyStep(Step[Verify]):
 
     def check(self, force: bool) -> None:  # noqa: ARG002
         """ONNX Runtime; for ``engine = "require"`` a GPU."""
-        require_package("onnxruntime", "[verify]", 'pip install "rmsnorm-export[ort]"')
+        require_package("onnxruntime", "[verify]", "[ort]")
         if self.table.engine == "require":
             from rmsnorm_export.tensorrt.engine.backends import gpu_visible
 
