@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmsnorm_export.tensorrt.engine.timing import save_timing_cache
+from rmsnorm_export.tensorrt.engine.worker import save_timing_cache
 
 
 class Cache:

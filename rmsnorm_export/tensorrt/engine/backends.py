@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from rmsnorm_export.errors import BackendMissingError, UsageError
+from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.system import gpu
 from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.system.process import Child, Ended
@@ -23,8 +23,7 @@ class BackendInfo:
     """One backend.
 
     Attributes:
-        name: as the command line calls it.
-        label: as its maker calls it.
+        name, label: as the command line and its maker call it.
         module: that Python imports.
         needs_gpu: it builds only where a GPU is.
         plugins: it has plugin layers.
@@ -57,7 +56,6 @@ RTX = BackendInfo(
 )  # fmt: skip
 
 BACKENDS: dict[str, BackendInfo] = {info.name: info for info in (TENSORRT, RTX)}
-CHOICES = ("auto", *BACKENDS)
 
 _FIRST_BYTES = {b"vtrt": RTX, b"ptrt": TENSORRT, b"ftrt": TENSORRT}
 """Of an engine; TensorRT-RTX 1.7.1 puts its own in front of what TensorRT begins with."""
@@ -121,13 +119,8 @@ def choose(choice: str) -> tuple[BackendInfo, str]:
             else TensorRT-RTX, which needs none, else TensorRT.
 
     Raises:
-        UsageError: there is no such backend.
         BackendMissingError: it, or Polygraphy, is not installed.
     """
-    if choice not in CHOICES:
-        raise UsageError(
-            "There is no such backend.", found=repr(choice), fix=f"use one of {', '.join(CHOICES)}"
-        )
     if choice != "auto":
         info, reason = BACKENDS[choice], "asked for"
     else:
@@ -153,19 +146,12 @@ def choose(choice: str) -> tuple[BackendInfo, str]:
 
 
 def run_backend(
-    request: Mapping[str, object],
-    info: BackendInfo,
-    progress: Progress | None = None,
+    request: Mapping[str, object], info: BackendInfo, progress: Progress | None = None
 ) -> Ended:
-    """Run one request in a new process, and wait for its end.
+    """Run one request of ``worker`` in a new process, and wait for its end.
 
     The parser and the builder are C++ that may abort, and Polygraphy reads once, at its import,
     which backend it is to use.
-
-    Args:
-        request: ``command`` and its arguments, see ``worker``.
-        info: the backend; Polygraphy is told which.
-        progress: called with every phase.
     """
     environment = {
         "POLYGRAPHY_USE_TENSORRT_RTX": "1" if info.name == "tensorrt-rtx" else "0",

@@ -2,29 +2,60 @@
 
 from __future__ import annotations
 
+import datetime
 import os
-import time
+import platform
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rmsnorm_export.errors import RequirementError, UsageError
 from rmsnorm_export.graph.load import Source
 from rmsnorm_export.graph.save import check_output
 from rmsnorm_export.options import takes
-from rmsnorm_export.printable import short
+from rmsnorm_export.printable import one_line, short
 from rmsnorm_export.records import to_dict, to_json
+from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
-from rmsnorm_export.tensorrt.engine.backends import choose, gpu_visible, run_backend
+from rmsnorm_export.system.packages import versions_of
+from rmsnorm_export.system.process import Ended
+from rmsnorm_export.tensorrt.engine.backends import (
+    BackendInfo,
+    choose,
+    gpu_visible,
+    gpus,
+    run_backend,
+)
 from rmsnorm_export.tensorrt.engine.failure import failure
-from rmsnorm_export.tensorrt.engine.model import open_model
+from rmsnorm_export.tensorrt.engine.layers import by_profile, layers_of
+from rmsnorm_export.tensorrt.engine.model import EngineModel, open_model
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 from rmsnorm_export.tensorrt.engine.plugins import plan_plugin
-from rmsnorm_export.tensorrt.engine.record import Build, make_record
 from rmsnorm_export.tensorrt.engine.result import (
+    EngineProfile,
     EngineRecord,
     EngineResult,
+    Message,
+    MessageKind,
+    PluginState,
+    Stage,
     sidecar_path,
 )
 from rmsnorm_export.tensorrt.engine.shapes import make_profiles
+from rmsnorm_export.tensorrt.engine.sites import find_norms
+
+_RECORDED_PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir")
+
+_MESSAGE_KINDS: tuple[tuple[MessageKind, re.Pattern[str]], ...] = (
+    ("half-norm", re.compile(r"layernorm (nodes|after self-attention).*(FP16|BF16)", re.I | re.S)),
+    ("index-type", re.compile(r"has Int64 binding", re.I)),
+    ("function-names", re.compile(r"A node named .* already exists", re.S)),
+)
+_MESSAGE_PLACE = re.compile(r"^[\w.]+\.[ch]pp:\d+: ")
+"""Source file and line in front of a message."""
+
+MESSAGE_LIMIT = 50
+"""Different other messages that are kept."""
 
 
 @takes(BuildOptions)
@@ -52,7 +83,11 @@ def build_engine(model: Source, path: StrPath, options: BuildOptions) -> EngineR
     options.check(info)
     with open_model(model) as ready:
         profiles = make_profiles(ready.inputs, options.shapes, options.dims)
-        plan = plan_plugin(options.plugin, info, own=ready.own)
+        library, reason = plan_plugin(options.plugin, info, own=ready.own)
+        notes = [f"backend {info.name}: {why}", *ready.notes, *options.notes(info)]
+        if cache is not None and not info.timing_cache:
+            notes.append(f"{info.label} has no timing cache: {cache.name} was not touched")
+            cache = None
         fix = "check the folder, its permissions and its free space; nothing was changed"
         with refusals_as("The engine cannot be written.", target, fix=fix):
             try:
@@ -64,17 +99,23 @@ def build_engine(model: Source, path: StrPath, options: BuildOptions) -> EngineR
                         "model": str(ready.path),
                         "engine": str(temporary),
                         "profiles": [to_dict(profile.inputs) for profile in profiles],
-                        "plugin": "" if plan.library is None else str(plan.library),
-                        "timing_cache": str(cache) if cache and info.timing_cache else "",
+                        "plugin": str(library or ""),
+                        "timing_cache": str(cache or ""),
                         "inspect": gpu_visible(),
                     }
-                    start = time.perf_counter()
                     ended = run_backend(request, info, options.progress)
-                    seconds = time.perf_counter() - start
                     if ended.first("done") is None:
-                        raise failure(ended, info, library=str(plan.library or ""))
-                    done = Build(info, why, ready, profiles, plan, options, cache, ended, seconds)
-                    record = make_record(done, target.name, temporary)
+                        raise failure(ended, info, library=str(library or ""))
+                    plugin = PluginState(
+                        options.plugin,
+                        "" if library is None else library.name,
+                        "" if library is None else sha256_of(library),
+                        options.embed_plugin and library is not None,
+                        reason,
+                    )
+                    record = _record(
+                        target.name, temporary, info, ready, profiles, options, plugin, ended, notes
+                    )
                     _check_plugin(record, options)
                     beside = files.write_temp(sidecar, to_json(record).encode())
                     files.publish(beside, sidecar, replace=options.force)
@@ -86,6 +127,77 @@ def build_engine(model: Source, path: StrPath, options: BuildOptions) -> EngineR
                     fix="choose another name, or use --force to replace it",
                 ) from error
     return EngineResult(target, sidecar, record)
+
+
+def _record(
+    name: str,
+    engine: Path,
+    info: BackendInfo,
+    model: EngineModel,
+    profiles: tuple[EngineProfile, ...],
+    options: BuildOptions,
+    plugin: PluginState,
+    ended: Ended,
+    notes: Sequence[str],
+) -> EngineRecord:
+    """The record of ``engine``, which will have the name ``name``."""
+    layers, layers_from = layers_of(ended)
+    layers = by_profile(layers, len(profiles))
+    version = ended.first("version") or {}
+    notes = [*notes, *(f"timing cache: {event['text']}" for event in ended.all("timing-cache"))]
+    if layers_from == "builder log":
+        notes.append("the layers are those that the builder logged; no engine was loaded")
+    return EngineRecord(
+        engine=name,
+        bytes=engine.stat().st_size,
+        sha256=sha256_of(engine),
+        model=model.identity,
+        backend=info.name,
+        version=str(version.get("version", "")),
+        versions=versions_of(_RECORDED_PACKAGES)
+        | {"python": platform.python_version()}
+        | {"polygraphy": str(version.get("polygraphy", ""))},
+        platform=f"{platform.system()} {platform.machine()}",
+        gpus=gpus(),
+        built=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        seconds=round(ended.seconds, 3),
+        profiles=profiles,
+        flags=options.flags(),
+        plugin=plugin,
+        norms=find_norms(model.sites, layers),
+        layers=layers,
+        layers_from=layers_from,
+        messages=collect_messages(
+            (event["stage"], event["text"])
+            for event in ended.all("message")
+            if event["severity"] == "warning"
+        ),
+        notes=tuple(notes),
+    )
+
+
+def collect_messages(warnings: Iterable[tuple[Stage, str]]) -> tuple[Message, ...]:
+    """Warnings of one kind once, with their number.
+
+    Args:
+        warnings: stage (``parse`` or ``build``) and text of each, in order.
+    """
+    groups: dict[tuple[str, str, str], Message] = {}
+    for stage, text in warnings:
+        text = one_line(_MESSAGE_PLACE.sub("", text.strip()), 600)
+        kind = message_kind(text)
+        key = (stage, kind, text if kind == "other" else "")
+        known = groups.get(key)
+        if known is None and len(groups) >= MESSAGE_LIMIT:
+            continue
+        first, count = (text, 0) if known is None else (known.text, known.count)
+        groups[key] = Message(stage, kind, first, count + 1)
+    return tuple(groups.values())
+
+
+def message_kind(text: str) -> MessageKind:
+    """What a warning is about."""
+    return next((kind for kind, pattern in _MESSAGE_KINDS if pattern.search(text)), "other")
 
 
 def _outputs(path: StrPath, source: StrPath | None, force: bool) -> tuple[Path, Path]:

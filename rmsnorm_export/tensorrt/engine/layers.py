@@ -13,7 +13,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from rmsnorm_export.tensorrt.engine.result import EngineLayer
+from rmsnorm_export.system.process import Ended
+from rmsnorm_export.tensorrt.engine.result import EngineLayer, LayersFrom
 
 _NODE = "[ONNX Layer: "
 _LAYER = re.compile(r"^Name: (?P<name>.*?), LayerType: (?P<type>[^,]*),.*$", re.DOTALL)
@@ -60,6 +61,20 @@ def layers_from_inspector(text: str) -> tuple[EngineLayer, ...]:
         for item in (listed if isinstance(listed, list) else ())
         if isinstance(item, dict)
     )
+
+
+def layers_of(ended: Ended) -> tuple[tuple[EngineLayer, ...], LayersFrom]:
+    """The layers: the inspector's where it told more than names."""
+    for event in ended.all("layers"):
+        if event["source"] == "inspector":
+            layers = layers_from_inspector(event["text"])
+            if any(layer.nodes for layer in layers):
+                return layers, "inspector"
+        else:
+            layers = layers_from_log(event["text"])
+            if layers:
+                return layers, "builder log"
+    return (), "none"
 
 
 def by_profile(layers: Sequence[EngineLayer], profiles: int) -> tuple[EngineLayer, ...]:

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 from rmsnorm_export.errors import BackendMissingError, UsageError
 from rmsnorm_export.tensorrt.engine.backends import BackendInfo
 from rmsnorm_export.tensorrt.engine.result import PluginUse
 
-USES: tuple[PluginUse, ...] = ("auto", "require", "never")
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PluginPlan:
-    """What to do about the plugin.
-
-    Attributes:
-        library: to load, or None.
-        reason: why.
-    """
-
-    library: Path | None
-    reason: str
-
-
-def plan_plugin(use: PluginUse, info: BackendInfo, *, own: bool) -> PluginPlan:
-    """Decide whether to load the plugin library.
+def plan_plugin(use: PluginUse, info: BackendInfo, *, own: bool) -> tuple[Path | None, str]:
+    """The plugin library to load, if any, and why it is or is not.
 
     Args:
         use: ``auto`` (where the backend has plugin layers and a library is built), ``require`` or
@@ -38,14 +22,8 @@ def plan_plugin(use: PluginUse, info: BackendInfo, *, own: bool) -> PluginPlan:
         UsageError: ``require`` where no plugin can take part.
         BackendMissingError: ``require`` and no library is built, or it is of no use.
     """
-    if use not in USES:
-        raise UsageError(
-            "The plugin cannot be used like this.",
-            found=repr(use),
-            fix=f"use one of {', '.join(USES)}",
-        )
     if use == "never":
-        return PluginPlan(None, "not wanted")
+        return None, "not wanted"
     what = reason = fix = ""
     if not info.plugins:
         what = f"{info.label} cannot use the plugin."
@@ -58,13 +36,13 @@ def plan_plugin(use: PluginUse, info: BackendInfo, *, own: bool) -> PluginPlan:
     if reason and use == "require":
         raise UsageError(what, found=f"--plugin require; {reason}", fix=fix)
     if reason:
-        return PluginPlan(None, reason)
+        return None, reason
     try:
-        return PluginPlan(_library(), "built, and the model has nodes for it")
+        return _library(), "built, and the model has nodes for it"
     except BackendMissingError as error:
         if use == "require":
             raise
-        return PluginPlan(None, f"{error.what} {error.found}".strip())
+        return None, f"{error.what} {error.found}".strip()
 
 
 def _library() -> Path:

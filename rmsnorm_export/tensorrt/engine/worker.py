@@ -12,13 +12,18 @@ import importlib
 import os
 import shutil
 import tempfile
+import threading
+from pathlib import Path
 from typing import Any
 
+from rmsnorm_export.system.files import write_whole
+from rmsnorm_export.system.lock import locked
 from rmsnorm_export.system.process import Request, Say
 from rmsnorm_export.tensorrt.engine.layers import is_layer_log
-from rmsnorm_export.tensorrt.engine.monitor import make_monitor
-from rmsnorm_export.tensorrt.engine.timing import save_timing_cache
 from rmsnorm_export.tensorrt.engine.use import describe_inputs, infer, validate
+
+TOTAL = 100
+"""Progress is told in per cent."""
 
 
 class StopError(Exception):
@@ -151,7 +156,7 @@ def _config(request: Request, say: Say, trt: Any, pg: Any, folder: str) -> Any:
     options: dict[str, Any] = {
         "profiles": profiles,
         "profiling_verbosity": trt.ProfilingVerbosity.DETAILED,
-        "progress_monitor": make_monitor(trt, say),
+        "progress_monitor": _monitor(trt, say),
     }
     if request["memory_limit"] is not None:
         pool = trt.MemoryPoolType.WORKSPACE
@@ -194,6 +199,124 @@ def _inspect(trt: Any, logger: Any, engine: Any) -> str:
         return ""
     finally:
         logger.muted = False
+
+
+class Phases:
+    """The phases of a build that are under way, each with its parent, its steps and those done."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[str | None, int, int]] = {}
+        self._best = 0
+
+    def start(self, name: str, parent: str | None, steps: int) -> None:
+        self._open[name] = (parent, max(steps, 1), 0)
+
+    def step(self, name: str, step: int) -> None:
+        """Step ``step`` of a phase, counted from 0, is over."""
+        if name in self._open:
+            parent, steps, done = self._open[name]
+            self._open[name] = (parent, steps, min(max(done, step + 1), steps))
+
+    def finish(self, name: str) -> None:
+        self._open.pop(name, None)
+
+    def done(self) -> int:
+        """How much is over, in ``TOTAL`` steps; never less than said before.
+
+        A phase inside another counts as a part of the step that the other is at.
+        """
+        best = max(map(self._fraction, self._open), default=0.0)
+        self._best = max(self._best, min(TOTAL, int(best * TOTAL)))
+        return self._best
+
+    def _fraction(self, name: str) -> float:
+        _, steps, done = self._open[name]
+        fraction, seen = done / steps, {name}
+        parent = self._open[name][0]
+        while parent in self._open and parent not in seen:
+            seen.add(parent)
+            above, steps, done = self._open[parent]
+            fraction = min(1.0, (done + fraction) / steps)
+            parent = above
+        return fraction
+
+
+def _monitor(trt: Any, say: Say) -> Any:
+    """An ``IProgressMonitor`` that tells ``say`` of every change worth showing.
+
+    The builder calls it from several threads.
+    """
+
+    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProgressMonitor.__init__(self)
+            self._phases = Phases()
+            self._lock = threading.Lock()
+            self._told = (-1, "")
+
+        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+            with self._lock:
+                self._phases.start(phase_name, parent_phase, num_steps)
+                self._tell(phase_name)
+
+        def phase_finish(self, phase_name: str) -> None:
+            with self._lock:
+                self._phases.finish(phase_name)
+
+        def step_complete(self, phase_name: str, step: int) -> bool:
+            with self._lock:
+                self._phases.step(phase_name, step)
+                self._tell(phase_name)
+            return True
+
+        def _tell(self, phase: str) -> None:
+            now = (self._phases.done(), phase)
+            if now[0] != self._told[0]:
+                self._told = now
+                say("progress", phase=phase, done=now[0], total=TOTAL)
+
+    return Monitor()
+
+
+def save_timing_cache(config: Any, name: str) -> str:
+    """Add what the ``IBuilderConfig`` of a build that is over measured to the file ``name``.
+
+    Several builds may share one file: each takes the newest content under a lock, and puts the sum
+    in its place with one rename. What the backend does not take for a cache is left as it is.
+
+    Returns:
+        What was done, for the notes.
+    """
+    path = Path(name)
+    cache = config.get_timing_cache()
+    if cache is None:
+        return "the backend has no timing cache to keep"
+    with locked(path.parent / f".{path.name}.lock"):
+        try:
+            before = path.read_bytes()
+        except FileNotFoundError:
+            before = b""
+        if before and not _absorb(config, cache, before):
+            return f"{path.name} is no timing cache of this backend and GPU: left as it is"
+        data = bytes(cache.serialize())
+        if data == before:
+            return f"{path.name} has all that was measured"
+        write_whole(path, data)
+    return f"{path.name}: {len(before)} bytes before, {len(data)} after"
+
+
+def _absorb(config: Any, cache: Any, before: bytes) -> bool:
+    """Add the content of a file to ``cache``, unless the backend does not take it for a cache.
+
+    What it does not take it replaces by an empty cache, without an error.
+    """
+    old, empty = config.create_timing_cache(before), config.create_timing_cache(b"")
+    if old is None:
+        return False
+    taken = bytes(old.serialize())
+    if taken == bytes(empty.serialize()) and before != taken:
+        return False
+    return bool(cache.combine(old, ignore_mismatch=False))
 
 
 def _use(request: Request, say: Say) -> None:
