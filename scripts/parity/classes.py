@@ -71,7 +71,7 @@ def _cell(norm: NormClass, module: torch.nn.Module, dtype: str, model: ir.Model)
     if bias is not None:
         magnitude = np.maximum(np.abs(right), np.tile(np.abs(bias), right.size // bias.size))
     pairs, errors = measure(sides, right, magnitude)
-    n = form.formula.group_size or math.prod(norm.shape[len(norm.shape) - form.formula.axes :])
+    n = form.formula.group_size or math.prod(norm.shape[form.formula.axis :])
     judged, notes = None, {}
     if OURS in sides and rounding is not None:
         gate = given.get("1")

@@ -192,7 +192,7 @@ def _rows(
     """Operands in the order of ``forward``."""
     formula = form.formula
     element_type = ELEMENT_TYPES[dtype]
-    row = norm.shape[len(norm.shape) - formula.axes :]
+    row = norm.shape[formula.axis :]
     spec = rounding.spec if rounding is not None else formula.spec()
     second = "gate" if len(norm.inputs) > 1 else ""
     front = _front(form, module)

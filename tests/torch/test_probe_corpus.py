@@ -59,7 +59,7 @@ def _agrees(norm: NormClass, formula) -> None:
     assert formula.scale_offset == (gain or 0.0)
     assert formula.scale_in_front == variant.gain.startswith("pre")
     assert (formula.bias is not None) == (variant.gain == "w+b")
-    assert formula.axes == variant.axes
+    assert -formula.axis == variant.axes
     assert formula.group_size == variant.group_size
     assert formula.epsilon_outside == (variant.epsilon == "outside")
     if norm.epsilon is not None:

@@ -11,43 +11,27 @@ import dataclasses
 
 import torch
 
-from rmsnorm_export.op.spec import FLOAT, Activation, Kind, NormSpec
+from rmsnorm_export.op.spec import FLOAT, NormSpec
 from rmsnorm_export.torch.dtypes import dtype_name
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Formula:
+class Formula(NormSpec):
     """An RMSNorm in exact arithmetic, with the names of the tensors that take part.
 
+    What its fields say of rounding means nothing.
+
     Attributes:
-        kind: which operator, hence what the second input is.
-        axes: trailing axes that are normalised together.
-        group_size: elements that share one root mean square; 0 means the whole row.
-        partial_size: elements from which the mean square is taken; 0 means all.
-        epsilon: added to the mean square, or to the root.
-        epsilon_outside: whether it is added to the root.
         scale: name of the parameter (or buffer) that is the scale; None where there is none.
-        scale_offset: added to the scale.
         scale_in_front: the row is multiplied by ``scale_offset + scale`` before it is normalised,
             and by nothing after.
         bias: name of the parameter that is added last; None where there is none.
-        activation: of the gate.
-        gate_first: whether the gate acts before the norm.
         returns_sum: a residual norm that returns ``(y, x + residual)``, not ``y`` alone.
     """
 
-    kind: Kind = "RMSNorm"
-    axes: int = 1
-    group_size: int = 0
-    partial_size: int = 0
-    epsilon: float = 0.0
-    epsilon_outside: bool = False
     scale: str | None = None
-    scale_offset: float = 0.0
     scale_in_front: bool = False
     bias: str | None = None
-    activation: Activation = "silu"
-    gate_first: bool = False
     returns_sum: bool = False
 
     @property
@@ -65,20 +49,10 @@ class Formula:
 
         A scale in front, or an offset added before the operator, is no part of it.
         """
-        known: dict[str, float] = {
-            "epsilon": self.epsilon,
-            "scale_offset": 0.0 if self.scale_in_front else self.scale_offset,
-        }
-        return NormSpec(
-            kind=self.kind,
-            axis=-self.axes,
-            group_size=self.group_size,
-            partial_size=self.partial_size,
-            epsilon_outside=self.epsilon_outside,
-            activation=self.activation,
-            gate_first=self.gate_first,
-            **{**known, **rounding},  # type: ignore[arg-type]  # one float type stands for all
-        )
+        known = {field.name: getattr(self, field.name) for field in dataclasses.fields(NormSpec)}
+        if self.scale_in_front:
+            known["scale_offset"] = 0.0
+        return NormSpec(**(known | rounding))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
+from rmsnorm_export.op.spec import NormSpec
+from rmsnorm_export.torch.operator.eager import in_groups, part_of, reduced_axes
 from rmsnorm_export.torch.probe.fit import Formula, RefusedError
 
 Tensors = Mapping[str, torch.Tensor]
@@ -37,49 +39,33 @@ def rows(shape: tuple[int, ...], device: torch.device, seed: int = 7) -> torch.T
     return torch.where(sign, -size, size).to(device)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Support:
-    """Which elements share one root mean square.
-
-    Attributes:
-        axes: trailing axes that are normalised together.
-        group: elements in a group; 0 means the whole row.
-        partial: elements that count; 0 means all.
-    """
-
-    axes: int
-    group: int
-    partial: int
-
-    def rms(self, x: torch.Tensor) -> torch.Tensor:
-        """The root mean square, in the shape of ``x``."""
-        lead = x.shape[: x.ndim - self.axes]
-        flat = x.reshape(*lead, -1)
-        size = self.group or flat.shape[-1]
-        cut = flat.reshape(*lead, -1, size)
-        mean = cut[..., : self.partial or size].square().mean(-1, keepdim=True)
-        return mean.sqrt().expand(cut.shape).reshape(x.shape)
+def root_mean_square(norm: NormSpec, x: torch.Tensor) -> torch.Tensor:
+    """That of the elements which share it, in the shape of ``x``."""
+    cut = in_groups(norm, x)
+    mean = part_of(norm, cut).square().mean(reduced_axes(norm), keepdim=True)
+    return mean.sqrt().expand(cut.shape).reshape(x.shape)
 
 
-def fit_formula(f: Function, x: torch.Tensor, values: Tensors) -> Formula:
-    """The formula of ``f``, without what the second input does.
+def fit_formula(f: Function, x: torch.Tensor, values: Tensors, start: Formula) -> Formula:
+    """The formula of ``f``.
 
     Args:
         f: the module as a function of its rows.
         x: rows that it accepts, from ``rows``.
         values: the parameters of ``f``.
+        start: what the second input does, which ``f`` has taken out.
 
     Raises:
         RefusedError: ``f`` is no RMSNorm, or none that the operator can say.
     """
-    support = find_support(lambda x: f(x, frozenset()), x)
+    support = dataclasses.replace(start, **find_support(lambda x: f(x, frozenset()), x))
     large = x * _LARGE
     up, down = f(large, frozenset()), f(-large, frozenset())
     bias, odd = (up + down) / 2, (up - down) / 2
     name_of_bias = _find_bias(bias, odd, values, f, x)
-    response = odd * support.rms(x) / x
+    response = odd * root_mean_square(support, x) / x
     scale, offset, in_front = None, 0.0, False
-    if _same_for_every_row(response, support.axes):
+    if _same_for_every_row(response, support.axis):
         scale, offset = _find_scale(response, values, name_of_bias)
         front = torch.ones_like(x)
     else:
@@ -93,11 +79,9 @@ def fit_formula(f: Function, x: torch.Tensor, values: Tensors) -> Formula:
     def divisor(x: torch.Tensor) -> torch.Tensor:
         return x * front * response / f(x, zero)  # type: ignore[arg-type]  # no None in zero
 
-    epsilon, outside = _find_epsilon(divisor, lambda x: support.rms(x * front), x)
-    return Formula(
-        axes=support.axes,
-        group_size=support.group,
-        partial_size=support.partial,
+    epsilon, outside = _find_epsilon(divisor, lambda x: root_mean_square(support, x * front), x)
+    return dataclasses.replace(
+        support,
         epsilon=epsilon,
         epsilon_outside=outside,
         scale=scale,
@@ -107,8 +91,11 @@ def fit_formula(f: Function, x: torch.Tensor, values: Tensors) -> Formula:
     )
 
 
-def find_support(f: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Support:
-    """Change single elements of ``x`` and see which results change.
+def find_support(f: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> dict[str, int]:
+    """Which elements share one root mean square: change single ones, see which results change.
+
+    Returns:
+        Attributes of ``NormSpec``.
 
     Raises:
         RefusedError: not the elements of trailing axes, leading groups or a leading part.
@@ -138,14 +125,14 @@ def find_support(f: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> 
             raise RefusedError(
                 f"normalises over axes ({names}) of {x.ndim}: not whole trailing axes"
             )
-        return Support(axes, 0, 0)
+        return {"axis": -axes}
     n = x.shape[-1]
     size = int(block.sum())
     if n % size or not bool(block[:size].all()):
         raise RefusedError(f"{size} of {n} elements share a statistic, not in groups side by side")
     last = changed(n - 1)[lead]
     if bool(last[n - size :].all()) and int(last.sum()) == size:
-        return Support(1, 0 if size == n else size, 0)
+        return {"group_size": 0 if size == n else size}
     if size < n or int(last.sum()) != 1:
         raise RefusedError("its elements share no common statistic")
     inside, outside = 0, n - 1
@@ -155,7 +142,7 @@ def find_support(f: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> 
             inside = middle
         else:
             outside = middle
-    return Support(1, 0, outside)
+    return {"partial_size": outside}
 
 
 def _near(value: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -163,10 +150,10 @@ def _near(value: torch.Tensor, expected: torch.Tensor) -> bool:
     return bool((value - expected).abs().max() <= _RELATIVE * expected.abs().max())
 
 
-def _same_for_every_row(value: torch.Tensor, axes: int) -> bool:
+def _same_for_every_row(value: torch.Tensor, axis: int) -> bool:
     if not bool(value.isfinite().all()):
         return False
-    flat = value.reshape(-1, *value.shape[value.ndim - axes :])
+    flat = value.reshape(-1, *value.shape[axis:])
     return _near(flat[:1], flat)
 
 
@@ -215,17 +202,17 @@ def _find_scale(
 
 
 def _scale_in_front(
-    odd: torch.Tensor, x: torch.Tensor, support: Support, values: Tensors, f: Function
+    odd: torch.Tensor, x: torch.Tensor, support: NormSpec, values: Tensors, f: Function
 ) -> tuple[str, float, torch.Tensor]:
     """A parameter that multiplies the row before it is normalised."""
-    shape = x.shape[x.ndim - support.axes :]
+    shape = x.shape[support.axis :]
     for name, value in values.items():
         for offset in (0.0, 1.0):
             if value.numel() != math.prod(shape):
                 continue
             front = (value + offset).reshape(shape).expand_as(x)
             scaled = x * front
-            if bool(((odd * support.rms(scaled) / scaled) - 1).abs().max() <= _RELATIVE):
+            if bool(((odd * root_mean_square(support, scaled) / scaled) - 1).abs().max() <= _RELATIVE):
                 return name, offset, front
     raise RefusedError(_what_instead(f, x))
 

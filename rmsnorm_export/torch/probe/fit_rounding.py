@@ -43,7 +43,7 @@ def probe_inputs(
     elements: int = _ELEMENTS,
     finite: bool = False,
 ) -> Operands:
-    """Rows of ``shape[-axes:]``: random at scales from 0.02 to 20, and the special ones.
+    """Rows of ``shape[axis:]``: random at scales from 0.02 to 20, and the special ones.
 
     These are rows near epsilon, one of zeros, one ruled by a single element, one of large elements
     and, unless ``finite``, one with an infinite element and one with a NaN.
@@ -56,7 +56,7 @@ def probe_inputs(
     """
     generator = torch.Generator().manual_seed(seed)
     each = math.prod(shape[1:])
-    length = math.prod(shape[len(shape) - formula.axes :])
+    length = math.prod(shape[formula.axis :])
     count = max(-(-_LEAST_ROWS * length // each), min(1024, elements // each))
     x, other = (
         torch.randn((count * each // length, length), generator=generator, dtype=torch.float64)

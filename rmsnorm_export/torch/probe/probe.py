@@ -255,14 +255,8 @@ def _fit_call(copies: ModuleCopies, start: Formula, x: torch.Tensor) -> Formula:
         plain = f(x, frozenset())
         if not torch.equal(plain, f(x, frozenset(), name)):
             raise RefusedError(f"uses {name!r}, a tensor of one element, which no operand can be")
-    formula = fit_formula.fit_formula(f, x, values)
-    return dataclasses.replace(
-        formula,
-        kind=start.kind,
-        activation=start.activation,
-        gate_first=start.gate_first,
-        returns_sum=returns_sum,
-    )
+    formula = fit_formula.fit_formula(f, x, values, start)
+    return dataclasses.replace(formula, returns_sum=returns_sum)
 
 
 def _result_like(value: Any, like: torch.Tensor) -> torch.Tensor:
@@ -283,12 +277,12 @@ def _confirmed_any_width(copies: ModuleCopies, formula: Formula, shape: tuple[in
     Returns:
         whether rows of other widths are taken.
     """
-    last = shape[len(shape) - formula.axes :]
+    last = shape[formula.axis :]
     shapes = [shape, (5, *last), (2, 3, *last), (2, 3, 2, *last)]
     wider: list[tuple[int, ...]] = []
     if not formula.parameters:
         # Without a parameter nothing ties the width.
-        lead = shape[: len(shape) - formula.axes]
+        lead = shape[: formula.axis]
         step = formula.group_size or 1
         wider = [(*lead, *last[:-1], last[-1] + step), (*lead, 2 * last[0], *last[1:])]
     taken = []
@@ -358,7 +352,7 @@ def _fit_roundings(
         raise RefusedError(f"an RMSNorm in exact arithmetic, but in float32: {plain}")
     return Form(
         formula=formula,
-        shape=shape[len(shape) - formula.axes :],
+        shape=shape[formula.axis :],
         any_width=any_width,
         roundings=tuple(roundings),
         refused=tuple(refused),
