@@ -22,8 +22,7 @@ from rmsnorm_export.rewrite.options import ExportOptions, Requirement, SourceOpt
 if TYPE_CHECKING:
     from rmsnorm_export.compare.result import Verification
     from rmsnorm_export.system.progress import Progress
-    from rmsnorm_export.torch.source.example import Example
-    from rmsnorm_export.torch.source.loaded import Loaded
+    from rmsnorm_export.torch.source.example import Example, Loaded
 
 
 def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def compare_with_pytorch(
     from rmsnorm_export.compare.pytorch import PyTorch
     from rmsnorm_export.errors import VerificationError
     from rmsnorm_export.runtime.session import open_session
-    from rmsnorm_export.torch.source.loaded import Loaded
+    from rmsnorm_export.torch.source.example import Loaded
 
     try:
         session = open_session(path, optimize=True)

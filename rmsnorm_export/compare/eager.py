@@ -16,7 +16,7 @@ from rmsnorm_export.errors import InputError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.torch.export.failure import arguments_text
 from rmsnorm_export.torch.export.trace import inference
-from rmsnorm_export.torch.source.loaded import Loaded
+from rmsnorm_export.torch.source.example import Loaded
 
 Module = torch.nn.Module | torch.export.ExportedProgram
 Call = tuple[tuple[Any, ...], dict[str, Any]]

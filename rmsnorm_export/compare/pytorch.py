@@ -16,7 +16,7 @@ from rmsnorm_export.runtime.inputs import Declared
 from rmsnorm_export.system.packages import is_installed
 
 if TYPE_CHECKING:
-    from rmsnorm_export.torch.source.loaded import Loaded
+    from rmsnorm_export.torch.source.example import Loaded
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -46,8 +46,8 @@ class PyTorch(Backend):
     @classmethod
     def open(cls, chosen: Chosen) -> PyTorch:
         """Load a source as ``export`` takes it, or take a module as it is."""
+        from rmsnorm_export.torch.source.example import Loaded
         from rmsnorm_export.torch.source.load import load
-        from rmsnorm_export.torch.source.loaded import Loaded
 
         model = chosen.model
         if isinstance(model, str | os.PathLike):

@@ -19,9 +19,8 @@ from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.rewrite.options import ExportOptions, SourceOptions
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.torch.export.trace import OLDEST_OPSET, trace
-from rmsnorm_export.torch.source.example import Example, example_of
+from rmsnorm_export.torch.source.example import Example, Loaded, example_of
 from rmsnorm_export.torch.source.load import load
-from rmsnorm_export.torch.source.loaded import Loaded
 
 if TYPE_CHECKING:
     import onnx_ir as ir

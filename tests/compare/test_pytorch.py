@@ -22,7 +22,7 @@ from rmsnorm_export.compare.pytorch import PyTorch  # noqa: E402
 from rmsnorm_export.errors import InputError, UsageError, VerificationError  # noqa: E402
 from rmsnorm_export.graph.load import load_model  # noqa: E402
 from rmsnorm_export.runtime.inputs import graph_inputs  # noqa: E402
-from rmsnorm_export.torch.source.loaded import Loaded  # noqa: E402
+from rmsnorm_export.torch.source.example import Loaded  # noqa: E402
 
 from .broken import set_epsilon, told  # noqa: E402
 

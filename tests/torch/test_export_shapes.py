@@ -9,7 +9,7 @@ pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
 import torch
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.torch.source.shapes import dynamic_shapes, example, parse_shapes
+from rmsnorm_export.torch.source.example import dynamic_shapes, example, parse_shapes
 
 
 def test_types_sizes_and_ranges():

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.spec import NormSpec
-from rmsnorm_export.torch.probe.replace import replace_norms
-from rmsnorm_export.torch.probe.replace_class import ATTRIBUTE
+from rmsnorm_export.torch.probe.replace import ATTRIBUTE, replace_norms
 
 N = 64
 OPERATORS = {

@@ -1,4 +1,4 @@
-"""Tidy what the exporter wrote, without changing a number.
+"""Tidy and check what the exporter wrote, without changing a number.
 
 ``torch.onnx.export(optimize=True)`` is not used: its rules compare constants with a tolerance
 (``x + 0`` matches every addend up to 1e-8), which deletes the epsilon of a norm that has a small
@@ -8,14 +8,18 @@ one, and at opset 23 it fuses norms in an order of rounding that is not the sour
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 from onnxscript import optimizer
 from onnxscript.rewriter import RewritePass
 from onnxscript.rewriter.rules import common as rules
 
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.recognize.match import module_path
 from rmsnorm_export.torch.export.translate import spell_out
 
 _EXACT_RULES = (
@@ -93,3 +97,48 @@ def _storage(value: ir.Value) -> tuple[object, ...] | None:
         if raw.device.type != "meta" and raw.numel() and raw.data_ptr():
             return (str(raw.device), raw.data_ptr(), raw.dtype, tuple(raw.shape), raw.stride())
     return None
+
+
+def check_types(model: ir.Model) -> None:
+    """Operands that an operator's schema wants of one type have one type.
+
+    PyTorch traces with tensors that have no values, on which some operators (``matmul``) do not
+    look at the types as they do on real ones.
+
+    Raises:
+        InputError: naming the module, the operator and the types.
+    """
+    opset = model.opset_imports[""]
+    for node in model.graph.all_nodes():
+        if node.domain not in ("", "ai.onnx"):
+            continue
+        bound: dict[str, ir.DataType] = {}
+        for value, variable in zip(node.inputs, _variables(node.op_type, opset), strict=False):
+            if value is None or value.dtype is None or not variable:
+                continue
+            first = bound.setdefault(variable, value.dtype)
+            if first != value.dtype:
+                place = module_path(node)
+                raise InputError(
+                    "The module computes with operands of different types.",
+                    found=(f"module {place!r}: " if place else "")
+                    + f"{node.op_type} of {first.name.lower()} and {value.dtype.name.lower()}",
+                    fix="give inputs of the type of the weights (--dtype, --shapes)",
+                )
+
+
+@functools.cache
+def _variables(op_type: str, opset: int) -> tuple[str, ...]:
+    """Type variable of each input, "" where the type is fixed; empty for an unknown operator."""
+    try:
+        schema = onnx.defs.get_schema(op_type, opset)
+    except onnx.defs.SchemaError:
+        return ()
+    named = {constraint.type_param_str for constraint in schema.type_constraints}
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    result: list[str] = []
+    for formal in schema.inputs:
+        variable = formal.type_str if formal.type_str in named else ""
+        repeated = formal.option == variadic
+        result += [variable if formal.is_homogeneous else ""] * (64 if repeated else 1)
+    return tuple(result)

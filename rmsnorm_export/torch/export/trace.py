@@ -21,10 +21,9 @@ except ModuleNotFoundError as error:
 from rmsnorm_export.torch.export import names as export_names
 from rmsnorm_export.torch.export import weights as export_weights
 from rmsnorm_export.torch.export.chatter import collected
-from rmsnorm_export.torch.export.clean import tidy
+from rmsnorm_export.torch.export.clean import check_types, tidy
 from rmsnorm_export.torch.export.failure import explain
 from rmsnorm_export.torch.export.translate import translation_table
-from rmsnorm_export.torch.export.types import check_types
 
 if TYPE_CHECKING:
     import onnx_ir as ir

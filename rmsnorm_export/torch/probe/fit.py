@@ -126,6 +126,10 @@ class Fit:
     forms: tuple[Form, ...]
     names: tuple[str, ...]
 
+    def form(self, inputs: int) -> Form | None:
+        """That with so many inputs."""
+        return next((form for form in self.forms if form.formula.inputs == inputs), None)
+
     @property
     def spec(self) -> NormSpec:
         """The operator of the last form (the gated one where there is a gate), narrowest type.

@@ -212,7 +212,9 @@ def _scale_in_front(
                 continue
             front = (value + offset).reshape(shape).expand_as(x)
             scaled = x * front
-            if bool(((odd * root_mean_square(support, scaled) / scaled) - 1).abs().max() <= _RELATIVE):
+            if bool(
+                ((odd * root_mean_square(support, scaled) / scaled) - 1).abs().max() <= _RELATIVE
+            ):
                 return name, offset, front
     raise RefusedError(_what_instead(f, x))
 

@@ -1,9 +1,17 @@
-"""Replace the norms of a model by the operator, found by what they compute."""
+"""Replace the norms of a model by the operator, found by what they compute.
+
+A module gets another ``forward`` and nothing else. It keeps its identity, attributes, parameters,
+buffers and hooks; only its class becomes a subclass of its own class, as
+``torch.nn.utils.parametrize`` does it. So weights stay tied, the state dict keeps its keys, a
+module that is used in several places changes in all of them, and putting the class back undoes
+everything.
+"""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import types
 from collections.abc import Hashable
 from typing import Any, NamedTuple
@@ -22,8 +30,11 @@ from rmsnorm_export.torch.probe.copies import (
 )
 from rmsnorm_export.torch.probe.fit import Fit, Form, NotANorm, RefusedError, Rounding, types_name
 from rmsnorm_export.torch.probe.probe import device_of, probe_on
-from rmsnorm_export.torch.probe.replace_class import ATTRIBUTE, Calls, replaced_class
 
+ATTRIBUTE = "_rmsnorm_export"
+"""Of the module: the ``Fit`` that its new forward goes by."""
+
+_CLASSES: dict[type[torch.nn.Module], type[torch.nn.Module]] = {}
 _PLAIN = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device, type)
 
 
@@ -145,7 +156,7 @@ def replace_norms(model: torch.nn.Module, *, verify: bool = True) -> Replacement
         except RefusedError as refused:
             skipped.append(Skipped(path, base.__name__, str(refused)))
             continue
-        setattr(module, ATTRIBUTE, Calls.of(fit))
+        setattr(module, ATTRIBUTE, fit)
         module.__class__ = cls
         taken.add(module)
         undo.append((module, base))
@@ -256,3 +267,85 @@ def _verified(module: torch.nn.Module, form: Form, rounding: Rounding, call: str
     if not fit_rounding.accepted(comparison):
         raise RefusedError(f"differs from the operator with its own parameters: {comparison}")
     return [f"{call}own parameters, {comparison}"]
+
+
+def replaced_class(base: type[torch.nn.Module]) -> type[torch.nn.Module]:
+    """A subclass of ``base`` whose ``forward`` is the operator.
+
+    A call that the operator does not serve (another combination of types, a gate that broadcasts, a
+    scale of higher rank than the rows, a third argument) goes to the ``forward`` of ``base``, so it
+    gives what it always gave.
+
+    Raises:
+        RefusedError: ``base`` cannot have a subclass made like this.
+    """
+    if base in _CLASSES:
+        return _CLASSES[base]
+
+    @functools.wraps(base.forward)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        served = serve(self, args, kwargs)
+        return base.forward(self, *args, **kwargs) if served is None else served
+
+    def reduce_ex(self: Any, protocol: Any) -> Any:
+        # Pickle finds a class by its name; this one is made again from its base.
+        reduced: Any = base.__reduce_ex__(self, protocol)
+        function, arguments, *rest = reduced
+        if arguments and arguments[0] is type(self):
+            return (_new_replaced, (base,), *rest)
+        return (function, arguments, *rest)
+
+    members = {"forward": forward, "__reduce_ex__": reduce_ex, "__module__": base.__module__}
+    make: Any = type(base)
+    try:
+        _CLASSES[base] = make(f"Replaced{base.__name__}", (base,), members)
+    except Exception as error:  # metaclasses and __init_subclass__ may refuse in any way
+        raise RefusedError(f"its class cannot have a subclass: {error}") from error
+    return _CLASSES[base]
+
+
+def _new_replaced(base: type[torch.nn.Module]) -> torch.nn.Module:
+    cls = replaced_class(base)
+    return cls.__new__(cls)
+
+
+def serve(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of the operator for one call; None where it does not serve that call."""
+    fit: Fit = getattr(module, ATTRIBUTE)
+    operands = _call_operands(fit.names, args, kwargs)
+    form = None if operands is None else fit.form(len(operands))
+    if operands is None or form is None:
+        return None
+    x, formula = operands[0], form.formula
+    parameters = {name: getattr(module, name) for name in formula.parameters}
+    stored = next((value.dtype for value in parameters.values()), None)
+    rounding = form.rounding(x.dtype, stored)
+    if rounding is None or not (form.any_width or tuple(x.shape[formula.axis :]) == form.shape):
+        return None
+    for other in operands[1:]:
+        if other.dtype != x.dtype or other.shape != x.shape:
+            return None
+    if any(value.ndim > x.ndim for value in parameters.values()):
+        return None
+    results = fit_rounding.evaluate(formula, rounding.spec, operands, parameters)
+    return results if len(results) > 1 else results[0]
+
+
+def _call_operands(
+    names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[torch.Tensor, ...] | None:
+    """The tensors of a call in the order of ``forward``; None if there is anything else."""
+    if len(args) + len(kwargs) > len(names):
+        return None
+    operands = list(args)
+    for name in names[len(args) :]:
+        if name not in kwargs:
+            break
+        operands.append(kwargs[name])
+    if len(operands) != len(args) + len(kwargs):
+        return None
+    while operands and operands[-1] is None:
+        operands.pop()
+    if not operands or not all(isinstance(value, torch.Tensor) for value in operands):
+        return None
+    return tuple(operands)

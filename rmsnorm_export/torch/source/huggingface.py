@@ -16,7 +16,7 @@ from rmsnorm_export.errors import BackendMissingError, InputError
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.system.machine import memory_available
 from rmsnorm_export.torch.dtypes import dtype_name
-from rmsnorm_export.torch.source.loaded import Loaded
+from rmsnorm_export.torch.source.example import Loaded
 
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _OPTIONS = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}

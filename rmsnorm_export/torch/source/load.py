@@ -24,7 +24,7 @@ from rmsnorm_export.op.type_names import float_name
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.torch.dtypes import DTYPES
 from rmsnorm_export.torch.export.chatter import collected
-from rmsnorm_export.torch.source.loaded import Loaded
+from rmsnorm_export.torch.source.example import Loaded
 
 
 @collected()
