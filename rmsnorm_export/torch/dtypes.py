@@ -1,11 +1,10 @@
-"""The float types in PyTorch: the operator's, those of ``--dtype``, and their names."""
+"""The float types in PyTorch: those that the operator takes."""
 
 from __future__ import annotations
 
 import torch
 
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16
-from rmsnorm_export.op.type_names import FloatName
 
 TORCH_TYPES: dict[int, torch.dtype] = {
     FLOAT: torch.float32,
@@ -18,13 +17,6 @@ TORCH_TYPES: dict[int, torch.dtype] = {
 ELEMENT_TYPES = {dtype: element_type for element_type, dtype in TORCH_TYPES.items()}
 
 HALF_DTYPES = (torch.float16, torch.bfloat16)
-
-DTYPES: dict[FloatName, torch.dtype] = {
-    "f32": torch.float32,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-}
-"""Names of ``--dtype``."""
 
 
 def dtype_name(dtype: torch.dtype | None) -> str:

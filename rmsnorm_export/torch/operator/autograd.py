@@ -42,15 +42,8 @@ def gradients(
 
     Differentiable operators only, so that gradients of gradients follow from autograd.
 
-    Args:
-        plan: of the spec, for the type of ``x``.
-        needed: the tensors whose gradient is needed: ``x``, ``gate``, ``scale``, ``bias``.
-        grad_y: of ``y``.
-        x: what was normalised, before a gate.
-        gate, scale, bias: as given to the norm.
-
     Returns:
-        The gradients by name, None where not needed, each in the type and shape of its tensor.
+        By name, each in the type and shape of its tensor; None for what is not in ``needed``.
     """
     spec = plan.spec
     row = x.contiguous().to(plan.wide)
@@ -162,14 +155,8 @@ def backward(
 ) -> tuple[Tensor | None, ...]:
     """``gradients`` from what was saved, plus the gradient of the residual sum.
 
-    Args:
-        ctx: see ``save``.
-        needs: of each operand of the operator, in order, whether its gradient is needed; the
-            dispatcher leaves out trailing operands that are None.
-        grad_y, grad_sum: of the results.
-
-    Returns:
-        The gradient of each operand.
+    ``needs``: of each operand in order, whether its gradient is needed; the dispatcher leaves out
+    trailing operands that are None.
     """
     names = OPERANDS[ctx.plan.spec.kind][: len(needs)]
     needed = {name for name, flag in zip(names, needs, strict=True) if flag}

@@ -28,8 +28,6 @@ def forward(
     that PyTorch casts float64 to a half type by way of float32.
 
     Args:
-        plan: of the spec, for the type of ``x``.
-        x, scale, bias, residual, gate: as ``rms_norm``, ``skip_rms_norm`` and ``gated_rms_norm``.
         reuse: write into own intermediates instead of making new ones, as the operator's kernel
             does; not for autograd, nor for a compiler to see through.
 

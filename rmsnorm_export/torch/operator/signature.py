@@ -66,10 +66,7 @@ def show_attributes(
 ) -> Callable[[Shown], Shown]:
     """Decorator: ``**attributes`` are shown one by one, in the signature and in the docstring.
 
-    Args:
-        kind: the operator whose attributes they are.
-        without: attributes that the function, or the class with this ``__init__``, does not take.
-        spec: where the attributes stand.
+    ``without``: those that the function, or the class with this ``__init__``, does not take.
     """
     attributes = {k: v for k, v in attribute_defaults(kind, spec).items() if k not in without}
 

@@ -64,11 +64,7 @@ def undisturbed(device: torch.device) -> Iterator[None]:
 
 
 class ModuleCopies:
-    """Runs copies of one module.
-
-    Args:
-        module: a leaf, see ``not_a_candidate``.
-        device: where the copies live.
+    """Runs copies of one module on a device.
 
     Attributes:
         shapes: of the floating parameters and buffers of more than one element, by name.
@@ -110,10 +106,8 @@ class ModuleCopies:
         Args:
             stored: type of its parameters.
             exact: replace every narrower type on the way by float64.
-            training: the flag of the copy.
             zero: parameters that are zero.
             doubled: a setting that is twice its value.
-            seed: of the parameters.
 
         Raises:
             RefusedError: the module raises.

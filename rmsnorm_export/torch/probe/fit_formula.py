@@ -50,9 +50,8 @@ def fit_formula(f: Function, x: torch.Tensor, values: Tensors, start: Formula) -
     """The formula of ``f``.
 
     Args:
-        f: the module as a function of its rows.
         x: rows that it accepts, from ``rows``.
-        values: the parameters of ``f``.
+        values: its parameters.
         start: what the second input does, which ``f`` has taken out.
 
     Raises:

@@ -48,11 +48,7 @@ def probe_inputs(
     These are rows near epsilon, one of zeros, one ruled by a single element, one of large elements
     and, unless ``finite``, one with an infinite element and one with a NaN.
 
-    Args:
-        shape: of the input; only its sizes after the first are kept.
-        seed: of the numbers.
-        elements: about how many.
-        finite: leave infinities and NaNs out.
+    Of ``shape`` only the sizes after the first are kept; ``elements`` says about how many.
     """
     generator = torch.Generator().manual_seed(seed)
     each = math.prod(shape[1:])
@@ -85,14 +81,11 @@ def fit_rounding(
     parameters: Parameters,
     stored: torch.dtype | None,
 ) -> Rounding:
-    """The order of rounding that reproduces the results of a module.
+    """The order of rounding with which a module makes ``results`` of ``operands``.
 
     Args:
-        formula: of the module.
-        results: what it makes of ``operands`` with ``parameters``.
         operands: from ``probe_inputs``, in the type of the rows.
-        parameters: by name.
-        stored: their type.
+        stored: type of the parameters.
 
     Raises:
         RefusedError: the results are of another type, or no order explains the numbers.
@@ -209,11 +202,7 @@ def evaluate(
 ) -> Operands:
     """The operator in place of the module: ``(y,)``, or ``(y, sum)`` where the module returns it.
 
-    Args:
-        formula: of the module.
-        spec: the operator.
-        operands: ``(x,)``, ``(x, gate)`` or ``(x, residual)``.
-        parameters: of the module, by name.
+    ``operands``: ``(x,)``, ``(x, gate)`` or ``(x, residual)``.
     """
     x, *second = operands
     scale = None if formula.scale is None else parameters[formula.scale]
@@ -240,11 +229,8 @@ def ulps_apart(
 ) -> int:
     """The largest difference in units in the last place, of the larger of ``want`` and ``bias``.
 
-    Beside a bias, a sum near zero keeps the rounding of its terms.
-
-    Args:
-        unit: type whose last place counts.
-        bias: what was added last.
+    Beside a bias, a sum near zero keeps the rounding of its terms. ``unit``: the type whose last
+    place counts.
     """
     info = torch.finfo(unit)
     if bool((_equal_elements(got, want)).all()):

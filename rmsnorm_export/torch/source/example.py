@@ -83,11 +83,9 @@ class Example:
     dynamic: Any
 
     def feeds(self, *, seed: int, limit: int) -> list[Feed]:
-        """The inputs, and where dimensions are dynamic others of other sizes.
+        """The inputs, and where dimensions are dynamic others of other sizes, with the next seed.
 
-        Args:
-            seed: of the example; the others get the next one.
-            limit: as for ``shapes.example``.
+        ``limit``: as for `example`.
         """
         calls: list[Feed] = [(self.args, self.kwargs)]
         if any(size.dynamic for item in self.inputs for size in item.sizes):
@@ -102,10 +100,7 @@ def example_of(
     """The inputs to export a module with.
 
     Args:
-        loaded: the module.
-        shapes: the user's description, or None.
-        dims: ranges of dimensions that the description names.
-        seed: of made inputs.
+        shapes, dims: the user's description, and ranges of dimensions that it names.
         option: how the user gives ``shapes``, for errors.
 
     Raises:
@@ -139,8 +134,8 @@ class Size:
     """One dimension.
 
     Attributes:
-        name: of the dimension, or "".
-        low, high: smallest and largest size; high None: no limit.
+        name: or "".
+        high: the largest size; None: no limit.
         example: size of the example input.
     """
 
@@ -153,8 +148,7 @@ class Size:
     def dynamic(self) -> bool:
         return self.high is None or self.high > self.low
 
-    def text(self) -> str:
-        """``batch=1..8``."""
+    def __str__(self) -> str:
         high = "" if self.high is None else self.high
         return f"{self.name}={self.low}..{high}" if self.dynamic else f"{self.name}={self.low}"
 
@@ -224,7 +218,7 @@ def _declared_size(owner: str, text: str, seen: dict[str, Size]) -> Size:
     if (other.low, other.high) != (low, high):
         raise _declaration_error(
             f"Dimension {quoted(size.name)} has two ranges.",
-            f"{other.text()} and {size.text()}",
+            f"{other} and {size}",
             "give the same range to one name, or different names to different dimensions",
         )
     return other
@@ -262,8 +256,6 @@ def example(
     """Random inputs by name: normal numbers, integers from 0 below ``limit``, masks of ones.
 
     Args:
-        inputs: what `parse_shapes` gives.
-        seed: of the numbers.
         limit: integers are smaller than this; for indices the length of the shortest table.
         largest: None: the example size of every dynamic dimension; else up to this size, within
             its range: other sizes than the graph was traced with.
@@ -274,7 +266,9 @@ def example(
     generator = torch.Generator().manual_seed(seed)
     made: dict[str, torch.Tensor] = {}
     for item in inputs:
-        shape = tuple(_other_size(size, largest) for size in item.sizes)
+        shape = item.shape
+        if largest is not None:
+            shape = tuple(_other_size(size, largest) for size in item.sizes)
         try:
             made[item.name] = _random(item, shape, generator, limit)
         except (RuntimeError, MemoryError) as error:  # PyTorch's allocator raises the first
@@ -296,8 +290,8 @@ def _random(
     return torch.randint(0, max(limit, 1), shape, generator=generator, dtype=item.dtype)
 
 
-def _other_size(size: Size, largest: int | None) -> int:
-    if largest is None or not size.dynamic:
+def _other_size(size: Size, largest: int) -> int:
+    if not size.dynamic:
         return size.example
     high = largest if size.high is None else min(size.high, largest)
     other = min(high, size.example + 1 + len(size.name) % 3)

@@ -20,9 +20,8 @@ from typing import Any
 import torch
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.op.type_names import float_name
+from rmsnorm_export.op.type_names import TYPE_NAMES, float_name
 from rmsnorm_export.printable import first_line
-from rmsnorm_export.torch.dtypes import DTYPES
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.source.example import Loaded
 
@@ -42,7 +41,7 @@ def load(source: str, *, arguments: Mapping[str, Any], dtype: str | None) -> Loa
         InputError: the source cannot be read, raises, or gives something else than a module.
         BackendMissingError: a Hugging Face model without ``transformers``.
     """
-    converted = None if dtype is None else DTYPES[float_name(dtype)]
+    converted = None if dtype is None else getattr(torch, TYPE_NAMES[float_name(dtype)])
     path = Path(source)
     if not path.exists() and ":" in source:
         return _from_factory(source, arguments, converted)
