@@ -179,7 +179,7 @@ def test_without_the_cuda_provider_it_says_what_brings_it(options: argparse.Name
     options.device = "cuda"
     with pytest.raises(gpu("part").SkippedError, match="no CUDA provider") as caught:
         gpu("models").run(options, results(options, "models"), None)
-    assert "rmsnorm-export[ort-gpu]" in caught.value.fix
+    assert "pip install 'onnxruntime-gpu>=1.22'" in caught.value.fix
 
 
 def test_a_part_that_takes_too_long_is_ended(options: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from rmsnorm_export.benchmark.result import Benchmark, Timing, headlines
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.printable import one_line, short
+from rmsnorm_export.system.packages import pip_install
 
 # Okabe and Ito's blue and vermilion, told apart with every kind of colour vision; the marks differ
 # in form as well.
@@ -30,7 +31,7 @@ def check_matplotlib() -> None:
         raise BackendMissingError(
             "A PNG needs matplotlib, which cannot be imported.",
             found=str(error),
-            fix='pip install "rmsnorm-export[report]"',
+            fix=pip_install("[report]"),
         ) from error
 
 

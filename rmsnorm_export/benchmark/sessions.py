@@ -10,6 +10,7 @@ from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 from rmsnorm_export.runtime.session import onnxruntime, run_session, session_options
 from rmsnorm_export.runtime.support import CPU, CUDA
+from rmsnorm_export.system.packages import pip_install
 
 # TF32 rounds the factors of f32 products to 10 bits: outputs could not be compared any more.
 _CUDA = (CUDA, {"use_tf32": "0"})
@@ -28,8 +29,7 @@ def provider_class(provider: str) -> str:
     return str(first if isinstance(first, str) else first[0])
 
 
-_PIP = 'pip install "rmsnorm-export[{}]"'
-_BRINGS = {"cpu": "ort", "cuda": "ort-gpu", "tensorrt": "ort-gpu"}
+_BRINGS = {"cpu": "[ort]", "cuda": "[ort-gpu]", "tensorrt": "[ort-gpu]"}
 
 
 def choose_providers(wanted: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -56,7 +56,7 @@ def provider_missing(name: str, found: str) -> BackendMissingError:
     return BackendMissingError(
         f"The provider {name} is not available in ONNX Runtime.",
         found=found,
-        fix=_PIP.format(_BRINGS[name]) + ("" if name == "cpu" else ", on a machine with its GPU"),
+        fix=pip_install(_BRINGS[name]) + ("" if name == "cpu" else ", on a machine with its GPU"),
     )
 
 

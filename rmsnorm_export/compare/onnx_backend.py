@@ -26,6 +26,7 @@ from rmsnorm_export.runtime.session import (
 )
 from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.system.files import copy_contents, refusals_as
+from rmsnorm_export.system.packages import pip_install
 from rmsnorm_export.tensorrt.engine.backends import gpu_visible
 
 
@@ -133,7 +134,7 @@ class OnnxRuntimeCuda(OnnxRuntime):
             raise BackendMissingError(
                 "The installed ONNX Runtime has no CUDA provider.",
                 found=f"{runtime_name()}: {', '.join(providers)}",
-                fix='pip uninstall onnxruntime, then pip install "rmsnorm-export[ort-gpu]"',
+                fix=f"pip uninstall onnxruntime, then {pip_install('[ort-gpu]')}",
             )
         if not gpu_visible():
             raise BackendMissingError(

@@ -13,7 +13,7 @@ from rmsnorm_export.compare.flow import Flow
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.runtime.inputs import Declared
-from rmsnorm_export.system.packages import is_installed
+from rmsnorm_export.system.packages import is_installed, pip_install
 
 if TYPE_CHECKING:
     from rmsnorm_export.torch.source.example import Loaded
@@ -40,7 +40,7 @@ class PyTorch(Backend):
             raise BackendMissingError(
                 "This needs PyTorch.",
                 found="no package torch",
-                fix='pip install "rmsnorm-export[torch]"',
+                fix=pip_install("[torch]"),
             )
 
     @classmethod

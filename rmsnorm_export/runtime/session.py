@@ -17,6 +17,7 @@ from rmsnorm_export.op.spec import BFLOAT16
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 from rmsnorm_export.runtime.support import CPU, CUDA
+from rmsnorm_export.system.packages import pip_install
 
 Device = Literal["cpu", "cuda"]
 
@@ -41,7 +42,7 @@ def onnxruntime() -> Any:
         raise BackendMissingError(
             "This needs ONNX Runtime, which cannot be imported.",
             found=str(error),
-            fix='pip install "rmsnorm-export[ort]"',
+            fix=pip_install("[ort]"),
         ) from error
     return module
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from rmsnorm_export.errors import BackendMissingError, Error, UsageError
 from rmsnorm_export.printable import quoted
-from rmsnorm_export.serving.protos import PIP
 from rmsnorm_export.serving.result import InstanceKind
+from rmsnorm_export.system.packages import pip_install
 
 MOUNT = "/mnt/models"
 """Where KServe puts what ``storageUri`` names."""
@@ -152,5 +152,5 @@ def _yaml() -> Any:
         raise BackendMissingError(
             "The KServe manifest needs a package that is not installed.",
             found=f"no PyYAML: {error}",
-            fix=PIP,
+            fix=pip_install("[triton]"),
         ) from error

@@ -17,9 +17,7 @@ from google.protobuf import text_format
 
 from rmsnorm_export.errors import BackendMissingError, Error, InputError
 from rmsnorm_export.printable import one_line
-from rmsnorm_export.system.packages import package_folders
-
-PIP = 'pip install "rmsnorm-export[triton]"'
+from rmsnorm_export.system.packages import package_folders, pip_install
 
 _MODULE = "tritonclient.grpc.model_config_pb2"
 
@@ -54,7 +52,7 @@ def definitions() -> Any:
     raise BackendMissingError(
         "Packaging needs Triton's definition of a model configuration.",
         found="tritonclient is not installed",
-        fix=PIP,
+        fix=pip_install("[triton]"),
     )
 
 

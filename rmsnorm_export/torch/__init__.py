@@ -12,12 +12,13 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from rmsnorm_export.errors import BackendMissingError
+from rmsnorm_export.system.packages import pip_install
 
 if find_spec("torch") is None:
     raise BackendMissingError(
         "rmsnorm_export.torch needs PyTorch.",
         found="no package torch",
-        fix="pip install 'rmsnorm-export[torch]'",
+        fix=pip_install("[torch]"),
     )
 
 from rmsnorm_export.torch.operator.module import RMSNorm

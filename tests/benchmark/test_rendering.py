@@ -120,4 +120,4 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(BackendMissingError) as caught:
         to_png(benchmark())
-    assert caught.value.fix == 'pip install "rmsnorm-export[report]"'
+    assert caught.value.fix == "pip install 'matplotlib>=3.8'"

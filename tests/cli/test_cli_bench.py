@@ -99,4 +99,4 @@ def test_a_plot_without_matplotlib_is_refused_before_the_work(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setattr(measure, "bench", None)
-    run("bench", three, "--png", "a.png").assert_error(6, 'pip install "rmsnorm-export[report]"')
+    run("bench", three, "--png", "a.png").assert_error(6, "pip install 'matplotlib>=3.8'")

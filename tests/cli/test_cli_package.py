@@ -96,7 +96,7 @@ def test_without_tritonclient(three: Path, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 6
-    assert 'fix: pip install "rmsnorm-export[triton]"' in done.stderr
+    assert "fix: pip install 'tritonclient>=2.69' 'PyYAML>=6'" in done.stderr
     assert not (tmp_path / "models").exists()
 
 

@@ -120,7 +120,7 @@ def test_list_of_a_file_that_is_of_no_use(run: Run, tmp_path: Path) -> None:
 
 def test_what_is_missing_is_exit_code_6(run: Run, standin: Standin) -> None:
     run("plugin", "build", "--cuda", "nowhere", "--tensorrt", standin.headers).assert_error(
-        6, "without nvcc", "nowhere", 'pip install "rmsnorm-export[plugin]"'
+        6, "without nvcc", "nowhere", "pip install 'cmake>=3.24' ninja"
     )
     done = run("plugin", "build", "--cuda", standin.nvcc, "--tensorrt", "no", "--format", "json")
     done.assert_error(6, "TensorRT headers", "libnvinfer-headers-dev")

@@ -132,7 +132,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(where, "is_installed", lambda module: module == "tensorrt_rtx")
     with pytest.raises(BackendMissingError, match="PyTorch") as caught:
         rx.verify("a.pt2", chain(1))
-    assert caught.value.fix == 'pip install "rmsnorm-export[torch]"'
+    assert caught.value.fix == "pip install 'torch>=2.9' 'onnxscript>=0.5'"
     with pytest.raises(BackendMissingError, match="polygraphy is not installed"):
         rx.verify(chain(1), chain(1), backend_b="tensorrt-rtx")
 

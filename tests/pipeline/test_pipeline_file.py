@@ -210,10 +210,10 @@ def test_the_pipeline_file_may_not_be_in_its_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("package", "table", "brings"),
     [
-        ("tensorrt_rtx", BUILD, "rmsnorm-export[tensorrt-rtx]"),
-        ("tritonclient", "[package]", "rmsnorm-export[triton]"),
-        ("onnxruntime", "[bench]", "rmsnorm-export[ort]"),
-        ("matplotlib", "[bench]\npng = true", "rmsnorm-export[report]"),
+        ("tensorrt_rtx", BUILD, "tensorrt_rtx>="),
+        ("tritonclient", "[package]", "tritonclient>="),
+        ("onnxruntime", "[bench]", "onnxruntime>="),
+        ("matplotlib", "[bench]\npng = true", "matplotlib>="),
     ],
 )
 def test_a_missing_backend_is_told_before_the_first_step(

@@ -58,7 +58,7 @@ def test_without_tools_everything_is_named_with_what_brings_it() -> None:
     for name in ("nvcc", "host compiler", "cmake", "ninja", "TensorRT headers"):
         assert name in error.what
         assert f"{name}: " in error.found
-    for fix in ('pip install "rmsnorm-export[plugin]"', "apt install g++", "pip install cmake"):
+    for fix in ("pip install 'cmake>=3.24' ninja", "apt install g++", "pip install cmake"):
         assert fix in error.fix
     assert "libnvinfer-headers-dev" in error.fix
     assert "github.com/NVIDIA/TensorRT" in error.fix

@@ -11,14 +11,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from rmsnorm_export.serving.protos import PIP
 
 needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("tritonclient") is None, reason=f"reads Triton's definitions: {PIP}"
+    importlib.util.find_spec("tritonclient") is None,
+    reason=f"reads Triton's definitions: {pip_install('[triton]')}",
 )
 needs_kserve = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("yaml", "jsonschema")),
-    reason=f"writes and checks YAML: {PIP}",
+    reason=f"writes and checks YAML: {pip_install('[triton]')}",
 )
 
 N = 40

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from importlib import metadata
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rmsnorm_export.errors import BackendMissingError
+from rmsnorm_export.pipeline.tables import TABLES
 from rmsnorm_export.system import packages
 from rmsnorm_export.system.packages import pip_install, require_package
 
@@ -95,3 +97,15 @@ def test_a_missing_package_is_an_error_with_the_command_that_brings_it() -> None
     assert caught.value.what == "This needs a package that is not installed."
     assert caught.value.found == "no package no_such_module"
     assert caught.value.fix == "pip install no-such-package"
+
+
+def test_every_extra_that_is_named_in_the_sources_exists() -> None:
+    package, tables = Path(packages.__file__).parents[1], {f"[{name}]" for name in TABLES}
+    found = set()
+    for path in package.rglob("*.py"):
+        text = path.read_text("utf-8")
+        assert not re.search(r"pip install .*rmsnorm-export", text), path
+        found |= set(re.findall(r"\"(\[[a-z][a-z-]*\])\"", text)) - tables
+    declared = metadata.metadata("rmsnorm-export").get_all("Provides-Extra") or []
+    assert found
+    assert found <= {f"[{extra}]" for extra in declared}

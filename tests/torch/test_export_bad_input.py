@@ -146,4 +146,4 @@ def test_a_missing_package_is_named_with_its_command(package):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert package in done.stdout, done.stderr
-    assert "rmsnorm-export[torch]" in done.stdout
+    assert "pip install 'torch>=2.9' 'onnxscript>=0.5'" in done.stdout

@@ -288,7 +288,7 @@ def test_without_torch_the_error_says_how_to_get_it():
         "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    expected = "BackendMissingError 6 pip install 'rmsnorm-export[torch]'"
+    expected = "BackendMissingError 6 pip install 'torch>=2.9' 'onnxscript>=0.5'"
     assert done.stdout.splitlines() == [expected, "False"]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.system import gpu
-from rmsnorm_export.system.packages import is_installed
+from rmsnorm_export.system.packages import is_installed, pip_install
 from rmsnorm_export.system.process import Child, Ended
 from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.engine.result import Backend, sidecar_path
@@ -30,7 +30,6 @@ class BackendInfo:
         versions: it builds engines for other versions of its own.
         hardware: it has levels of hardware compatibility.
         timing_cache: it times kernels and keeps what it measured.
-        pip: what brings it.
     """
 
     name: Backend
@@ -41,18 +40,22 @@ class BackendInfo:
     versions: bool
     hardware: bool
     timing_cache: bool
-    pip: str
+
+    @property
+    def pip(self) -> str:
+        """The command that brings it."""
+        return pip_install(f"[{self.name}]")
 
 
 TENSORRT = BackendInfo(
     "tensorrt", "TensorRT", "tensorrt", needs_gpu=True, plugins=True, versions=True, hardware=True,
-    timing_cache=True, pip='pip install "rmsnorm-export[tensorrt]"',
+    timing_cache=True,
 )  # fmt: skip
 # Seen on 1.7.1: VERSION_COMPATIBLE fails for want of a lean runtime, the hardware level is ignored
 # with a warning, and timing caches are documented as no-ops since 1.2.
 RTX = BackendInfo(
     "tensorrt-rtx", "TensorRT-RTX", "tensorrt_rtx", needs_gpu=False, plugins=False, versions=False,
-    hardware=False, timing_cache=False, pip='pip install "rmsnorm-export[tensorrt-rtx]"',
+    hardware=False, timing_cache=False,
 )  # fmt: skip
 
 BACKENDS: dict[str, BackendInfo] = {info.name: info for info in (TENSORRT, RTX)}

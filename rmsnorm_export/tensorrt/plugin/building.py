@@ -16,6 +16,7 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.system.digest import sha256_of, sha256_of_all
 from rmsnorm_export.system.files import StrPath, Transaction
 from rmsnorm_export.system.machine import cores
+from rmsnorm_export.system.packages import pip_install
 from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.plugin import cache as store
 from rmsnorm_export.tensorrt.plugin.arch import Arch, choose_architectures, parse
@@ -169,7 +170,7 @@ def find_source(source: StrPath | None = None) -> Path:
     raise InputError(
         "The sources of the plugin are not there.",
         found=f"no CMakeLists.txt in {place}",
-        fix="pip install --force-reinstall rmsnorm-export"
+        fix=pip_install("rmsnorm-export")
         if source is None
         else "give the folder plugins/ of the repository",
     )

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.system.files import StrPath
-from rmsnorm_export.system.packages import package_folders
+from rmsnorm_export.system.packages import package_folders, pip_install
 from rmsnorm_export.system.process import run_program
 from rmsnorm_export.tensorrt.plugin.arch import VERSION_TIMEOUT
 from rmsnorm_export.tensorrt.plugin.result import Tool, ToolStatus
 
-EXTRA = 'pip install "rmsnorm-export[plugin]"'
+EXTRA = pip_install("[plugin]")
 """Brings nvcc, CMake and Ninja from PyPI."""
 
 _FIXES = {

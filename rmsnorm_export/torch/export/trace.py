@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import onnx_ir as ir
 
 from rmsnorm_export.errors import BackendMissingError, UsageError
+from rmsnorm_export.system.packages import pip_install
 
 try:
     import onnxscript as _onnxscript  # noqa: F401 (torch.onnx needs it)
@@ -18,7 +19,7 @@ except ModuleNotFoundError as error:
     raise BackendMissingError(
         "Exporting from PyTorch needs packages that are not installed.",
         found=f"no package {error.name}",
-        fix='pip install "rmsnorm-export[torch]"',
+        fix=pip_install("[torch]"),
     ) from error
 
 from rmsnorm_export.torch.export import weights as export_weights

@@ -15,6 +15,7 @@ import torch
 from rmsnorm_export.errors import BackendMissingError, InputError
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.system.machine import memory_available
+from rmsnorm_export.system.packages import pip_install
 from rmsnorm_export.torch.dtypes import dtype_name
 from rmsnorm_export.torch.source.example import Loaded
 
@@ -116,7 +117,7 @@ def _model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
         raise BackendMissingError(
             "A Hugging Face model needs the package transformers.",
             found=f"no package {error.name}",
-            fix="pip install transformers",
+            fix=pip_install("transformers"),
         ) from error
     transformers: Any = package
     transformers.logging.set_verbosity_error()
