@@ -11,14 +11,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("tritonclient") is None,
-    reason=f"reads Triton's definitions: {pip_install('[triton]')}",
+    reason="reads Triton's definitions: pip install '.[triton]'",
 )
 needs_kserve = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("yaml", "jsonschema")),
-    reason=f"writes and checks YAML: {pip_install('[triton]')}",
+    reason="writes and checks YAML: pip install '.[triton]'",
 )
 
 N = 40
