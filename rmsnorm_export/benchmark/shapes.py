@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rmsnorm_export.printable import short
 from rmsnorm_export.runtime.dimensions import Size, is_fixed, sized, symbol_of
-from rmsnorm_export.runtime.input_sizes import DeclaredInput, InputSizes, Point
+from rmsnorm_export.runtime.input_sizes import Declared, InputSizes, Point
 from rmsnorm_export.runtime.sizes import POINTS, Dims, Shape, Shapes, shape_text
 
 DEFAULT_GRID = ((1, 16), (1, 128), (4, 128))
@@ -16,7 +16,7 @@ _LABEL = 200
 
 
 def grid(
-    declared: Mapping[str, DeclaredInput], shapes: Shapes | None, dims: Dims | None = None
+    declared: Mapping[str, Declared], shapes: Shapes | None, dims: Dims | None = None
 ) -> list[tuple[str, dict[str, Shape]]]:
     """Label and shape of every input, for each point of the grid.
 
@@ -38,7 +38,7 @@ def grid(
     ]
 
 
-def _default(declared: Mapping[str, DeclaredInput]) -> list[Point]:
+def _default(declared: Mapping[str, Declared]) -> list[Point]:
     """``DEFAULT_GRID``; [] where it does not tell every size."""
     declared_shapes = {name: item.shape or () for name, item in declared.items()}
     plain = {name: shape for name, shape in declared_shapes.items() if _has_default(shape)}

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.runtime.inputs import Declared, graph_inputs, index_limits
+from rmsnorm_export.runtime.input_sizes import Declared
+from rmsnorm_export.runtime.inputs import graph_inputs, index_limits
 
 if TYPE_CHECKING:
     from rmsnorm_export.compare.flow import Flow

@@ -13,13 +13,13 @@ from typing import ClassVar
 import onnx
 
 from rmsnorm_export.compare.backend import Backend, Chosen, ReadValues, RunModel
-from rmsnorm_export.compare.engine_process import Engine, numpy_type
+from rmsnorm_export.compare.engine_process import Engine
 from rmsnorm_export.compare.flow import Flow
 from rmsnorm_export.compare.onnx_backend import OnnxBackend, copy_external, marked_bytes
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import short
-from rmsnorm_export.runtime.inputs import Declared
+from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.system.packages import is_installed, version_of
 from rmsnorm_export.tensorrt.engine.backends import (
     BACKENDS,
@@ -181,7 +181,7 @@ class EngineFile(Backend):
                 for axis in range(len(item.opt))
             ]
             shape = tuple(next(iter(size)) if len(size) == 1 else None for size in sizes)
-            declared[item.name] = Declared(item.name, numpy_type(item.dtype), shape)
+            declared[item.name] = Declared(item.name, item.dtype, shape)
         return declared
 
     def shapes(self) -> Mapping[str, Sequence[int]]:

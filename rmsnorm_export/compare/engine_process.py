@@ -15,7 +15,7 @@ from rmsnorm_export.compare.backend import Answer
 from rmsnorm_export.errors import BackendMissingError, Error, InputError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import one_line
-from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
+from rmsnorm_export.runtime.inputs import numpy_type
 from rmsnorm_export.system.process import Ended
 from rmsnorm_export.tensorrt.engine.backends import BackendInfo, run_backend
 from rmsnorm_export.tensorrt.engine.failure import cause, last_errors
@@ -125,19 +125,3 @@ def output_array(output: Mapping[str, Any]) -> Array:
     dtype = numpy_type(str(output["dtype"]))
     array: Array = np.fromfile(output["file"], dtype)
     return array.reshape(tuple(output["shape"]))
-
-
-def numpy_type(name: str) -> np.dtype[Any]:
-    """The NumPy type of a name as records have it, ``bfloat16`` included.
-
-    Raises:
-        InputError: NumPy has none.
-    """
-    try:
-        return BFLOAT16_DTYPE if name == "bfloat16" else np.dtype(name)
-    except TypeError as error:
-        raise InputError(
-            "A tensor of the engine is of a type that cannot be fed.",
-            found=name,
-            fix="compare an engine whose inputs are float, integer or boolean tensors",
-        ) from error

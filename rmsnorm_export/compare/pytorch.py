@@ -12,7 +12,7 @@ from rmsnorm_export.compare.backend import Answer, Backend, Chosen, ReadValues, 
 from rmsnorm_export.compare.flow import Flow
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError, VerificationError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.runtime.inputs import Declared
+from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.system.packages import is_installed, pip_install
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class PyTorch(Backend):
         return {
             name: limit
             for name, one in declared.items()
-            if one.dtype.kind in "iu" and "mask" not in name
+            if "int" in one.dtype and "mask" not in name
         }
 
     def example(self) -> Mapping[str, Array] | None:

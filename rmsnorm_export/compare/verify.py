@@ -21,9 +21,10 @@ from rmsnorm_export.compare.result import NOTHING_COMPARED, Verification
 from rmsnorm_export.errors import Error, UsageError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.options import takes
+from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.runtime.inputs import (
     SIZE_CHOICES,
-    Declared,
+    array_type,
     check_inputs,
     input_shapes,
     make_inputs,
@@ -184,9 +185,9 @@ def _check_interface(declared: Mapping[str, Declared], feeds: Mapping[str, Array
             fix="compare models with the same inputs",
         )
     for name, one in declared.items():
-        if one.dtype != feeds[name].dtype:
+        if one.dtype != array_type(feeds[name].dtype):
             raise VerificationError(
                 "An input has different types in the two models.",
-                found=f"{name!r}: {feeds[name].dtype} and {one.dtype}",
+                found=f"{name!r}: {array_type(feeds[name].dtype)} and {one.dtype}",
                 fix="compare models with the same inputs",
             )

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.pipeline.result import OutputFile
+from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.serving.served_model import interface
 from rmsnorm_export.system.digest import identified, sha256_of, sha256_of_all
 from rmsnorm_export.system.files import refusals_as
 from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.tensorrt.engine.model import reading_external_data
-from rmsnorm_export.tensorrt.engine.shapes import ModelInput
 
 Facts = TypeVar("Facts")
 
@@ -39,7 +39,7 @@ class ModelFacts:
     """
 
     external: tuple[str, ...]
-    inputs: tuple[ModelInput, ...]
+    inputs: tuple[Declared, ...]
 
 
 @functools.cache

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.printable import quoted, short
@@ -48,26 +49,26 @@ Point = tuple[str, dict[str, Shape]]
 """What was given for it, e.g. ``ids=1x16``; and the shapes of all inputs, which belong together."""
 
 
-class DeclaredInput(Protocol):
-    """An input of a model."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Declared:
+    """An input or output of a model, as its file or its runtime declares it.
 
-    @property
-    def name(self) -> str: ...
+    Attributes:
+        name: of the tensor.
+        dtype: e.g. ``int64``, ``bfloat16`` or ``string``.
+        shape: sizes, with a name or None for a dynamic one; None when not even the rank is known.
+    """
 
-    @property
-    def shape(self) -> tuple[Size, ...] | None:
-        """As declared; None when not even the rank is known."""
+    name: str
+    dtype: str
+    shape: tuple[Size, ...] | None
 
     def text(self) -> str:
-        """Name, type and shape, safe to print."""
-
-
-def declared_text(name: str, dtype: str, shape: Sequence[Size] | None) -> str:
-    """``'ids' int64 [batch, 7]``, safe to print."""
-    if shape is None:
-        return f"{quoted(name)} {dtype} of unknown rank"
-    sizes = ("?" if size in (None, "") else short(str(size)) for size in shape)
-    return f"{quoted(name)} {dtype} [{', '.join(sizes)}]"
+        """``'ids' int64 [batch, 7]``, safe to print."""
+        if self.shape is None:
+            return f"{quoted(self.name)} {self.dtype} of unknown rank"
+        sizes = ("?" if size in (None, "") else short(str(size)) for size in self.shape)
+        return f"{quoted(self.name)} {self.dtype} [{', '.join(sizes)}]"
 
 
 class InputSizes:
@@ -78,7 +79,7 @@ class InputSizes:
         use: what the sizes are for.
     """
 
-    def __init__(self, inputs: Iterable[DeclaredInput], use: Use) -> None:
+    def __init__(self, inputs: Iterable[Declared], use: Use) -> None:
         self._use = use
         self._inputs = {item.name: item for item in inputs}
         # A session says () for a scalar, and for a rank that it does not know.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,24 +13,20 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.runtime.dimensions import Size, fill, is_fixed, size_of, sized, symbol_of
-from rmsnorm_export.runtime.input_sizes import InputSizes, declared_text
+from rmsnorm_export.runtime.dimensions import fill, is_fixed, size_of, sized, symbol_of
+from rmsnorm_export.runtime.input_sizes import Declared, InputSizes
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
 from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shape, Shapes
 
-_TYPES: dict[str, np.dtype[Any]] = {
-    "tensor(float)": np.dtype(np.float32),
-    "tensor(float16)": np.dtype(np.float16),
-    "tensor(double)": np.dtype(np.float64),
-    "tensor(bfloat16)": BFLOAT16_DTYPE,
-    "tensor(bool)": np.dtype(np.bool_),
-    "tensor(string)": np.dtype(object),
-    **{
-        f"tensor({sign}int{bits})": np.dtype(f"{sign}int{bits}")
-        for sign in ("", "u")
-        for bits in (8, 16, 32, 64)
-    },
+_NUMPY: dict[str, np.dtype[Any]] = {
+    **{str(np.dtype(code)): np.dtype(code) for code in "efd?bhiqBHIQ"},
+    "bfloat16": BFLOAT16_DTYPE,
+    "string": np.dtype(object),
 }
+"""By the name of a type that can be fed."""
+
+_LONG_NAMES = {"float": "float32", "double": "float64"}
+"""What ONNX calls two of them."""
 
 # Sizes for symbolic dimensions, to be tried in turn: different ones find more mistakes, equal ones
 # fit models whose symbols depend on one another.
@@ -46,32 +41,16 @@ _TRANSPARENT = frozenset(
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Declared:
-    """An input of a model: name, NumPy type, sizes (a number, a symbol or None)."""
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[Size, ...]
-
-    def text(self) -> str:
-        """``'ids' int64 [batch, 7]``, safe to print."""
-        return declared_text(self.name, array_type(self.dtype), self.shape)
-
-
 def declared_inputs(session: Any) -> dict[str, Declared]:
     """The inputs that ONNX Runtime asks for, by name.
 
     Raises:
         InputError: one is not a tensor, or of a type that has no NumPy counterpart here.
     """
-    declared = {}
-    for argument in session.get_inputs():
-        if argument.type not in _TYPES:
-            raise _cannot_be_fed(argument.name, argument.type)
-        shape = tuple(argument.shape or ())
-        declared[argument.name] = Declared(argument.name, _TYPES[argument.type], shape)
-    return declared
+    return _fed(
+        (Declared(one.name, _onnx_name(one.type[7:-1]), tuple(one.shape or ())), one.type)
+        for one in session.get_inputs()  # of the type ``tensor(float)``, say
+    )
 
 
 def graph_inputs(model: ir.Model) -> dict[str, Declared]:
@@ -80,36 +59,57 @@ def graph_inputs(model: ir.Model) -> dict[str, Declared]:
     Raises:
         InputError: one is not a tensor, or of a type that has no NumPy counterpart here.
     """
+    return _fed((declared_tensor(value), value.type) for value in given_inputs(model))
+
+
+def _fed(inputs: Iterable[tuple[Declared, object]]) -> dict[str, Declared]:
     declared = {}
-    for value in model.graph.inputs:
-        name = value.name or ""
-        if name in model.graph.initializers:
-            continue
-        dtype = _of_onnx(value.dtype) if isinstance(value.type, ir.TensorType) else None
-        if dtype is None:
-            raise _cannot_be_fed(name, value.type)
-        sizes = () if value.shape is None else tuple(value.shape)
-        shape = tuple(size if isinstance(size, int) else size.value for size in sizes)
-        declared[name] = Declared(name, dtype, shape)
+    for item, of_type in inputs:
+        if item.dtype not in _NUMPY:
+            raise InputError(
+                "The model has an input that cannot be fed.",
+                found=f"{item.name!r} of type {of_type}",
+                fix="verify a model whose inputs are float, integer, boolean or string tensors",
+            )
+        declared[item.name] = item
     return declared
 
 
-def _cannot_be_fed(name: str, type_: object) -> InputError:
-    return InputError(
-        "The model has an input that cannot be fed.",
-        found=f"{name!r} of type {type_}",
-        fix="verify a model whose inputs are float, integer, boolean or string tensors",
-    )
+def given_inputs(model: ir.Model) -> list[ir.Value]:
+    """The inputs that are no initializers, which have to be given."""
+    return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
 
 
-def _of_onnx(dtype: ir.DataType | None) -> np.dtype[Any] | None:
-    """The NumPy type of an ONNX type; None without one here."""
-    if dtype is None or dtype == ir.DataType.UNDEFINED:
-        return None
-    if dtype == ir.DataType.STRING:
-        return np.dtype(object)
-    numpy_type = np.dtype(dtype.numpy())
-    return numpy_type if numpy_type in _TYPES.values() else None
+def declared_tensor(value: ir.Value) -> Declared:
+    """What the model declares of an input or output."""
+    shape = value.shape
+    sizes = None if shape is None else tuple(s if isinstance(s, int) else s.value for s in shape)
+    dtype = value.dtype if isinstance(value.type, ir.TensorType) else None
+    return Declared(value.name or "", type_name_of(dtype), sizes)
+
+
+def type_name_of(dtype: ir.DataType | None) -> str:
+    """As the command line calls types: ``float32``, not ``FLOAT``."""
+    return "unknown" if dtype is None else _onnx_name(dtype.name.lower())
+
+
+def _onnx_name(name: str) -> str:
+    return _LONG_NAMES.get(name, name)
+
+
+def numpy_type(name: str) -> np.dtype[Any]:
+    """The NumPy type of a tensor that is declared as ``name``.
+
+    Raises:
+        InputError: there is none here.
+    """
+    if name not in _NUMPY:
+        raise InputError(
+            "A tensor of the model is of a type that cannot be fed.",
+            found=name,
+            fix="compare models whose inputs are float, integer or boolean tensors",
+        )
+    return _NUMPY[name]
 
 
 def array_type(dtype: np.dtype[Any]) -> str:
@@ -159,23 +159,23 @@ def check_inputs(given: Mapping[str, Array], declared: Mapping[str, Declared]) -
     checked = {}
     for name, item in declared.items():
         array = np.asarray(given[name])
-        if item.dtype == BFLOAT16_DTYPE and array.dtype in (np.dtype("V2"), np.dtype(np.uint16)):
+        if item.dtype == "bfloat16" and array.dtype in (np.dtype("V2"), np.dtype(np.uint16)):
             array = np.ascontiguousarray(array).view(BFLOAT16_DTYPE)
-        if item.dtype.kind == "O" and array.dtype.kind in "SU":
+        if item.dtype == "string" and array.dtype.kind in "SU":
             array = array.astype(object)
-        if array.dtype != item.dtype:
+        if array_type(array.dtype) != item.dtype:
             raise InputError(
                 "A given input has the wrong type.",
-                found=f"{name!r} is {array.dtype}, the model takes {array_type(item.dtype)}",
-                fix=f"convert it to {array_type(item.dtype)}",
+                found=f"{name!r} is {array.dtype}, the model takes {item.dtype}",
+                fix=f"convert it to {item.dtype}",
             )
-        sizes = zip(item.shape, array.shape, strict=False)
+        sizes = zip(item.shape or (), array.shape, strict=False)
         if (item.shape and array.ndim != len(item.shape)) or any(
             is_fixed(size) and size != actual for size, actual in sizes
         ):
             raise InputError(
                 "A given input has the wrong shape.",
-                found=f"{name!r} is {array.shape}, the model takes {list(item.shape)}",
+                found=f"{name!r} is {array.shape}, the model takes {list(item.shape or ())}",
                 fix="give an array of the declared shape",
             )
         checked[name] = array
@@ -205,7 +205,7 @@ def input_shapes(
     given, known = InputSizes(declared.values(), ONE_POINT).known(shapes or None, dims or None)
     left = {}
     for name, item in declared.items():
-        shape = list(item.shape)
+        shape = list(item.shape or ())
         for axis, value in enumerate(usual.get(name, ())[: len(shape)]):
             symbol = symbol_of(shape[axis], axis)
             if size_of(shape[axis], axis, known) is None and isinstance(symbol, str):
@@ -243,10 +243,10 @@ def make_inputs(
         if math.prod(shape) > _MAX_ELEMENTS:
             raise InputError(
                 "The declared shape of an input is too large to try.",
-                found=f"{name!r}: {list(item.shape)}",
+                found=f"{name!r}: {list(item.shape or ())}",
                 fix="give its sizes with shapes, or the inputs themselves",
             )
-        feeds[name] = _random(rng, item.dtype, shape, limits.get(name))
+        feeds[name] = _random(rng, numpy_type(item.dtype), shape, limits.get(name))
     return feeds
 
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.runtime.dimensions import fill, is_fixed, sized, symbol_of
+from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.serving.served_model import ServedModel
 from rmsnorm_export.tensorrt.engine.result import EngineProfile
-from rmsnorm_export.tensorrt.engine.shapes import ModelInput
 
 DEFAULT_MAX_BATCH = 8
 """Where nothing says more; Triton's own default, for models that it configures itself, is 4."""
@@ -84,7 +84,7 @@ def decide(
     return Batching(max_batch, asked=True)
 
 
-def _no_batch_axis(tensors: Sequence[ModelInput], *, strict: bool) -> str:
+def _no_batch_axis(tensors: Sequence[Declared], *, strict: bool) -> str:
     """Why the leading axes are no batch, or "". ``strict``: an axis without a name is none."""
     names: dict[str, str] = {}
     for tensor in tensors:
@@ -113,7 +113,7 @@ def _smallest_leading(profile: EngineProfile) -> int:
 
 
 def request_shapes(
-    inputs: Sequence[ModelInput],
+    inputs: Sequence[Declared],
     max_batch: int,
     profile: EngineProfile | None,
     sizes: Sequence[int],
@@ -138,7 +138,7 @@ def request_shapes(
     return (usual,) if usual == largest else (usual, largest)
 
 
-def _of_sizes(inputs: Sequence[ModelInput], batch: int, sizes: Sequence[int]) -> RequestShapes:
+def _of_sizes(inputs: Sequence[Declared], batch: int, sizes: Sequence[int]) -> RequestShapes:
     """One size per name; the leading dynamic axis is the batch."""
     declared = {item.name: item.shape or () for item in inputs}
     leading = [shape[0] for shape in declared.values() if shape and not is_fixed(shape[0])]

@@ -7,12 +7,12 @@ from typing import Any
 
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.printable import quoted
+from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.serving.batching import RequestShapes
 from rmsnorm_export.serving.options import PackageOptions
 from rmsnorm_export.serving.protos import data_type_name, definitions
 from rmsnorm_export.serving.result import PackageRecord, ServedTensor, ServingBackend
 from rmsnorm_export.serving.served_model import MODEL_FILE, ServedModel, triton_type
-from rmsnorm_export.tensorrt.engine.shapes import ModelInput
 
 QUEUE_DELAY_US = 100
 """Microseconds: small against a decoder's milliseconds for one step."""
@@ -62,13 +62,13 @@ def make_config(
     return config
 
 
-def served(item: ModelInput, backend: ServingBackend) -> ServedTensor:
+def served(item: Declared, backend: ServingBackend) -> ServedTensor:
     """``item`` as clients see it."""
     shape = tuple(size if isinstance(size, int) else -1 for size in item.shape or ())
     return ServedTensor(item.name, triton_type(backend, item.name, item.dtype), shape)
 
 
-def _fill(entry: Any, item: ModelInput, backend: ServingBackend, max_batch: int) -> None:
+def _fill(entry: Any, item: Declared, backend: ServingBackend, max_batch: int) -> None:
     """One input or output; the server knows no empty shape, so it is reshaped from [1]."""
     tensor = served(item, backend)
     entry.name = tensor.name

@@ -19,17 +19,17 @@ from rmsnorm_export.graph.load import LoadedModel, Source, load_model, no_gc
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.rewrite.optimize import inspect
 from rmsnorm_export.rewrite.result import Report
+from rmsnorm_export.runtime.input_sizes import Declared
+from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs
 from rmsnorm_export.serving.result import PackagedNorm, ServingBackend
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath
-from rmsnorm_export.tensorrt.engine.model import declared_input, given_inputs
 from rmsnorm_export.tensorrt.engine.result import (
     EngineProfile,
     EngineRecord,
     read_record,
     sidecar_path,
 )
-from rmsnorm_export.tensorrt.engine.shapes import ModelInput
 
 MODEL_FILE: dict[ServingBackend, str] = {"onnxruntime": "model.onnx", "tensorrt": "model.plan"}
 
@@ -85,8 +85,8 @@ class ServedModel:
     backend: ServingBackend
     path: Path | None
     loaded: LoadedModel
-    inputs: tuple[ModelInput, ...]
-    outputs: tuple[ModelInput, ...]
+    inputs: tuple[Declared, ...]
+    outputs: tuple[Declared, ...]
     norms: tuple[PackagedNorm, ...]
     profiles: tuple[EngineProfile, ...] = ()
     record: EngineRecord | None = None
@@ -116,7 +116,7 @@ def open_onnx(source: Source) -> ServedModel:
     )
 
 
-def interface(model: ir.Model) -> tuple[tuple[ModelInput, ...], tuple[ModelInput, ...]]:
+def interface(model: ir.Model) -> tuple[tuple[Declared, ...], tuple[Declared, ...]]:
     """Inputs, those that are initializers left out, and outputs.
 
     Raises:
@@ -128,7 +128,7 @@ def interface(model: ir.Model) -> tuple[tuple[ModelInput, ...], tuple[ModelInput
 
 def _served_interface(
     loaded: LoadedModel, backend: ServingBackend
-) -> tuple[tuple[ModelInput, ...], tuple[ModelInput, ...]]:
+) -> tuple[tuple[Declared, ...], tuple[Declared, ...]]:
     """``interface``, of element types that the server's backend has."""
     inputs, outputs = interface(loaded.model)
     for tensor in (*inputs, *outputs):
@@ -136,8 +136,8 @@ def _served_interface(
     return inputs, outputs
 
 
-def _declared_tensor(value: ir.Value, what: str) -> ModelInput:
-    declared = declared_input(value)
+def _declared_tensor(value: ir.Value, what: str) -> Declared:
+    declared = declared_tensor(value)
     name, shape = declared.name, declared.shape
     if value.type is not None and not isinstance(value.type, ir.TensorType):
         raise InputError(

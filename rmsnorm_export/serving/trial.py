@@ -12,13 +12,13 @@ import numpy as np
 
 from rmsnorm_export.errors import BackendMissingError, VerificationError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.runtime.input_sizes import InputSizes
+from rmsnorm_export.runtime.input_sizes import Declared, InputSizes
 from rmsnorm_export.runtime.inputs import (
     SIZE_CHOICES,
-    Declared,
     declared_inputs,
     index_limits,
     make_inputs,
+    numpy_type,
 )
 from rmsnorm_export.runtime.metrics import is_float
 from rmsnorm_export.runtime.session import NoKernelError, open_session, run_session, runtime_name
@@ -115,12 +115,11 @@ def warm_feeds(declared: Mapping[str, Declared], shapes: RequestShapes) -> dict[
     feeds: dict[str, Array] = {}
     for name, tensor in declared.items():
         shape = shapes[name]
-        if is_float(tensor.dtype):
-            feeds[name] = rng.standard_normal(shape).astype(tensor.dtype)
-        elif tensor.dtype.kind == "O":
-            feeds[name] = np.full(shape, "", dtype=object)
+        dtype = numpy_type(tensor.dtype)
+        if is_float(dtype):
+            feeds[name] = rng.standard_normal(shape).astype(dtype)
         else:
-            feeds[name] = np.zeros(shape, tensor.dtype)
+            feeds[name] = np.full(shape, "" if tensor.dtype == "string" else 0, dtype)
     return feeds
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from rmsnorm_export.benchmark.shapes import Shapes, grid
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.runtime.inputs import Declared
+from rmsnorm_export.runtime.input_sizes import Declared
 
 
 def declared(**shapes: tuple[int | str | None, ...]) -> dict[str, Declared]:
-    return {name: Declared(name, np.dtype(np.float32), shape) for name, shape in shapes.items()}
+    return {name: Declared(name, "float32", shape) for name, shape in shapes.items()}
 
 
 DECODER = declared(ids=("batch", "seq"), mask=("batch", "past + seq"), past=("batch", 2, "past", 8))

@@ -18,7 +18,7 @@ from rmsnorm_export.compare import engine_process, pytorch
 from rmsnorm_export.compare.backend import Answer
 from rmsnorm_export.compare.backends import choose_backend
 from rmsnorm_export.compare.engine import EngineFile, TensorRTRTX, profile_for
-from rmsnorm_export.compare.engine_process import Engine, numpy_type, output_array
+from rmsnorm_export.compare.engine_process import Engine, output_array
 from rmsnorm_export.compare.flow import Flow
 from rmsnorm_export.compare.onnx_backend import OnnxRuntimeCuda
 from rmsnorm_export.compare.outputs import Bounds
@@ -29,7 +29,7 @@ from rmsnorm_export.errors import (
     VerificationError,
 )
 from rmsnorm_export.graph.load import load_model
-from rmsnorm_export.runtime.inputs import make_inputs
+from rmsnorm_export.runtime.inputs import make_inputs, numpy_type
 from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.system.process import Ended
 from rmsnorm_export.tensorrt.engine.backends import RTX, gpu_visible
@@ -218,7 +218,7 @@ def test_the_record_says_what_an_engine_takes(
     monkeypatch.setattr(engine_backend, "gpu_visible", lambda: True)
     side = EngineFile.open(choose_backend(engine, "auto"))
     declared = side.declared()
-    assert (declared["h0"].dtype, declared["h0"].shape) == (np.dtype(np.float32), (None, 16))
+    assert (declared["h0"].dtype, declared["h0"].shape) == ("float32", (None, 16))
     assert side.shapes() == {"h0": (5, 16)}
     assert side.name == "tensorrt-rtx"
     assert "TensorRT-RTX decides on TF32" in side.reduced

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.tensorrt.engine.result import InputRange
-from rmsnorm_export.tensorrt.engine.shapes import ModelInput, make_profiles
+from rmsnorm_export.tensorrt.engine.shapes import make_profiles
 
-IDS = ModelInput("ids", "int64", ("batch", "seq"))
-MASK = ModelInput("mask", "int64", ("batch", None))
-FIXED = ModelInput("x", "float32", (2, 3))
-SCALAR = ModelInput("s", "float32", ())
-ANY = ModelInput("any", "float32", None)
+IDS = Declared("ids", "int64", ("batch", "seq"))
+MASK = Declared("mask", "int64", ("batch", None))
+FIXED = Declared("x", "float32", (2, 3))
+SCALAR = Declared("s", "float32", ())
+ANY = Declared("any", "float32", None)
 
 
 def test_smallest_usual_largest() -> None:
@@ -43,7 +44,7 @@ def test_the_same_from_python() -> None:
 
 
 def test_a_name_may_hold_an_equals_sign() -> None:
-    (profile,) = make_profiles([ModelInput("a=b", "int64", (None, 2))], "a=b=1x2")
+    (profile,) = make_profiles([Declared("a=b", "int64", (None, 2))], "a=b=1x2")
     assert profile.inputs == (InputRange("a=b", "int64", (1, 2), (1, 2), (1, 2)),)
 
 
@@ -79,9 +80,7 @@ def test_zero_is_a_smallest_size_only() -> None:
         ([ANY], None, ("unknown rank",)),
     ],
 )
-def test_what_does_not_fit(
-    inputs: list[ModelInput], shapes: object, words: tuple[str, ...]
-) -> None:
+def test_what_does_not_fit(inputs: list[Declared], shapes: object, words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError) as caught:
         make_profiles(inputs, shapes)  # type: ignore[arg-type]
     text = str(caught.value)

@@ -8,16 +8,15 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rmsnorm_export.benchmark.shapes import grid
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.runtime.dimensions import Size, fill, size_of
-from rmsnorm_export.runtime.input_sizes import InputSizes
-from rmsnorm_export.runtime.inputs import Declared, input_shapes
+from rmsnorm_export.runtime.input_sizes import Declared, InputSizes
+from rmsnorm_export.runtime.inputs import input_shapes
 from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shape, Shapes, Use, read
-from rmsnorm_export.tensorrt.engine.shapes import RANGES, ModelInput, make_profiles
+from rmsnorm_export.tensorrt.engine.shapes import RANGES, make_profiles
 
 Inputs = dict[str, tuple[Size, ...]]
 Points = list[dict[str, Shape]]
@@ -52,7 +51,7 @@ DIMENSIONS_LESS_ONE: Inputs = {"ids": ("n",), "shifted": ("n - 5", "n // 4")}
 
 def build(inputs: Inputs, shapes: Shapes | None, dims: Dims | None = None) -> Points:
     """The smallest, usual and largest shapes, as for ``build`` and ``package``."""
-    items = [ModelInput(name, "int64", shape) for name, shape in inputs.items()]
+    items = [Declared(name, "int64", shape) for name, shape in inputs.items()]
     (profile,) = make_profiles(items, shapes, dims)
     return [
         {item.name: getattr(item, at) for item in profile.inputs} for at in ("min", "opt", "max")
@@ -60,8 +59,7 @@ def build(inputs: Inputs, shapes: Shapes | None, dims: Dims | None = None) -> Po
 
 
 def declared(inputs: Inputs) -> dict[str, Declared]:
-    dtype = np.dtype(np.float32)
-    return {name: Declared(name, dtype, shape) for name, shape in inputs.items()}
+    return {name: Declared(name, "float32", shape) for name, shape in inputs.items()}
 
 
 def bench(inputs: Inputs, shapes: Shapes | None, dims: Dims | None = None) -> Points:
@@ -342,7 +340,7 @@ def test_a_model_of_fixed_sizes_needs_nothing() -> None:
     with pytest.raises(UsageError, match="does not fit") as caught:
         build(fixed, "x=2x4")
     assert "leave" in caught.value.fix
-    items = [ModelInput("x", "int64", (2, 3))]
+    items = [Declared("x", "int64", (2, 3))]
     assert InputSizes(items, RANGES).example() == ""
 
 

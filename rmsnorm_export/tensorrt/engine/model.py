@@ -17,10 +17,11 @@ from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.recognize.scan import recognize
 from rmsnorm_export.recognize.types import Types
+from rmsnorm_export.runtime.input_sizes import Declared
+from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs, type_name_of
 from rmsnorm_export.system.digest import identified, sha256_of
 from rmsnorm_export.system.files import refusals_as
 from rmsnorm_export.tensorrt.engine.result import DataFile, ModelIdentity
-from rmsnorm_export.tensorrt.engine.shapes import ModelInput
 from rmsnorm_export.tensorrt.engine.sites import EngineSite, engine_sites
 
 _NORM_NODES = (RMS_NORMALIZATION, SIMPLIFIED)
@@ -41,7 +42,7 @@ class EngineModel:
 
     path: Path
     identity: ModelIdentity
-    inputs: tuple[ModelInput, ...]
+    inputs: tuple[Declared, ...]
     sites: tuple[EngineSite, ...]
     own: bool
     notes: tuple[str, ...]
@@ -80,30 +81,11 @@ def _examine(loaded: LoadedModel, path: Path) -> EngineModel:
             sha256=sha256_of(path),
             data=_data_files(path.parent, loaded.external),
         ),
-        inputs=tuple(declared_input(value) for value in given_inputs(loaded.model)),
+        inputs=tuple(declared_tensor(value) for value in given_inputs(loaded.model)),
         sites=sites,
         own=any(node.domain == DOMAIN for graph in all_graphs(loaded.model) for node in graph),
         notes=tuple(notes),
     )
-
-
-def given_inputs(model: ir.Model) -> list[ir.Value]:
-    """The inputs that are no initializers, which have to be given."""
-    return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
-
-
-def declared_input(value: ir.Value) -> ModelInput:
-    """What the model declares of an input or output."""
-    shape = value.shape
-    sizes = None if shape is None else tuple(s if isinstance(s, int) else s.value for s in shape)
-    return ModelInput(value.name or "", tensor_type_name(value.dtype), sizes)
-
-
-def tensor_type_name(dtype: ir.DataType | None) -> str:
-    """As the command line calls types: ``float32``, not ``FLOAT``."""
-    if dtype is None:
-        return "unknown"
-    return {"FLOAT": "float32", "DOUBLE": "float64"}.get(dtype.name, dtype.name.lower())
 
 
 def reading_external_data(folder: Path) -> contextlib.AbstractContextManager[None]:
@@ -142,7 +124,7 @@ def _refuse_mixed(model: ir.Model, types: Types) -> None:
     if not mixed:
         return
     node, a, b = mixed[0]
-    which = f"x {tensor_type_name(a)}, scale {tensor_type_name(b)}"
+    which = f"x {type_name_of(a)}, scale {type_name_of(b)}"
     more = f", and {len(mixed) - 1} more" if len(mixed) > 1 else ""
     raise InputError(
         "A norm has x and scale of two types; TensorRT's parser would round the scale to that of"

@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
-from rmsnorm_export.runtime.dimensions import Size
-from rmsnorm_export.runtime.input_sizes import InputSizes, declared_text
+from rmsnorm_export.runtime.input_sizes import Declared, InputSizes
 from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes, ShapesByName
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, InputRange
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ModelInput:
-    """An input of the model.
-
-    Attributes:
-        name: of the input.
-        dtype: e.g. ``int64``.
-        shape: sizes, with a name or None for a dynamic one; None when not even the rank is known.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[Size, ...] | None
-
-    def text(self) -> str:
-        """``'ids' int64 [batch, 7]``, safe to print."""
-        return declared_text(self.name, self.dtype, self.shape)
-
-
 def make_profiles(
-    inputs: Sequence[ModelInput], shapes: Shapes | None, dims: Dims | None = None
+    inputs: Sequence[Declared], shapes: Shapes | None, dims: Dims | None = None
 ) -> tuple[EngineProfile, ...]:
     """The optimization profiles that are asked for.
 
