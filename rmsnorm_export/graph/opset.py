@@ -81,6 +81,7 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
         if node.domain == _KEEP:
             node.domain = ""
     _restore_folders(copy, result)
+    _forget_invented_dims(copy, result)
     result.opset_imports.pop(_KEEP, None)
     result.metadata_props.update(model.metadata_props)
     result.graph.metadata_props.update(model.graph.metadata_props)
@@ -108,6 +109,15 @@ def _restore_folders(source: ir.Model, result: ir.Model) -> None:
         tensor = slot.tensor
         if isinstance(tensor, ir.ExternalTensor) and not os.fspath(tensor.base_dir):
             tensor.base_dir = folders.get(tensor.location, "")
+
+
+def _forget_invented_dims(source: ir.Model, result: ir.Model) -> None:
+    """The converter names every size that it does not know (``unk__0``), outputs included."""
+    named = {d.value for v in _values(source) for d in v.shape or () if not isinstance(d, int)}
+    for value in _values(result):
+        dims = [d if isinstance(d, int) or d.value in named else None for d in value.shape or ()]
+        if None in dims:
+            value.shape = ir.Shape(dims)
 
 
 def _restore_metadata(source: ir.Model, result: ir.Model) -> None:

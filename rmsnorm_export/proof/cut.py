@@ -6,12 +6,15 @@ serialise to equal bytes: a proof or a session made for one serves all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
+from rmsnorm_export.recognize.consts import standard
 
 MAX_CONSTANT = 64
 """Largest constant, in elements, that is copied: epsilon, axes, shapes; never a weight."""
@@ -20,6 +23,8 @@ MAX_NODES = 512
 """A norm has a few dozen nodes; a walk beyond this has missed its inputs."""
 
 FunctionKey = tuple[str, str, str]
+TypeOf = Callable[[ir.Value], int | None]
+SizesOf = Callable[[ir.Value], Sequence[int | None] | None]
 
 
 def cut(
@@ -28,10 +33,8 @@ def cut(
     *,
     opset_imports: Mapping[str, int],
     functions: Iterable[ir.Function] = (),
-    ir_version: int = 10,
-    types: Mapping[ir.Value, int] | None = None,
-    shapes: Mapping[ir.Value, Sequence[int | None]] | None = None,
-    references: Mapping[str, ir.Attr] | None = None,
+    type_of: TypeOf = lambda value: value.dtype,
+    sizes_of: SizesOf = lambda _: None,
     constants: Iterable[ir.Value] = (),
     aliases: Mapping[ir.Value, ir.Value] | None = None,
 ) -> ir.Model:
@@ -47,34 +50,23 @@ def cut(
             whether they are used or not.
         opset_imports: domain -> version, those of the graph or function that holds the nodes.
         functions: model-local functions of the source; the ones that are called come along.
-        ir_version: of the new model.
-        types: ONNX element types of inputs and outputs whose values do not know their own.
-        shapes: of inputs, None for a free dimension; inputs without one are of free rank.
-        references: attributes of the function that holds the nodes, for attributes that refer to
-            them.
+        type_of: ONNX element type of any value, where it is known.
+        sizes_of: the sizes that a value has in the runs of the new model, where they are known:
+            what depends on the shape of a value alone does not need the value.
         constants: initializers that are copied whatever their size, such as those that a rewrite
             has made.
-
         aliases: values at which the walk stops as well -> the input that has their elements.
 
     Raises:
         InputError: the walk reached a value that is neither given nor a small constant (a graph
-            input, a weight), a reference to an unknown attribute, a node with a subgraph, or more
-            than 512 nodes.
+            input, a weight), a reference to an attribute of the function that holds it, a node with
+            a subgraph, or more than 512 nodes.
     """
-    types = types or {}
-    walk = _Walk(inputs, references or {}, frozenset(constants), aliases or {})
+    walk = _Walk(inputs, frozenset(constants), aliases or {}, type_of, sizes_of)
     walk.reach(outputs)
     for value, new in zip(inputs, walk.inputs, strict=True):
-        element = types.get(value, value.dtype)
-        if element is not None:
-            new.type = ir.TensorType(ir.DataType(element))
-        if shapes is not None and value in shapes:
-            new.shape = ir.Shape(shapes[value])
-    new_outputs = [
-        walk.output(value, index, types.get(value, value.dtype))
-        for index, value in enumerate(outputs)
-    ]
+        new.type = _tensor_type(type_of(value))
+    new_outputs = [walk.output(value, index) for index, value in enumerate(outputs)]
     graph = ir.Graph(
         walk.inputs,
         new_outputs,
@@ -84,7 +76,7 @@ def cut(
         name="cut",
     )
     called = _called(walk.nodes, {function.identifier(): function for function in functions})
-    return ir.Model(graph, ir_version=ir_version, functions=called)
+    return ir.Model(graph, ir_version=10, functions=called)
 
 
 class _Walk:
@@ -93,16 +85,15 @@ class _Walk:
     def __init__(
         self,
         inputs: Sequence[ir.Value],
-        references: Mapping[str, ir.Attr],
         allowed: frozenset[ir.Value],
         aliases: Mapping[ir.Value, ir.Value],
+        type_of: TypeOf,
+        sizes_of: SizesOf,
     ) -> None:
-        self._allowed = allowed
-        self._given = list(inputs)
+        self._allowed, self._type_of, self._sizes_of = allowed, type_of, sizes_of
         self.inputs = [ir.Value(name=f"x{index}") for index in range(len(inputs))]
         self.nodes: list[ir.Node] = []
         self.constants: list[ir.Value] = []
-        self._references = references
         self._copies: dict[ir.Value, ir.Value] = dict(zip(inputs, self.inputs, strict=True))
         self._copies.update({alias: self._copies[value] for alias, value in aliases.items()})
         # A source may cast one value twice, once for the square and once for the numerator.
@@ -138,12 +129,10 @@ class _Walk:
                     (source, False) for source in self._sources(node) if source is not None
                 )
 
-    def output(self, value: ir.Value, index: int, element: int | None) -> ir.Value:
+    def output(self, value: ir.Value, index: int) -> ir.Value:
         """The copy of ``value`` as graph output ``y<index>``: an Identity, for a value that is also
         an input or is asked for twice must have a second name."""
-        new = ir.Value(name=f"y{index}")
-        if element is not None:
-            new.type = ir.TensorType(ir.DataType(element))
+        new = ir.Value(name=f"y{index}", type=_tensor_type(self._type_of(value)))
         self.nodes.append(
             ir.Node("", "Identity", [self._copies[value]], outputs=[new], name=f"out{index}")
         )
@@ -157,10 +146,13 @@ class _Walk:
                 "give the values at which the cut has to stop",
             )
         op_type, sources = node.op_type, self._sources(node)
-        attributes = [self._attribute(node, attribute) for attribute in node.attributes.values()]
+        attributes = [_own_attribute(node, attribute) for attribute in node.attributes.values()]
         if len(sources) < len(node.inputs):
-            op_type = "Cast"
-            attributes = [ir.AttrInt64("to", int(node.outputs[0].dtype or 0))]
+            sizes = self._known_sizes(node)
+            op_type = "Cast" if sizes is None else "Constant"
+            attributes = [ir.AttrInt64("to", self._type_of(node.outputs[0]) or 0)]
+            if sizes is not None:
+                attributes = [ir.AttrTensor("value", ir.tensor(np.array(sizes, np.int64)))]
         new = ir.Node(
             node.domain,
             op_type,
@@ -173,41 +165,30 @@ class _Walk:
         self.nodes.append(new)
         self._copies.update(zip(node.outputs, new.outputs, strict=True))
 
-    def _sources(self, node: ir.Node) -> list[ir.Value | None]:
-        """The inputs whose elements matter: not the model of a CastLike, and of a Shape any value
-        of the same shape will do. Either may come from in front of the cut."""
-        inputs = list(node.inputs)
-        if node.op_type == "CastLike" and node.outputs[0].dtype is not None:
-            return inputs[:1]
-        if node.op_type == "Shape" and inputs and inputs[0] is not None:
-            dims = _dims(inputs[0])
-            twins = [value for value in self._given if dims is not None and _dims(value) == dims]
-            if twins and inputs[0] not in self._copies:
-                return [twins[0]]
-        return inputs
+    def _sources(self, node: ir.Node) -> Sequence[ir.Value | None]:
+        """The inputs whose elements matter: not the model of a CastLike of known type, nor a value
+        of known sizes of which only the shape is asked. Either may come from in front of the cut.
+        """
+        if standard(node) == "CastLike" and self._type_of(node.outputs[0]) is not None:
+            return node.inputs[:1]
+        return node.inputs if self._known_sizes(node) is None else ()
+
+    def _known_sizes(self, node: ir.Node) -> Sequence[int] | int | None:
+        """What a Shape or Size gives in the runs of the new model, where that is known."""
+        value = node.inputs[0] if standard(node) in ("Shape", "Size") else None
+        sizes = None if value is None or value in self._copies else self._sizes_of(value)
+        if sizes is None:
+            return None
+        start = node.attributes.get_int("start", 0)
+        asked = sizes[start : node.attributes.get_int("end", None)]
+        known = [size for size in asked if size is not None]
+        if len(known) < len(asked):
+            return None
+        return math.prod(known) if node.op_type == "Size" else known
 
     def _name(self) -> str:
         self._unnamed += 1
         return f"t{self._unnamed - 1}"
-
-    def _attribute(self, node: ir.Node, attribute: ir.Attr) -> ir.Attr:
-        if attribute.is_ref():
-            known = self._references.get(attribute.ref_attr_name or "")
-            if known is None or known.value is None:
-                raise _no_cut(
-                    "an attribute depends on the function's caller",
-                    f"attribute {attribute.name} of node {_node_name(node)} refers to "
-                    f"{attribute.ref_attr_name}",
-                    "inline the function first",
-                )
-            return ir.Attr(attribute.name, known.type, known.value)
-        if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-            raise _no_cut(
-                "there is control flow between them",
-                f"node {_node_name(node)} ({node.op_type}) holds a subgraph",
-                "cut inside the subgraph, or move the control flow out of the chain",
-            )
-        return attribute
 
     def _constant(self, value: ir.Value) -> ir.Value:
         tensor = value.const_value
@@ -242,12 +223,30 @@ class _Walk:
         return new
 
 
-def _dims(value: ir.Value) -> tuple[int | str, ...] | None:
-    """The shape of ``value`` when every dimension is a number or a symbol."""
-    if value.shape is None:
-        return None
-    dims = [d if isinstance(d, int) else d.value for d in value.shape]
-    return None if None in dims else tuple(d for d in dims if d is not None)
+def _tensor_type(element: int | None) -> ir.TensorType | None:
+    return None if element is None else ir.TensorType(ir.DataType(element))
+
+
+def _own_attribute(node: ir.Node, attribute: ir.Attr) -> ir.Attr:
+    """An attribute that a copy of the node can have.
+
+    Raises:
+        InputError: it is given from outside, or is a graph.
+    """
+    if attribute.is_ref():
+        raise _no_cut(
+            "an attribute depends on the function's caller",
+            f"attribute {attribute.name} of node {_node_name(node)} refers to "
+            f"{attribute.ref_attr_name}",
+            "inline the function first",
+        )
+    if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+        raise _no_cut(
+            "there is control flow between them",
+            f"node {_node_name(node)} ({node.op_type}) holds a subgraph",
+            "cut inside the subgraph, or move the control flow out of the chain",
+        )
+    return attribute
 
 
 def _view(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:

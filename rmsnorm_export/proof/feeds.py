@@ -16,7 +16,9 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.dtypes import Array, Float64Array, numpy_dtype
 from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, NormSpec
+from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.types import Types
 
 CASES = (
     "random", "tiny", "denormal", "huge", "large", "overflow", "zeros", "mixed", "outlier",
@@ -144,9 +146,6 @@ _MAX_ELEMENTS = 2**22
 # Longest row that is tried at all; no norm of a model comes near.
 _MAX_ROW = 2**24
 
-# Longest list of integers that is taken for a shape.
-_MAX_RANK = 16
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
@@ -163,7 +162,7 @@ class Layout:
     weights: int
 
 
-def layouts(match: Match, lowered: Lowered) -> Iterator[Layout]:
+def layouts(match: Match, lowered: Lowered, types: Types) -> Iterator[Layout]:
     """What to try, the likeliest first: free leading sizes, then those that the file declares or
     that constant shapes of Reshape nodes ask for; for weights of unknown type each possible one.
 
@@ -171,7 +170,7 @@ def layouts(match: Match, lowered: Lowered) -> Iterator[Layout]:
         InputError: the rows are too long.
     """
     axes = -match.spec.axis
-    declared = _declared(match)
+    declared = _declared(match, types)
     shapes = tuple(_constant_shapes((*match.nodes, *lowered.nodes)))
     rank = match.rank or (len(declared) if declared else max(3, axes + 1))
     declared = declared or (None,) * rank
@@ -211,8 +210,8 @@ def static_shape(value: ir.Value) -> tuple[int, ...] | None:
     return known if len(known) == len(sizes) else None
 
 
-def _declared(match: Match) -> tuple[int | None, ...] | None:
-    shape = match.x.shape
+def _declared(match: Match, types: Types) -> tuple[int | None, ...] | None:
+    shape = types.shape(match.x)
     if shape is None or (match.rank is not None and len(shape) != match.rank):
         return None
     return tuple(size if isinstance(size, int) else None for size in shape)
@@ -259,12 +258,11 @@ def _lead(shape: tuple[int, ...], n: int, count: int) -> tuple[int, ...] | None:
 
 def _constant_shapes(nodes: Iterable[ir.Node]) -> Iterator[tuple[int, ...]]:
     """Constant shapes, all sizes given, to which ``nodes`` reshape."""
+    constants = Constants()
     for node in nodes:
-        target = node.inputs[1] if node.op_type == "Reshape" and len(node.inputs) > 1 else None
-        tensor = None if target is None else _constant_tensor(target)
-        if tensor is not None and tensor.dtype == ir.DataType.INT64 and tensor.size <= _MAX_RANK:
-            sizes = tuple(int(size) for size in tensor.numpy().reshape(-1))
-            if all(size > 0 for size in sizes):
+        if node.op_type == "Reshape" and len(node.inputs) > 1:
+            sizes = constants.ints(node.inputs[1]) or ()
+            if sizes and all(size > 0 for size in sizes):
                 yield sizes
 
 

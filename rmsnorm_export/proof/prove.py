@@ -37,6 +37,7 @@ from rmsnorm_export.proof.feeds import Batch, Layout, batches, layouts, random_w
 from rmsnorm_export.proof.judge import Judge, Rows
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.session import NoKernelError, run_onnxruntime, runtime_name
 
 _KEPT_PROOFS = 256
@@ -47,6 +48,7 @@ def prove_site(
     match: Match,
     lowered: Lowered,
     *,
+    types: Types,
     opset_imports: Mapping[str, int],
     functions: Iterable[ir.Function] = (),
     numerics: Numerics,
@@ -61,6 +63,7 @@ def prove_site(
     Args:
         match: the site; its nodes still in place.
         lowered: the new nodes.
+        types: element types and shapes of the source.
         opset_imports: of the graph or function that holds the site, before the rewrite.
         functions: model-local functions that the original nodes may call.
         numerics: the class that the rewrite has to keep.
@@ -68,7 +71,7 @@ def prove_site(
         seed: of the random inputs.
 
     Returns:
-        The proof; ``passed`` is False with a reason also where the site cannot be cut out or run.
+        The proof; where the site cannot be cut out or run it has not passed, nor ``compared``.
 
     Raises:
         BackendMissingError: ONNX Runtime is not installed.
@@ -77,13 +80,18 @@ def prove_site(
     functions = tuple(functions)
     failure: Error | None = None
     try:
-        tried = tuple(layouts(match, lowered))
+        tried = tuple(layouts(match, lowered, types))
     except Error as error:
         tried, failure = (), error
     for layout in tried:
         try:
             pair = site.cut_site(
-                match, lowered, layout, opset_imports=opset_imports, functions=functions
+                match,
+                lowered,
+                layout,
+                types=types,
+                opset_imports=opset_imports,
+                functions=functions,
             )
             key = _proof_key(pair, layout, numerics, stored_scale, seed)
             if key not in _proofs:
@@ -101,10 +109,6 @@ def prove_site(
         if failure is None
         else str(failure).replace(".\n", "; ").replace("\n", "; ")
     )
-    return _failed(reason, runtime)
-
-
-def _failed(reason: str, runtime: str) -> Proof:
     return Proof(
         passed=False,
         reason=reason,
@@ -116,6 +120,7 @@ def _failed(reason: str, runtime: str) -> Proof:
         error_after=math.inf,
         bound_ulp=0.0,
         runtime=runtime,
+        compared=False,
     )
 
 

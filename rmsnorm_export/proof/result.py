@@ -11,7 +11,7 @@ class Proof:
 
     Attributes:
         passed: every bound held.
-        reason: the bound that failed, or "" .
+        reason: the bound that failed, or why nothing could be compared, or "".
         cases: names of the inputs that were run (random, tiny, huge, zeros, ...).
         max_ulp: largest distance of new from original, in units in the last place of the output
             type.
@@ -23,6 +23,7 @@ class Proof:
         runtime: what computed both, e.g. ``onnxruntime 1.31.1 (CPU)`` or ``numpy``.
         ulp_histogram: pairs (bucket, elements) of the distance of new from original, all runs
             together; the buckets are those of ``ErrorMetrics``.
+        compared: there were numbers to compare; else the site could not be cut out or run.
     """
 
     passed: bool
@@ -36,3 +37,4 @@ class Proof:
     bound_ulp: float
     runtime: str
     ulp_histogram: tuple[tuple[str, int], ...] = ()
+    compared: bool = True

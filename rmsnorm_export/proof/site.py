@@ -11,9 +11,10 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.dtypes import Array, numpy_dtype
-from rmsnorm_export.proof.cut import cut
+from rmsnorm_export.proof.cut import SizesOf, cut
 from rmsnorm_export.proof.feeds import Batch, Layout, static_shape
 from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.types import Types
 
 _ROLES = ("x", "scale", "bias", "residual", "gate")
 
@@ -58,18 +59,50 @@ def cut_site(
     lowered: Lowered,
     layout: Layout,
     *,
+    types: Types,
     opset_imports: Mapping[str, int],
     functions: Iterable[ir.Function] = (),
 ) -> SitePair:
     """Cut the original and the new nodes of a site.
 
+    Where they do not follow from the site's inputs alone, shapes that depend on other values are
+    those that these values have with the sizes of ``layout``.
+
     Raises:
         InputError: one of them needs a value that is none of the site's inputs (see ``cut``).
     """
+    arguments = (match, lowered, layout, types, opset_imports, tuple(functions))
+    try:
+        return _cut_site(*arguments, sizes_of=lambda _: None)
+    except InputError:
+        return _cut_site(*arguments, sizes_of=_sizes_of(match, layout, types))
+
+
+def _sizes_of(match: Match, layout: Layout, types: Types) -> SizesOf:
+    """The sizes of any value where x has those of ``layout``, None for those not known."""
+    pairs = zip(types.shape(match.x) or (), (*layout.lead, *layout.row), strict=False)
+    sizes = {dim: size for dim, size in pairs if isinstance(dim, str)}
+
+    def sizes_of(value: ir.Value) -> list[int | None] | None:
+        dims = types.shape(value)
+        return None if dims is None else [d if isinstance(d, int) else sizes.get(d) for d in dims]
+
+    return sizes_of
+
+
+def _cut_site(
+    match: Match,
+    lowered: Lowered,
+    layout: Layout,
+    types: Types,
+    opset_imports: Mapping[str, int],
+    functions: Iterable[ir.Function],
+    sizes_of: SizesOf,
+) -> SitePair:
     roles = {role: value for role in _ROLES if (value := getattr(match, role)) is not None}
     inputs = list(dict.fromkeys(roles.values()))
     names = {value: f"x{index}" for index, value in enumerate(inputs)}
-    types = {
+    given = {
         value: weight_dtype(value, layout) if role in ("scale", "bias") else match.dtype
         for role, value in reversed(roles.items())
     }
@@ -77,7 +110,11 @@ def cut_site(
     new = [pair[1] for pair in lowered.replace]
     for value, replacement in lowered.replace:
         if value is match.output or value is match.sum:
-            types[value] = types[replacement] = match.dtype
+            given[value] = given[replacement] = match.dtype
+
+    def type_of(value: ir.Value) -> int | None:
+        return given[value] if value in given else types.dtype(value)
+
     imports = _imports_of(match, opset_imports)
     imports.setdefault("", max(13, lowered.min_opset))
     return SitePair(
@@ -87,15 +124,17 @@ def cut_site(
             inputs,
             opset_imports=imports,
             functions=functions,
-            types=types,
-            aliases={v: match.x for v in match.aliases if v.dtype in (None, match.x.dtype)},
+            type_of=type_of,
+            sizes_of=sizes_of,
+            aliases={v: match.x for v in match.aliases if types.dtype(v) in (None, match.dtype)},
         ),
         new=cut(
             new,
             inputs,
             opset_imports=_merge_imports(imports, lowered),
             functions=[*lowered.functions, *functions],
-            types=types,
+            type_of=type_of,
+            sizes_of=sizes_of,
             constants=lowered.initializers,
         ),
         ports={role: names[value] for role, value in roles.items()},

@@ -86,6 +86,8 @@ class Constants:
             return None
         if op in ("Gather", "Size"):
             return self._shape_element(node)
+        if op == "Concat":
+            return self._joined(node, depth)
         inputs = node.inputs
         if not inputs or inputs[0] is None:
             return None
@@ -123,6 +125,13 @@ class Constants:
             except (TypeError, ValueError):
                 return None
         return self._reshaped(node, source, depth)
+
+    def _joined(self, node: ir.Node, depth: int) -> np.ndarray | None:
+        parts = [None if v is None else self._array(v, depth + 1) for v in node.inputs]
+        known = [part for part in parts if part is not None and part.ndim == 1]
+        if not known or len(known) < len(parts) or sum(part.size for part in known) > MAX_ELEMENTS:
+            return None
+        return np.concatenate(known)
 
     def _reshaped(self, node: ir.Node, source: np.ndarray, depth: int) -> np.ndarray | None:
         axes: tuple[int, ...] | None = None

@@ -17,7 +17,7 @@ from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.options import takes
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.recognize.refusal import refuse
+from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.rewrite.apply import apply
 from rmsnorm_export.rewrite.describe import count_nodes, describe_plan, own_functions
 from rmsnorm_export.rewrite.options import InspectOptions, OptimizeOptions
@@ -146,6 +146,7 @@ def _prove(plan: Plan, seed: int, progress: Progress | None) -> tuple[Plan, dict
         proofs[site] = prove_site(
             site.part,
             site,
+            types=plan.types,
             opset_imports=dict(plan.model.opset_imports),
             functions=functions,
             numerics=site.numerics,
@@ -154,19 +155,20 @@ def _prove(plan: Plan, seed: int, progress: Progress | None) -> tuple[Plan, dict
         )
     if progress is not None:
         progress("proving", len(plan.sites), len(plan.sites))
-    failed = {
-        site: refuse(
-            site.part.nodes[-1],
-            "proof-failed",
-            "the new node did not reproduce the original nodes; they were kept",
-            proof.reason,
-            "please report this model; --numerics exact may avoid it",
-            site.part.scope,
-        )
-        for site, proof in proofs.items()
-        if not proof.passed
-    }
+    failed = {site: _refuse(site.part, proof) for site, proof in proofs.items() if not proof.passed}
     return plan.without(failed), proofs
+
+
+def _refuse(part: Match, proof: Proof) -> Refusal:
+    if proof.compared:
+        reason = "proof-failed"
+        message = "the new node did not reproduce the original nodes; they were kept"
+        hint = "please report this model; --numerics exact may avoid it"
+    else:
+        reason = "not-provable"
+        message = "the site could not be run by itself, so there is no proof; its nodes were kept"
+        hint = "without --prove it is rewritten; verify then compares the models as a whole"
+    return refuse(part.nodes[-1], reason, message, proof.reason, hint, part.scope)
 
 
 def _stored_scale(match: Match) -> np.ndarray | None:

@@ -98,7 +98,8 @@ class RewriteOptions(Options):
         toml=False,
         help="Run every site before and after on hard inputs. A site that fails keeps its nodes, "
         "the output is written, and the exit code is 4.",
-        python="In ONNX Runtime and in float64; a site that fails is refused (``proof-failed``).",
+        python="In ONNX Runtime and in float64; a site that fails is refused (``proof-failed``), "
+        "and so is one that cannot be run by itself (``not-provable``).",
     )
     seed: int = option(
         0,

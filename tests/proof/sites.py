@@ -13,7 +13,9 @@ from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.proof.prove import prove_site
 from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.types import Types
 
 NAMES = {FLOAT: "float", FLOAT16: "float16", DOUBLE: "double", BFLOAT16: "bfloat16"}
 F32_EPSILON = float(np.float32(1e-6))
@@ -138,9 +140,11 @@ def prove(
     functions: Sequence[ir.Function] = (),
 ) -> Proof:
     """``prove_site`` with the imports of the models made here."""
+    model = ir.Model(match.nodes[-1].graph, ir_version=10)
     return prove_site(
         match,
         lowered,
+        types=Types(model, Constants()),
         opset_imports={"": opset, "com.microsoft": 1},
         functions=functions,
         numerics=numerics or lowered.numerics,

@@ -29,12 +29,19 @@ def feeds(rng: np.random.Generator) -> tuple[dict[str, np.ndarray], np.ndarray]:
     return {"x0": x, "x1": w}, norm(x, w)
 
 
+def typed(*values: ir.Value):
+    """Element types: float32 for these, and for the others what they say of themselves."""
+    return lambda value: 1 if value in values else value.dtype
+
+
 def test_a_chain_between_other_nodes() -> None:
     model = source("  x1 = Sin (x0)\n  x = Cos (x1)\n{core}\n  y = Mul (v, w)\n  z = Tan (y)",
                    inputs=("x0", "w"), outputs=("z",))  # fmt: skip
     before = text(model)
     named = values(model)
-    small = cut([named["y"]], [named["x"], named["w"]], opset_imports=OPSETS, types={named["x"]: 1})
+    small = cut(
+        [named["y"]], [named["x"], named["w"]], opset_imports=OPSETS, type_of=typed(named["x"])
+    )
     assert [node.op_type for node in small.graph] == [
         "Pow", "ReduceMean", "Add", "Sqrt", "Reciprocal", "Mul", "Mul", "Identity",
     ]  # fmt: skip
@@ -85,7 +92,7 @@ def test_inside_a_subgraph() -> None:
     outer = values(model)
     branch = next(iter(outer["z"].producer().attributes["then_branch"].as_graph().outputs))
     small = cut(
-        [branch], [outer["x"], outer["w"]], opset_imports=OPSETS, types={outer["x"]: 1, branch: 1}
+        [branch], [outer["x"], outer["w"]], opset_imports=OPSETS, type_of=typed(outer["x"], branch)
     )
     arrays, expected = feeds(np.random.default_rng(1))
     np.testing.assert_allclose(run_onnxruntime(small, arrays)["y0"], expected, rtol=1e-5)
@@ -114,11 +121,12 @@ def test_inside_a_function_body() -> None:
     model = ir.from_onnx_text(FUNCTION)
     function = next(iter(model.functions.values()))
     inputs, output = list(function.inputs), function.outputs[0]
-    types = dict.fromkeys((*inputs, output), 1)
+    type_of = typed(*inputs, output)
     with pytest.raises(InputError, match="depends on the function's caller"):
-        cut([output], inputs, opset_imports=OPSETS, types=types)
-    power = ir.AttrFloat32("power", 2.0)
-    small = cut([output], inputs, opset_imports=OPSETS, types=types, references={"power": power})
+        cut([output], inputs, opset_imports=OPSETS, type_of=type_of)
+    power = ir.AttrFloat32("value_float", 2.0)
+    function[0].attributes["value_float"] = power
+    small = cut([output], inputs, opset_imports=OPSETS, type_of=type_of)
     arrays, expected = feeds(np.random.default_rng(2))
     np.testing.assert_allclose(run_onnxruntime(small, arrays)["y0"], expected, rtol=1e-5)
 
@@ -143,7 +151,9 @@ def test_detached_nodes_may_use_values_of_a_graph() -> None:
     named = values(model)
     doubled = ir.node("Add", [named["v"], named["v"]])
     before = text(model)
-    small = cut(doubled.outputs, [named["x"]], opset_imports=OPSETS, types={doubled.outputs[0]: 1})
+    small = cut(
+        doubled.outputs, [named["x"]], opset_imports=OPSETS, type_of=typed(*doubled.outputs)
+    )
     arrays, _ = feeds(np.random.default_rng(4))
     expected = norm(arrays["x0"], np.float32(2))
     found = run_onnxruntime(small, {"x0": arrays["x0"]})["y0"]
@@ -199,9 +209,30 @@ def test_a_second_cast_of_the_same_value_is_the_input() -> None:
     body += "  s = Sqrt (a)\n  v = Div (xf, s)\n  y = Mul (v, w)"
     model = source(body, dtype=10, row="xf")
     named = values(model)
-    types = {named["xf"]: 1, named["w"]: 1}
-    small = cut([named["y"]], [named["xf"], named["w"]], opset_imports=OPSETS, types=types)
+    type_of = typed(named["xf"], named["w"], named["y"])
+    small = cut([named["y"]], [named["xf"], named["w"]], opset_imports=OPSETS, type_of=type_of)
     assert [node.op_type for node in small.graph][:2] == ["Pow", "ReduceMean"]
     assert "Cast" not in [node.op_type for node in small.graph]
     arrays, expected = feeds(np.random.default_rng(6))
     np.testing.assert_allclose(run_numpy(small, arrays)["y0"], expected, rtol=1e-5)
+
+
+def test_the_shape_of_another_value_and_the_type_of_another_do_not_need_it() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 18]>
+    main (float[B, S, 12] x, int64[B, S] ids, float16 like) => (float16[B, S, 4, 3] y) {
+      shape = Shape (ids)
+      tail = Constant <value_ints = [4, 3]> ()
+      target = Concat <axis = 0> (shape, tail)
+      cut = Reshape (x, target)
+      y = CastLike (cut, like)
+    }"""
+    named = values(ir.from_onnx_text(text))
+    ends = [named["y"]], [named["x"]]
+    with pytest.raises(InputError, match="'ids', an input"):
+        cut(*ends, opset_imports=OPSETS)
+    small = cut(*ends, opset_imports=OPSETS, sizes_of={named["ids"]: (2, 5)}.get)
+    x = np.arange(120, dtype=np.float32).reshape(2, 5, 12)
+    for run in (run_numpy, run_onnxruntime):
+        found = run(small, {"x0": x})["y0"]
+        assert found.dtype == np.float16
+        np.testing.assert_array_equal(found, x.reshape(2, 5, 4, 3))

@@ -15,7 +15,7 @@ from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.system.packages import require_package
 from rmsnorm_export.system.progress import Progress
 
-_PROOF_FAILED = "proof-failed"
+_UNPROVED = ("proof-failed", "not-provable")
 
 
 class ProveStep(Step[Prove]):
@@ -54,12 +54,12 @@ class ProveStep(Step[Prove]):
         )
         report = optimize(self.settings.onnx("raw"), **keywords(options)).report
         (folder / REPORT).write_text(to_json(report), encoding="utf-8")
-        failed = [refusal for refusal in report.refused if refusal.reason == _PROOF_FAILED]
+        failed = [refusal for refusal in report.refused if refusal.reason in _UNPROVED]
         proofs = [site.proof for site in report.fused if site.proof is not None]
         failure = None
         if failed:
             failure = StepFailure(
-                f"{len(failed)} proofs failed.",
+                f"{len(failed)} rewrites have no proof that holds.",
                 f"{failed[0].node}: {failed[0].found}",
                 f"see {self.home.name}/{REPORT}; --numerics exact allows the least, and please "
                 "report it",

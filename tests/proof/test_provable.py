@@ -1,0 +1,108 @@
+"""Right rewrites whose proof needs more than the nodes of the site, and those that have none."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import onnx
+import onnx.parser
+import pytest
+
+import rmsnorm_export as rx
+
+TARGETS = ("portable", "onnx", "ort")
+
+CORE = """
+  two = Constant <value_float = 2.0> ()
+  axes = Constant <value_ints = [-1]> ()
+  epsilon = Constant <value_float = 0.000001> ()
+  p = Pow ({row}, two)
+  m = ReduceMean <keepdims = 1> (p, axes)
+  a = Add (m, epsilon)
+  s = Sqrt (a)
+  r = Reciprocal (s)
+  v = Mul ({row}, r)
+"""
+
+HEAD = '<ir_version: 10, opset_import: ["" : 18{}]>\n'
+HALF = "main (float16[B, S, 64] x) => (float16[B, S, 64] y)"
+
+CAST_UP_AND_DOWN = (
+    HEAD.format("") + HALF + "{\n  up = Cast <to = 1> (x)\n  down = Cast <to = 10> (up)\n"
+    "  xf = Cast <to = 1> (down)" + CORE.format(row="xf") + "  y = CastLike (v, x)\n}"
+)
+IN_A_FUNCTION = (
+    HEAD.format(', "local" : 1')
+    + HALF
+    + "{ y = local.Block (x) }\n"
+    + '<domain: "local", opset_import: ["" : 18]>\nBlock (x) => (y) {\n'
+    "  up = Cast <to = 1> (x)\n  doubled = Add (up, up)\n  down = CastLike (doubled, x)\n"
+    "  xf = Cast <to = 1> (down)" + CORE.format(row="xf") + "  y = CastLike (v, x)\n}"
+)
+
+
+def grouped(inputs: str, front: str, declared: str = "") -> str:
+    """A norm of groups of 16, with a gain over the whole row of 64."""
+    return (
+        HEAD.format("")
+        + f"main ({inputs}, float[64] w) => (float y) {declared} {{\n"
+        + f"{front}\n  g = Reshape (h, parts)"
+        + CORE.format(row="g")
+        + "  back = Reshape (v, whole)\n  y = Mul (w, back)\n}"
+    )
+
+
+COMPUTED_SHAPE = grouped(
+    "float[2, 8, 64] x",
+    """  two_ = Constant <value_ints = [2]> ()
+  eight = Constant <value_ints = [8]> ()
+  rest = Constant <value_ints = [4, 16]> ()
+  n = Constant <value_ints = [64]> ()
+  parts = Concat <axis = 0> (two_, eight, rest)
+  whole = Concat <axis = 0> (two_, eight, n)
+  h = Mul (x, x)""",
+)
+SHAPE_OF_AN_INPUT = grouped(
+    "int64[batch, sequence] ids, float[32, 64] table",
+    """  shape = Shape (ids)
+  rest = Constant <value_ints = [4, 16]> ()
+  n = Constant <value_ints = [64]> ()
+  parts = Concat <axis = 0> (shape, rest)
+  whole = Concat <axis = 0> (shape, n)
+  h = Gather (table, ids)""",
+)
+SHAPE_IS_AN_INPUT = grouped(
+    "float[batch, sequence, 64] x, int64[4] parts, int64[3] whole",
+    "  h = Neg (x)",
+    "<float[batch, sequence, 4, 16] g, float[batch, sequence, 64] back>",
+)
+
+
+def optimized(text: str, **options: Any) -> rx.Report:
+    model = onnx.parser.parse_model(text)
+    return rx.optimize(model, numerics="upcast", **options).report
+
+
+EVERYWHERE = (CAST_UP_AND_DOWN, IN_A_FUNCTION, COMPUTED_SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    # The other targets want to know the size of a group before there is anything to prove.
+    [(SHAPE_OF_AN_INPUT, "portable"), *itertools.product(EVERYWHERE, TARGETS)],
+)
+def test_what_a_cut_needs_comes_with_it(text: str, target: Any) -> None:
+    report = optimized(text, target=target, prove=True)
+    assert len(report.fused) == 1, report.refused
+    proof = report.fused[0].proof
+    assert proof is not None
+    assert proof.passed
+    assert proof.compared
+
+
+def test_what_cannot_be_run_by_itself_is_no_failed_proof() -> None:
+    assert optimized(SHAPE_IS_AN_INPUT).fused
+    refused = optimized(SHAPE_IS_AN_INPUT, prove=True).refused
+    assert [(r.reason, r.kind) for r in refused] == [("not-provable", "norm")]
+    assert "'whole', an input" in refused[0].found
