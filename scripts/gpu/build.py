@@ -13,6 +13,7 @@ from scripts.lib.command import ROOT
 
 PLUGINS = ROOT / "plugins"
 KERNELS = PLUGINS / "kernels"
+RECORDED = "librmsnorm_recorded.so"
 
 
 def source_hash() -> str:
@@ -32,6 +33,14 @@ def driver(nvcc: str, arch: str, folder: Path) -> Path:
     made = folder / "rmsnorm_driver"
     memory = str(PLUGINS / "tests" / "gpu")
     _link(nvcc, arch, PLUGINS / "tests" / "kernels" / "driver.cpp", made, "-I", memory)
+    return made
+
+
+def recorded(nvcc: str, arch: str, folder: Path) -> Path:
+    """``library`` with a CUDA runtime that writes launches down instead of making them."""
+    made = folder / RECORDED
+    sources = [PLUGINS / "tests" / "gpu" / name for name in ("c_api.cpp", "recorder.cpp")]
+    _link(nvcc, arch, sources[0], made, str(sources[1]), "-shared", "-cudart=none")
     return made
 
 

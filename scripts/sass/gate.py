@@ -1,0 +1,62 @@
+"""The table of counts in the repository: what may not get worse."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from scripts.sass.count import Counts
+from scripts.sass.launches import Work
+
+TABLE = Path(__file__).with_name("table.json")
+LENGTHS = (256, 1024, 4096, 8192, 16384, 65536, 262144)
+WORKS = (
+    *(
+        Work(op, "bfloat16", n)
+        for op in ("norm", "skip", "gated", "fp8", "fp8row")
+        for n in LENGTHS
+    ),
+    *(Work(op, "bfloat16", n) for op in ("gemma", "torch") for n in (256, 4096, 65536)),
+    *(Work("norm", dtype, n) for dtype in ("float16", "float32") for n in (256, 4096, 65536)),
+    *(Work(op, "bfloat16", 4096) for op in ("skipfp8", "skipfp8row")),
+    *(Work("norm", "bfloat16", n, low_latency=True) for n in (4096, 16384)),
+)
+"""The hot instances."""
+
+_UP = ("stack", "instructions", "x_trips", "weight_trips", "barriers", "cluster_barriers", "unsure")
+_DOWN = ("blocks", "in_flight")
+_SLACK = 1.02
+"""Compilers differ by an instruction here and there; a cause that matters is larger."""
+
+
+def write(found: Mapping[Work, Counts]) -> None:
+    """The table, a line a work."""
+    lines = [
+        f"  {json.dumps(work.name)}: {json.dumps(dataclasses.asdict(counts))}"
+        for work, counts in found.items()
+    ]
+    TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def read() -> dict[str, Counts]:
+    """The table, by the name of the work."""
+    rows = json.loads(TABLE.read_text(encoding="utf-8"))
+    return {name: Counts(**row) for name, row in rows.items()}
+
+
+def worse(found: Mapping[Work, Counts], table: Mapping[str, Counts] | None = None) -> list[str]:
+    """A line for each number that is worse than in the table, and each work that is not in it."""
+    table = read() if table is None else table
+    lines = []
+    for work, counts in found.items():
+        if work.name not in table:
+            lines.append(f"{work.name}: not in {TABLE.name}; python -m scripts.sass --write")
+            continue
+        before = table[work.name]
+        for field in (*_UP, *_DOWN):
+            old, new = getattr(before, field), getattr(counts, field)
+            if (new > old * _SLACK) if field in _UP else (new * _SLACK < old):
+                lines.append(f"{work.name}: {field} {old} -> {new} ({counts.kernel})")
+    return lines
