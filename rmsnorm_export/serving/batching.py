@@ -23,13 +23,8 @@ RequestShapes = dict[str, tuple[int, ...]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Batching:
-    """What was decided.
-
-    Attributes:
-        max_batch: 0: requests are not joined.
-        reason: why not, or "".
-        asked: the user gave ``max_batch``.
-    """
+    """What was decided; with a ``max_batch`` of 0 requests are not joined, for ``reason``. The user
+    ``asked`` for it, or not."""
 
     max_batch: int
     reason: str = ""
@@ -41,11 +36,6 @@ def decide(
 ) -> Batching:
     """The largest batch: as asked, else the largest of the profiles, else 8; 0 without a batch
     axis.
-
-    Args:
-        subject: to be packaged.
-        max_batch: asked for; None: decide; 0: do not batch.
-        profiles: of the engine, or made from ``shapes``.
 
     Raises:
         UsageError: a batch was asked for and the model has no batch axis, or its profiles end
@@ -120,11 +110,7 @@ def request_shapes(
 ) -> tuple[RequestShapes, ...]:
     """Shapes of a usual request and of the largest batch; one entry where both are the same.
 
-    Args:
-        inputs: of the model.
-        max_batch: 0: the shapes are those of single requests.
-        profile: its usual and largest shapes are taken.
-        sizes: for dynamic sizes where there is no profile, see ``dimensions.fill``.
+    They are those of the profile; without one ``sizes`` are taken, see ``dimensions.fill``.
     """
     if profile is not None:
         usual = {item.name: item.opt for item in profile.inputs}

@@ -116,7 +116,7 @@ def _file_rows(files: Sequence[PackagedFile]) -> list[str]:
 
 def _benchmark(benchmark: BenchmarkDocument) -> list[str]:
     """Whatever the document says in plain values, and its lists of objects as tables."""
-    lines = [f"## BenchmarkDocument: {_prose(benchmark.name)}", ""]
+    lines = [f"## Benchmark: {_prose(benchmark.name)}", ""]
     plain = [(key, value) for key, value in benchmark.body.items() if _is_plain(value)]
     lines += _markdown_table(("", "value"), ((key, _value(value)) for key, value in plain))
     for key, value in benchmark.body.items():

@@ -25,17 +25,10 @@ def make_config(
     max_batch: int,
     samples: Sequence[RequestShapes] = (),
 ) -> Any:
-    """The ``ModelConfig`` of a model.
+    """The ``ModelConfig`` of a model; ``samples`` are the requests to warm up with.
 
     Every version in the folder is served: by default the server would serve the latest only, and
     a new version would take the place of the one that clients use.
-
-    Args:
-        name: of the model.
-        subject: to be packaged.
-        options: what is not set gets its default here.
-        max_batch: largest batch; 0: none.
-        samples: shapes of requests to warm up with, none without warm-up.
     """
     config = definitions().ModelConfig()
     config.name = name

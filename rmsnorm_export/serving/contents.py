@@ -20,7 +20,6 @@ from rmsnorm_export.serving.config import make_config, served
 from rmsnorm_export.serving.kserve import manifest
 from rmsnorm_export.serving.options import PackageOptions
 from rmsnorm_export.serving.place import Place
-from rmsnorm_export.serving.plugins import load_line, mismatch
 from rmsnorm_export.serving.protos import config_text
 from rmsnorm_export.serving.records import BenchmarkDocument, merged, reported_norms
 from rmsnorm_export.serving.result import (
@@ -34,7 +33,7 @@ from rmsnorm_export.serving.result import (
     PackagedVersion,
     PackageRecord,
 )
-from rmsnorm_export.serving.served_model import MODEL_FILE, ServedModel
+from rmsnorm_export.serving.served_model import MODEL_FILE, ServedModel, load_line, mismatch
 from rmsnorm_export.serving.trial import Trial, try_model, untried
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import copy_file, write_whole
@@ -49,17 +48,10 @@ REPORT_FILE = "report.json"
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Wish:
-    """What was asked for, checked.
+    """What was asked for, checked; ``batching`` as decided before the model was run.
 
-    Attributes:
-        name: of the model.
-        subject: to be packaged.
-        batching: as decided before the model was run.
-        profile: shapes of requests, where they are given.
-        plugin: library to copy.
-        report: of ``optimize``, and its text.
-        benchmarks: records.
-        options: the others.
+    ``profile`` has the shapes of requests, where they are given; ``plugin`` is a library to copy;
+    ``report`` is that of ``optimize``, and its text.
     """
 
     name: str
@@ -102,10 +94,9 @@ def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Request
         write_whole(folder / f"benchmark-{number}.json", benchmark.text)
     samples, more = _warm_up(trial, wish)
     checks.append(_put_config(stage, place, wish, max_batch, samples))
-    options = wish.options
-    if options.kserve is not None:
+    if (kserve := wish.options.kserve) is not None:
         library_path = f"{wish.name}/{place.version}/{wish.plugin.name}" if wish.plugin else ""
-        document = manifest(options.kserve, wish.name, options.kind or "gpu", library_path)
+        document = manifest(kserve, wish.name, wish.options.kind or "gpu", library_path)
         write_whole(stage.folder / MANIFEST_FILE, document)
         checks.append(PackageCheck(MANIFEST_FILE, "passed", "read back, equal"))
     version = PackagedVersion(

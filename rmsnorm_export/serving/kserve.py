@@ -37,11 +37,9 @@ class KServe:
             ``s3://bucket/models`` or ``pvc://claim/models``.
         name: of the service; None: the model's, in lower case.
         namespace: None: that of the client.
-        cpu: cores, a Kubernetes quantity.
-        memory: a Kubernetes quantity.
+        cpu, memory: cores and bytes, as Kubernetes quantities.
         gpus: of every replica; None: 1 where instances run on the GPU, else 0.
         min_replicas: 0: scale to zero.
-        max_replicas: most of them.
         runtime: serving runtime of the cluster.
     """
 
@@ -97,11 +95,7 @@ def service_name(options: KServe, model: str) -> str:
 def manifest(options: KServe, model: str, kind: InstanceKind, plugin: str) -> str:
     """The manifest as YAML, read back and compared.
 
-    Args:
-        options: for the cluster.
-        model: name of the model.
-        kind: where its instances run.
-        plugin: path of the plugin library in the repository; "" without one.
+    ``plugin`` is the path of the plugin library in the repository, "" without one.
 
     Raises:
         Error: it changed when it was read back; that would be an error of this program.

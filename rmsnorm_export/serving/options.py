@@ -157,14 +157,9 @@ class ManifestOptions(Options):
             return None
         from rmsnorm_export.serving.kserve import KServe
 
-        least, most = self.kserve_replicas or (1, 1)
-        return KServe(
-            storage_uri=self.kserve,
-            name=self.kserve_name,
-            namespace=self.kserve_namespace,
-            cpu=self.kserve_cpu or "4",
-            memory=self.kserve_memory or "16Gi",
-            gpus=self.kserve_gpus,
-            min_replicas=least,
-            max_replicas=most,
-        )
+        names = ("name", "namespace", "cpu", "memory", "gpus")
+        values = {name: getattr(self, f"kserve_{name}") for name in names}
+        if self.kserve_replicas is not None:
+            values["min_replicas"], values["max_replicas"] = self.kserve_replicas
+        given = {name: value for name, value in values.items() if value is not None}
+        return KServe(self.kserve, **given)

@@ -9,25 +9,21 @@ from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.load import Source
 from rmsnorm_export.options import takes
 from rmsnorm_export.serving.batching import decide
-from rmsnorm_export.serving.config import (
-    check_agreement,
-    check_others,
-    check_serving,
-    make_config,
-)
+from rmsnorm_export.serving.config import check_agreement, check_others, check_serving, make_config
 from rmsnorm_export.serving.contents import Wish, fill, replaced
 from rmsnorm_export.serving.kserve import check_kserve
 from rmsnorm_export.serving.options import PackageOptions
 from rmsnorm_export.serving.place import Place, find_place, model_name
-from rmsnorm_export.serving.plugins import load_line, plugin_library
 from rmsnorm_export.serving.protos import definitions
 from rmsnorm_export.serving.records import read_benchmarks, read_report
 from rmsnorm_export.serving.result import Packaged
 from rmsnorm_export.serving.served_model import (
     MODEL_FILE,
     ServedModel,
+    load_line,
     open_engine,
     open_onnx,
+    plugin_library,
 )
 from rmsnorm_export.serving.trial import answers
 from rmsnorm_export.system.files import StrPath, refusals_as

@@ -29,14 +29,9 @@ LARGEST_VERSION = 2**31 - 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Where the model goes.
+    """Where the model goes: its folder in the repository, and the version that is packaged.
 
-    Attributes:
-        folder: of the model in the repository.
-        version: that is packaged.
-        record: of the model that is there; None without one.
-        config: its configuration, as it is in the file; None without one.
-        config_bytes: the file.
+    ``record`` and ``config`` are those of the model that is there; ``config_bytes`` is the file.
     """
 
     folder: Path

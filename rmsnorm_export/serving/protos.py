@@ -57,11 +57,7 @@ def definitions() -> Any:
 
 
 def config_text(config: Any, comment: str) -> str:
-    """``config`` as the text of a ``config.pbtxt``, parsed back and compared.
-
-    Args:
-        config: a ``ModelConfig``.
-        comment: one line at the top.
+    """A ``ModelConfig`` as the text of a ``config.pbtxt``, parsed back and compared.
 
     Raises:
         Error: the text does not say what ``config`` says; that would be an error of this program.

@@ -25,13 +25,7 @@ _UNREADABLE_FIX = "give a JSON file that --report FILE.json or --format json wro
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BenchmarkDocument:
-    """A benchmark's JSON document.
-
-    Attributes:
-        name: of its file.
-        text: as it was read.
-        body: the document.
-    """
+    """A benchmark's JSON document, the name of its file, and its text as it was read."""
 
     name: str
     text: str
@@ -69,10 +63,11 @@ def read_benchmarks(paths: Sequence[StrPath]) -> tuple[BenchmarkDocument, ...]:
         text = read_text(file, _UNREADABLE, fix=_UNREADABLE_FIX)
         try:
             body = json.loads(text)
+            if not isinstance(body, dict) or "kind" not in body or "schema_version" not in body:
+                raise ValueError("no object with schema_version and kind")
         except (ValueError, RecursionError) as error:
-            raise _bad_document(file, str(error)) from error
-        if not isinstance(body, dict) or "kind" not in body or "schema_version" not in body:
-            raise _bad_document(file, "no object with schema_version and kind")
+            found = f"{short(str(file), 300)}: {short(str(error), 300)}"
+            raise InputError(_UNREADABLE, found=found, fix=_UNREADABLE_FIX) from error
         documents.append(BenchmarkDocument(file.name, text, body))
     return tuple(documents)
 
@@ -103,9 +98,3 @@ def _proof_words(proof: Proof | None) -> str:
     if not proof.passed:
         return f"failed: {proof.reason}"
     return f"passed, {number(proof.max_ulp)} of {number(proof.bound_ulp)} ulp, {proof.runtime}"
-
-
-def _bad_document(path: Path, found: str) -> InputError:
-    return InputError(
-        _UNREADABLE, found=f"{short(str(path), 300)}: {short(found, 300)}", fix=_UNREADABLE_FIX
-    )

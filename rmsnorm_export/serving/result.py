@@ -23,7 +23,6 @@ class ServedTensor:
     """An input or output as a client of the server sees it.
 
     Attributes:
-        name: of the input or output.
         dtype: Triton's name of its type, e.g. ``TYPE_FP16``.
         shape: of a whole request, batch axis included; -1 for a dynamic size.
     """
@@ -35,13 +34,7 @@ class ServedTensor:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PackagedFile:
-    """A file that was put into the model's folder.
-
-    Attributes:
-        path: relative to the model's folder, with ``/``.
-        bytes: its size.
-        sha256: of its content.
-    """
+    """A file that was put into the model's folder; ``path`` is relative to it, with ``/``."""
 
     path: str
     bytes: int
@@ -53,7 +46,6 @@ class PackageCheck:
     """Something that was checked before the package was there to be seen.
 
     Attributes:
-        name: what was checked.
         outcome: ``passed``, or ``skipped`` with the reason in ``detail``; what fails is an error.
         detail: how, or why not.
     """
@@ -68,8 +60,6 @@ class PackagedNorm:
     """One RMSNorm of a packaged model.
 
     Attributes:
-        name: of its node.
-        op: operator type.
         how: ``one node`` or ``chain`` in an ONNX file; ``plugin``, ``fused``, ``unfused`` or
             ``unknown`` in an engine; ``refused``: left as it was, for ``reason``.
         numerics: class of the rewrite, "" where no report of ``optimize`` says it.
@@ -91,14 +81,12 @@ class PackagedVersion:
 
     Attributes:
         version: its number, which is its folder.
-        source: name of the file that it was made from; ``memory`` for a model that was none.
-        source_sha256: of that file.
+        source, source_sha256: name and hash of the file that it was made from; ``memory`` for a
+            model that was none.
         made: when, UTC, ISO 8601.
         tool: name and version of this package.
         files: everything in the version's folder.
-        norms: what is known of them.
         load: command line that loads the plugin, for a repository at ``/models``; "" without one.
-        checks: what was checked.
         notes: what else the user may want to know.
     """
 
@@ -119,11 +107,8 @@ class PackageRecord:
     """What stands in ``NAME/rmsnorm_export.json``.
 
     Attributes:
-        name: of the model.
         backend: Triton backend that runs it.
         max_batch: ``max_batch_size`` of the configuration; 0: requests are not batched.
-        inputs: what a request holds.
-        outputs: what an answer holds.
         files: files beside the versions: configuration, model card, manifest.
         versions: in ascending order.
     """
@@ -143,7 +128,6 @@ class Packaged:
 
     Attributes:
         path: folder of the model in the repository.
-        version: that was packaged.
         record: as it is stored in ``path``.
         checks: what was checked, the model in its final place included.
         load: command line that starts the server with the plugin; "" when none is needed.

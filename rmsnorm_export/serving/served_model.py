@@ -1,4 +1,5 @@
-"""What is to be packaged: an ONNX model or a TensorRT engine, its inputs, outputs and norms.
+"""What is to be packaged: an ONNX model or a TensorRT engine, with its inputs, outputs and norms,
+and the plugin library that the server must load for it.
 
 Element types are those of ``DataType`` in Triton's model_config.proto that a backend takes: the
 conversion in onnxruntime_backend (src/onnxruntime_utils.cc) has no bfloat16; TensorRT's
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,35 +32,24 @@ from rmsnorm_export.tensorrt.engine.result import (
     read_record,
     sidecar_path,
 )
+from rmsnorm_export.tensorrt.plugin.libraries import inspect_library, sibling
+from rmsnorm_export.tensorrt.plugin.lines import command_lines, library
+from rmsnorm_export.tensorrt.plugin.result import FILES
 
 MODEL_FILE: dict[ServingBackend, str] = {"onnxruntime": "model.onnx", "tensorrt": "model.plan"}
 
+_FLOATS = {"float16": "FP16", "bfloat16": "BF16", "float32": "FP32", "float64": "FP64"}
 
-_INTEGERS = {f"{u}int{bits}": f"TYPE_{u.upper()}INT{bits}" for u in ("", "u") for bits in (8, 32)}
+
+def _triton_names(types: str) -> dict[str, str]:
+    return {name: f"TYPE_{_FLOATS.get(name, name.upper())}" for name in types.split()}
+
 
 TRITON_TYPES: dict[ServingBackend, dict[str, str]] = {
-    "onnxruntime": {
-        "float16": "TYPE_FP16",
-        "float32": "TYPE_FP32",
-        "float64": "TYPE_FP64",
-        "bool": "TYPE_BOOL",
-        "string": "TYPE_STRING",
-        **_INTEGERS,
-        "int16": "TYPE_INT16",
-        "uint16": "TYPE_UINT16",
-        "int64": "TYPE_INT64",
-        "uint64": "TYPE_UINT64",
-    },
-    "tensorrt": {
-        "float16": "TYPE_FP16",
-        "bfloat16": "TYPE_BF16",
-        "float32": "TYPE_FP32",
-        "bool": "TYPE_BOOL",
-        "int8": "TYPE_INT8",
-        "uint8": "TYPE_UINT8",
-        "int32": "TYPE_INT32",
-        "int64": "TYPE_INT64",
-    },
+    "onnxruntime": _triton_names(
+        "float16 float32 float64 bool string int8 int16 int32 int64 uint8 uint16 uint32 uint64"
+    ),
+    "tensorrt": _triton_names("float16 bfloat16 float32 bool int8 uint8 int32 int64"),
 }
 
 _BACKEND_LABELS = {"onnxruntime": "ONNX Runtime", "tensorrt": "TensorRT"}
@@ -69,19 +60,14 @@ class ServedModel:
     """What is to be packaged.
 
     Attributes:
-        source: as it was given.
         backend: that will run it.
         path: of the file; None for a model in memory.
         loaded: the ONNX model; of an engine, the one that it was built from.
-        inputs: with sizes, names of sizes, or None.
-        outputs: the same.
-        norms: what is known of them.
-        profiles: of an engine.
-        record: of an engine.
+        inputs, outputs: with sizes, names of sizes, or None.
+        profiles, record: of an engine.
         notes: for the record.
     """
 
-    source: Source
     backend: ServingBackend
     path: Path | None
     loaded: LoadedModel
@@ -105,7 +91,6 @@ def open_onnx(source: Source) -> ServedModel:
         loaded = load_model(source)
     inputs, outputs = _served_interface(loaded, "onnxruntime")
     return ServedModel(
-        source=source,
         backend="onnxruntime",
         path=loaded.path,
         loaded=loaded,
@@ -197,7 +182,6 @@ def open_engine(source: StrPath, model: StrPath | None) -> ServedModel:
         loaded = load_model(onnx)
     inputs, outputs = _served_interface(loaded, "tensorrt")
     return ServedModel(
-        source=source,
         backend="tensorrt",
         path=path,
         loaded=loaded,
@@ -255,12 +239,7 @@ def _built_from(engine: Path, record: EngineRecord, given: StrPath | None) -> Pa
 
 
 def triton_type(backend: ServingBackend, name: str, dtype: str) -> str:
-    """Triton's name for the element type of input or output ``name``.
-
-    Args:
-        backend: that will run the model.
-        name: for the message.
-        dtype: as this package calls it, e.g. ``float16``.
+    """Triton's name for the element type of input or output ``name``, e.g. ``float16``.
 
     Raises:
         InputError: the server's backend has no such type.
@@ -274,3 +253,52 @@ def triton_type(backend: ServingBackend, name: str, dtype: str) -> str:
         fix="export with float32 or float16 inputs and outputs, e.g. with a Cast inside the model"
         + ("; or build a TensorRT engine" if dtype in TRITON_TYPES["tensorrt"] else ""),
     )
+
+
+def plugin_library(subject: ServedModel, given: StrPath | None) -> Path | None:
+    """The library that the server must load for the model; None when it needs none.
+
+    Raises:
+        UsageError: a library was given for a model that loads none.
+        InputError: the library is missing or of no use.
+        BackendMissingError: none was given and none is built.
+    """
+    state = subject.record.plugin if subject.record is not None else None
+    if state is None or not state.library or state.embedded:
+        if given is None:
+            return None
+        raise UsageError(
+            "The model needs no plugin library.",
+            found="it is no engine"
+            if state is None
+            else "its plugin is inside it"
+            if state.embedded
+            else "the engine uses no plugin",
+            fix="leave --plugin-library away",
+        )
+    if given is None:
+        return library("triton")
+    info = inspect_library(given, creators=False)
+    if info.problem:
+        raise InputError(
+            "The plugin library cannot be used.",
+            found=f"{info.path}: {info.problem}",
+            fix=info.fix,
+        )
+    return sibling(given, "dlopen")
+
+
+def mismatch(subject: ServedModel, path: Path) -> str:
+    """A note where ``path`` is not of the build that the engine was made with; else ""."""
+    recorded = subject.record.plugin.sha256 if subject.record is not None else ""
+    pair = [path, *(path.with_name(name) for name in FILES.values())]
+    if not recorded or recorded in {sha256_of(file) for file in pair if file.is_file()}:
+        return ""
+    return "the plugin library is of another build than the one that the engine was made with"
+
+
+def load_line(path: Path, place: str, repository: str) -> str:
+    """The line that starts the server with the library ``path``, which is at ``place`` for it."""
+    (line,) = command_lines("model.onnx", "triton", library=path).lines
+    text = line.text.replace(shlex.quote(str(line.library)), shlex.quote(place))
+    return text.replace("MODELS", shlex.quote(repository))

@@ -43,7 +43,6 @@ class Trial:
         samples: shapes that the model answered, the usual one first.
         warm: it answers zeros for integers, which is what the server can send by itself.
         mixed: how joined requests change each other's answers; "" when they do not.
-        checks: for the record.
     """
 
     samples: tuple[RequestShapes, ...]
@@ -63,13 +62,7 @@ def untried(
 def try_model(
     path: Path, subject: ServedModel, max_batch: int, profile: EngineProfile | None
 ) -> Trial:
-    """Load the packaged model on the CPU and ask it.
-
-    Args:
-        path: of the packaged model.
-        subject: that it was made from.
-        max_batch: 0: no batches.
-        profile: shapes to ask; without it small sizes are tried.
+    """Load the packaged model on the CPU and ask it; without a profile, small sizes are tried.
 
     Raises:
         VerificationError: ONNX Runtime rejects the model, or it answers no request.

@@ -77,8 +77,9 @@ def _library_lines(info: LibraryInfo, verbose: int) -> list[Line]:
         more = f" and {len(names) - len(shown)} more (-v)" if len(shown) < len(names) else ""
         spaces = printable(", ".join(sorted({f"{c.namespace} {c.version}" for c in info.creators})))
         lines.append(f"  namespace {spaces}: {printable(', '.join(shown))}{more}")
-    elif info.style == "dlopen":
-        lines.append("  registers its plugins itself: rmsnorm-export plugin check lists them")
+    elif info.style is not None and not info.problem:
+        own = "registers its plugins itself" if info.style == "dlopen" else "has no self-test"
+        lines.append(f"  {own}: rmsnorm-export plugin check lists them in a TensorRT runtime")
     if verbose > 0 and info.needed:
         lines.append(f"  linked against {printable(', '.join(info.needed))}")
     return lines
@@ -129,7 +130,7 @@ def check_failure(result: CheckResult) -> tuple[str, str, str]:
     fine = ("passed", "missing", "broken", "incompatible")
     bad = [trial for trial in result.runtimes if trial.status not in fine]
     if not bad:
-        bad = [t for t in result.runtimes if t.status == "incompatible"]
+        bad = [t for t in result.runtimes if t.status == "incompatible"] or list(result.runtimes)
         fix = "rmsnorm-export plugin build --tensorrt DIR with the headers of the installed version"
     else:
         fix = "run it again with -v for every check; rmsnorm-export plugin build --force"

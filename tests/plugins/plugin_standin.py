@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from rmsnorm_export.op.spec import NormSpec
+from rmsnorm_export.tensorrt.plugin.building import find_source
 from rmsnorm_export.tensorrt.plugin.toolchain import find_cmake
 
 TENSORRT = os.environ.get("TENSORRT_INCLUDE_DIR") or os.environ.get("TENSORRT_ROOT")
@@ -130,9 +131,13 @@ BUGS = (
 """Faults of fake_plugin.cpp, in the order of its BUG."""
 
 
-def fake_plugin(folder: Path, bug: str = "none") -> Path:
+def fake_plugin(folder: Path, bug: str = "none", *, self_test: bool = True) -> Path:
     """A library of the style ``load_library`` with a creator of RMSNorm that has one fault."""
     names = ",".join(f'"{name}"' for name in NormSpec().attributes())
     flags = [f"-DBUG={BUGS.index(bug)}", "-DOUTPUTS=1", '-DNAME="RMSNorm"', f"-DNAMES={names}"]
-    source = Path(__file__).with_name("fake_plugin.cpp").read_text()
+    here = Path(__file__).parent
+    source = (here / "fake_plugin.cpp").read_text()
+    if self_test:
+        source += (find_source() / "tensorrt" / "self_test.cpp").read_text()
+    flags += ["-isystem", str(here / "headers"), "-Wall", "-Wextra", "-Wshadow", "-Werror"]
     return compile_library(folder / "librmsnorm_plugin.so", source, *flags)

@@ -105,7 +105,10 @@ def _key(kind: Kind, dtype: int, changes: dict[str, object]) -> object:
 @pytest.mark.parametrize(
     ("library", "exports"),
     [
-        ("librmsnorm_plugin.so", ["getCreators", "setLoggerFinder"]),
+        (
+            "librmsnorm_plugin.so",
+            ["getCreators", "rmsnormSelfTest", "rmsnormSelfTestCreators", "setLoggerFinder"],
+        ),
         ("librmsnorm_plugin_autoload.so", []),
     ],
 )

@@ -22,7 +22,7 @@ import pytest
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.tensorrt import plugin
 from rmsnorm_export.tensorrt.plugin import cache as store
-from rmsnorm_export.tensorrt.plugin.compiling import cmake_architectures
+from rmsnorm_export.tensorrt.plugin.building import cmake_architectures
 from tests.plugins.plugin_standin import (
     TENSORRT,
     Standin,

@@ -1,7 +1,7 @@
 """``check``: what is wrong with a library is found, whatever it does to the process.
 
-The libraries are compiled from fake_plugin.cpp, one for each fault, and used through the binary
-interface, and in the genuine registries where a TensorRT runtime is installed.
+The libraries are compiled from fake_plugin.cpp, one for each fault, with the self-test of the real
+one, and used by it, and in the genuine registries where a TensorRT runtime is installed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
+from rmsnorm_export.show.plugin import check_failure
 from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.tensorrt import plugin
 from rmsnorm_export.tensorrt.plugin import checking
-from rmsnorm_export.tensorrt.plugin.trial import DIRECT, RUNTIMES, run_probe
+from rmsnorm_export.tensorrt.plugin.probe import DIRECT, RUNTIMES, run_probe
 from tests.plugins.plugin_standin import (
     AUTOLOAD,
     TENSORRT,
@@ -109,6 +110,28 @@ def test_a_hang_is_a_finding(tmp_path: Path) -> None:
     trial = _direct(fake_plugin(tmp_path, "hang"), timeout=2)
     assert trial.status == "timeout"
     assert "getCreators" in trial.detail
+
+
+def test_a_library_without_a_self_test_has_not_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was tried but its loading; a runtime can try it."""
+    library = fake_plugin(tmp_path, self_test=False)
+    trial = _direct(library)
+    assert (trial.status, [check.name for check in trial.checks]) == ("missing", ["dlopen"])
+    assert "no self-test" in trial.detail
+    info = plugin.inspect_library(library)
+    assert (info.style, info.problem, info.creators) == ("load_library", "", ())
+    monkeypatch.setattr(checking, "is_installed", lambda _: False)
+    result = plugin.check(library)
+    assert not result.passed
+    assert "The plugin does not work." in check_failure(result)
+    passed = dataclasses.replace(trial, runtime="tensorrt", status="passed")
+    monkeypatch.setattr(checking, "is_installed", lambda runtime: runtime == "tensorrt")
+    monkeypatch.setattr(
+        checking, "run_probe", lambda runtime, *_, **__: trial if runtime == DIRECT else passed
+    )
+    assert plugin.check(library).passed
 
 
 @needs_runtime

@@ -45,6 +45,7 @@ def test_the_card_and_the_record(tmp_path: Path, fused: tuple[Path, Path]) -> No
     (refused,) = [line for line in text.splitlines() if "| refused |" in line]
     assert "epsilon" in refused
     assert "| 8 | 1.25 |" in text
+    assert f"## Benchmark: {bench.name}" in text
     assert "A &lt;GPU> \\| one" in text
     record = from_json((packaged.path / "rmsnorm_export.json").read_text(), PackageRecord)
     assert record == packaged.record

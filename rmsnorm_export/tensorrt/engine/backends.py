@@ -20,11 +20,9 @@ from rmsnorm_export.tensorrt.engine.result import Backend, sidecar_path
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BackendInfo:
-    """One backend.
+    """One backend, with the ``label`` that its maker gives it and the command that brings it.
 
     Attributes:
-        name, label: as the command line and its maker call it.
-        module: that Python imports.
         needs_gpu: it builds only where a GPU is.
         plugins: it has plugin layers.
         versions: it builds engines for other versions of its own.

@@ -83,7 +83,7 @@ def check_engine(path: StrPath) -> EngineCheck:
         path=engine,
         usable=usable,
         problems=tuple(findings.problems),
-        fixes=tuple(findings.fixes),
+        fixes=tuple(findings.problems.values()),
         backend="" if info is None else info.name,
         built_with=findings.built_with or ("" if record is None else record.version),
         installed=findings.installed,
@@ -93,20 +93,16 @@ def check_engine(path: StrPath) -> EngineCheck:
 
 
 class _Findings:
-    """What was found so far."""
+    """What was found so far: problems with their fixes, and the rest of an ``EngineCheck``."""
 
     def __init__(self) -> None:
-        self.problems: list[str] = []
-        self.fixes: list[str] = []
+        self.problems: dict[str, str] = {}
         self.notes: list[str] = []
         self.installed = self.built_with = ""
         self.loaded = False
 
     def add(self, problem: str, fix: str) -> None:
-        """Something stands against the engine."""
-        if problem not in self.problems:
-            self.problems.append(problem)
-            self.fixes.append(fix)
+        self.problems.setdefault(problem, fix)
 
 
 def _compare(engine: Path, record: EngineRecord, findings: _Findings) -> None:
@@ -122,7 +118,10 @@ def _compare(engine: Path, record: EngineRecord, findings: _Findings) -> None:
     now = gpus()
     portable = record.flags.get("hardware_compatible") or record.backend == "tensorrt-rtx"
     if now and record.gpus and not portable:
-        built, have = (_capabilities(names) for names in (record.gpus, now))
+        built, have = (  # compute capabilities of ``name, compute capability, driver``
+            {part for name in names for part in name.split(", ")[1:2]}
+            for names in (record.gpus, now)
+        )
         if not built & have:
             findings.add(
                 f"it was built on {record.gpus[0]}, here is {now[0]}",
@@ -130,11 +129,6 @@ def _compare(engine: Path, record: EngineRecord, findings: _Findings) -> None:
             )
     if record.plugin.library and not record.plugin.embedded:
         findings.notes.append(f"it needs the plugin library {record.plugin.library} to be loaded")
-
-
-def _capabilities(names: tuple[str, ...]) -> set[str]:
-    """Compute capabilities of ``name, compute capability, driver`` lines."""
-    return {parts[1] for parts in (name.split(", ") for name in names) if len(parts) > 1}
 
 
 def _ask(engine: Path, info: BackendInfo, record: EngineRecord | None, findings: _Findings) -> None:

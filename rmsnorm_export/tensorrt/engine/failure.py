@@ -20,13 +20,7 @@ _OF_ONNX_RUNTIME = {
 
 
 def failure(ended: Ended, info: BackendInfo, *, library: str = "") -> Error:
-    """The error for a process that ended without an engine.
-
-    Args:
-        ended: how it ended.
-        info: the backend.
-        library: of the plugin that was to be loaded, "" without one.
-    """
+    """The error for a process that ended without an engine; ``library``: of the plugin."""
     event = ended.first("error")
     version = (ended.first("version") or {}).get("version", "")
     label = f"{info.label} {version}".strip()

@@ -29,16 +29,8 @@ _NORM_NODES = (RMS_NORMALIZATION, SIMPLIFIED)
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class EngineModel:
-    """A model that is ready to be built.
-
-    Attributes:
-        path: of the file that the parser reads.
-        identity: what the record says of it.
-        inputs: without those that are initializers.
-        sites: its norms.
-        own: it has nodes that a plugin could take.
-        notes: for the record.
-    """
+    """A model that is ready to be built: the file that the parser reads, the inputs that are no
+    initializers, the norms, and whether it has nodes of its ``own`` domain for a plugin."""
 
     path: Path
     identity: ModelIdentity

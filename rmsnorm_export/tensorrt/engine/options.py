@@ -117,11 +117,9 @@ class BuildOptions(Options):
     def request(self, info: BackendInfo) -> dict[str, object]:
         """What the worker is told."""
         return {
+            **self.flags(),
             "embed_plugin": self.embed_plugin and info.plugins,
-            "version_compatible": self.version_compatible,
             "hardware_compatible": self.hardware_compatible and info.hardware,
-            "tf32": self.tf32,
-            "memory_limit": self.memory_limit,
         }
 
     def flags(self) -> dict[str, bool | int | str | None]:

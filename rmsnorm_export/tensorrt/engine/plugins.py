@@ -12,11 +12,8 @@ from rmsnorm_export.tensorrt.engine.result import PluginUse
 def plan_plugin(use: PluginUse, info: BackendInfo, *, own: bool) -> tuple[Path | None, str]:
     """The plugin library to load, if any, and why it is or is not.
 
-    Args:
-        use: ``auto`` (where the backend has plugin layers and a library is built), ``require`` or
-            ``never``.
-        info: the backend.
-        own: the model has nodes that the plugin could take.
+    ``auto``: where the backend has plugin layers, a library is built and the model has nodes of its
+    ``own`` domain, which the plugin could take.
 
     Raises:
         UsageError: ``require`` where no plugin can take part.
@@ -51,9 +48,9 @@ def _library() -> Path:
     Raises:
         BackendMissingError: none is built, or it cannot be used here.
     """
-    from rmsnorm_export.tensorrt.plugin.libraries import inspect_library, library
+    from rmsnorm_export.tensorrt.plugin.libraries import best_build, inspect_library
 
-    path = library("load_library")
+    path = best_build().path("load_library")
     info = inspect_library(path, creators=False)
     if info.problem:
         raise BackendMissingError(

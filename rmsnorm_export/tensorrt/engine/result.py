@@ -25,13 +25,8 @@ MessageKind = Literal["half-norm", "index-type", "function-names", "other"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InputRange:
-    """One input in one optimization profile.
-
-    Attributes:
-        name: of the input.
-        dtype: element type in the model, e.g. ``int64``.
-        min, opt, max: smallest, usual and largest shape; all equal for a fixed one.
-    """
+    """One input in one optimization profile: smallest, usual and largest shape, all equal for a
+    fixed one; ``dtype`` is the element type in the model, e.g. ``int64``."""
 
     name: str
     dtype: str
@@ -53,7 +48,6 @@ class DataFile:
 
     Attributes:
         location: as the model writes it.
-        bytes: its size.
         modified_ns: its time of modification, in nanoseconds since 1970.
         sha256: "" when the files together are larger than 1 GiB: then size and time stand for it.
     """
@@ -70,8 +64,7 @@ class ModelIdentity:
 
     Attributes:
         name: of the file; ``memory`` for a model that was none.
-        bytes: its size.
-        sha256: of the file, external data not counted.
+        bytes, sha256: of the file, external data not counted.
         data: its files of external data.
     """
 
@@ -86,7 +79,6 @@ class Message:
     """A warning of the parser or the builder.
 
     Attributes:
-        stage: ``parse`` or ``build``.
         kind: ``half-norm``: a norm is computed in f16; ``index-type``: an input is 64 bits wide;
             ``function-names``: a function is called more than once, so that the parser cannot tell
             its inner tensors apart by name, which changes no number; ``other``.
@@ -123,7 +115,6 @@ class EngineNorm:
 
     Attributes:
         name: of its node, or of the last node of its chain.
-        op: ``RMSNorm``, ``SkipRMSNorm`` or ``GatedRMSNorm``.
         form: ``node`` when the model has it as one node, ``chain`` when it is spelled out.
         how: ``plugin``; ``fused``: one kernel of the backend computes the norm; ``unfused``:
             several do; ``unknown``: the engine does not tell.
@@ -152,8 +143,7 @@ class PluginState:
 
     Attributes:
         use: what was asked for.
-        library: name of the library that was loaded, "" without one.
-        sha256: of that library.
+        library, sha256: name and hash of the library that was loaded, "" without one.
         embedded: the library is inside the engine.
         reason: why it was loaded or not.
     """
@@ -170,25 +160,17 @@ class EngineRecord:
     """What stands beside the engine, in ``ENGINE.json``.
 
     Attributes:
-        engine: name of the engine file.
-        bytes: its size.
-        sha256: of its content.
+        engine, bytes, sha256: name, size and hash of the engine file.
         model: what it was built from.
-        backend: that built it.
-        version: of the backend.
+        backend, version: what built it.
         versions: of the packages that took part.
         platform: system and processor.
         gpus: ``name, compute capability, driver`` of those visible at the build; () without one.
         built: when, UTC, ISO 8601.
         seconds: that parsing and building took.
-        profiles: ranges of the inputs.
-        flags: of the build.
-        plugin: what was done about it.
-        norms: what became of every RMSNorm.
         layers: of the engine, in order.
         layers_from: the engine inspector, or the builder's log of the same layers where there is no
             GPU to load the engine with.
-        messages: warnings of the parser and the builder.
         notes: what else the user may want to know.
     """
 
@@ -215,13 +197,8 @@ class EngineRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineResult:
-    """Outcome of ``build_engine``.
-
-    Attributes:
-        path: of the engine.
-        sidecar: of the JSON file beside it, which holds ``record``.
-        record: about the engine.
-    """
+    """Outcome of ``build_engine``: the engine, and the JSON file beside it, which holds the
+    record."""
 
     path: Path
     sidecar: Path
@@ -233,12 +210,10 @@ class EngineCheck:
     """Outcome of ``check_engine``.
 
     Attributes:
-        path: of the engine.
         usable: ``yes``, ``no``, or ``unknown`` where only a GPU could tell.
         problems: what stands against it, each a sentence.
         fixes: what to do about each problem.
-        backend: "" when unknown.
-        built_with: version of the backend that built it, "" when unknown.
+        backend, built_with: what built it, and its version; "" when unknown.
         installed: version of that backend here, "" when it is not installed.
         notes: what could not be checked, and why.
         record: what stands beside the engine; None without it.

@@ -32,9 +32,6 @@ class EngineSite:
     """A norm of the model, by names.
 
     Attributes:
-        name: of the norm.
-        op: kind of the norm.
-        form: one node, or a chain.
         nodes: names, as the parser gives them, of the nodes that compute the norm.
         sum: name of the node of the residual sum, where it is one of its own; else "".
         reason: why no layer can be looked up for it, or "".

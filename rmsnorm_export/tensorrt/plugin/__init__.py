@@ -11,9 +11,8 @@ Only the standard library is imported here.
 
 from rmsnorm_export.tensorrt.plugin.building import build
 from rmsnorm_export.tensorrt.plugin.checking import check
-from rmsnorm_export.tensorrt.plugin.libraries import inspect_library, library, list_plugins
-from rmsnorm_export.tensorrt.plugin.lines import command_lines
-from rmsnorm_export.tensorrt.plugin.loaders import LOADERS, PROGRAMS
+from rmsnorm_export.tensorrt.plugin.libraries import inspect_library, list_plugins
+from rmsnorm_export.tensorrt.plugin.lines import LOADERS, PROGRAMS, command_lines, library
 from rmsnorm_export.tensorrt.plugin.result import (
     BuildError,
     Built,

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import logging
 import os
 import platform
+import re
 import shutil
+import signal
+import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.system.digest import sha256_of, sha256_of_all
 from rmsnorm_export.system.files import StrPath, Transaction
 from rmsnorm_export.system.machine import cores
 from rmsnorm_export.system.packages import pip_install
+from rmsnorm_export.system.process import end_group
 from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.plugin import cache as store
 from rmsnorm_export.tensorrt.plugin.arch import Arch, choose_architectures, parse
-from rmsnorm_export.tensorrt.plugin.compiling import compile_plugin
-from rmsnorm_export.tensorrt.plugin.result import BuildError, Built
+from rmsnorm_export.tensorrt.plugin.result import FILES, BuildError, Built
 from rmsnorm_export.tensorrt.plugin.toolchain import Toolchain, find_toolchain
+
+_BUILD_LOG = logging.getLogger("rmsnorm_export.tensorrt.plugin")
 
 _FLAGS = ("CXXFLAGS", "CUDAFLAGS", "LDFLAGS", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 """Variables that CMake and nvcc take options from."""
@@ -33,6 +41,14 @@ _PACKAGED = Path(__file__).parent / "_sources"
 _SUFFIXES = {".cu", ".cuh", ".cpp", ".cc", ".c", ".h", ".hpp", ".cmake", ".txt", ".map", ".in"}
 _APART = {"tests", "bench", "build"}
 """Folders that go into no library."""
+
+_STEP = re.compile(r"\[\s*(\d+)(?:/(\d+)|%)\]\s*(.*)")
+_WRONG = re.compile(
+    r"\b(error|fatal)\b[^:/]{0,12}:|^CMake Error|undefined reference", re.IGNORECASE
+)
+_FULL = "No space left on device"
+_TAIL = 20
+"""Lines of a log that are shown."""
 
 
 def build(
@@ -136,7 +152,7 @@ def _compiled(
         work = Path(tempfile.mkdtemp(prefix="rmsnorm-plugin-"))
     log = work / store.LOG
     try:
-        products = compile_plugin(
+        products = _compile_plugin(
             project,
             work / "build",
             tools,
@@ -156,6 +172,113 @@ def _compiled(
         raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _compile_plugin(
+    source: Path,
+    folder: Path,
+    tools: Toolchain,
+    architectures: Sequence[str],
+    jobs: int,
+    log: Path,
+    progress: Progress,
+) -> dict[str, Path]:
+    """Build the libraries of the CMake project ``source`` in the empty ``folder``, by file name.
+
+    Raises:
+        BuildError: CMake or a compiler failed, or a library is not there afterwards.
+        InputError: the disk is full.
+    """
+    generator = "Ninja" if tools.generator.name == "ninja" else "Unix Makefiles"
+    settings = {
+        "CMAKE_BUILD_TYPE": "Release",
+        "CMAKE_MAKE_PROGRAM": tools.generator.path,
+        "CMAKE_CXX_COMPILER": tools.compiler.path,
+        "CMAKE_CUDA_COMPILER": tools.nvcc.path,
+        "CMAKE_CUDA_HOST_COMPILER": tools.compiler.path,
+        "CMAKE_CUDA_ARCHITECTURES": ";".join(cmake_architectures(architectures)),
+        "TENSORRT_INCLUDE_DIR": tools.headers.path,
+    }
+    configure = [tools.cmake.path, "-S", str(source), "-B", str(folder), "-G", generator]
+    configure += ["--no-warn-unused-cli", *(f"-D{k}={v}" for k, v in settings.items())]
+    make = [tools.cmake.path, "--build", str(folder), "--parallel", str(jobs), "--target"]
+    make += [name.removeprefix("lib").removesuffix(".so") for name in FILES.values()]
+    progress("configuring", 0, 1)
+    _run_step(configure, log, progress, "CMake could not set the build up.")
+    _run_step(make, log, progress, "The plugin did not compile.")
+    products = {}
+    for name in FILES.values():
+        product = next(folder.rglob(name), None)
+        if product is None:
+            raise _compile_error(f"The build made no {name}.", log)
+        products[name] = product
+    return products
+
+
+def cmake_architectures(architectures: Sequence[str]) -> list[str]:
+    """Machine code for each architecture, and PTX, which newer GPUs can run, of the last."""
+    return [f"{name}-real" for name in architectures[:-1]] + list(architectures[-1:])
+
+
+def _run_step(command: list[str], log: Path, progress: Progress, what: str) -> None:
+    """Run one step in a process group of its own, which ends with this call whatever happens."""
+    _BUILD_LOG.info("%s", " ".join(command))
+    with log.open("a", encoding="utf-8") as file:
+        print("$", *command, file=file)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            env=os.environ | {"LC_ALL": "C"},
+        )
+        try:
+            assert process.stdout is not None
+            _watch(process.stdout, file, progress)
+            code = process.wait()
+        except BaseException:
+            end_group(process, signal.SIGTERM)
+            raise
+    if code:
+        raise _compile_error(what, log)
+
+
+def _watch(lines: IO[str], file: IO[str], progress: Progress) -> None:
+    for line in lines:
+        file.write(line)
+        _BUILD_LOG.debug("%s", line.rstrip())
+        if match := _STEP.match(line):
+            done, total, what = match.groups()
+            # "Building CUDA object kernels/CMakeFiles/x.dir/launch.cu.o" is about launch.cu
+            name = Path(what.split()[-1]).name.removesuffix(".o") if what.split() else ""
+            progress(f"building {name}", int(done), int(total or 100))
+
+
+def _compile_error(what: str, log: Path) -> BuildError | InputError:
+    """The error for what ``log`` ends with: the lines from the first error on."""
+    lines = [line.rstrip() for line in log.read_text("utf-8", "replace").splitlines()]
+    if any(_FULL in line for line in lines):
+        return InputError(
+            "The disk is full.",
+            found=next(line for line in lines if _FULL in line),
+            fix="free some space, or set TMPDIR to a folder with more (see --cache DIR, too)",
+        )
+    output = [number for number, line in enumerate(lines) if not line.startswith("$ ")]
+    first = next((n for n in output if _WRONG.search(lines[n])), max(len(lines) - _TAIL, 0))
+    tail = tuple(line for line in lines[first : first + _TAIL] if line)
+    reason = next((line for line in tail if _WRONG.search(line)), tail[-1] if tail else "")
+    if reason.startswith("CMake Error"):
+        reason = " ".join(line.strip() for line in tail[:4])
+    return BuildError(
+        what,
+        found=reason or "no message",
+        fix=f"read the log, {log}; another compiler can be given with CXX or --cuda",
+        log=log,
+        tail=tail,
+    )
 
 
 def find_source(source: StrPath | None = None) -> Path:
@@ -188,12 +311,7 @@ def source_hash(folder: Path) -> str:
 
 
 def check_output(output: StrPath, built: Built, *, force: bool) -> Path:
-    """The folder that the copies go to; nothing is made or changed.
-
-    Args:
-        output: as the user gave it.
-        built: without ``libraries`` before it is built: then only the folder is looked at.
-        force: other files of these names may be replaced.
+    """The folder that the copies go to; before the libraries are built only it is looked at.
 
     Raises:
         UsageError: a file in it has the name of a copy, other contents, and ``force`` is False.

@@ -46,6 +46,10 @@ class _Manifest:
     libraries: dict[str, str]
 
 
+_RECORDED = ("key", "tensorrt", "cuda", "compiler", "created", "architectures")
+"""What a build and its manifest both have."""
+
+
 def cache_folder(cache: StrPath | None = None) -> Path:
     """Where the builds are: ``cache``, else ``rmsnorm_export/plugins`` in the user's cache."""
     if cache is not None:
@@ -85,18 +89,8 @@ def read_entry(folder: Path) -> Entry:
         if sha256_of(library.path) != library.sha256:
             problem = f"{library.path.name} is not the file that was built (its SHA-256 differs)"
             return Entry(folder, problem, None)
-    built = Built(
-        manifest.key,
-        folder,
-        libraries,
-        manifest.architectures,
-        manifest.tensorrt,
-        manifest.cuda,
-        manifest.compiler,
-        manifest.created,
-        cached=True,
-    )
-    return Entry(folder, "", built)
+    facts = {name: getattr(manifest, name) for name in _RECORDED}
+    return Entry(folder, "", Built(folder=folder, libraries=libraries, cached=True, **facts))
 
 
 def entries(cache: Path) -> tuple[Entry, ...]:
@@ -129,13 +123,7 @@ def building(cache: Path, key: str) -> Iterator[None]:
 
 
 def install(cache: Path, built: Built, products: Mapping[str, Path], log: Path) -> Built:
-    """Put a finished build in its place.
-
-    Args:
-        cache: the folder of the builds.
-        built: everything about it but ``folder`` and ``libraries``.
-        products: the libraries, by file name.
-        log: what the build printed.
+    """Put a finished build in its place: what was built, the libraries by file name, and the log.
 
     Raises:
         InputError: the cache cannot be written, or the disk is full.
@@ -147,14 +135,9 @@ def install(cache: Path, built: Built, products: Mapping[str, Path], log: Path) 
             shutil.copymode(path, stage.folder / name)
         copy_file(log, stage.folder / LOG)
         manifest = _Manifest(
-            _SCHEMA,
-            built.key,
-            built.tensorrt,
-            built.cuda,
-            built.compiler,
-            built.created,
-            built.architectures,
-            {name: sha256_of(stage.folder / name) for name in products},
+            schema=_SCHEMA,
+            libraries={name: sha256_of(stage.folder / name) for name in products},
+            **{name: getattr(built, name) for name in _RECORDED},
         )
         write_whole(stage.folder / MANIFEST, json.dumps(to_dict(manifest), indent=2) + "\n")
         stage.keep({*products, LOG, MANIFEST})

@@ -8,12 +8,12 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.tensorrt.plugin.libraries import best_build, inspect_library, load_problem
+from rmsnorm_export.tensorrt.plugin.probe import DIRECT, RUNTIMES, run_probe
 from rmsnorm_export.tensorrt.plugin.result import CheckResult, LibraryInfo, RuntimeCheck, Style
-from rmsnorm_export.tensorrt.plugin.trial import DIRECT, RUNTIMES, run_probe
 
 _NO_RUNTIME = (
-    "no TensorRT runtime is installed: the library was checked through its binary interface only;"
-    " pip install tensorrt_lean brings a registry that needs no GPU"
+    "no TensorRT runtime is installed: a library was checked by its own self-test only, if it has"
+    " one; pip install tensorrt_lean brings a registry that needs no GPU"
 )
 _NO_KERNEL = "no kernel was launched: that needs a GPU and an engine (scripts/gpu_check)"
 
@@ -25,9 +25,9 @@ def check(
 
     Every pair of library and runtime has a process of its own, so that a crash there is a finding
     here. Creators are looked up by the names that the nodes of a model carry, make a plugin of each
-    variant of the attributes, and have to refuse what is wrong with them. Without a runtime,
-    through the binary interface, every plugin is also serialised, made again from that, cloned and
-    attached, which must all come out equal.
+    variant of the attributes, and have to refuse what is wrong with them. The self-test of our own
+    libraries needs no runtime; there every plugin is also serialised, made again from that, cloned
+    and attached, which must all come out equal. A library that nothing here can try has not passed.
 
     Args:
         library: a library file. None: both libraries of the build that fits this machine best.
@@ -41,7 +41,7 @@ def check(
     """
     if not timeout > 0:
         raise UsageError("The timeout must be positive.", found=f"{timeout}", fix="give seconds")
-    infos, trials = [], []
+    infos, trials, passed = [], [], True
     files: list[StrPath] = [] if library is None else [library]
     for file in files or [kept.path for kept in best_build(cache).libraries]:
         info = inspect_library(file)
@@ -52,9 +52,11 @@ def check(
                 fix=info.fix,
             )
         infos.append(info)
-        trials += _trials(info, info.style, timeout)
+        made = _trials(info, info.style, timeout)
+        statuses = {trial.status for trial in made} - {"missing", "broken"}
+        passed = passed and bool(statuses) and statuses <= {"passed", "incompatible"}
+        trials += made
     ran = [trial for trial in trials if trial.status not in ("missing", "broken")]
-    passed = all(trial.status in ("passed", "incompatible") for trial in ran)
     notes = [_NO_KERNEL]
     with_runtime = [trial for trial in ran if trial.runtime != DIRECT]
     if not with_runtime:

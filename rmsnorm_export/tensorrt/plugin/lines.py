@@ -1,19 +1,133 @@
-"""``command_lines``: the line that makes each program load the plugin, for a model."""
+"""Who loads a plugin library, in which style, and the line that makes each do it, word for word.
+
+Sources: trtexec --help and its main (TensorRT 10 and 11); polygraphy run --help (0.53); ONNX
+Runtime, TensorRT execution provider; triton-inference-server, tensorrt_backend README and custom
+operations; TensorRT's Python API, IPluginRegistry, IBuilderConfig and Runtime.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shlex
+from collections.abc import Collection
 from pathlib import Path
 
+from rmsnorm_export.errors import UsageError
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import package_folders
 from rmsnorm_export.tensorrt.plugin.cache import MANIFEST, MANIFEST_COPY
 from rmsnorm_export.tensorrt.plugin.libraries import best_build, installed_major, sibling
-from rmsnorm_export.tensorrt.plugin.loaders import PROGRAMS, TABLE, check_loader, style_of
-from rmsnorm_export.tensorrt.plugin.result import CommandLines, LoaderLine
+from rmsnorm_export.tensorrt.plugin.result import CommandLines, LoaderLine, Style
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loader:
+    """One that loads a plugin library; without ``program`` a mere style.
+
+    ``text`` is the line, with ``{model}``, ``{engine}``, ``{library}`` and ``{tensorrt}``; with
+    ``python`` it is no command. ``note`` is what else one has to know.
+    """
+
+    style: Style
+    program: str = ""
+    text: str = ""
+    note: str = ""
+    python: bool = False
+
+
+_TENSORRT_FIRST = (
+    "TensorRT's own library comes first: the plugin registers with the TensorRT that it finds in"
+    " the process, and does nothing where there is none yet"
+)
+_SEVERAL = "several libraries are separated by ;"
+
+TABLE = {
+    "load_library": Loader("load_library"),
+    "dlopen": Loader("dlopen"),
+    "trtexec": Loader(
+        "load_library",
+        "trtexec, the plugin stored in the engine",
+        "trtexec --onnx={model} --saveEngine={engine} --dynamicPlugins={library}"
+        " --setPluginsToSerialize={library}",
+        "the engine carries the library: what loads it must allow host code"
+        " (Runtime.engine_host_code_allowed = True)",
+    ),
+    "trtexec-static": Loader(
+        "dlopen",
+        "trtexec, the plugin beside the engine",
+        "trtexec --onnx={model} --saveEngine={engine} --staticPlugins={library}",
+        "give --staticPlugins again with --loadEngine",
+    ),
+    "polygraphy": Loader(
+        "dlopen",
+        "Polygraphy",
+        "polygraphy run {model} --trt --plugins {tensorrt} {library}",
+        _TENSORRT_FIRST,
+    ),
+    "onnxruntime": Loader(
+        "dlopen",
+        "ONNX Runtime's TensorRT provider, in Python",
+        "onnxruntime.InferenceSession({model!r}, providers=["
+        "('TensorrtExecutionProvider', {{'trt_extra_plugin_lib_paths': {library!r}}}),"
+        " 'CUDAExecutionProvider'])",
+        _SEVERAL,
+        python=True,
+    ),
+    "triton": Loader(
+        "dlopen",
+        "Triton Inference Server",
+        "tritonserver --model-repository=MODELS --backend-config=tensorrt,plugins={library}",
+        _SEVERAL,
+    ),
+    "triton-preload": Loader(
+        "dlopen",
+        "Triton Inference Server, by LD_PRELOAD",
+        "LD_PRELOAD={tensorrt}:{library} tritonserver --model-repository=MODELS",
+        _TENSORRT_FIRST,
+    ),
+    "python": Loader(
+        "load_library",
+        "TensorRT, in Python",
+        "tensorrt.get_plugin_registry().load_library({library!r})",
+        "before a model is parsed or an engine is loaded; to store the plugin in the engine:"
+        " config.plugins_to_serialize = [the same path]",
+        python=True,
+    ),
+}
+
+LOADERS = {name: loader.style for name, loader in TABLE.items()}
+"""Who loads how. ``trtexec``: --dynamicPlugins and --setPluginsToSerialize; ``trtexec-static``:
+--staticPlugins; ``python``: the registry's load_library."""
+
+PROGRAMS = {name: loader.program for name, loader in TABLE.items() if loader.program}
+"""What ``command_lines`` knows the line for."""
+
+
+def library(loader: str = "load_library", *, cache: StrPath | None = None) -> Path:
+    """The library file for a loader, from the build that fits this machine best.
+
+    That is the newest for the installed TensorRT and the GPUs at hand, else the newest.
+
+    Args:
+        loader: a name in ``LOADERS``.
+        cache: folder of the builds; by default that of ``build``.
+
+    Raises:
+        UsageError: the loader is unknown.
+        BackendMissingError: nothing is built, or nothing that is whole.
+    """
+    _check_loader(loader, LOADERS)
+    return best_build(cache).path(LOADERS[loader])
+
+
+def _check_loader(loader: str, known: Collection[str]) -> None:
+    if loader not in known:
+        raise UsageError(
+            "The loader is unknown.", found=repr(loader), fix=f"one of {', '.join(known)}"
+        )
 
 
 def command_lines(
@@ -38,11 +152,11 @@ def command_lines(
         BackendMissingError: nothing is built.
     """
     if loader is not None:
-        check_loader(loader, PROGRAMS)
+        _check_loader(loader, PROGRAMS)
     built = best_build(cache) if library is None else None
     lines = []
     for name in PROGRAMS if loader is None else [loader]:
-        style = style_of(name)
+        style = LOADERS[name]
         path = built.path(style) if library is None and built else sibling(library or "", style)
         version = built.tensorrt if built else version_beside(path)
         lines.append(loader_line(name, os.fspath(model), path, version))

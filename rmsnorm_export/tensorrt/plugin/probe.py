@@ -1,30 +1,30 @@
-"""Trying a plugin library: what ``check`` runs in a process of its own.
+"""Trying a plugin library in a process of its own: whatever happens to it is a finding.
 
 The events that are out when the process dies say how far it came: ``version``, ``begin`` (a check
-is about to be made), ``check`` (it was made), ``creator``, ``end``.
+is about to be made), ``check`` (it was made), ``creator``, ``untested``, ``end``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import get_args
 
 from rmsnorm_export.op.spec import PLUGIN_NAMESPACE, PLUGIN_VERSION, Kind, NormSpec
-from rmsnorm_export.system.process import Request, Say
+from rmsnorm_export.system.process import Child, Ended, Request, Say
+from rmsnorm_export.tensorrt.plugin import result
 from rmsnorm_export.tensorrt.plugin.creators import (
-    CREATOR_KIND,
     BoundCreator,
     Creator,
-    DirectCreator,
     FailedCheckError,
-    direct_creators,
+    has_self_test,
+    tested_creators,
 )
 from rmsnorm_export.tensorrt.plugin.fields import (
     QUANTIZE,
-    Field,
     Value,
     faults,
     fields_of,
@@ -34,24 +34,105 @@ from rmsnorm_export.tensorrt.plugin.fields import (
 OUTPUTS: dict[Kind, int] = {"RMSNorm": 1, "SkipRMSNorm": 2, "GatedRMSNorm": 1}
 """Of a plugin; quantised row by row it has one more, the scales."""
 
+RUNTIMES = ("tensorrt", "tensorrt_lean", "tensorrt_rtx")
+"""Python packages that have TensorRT's plugin registry."""
 
-def _make_check(say: Say, name: str, made: Callable[[], str]) -> bool:
-    """Make one check, and tell of it at once; ``made`` returns a remark, or raises."""
-    say("begin", name=name)
-    try:
-        passed, detail = True, made()
-    except FailedCheckError as failed:
-        passed, detail = False, str(failed)
-    except Exception as error:
-        passed, detail = False, f"{type(error).__name__}: {error}"
-    say("check", name=name, passed=passed, detail=detail)
-    return passed
+DIRECT = "none"
+"""The runtime's name for a library that is used without TensorRT."""
+
+_OTHER_VERSION = re.compile(r"rmsnorm_export: .*built for \D{0,12}(\d+), found \D{0,12}(\d+)")
+"""What a library of ours says when it meets another major version of TensorRT."""
+
+
+def run_probe(
+    runtime: str, style: result.Style, library: Path, *, timeout: float, only_creators: bool = False
+) -> result.RuntimeCheck:
+    """Load ``library`` in ``runtime`` and try it, in a new process.
+
+    Args:
+        runtime: one of ``RUNTIMES`` that is installed, or ``DIRECT``.
+        style: how to load it.
+        library: the file.
+        timeout: seconds after which the process is ended.
+        only_creators: list these and try nothing; with ``DIRECT``.
+    """
+    request = {
+        "runtime": runtime,
+        "style": style,
+        "library": str(library),
+        "only_creators": only_creators,
+    }
+    ended = Child("rmsnorm_export.tensorrt.plugin.probe:main", request, time_limit=timeout).end()
+    checks = tuple(
+        result.Check(event["name"], event["passed"], event["detail"])
+        for event in ended.all("check")
+    )
+    creators = tuple(
+        result.Creator(event["name"], event["version"], event["namespace"], tuple(event["fields"]))
+        for event in ended.all("creator")
+    )
+    status, detail = _outcome(ended, checks, timeout)
+    version = (ended.first("version") or {}).get("version", "")
+    return result.RuntimeCheck(
+        runtime, version, library.name, style, status, detail, creators, checks
+    )
+
+
+def _outcome(
+    ended: Ended, checks: tuple[result.Check, ...], timeout: float
+) -> tuple[result.RuntimeStatus, str]:
+    """Status and the reason for it."""
+    if mismatch := _OTHER_VERSION.search(ended.tail):
+        return (
+            "incompatible",
+            f"the library was built for TensorRT {mismatch[1]}, the runtime is {mismatch[2]}",
+        )
+    if ended.first("untested") is not None:
+        return "missing", "the library has no self-test: it takes a TensorRT runtime to check it"
+    last = ended.last_line() or "no message"
+    if not ended.events and ended.code == 1:
+        return "broken", f"its import failed: {last}"
+    if ended.first("end") is None:
+        begun = ended.all("begin")
+        doing = begun[-1]["name"] if begun else "importing the runtime"
+        if ended.code is None:
+            return "timeout", f"no end after {timeout:g} s, at: {doing}"
+        return "crashed", f"{ended.how()}, at: {doing}; last message: {last}"
+    failed = [check for check in checks if not check.passed]
+    if failed:
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        if len(checks) == 1 and ended.last_line():  # it was not even loaded
+            more = f"; last message: {last}"
+        return "failed", f"{failed[0].name}: {failed[0].detail}{more}"
+    return "passed", ""
+
+
+class _Trying:
+    """One check, told of when it begins and ends; what is raised in its block fails it."""
+
+    def __init__(self, say: Say, name: str) -> None:
+        self._say, self._name = say, name
+        self.passed, self.detail = False, ""
+
+    def __enter__(self) -> _Trying:
+        self._say("begin", name=self._name)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if error is not None and not isinstance(error, Exception):
+            return False
+        self.passed = error is None
+        if error is not None:
+            named = "" if isinstance(error, FailedCheckError) else f"{type(error).__name__}: "
+            self.detail = f"{named}{error}"
+        self._say("check", name=self._name, passed=self.passed, detail=self.detail)
+        return True
 
 
 def main(request: Request, say: Say) -> None:
-    """Try one library; ``request`` is that of ``run_probe``."""
+    """Try one library, in the process that ``run_probe`` starts."""
     style, library = request["style"], request["library"]
-    if request["runtime"] == "none":
+    if request["runtime"] == DIRECT:
         _without_runtime(say, style, library, only=request["only_creators"])
     else:
         _in_runtime(say, request["runtime"], style, library)
@@ -59,24 +140,18 @@ def main(request: Request, say: Say) -> None:
 
 
 def _without_runtime(say: Say, style: str, library: str, *, only: bool) -> None:
-    """Load the library as it is; what hands out its creators is used without TensorRT."""
-    loaded: list[ctypes.CDLL] = []
-
-    def open_library() -> str:
-        loaded.append(ctypes.CDLL(library))
-        return ""
-
-    if not _make_check(say, "dlopen", open_library) or style != "load_library":
+    """Load the library as it is; the self-test of one that hands out its creators uses these."""
+    with _Trying(say, "dlopen") as loading:
+        loaded = ctypes.CDLL(library)
+    if not loading.passed or style != "load_library":
         return
-    creators: list[DirectCreator] = []
-
-    def ask() -> str:
-        creators.extend(direct_creators(loaded[0]))
-        if wrong := [creator.kind for creator in creators if creator.kind != CREATOR_KIND]:
-            raise FailedCheckError(f"getCreators gives out {wrong}, expected {CREATOR_KIND}")
-        return f"{len(creators)} creators"
-
-    if _make_check(say, "getCreators", ask):
+    if not has_self_test(loaded):
+        say("untested")
+        return
+    with _Trying(say, "getCreators") as asking:
+        creators = tested_creators(loaded)
+        asking.detail = f"{len(creators)} creators"
+    if asking.passed:
         _try_creators(say, creators, only_list=only)
 
 
@@ -87,8 +162,7 @@ def _in_runtime(say: Say, runtime: str, style: str, library: str) -> None:
     logger = trt.Logger(trt.Logger.ERROR)
     registry = trt.get_plugin_registry()
     keep: list[object] = [logger]
-
-    def load() -> str:
+    with _Trying(say, style) as loading:
         if style == "load_library":
             handle = registry.load_library(library)
             if handle is None:
@@ -96,23 +170,17 @@ def _in_runtime(say: Say, runtime: str, style: str, library: str) -> None:
             keep.append(handle)
         else:
             keep.append(ctypes.CDLL(library))
-        return ""
-
-    if not _make_check(say, style, load):
+    if not loading.passed:
         return
     ours = [c for c in registry.all_creators if c.plugin_namespace == PLUGIN_NAMESPACE]
     _try_creators(say, [BoundCreator(trt, registry, creator) for creator in ours])
     if style == "load_library":
         del ours
-
-        def unload() -> str:
+        with _Trying(say, "deregister_library"):
             registry.deregister_library(keep.pop())
             left = [c for c in registry.all_creators if c.plugin_namespace == PLUGIN_NAMESPACE]
             if left:
                 raise FailedCheckError(f"{len(left)} creators are left behind")
-            return ""
-
-        _make_check(say, "deregister_library", unload)
 
 
 def _try_creators(say: Say, creators: Sequence[Creator], *, only_list: bool = False) -> None:
@@ -127,28 +195,25 @@ def _try_creators(say: Say, creators: Sequence[Creator], *, only_list: bool = Fa
         )
     if only_list:
         return
-    _check_expected(say, creators)
+    for kind in get_args(Kind):
+        with _Trying(say, f"creator {kind}") as checking:
+            checking.detail = _expected(kind, creators)
     for creator in creators:
         _try_creator(say, creator)
 
 
-def _check_expected(say: Say, creators: Sequence[Creator]) -> None:
-    """Every operator has a creator, found under the name that its nodes carry."""
-    for kind in get_args(Kind):
-
-        def ask(kind: Kind = kind) -> str:
-            names = (kind, PLUGIN_VERSION, PLUGIN_NAMESPACE)
-            for creator in creators:
-                if (creator.name, creator.version, creator.namespace) == names:
-                    attributes = tuple(NormSpec(kind=kind).attributes())
-                    if creator.fields != attributes:
-                        raise FailedCheckError(
-                            f"its fields are {creator.fields}, the attributes {attributes}"
-                        )
-                    return f"{len(attributes)} fields, those of the operator"
-            raise FailedCheckError(f"no creator is {names}")
-
-        _make_check(say, f"creator {kind}", ask)
+def _expected(kind: Kind, creators: Sequence[Creator]) -> str:
+    """The operator has a creator, found under the name that its nodes carry."""
+    names = (kind, PLUGIN_VERSION, PLUGIN_NAMESPACE)
+    for creator in creators:
+        if (creator.name, creator.version, creator.namespace) == names:
+            attributes = tuple(NormSpec(kind=kind).attributes())
+            if creator.fields != attributes:
+                raise FailedCheckError(
+                    f"its fields are {creator.fields}, the attributes {attributes}"
+                )
+            return f"{len(attributes)} fields, those of the operator"
+    raise FailedCheckError(f"no creator is {names}")
 
 
 def _try_creator(say: Say, creator: Creator) -> None:
@@ -165,33 +230,17 @@ def _try_creator(say: Say, creator: Creator) -> None:
     if creator.name not in (kind, f"Quantized{kind}"):
         good, bad = good[:1], bad[:1]
     for name, spec, extra in good:
-
-        def create(spec: NormSpec = spec, extra: dict[str, Value] = extra) -> str:
+        with _Trying(say, f"create {creator.name}: {name}") as creating:
             outputs = creator.outputs(fields_of(spec, extra))
-            expected = OUTPUTS[spec.kind] + str(extra.get("quantize", "")).endswith("_per_row")
+            expected = OUTPUTS[kind] + str(extra.get("quantize", "")).endswith("_per_row")
             if outputs != expected:
                 raise FailedCheckError(f"it has {outputs} outputs, the operator {expected}")
-            return f"{outputs} outputs"
-
-        _make_check(say, f"create {creator.name}: {name}", create)
+            creating.detail = f"{outputs} outputs"
     for name, fields in bad:
-
-        def refuse(fields: list[Field] = fields) -> str:
-            with _refusing():
-                if creator.create(fields) is not None:
-                    raise FailedCheckError("it was accepted")
-            return "refused"
-
-        _make_check(say, f"refuse {creator.name}: {name}", refuse)
-
-
-@contextlib.contextmanager
-def _refusing() -> Iterator[None]:
-    """An exception of the bindings is a refusal, too."""
-    try:
-        yield
-    except (RuntimeError, ValueError, TypeError):
-        return
+        with _Trying(say, f"refuse {creator.name}: {name}") as refusing:
+            if creator.accepts(fields):
+                raise FailedCheckError("it was accepted")
+            refusing.detail = "refused"
 
 
 def _operator_of(creator: Creator) -> Kind | None:

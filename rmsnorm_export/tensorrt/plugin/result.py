@@ -29,8 +29,7 @@ class Tool:
     Attributes:
         name: nvcc, host compiler, cmake, ninja or TensorRT headers.
         status: ok, missing, or broken (found, but of no use).
-        path: of the program or folder; "" when missing.
-        version: "" when unknown.
+        path, version: of the program or folder; "" when missing or unknown.
         detail: where it was looked for, or why it is of no use.
         install: what brings it.
     """
@@ -45,14 +44,7 @@ class Tool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Library:
-    """One shared library of a build.
-
-    Attributes:
-        style: how it is to be loaded.
-        path: of the file.
-        sha256: of its contents.
-        bytes: its size.
-    """
+    """One shared library of a build, and how it is to be loaded."""
 
     style: Style
     path: Path
@@ -70,9 +62,7 @@ class Built:
         folder: of the entry, with the libraries, ``manifest.json`` and ``build.log``.
         libraries: one for each style of loading.
         architectures: CUDA architectures, e.g. ("90",).
-        tensorrt: version of the headers.
-        cuda: version of nvcc.
-        compiler: name and version of the host compiler.
+        tensorrt, cuda, compiler: versions of the headers, nvcc and the host compiler.
         created: when, in UTC (ISO 8601).
         cached: it was there already.
         seconds: that this call took.
@@ -100,13 +90,7 @@ class Built:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
-    """What one folder of the cache holds.
-
-    Attributes:
-        folder: of the entry.
-        problem: why it is of no use; "" when it is whole.
-        built: None when it is of no use.
-    """
+    """What one folder of the cache holds: a build, or why it is of no use."""
 
     folder: Path
     problem: str
@@ -115,14 +99,7 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Creator:
-    """A plugin creator that a library brings.
-
-    Attributes:
-        name: of the plugin, the operator's.
-        version: "1".
-        namespace: rmsnorm_export.
-        fields: names of the fields that it reads.
-    """
+    """A plugin creator that a library brings, with the names of the fields that it reads."""
 
     name: str
     version: str
@@ -135,7 +112,6 @@ class LibraryInfo:
     """What a library file says of itself.
 
     Attributes:
-        path: of the file.
         style: how it is to be loaded; None when it is no plugin library.
         machine: processor that it is for, e.g. x86-64.
         needed: shared libraries that it is linked against.
@@ -156,13 +132,8 @@ class LibraryInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plugins:
-    """Outcome of ``list_plugins``.
-
-    Attributes:
-        cache: folder of the builds.
-        entries: builds in it, newest first.
-        libraries: the library files that were asked about.
-    """
+    """Outcome of ``list_plugins``: the builds in a folder, newest first, and the library files that
+    were asked about."""
 
     cache: Path
     entries: tuple[Entry, ...]
@@ -176,13 +147,7 @@ RuntimeStatus = Literal[
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was tried.
-
-    Attributes:
-        name: e.g. ``create SkipRMSNorm: defaults``.
-        passed: it went as it should.
-        detail: what was found.
-    """
+    """One thing that was tried, e.g. ``create SkipRMSNorm: defaults``, and what was found."""
 
     name: str
     passed: bool
@@ -194,14 +159,14 @@ class RuntimeCheck:
     """One library in one runtime.
 
     Attributes:
-        runtime: tensorrt, tensorrt_lean, tensorrt_rtx; or ``none``: the creators are called
-            through TensorRT's binary interface, without TensorRT.
+        runtime: tensorrt, tensorrt_lean, tensorrt_rtx; or ``none``: the library's own self-test,
+            without TensorRT.
         version: of the runtime; "" without one.
-        library: file name of the library.
-        style: how it was loaded.
+        library: file name.
         status: passed, failed (a check did), crashed (the process ended on a signal, an abort or
             an exception), timeout, incompatible (the library was built for another major version
-            of TensorRT), broken (the runtime cannot be imported), or missing (it is not installed).
+            of TensorRT), broken (the runtime cannot be imported), or missing (it is not installed,
+            or the library has no self-test).
         detail: why, for a status other than passed.
         creators: that were found in the namespace rmsnorm_export.
         checks: in the order in which they were made, up to a crash.
@@ -224,7 +189,8 @@ class CheckResult:
     Attributes:
         libraries: what was checked.
         runtimes: every library in every runtime, those that are missing included.
-        passed: every library could be used, and every check in every installed runtime passed.
+        passed: every library could be used and was tried, and every check in every installed
+            runtime passed.
         notes: what was not checked, and what would enable it.
     """
 
@@ -241,8 +207,7 @@ class LoaderLine:
     Attributes:
         loader: a name in ``LOADERS``.
         program: what it is the line for.
-        style: how that program loads a library.
-        library: the right one for it.
+        style, library: how that program loads a library, and the right one for it.
         text: the command, or the Python, that does it.
         note: what else one has to know; "" if nothing.
     """
@@ -257,12 +222,7 @@ class LoaderLine:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CommandLines:
-    """Outcome of ``command_lines``.
-
-    Attributes:
-        model: that the lines are for.
-        lines: one for each program that was asked about.
-    """
+    """Outcome of ``command_lines``: a line for each program that was asked about."""
 
     model: str
     lines: tuple[LoaderLine, ...]
