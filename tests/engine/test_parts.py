@@ -115,10 +115,10 @@ def test_auto_takes_what_can_build_here(here) -> None:
 @pytest.mark.parametrize(
     ("modules", "choice", "missing"),
     [
-        ((), "auto", "tensorrt-rtx"),
-        (("tensorrt_rtx",), "auto", "tensorrt-rtx"),
-        (("tensorrt_rtx", "polygraphy"), "tensorrt", "[tensorrt]"),
-        (("polygraphy",), "tensorrt-rtx", "tensorrt-rtx"),
+        ((), "auto", "'tensorrt_rtx>"),
+        (("tensorrt_rtx",), "auto", "'polygraphy>"),
+        (("tensorrt_rtx", "polygraphy"), "tensorrt", "'tensorrt>"),
+        (("polygraphy",), "tensorrt-rtx", "'tensorrt_rtx>"),
     ],
 )
 def test_a_missing_backend_says_what_brings_it(here, modules, choice, missing) -> None:
