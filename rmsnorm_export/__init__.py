@@ -82,43 +82,32 @@ __all__ = [
     "verify",
 ]
 
-_HOME = {
-    "Benchmark": "benchmark.result",
-    "bench": "benchmark.measure",
-    "KServe": "serving.kserve",
-    "Packaged": "serving.result",
-    "package_model": "serving.package",
-    "Deployment": "pipeline.result",
-    "run_pipeline": "pipeline.run",
-    "BackendMissingError": "errors",
-    "Error": "errors",
-    "ExitCode": "errors",
-    "InputError": "errors",
-    "RequirementError": "errors",
-    "UsageError": "errors",
-    "VerificationError": "errors",
-    "NormSpec": "op.spec",
-    "Proof": "proof.result",
-    "Refusal": "recognize.refusal",
-    "Report": "rewrite.result",
-    "Site": "rewrite.result",
-    "Result": "rewrite.optimize",
-    "inspect": "rewrite.optimize",
-    "optimize": "rewrite.optimize",
-    "SaveResult": "graph.save",
-    "EngineCheck": "tensorrt.engine.result",
-    "EngineRecord": "tensorrt.engine.result",
-    "EngineResult": "tensorrt.engine.result",
-    "build_engine": "tensorrt.engine.build",
-    "check_engine": "tensorrt.engine.check",
-    "ExportResult": "torch.export.export",
-    "export": "torch.export.export",
-    "Difference": "compare.result",
-    "Verification": "compare.result",
-    "verify": "compare.verify",
+_HOMES = {
+    "benchmark.measure": "bench",
+    "benchmark.result": "Benchmark",
+    "compare.result": "Difference Verification",
+    "compare.verify": "verify",
+    "errors": "BackendMissingError Error ExitCode InputError RequirementError UsageError"
+    " VerificationError",
+    "graph.save": "SaveResult",
+    "op.spec": "NormSpec",
+    "pipeline.result": "Deployment",
+    "pipeline.run": "run_pipeline",
+    "proof.result": "Proof",
+    "recognize.refusal": "Refusal",
+    "rewrite.optimize": "Result inspect optimize",
+    "rewrite.result": "Report Site",
+    "serving.kserve": "KServe",
+    "serving.package": "package_model",
+    "serving.result": "Packaged",
+    "tensorrt.engine.build": "build_engine",
+    "tensorrt.engine.check": "check_engine",
+    "tensorrt.engine.result": "EngineCheck EngineRecord EngineResult",
+    "torch.export.export": "ExportResult export",
 }
+"""Module -> the public names that it holds."""
 
-
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 _MODULES = {"plugin": "tensorrt.plugin"}
 
 

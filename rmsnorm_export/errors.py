@@ -5,6 +5,7 @@ Every subclass carries the exit code that the command line returns for it.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 
 
@@ -18,6 +19,9 @@ class ExitCode(enum.IntEnum):
     VERIFICATION = 4
     REQUIREMENT = 5
     BACKEND = 6
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+    """128 + SIGINT and 128 + SIGPIPE: what a shell reports for a program that these end."""
 
 
 class Error(Exception):
@@ -51,6 +55,11 @@ class UsageError(Error):
 
     exit_code = ExitCode.USAGE
 
+    def at(self, place: str) -> UsageError:
+        """The same, with the place that it is about, e.g. a flag, in front."""
+        what = f"{place}: {self.what[:1].lower()}{self.what[1:]}"
+        return UsageError(what, found=self.found, fix=self.fix)
+
 
 class InputError(Error):
     """A file or model that cannot be read, or a place that cannot be written."""
@@ -74,3 +83,58 @@ class BackendMissingError(Error):
     """A runtime that the command needs is not installed."""
 
     exit_code = ExitCode.BACKEND
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failure:
+    """What ended a command or a step, as it is told and recorded.
+
+    Attributes:
+        what: happened, one sentence.
+        found: what was found that made it happen.
+        fix: what to do about it.
+        exit_code: of the program.
+    """
+
+    what: str
+    found: str
+    fix: str
+    exit_code: int
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """What any exception means."""
+        if isinstance(error, Error):
+            return cls(error.what, error.found, error.fix, int(error.exit_code))
+        if isinstance(error, KeyboardInterrupt):
+            return cls(
+                "The run was interrupted.", "Ctrl-C", "run the command again: it goes on from here",
+                int(ExitCode.INTERRUPTED),
+            )  # fmt: skip
+        if isinstance(error, OSError) and error.strerror:
+            place = f": {error.filename!s}" if error.filename is not None else ""
+            return cls(
+                "A file cannot be read or written.",
+                f"{error.strerror}{place}",
+                "check the path, its permissions and the free space",
+                int(ExitCode.INPUT),
+            )
+        if isinstance(error, MemoryError):
+            return cls(
+                "Out of memory.",
+                str(error) or "an allocation failed",
+                "use a machine with more memory, or smaller sizes with --shapes or --dims",
+                int(ExitCode.INTERNAL),
+            )
+        return cls(
+            "Internal error in rmsnorm-export.",
+            f"{type(error).__name__}: {error}",
+            "run the same command with --debug and report what it prints",
+            int(ExitCode.INTERNAL),
+        )
+
+    def error(self, before: str = "") -> Error:
+        """The error, of the class that the exit code belongs to; ``before`` stands before it."""
+        kinds = {int(kind.exit_code): kind for kind in Error.__subclasses__()}
+        kind = kinds.get(self.exit_code, Error)
+        return kind(before + self.what, found=self.found, fix=self.fix)

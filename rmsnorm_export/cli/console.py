@@ -6,16 +6,18 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from rmsnorm_export.cli.failure import ReportedError, error_document, explain
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.errors import Error, InputError, UsageError
 
 if TYPE_CHECKING:
     from rmsnorm_export.show.text import Line
+    from rmsnorm_export.system.progress import Progress
 
 STDIO = "-"
 """The path that stands for stdin or stdout."""
@@ -56,18 +58,24 @@ def logging_to_stderr(state: State) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def progress(state: State, message: str) -> Iterator[Callable[[str, int, int], None]]:
+def progress(state: State, message: str, *, log: str = "") -> Iterator[Progress]:
     """A spinner on stderr while the block runs, if somebody is there to see it.
+
+    Args:
+        state: of the command line.
+        message: to begin with.
+        log: name of a logger that is told every step, too.
 
     Yields:
         What to call with the work at hand, the steps that are over and the steps in all: the
         spinner becomes a bar.
     """
     if state.verbosity != 0 or state.debug or not is_styled(sys.stderr):
-        yield lambda *_: None
+        yield lambda what, done, total: _log(log, what, done, total)
         return
+    from rich import progress as rich_progress
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (
         SpinnerColumn(),
@@ -76,30 +84,23 @@ def progress(state: State, message: str) -> Iterator[Callable[[str, int, int], N
         TextColumn("{task.fields[steps]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(message, total=None, steps="")
 
         def step(what: str, done: int, total: int) -> None:
             text = what[:1].upper() + what[1:]
             steps = f"{done} of {total}"
             bar.update(task, description=text, completed=done, total=total, steps=steps)
+            _log(log, what, done, total)
 
         yield step
 
 
-def read_stdin() -> bytes:
-    """The model that is piped in.
+def _log(name: str, what: str, done: int, total: int) -> None:
+    if name:
+        import logging
 
-    Raises:
-        UsageError: stdin is a terminal.
-    """
-    if sys.stdin.isatty():
-        raise UsageError(
-            "No model is piped into stdin.",
-            found="stdin is a terminal",
-            fix="give the path of a model, or pipe one in: cat model.onnx | rmsnorm-export ...",
-        )
-    return sys.stdin.buffer.read()
+        logging.getLogger(name).info("%s (%d of %d done)", what, done, total)
 
 
 def model_source(argument: str) -> str | bytes:
@@ -111,7 +112,13 @@ def model_source(argument: str) -> str | bytes:
     """
     if argument != STDIO:
         return argument
-    data = read_stdin()
+    if sys.stdin.isatty():
+        raise UsageError(
+            "No model is piped into stdin.",
+            found="stdin is a terminal",
+            fix="give the path of a model, or pipe one in: cat model.onnx | rmsnorm-export ...",
+        )
+    data = sys.stdin.buffer.read()
     if not data:
         raise InputError("Stdin holds no model.", found="0 bytes", fix="pipe in a whole ONNX file")
     return data
@@ -143,6 +150,31 @@ def write_stdout(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
+def json_text(
+    result: object, error: Error | None = None, extra: Mapping[str, object] | None = None
+) -> str:
+    """The JSON document of a result, with what its command ends with."""
+    from rmsnorm_export.records import to_json
+
+    return to_json(result, extra={**(extra or {}), **error_document(error)})
+
+
+def plain_text(
+    result: object,
+    state: State,
+    lines: Sequence[Line] | None,
+    options: Mapping[str, object],
+    **style: Any,
+) -> str:
+    """The text of a result: ``lines``, or as ``show.show_lines`` makes it with ``options``."""
+    from rmsnorm_export.show import show_lines
+    from rmsnorm_export.show.text import render
+
+    if lines is None:
+        lines = show_lines(result, verbose=state.verbosity, **options)
+    return render(lines, **style)
+
+
 def finish(
     state: State,
     result: object,
@@ -166,22 +198,12 @@ def finish(
     Raises:
         ReportedError: there is an error.
     """
-    from rmsnorm_export.cli.failure import ReportedError, error_document, explain
-
     if state.json:
-        from rmsnorm_export.records import to_json
-
-        text = to_json(result, extra={**(extra or {}), **error_document(error)})
-        click.echo(text, nl=False, err=state.model_on_stdout)
+        click.echo(json_text(result, error, extra), nl=False, err=state.model_on_stdout)
     else:
-        from rmsnorm_export.show import show_lines
-        from rmsnorm_export.show.text import render
-
         stream = sys.stderr if state.model_on_stdout else sys.stdout
         width = shutil.get_terminal_size().columns if stream.isatty() else None
-        if lines is None:
-            lines = show_lines(result, verbose=state.verbosity, **options)
-        text = render(lines, styled=is_styled(stream), width=width)
+        text = plain_text(result, state, lines, options, styled=is_styled(stream), width=width)
         click.echo(text, nl=False, file=stream, color=True)
     if error is not None:
-        raise ReportedError(explain(error))
+        raise ReportedError(explain(error)) from error

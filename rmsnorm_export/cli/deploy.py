@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from rmsnorm_export.cli import console, files
+from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
+from rmsnorm_export.cli.files import Files, file_options
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.pipeline.tables import STEPS, StepName
 
 if TYPE_CHECKING:
     from rmsnorm_export.pipeline.result import StepOutcome
-    from rmsnorm_export.system.progress import Progress
 
 
 def _keys(context: click.Context, _: click.Parameter, value: bool) -> None:
@@ -47,10 +44,10 @@ def _keys(context: click.Context, _: click.Parameter, value: bool) -> None:
     callback=_keys,
     help="List the tables and keys of a pipeline file, and end.",
 )
-@files.html_option
-@files.force_option(
-    "Replace an existing file of --html, and in the model repository a version of other origin "
-    "and files that were edited."
+@file_options(
+    "--html",
+    replaces="Replace an existing file of --html, and in the model repository a version of other "
+    "origin and files that were edited.",
 )
 def command(
     state: State,
@@ -58,8 +55,7 @@ def command(
     until: StepName | None,
     force_step: StepName | None,
     dry_run: bool,
-    html_path: Path | None,
-    force: bool,
+    files: Files,
 ) -> None:
     """Run the steps of PIPELINE.toml: export, optimize, prove, build, verify, bench, package.
 
@@ -71,42 +67,29 @@ def command(
     Example:
       rmsnorm-export deploy scripts/examples/decoder.toml --html decoder.html
     """
-    from rmsnorm_export.pipeline.run import run_pipeline
+    import logging
+    import sys
 
-    files.check_files({"--html": html_path}, force=force, taken=(pipeline,))
-    with _shown(state) as (step, told):
+    from rmsnorm_export.pipeline.run import run_pipeline
+    from rmsnorm_export.show.deployment import step_line
+
+    files.check(pipeline)
+    lines = state.verbosity == 0 and not state.debug and console.is_styled(sys.stderr)
+    logger = logging.getLogger(__name__)
+
+    def told(outcome: StepOutcome) -> None:
+        logger.info("%s", step_line(outcome))
+        if lines:  # above the bar for the step at work
+            click.echo(step_line(outcome), err=True)
+
+    with console.progress(state, "Reading the pipeline", log=__name__) as step:
         deployment = run_pipeline(
             pipeline,
             until=until,
             force_step=force_step,
             dry_run=dry_run,
-            force=force,
+            force=files.force,
             progress=step,
             told=told,
         )
-    files.write_page(html_path, deployment, force=force)
-    console.finish(state, deployment, deployment.error)
-
-
-@contextlib.contextmanager
-def _shown(state: State) -> Iterator[tuple[Progress, Callable[[StepOutcome], None]]]:
-    """On a terminal a bar for the step at work, below a line for each that is over."""
-    import logging
-    import sys
-
-    logger = logging.getLogger("rmsnorm_export.cli.deploy")
-    lines = state.verbosity == 0 and not state.debug and console.is_styled(sys.stderr)
-    with console.progress(state, "Reading the pipeline") as show:
-
-        def step(what: str, done: int, total: int) -> None:
-            logger.info("%s (%d of %d done)", what, done, total)
-            show(what, done, total)
-
-        def told(outcome: StepOutcome) -> None:
-            from rmsnorm_export.show.deployment import step_line
-
-            logger.info("%s", step_line(outcome))
-            if lines:
-                click.echo(step_line(outcome), err=True)
-
-        yield step, told
+    files.finish(deployment, deployment.error)

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
-from rmsnorm_export.cli.files import force_option, html_option, report_option
+from rmsnorm_export.cli.failure import with_problem
+from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import State
-from rmsnorm_export.cli.outcome import FORCE_HELP, Outputs, failed_proofs
+from rmsnorm_export.cli.outcome import Output, failed_proofs, output_option, replacing_files
 from rmsnorm_export.errors import Error, VerificationError
 from rmsnorm_export.rewrite.options import ExportOptions, Requirement, SourceOptions
 
 if TYPE_CHECKING:
     from rmsnorm_export.compare.result import Verification
-    from rmsnorm_export.system.progress import Progress
     from rmsnorm_export.torch.source.example import Example, Loaded
 
 
@@ -49,9 +46,7 @@ def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
     short_help="Export a PyTorch model, every RMSNorm one node.",
 )
 @click.argument("source")
-@click.option(
-    "-o", "--output", required=True, metavar="OUT", help="File to write, or - for stdout."
-)
+@output_option
 @click.option(
     "--arg",
     "arguments",
@@ -72,9 +67,7 @@ def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
     help="Bound of --verify, relative to the largest element of an output.  [default: 1e-4 for "
     "float32, 1e-2 float16, 4e-2 bfloat16]",
 )
-@force_option(FORCE_HELP)
-@report_option
-@html_option
+@replacing_files
 def command(
     state: State,
     source: str,
@@ -82,9 +75,7 @@ def command(
     arguments: dict[str, Any],
     verify: bool,
     rtol: float | None,
-    force: bool,
-    report_path: Path | None,
-    html_path: Path | None,
+    files: Files,
     **options: Any,
 ) -> None:
     """Export a PyTorch model to ONNX and write it to OUT.
@@ -104,16 +95,9 @@ def command(
         raise click.UsageError("--verify needs a file: give -o PATH")
     names = ("shapes", "dims", "dtype", "require")
     shapes, dims, dtype, require = (options.pop(name) for name in names)
-    outputs = Outputs(
-        source=source,
-        output=output,
-        weights=options.pop("weights"),
-        force=force,
-        report=report_path,
-        html=html_path,
-    )
-    outputs.check(is_model=False)
-    with _stages(state) as tell:
+    place = Output(source, output, options.pop("weights"), files)
+    place.check(is_model=False)
+    with console.progress(state, "Starting", log=__name__) as tell:
         tell("loading the module", 0, 1)
         from rmsnorm_export.torch.export.export import convert
         from rmsnorm_export.torch.source.example import example_of
@@ -127,7 +111,7 @@ def command(
             kwargs=given.kwargs,
             dynamic_shapes=given.dynamic,
             progress=tell,
-            drawings=html_path is not None,
+            drawings=files.drawn,
             **options,
         )
         report = dataclasses.replace(converted.result.report, source=source)
@@ -135,23 +119,55 @@ def command(
         error: Error | None = Requirement(require=require).unmet(report)
         if error is None:
             tell("writing", 0, 1)
-            written = outputs.write(converted.result)
+            written = place.write(converted.result)
             error = failed_proofs(report)
             if verify:
                 tell("comparing with PyTorch", 0, 1)
-                parity = _verify(loaded, given, output, seed=options["seed"], rtol=rtol)
-                error = error or _differs(parity)
-    outputs.finish(state, report, written, error, parity)
+                try:
+                    parity = _verify(loaded, given, output, seed=options["seed"], rtol=rtol)
+                    error = error or _differs(parity)
+                except Exception as problem:  # the file is written: its report is not lost
+                    error = with_problem(error, "--verify", problem)
+    place.finish(report, written, error, parity)
 
 
 def _verify(
-    loaded: Loaded, given: Example, output: str, *, seed: int, rtol: float | None
+    loaded: Loaded, given: Example, path: str, *, seed: int, rtol: float | None
 ) -> Verification:
-    from rmsnorm_export.cli.export_parity import compare_with_pytorch
+    """Every output of the file, graph optimization on, against PyTorch eager on the same inputs.
 
-    feeds = given.feeds(seed=seed, limit=loaded.limit)
+    Raises:
+        InputError: the module cannot be run on these inputs.
+        VerificationError: ONNX Runtime cannot load or run the file, or it has other inputs or
+            outputs than the module.
+        BackendMissingError: ONNX Runtime is not installed.
+    """
+    from rmsnorm_export.compare.backend import Answer
+    from rmsnorm_export.compare.eager import feeds_of_call, run_eager
+    from rmsnorm_export.compare.outputs import Bounds, RecordedCall, compare_recorded
+    from rmsnorm_export.compare.pytorch import PyTorch
+    from rmsnorm_export.runtime.session import open_session
+
+    try:
+        session = open_session(path, optimize=True)
+    except VerificationError as error:
+        raise VerificationError(
+            "ONNX Runtime cannot load the exported file, which was written but not compared.",
+            found=error.found,
+            fix="its CPU kernels are few in bfloat16: verify an export with --dtype f16 or f32, "
+            "and prove the norms of this one with --prove",
+        ) from error
+    names = [argument.name for argument in session.get_inputs()]
+    calls = [
+        RecordedCall(
+            feeds_of_call(names, args, kwargs),
+            Answer(*run_eager(loaded.module, args, kwargs), named=False),
+        )
+        for args, kwargs in given.feeds(seed=seed, limit=loaded.limit)
+    ]
     source = f"random, seed {seed}" if given.inputs else "the example inputs of the source"
-    return compare_with_pytorch(loaded.module, output, feeds, rtol=rtol, source=source)
+    runtime = PyTorch(loaded).runtime
+    return compare_recorded(session, calls, Bounds(rtol=rtol), runtime=runtime, source=source)
 
 
 def _differs(parity: Verification) -> Error | None:
@@ -162,18 +178,3 @@ def _differs(parity: Verification) -> Error | None:
         found=parity.reason,
         fix="see the table for where; --rtol sets the bound",
     )
-
-
-@contextlib.contextmanager
-def _stages(state: State) -> Iterator[Progress]:
-    """What is told of each step: progress on a terminal, and log lines with -v."""
-    import logging
-
-    logger = logging.getLogger("rmsnorm_export.cli.export")
-    with console.progress(state, "Starting") as show:
-
-        def tell(what: str, done: int, total: int) -> None:
-            logger.info("%s (%d of %d done)", what, done, total)
-            show(what, done, total)
-
-        yield tell

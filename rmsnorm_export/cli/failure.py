@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import traceback
 
 import click
 
 from rmsnorm_export.cli.options import State
-from rmsnorm_export.errors import Error, ExitCode
+from rmsnorm_export.errors import Error, ExitCode, Failure
 from rmsnorm_export.options import OptionError
+from rmsnorm_export.printable import one_line
 
 _OPTIONAL = {
     "onnxruntime": "[ort]",
@@ -20,38 +22,9 @@ _OPTIONAL = {
 """Modules that are not always installed with this package, and what brings them."""
 
 
-class Failure:
-    """What the user is told about an exception.
-
-    Attributes:
-        what, found, fix: one line each, safe to print.
-        exit_code: of the program.
-    """
-
-    __slots__ = ("exit_code", "fix", "found", "what")
-
-    def __init__(self, what: str, found: str, fix: str, exit_code: int) -> None:
-        from rmsnorm_export.printable import one_line
-
-        what = one_line(what).rstrip(".")
-        self.what = what[:1].upper() + what[1:]
-        self.found = one_line(found) or "no details"
-        self.fix = one_line(fix) or "run the command again with --debug for the details"
-        self.exit_code = int(exit_code)
-
-    def as_dict(self) -> dict[str, str | int]:
-        """The error object of the JSON documents."""
-        return {
-            "what": self.what,
-            "found": self.found,
-            "fix": self.fix,
-            "exit_code": self.exit_code,
-        }
-
-
 def error_document(error: Error | None) -> dict[str, object]:
     """The key of a JSON document for what the command ends with; none where it ends well."""
-    return {} if error is None else {"error": explain(error).as_dict()}
+    return {} if error is None else {"error": dataclasses.asdict(explain(error))}
 
 
 class ReportedError(Exception):
@@ -66,16 +39,31 @@ class ReportedError(Exception):
 
 
 def explain(error: BaseException) -> Failure:
-    """What to tell the user about ``error``."""
+    """What to tell the user about ``error``, in lines that are safe to print."""
     if isinstance(error, ReportedError):
         return error.failure
+    failure = _failure(error)
+    what = one_line(failure.what).rstrip(".")
+    return Failure(
+        what[:1].upper() + what[1:],
+        one_line(failure.found) or "no details",
+        one_line(failure.fix) or "run the command again with --debug for the details",
+        failure.exit_code,
+    )
+
+
+def _failure(error: BaseException) -> Failure:
     if isinstance(error, OptionError):
-        what = f"{error.entry.flag}: {error.what[:1].lower()}{error.what[1:]}"
-        return Failure(what, error.found, error.fix, error.exit_code)
-    if isinstance(error, Error):
-        return Failure(error.what, error.found, error.fix, error.exit_code)
+        return Failure.of(error.at(error.entry.flag))
     if isinstance(error, click.ClickException):
-        return _usage(error)
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        path = context.command_path if context is not None else "rmsnorm-export"
+        return Failure(
+            "The command line cannot be used as given.",
+            error.format_message(),
+            f"see {path} --help",
+            int(ExitCode.USAGE),
+        )
     if isinstance(error, ModuleNotFoundError) and error.name:
         from rmsnorm_export.system.packages import pip_install
 
@@ -84,40 +72,20 @@ def explain(error: BaseException) -> Failure:
             f"The package {package} is needed and not installed.",
             str(error),
             pip_install(_OPTIONAL.get(package, "rmsnorm-export")),
-            ExitCode.BACKEND,
+            int(ExitCode.BACKEND),
         )
-    if isinstance(error, OSError) and error.strerror:
-        place = f": {error.filename!s}" if error.filename is not None else ""
-        return Failure(
-            "A file cannot be read or written.",
-            f"{error.strerror}{place}",
-            "check the path, its permissions and the free space",
-            ExitCode.INPUT,
-        )
-    if isinstance(error, MemoryError):
-        return Failure(
-            "Out of memory.",
-            str(error) or "an allocation failed",
-            "use a machine with more memory, or smaller sizes with --shapes or --dims",
-            ExitCode.INTERNAL,
-        )
-    return Failure(
-        "Internal error in rmsnorm-export.",
-        f"{type(error).__name__}: {error}",
-        "run the same command with --debug and report what it prints",
-        ExitCode.INTERNAL,
-    )
+    return Failure.of(error)
 
 
-def _usage(error: click.ClickException) -> Failure:
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    path = context.command_path if context is not None else "rmsnorm-export"
-    return Failure(
-        "The command line cannot be used as given.",
-        error.format_message(),
-        f"see {path} --help",
-        ExitCode.USAGE,
-    )
+def with_problem(error: Error | None, place: str, problem: Exception) -> Error:
+    """What a command ends with after a later part of it, e.g. ``--html``, failed, too."""
+    failure = _failure(problem)
+    if error is not None:
+        found = f"{error.found}; {place}: {failure.what} {failure.found}"
+        failure, place = dataclasses.replace(Failure.of(error), found=found), ""
+    made = failure.error(f"{place}: " if place else "")
+    made.__cause__ = problem
+    return made
 
 
 def report(error: BaseException, state: State) -> int:
@@ -135,5 +103,6 @@ def report(error: BaseException, state: State) -> int:
     if state.json and not isinstance(error, ReportedError):
         from rmsnorm_export.records import document
 
-        click.echo(document("error", failure.as_dict()), nl=False, err=state.model_on_stdout)
+        body = dataclasses.asdict(failure)
+        click.echo(document("error", body), nl=False, err=state.model_on_stdout)
     return failure.exit_code

@@ -20,9 +20,6 @@ from rmsnorm_export.errors import ExitCode
 
 PROGRAM = "rmsnorm-export"
 _COMPLETE = "_RMSNORM_EXPORT_COMPLETE"
-_INTERRUPTED = 130
-_BROKEN_PIPE = 141
-"""128 + SIGINT and 128 + SIGPIPE: what a shell reports for a program that these end."""
 
 _COMMANDS = (
     "optimize",
@@ -112,11 +109,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_.exit_code
     except BrokenPipeError:
         _discard_output()
-        return _BROKEN_PIPE
+        return int(ExitCode.BROKEN_PIPE)
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):
             click.echo("interrupted", err=True)
-        return _INTERRUPTED
+        return int(ExitCode.INTERRUPTED)
     except Exception as error:
         try:
             return failure.report(error, state)

@@ -6,6 +6,7 @@ Only click and the records are imported here.
 from __future__ import annotations
 
 import itertools
+import operator
 import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -56,61 +57,57 @@ class State:
         return state
 
 
-def _add_verbosity(context: click.Context, parameter: click.Parameter, value: int) -> None:
-    step = 1 if parameter.name == "verbose" else -1
-    context.ensure_object(State).verbosity += step * value
+def _state_option(
+    attribute: str, change: Callable[[Any, Any], Any], *flags: str, **settings: Any
+) -> Callable[[F], F]:
+    """A flag whose value changes the state and is no argument of the command."""
+
+    def callback(context: click.Context, _: click.Parameter, value: Any) -> None:
+        state = context.ensure_object(State)
+        setattr(state, attribute, change(getattr(state, attribute), value))
+
+    return click.option(*flags, expose_value=False, callback=callback, **settings)
 
 
-def _set_debug(context: click.Context, _: click.Parameter, value: bool) -> None:
-    context.ensure_object(State).debug |= value
-
-
-def _set_format(context: click.Context, _: click.Parameter, value: str) -> None:
-    context.ensure_object(State).json = value == "json"
+_LOGGING = (
+    _state_option(
+        "debug", operator.or_, "--debug", is_flag=True, help="Print the traceback of an error."
+    ),
+    _state_option(
+        "verbosity",
+        operator.sub,
+        "-q",
+        "--quiet",
+        count=True,
+        help="Print the first line of the report only, and no progress.",
+    ),
+    _state_option(
+        "verbosity",
+        operator.add,
+        "-v",
+        "--verbose",
+        count=True,
+        help="List every site; log what happens. Twice: log more.",
+    ),
+)
 
 
 def logging_options(function: F) -> F:
     """-v, -q and --debug; taken before and after the command's name."""
-    for option in (
-        click.option(
-            "--debug",
-            is_flag=True,
-            expose_value=False,
-            callback=_set_debug,
-            help="Print the traceback of an error.",
-        ),
-        click.option(
-            "-q",
-            "--quiet",
-            count=True,
-            expose_value=False,
-            callback=_add_verbosity,
-            help="Print the first line of the report only, and no progress.",
-        ),
-        click.option(
-            "-v",
-            "--verbose",
-            count=True,
-            expose_value=False,
-            callback=_add_verbosity,
-            help="List every site; log what happens. Twice: log more.",
-        ),
-    ):
+    for option in _LOGGING:
         function = option(function)
     return function
 
 
-def format_option(function: F) -> F:
-    """--format text|json."""
-    return click.option(
-        "--format",
-        type=click.Choice(("text", "json")),
-        default="text",
-        show_default=True,
-        expose_value=False,
-        callback=_set_format,
-        help="How the result is printed; json: one document, with a schema_version.",
-    )(function)
+format_option = _state_option(
+    "json",
+    lambda _, value: value == "json",
+    "--format",
+    type=click.Choice(("text", "json")),
+    default="text",
+    show_default=True,
+    help="How the result is printed; json: one document, with a schema_version.",
+)
 
 
 def click_options(*records: Any) -> Callable[[F], F]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmsnorm_export.cli import console, files
-from rmsnorm_export.cli.files import size_text
-from rmsnorm_export.cli.options import State
+import click
+
+from rmsnorm_export.cli import console
+from rmsnorm_export.cli.files import Files, file_options, file_size, size_text
 from rmsnorm_export.errors import Error, VerificationError
 
 if TYPE_CHECKING:
@@ -31,25 +31,27 @@ _WEIGHTS = {
 }
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Outputs:
-    """The files that were asked for.
+output_option = click.option(
+    "-o", "--output", required=True, metavar="OUT", help="File to write, or - for stdout."
+)
+replacing_files = file_options("--report", "--html", replaces=FORCE_HELP)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Output:
+    """The model that a command writes.
 
     Attributes:
         source: what the command reads.
-        output: where the model goes; ``-`` for stdout.
+        place: where the model goes; ``-`` for stdout.
         weights: what becomes of external data.
-        force: existing files may be replaced.
-        report: where the report goes, too.
-        html: where the page goes.
+        files: of the report.
     """
 
     source: str
-    output: str
+    place: str
     weights: WeightsPolicy
-    force: bool
-    report: Path | None
-    html: Path | None
+    files: Files
 
     def check(self, *, is_model: bool) -> None:
         """Before work is done: every file can be written.
@@ -60,20 +62,20 @@ class Outputs:
         Raises:
             UsageError, InputError: one cannot.
         """
-        reports = {"--report": self.report, "--html": self.html}
-        files.check_files(reports, force=self.force, taken=(self.source, self.output))
-        if self.output == console.STDIO:
+        self.files.check(self.source, self.place)
+        if self.place == console.STDIO:
             console.refuse_terminal()
             return
         from rmsnorm_export.graph.save import check_output
 
         named = is_model and self.source != console.STDIO
-        check_output(self.output, source=self.source if named else None, force=self.force)
+        source = self.source if named else None
+        check_output(self.place, source=source, force=self.files.force)
 
     def write(self, result: Result) -> SaveResult | dict[str, object]:
         """Save the model, or write it to stdout; what the report says of it."""
-        if self.output != console.STDIO:
-            return result.save(self.output, weights=self.weights, force=self.force)
+        if self.place != console.STDIO:
+            return result.save(self.place, weights=self.weights, force=self.files.force)
         from rmsnorm_export.graph.save import to_bytes
 
         data = to_bytes(result.model, weights=self.weights)
@@ -82,7 +84,6 @@ class Outputs:
 
     def finish(
         self,
-        state: State,
         report: Report,
         written: SaveResult | dict[str, object] | None,
         error: Error | None,
@@ -91,7 +92,6 @@ class Outputs:
         """Write the report and the page, print, and end the command.
 
         Args:
-            state: of the command line.
             report: of the rewrite.
             written: the model; None: nothing.
             error: what the command ends with.
@@ -100,33 +100,22 @@ class Outputs:
         Raises:
             ReportedError: there is an error.
         """
-        from rmsnorm_export.cli.failure import error_document
-        from rmsnorm_export.records import to_json
         from rmsnorm_export.show import show_lines
-        from rmsnorm_export.show.text import render
         from rmsnorm_export.show.verification import verification_section
 
-        outcome = outcome_lines(written)
-        lines = [*show_lines(report, verbose=state.verbosity, output=outcome)]
+        outcome, verbose = outcome_lines(written), self.files.state.verbosity
+        lines = [*show_lines(report, verbose=verbose, output=outcome)]
         extra: dict[str, object] = {"output": written}
+        facts = [("Output", "; ".join(line.strip() for line in outcome))]
         sections = []
         if parity is not None:
             extra["verification"] = parity
-            compared = ("PyTorch", self.output)
-            lines += ["", *show_lines(parity, verbose=state.verbosity, compared=compared)]
+            compared = ("PyTorch", self.place)
+            lines += ["", *show_lines(parity, verbose=verbose, compared=compared)]
             sections = [verification_section(parity, *compared)]
-        facts = [("Output", "; ".join(line.strip() for line in outcome))]
-        if parity is None:
-            facts = [*files.file_size(self.source), *facts]
-        files.write_page(
-            self.html, report, force=self.force, facts=facts, error=error, sections=sections
-        )
-        if self.report is not None:
-            as_json = self.report.suffix == ".json"
-            document = extra | error_document(error)
-            text = to_json(report, extra=document) if as_json else render(lines)
-            files.write_file(self.report, text, force=self.force)
-        console.finish(state, report, error, lines=lines, extra=extra)
+        else:
+            facts = [*file_size(self.source), *facts]
+        self.files.finish(report, error, lines=lines, extra=extra, facts=facts, sections=sections)
 
 
 def failed_proofs(report: Report) -> Error | None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmsnorm_export.cli import console, files
+from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
+from rmsnorm_export.cli.files import Files, file_options
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.compare.backends import BackendChoice
 from rmsnorm_export.compare.options import VerifyOptions
@@ -24,11 +25,8 @@ if TYPE_CHECKING:
 @define("verify", VerifyOptions, short_help="Compare the outputs of two models.")
 @click.argument("a")
 @click.argument("b")
-@files.html_option
-@files.force_option("Replace an existing file of --html.")
-def command(
-    state: State, a: str, b: str, html_path: Path | None, force: bool, **options: Any
-) -> None:
+@file_options("--report", "--html")
+def command(state: State, a: str, b: str, files: Files, **options: Any) -> None:
     """Compare the outputs of model B with those of model A.
 
     A and B are ONNX files, of which one may be - for stdin; engines; or PyTorch models as export
@@ -51,7 +49,7 @@ def command(
         raise UsageError(
             "Only one model can be read from stdin.", found="verify - -", fix="give one path"
         )
-    files.check_files({"--html": html_path}, force=force, taken=(a, b, options["inputs"]))
+    files.check(a, b, options["inputs"])
     # Random inputs without elements compare nothing; whoever means them gives the inputs.
     read(options["shapes"] or None, options["dims"] or None, replace(ONE_POINT, least=1))
     options["backend_a"] = _backend(a, options["backend_a"])
@@ -67,8 +65,7 @@ def command(
         error = VerificationError(
             outcome.failure, found=outcome.found, fix="; ".join(outcome.notes) or table
         )
-    files.write_page(html_path, outcome, force=force, error=error, compared=(a, b))
-    console.finish(state, outcome, error, compared=(a, b))
+    files.finish(outcome, error, compared=(a, b))
 
 
 def _backend(argument: str, choice: BackendChoice) -> BackendChoice:

@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from rmsnorm_export.errors import Error, InputError, UsageError
+from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.pipeline.result import StepRecord
 from rmsnorm_export.printable import one_line, short
 from rmsnorm_export.records import document, from_json, to_json
@@ -173,12 +173,3 @@ def named_errors(folder: Path) -> contextlib.AbstractContextManager[None]:
         fix="check the folder and its permissions",
         fix_full="free some space and run the command again: finished steps are kept",
     )
-
-
-def as_step_error(error: OSError, folder: Path) -> Error:
-    """The same for an error that was caught."""
-    try:
-        with named_errors(folder):
-            raise error
-    except InputError as named:
-        return named

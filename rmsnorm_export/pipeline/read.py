@@ -6,12 +6,11 @@ said where there is just one line that it can be.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -161,19 +160,11 @@ def _read_table(document: Document, name: str, given: dict[str, Any]) -> Any:
                 found=f"keys {', '.join(map(quoted, given)) or 'none'}",
                 fix=f"add {key} = ... below [{name}]",
             )  # fmt: skip
-    with naming(document, name):
-        return make(table, values)
-
-
-@contextlib.contextmanager
-def naming(document: Document, table: str, key: str = "") -> Iterator[None]:
-    """Usage errors in the block say which table, and which key if it is known, they are about."""
     try:
-        yield
+        return make(table, values)
     except UsageError as error:
-        key = error.entry.key if isinstance(error, OptionError) else key
-        what = f"{error.what[:1].lower()}{error.what[1:]}"
-        raise document.error(table, key, what, found=error.found, fix=error.fix) from error
+        key = error.entry.key if isinstance(error, OptionError) else ""
+        raise error.at(place(document, name, key)) from error
 
 
 def _absolute(value: Any, folder: Path) -> Any:

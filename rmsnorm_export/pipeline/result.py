@@ -6,47 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
-from rmsnorm_export.errors import (
-    BackendMissingError,
-    Error,
-    ExitCode,
-    InputError,
-    RequirementError,
-    UsageError,
-    VerificationError,
-)
+from rmsnorm_export.errors import Error, Failure
 from rmsnorm_export.pipeline.tables import StepName
 
 State = Literal["done", "skipped", "failed", "not run"]
 Plan = Literal["run", "skip", "maybe"]
-
-_ERROR_CLASSES: tuple[type[Error], ...] = (
-    UsageError,
-    InputError,
-    VerificationError,
-    RequirementError,
-    BackendMissingError,
-)
-
-INTERRUPTED = 130
-"""Exit code of a run that Ctrl-C ended: 128 + SIGINT, as a shell reports it."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StepFailure:
-    """Why a step failed.
-
-    Attributes:
-        what: what happened, one sentence.
-        found: what was found that made it happen.
-        fix: what to do about it.
-        exit_code: of the program.
-    """
-
-    what: str
-    found: str
-    fix: str
-    exit_code: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,7 +55,7 @@ class StepRecord:
     outputs: tuple[OutputFile, ...]
     summary: str
     facts: dict[str, Any]
-    failure: StepFailure | None
+    failure: Failure | None
     made: str
     seconds: float
 
@@ -124,7 +88,7 @@ class StepOutcome:
     folder: Path
     outputs: tuple[str, ...] = ()
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
-    failure: StepFailure | None = None
+    failure: Failure | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -176,11 +140,7 @@ class Deployment:
         """That of the failed step, of the class that its exit code belongs to."""
         if self.failed is None or self.failed.failure is None:
             return None
-        failure = self.failed.failure
-        kinds = {int(cls.exit_code): cls for cls in _ERROR_CLASSES}
-        kind = kinds.get(failure.exit_code, Error)
-        what = f"Step {self.failed.name}: {failure.what}"
-        return kind(what, found=failure.found, fix=failure.fix)
+        return self.failed.failure.error(f"Step {self.failed.name}: ")
 
     def require(self) -> None:
         """Go on only when no step failed.
@@ -190,20 +150,3 @@ class Deployment:
         """
         if self.error is not None:
             raise self.error
-
-
-def failure_of(error: BaseException) -> StepFailure:
-    """What ended a step, as it is recorded."""
-    if isinstance(error, Error):
-        return StepFailure(error.what, error.found, error.fix, int(error.exit_code))
-    if isinstance(error, KeyboardInterrupt):
-        return StepFailure(
-            "The run was interrupted.", "Ctrl-C", "run the command again: it goes on from here",
-            INTERRUPTED,
-        )  # fmt: skip
-    return StepFailure(
-        "Internal error in rmsnorm-export.",
-        f"{type(error).__name__}: {error}",
-        "run the same command with --debug and report what it prints",
-        int(ExitCode.INTERNAL),
-    )

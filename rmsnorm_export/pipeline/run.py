@@ -7,32 +7,36 @@ import dataclasses
 import datetime
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rmsnorm_export.errors import Error, UsageError
+from rmsnorm_export.errors import Error, Failure, UsageError
 from rmsnorm_export.pipeline.place import (
     RECORD,
     SUMMARY,
-    as_step_error,
     check_folder,
     named_errors,
     read_record,
     working_in,
 )
-from rmsnorm_export.pipeline.plan import Planned, changes, plan_steps
 from rmsnorm_export.pipeline.read import read_document
 from rmsnorm_export.pipeline.result import (
     Deployment,
+    Plan,
     State,
-    StepFailure,
     StepOutcome,
     StepRecord,
-    failure_of,
 )
 from rmsnorm_export.pipeline.settings import Settings, settle
 from rmsnorm_export.pipeline.steps.base import Made, Step, files_in
+from rmsnorm_export.pipeline.steps.bench import BenchStep
+from rmsnorm_export.pipeline.steps.build import BuildStep
+from rmsnorm_export.pipeline.steps.export import ExportStep
+from rmsnorm_export.pipeline.steps.optimize import OptimizeStep
+from rmsnorm_export.pipeline.steps.package import PackageStep
+from rmsnorm_export.pipeline.steps.prove import ProveStep
+from rmsnorm_export.pipeline.steps.verify import VerifyStep
 from rmsnorm_export.pipeline.tables import STEPS, StepName
 from rmsnorm_export.printable import one_line, short
 from rmsnorm_export.records import to_json
@@ -42,6 +46,19 @@ from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.system.progress import Progress
 
 Told = Callable[[StepOutcome], None]
+
+_STEP_CLASSES: tuple[type[Step[Any]], ...] = (
+    ExportStep,
+    OptimizeStep,
+    ProveStep,
+    BuildStep,
+    VerifyStep,
+    BenchStep,
+    PackageStep,
+)
+
+_ORDER = ("option", "file", "step", "machine", "package", "program")
+"""Kinds of what a result depends on: the first that changed is told, options before files."""
 
 
 def run_pipeline(
@@ -89,8 +106,8 @@ def run_pipeline(
     wanted = [s for s in settings.steps if until is None or STEPS.index(s) <= STEPS.index(until)]
     run = _Run(settings, force, progress or (lambda *_: None), told or (lambda _: None), start)
 
-    def plan() -> dict[StepName, Planned]:
-        planned = plan_steps(settings, wanted, force_step)
+    def plan() -> dict[StepName, _Planned]:
+        planned = _plan_steps(settings, wanted, force_step)
         for item in planned.values():  # before the first step: what each that may run will need
             if item.plan != "skip":
                 item.step.check(force)
@@ -126,6 +143,87 @@ def _check_step(settings: Settings, option: str, step: str | None) -> None:
         )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Planned:
+    """What is to become of a step.
+
+    Attributes:
+        step: that it is about.
+        plan: as in ``StepOutcome``.
+        why: the reason; "" to skip it.
+    """
+
+    step: Step[Any]
+    plan: Plan
+    why: str
+
+
+def _plan_steps(
+    settings: Settings, wanted: Sequence[StepName], force_step: StepName | None
+) -> dict[StepName, _Planned]:
+    """What is to become of every step in ``wanted``, as far as can be told before the first runs.
+
+    Raises:
+        InputError, BackendMissingError: an input of a step cannot be read, or had.
+    """
+    steps = {cls.name: cls for cls in _STEP_CLASSES}
+    planned: dict[StepName, _Planned] = {}
+    for name in wanted:
+        step = steps[name](settings)
+        before = [need for need in step.needs() if need in planned and planned[need].why]
+        plan: Plan = "run"
+        if force_step is not None and STEPS.index(name) >= STEPS.index(force_step):
+            why = f"--force-step {force_step}"
+        elif not (why := _unfinished(step)) and before:
+            plan, why = "maybe", f"if {' or '.join(before)} makes something else"
+        else:
+            why = why or _changes(step, step.inputs())
+        planned[name] = _Planned(step, plan if why else "skip", why)
+    return planned
+
+
+def _changes(step: Step[Any], inputs: dict[str, str]) -> str:
+    """Why a step must run, "" when it need not.
+
+    Args:
+        step: what it needs has run.
+        inputs: what its result depends on now.
+    """
+    record, files = read_record(step.home), step.settings.files
+    if record is None or record.failure is not None:
+        return _unfinished(step)
+    return (
+        _changed_input(record.inputs, inputs)
+        or files.changed_read(step.settings.document.path.parent, record.reads)
+        or files.changed_output(step.home, record.outputs)
+    )
+
+
+def _unfinished(step: Step[Any]) -> str:
+    record = read_record(step.home)
+    if record is None:
+        return "it has not run yet"
+    return "" if record.failure is None else "it failed the last time"
+
+
+def _changed_input(before: dict[str, str], now: dict[str, str]) -> str:
+    """The first thing that is another now; the program and packages last, options first."""
+    names = sorted({*before, *now}, key=lambda name: (_ORDER.index(name.split()[0]), name))
+    for name in names:
+        old, new = before.get(name), now.get(name)
+        if old == new:
+            continue
+        kind, _, rest = name.partition(" ")
+        if kind == "program":
+            return "rmsnorm-export itself was changed"
+        if kind in ("file", "step"):
+            return (
+                f"{rest} {'is new' if old is None else 'is gone' if new is None else 'was changed'}"
+            )
+        return f"{rest}: {short(old or 'nothing', 60)} became {short(new or 'nothing', 60)}"
+    return ""
+
+
 class _Run:
     """One run, and what became of the steps so far."""
 
@@ -140,41 +238,38 @@ class _Run:
         self.outcomes: list[StepOutcome] = []
         self.failed: StepName | None = None
 
-    def step(self, planned: Planned) -> None:
+    def step(self, planned: _Planned) -> None:
         """Skip or run one step."""
         begin, step, why = time.perf_counter(), planned.step, planned.why
-        made, failure, inputs = None, None, {}
+        made, inputs = None, {}
         try:
-            if planned.plan != "skip":
-                inputs = step.inputs()
-            if planned.plan == "maybe":
-                why = changes(step, inputs)
-            if why:
-                self.progress(f"{step.name}: {why}", 0, 1)
-                made = self._make(step, inputs)
-                failure = made.failure
+            with named_errors(self.settings.folder):
+                if planned.plan != "skip":
+                    inputs = step.inputs()
+                if planned.plan == "maybe":
+                    why = _changes(step, inputs)
+                if why:
+                    self.progress(f"{step.name}: {why}", 0, 1)
+                    made = self._make(step, inputs)
         except BaseException as error:
-            if isinstance(error, OSError):
-                failure = failure_of(as_step_error(error, self.settings.folder))
-            else:
-                failure = failure_of(error)
-            if not isinstance(error, Error | OSError):
-                self.add(step.name, planned, "failed", planned.why, begin, failure)
+            self.add(step.name, planned, "failed", planned.why, begin, Failure.of(error))
+            if not isinstance(error, Error):
                 raise
-        if failure is not None:
-            why = why if made is not None else planned.why
-            self.add(step.name, planned, "failed", why, begin, failure, recorded=made is not None)
+            return
+        if made is not None and made.failure is not None:
+            failure = Failure.of(made.failure)
+            self.add(step.name, planned, "failed", why, begin, failure, recorded=True)
         elif made is not None:
             self.add(step.name, planned, "done", why, begin, recorded=True)
         else:
             self.skip(planned, begin)
 
-    def skip(self, planned: Planned, begin: float) -> None:
+    def skip(self, planned: _Planned, begin: float) -> None:
         """A step that an earlier run made."""
         skipped = dataclasses.replace(planned, plan="skip")
         self.add(planned.step.name, skipped, "skipped", "nothing has changed", begin, recorded=True)
 
-    def expect(self, name: StepName, planned: Planned | None) -> None:
+    def expect(self, name: StepName, planned: _Planned | None) -> None:
         """What a run would do with a step."""
         if planned is not None and planned.plan == "skip":
             self.skip(planned, time.perf_counter())
@@ -190,7 +285,7 @@ class _Run:
         def progress(what: str, done: int, total: int) -> None:
             self.progress(f"{step.name}: {what}", done, total)
 
-        with named_errors(self.settings.folder), Stage(step.home, step.home.parent) as stage:
+        with Stage(step.home, step.home.parent) as stage:
             made = step.run(stage.folder, progress, self.force)
             names = files_in(stage.folder)
             progress("putting it into place", 1, 1)
@@ -202,7 +297,7 @@ class _Run:
                 outputs=self.settings.files.outputs(stage.folder, paths),
                 summary=one_line(made.summary, 300),
                 facts=made.facts,
-                failure=made.failure,
+                failure=None if made.failure is None else Failure.of(made.failure),
                 made=_now(),
                 seconds=round(time.perf_counter() - begin, 3),
             )
@@ -216,11 +311,11 @@ class _Run:
     def add(
         self,
         name: StepName,
-        planned: Planned | None,
+        planned: _Planned | None,
         state: State,
         why: str,
         begin: float | None = None,
-        failure: StepFailure | None = None,
+        failure: Failure | None = None,
         *,
         recorded: bool = False,
     ) -> None:
@@ -254,7 +349,7 @@ class _Run:
         self.outcomes.append(outcome)
         self.told(outcome)
 
-    def give_up(self, planned: dict[StepName, Planned]) -> None:
+    def give_up(self, planned: dict[StepName, _Planned]) -> None:
         """The run ends in the middle; what is known is written, if it can be."""
         had = {outcome.name for outcome in self.outcomes}
         self.told = lambda _: None

@@ -16,9 +16,8 @@ from rmsnorm_export.rewrite.drawing import Drawing, DrawnNode, Subgraph
 from rmsnorm_export.runtime.metrics import add_histograms
 from rmsnorm_export.show import to_html
 from rmsnorm_export.show.page import histogram
-from rmsnorm_export.show.page.graph import picture, spoken
+from rmsnorm_export.show.page.graph import Layout, arrange, picture, spoken
 from rmsnorm_export.show.page.layout import columns
-from rmsnorm_export.show.page.place import Layout, arrange
 
 # Chains with gains, biases, gates, residuals and outputs in every place.
 NAMES = [name for name in sorted(LOOK_ALIKES) if LOOK_ALIKES[name].norms][::4]

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.options import written
 from rmsnorm_export.pipeline.identity import packages, program, text_of
 from rmsnorm_export.pipeline.place import read_record
-from rmsnorm_export.pipeline.result import StepFailure
 from rmsnorm_export.pipeline.settings import Settings
 from rmsnorm_export.pipeline.tables import StepName, Subject
 from rmsnorm_export.serving.options import PackageOptions
@@ -40,7 +40,7 @@ class Made:
 
     summary: str
     facts: dict[str, Any]
-    failure: StepFailure | None = None
+    failure: VerificationError | None = None
     reads: Mapping[str, str] = dataclasses.field(default_factory=dict)
     elsewhere: tuple[Path, ...] = ()
 

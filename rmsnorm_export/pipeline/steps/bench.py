@@ -6,9 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from rmsnorm_export.errors import ExitCode
+from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.options import keywords
-from rmsnorm_export.pipeline.result import StepFailure
 from rmsnorm_export.pipeline.steps.base import Made, Step
 from rmsnorm_export.pipeline.tables import Bench
 from rmsnorm_export.system.machine import cores, cpu_name
@@ -51,7 +50,6 @@ class BenchStep(Step[Bench]):
             require_package("matplotlib", "[bench] png", "[report]")
 
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
-        """Measure."""
         from rmsnorm_export.benchmark.measure import bench
         from rmsnorm_export.benchmark.result import headlines
         from rmsnorm_export.records import to_json
@@ -68,11 +66,10 @@ class BenchStep(Step[Bench]):
         lines = headlines(result)
         failure = None
         if not result.passed:
-            failure = StepFailure(
+            failure = VerificationError(
                 "A target gives other outputs than the model.",
-                result.reason,
-                "add [prove] for a proof site by site",
-                int(ExitCode.VERIFICATION),
+                found=result.reason,
+                fix="add [prove] for a proof site by site",
             )
         return Made(
             summary="; ".join(lines) or "nothing could be measured",

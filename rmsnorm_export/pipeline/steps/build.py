@@ -68,7 +68,6 @@ class BuildStep(Step[Build]):
             )
 
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
-        """Build."""
         from rmsnorm_export.tensorrt.engine.build import build_engine
 
         built = build_engine(

@@ -48,7 +48,6 @@ class ExportStep(Step[Export]):
             require_package("transformers", "[export] of this source", "transformers")
 
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
-        """Export."""
         progress("loading the module", 0, _STAGES)
         from rmsnorm_export.benchmark.arrays import write_arrays
         from rmsnorm_export.graph.save import save_model

@@ -20,7 +20,6 @@ class OptimizeStep(Step[Optimize]):
     packages = ("onnx", "onnx-ir", "onnxscript", "numpy", "ml_dtypes")
 
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
-        """Optimize."""
         progress("optimizing", 0, 2)
         from rmsnorm_export.records import to_json
         from rmsnorm_export.rewrite.optimize import optimize

@@ -60,7 +60,6 @@ class PackageStep(Step[Package]):
         return f"{folder}/{self.table.options.version}"
 
     def subjects(self) -> tuple[Subject, ...]:
-        """The model."""
         return (self._onnx,)
 
     def reads(self) -> dict[StepName, tuple[str, ...]]:
@@ -134,7 +133,6 @@ class PackageStep(Step[Package]):
         return {source for claim in mine for source in claim.get("sources", "").split()}
 
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:
-        """Package."""
         from rmsnorm_export.records import to_json
         from rmsnorm_export.serving.package import package_model
 

@@ -6,9 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from rmsnorm_export.errors import ExitCode, InputError, VerificationError
+from rmsnorm_export.errors import InputError, VerificationError
 from rmsnorm_export.options import keywords, written
-from rmsnorm_export.pipeline.result import StepFailure
 from rmsnorm_export.pipeline.steps.base import REPORT, Made, Step
 from rmsnorm_export.pipeline.tables import Prove, Subject
 from rmsnorm_export.rewrite.result import Report
@@ -34,11 +33,9 @@ class ProveStep(Step[Prove]):
         return written(self.settings.optimize.options) | super().options()
 
     def check(self, force: bool) -> None:  # noqa: ARG002
-        """ONNX Runtime."""
         require_package("onnxruntime", "[prove]", "[ort]")
 
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
-        """Prove."""
         progress("reading the model", 0, 1)
         from rmsnorm_export.printable import number
         from rmsnorm_export.records import to_json
@@ -58,12 +55,11 @@ class ProveStep(Step[Prove]):
         proofs = [site.proof for site in report.fused if site.proof is not None]
         failure = None
         if failed:
-            failure = StepFailure(
+            failure = VerificationError(
                 f"{len(failed)} rewrites have no proof that holds.",
-                f"{failed[0].node}: {failed[0].found}",
-                f"see {self.home.name}/{REPORT}; --numerics exact allows the least, and please "
+                found=f"{failed[0].node}: {failed[0].found}",
+                fix=f"see {self.home.name}/{REPORT}; --numerics exact allows the least, and please "
                 "report it",
-                int(ExitCode.VERIFICATION),
             )
         else:
             _check_same(self.settings.step_folder("optimize") / REPORT, report)

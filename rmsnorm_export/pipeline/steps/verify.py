@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from rmsnorm_export.errors import BackendMissingError, ExitCode
+from rmsnorm_export.errors import BackendMissingError, VerificationError
 from rmsnorm_export.options import keywords
 from rmsnorm_export.pipeline.place import read_record
-from rmsnorm_export.pipeline.result import StepFailure
 from rmsnorm_export.pipeline.steps import build, export
 from rmsnorm_export.pipeline.steps.base import Made, Step
 from rmsnorm_export.pipeline.tables import StepName, Subject, Verify
@@ -82,7 +81,6 @@ class VerifyStep(Step[Verify]):
                 )
 
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
-        """Compare."""
         from rmsnorm_export.records import to_json
         from rmsnorm_export.tensorrt.engine.backends import gpu_visible
 
@@ -109,11 +107,10 @@ class VerifyStep(Step[Verify]):
                 failed.append(f"{a} and {b}: {outcome.found}")
         failure = None
         if failed:
-            failure = StepFailure(
+            failure = VerificationError(
                 " ".join(dict.fromkeys(failures)),
-                "; ".join(failed),
-                "see the files in verify; [verify] rtol, atol and max_ulp set the bounds",
-                int(ExitCode.VERIFICATION),
+                found="; ".join(failed),
+                fix="see the files in verify; [verify] rtol, atol and max_ulp set the bounds",
             )
         return Made(
             summary="; ".join([*summary, *skipped]),

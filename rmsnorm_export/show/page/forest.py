@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 
 from rmsnorm_export.benchmark.result import Timing
-from rmsnorm_export.show.page.markup import Markup, join, tag
+from rmsnorm_export.show.page.markup import Markup, svg, tag
 
 _WIDTH, _HEIGHT, _EDGE = 320, 14, 22
 _COLOURS = {"faster": "var(--good)", "slower": "var(--bad)"}
@@ -58,10 +58,11 @@ def axis(scale: Scale) -> Markup:
         for tick in scale.ticks()
     ]
     marks = "".join(f"M{scale.x(tick)} 14v4" for tick in scale.ticks())
-    return _svg(
+    return svg(
         tag("title", "Time over raw's time: 1 is equal, left is faster"),
         *texts,
         tag("path", d=marks, class_="axis"),
+        width=_WIDTH,
         height=18,
     )
 
@@ -92,15 +93,4 @@ def row_plot(timing: Timing, scale: Scale) -> Markup:
                 fill=colour if filled else "var(--ground)",
             ),
         ]
-    return _svg(*parts, height=_HEIGHT)
-
-
-def _svg(*parts: Markup, height: int) -> Markup:
-    return tag(
-        "svg",
-        join(parts),
-        role="img",
-        width=_WIDTH,
-        height=height,
-        viewBox=f"0 0 {_WIDTH} {height}",
-    )
+    return svg(*parts, width=_WIDTH, height=_HEIGHT)

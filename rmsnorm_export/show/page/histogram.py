@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rmsnorm_export.show.page.markup import Markup, tag
+from rmsnorm_export.show.page.markup import Markup, svg, tag
 
 _BAR, _STEP, _HEIGHT = 34, 42, 56
 _TOP, _FOOT = 14, 15
@@ -40,18 +40,15 @@ def histogram(buckets: Buckets, what: str) -> Markup | None:
         texts.append(tag("text", _bucket_name(label), x=middle, y=_TOP + _HEIGHT + 12, class_="k"))
     width = max(len(counts) * _STEP + 4, 96)
     base = f"M0 {_TOP + _HEIGHT}H{width}"
-    return tag(
-        "svg",
+    return svg(
         tag("title", f"{what}: elements by distance in ulp"),
         tag("desc", _spoken(counts, total)),
         tag("path", d="".join(bars), class_="bar"),
         tag("path", d=base, class_="axis"),
         *texts,
-        class_="hist",
-        role="img",
         width=width,
         height=_TOP + _HEIGHT + _FOOT,
-        viewBox=f"0 0 {width} {_TOP + _HEIGHT + _FOOT}",
+        class_="hist",
     )
 
 

@@ -3,7 +3,7 @@
 A norm is a chain of some ten nodes. The longest path to ``y`` is the spine, one node a row. What
 else a node takes (scale, gate, residual) stands to its right, as a small tree that ends in inputs;
 a value of the spine that is needed further down runs along a lane on the left. A constant of one
-number is written into the node that takes it. ``place`` gives all of it coordinates.
+number is written into the node that takes it. ``graph`` gives all of it coordinates.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Box:
         title: all there is to say, line by line.
         number: of a node in the order of the graph, from 1; 0 for the others.
         sides: what comes into it from the right, from the top down.
-        x, y, width, height: its place; x and y are given by ``place``.
+        x, y, width, height: its place; x and y are given by ``graph``.
     """
 
     kind: BoxKind

@@ -140,3 +140,11 @@ def more_of(count: int, noun: str) -> Markup | None:
 def scroller(label: str, *content: Content) -> Markup:
     """A container of its own scroll bar, reachable by keyboard, for what may be wide."""
     return tag("div", *content, class_="scroll", tabindex=0, role="region", aria_label=label)
+
+
+def svg(
+    *content: Content, width: str | int, height: str | int, class_: str | None = None
+) -> Markup:
+    """A picture, whose title and description are read out."""
+    size = f"0 0 {width} {height}"
+    return tag("svg", *content, class_=class_, role="img", width=width, height=height, viewBox=size)
