@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 FORCE_HELP = "Replace existing files of -o, --report, --html."
 
-_PROOF_FAILED = "proof-failed"
-"""Reason of the refusals that stand for sites whose proof failed."""
-
 _WEIGHTS = {
     "reference": "weights stay in their external files, where they were",
     "link": "weights: hard links to the external files of the source",
@@ -120,12 +117,13 @@ class Output:
 
 def failed_proofs(report: Report) -> Error | None:
     """The error of ``--prove``; None when every proof holds or none was asked for."""
-    failed = [refusal for refusal in report.refused if refusal.reason == _PROOF_FAILED]
-    if not failed:
+    unproved = report.unproved
+    if not unproved:
         return None
-    first = failed[0]
+    first = next((r for r in unproved if r.reason == "proof-failed"), unproved[0])
+    how = "proofs failed" if first.reason == "proof-failed" else "rewrites cannot be proved"
     return VerificationError(
-        f"{len(failed)} proofs failed; the output was written with the original nodes there.",
+        f"{len(unproved)} {how}; the output was written with the original nodes there.",
         found=f"{first.node}: {first.found}",
         fix="see the refusals in the report; the output computes what the source computes",
     )

@@ -90,6 +90,12 @@ class Report:
         return tuple(refusal for refusal in self.refused if refusal.kind == "norm")
 
     @property
+    def unproved(self) -> tuple[Refusal, ...]:
+        """The rewrites that were asked to be proved, and have no proof that holds."""
+        reasons = ("proof-failed", "not-provable")
+        return tuple(refusal for refusal in self.refused if refusal.reason in reasons)
+
+    @property
     def look_alikes(self) -> tuple[Refusal, ...]:
         """The refusals of what computes something else."""
         return tuple(refusal for refusal in self.refused if refusal.kind == "look-alike")

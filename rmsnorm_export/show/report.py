@@ -97,7 +97,6 @@ def report_page(
         ValueError: two sections have one id.
     """
     text, kind = _report_verdict(report, planned=planned)
-    failed = any(refusal.reason == "proof-failed" for refusal in report.refused)
     pairs: Pairs = [
         ("Model", code(report.source)),
         ("Target", report.target or "none: what is an RMSNorm at all"),
@@ -108,7 +107,7 @@ def report_page(
         *about.pairs(),
     ]
     head = summary(
-        [(text, "bad" if failed or about.problem else kind)],
+        [(text, "bad" if report.unproved or about.problem else kind)],
         about,
         _key_numbers(report, planned=planned),
         facts(pairs, "facts wide"),

@@ -14,8 +14,6 @@ from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.system.packages import require_package
 from rmsnorm_export.system.progress import Progress
 
-_UNPROVED = ("proof-failed", "not-provable")
-
 
 class ProveStep(Step[Prove]):
     """Optimizes the raw model again, with proofs; the rewrites must be those of the first time."""
@@ -51,7 +49,7 @@ class ProveStep(Step[Prove]):
         )
         report = optimize(self.settings.onnx("raw"), **keywords(options)).report
         (folder / REPORT).write_text(to_json(report), encoding="utf-8")
-        failed = [refusal for refusal in report.refused if refusal.reason in _UNPROVED]
+        failed = report.unproved
         proofs = [site.proof for site in report.fused if site.proof is not None]
         failure = None
         if failed:
