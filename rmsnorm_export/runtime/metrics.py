@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Mapping
 
 import ml_dtypes
 import numpy as np
@@ -15,6 +16,11 @@ import numpy.typing as npt
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array, Float64Array
+
+NO_FINITE_NUMBER = "no finite number, so nothing was compared"
+NO_ELEMENT = "no element, so nothing was compared"
+NOTHING_COMPARED = (NO_FINITE_NUMBER, NO_ELEMENT)
+"""Why outputs that agree are no evidence."""
 
 BFLOAT16_DTYPE = np.dtype(ml_dtypes.bfloat16)
 
@@ -206,6 +212,20 @@ def ulp_unit(dtype: np.dtype[np.generic], at: Float64Array) -> Float64Array:
     _, exponent = np.frexp(finite)  # at = m * 2**exponent with 0.5 <= m < 1
     floor = np.where(finite == 0, smallest, np.maximum(exponent - 1, smallest))
     return np.asarray(np.ldexp(1.0, floor - (precision - 1)))
+
+
+def without_evidence(outputs: Mapping[str, Array]) -> dict[str, str]:
+    """The outputs of a model that nothing can be compared with, and why.
+
+    That is one of floats without a finite number; and all, where none has an element.
+    """
+    if not any(array.size for array in outputs.values()):
+        return dict.fromkeys(outputs, NO_ELEMENT)
+    return {
+        name: NO_FINITE_NUMBER
+        for name, array in outputs.items()
+        if array.size and is_float(array.dtype) and not np.isfinite(array).any()
+    }
 
 
 def nonfinite_agree(a: Array, b: Array) -> bool:

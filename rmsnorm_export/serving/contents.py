@@ -27,6 +27,7 @@ from rmsnorm_export.serving.result import (
     CONFIG_FILE,
     MANIFEST_FILE,
     RECORD_FILE,
+    Outcome,
     PackageCheck,
     PackagedFile,
     PackagedNorm,
@@ -64,11 +65,11 @@ class Wish:
     options: PackageOptions
 
 
-def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, RequestShapes]:
+def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Trial]:
     """Make everything in ``stage``; nothing outside is changed.
 
     Returns:
-        The record, and the shapes of a usual request.
+        The record, and how the model was tried.
 
     Raises:
         VerificationError: the model does not answer, or joined requests change each other.
@@ -111,7 +112,7 @@ def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Request
         checks=tuple(checks),
         notes=(*wish.subject.notes, *notes, *more),
     )
-    return _put_record(stage, place, wish, max_batch, version), trial.samples[0]
+    return _put_record(stage, place, wish, max_batch, version), trial
 
 
 def replaced(place: Place, wish: Wish) -> set[str]:
@@ -158,10 +159,14 @@ def _tried(model: Path, wish: Wish) -> tuple[Trial, int, list[str]]:
     subject, batching = wish.subject, wish.batching
     notes = [f"requests are not batched: {batching.reason}"] if batching.reason else []
     if subject.backend != "onnxruntime" or not wish.options.check:
+        outcome: Outcome = "not run" if wish.options.check else "skipped"
         reason = (
-            "an engine runs on a GPU" if wish.options.check else "it was not asked for (--no-check)"
+            "an engine runs on a GPU: rmsnorm-export verify compares it there"
+            if wish.options.check
+            else "it was not asked for (--no-check)"
         )
-        return untried(subject, batching.max_batch, wish.profile, reason), batching.max_batch, notes
+        trial = untried(subject, batching.max_batch, wish.profile, outcome, reason)
+        return trial, batching.max_batch, notes
     trial = try_model(model, subject, batching.max_batch, wish.profile)
     if not trial.mixed:
         return trial, batching.max_batch, notes

@@ -62,8 +62,8 @@ def package_model(
         UsageError: an option does not fit, the version exists, or the folder is of other origin.
         InputError: something cannot be read, written, or run by the server; or another version has
             other inputs and outputs.
-        VerificationError: the model does not answer, or joined requests change each other's
-            answers.
+        VerificationError: the model does not answer, or with nothing to compare, or joined requests
+            change each other's answers.
         BackendMissingError: tritonclient, PyYAML or the plugin's library is missing.
     """
     definitions()
@@ -103,19 +103,19 @@ def package_model(
 def _write(place: Place, wish: Wish, step: Progress) -> Packaged:
     version = place.folder / str(place.version)
     model = version / MODEL_FILE[wish.subject.backend]
+    load = ""
+    if wish.plugin is not None:
+        load = load_line(wish.plugin, str(version / wish.plugin.name), str(place.folder.parent))
     with Stage(place.folder) as stage:
         step("checking the package", 1, _PACKAGE_STEPS)
-        record, usual = fill(stage, place, wish)
+        record, trial = fill(stage, place, wish)
         current = next(item for item in record.versions if item.version == place.version)
         stage.keep(replaced(place, wish))
         step("putting it into place", 2, _PACKAGE_STEPS)
         stage.publish()
         checks = list(current.checks)
-        if any(c.name == "answers in ONNX Runtime" and c.outcome == "passed" for c in checks):
-            checks.append(answers(model, usual, wish.subject))
-    load = ""
-    if wish.plugin is not None:
-        load = load_line(wish.plugin, str(version / wish.plugin.name), str(place.folder.parent))
+        if trial.checks[0].outcome == "passed":
+            checks.append(answers(model, trial, wish.subject))
     return Packaged(place.folder, place.version, record, tuple(checks), load, tuple(stage.notes))
 
 

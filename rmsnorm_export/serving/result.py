@@ -8,7 +8,7 @@ from typing import Literal
 
 ServingBackend = Literal["onnxruntime", "tensorrt"]
 InstanceKind = Literal["gpu", "cpu"]
-Outcome = Literal["passed", "skipped"]
+Outcome = Literal["passed", "skipped", "not run"]
 
 RECORD_FILE = "rmsnorm_export.json"
 """The record in a model's folder, by which this tool knows its own files."""
@@ -43,11 +43,11 @@ class PackagedFile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PackageCheck:
-    """Something that was checked before the package was there to be seen.
+    """Something that was checked; what fails is an error, and nothing is written.
 
     Attributes:
-        outcome: ``passed``, or ``skipped`` with the reason in ``detail``; what fails is an error.
-        detail: how, or why not.
+        outcome: ``passed``; ``skipped``: it was not asked for; ``not run``: it cannot be run here.
+        detail: with what, or why not.
     """
 
     name: str

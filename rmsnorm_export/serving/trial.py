@@ -4,7 +4,7 @@ joined requests have the answers that they have alone."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,11 @@ from rmsnorm_export.runtime.inputs import (
     make_inputs,
     numpy_type,
 )
-from rmsnorm_export.runtime.metrics import is_float
+from rmsnorm_export.runtime.metrics import is_float, without_evidence
 from rmsnorm_export.runtime.session import NoKernelError, open_session, run_session, runtime_name
 from rmsnorm_export.runtime.sizes import RANGES
 from rmsnorm_export.serving.batching import RequestShapes, request_shapes
-from rmsnorm_export.serving.result import PackageCheck
+from rmsnorm_export.serving.result import Outcome, PackageCheck
 from rmsnorm_export.serving.served_model import ServedModel
 from rmsnorm_export.tensorrt.engine.result import EngineProfile
 
@@ -43,20 +43,26 @@ class Trial:
         samples: shapes that the model answered, the usual one first.
         warm: it answers zeros for integers, which is what the server can send by itself.
         mixed: how joined requests change each other's answers; "" when they do not.
+        positive: it answered numbers only where no float of the request was negative.
     """
 
     samples: tuple[RequestShapes, ...]
     warm: bool
     mixed: str
     checks: tuple[PackageCheck, ...]
+    positive: bool = False
 
 
 def untried(
-    subject: ServedModel, max_batch: int, profile: EngineProfile | None, reason: str
+    subject: ServedModel,
+    max_batch: int,
+    profile: EngineProfile | None,
+    outcome: Outcome,
+    reason: str,
 ) -> Trial:
     """What is assumed where the model is not run."""
     samples = request_shapes(subject.inputs, max_batch, profile, SIZE_CHOICES[0])
-    return Trial(samples, True, "", (PackageCheck("answers in ONNX Runtime", "skipped", reason),))
+    return Trial(samples, True, "", (PackageCheck("answers in ONNX Runtime", outcome, reason),))
 
 
 def try_model(
@@ -65,18 +71,20 @@ def try_model(
     """Load the packaged model on the CPU and ask it; without a profile, small sizes are tried.
 
     Raises:
-        VerificationError: ONNX Runtime rejects the model, or it answers no request.
+        VerificationError: ONNX Runtime rejects the model, or it answers no request, or with nothing
+            to compare.
     """
     try:
         session = open_session(path, optimize=True)
     except BackendMissingError as error:
-        return untried(subject, max_batch, profile, f"{error.found}; {error.fix}")
+        return untried(subject, max_batch, profile, "not run", f"{error.found}; {error.fix}")
     except NoKernelError as error:
-        return untried(subject, max_batch, profile, f"not on the CPU: {error.found}")
+        return untried(subject, max_batch, profile, "not run", f"not on the CPU: {error.found}")
     declared = declared_inputs(session)
     limits = index_limits(subject.loaded.model)
-    samples = _answered(session, subject, declared, limits, max_batch, profile)
-    how = f"{runtime_name()}, {' and '.join(_request_words(shapes) for shapes in samples)}"
+    samples, positive = _answered(session, subject, declared, limits, max_batch, profile)
+    asked = _request_words(samples, positive=positive)
+    how = f"{runtime_name()}, {asked}; every output of floats has finite numbers"
     checks = [PackageCheck("answers in ONNX Runtime", "passed", how)]
     warm = True
     try:
@@ -84,13 +92,16 @@ def try_model(
             run_session(session, warm_feeds(declared, shapes))
     except VerificationError:
         warm = False
-    mixed = _mixed(session, declared, limits, samples[0]) if max_batch > 1 else ""
+    mixed = ""
+    if max_batch > 1:
+        two = {name: (2, *shape[1:]) for name, shape in samples[0].items()}
+        mixed = _mixed(session, _feeds(declared, limits, two, positive=positive))
     if max_batch > 1 and not mixed:
         checks.append(PackageCheck("joined requests", "passed", "answers are those of each alone"))
-    return Trial(samples, warm, mixed, tuple(checks))
+    return Trial(samples, warm, mixed, tuple(checks), positive)
 
 
-def answers(path: Path, shapes: RequestShapes, subject: ServedModel) -> PackageCheck:
+def answers(path: Path, trial: Trial, subject: ServedModel) -> PackageCheck:
     """The model in its final place: it loads and answers.
 
     Raises:
@@ -98,8 +109,26 @@ def answers(path: Path, shapes: RequestShapes, subject: ServedModel) -> PackageC
     """
     session = open_session(path, optimize=True)
     limits = index_limits(subject.loaded.model)
-    run_session(session, _feeds(declared_inputs(session), limits, shapes))
-    return PackageCheck("answers from its final place", "passed", runtime_name())
+    feeds = _feeds(declared_inputs(session), limits, trial.samples[0], positive=trial.positive)
+    answer = run_session(session, feeds)
+    asked = _request_words(trial.samples[:1], positive=trial.positive)
+    if lacking := _lacking(answer):
+        raise _without_numbers(f"{lacking}, for {asked}, from its final place")
+    return PackageCheck("answers from its final place", "passed", f"{runtime_name()}, {asked}")
+
+
+def _lacking(answer: Mapping[str, Array]) -> str:
+    """The first output that says nothing about the model, and why; "" without one."""
+    named = (f"output {name!r} has {why}" for name, why in without_evidence(answer).items())
+    return next(named, "")
+
+
+def _without_numbers(found: str) -> VerificationError:
+    return VerificationError(
+        "The packaged model answers with nothing that could be compared.",
+        found=f"{runtime_name()}: {found}",
+        fix="look for overflow in the model; --no-check packages it as it is",
+    )
 
 
 def warm_feeds(declared: Mapping[str, Declared], shapes: RequestShapes) -> dict[str, Array]:
@@ -117,9 +146,16 @@ def warm_feeds(declared: Mapping[str, Declared], shapes: RequestShapes) -> dict[
 
 
 def _feeds(
-    declared: Mapping[str, Declared], limits: Mapping[str, int], shapes: RequestShapes
+    declared: Mapping[str, Declared],
+    limits: Mapping[str, int],
+    shapes: RequestShapes,
+    *,
+    positive: bool = False,
 ) -> dict[str, Array]:
-    return make_inputs(declared, limits, shapes, seed=_SEED)
+    feeds = make_inputs(declared, limits, shapes, seed=_SEED)
+    return {  # the absolute value of a scalar would be no array
+        k: np.asarray(np.abs(v)) if positive and is_float(v.dtype) else v for k, v in feeds.items()
+    }
 
 
 def _answered(
@@ -129,18 +165,27 @@ def _answered(
     limits: Mapping[str, int],
     max_batch: int,
     profile: EngineProfile | None,
-) -> tuple[RequestShapes, ...]:
-    """Shapes of requests that the model answers, from the first choice of sizes that it does."""
-    failure = ""
-    for sizes in SIZE_CHOICES if profile is None else SIZE_CHOICES[:1]:
+) -> tuple[tuple[RequestShapes, ...], bool]:
+    """Shapes of requests that the model answers with numbers, from the first choice of sizes that
+    it does; and whether that took requests of positive floats, as for an epsilon."""
+    failure = lacking = ""
+    choices = SIZE_CHOICES if profile is None else SIZE_CHOICES[:1]
+    for positive, sizes in [(positive, sizes) for positive in (False, True) for sizes in choices]:
+        if positive and not lacking:
+            break
         samples = request_shapes(subject.inputs, max_batch, profile, sizes)
         try:
-            for shapes in samples:
-                run_session(session, _feeds(declared, limits, shapes))
+            feeds = [_feeds(declared, limits, shapes, positive=positive) for shapes in samples]
+            given = [run_session(session, each) for each in feeds]
         except VerificationError as error:
             failure = failure or error.found
             continue
-        return samples
+        empty = next(filter(None, map(_lacking, given)), "")
+        if not empty:
+            return samples, positive
+        lacking = lacking or f"{empty}, for {_request_words(samples)}"
+    if lacking:
+        raise _without_numbers(lacking)
     example = InputSizes(subject.inputs, RANGES).example()
     example = f", in the way of {example}" if example else ""
     raise VerificationError(
@@ -150,11 +195,8 @@ def _answered(
     )
 
 
-def _mixed(
-    session: Any, declared: Mapping[str, Declared], limits: Mapping[str, int], shapes: RequestShapes
-) -> str:
+def _mixed(session: Any, both: Mapping[str, Array]) -> str:
     """How two requests in a batch differ from each alone."""
-    both = _feeds(declared, limits, {name: (2, *shape[1:]) for name, shape in shapes.items()})
     together = run_session(session, both)
     for number in range(2):
         alone = run_session(session, {k: v[number : number + 1] for k, v in both.items()})
@@ -179,5 +221,9 @@ def _differs(joined: Array, alone: Array) -> str:
     return f"by up to {float(np.nanmax(np.abs(a - b))):.3g} where {bound:.3g} is allowed"
 
 
-def _request_words(shapes: RequestShapes) -> str:
-    return ", ".join(f"{k} {'x'.join(map(str, v)) or 'scalar'}" for k, v in shapes.items())
+def _request_words(samples: Sequence[RequestShapes], *, positive: bool = False) -> str:
+    texts = (
+        ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in one.items())
+        for one in samples
+    )
+    return f"random {'positive ' if positive else ''}{' and '.join(texts)}"

@@ -70,7 +70,7 @@ def package_section(packaged: Packaged) -> Section:
         ("Requests", names([" ".join(texts) for texts in _tensors(packaged)])),
         ("Server", code(packaged.load) if packaged.load else None),
     ]
-    kinds = {"passed": "good", "skipped": "warn"}
+    kinds = {"passed": "good", "skipped": "warn", "not run": "warn"}
     checks = [
         (check.name, badge(check.outcome, kinds[check.outcome]), one_line(check.detail))
         for check in packaged.checks

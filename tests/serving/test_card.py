@@ -46,6 +46,7 @@ def test_the_card_and_the_record(tmp_path: Path, fused: tuple[Path, Path]) -> No
     assert "epsilon" in refused
     assert "| 8 | 1.25 |" in text
     assert f"## Benchmark: {bench.name}" in text
+    assert "random positive" in text, "one input is the epsilon of a norm"
     assert "A &lt;GPU> \\| one" in text
     record = from_json((packaged.path / "rmsnorm_export.json").read_text(), PackageRecord)
     assert record == packaged.record

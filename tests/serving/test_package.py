@@ -13,6 +13,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from rmsnorm_export.errors import InputError, UsageError, VerificationError
+from rmsnorm_export.runtime.session import NoKernelError
+from rmsnorm_export.serving import trial
 from rmsnorm_export.serving.package import package_model
 from rmsnorm_export.serving.protos import data_type_name, definitions, parse_config
 from tests.serving.models import (
@@ -196,6 +198,50 @@ def test_a_model_that_answers_nothing(tmp_path: Path) -> None:
     assert tree(tmp_path) == {}
     unchecked = package_model(model, tmp_path, name="t", check=False)
     assert "skipped" in {check.outcome for check in unchecked.checks}
+
+
+@pytest.mark.parametrize("factor", [np.nan, np.inf])
+def test_an_answer_without_a_number_is_no_pass(tmp_path: Path, factor: float) -> None:
+    """Of two outputs one is enough: the other does not speak for it."""
+    nodes = [helper.make_node("Neg", ["x"], ["good"]), helper.make_node("Mul", ["x", "w"], ["bad"])]
+    outputs = [value(name, 1, ["batch", 4]) for name in ("good", "bad")]
+    weight = {"w": np.full(4, factor, np.float32)}
+    model = graph_model(nodes, [value("x", 1, ["batch", 4])], outputs, weight)
+    with pytest.raises(VerificationError, match="nothing that could be compared") as caught:
+        package_model(model, tmp_path, name="t")
+    for word in ("output 'bad' has no finite number", "x 1x4", "onnxruntime"):
+        assert word in caught.value.found
+    assert tree(tmp_path) == {}
+    unchecked = package_model(model, tmp_path, name="t", check=False)
+    outcomes = {check.name: check.outcome for check in unchecked.checks}
+    assert outcomes["answers in ONNX Runtime"] == "skipped"
+
+
+def test_answers_without_an_element_are_no_pass(tmp_path: Path) -> None:
+    """Every output is empty for every request."""
+    node = helper.make_node("Slice", ["x", "none", "none", "axis"], ["y"])
+    model = graph_model(
+        [node],
+        [value("x", 1, ["batch", 4])],
+        [value("y", 1, ["batch", "left"])],
+        {"none": np.array([0]), "axis": np.array([1])},
+    )
+    with pytest.raises(VerificationError, match="nothing that could be compared") as caught:
+        package_model(model, tmp_path, name="t")
+    assert "output 'y' has no element" in caught.value.found
+
+
+def test_a_model_that_cannot_be_run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a pass nor skipped: it has a word of its own."""
+
+    def no_kernel(*_: object, **__: object) -> None:
+        raise NoKernelError("ONNX Runtime cannot run it.", found="bfloat16 Mul", fix="a GPU")
+
+    monkeypatch.setattr(trial, "open_session", no_kernel)
+    packaged = package_model(norm_model(), tmp_path, name="t")
+    (check,) = [check for check in packaged.checks if check.name == "answers in ONNX Runtime"]
+    assert (check.outcome, check.detail) == ("not run", "not on the CPU: bfloat16 Mul")
+    assert "| not run |" in (packaged.path / "README.md").read_text()
 
 
 @pytest.mark.parametrize("location", ["w.bin", "deep/w.bin"])

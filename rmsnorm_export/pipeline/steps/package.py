@@ -161,8 +161,9 @@ class PackageStep(Step[Package]):
         ]
         outcomes = [check.outcome for check in packaged.checks]
         summary = f"{outcomes.count('passed')} checks passed"
-        if skipped := outcomes.count("skipped"):
-            summary += f", {skipped} skipped"
+        for outcome in ("skipped", "not run"):
+            if count := outcomes.count(outcome):
+                summary += f", {count} {outcome}"
         return Made(
             summary=f"{settings.model_name} version {packaged.version} for Triton's "
             f"{record.backend}, {summary}",
