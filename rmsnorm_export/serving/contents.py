@@ -40,11 +40,13 @@ from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import copy_file, write_whole
 from rmsnorm_export.system.folders import Stage
 from rmsnorm_export.system.packages import version_of
-from rmsnorm_export.tensorrt.engine.result import EngineProfile
+from rmsnorm_export.tensorrt.engine.result import EngineProfile, sidecar_path
 
 _PACKAGE = "rmsnorm-export"
 
 REPORT_FILE = "report.json"
+ENGINE_FILE = "engine.json"
+"""The record of an engine, with the hash of the ONNX model that it was built from."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -82,6 +84,8 @@ def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Trial]:
     trial, max_batch, notes = _tried(model, wish)
     checks = [_inside(folder, model, wish.subject), *trial.checks]
     load = ""
+    if wish.subject.record is not None and wish.subject.path is not None:
+        copy_file(sidecar_path(wish.subject.path), folder / ENGINE_FILE)
     if wish.plugin is not None:
         library = folder / wish.plugin.name
         copy_file(wish.plugin, library)

@@ -35,7 +35,7 @@ _NORMS = 2000
 """Norms in the table of a page."""
 
 _VERDICTS: dict[str, Verdict] = {
-    "yes": ("it can be used here", "good"),
+    "yes": ("it can be used here: ", "good"),
     "no": ("it CANNOT be used here", "bad"),
     "unknown": ("nothing stands against it, and only a GPU could tell more", "warn"),
 }
@@ -165,6 +165,7 @@ def _norm_row(norm: EngineNorm) -> list[Content]:
 def engine_check_lines(check: EngineCheck, *, verbose: int = 0) -> list[Line]:
     """Whether an engine can be used here."""
     text, kind = _VERDICTS[check.usable]
+    text += f"{check.loaded_by} loads it" if check.usable == "yes" else ""
     lines: list[Line] = [headline((f"usable: {check.usable}; {text}", kind))]
     if verbose < 0:
         return lines

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.show.engine import engine_check_lines
+from rmsnorm_export.system.process import Ended
 from rmsnorm_export.tensorrt.engine import check
 from rmsnorm_export.tensorrt.engine.backends import gpu_visible
 from rmsnorm_export.tensorrt.engine.build import build_engine
@@ -51,6 +53,21 @@ def test_a_good_engine(engine: Path) -> None:
     if not gpu_visible():
         assert "no GPU is visible: the engine was not loaded" in found.notes
     found.require()
+
+
+def test_a_good_engine_says_what_loaded_it(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {"event": "validity", "reasons": 0, "loaded": True, "texts": []}
+    record = check_engine(engine).record
+    assert record is not None
+    version = {"event": "version", "version": record.version}
+    monkeypatch.setattr(check, "run_backend", lambda *_: Ended((version, answer), 0, ""))
+    monkeypatch.setattr(check, "gpu_visible", lambda: True)
+    monkeypatch.setattr(check, "gpus", lambda: ("NVIDIA H200, 9.0, 580",))
+    found = check_engine(engine)
+    assert (found.usable, found.problems) == ("yes", ())
+    assert found.loaded_by == f"TensorRT-RTX {record.version} on NVIDIA H200"
+    (first, *_) = engine_check_lines(found)
+    assert found.loaded_by in str(first)
 
 
 def test_another_version_without_a_record(engine: Path) -> None:

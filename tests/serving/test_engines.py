@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
-from rmsnorm_export.records import to_json
+from rmsnorm_export.records import from_json, to_json
 from rmsnorm_export.serving.package import package_model
 from rmsnorm_export.serving.protos import parse_config
 from rmsnorm_export.tensorrt.engine.result import (
@@ -78,6 +78,13 @@ def test_an_engine(tmp_path: Path) -> None:
     assert packaged.load == ""
     assert {c.name: c.outcome for c in packaged.checks}["answers in ONNX Runtime"] == "not run"
     assert "| RMSNorm | plugin |" in (packaged.path / "README.md").read_text()
+    beside = (packaged.path / "1/engine.json").read_bytes()
+    assert beside == (tmp_path / "net.engine.json").read_bytes()
+    listed = {file.path: file.sha256 for file in packaged.current.files}
+    assert listed["1/engine.json"] == _sha(beside)
+    built = from_json(beside.decode(), EngineRecord)
+    assert built.model.sha256 == _sha((tmp_path / "net.onnx").read_bytes())
+    assert built.sha256 == packaged.current.source_sha256 == listed["1/model.plan"]
 
 
 def test_the_profile_bounds_the_batch(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def check_engine(path: StrPath) -> EngineCheck:
         findings.add(f"{info.label}, which it needs, is not installed here", info.pip)
     else:
         _ask(engine, info, record, findings)
-    usable: Usable = "no" if findings.problems else "yes" if findings.loaded else "unknown"
+    usable: Usable = "no" if findings.problems else "yes" if findings.loaded_by else "unknown"
     return EngineCheck(
         path=engine,
         usable=usable,
@@ -89,6 +89,7 @@ def check_engine(path: StrPath) -> EngineCheck:
         installed=findings.installed,
         notes=tuple(findings.notes),
         record=record,
+        loaded_by=findings.loaded_by,
     )
 
 
@@ -98,8 +99,7 @@ class _Findings:
     def __init__(self) -> None:
         self.problems: dict[str, str] = {}
         self.notes: list[str] = []
-        self.installed = self.built_with = ""
-        self.loaded = False
+        self.installed = self.built_with = self.loaded_by = ""
 
     def add(self, problem: str, fix: str) -> None:
         self.problems.setdefault(problem, fix)
@@ -159,7 +159,9 @@ def _ask(engine: Path, info: BackendInfo, record: EngineRecord | None, findings:
     if record is not None and here and record.version != here and not compatible:
         problem = f"it was built with {info.label} {record.version}, here is {here}"
         findings.add(problem, REBUILD)
-    findings.loaded = answer["loaded"] is True
+    if answer["loaded"] is True:
+        device = next((name.split(", ")[0] for name in gpus()), "a GPU without a name")
+        findings.loaded_by = f"{info.label} {here} on {device}"
     if gpu and answer["loaded"] is False and not findings.problems:
         last = one_line(answer["texts"][-1], 300) if answer["texts"] else "no reason was given"
         findings.add(f"{info.label} does not load it: {last}", REBUILD)

@@ -217,6 +217,8 @@ class EngineCheck:
         installed: version of that backend here, "" when it is not installed.
         notes: what could not be checked, and why.
         record: what stands beside the engine; None without it.
+        loaded_by: what loaded it, with the GPU: ``TensorRT 11.4.0 on NVIDIA H200``; "" when
+            nothing did.
     """
 
     path: Path
@@ -228,6 +230,7 @@ class EngineCheck:
     installed: str
     notes: tuple[str, ...] = ()
     record: EngineRecord | None = None
+    loaded_by: str = ""
 
     def require(self) -> None:
         """Go on only with an engine that nothing stands against.
