@@ -1,0 +1,472 @@
+"""Whether what `optimize` makes of a mutant computes what the mutant computes.
+
+Nothing of the package judges itself: the mutant's own results are the expectation, as intervals in
+which its declared rounding steps leave room for the order of sums and products and for nothing
+else. A result is held against three of them:
+
+- in float64, whatever the class: the mathematics of the model;
+- in the declared types in NumPy, where half types occur or ONNX Runtime has no kernels: with every
+  rounding in its place for ``exact``; each there or not, and one unit of the half type at the
+  norm's value, for ``reordered``; for ``upcast`` no further from float64 than the mutant is;
+- in ONNX Runtime without graph optimization, which keeps float32 between some half operators.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+
+import rmsnorm_export as rx
+from rmsnorm_export.lower.targets import TARGETS
+from rmsnorm_export.op.numerics import NUMERICS_ORDER
+from rmsnorm_export.runtime.session import run_session, session_options
+from scripts.fuzzing.evaluate import Program, rounded
+from scripts.fuzzing.feeds import Signature, all_feeds
+from scripts.fuzzing.intervals import HALF, SMALLEST, UNIT, Array, Mode, Value, is_float
+from scripts.fuzzing.operators import CannotEvaluateError
+
+TIME_LIMIT = 20
+"""Seconds that an optimization of a small model may take."""
+
+_EXPLAINED = 4.0
+"""Units of a half type that the rounding steps of a norm explain: x, 1/rms, gain, bias."""
+
+Optimize = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """How a mutant is optimized."""
+
+    target: str
+    numerics: str
+    prove: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.target}/{self.numerics}{'/prove' if self.prove else ''}"
+
+
+SETTINGS = tuple(Setting(target, numerics) for target in TARGETS for numerics in NUMERICS_ORDER)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong: a short kind, and the words for it."""
+
+    kind: str
+    detail: str
+    setting: str
+
+
+class InvalidError(Exception):
+    """A mutant that is no model: the reason is its message."""
+
+
+@dataclasses.dataclass(slots=True)
+class Verdict:
+    """Of one mutant: what is wrong, how many norms became one node at most, what was refused."""
+
+    findings: list[Finding]
+    norms: int
+    refusals: tuple[str, ...]
+    compared: int
+    unjudged: int
+
+
+@dataclasses.dataclass(slots=True)
+class _Feed:
+    kind: str
+    arrays: dict[str, Array]
+    outputs: dict[str, Array] | None
+
+
+class Mutant:
+    """A valid model with what it computes.
+
+    Raises:
+        InvalidError: it is none: the checker, the evaluator or ONNX Runtime refuses it.
+    """
+
+    def __init__(self, model: onnx.ModelProto, signature: Signature, seed: int = 0) -> None:
+        self.model = model
+        self.content = model.SerializeToString(deterministic=True)
+        try:
+            onnx.checker.check_model(model, full_check=True)
+        except Exception as error:
+            raise InvalidError(f"checker: {first_line(error)}") from error
+        try:
+            self.program = Program(model)
+        except CannotEvaluateError as error:
+            raise InvalidError(str(error)) from error
+        self.session = _session(self.content)
+        self._expected: dict[tuple[int, Mode, frozenset[str]], dict[str, Value]] = {}
+        self.feeds: list[_Feed] = []
+        problem = ""
+        for kind, arrays in all_feeds(signature, seed):
+            trace: dict[str, Value] = {}
+            try:
+                self.program.run(arrays, Mode(), trace=trace)
+                outputs = None if self.session is None else _run(self.session, arrays)
+            except (CannotEvaluateError, InvalidError) as error:
+                problem = problem or str(error)
+                continue
+            if not self.feeds:
+                self.half = any(value.dtype in HALF for value in trace.values())
+                self.half |= any(array.dtype in HALF for array in arrays.values())
+            self.feeds.append(_Feed(kind, arrays, outputs))
+        if not self.feeds or self.feeds[0].kind != "plain":
+            raise InvalidError(problem or "nothing could be fed")
+
+    def expected(
+        self, index: int, mode: Mode, slack: frozenset[str] = frozenset()
+    ) -> dict[str, Value]:
+        key = (index, mode, slack)
+        if key not in self._expected:
+            feeds = self.feeds[index].arrays
+            self._expected[key] = self.program.run(feeds, mode, slack=slack)
+        return self._expected[key]
+
+
+def judge(
+    mutant: Mutant,
+    settings: tuple[Setting, ...] = SETTINGS,
+    proofs: tuple[Setting, ...] = (),
+    optimize: Optimize = rx.optimize,
+) -> Verdict:
+    """Optimize with every setting, then with proofs, and compare each result with the mutant.
+
+    Args:
+        proofs: settings that are tried with ``prove=True`` as well.
+        optimize: what is judged, in the form of `rmsnorm_export.optimize`.
+    """
+    verdict = Verdict([], 0, (), 0, 0)
+    seen: dict[tuple[bytes, str], list[Finding]] = {}
+    wrong: dict[tuple[str, str], bool] = {}
+    refusals: set[str] = set()
+    for setting in (*settings, *(dataclasses.replace(s, prove=True) for s in proofs)):
+        result, findings = _optimized(mutant, setting, optimize)
+        if result is not None:
+            report = result.report
+            verdict.norms = max(verdict.norms, len(report.fused) + len(report.kept))
+            refusals.update(refusal.reason for refusal in report.refused)
+            proto = ir.to_proto(result.model)
+            content = proto.SerializeToString(deterministic=True)
+            classes = {site.numerics for site in report.fused}
+            numerics = next((n for n in reversed(NUMERICS_ORDER) if n in classes), "exact")
+            key = (hashlib.sha256(content).digest(), numerics)
+            if key not in seen:
+                seen[key] = []
+                slack = _values_of(proto, report) if numerics == "reordered" else frozenset()
+                comparison = _Comparison(mutant, proto, content, numerics, slack, str(setting))
+                if report.fused or _changed(mutant.model, proto):
+                    seen[key] = comparison.run()
+                verdict.compared += comparison.compared
+                verdict.unjudged += comparison.unjudged
+                findings += seen[key]
+            bad = bool(findings) or bool(seen[key])
+            if not setting.prove:
+                wrong[setting.target, setting.numerics] = bad
+            elif not wrong.get((setting.target, setting.numerics), False):
+                findings += _false_proofs(report, setting)
+        verdict.findings += findings
+    verdict.refusals = tuple(sorted(refusals))
+    return verdict
+
+
+def _changed(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
+    """Whether there is anything to compare."""
+    same = list(before.graph.node) == list(after.graph.node)
+    same = same and list(before.graph.input) == list(after.graph.input)
+    same = same and list(before.graph.output) == list(after.graph.output)
+    return not (same and list(before.functions) == list(after.functions))
+
+
+def _false_proofs(report: Any, setting: Setting) -> list[Finding]:
+    return [
+        Finding("proof-failed", f"{refusal.node}: {refusal.found}", str(setting))
+        for refusal in report.refused
+        if refusal.reason == "proof-failed"
+    ]
+
+
+def _optimized(mutant: Mutant, setting: Setting, optimize: Optimize) -> tuple[Any, list[Finding]]:
+    start = time.perf_counter()
+    result, findings = None, []
+
+    def found(kind: str, detail: str) -> None:
+        findings.append(Finding(kind, detail, str(setting)))
+
+    try:
+        with _time_limit(2 * TIME_LIMIT):
+            result = optimize(
+                mutant.model, target=setting.target, numerics=setting.numerics, prove=setting.prove
+            )
+    except rx.Error as error:
+        found("refused", f"{error.what} {error.found}")
+    except TimeoutError:
+        found("slow", f"not done after {2 * TIME_LIMIT} s")
+    except Exception as error:  # whatever it is, it is a finding
+        found("exception", f"{type(error).__name__}: {first_line(error)}")
+    seconds = time.perf_counter() - start
+    if seconds > TIME_LIMIT and result is not None:
+        found("slow", f"{seconds:.0f} s")
+    if mutant.model.SerializeToString(deterministic=True) != mutant.content:
+        found("input changed", "the model that was given is not what it was")
+        mutant.model = onnx.ModelProto.FromString(mutant.content)
+    return result, findings
+
+
+def _values_of(model: onnx.ModelProto, report: Any) -> frozenset[str]:
+    """The values of the sites whose class allows a unit, which keep their names."""
+    names = {site.name for site in report.fused if site.numerics == "reordered"}
+    values: set[str] = set()
+
+    def visit(nodes: Any) -> None:
+        for node in nodes:
+            if node.name in names:
+                values.update(name for name in node.output if name)
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    visit(attribute.g.node)
+
+    visit(model.graph.node)
+    for function in model.functions:
+        visit(function.node)
+    return frozenset(values)
+
+
+class _Comparison:
+    """One result of `optimize` with the mutant that it was made of."""
+
+    def __init__(
+        self,
+        mutant: Mutant,
+        model: onnx.ModelProto,
+        content: bytes,
+        numerics: str,
+        slack: frozenset[str],
+        setting: str,
+    ) -> None:
+        self.mutant, self.model, self.content = mutant, model, content
+        self.program = Program(model)
+        self.numerics, self.slack, self.setting = numerics, slack, setting
+        self.findings: list[Finding] = []
+        self.compared = self.unjudged = 0
+
+    def _found(self, kind: str, detail: str) -> None:
+        if kind not in {finding.kind for finding in self.findings}:
+            self.findings.append(Finding(kind, detail, self.setting))
+
+    def run(self) -> list[Finding]:
+        mutant = self.mutant
+        # ONNX Runtime's operator in the default domain is none of onnx.
+        if b"SimplifiedLayerNormalization" not in self.content:
+            try:
+                onnx.checker.check_model(self.model, full_check=True)
+            except Exception as error:
+                self._found("invalid", first_line(error))
+        self._interface()
+        session = None
+        if mutant.session is not None:
+            try:
+                session = _loaded(self.content)
+            except Exception as error:
+                self._found("does not load", first_line(error))
+        for index, feed in enumerate(mutant.feeds):
+            self._mathematics(index, feed)
+            if mutant.half or mutant.session is None:
+                self._declared(index, feed)
+            if session is not None and feed.outputs is not None:
+                self._in_runtime(index, feed, session)
+        return self.findings
+
+    def _interface(self) -> None:
+        for what in ("input", "output"):
+            old, new = (
+                {v.name: v.type.SerializeToString(deterministic=True) for v in getattr(g, what)}
+                for g in (self.mutant.model.graph, self.model.graph)
+            )
+            if list(old) != list(new):
+                self._found("interface", f"{what}s {list(old)} -> {list(new)}")
+            elif old != new:
+                names = [name for name in old if old[name] != new[name]]
+                self._found("interface", f"type or shape of the {what}s {names}")
+
+    def _evaluated(self, feed: _Feed, mode: Mode) -> dict[str, Value] | None:
+        try:
+            return self.program.run(feed.arrays, mode)
+        except CannotEvaluateError as error:
+            self._found("cannot be evaluated", f"{feed.kind}: {error}")
+            return None
+
+    def _mathematics(self, index: int, feed: _Feed) -> None:
+        outputs = self._evaluated(feed, Mode(wide=True))
+        if outputs is None:
+            return
+        expected = self.mutant.expected(index, Mode(wide=True, spread=True))
+        for name, value in expected.items():
+            self._inside("mathematics", feed, name, outputs[name].lo, value, None)
+
+    def _declared(self, index: int, feed: _Feed) -> None:
+        outputs = self._evaluated(feed, Mode())
+        if outputs is None:
+            return
+        arrays = {name: rounded(value) for name, value in outputs.items()}
+        if self.numerics == "upcast":
+            own = self.mutant.expected(index, Mode())
+            self._accurate(index, feed, arrays, {n: rounded(v) for n, v in own.items()}, "numpy")
+            return
+        mode = Mode(spread=True, free=self.numerics == "reordered")
+        for name, value in self.mutant.expected(index, mode, self.slack).items():
+            self._inside("declared types", feed, name, arrays[name], value, None)
+
+    def _in_runtime(self, index: int, feed: _Feed, session: Any) -> None:
+        try:
+            outputs = _run(session, feed.arrays)
+        except InvalidError as error:
+            self._found("does not run", f"{feed.kind}: {error}")
+            return
+        assert feed.outputs is not None
+        if self.numerics == "upcast":
+            self._accurate(index, feed, outputs, feed.outputs, "onnxruntime")
+            return
+        mode = Mode(spread=True, free=self.mutant.half)
+        for name, value in self.mutant.expected(index, mode, self.slack).items():
+            self._inside("onnxruntime", feed, name, outputs[name], value, feed.outputs[name])
+
+    def _inside(
+        self, kind: str, feed: _Feed, name: str, new: Array, value: Value, old: Array | None
+    ) -> None:
+        """An output lies in its interval, which is moved to where the runtime's own result is."""
+        if old is not None and (new.shape != old.shape or new.dtype != old.dtype):
+            self._found(
+                "interface", f"{name}: {old.dtype} {old.shape} -> {new.dtype} {new.shape}, {kind}"
+            )
+            return
+        if new.shape != value.lo.shape:
+            # ONNX Runtime 1.31 does not reduce axes of a tensor without elements.
+            if old is None or new.size:
+                change = f"{value.lo.shape} -> {new.shape}"
+                self._found("shape", f"{name} ({feed.kind}): {change}, {kind}")
+            return
+        if not is_float(value.dtype):
+            wrong = (new != value.lo) & (new != value.hi)
+            if wrong.any():
+                self._found(kind, f"{name} ({feed.kind}): {value.dtype} results differ")
+            return
+        lo, hi, at = (array.astype(np.float64) for array in (value.lo, value.hi, new))
+        unknown = (np.isneginf(lo) & np.isposinf(hi)) | (np.isnan(lo) != np.isnan(hi))
+        with np.errstate(all="ignore"):
+            if old is not None:
+                own = old.astype(np.float64)
+                unknown |= np.isnan(own) != np.isnan(lo)
+                width = np.where(np.isfinite(hi - lo), hi - lo, 0)
+                lo, hi = np.fmin(lo, own - width), np.fmax(hi, own + width)
+                lo, hi = (np.where(np.isnan(own), own, end) for end in (lo, hi))
+            good = (at >= lo) & (at <= hi) | (np.isnan(at) & np.isnan(lo)) | unknown
+        self.compared += good.size
+        self.unjudged += int(np.count_nonzero(unknown))
+        if good.all():
+            return
+        place = tuple(int(i) for i in np.argwhere(~good)[0])
+        source = "" if old is None else f", the mutant {old[place]!r}"
+        self._found(
+            kind,
+            f"{name}{list(place)} ({feed.kind}, {self.numerics}): {new[place]!r} outside of"
+            f" [{lo[place]!r}, {hi[place]!r}]{source}; {np.count_nonzero(~good)} of {good.size}",
+        )
+
+    def _accurate(
+        self,
+        index: int,
+        feed: _Feed,
+        new: Mapping[str, Array],
+        old: Mapping[str, Array],
+        label: str,
+    ) -> None:
+        """The errors against float64 are no larger than the mutant's, or explained."""
+        for name, value in self.mutant.expected(index, Mode(wide=True)).items():
+            if new[name].shape != old[name].shape:
+                change = f"{old[name].shape} -> {new[name].shape}"
+                self._found("shape", f"{name} ({feed.kind}): {change}, {label}")
+            if new[name].shape != value.lo.shape or old[name].shape != value.lo.shape:
+                continue
+            if not is_float(value.dtype):
+                continue
+            truth = value.lo.astype(np.float64)
+            errors = []
+            for array in (old[name], new[name]):
+                errors.append(_ulps(array, truth, value.dtype))
+            allowed = max(float(errors[0].max(initial=0.0)), _EXPLAINED)
+            worst = float(errors[1].max(initial=0.0))
+            self.compared += truth.size
+            if worst > allowed:
+                self._found(
+                    "accuracy",
+                    f"{name} ({feed.kind}, upcast, {label}): {worst:.3g} units from float64, the"
+                    f" mutant {float(errors[0].max(initial=0.0)):.3g}",
+                )
+
+
+def _ulps(array: Array, truth: Array, dtype: np.dtype[Any]) -> Array:
+    """Distance in units of the type; infinite where only one is a number and the truth fits."""
+    wide = array.astype(np.float64)
+    with np.errstate(all="ignore"):
+        fits = np.isfinite(truth.astype(dtype).astype(np.float64))
+        unit = np.where(fits, np.abs(truth), 1.0) * (2 * UNIT[dtype]) + SMALLEST[dtype]
+        error = np.abs(wide - truth) / unit
+    strange = np.isnan(truth) & ~np.isnan(wide)
+    error = np.where(fits & ~np.isfinite(wide), np.inf, np.where(fits, error, 0.0))
+    return np.asarray(np.where(strange, np.inf, error))
+
+
+def _session(content: bytes) -> Any:
+    """None where ONNX Runtime has no kernel for some type."""
+    try:
+        return _loaded(content)
+    # The binding raises classes of its own that share no public base.
+    except Exception as error:
+        if type(error).__name__ == "NotImplemented":
+            return None
+        raise InvalidError(f"onnxruntime: {first_line(error)}") from error
+
+
+def _loaded(content: bytes) -> Any:
+    options = session_options(optimize=False, threads=1)
+    options.log_severity_level = 4  # what it says of a node that cannot be run is in the exception
+    return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def _run(session: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    try:
+        return run_session(session, feeds)
+    except rx.Error as error:
+        raise InvalidError(f"onnxruntime: {error.found}") from error
+
+
+def first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:300]
+
+
+@contextmanager
+def _time_limit(seconds: int) -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
