@@ -16,10 +16,11 @@ import pytest
 from onnx import TensorProto, helper
 
 import rmsnorm_export as rx
-from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.errors import InputError, RequirementError, UsageError
 from rmsnorm_export.records import from_json
 from rmsnorm_export.system.digest import sha256_of
-from rmsnorm_export.tensorrt.engine.build import build_engine
+from rmsnorm_export.tensorrt.engine.build import _check_plugin, build_engine
+from rmsnorm_export.tensorrt.engine.options import BuildOptions
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
 
 from .conftest import SHAPES, N, model_of, needs_rtx, norm
@@ -49,6 +50,9 @@ def test_an_engine_and_its_record(one_norm: Path, tmp_path: Path) -> None:
     assert record.version
     assert record.profiles[0].inputs[0].max == (128, N)
     assert record.layers_from in ("builder log", "inspector")
+    with pytest.raises(RequirementError, match="nothing was written") as caught:
+        _check_plugin(record, BuildOptions(plugin="require"))
+    assert caught.value.found == "norm is fused"
     (found,) = record.norms
     assert (found.name, found.op, found.form) == ("norm", "RMSNorm", "node")
     assert (found.how, found.kernels, found.reason) == ("fused", 1, "")

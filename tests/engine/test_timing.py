@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmsnorm_export.tensorrt.engine.worker import save_timing_cache
+from rmsnorm_export.tensorrt.engine.worker import save_timing_cache, timing_note
 
 
 class Cache:
@@ -98,3 +98,5 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch) -> None:
         save_timing_cache(Config("b"), str(path))
     assert names(path) == {"a"}
     assert {p.name for p in tmp_path.iterdir()} == {"t.cache", ".t.cache.lock"}
+    note = timing_note(Config("b"), str(path))  # the engine is written by then, and is kept
+    assert note == "t.cache was not extended: [Errno 28] No space left on device"

@@ -270,6 +270,15 @@ def test_copies(standin: Standin, tmp_path: Path) -> None:
     assert len(list(out.iterdir())) == 3
 
 
+def test_a_copy_that_fails_does_not_lose_the_build(standin: Standin, tmp_path: Path) -> None:
+    (tmp_path / "out" / "librmsnorm_plugin.so").mkdir(parents=True)
+    with pytest.raises(InputError) as caught:
+        _build(standin, output=tmp_path / "out", force=True)
+    (entry,) = plugin.list_plugins(cache=standin.cache).entries
+    assert entry.built is not None
+    assert f"the libraries are built, and kept in {entry.folder}" in caught.value.fix
+
+
 def test_an_output_that_is_no_folder_is_refused_before_the_build(
     standin: Standin, tmp_path: Path
 ) -> None:

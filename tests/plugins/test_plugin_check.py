@@ -212,17 +212,24 @@ def test_what_cannot_be_checked(tmp_path: Path) -> None:
         plugin.check(timeout=0)
 
 
-def test_a_library_that_needs_a_missing_one(tmp_path: Path) -> None:
-    missing = compile_library(tmp_path / "libcudart.so.99", 'extern "C" int f() { return 1; }')
+@pytest.mark.parametrize(
+    ("name", "brings"),
+    [
+        ("libcudart.so.99", "pip install nvidia-cuda-runtime, and"),
+        ("libother.so.1", "install what has it, and"),
+    ],
+)
+def test_a_library_that_needs_a_missing_one(tmp_path: Path, name: str, brings: str) -> None:
+    missing = compile_library(tmp_path / name, 'extern "C" int f() { return 1; }')
     source = f'extern "C" int f();\n{AUTOLOAD}\nint g() {{ return f(); }}\n'
     library = compile_library(tmp_path / "l.so", source, f"-L{tmp_path}", f"-l:{missing.name}")
-    assert plugin.inspect_library(library).needed[0] == "libcudart.so.99"
+    assert plugin.inspect_library(library).needed[0] == name
     missing.unlink()
     result = plugin.check(library)
     assert not result.passed
     assert [trial.status for trial in result.runtimes] == ["failed"]
-    assert "libcudart.so.99, which is not found" in result.runtimes[0].detail
-    assert "nvidia-cuda-runtime" in result.libraries[0].fix
+    assert f"{name}, which is not found" in result.runtimes[0].detail
+    assert result.libraries[0].fix.startswith(brings)
 
 
 def test_both_libraries_of_the_cache_are_checked(tmp_path: Path) -> None:

@@ -54,6 +54,9 @@ _MESSAGE_KINDS: tuple[tuple[MessageKind, re.Pattern[str]], ...] = (
 _MESSAGE_PLACE = re.compile(r"^[\w.]+\.[ch]pp:\d+: ")
 """Source file and line in front of a message."""
 
+_NAMED = 5
+"""Norms that an error names."""
+
 MESSAGE_LIMIT = 50
 """Different other messages that are kept."""
 
@@ -244,6 +247,7 @@ def _check_plugin(record: EngineRecord, options: BuildOptions) -> None:
     if missed:
         raise RequirementError(
             f"{len(missed)} norms did not become plugin layers; nothing was written.",
-            found=f"the first is {short(missed[0].name)}: {missed[0].how}",
+            found="; ".join(f"{short(norm.name)} is {norm.how}" for norm in missed[:_NAMED])
+            + (f"; and {len(missed) - _NAMED} more" if len(missed) > _NAMED else ""),
             fix="see rmsnorm-export plugin check, or use --plugin auto",
         )

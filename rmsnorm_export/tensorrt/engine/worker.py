@@ -16,6 +16,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from rmsnorm_export.errors import Error
+from rmsnorm_export.printable import one_line
 from rmsnorm_export.system.files import write_whole
 from rmsnorm_export.system.lock import locked
 from rmsnorm_export.system.process import Request, Say
@@ -128,8 +130,7 @@ def _build(request: Request, say: Say) -> None:
     if logger.layers:
         say("layers", source="builder log", text=logger.layers)
     if request["timing_cache"]:
-        note = save_timing_cache(config, request["timing_cache"])
-        say("timing-cache", text=note)
+        say("timing-cache", text=timing_note(config, request["timing_cache"]))
     say("done", bytes=size)
 
 
@@ -276,6 +277,14 @@ def _monitor(trt: Any, say: Say) -> Any:
                 say("progress", phase=phase, done=now[0], total=TOTAL)
 
     return Monitor()
+
+
+def timing_note(config: Any, name: str) -> str:
+    """What became of the timing cache; a file that cannot be extended does not cost the engine."""
+    try:
+        return save_timing_cache(config, name)
+    except (OSError, Error) as error:
+        return f"{Path(name).name} was not extended: {one_line(str(error), 300)}"
 
 
 def save_timing_cache(config: Any, name: str) -> str:

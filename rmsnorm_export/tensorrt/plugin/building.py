@@ -135,7 +135,11 @@ def build(
     result = entry.built if entry.built.notes else replace(entry.built, notes=notes)
     if output is not None:
         target = check_output(output, result, force=force)
-        result = replace(result, copies=copy_to(target, result))
+        try:
+            result = replace(result, copies=copy_to(target, result))
+        except InputError as error:
+            error.fix += f"; the libraries are built, and kept in {result.folder}"
+            raise
     return replace(result, seconds=round(time.monotonic() - start, 3))
 
 

@@ -81,8 +81,8 @@ def load_problem(detail: str) -> tuple[str, str]:
     """What a message of the dynamic linker means, and what to do."""
     if "cannot open shared object file" in detail:
         missing = detail.split(": cannot open")[0].split(": ")[-1]
-        package = "nvidia-cuda-runtime" if "cudart" in missing else "the package that has it"
-        fix = f"pip install {package}, and put its folder in LD_LIBRARY_PATH"
+        brings = "pip install nvidia-cuda-runtime" if "cudart" in missing else "install what has it"
+        fix = f"{brings}, and put its folder in LD_LIBRARY_PATH"
         return f"it needs {missing}, which is not found", fix
     return detail, "run rmsnorm-export plugin check -v for details"
 
