@@ -82,8 +82,8 @@ def command(
 
     SOURCE is package.module:factory (a callable that returns a module, or a module with its
     example args and kwargs), a local Hugging Face folder, a config.json (random weights), or a
-    .pt2 file of torch.export.save. A factory and a .pt2 file run code: give only those that you
-    trust. Nothing is downloaded.
+    .pt2 file of torch.export.save. A factory runs code: give only one that you trust. A .pt2 file
+    that could run code is refused. Nothing is downloaded.
 
     \b
     Examples:
@@ -93,8 +93,8 @@ def command(
     """
     if verify and state.model_on_stdout:
         raise click.UsageError("--verify needs a file: give -o PATH")
-    names = ("shapes", "dims", "dtype", "require")
-    shapes, dims, dtype, require = (options.pop(name) for name in names)
+    names = ("shapes", "dims", "dtype", "require", "trust_source")
+    shapes, dims, dtype, require, trust_source = (options.pop(name) for name in names)
     place = Output(source, output, options.pop("weights"), files)
     place.check(is_model=False)
     with console.progress(state, "Starting", log=__name__) as tell:
@@ -103,7 +103,7 @@ def command(
         from rmsnorm_export.torch.source.example import example_of
         from rmsnorm_export.torch.source.load import load
 
-        loaded = load(source, arguments=arguments, dtype=dtype)
+        loaded = load(source, arguments=arguments, dtype=dtype, trust_source=trust_source)
         given = example_of(loaded, shapes, dims=dims, seed=options["seed"], option="--shapes")
         converted = convert(
             loaded.module,
@@ -114,7 +114,8 @@ def command(
             drawings=files.drawn,
             **options,
         )
-        report = dataclasses.replace(converted.result.report, source=source)
+        report = converted.result.report
+        report = dataclasses.replace(report, source=source, notes=(*report.notes, *loaded.notes))
         written = parity = None
         error: Error | None = Requirement(require=require).unmet(report)
         if error is None:

@@ -31,7 +31,7 @@ def command(state: State, a: str, b: str, files: Files, **options: Any) -> None:
 
     A and B are ONNX files, of which one may be - for stdin; engines; or PyTorch models as export
     takes them: package.module:factory, a local Hugging Face folder, a config.json or a .pt2 file.
-    A factory and a .pt2 file run code: give only those that you trust.
+    A factory runs code: give only one that you trust. A .pt2 file that could is refused.
 
     ONNX files run in ONNX Runtime on the CPU, A without its graph optimization, B with it; with a
     tensorrt backend an engine is built from them, in a temporary folder. Exit code 4 when a bound

@@ -32,6 +32,7 @@ class Chosen:
         name: of the backend.
         choice: as the user made it: the name, or ``auto``.
         optimize: the runtime's own graph optimization, where it has one.
+        trust_source: load a .pt2 file whatever it holds.
     """
 
     model: Any
@@ -39,6 +40,7 @@ class Chosen:
     name: str
     choice: str
     optimize: bool
+    trust_source: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -117,6 +119,11 @@ class Backend(abc.ABC):
     def reduced(self) -> str:
         """Why it computes float32 with fewer digits, see ``outputs.Bounds``; or ""."""
         return ""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the user has to know of how it was loaded."""
+        return ()
 
     @property
     def graph(self) -> ir.Model | None:

@@ -73,7 +73,9 @@ def how_it_ran(name: str, *, optimized: bool) -> str:
     return f"{switch} {'on' if optimized else 'off'}" if switch else name
 
 
-def choose_backend(model: Model, choice: str, *, optimize: bool = False) -> Chosen:
+def choose_backend(
+    model: Model, choice: str, *, optimize: bool = False, trust_source: bool = False
+) -> Chosen:
     """A model with the backend that runs it.
 
     Raises:
@@ -94,7 +96,7 @@ def choose_backend(model: Model, choice: str, *, optimize: bool = False) -> Chos
         raise UsageError(
             f"The backend {choice} runs no {what}.", found=short(str(shown), 300), fix=fix
         )
-    return Chosen(model, kind, name, choice, optimize)
+    return Chosen(model, kind, name, choice, optimize, trust_source)
 
 
 def open_backends(first: Chosen, second: Chosen) -> tuple[Backend, Backend]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rmsnorm_export.compare.backends import BackendChoice, backend_choices
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.options import Options, only_api, option
+from rmsnorm_export.rewrite.options import TRUST_HELP
 from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shapes, dims_option, shapes_option
 
 if TYPE_CHECKING:
@@ -65,11 +66,12 @@ class VerifyOptions(Options):
         help="What runs A. auto: PyTorch for a PyTorch source, for an engine its own, else "
         "onnxruntime, which is ONNX Runtime on the CPU.",
         python="With ``torch`` a path or name is a source as ``rmsnorm-export export`` takes it; a "
-        "factory and a .pt2 file run code.",
+        "factory runs code.",
     )
     backend_b: BackendChoice = option(
         "auto", choices=backend_choices, toml=False, help="As --backend-a, for B."
     )
+    trust_source: bool = option(False, toml=False, help=TRUST_HELP)
     bisect: bool = option(
         True,
         toml=False,

@@ -51,7 +51,9 @@ class PyTorch(Backend):
 
         model = chosen.model
         if isinstance(model, str | os.PathLike):
-            return cls(load(os.fspath(model), arguments={}, dtype=None))
+            return cls(
+                load(os.fspath(model), arguments={}, dtype=None, trust_source=chosen.trust_source)
+            )
         if chosen.kind != "pytorch":
             raise UsageError(
                 "The backend torch runs no such model.",
@@ -77,6 +79,10 @@ class PyTorch(Backend):
 
         tf32 = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
         return "PyTorch allows TF32 on CUDA" if tf32 and self._device_type() == "cuda" else ""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return self.loaded.notes
 
     def _device_type(self) -> str:
         from rmsnorm_export.compare.eager import device_of

@@ -66,15 +66,20 @@ def verify(a: Model, b: Model, options: VerifyOptions) -> Verification:
             anything is run.
     """
     first, second = open_backends(
-        choose_backend(a, options.backend_a, optimize=options.optimize_a),
-        choose_backend(b, options.backend_b, optimize=options.optimize_b),
+        *(
+            choose_backend(model, choice, optimize=optimize, trust_source=options.trust_source)
+            for model, choice, optimize in (
+                (a, options.backend_a, options.optimize_a),
+                (b, options.backend_b, options.optimize_b),
+            )
+        )
     )
     reduced = dict.fromkeys(side.reduced for side in (first, second) if side.reduced)
     bounds = Bounds(options.atol, options.rtol, options.max_ulp, "; ".join(reduced))
     feeds, source, answer = _run_first(first, second, options)
     expected, computed = pair_outputs(answer, _run_second(second, feeds))
     outputs = compare_outputs(expected, computed, bounds)
-    notes: list[str] = []
+    notes = [*first.notes, *second.notes]
     passed = all(output.passed for output in outputs)
     difference = None
     if any(not output.passed and output.reason not in NOTHING_COMPARED for output in outputs):

@@ -57,7 +57,12 @@ def open_subject(
         UsageError, InputError, BackendMissingError: as ``export`` from the command line.
     """
     with _working_folder(folder), _fresh_modules(folder) as reads:
-        loaded = load(source, arguments=options.arguments or {}, dtype=options.dtype)
+        loaded = load(
+            source,
+            arguments=options.arguments or {},
+            dtype=options.dtype,
+            trust_source=options.trust_source,
+        )
     given = example_of(
         loaded, options.shapes, dims=options.dims, seed=seed, option="[export] shapes"
     )

@@ -23,6 +23,11 @@ NUMERICS_HELP = (
     "Loosest change of rounding allowed. exact: the same rounding steps; reordered: one rounding "
     "of a half type moved or dropped; upcast: half sums become float32 sums."
 )
+TRUST_HELP = (
+    "Load a .pt2 file although it holds what can run code when it is read: pickled objects, "
+    "unknown operators, compiled libraries. Only for files that you or people you trust have made; "
+    "what was trusted stands in the report."
+)
 
 
 def requirement(text: str) -> int | Literal["all"]:
@@ -216,3 +221,4 @@ class SourceOptions(Options):
         help="Type of the weights; fp16, float16, half and the like are read, too.",
         shown="as the source has it; f32 for random weights",
     )
+    trust_source: bool = option(False, help=TRUST_HELP)

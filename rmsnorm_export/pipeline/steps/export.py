@@ -89,7 +89,7 @@ class ExportStep(Step[Export]):
                 "module": f"{type(module).__module__}.{type(module).__qualname__}",
                 "inputs": names,
                 "outputs": results,
-                "notes": list(saved.notes),
+                "notes": [*subject.loaded.notes, *saved.notes],
             },
             reads=subject.reads,
         )

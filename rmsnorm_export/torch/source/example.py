@@ -49,6 +49,7 @@ class Loaded:
         name: of the source, for messages.
         args, kwargs: example inputs; None when the source gives none.
         shapes: what ``--shapes`` would be by default, or "".
+        notes: what the user has to know of how it was loaded.
     """
 
     module: torch.nn.Module | torch.export.ExportedProgram
@@ -56,6 +57,7 @@ class Loaded:
     args: tuple[Any, ...] | None = None
     kwargs: Mapping[str, Any] | None = None
     shapes: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def limit(self) -> int:

@@ -27,7 +27,9 @@ from rmsnorm_export.torch.source.example import Loaded
 
 
 @collected()
-def load(source: str, *, arguments: Mapping[str, Any], dtype: str | None) -> Loaded:
+def load(
+    source: str, *, arguments: Mapping[str, Any], dtype: str | None, trust_source: bool = False
+) -> Loaded:
     """The module that ``source`` names.
 
     Args:
@@ -35,6 +37,7 @@ def load(source: str, *, arguments: Mapping[str, Any], dtype: str | None) -> Loa
         arguments: for the factory, by name.
         dtype: ``f32``, ``f16`` or ``bf16``, in any spelling; None: as the source has it
             (f32 for random weights).
+        trust_source: load a ``.pt2`` although it holds what can run code.
 
     Raises:
         UsageError: the source is none of these, or an option does not go with it.
@@ -52,7 +55,7 @@ def load(source: str, *, arguments: Mapping[str, Any], dtype: str | None) -> Loa
             fix="leave --arg away, or give package.module:factory",
         )
     if path.suffix == ".pt2":
-        return _from_program(path, converted)
+        return _from_program(path, converted, trust_source)
     if path.is_dir() or path.name.endswith(".json"):
         from rmsnorm_export.torch.source.huggingface import from_config, from_folder
 
@@ -67,7 +70,7 @@ def load(source: str, *, arguments: Mapping[str, Any], dtype: str | None) -> Loa
     )
 
 
-def _from_program(path: Path, dtype: torch.dtype | None) -> Loaded:
+def _from_program(path: Path, dtype: torch.dtype | None, trusted: bool) -> Loaded:
     if not path.is_file():
         raise InputError("The .pt2 file does not exist.", found=str(path), fix="check the path")
     if dtype is not None:
@@ -76,16 +79,11 @@ def _from_program(path: Path, dtype: torch.dtype | None) -> Loaded:
             found=f"--dtype with {path}",
             fix="leave --dtype away, or export the program again in that type",
         )
-    try:
-        program = torch.export.load(path)
-    except Exception as error:
-        raise InputError(
-            "The .pt2 file cannot be read.",
-            found=f"{path}: {type(error).__name__}: {first_line(error)}",
-            fix="save it again with torch.export.save, with this version of PyTorch",
-        ) from error
+    from rmsnorm_export.torch.source.archive import load_program
+
+    program, note = load_program(path, trusted=trusted)
     args, kwargs = program.example_inputs or (None, None)
-    return Loaded(program, path.name, args, kwargs)
+    return Loaded(program, path.name, args, kwargs, notes=(note,) if note else ())
 
 
 def _from_factory(source: str, arguments: Mapping[str, Any], dtype: torch.dtype | None) -> Loaded:
