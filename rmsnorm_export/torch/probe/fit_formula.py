@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -90,7 +91,7 @@ def fit_formula(f: Function, x: torch.Tensor, values: Tensors, start: Formula) -
     )
 
 
-def find_support(f: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> dict[str, int]:
+def find_support(f: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> dict[str, Any]:
     """Which elements share one root mean square: change single ones, see which results change.
 
     Returns:
