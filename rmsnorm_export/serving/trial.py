@@ -6,13 +6,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rmsnorm_export.errors import BackendMissingError, VerificationError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.runtime.input_sizes import Declared, InputSizes
+from rmsnorm_export.runtime.input_sizes import InputSizes
 from rmsnorm_export.runtime.inputs import (
     SIZE_CHOICES,
     declared_inputs,
@@ -65,6 +64,63 @@ def untried(
     return Trial(samples, True, "", (PackageCheck("answers in ONNX Runtime", outcome, reason),))
 
 
+class _Asked:
+    """The packaged model on the CPU, and the requests that it is sent.
+
+    With ``positive`` no float of a request is negative, as a model with its epsilon or temperature
+    as an input may need to answer with numbers.
+    """
+
+    def __init__(self, path: Path, subject: ServedModel) -> None:
+        self._session = open_session(path, optimize=True)
+        self._declared = declared_inputs(self._session)
+        self._limits = index_limits(subject.loaded.model)
+        self.positive = False
+
+    def feeds(self, shapes: RequestShapes) -> dict[str, Array]:
+        """A random request."""
+        feeds = make_inputs(self._declared, self._limits, shapes, seed=_SEED)
+        if not self.positive:
+            return feeds
+        # The absolute value of a scalar would be no array.
+        return {k: np.asarray(np.abs(v)) if is_float(v.dtype) else v for k, v in feeds.items()}
+
+    def warm_feeds(self, shapes: RequestShapes) -> dict[str, Array]:
+        """What the server warms the model with: random floats, zeros (empty strings) else."""
+        rng = np.random.default_rng(_SEED)
+        feeds: dict[str, Array] = {}
+        for name, tensor in self._declared.items():
+            dtype = numpy_type(tensor.dtype)
+            if is_float(dtype):
+                feeds[name] = rng.standard_normal(shapes[name]).astype(dtype)
+            else:
+                feeds[name] = np.full(shapes[name], "" if tensor.dtype == "string" else 0, dtype)
+        return feeds
+
+    def answer(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs.
+
+        Raises:
+            VerificationError: there are none.
+        """
+        return run_session(self._session, feeds)
+
+    def lacking(self, shapes: RequestShapes) -> str:
+        """The first output of a random request that says nothing of the model; "" without one."""
+        for name, why in without_evidence(self.answer(self.feeds(shapes))).items():
+            return f"output {name!r} has {why}"
+        return ""
+
+    def words(self, samples: Sequence[RequestShapes]) -> str:
+        """What ran and was asked."""
+        texts = (
+            ", ".join(f"{k} {'x'.join(map(str, shape)) or 'scalar'}" for k, shape in one.items())
+            for one in samples
+        )
+        kind = "random positive" if self.positive else "random"
+        return f"{runtime_name()}, {kind} {' and '.join(texts)}"
+
+
 def try_model(
     path: Path, subject: ServedModel, max_batch: int, profile: EngineProfile | None
 ) -> Trial:
@@ -75,30 +131,24 @@ def try_model(
             to compare.
     """
     try:
-        session = open_session(path, optimize=True)
+        model = _Asked(path, subject)
     except BackendMissingError as error:
         return untried(subject, max_batch, profile, "not run", f"{error.found}; {error.fix}")
     except NoKernelError as error:
         return untried(subject, max_batch, profile, "not run", f"not on the CPU: {error.found}")
-    declared = declared_inputs(session)
-    limits = index_limits(subject.loaded.model)
-    samples, positive = _answered(session, subject, declared, limits, max_batch, profile)
-    asked = _request_words(samples, positive=positive)
-    how = f"{runtime_name()}, {asked}; every output of floats has finite numbers"
+    samples = _answered(model, subject, max_batch, profile)
+    how = f"{model.words(samples)}; every output of floats has finite numbers"
     checks = [PackageCheck("answers in ONNX Runtime", "passed", how)]
     warm = True
     try:
         for shapes in samples:
-            run_session(session, warm_feeds(declared, shapes))
+            model.answer(model.warm_feeds(shapes))
     except VerificationError:
         warm = False
-    mixed = ""
-    if max_batch > 1:
-        two = {name: (2, *shape[1:]) for name, shape in samples[0].items()}
-        mixed = _mixed(session, _feeds(declared, limits, two, positive=positive))
+    mixed = _mixed(model, samples[0]) if max_batch > 1 else ""
     if max_batch > 1 and not mixed:
         checks.append(PackageCheck("joined requests", "passed", "answers are those of each alone"))
-    return Trial(samples, warm, mixed, tuple(checks), positive)
+    return Trial(samples, warm, mixed, tuple(checks), model.positive)
 
 
 def answers(path: Path, trial: Trial, subject: ServedModel) -> PackageCheck:
@@ -107,83 +157,42 @@ def answers(path: Path, trial: Trial, subject: ServedModel) -> PackageCheck:
     Raises:
         VerificationError: it does not.
     """
-    session = open_session(path, optimize=True)
-    limits = index_limits(subject.loaded.model)
-    feeds = _feeds(declared_inputs(session), limits, trial.samples[0], positive=trial.positive)
-    answer = run_session(session, feeds)
-    asked = _request_words(trial.samples[:1], positive=trial.positive)
-    if lacking := _lacking(answer):
-        raise _without_numbers(f"{lacking}, for {asked}, from its final place")
-    return PackageCheck("answers from its final place", "passed", f"{runtime_name()}, {asked}")
-
-
-def _lacking(answer: Mapping[str, Array]) -> str:
-    """The first output that says nothing about the model, and why; "" without one."""
-    named = (f"output {name!r} has {why}" for name, why in without_evidence(answer).items())
-    return next(named, "")
+    model = _Asked(path, subject)
+    model.positive = trial.positive
+    asked = model.words(trial.samples[:1])
+    if lacking := model.lacking(trial.samples[0]):
+        raise _without_numbers(f"{lacking}; {asked}, from its final place")
+    return PackageCheck("answers from its final place", "passed", asked)
 
 
 def _without_numbers(found: str) -> VerificationError:
     return VerificationError(
         "The packaged model answers with nothing that could be compared.",
-        found=f"{runtime_name()}: {found}",
+        found=found,
         fix="look for overflow in the model; --no-check packages it as it is",
     )
 
 
-def warm_feeds(declared: Mapping[str, Declared], shapes: RequestShapes) -> dict[str, Array]:
-    """What the server warms the model with: random floats, zeros (empty strings) else."""
-    rng = np.random.default_rng(_SEED)
-    feeds: dict[str, Array] = {}
-    for name, tensor in declared.items():
-        shape = shapes[name]
-        dtype = numpy_type(tensor.dtype)
-        if is_float(dtype):
-            feeds[name] = rng.standard_normal(shape).astype(dtype)
-        else:
-            feeds[name] = np.full(shape, "" if tensor.dtype == "string" else 0, dtype)
-    return feeds
-
-
-def _feeds(
-    declared: Mapping[str, Declared],
-    limits: Mapping[str, int],
-    shapes: RequestShapes,
-    *,
-    positive: bool = False,
-) -> dict[str, Array]:
-    feeds = make_inputs(declared, limits, shapes, seed=_SEED)
-    return {  # the absolute value of a scalar would be no array
-        k: np.asarray(np.abs(v)) if positive and is_float(v.dtype) else v for k, v in feeds.items()
-    }
-
-
 def _answered(
-    session: Any,
-    subject: ServedModel,
-    declared: Mapping[str, Declared],
-    limits: Mapping[str, int],
-    max_batch: int,
-    profile: EngineProfile | None,
-) -> tuple[tuple[RequestShapes, ...], bool]:
+    model: _Asked, subject: ServedModel, max_batch: int, profile: EngineProfile | None
+) -> tuple[RequestShapes, ...]:
     """Shapes of requests that the model answers with numbers, from the first choice of sizes that
-    it does; and whether that took requests of positive floats, as for an epsilon."""
+    it does; where there is none, of positive requests."""
     failure = lacking = ""
     choices = SIZE_CHOICES if profile is None else SIZE_CHOICES[:1]
-    for positive, sizes in [(positive, sizes) for positive in (False, True) for sizes in choices]:
-        if positive and not lacking:
+    for model.positive in (False, True):
+        for sizes in choices:
+            samples = request_shapes(subject.inputs, max_batch, profile, sizes)
+            try:
+                empty = next(filter(None, map(model.lacking, samples)), "")
+            except VerificationError as error:
+                failure = failure or error.found
+                continue
+            if not empty:
+                return samples
+            lacking = lacking or f"{empty}; {model.words(samples)}"
+        if not lacking:
             break
-        samples = request_shapes(subject.inputs, max_batch, profile, sizes)
-        try:
-            feeds = [_feeds(declared, limits, shapes, positive=positive) for shapes in samples]
-            given = [run_session(session, each) for each in feeds]
-        except VerificationError as error:
-            failure = failure or error.found
-            continue
-        empty = next(filter(None, map(_lacking, given)), "")
-        if not empty:
-            return samples, positive
-        lacking = lacking or f"{empty}, for {_request_words(samples)}"
     if lacking:
         raise _without_numbers(lacking)
     example = InputSizes(subject.inputs, RANGES).example()
@@ -195,11 +204,12 @@ def _answered(
     )
 
 
-def _mixed(session: Any, both: Mapping[str, Array]) -> str:
+def _mixed(model: _Asked, shapes: RequestShapes) -> str:
     """How two requests in a batch differ from each alone."""
-    together = run_session(session, both)
+    both = model.feeds({name: (2, *shape[1:]) for name, shape in shapes.items()})
+    together = model.answer(both)
     for number in range(2):
-        alone = run_session(session, {k: v[number : number + 1] for k, v in both.items()})
+        alone = model.answer({k: v[number : number + 1] for k, v in both.items()})
         for name, answer in together.items():
             if answer.shape[:1] != (2,):
                 return f"output {name!r} of 2 requests has the shape {list(answer.shape)}"
@@ -219,11 +229,3 @@ def _differs(joined: Array, alone: Array) -> str:
     if np.allclose(a, b, rtol=0.0, atol=bound, equal_nan=True):
         return ""
     return f"by up to {float(np.nanmax(np.abs(a - b))):.3g} where {bound:.3g} is allowed"
-
-
-def _request_words(samples: Sequence[RequestShapes], *, positive: bool = False) -> str:
-    texts = (
-        ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in one.items())
-        for one in samples
-    )
-    return f"random {'positive ' if positive else ''}{' and '.join(texts)}"
