@@ -11,7 +11,7 @@ from pathlib import Path
 from rmsnorm_export.errors import UsageError, VerificationError
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.graph.save import save_model
-from rmsnorm_export.printable import quoted
+from rmsnorm_export.printable import plural, quoted
 from rmsnorm_export.records import to_json
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.serving.batching import Batching, RequestShapes
@@ -154,7 +154,7 @@ def _inside(folder: Path, model: Path, subject: ServedModel) -> PackageCheck:
         raise VerificationError(
             "The package holds a link.", found=links[0].name, fix="please report this"
         )
-    detail = f"{len(_files_below(folder))} files, no link, no path out"
+    detail = f"{plural(len(_files_below(folder)), 'file')}, no link, no path out"
     return PackageCheck("whole by itself", "passed", detail)
 
 
