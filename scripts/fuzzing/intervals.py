@@ -193,6 +193,8 @@ class Arithmetic:
         ``factors``: a constant among them may be a rounded 1/n (`ideal`).
         """
         constant = all(value.constant for value in values)
+        if self.mode.free and any(value.dtype in HALF for value in values):
+            constant = False  # runtimes that drop roundings drop those of constants, too
         out = []
         for value in values:
             lo, hi = value.lo, value.hi
@@ -298,7 +300,9 @@ class Arithmetic:
             slack = np.where(np.isfinite(size), size, 0) * (steps * UNIT[kind])
             underflow = np.where(size == 0, 0, SMALLEST[kind] if mean else 0)
             slack = (slack + underflow).astype(lo.dtype)
-            lo, hi = unknown_where(np.isnan(lo) != np.isnan(hi), lo - slack, hi + slack)
+            # A sum of squares is not negative, whatever is rounded.
+            below = np.where(lo >= 0, np.maximum(lo - slack, 0), lo - slack).astype(lo.dtype)
+            lo, hi = unknown_where(np.isnan(lo) != np.isnan(hi), below, hi + slack)
         if not is_float(value.dtype) or constant or value.dtype not in HALF or self.mode.wide:
             return self.store(lo, hi, value.dtype, 0.0, constant)
         return self._rounded_to_half(lo, hi, value.dtype)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import helper
 
 import rmsnorm_export as rx
@@ -29,6 +31,53 @@ def corpus_seeds(only: str = "") -> Iterator[Seed]:
         yield Seed(export.key, model, signature_of(model, examples), export.expected)
         if export.dtype == "float32" and export.norm.is_rmsnorm:
             yield in_float64(export.key, model, examples)
+
+
+def architecture_seeds(names: Sequence[str]) -> Iterator[Seed]:
+    """Tiny whole models of the corpus (llama, mamba2, ...) in two types, by TorchDynamo and by the
+    exporter of transformers. Intervals grow with every layer: float64 tells most here."""
+    from scripts.corpus import architectures
+
+    for name in names:
+        arch = architectures.architecture(name)
+        for dtype in ("float32", "float16"):
+            export = architectures.export_architecture(arch, dtype)
+            examples = export.inputs()
+            for by, path in (
+                ("dynamo", export.path),
+                ("transformers", _by_transformers(arch, dtype)),
+            ):
+                if path is None:
+                    continue
+                model = onnx.load(path)
+                given = {value.name: examples["input_ids"] for value in model.graph.input}
+                signature = signature_of(model, given)
+                yield Seed(f"{name}-{dtype}-{by}", model, signature, export.expected_norms)
+
+
+def _by_transformers(arch: Any, dtype: str) -> Path | None:
+    """None where that exporter is not installed, or cannot."""
+    from scripts.corpus import cache
+    from scripts.lib.quiet import quiet
+
+    def fill(folder: Path) -> None:
+        from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
+
+        module, (tokens,) = arch.make(dtype)
+        config = OnnxConfig(dynamic=True, opset_version=18)
+        try:
+            with quiet():
+                made = OnnxExporter().export(module.model, {"input_ids": tokens}, config=config)
+            onnx.save(ir.to_proto(made.program), folder / "model.onnx")
+        except Exception as error:  # the reason is the entry
+            (folder / "reason.txt").write_text(f"{type(error).__name__}: {error}")
+
+    key = f"{arch.name} {dtype} {cache.source_hash('architectures', 'build')}"
+    try:
+        path = cache.entry("transformers", f"{arch.name}-{dtype}", key, fill) / "model.onnx"
+    except ImportError:
+        return None
+    return path if path.exists() else None
 
 
 def in_float64(name: str, model: onnx.ModelProto, examples: dict[str, Array]) -> Seed:
