@@ -21,7 +21,7 @@ import sys
 import time
 from pathlib import Path
 
-from scripts.fuzzing.work import Counts, Plan, process, replay
+from scripts.fuzzing.work import Counts, Plan, Sources, process, replay
 from scripts.lib.command import parser, say
 
 
@@ -48,8 +48,10 @@ def main() -> None:
     add("--seed", type=int, default=0, metavar="N", help="of the mutants; default 0")
     add("--jobs", type=int, default=1, metavar="N", help="processes; default 1")
     add("--only", default="", metavar="NAME", help="a piece of the names of the exports")
+    add("--architectures", nargs="+", default=[], metavar="NAME",
+        help="mutate tiny whole models, too: llama, mamba2, see scripts/corpus")  # fmt: skip
     add("--models", type=Path, metavar="FOLDER", help="mutate the .onnx files of a folder, too")
-    add("--no-corpus", action="store_true", help="only those of --models")
+    add("--no-corpus", action="store_true", help="only those of --models and --architectures")
     add(
         "--every", action="store_true", help="every target with every numerics, and a proof of each"
     )
@@ -65,6 +67,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     until = time.time() + 3600 * given.hours if given.hours else 0.0
     context = multiprocessing.get_context("spawn")
+    only = None if given.no_corpus else given.only
+    sources = Sources(only, tuple(given.architectures), given.models)
     running: dict[int, multiprocessing.process.BaseProcess] = {}
     plans = [
         Plan(given.seed, job, given.jobs, given.count, until, given.every, given.output)
@@ -74,7 +78,7 @@ def main() -> None:
     while left:
         for job in left:
             if job not in running:
-                arguments = (plans[job], given.only, given.models, not given.no_corpus)
+                arguments = (plans[job], sources)
                 running[job] = context.Process(target=process, args=arguments, daemon=True)
                 running[job].start()
         running[left[0]].join(timeout=5)

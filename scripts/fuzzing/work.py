@@ -26,15 +26,14 @@ from scripts.fuzzing.feeds import Signature
 from scripts.fuzzing.judge import (
     SETTINGS,
     Finding,
-    InvalidError,
-    Mutant,
     Optimize,
     Setting,
     Verdict,
     judge,
 )
 from scripts.fuzzing.mutants import Mutated, Seed, Step
-from scripts.fuzzing.seeds import corpus_seeds, folder_seeds
+from scripts.fuzzing.seeds import architecture_seeds, corpus_seeds, folder_seeds
+from scripts.fuzzing.subject import InvalidError, Mutant
 from scripts.lib.command import say
 
 
@@ -95,9 +94,24 @@ class Counts:
         os.replace(partial, self.path)
 
 
-def process(plan: Plan, only: str, folder: Path | None, corpus: bool) -> None:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sources:
+    """Which seeds: exports of norm classes whose names have ``only`` in them (None: none), whole
+    models by name, the files of a folder."""
+
+    only: str | None
+    architectures: tuple[str, ...]
+    folder: Path | None
+
+    def seeds(self) -> list[Seed]:
+        found = [] if self.only is None else list(corpus_seeds(self.only))
+        found += architecture_seeds(self.architectures)
+        return [*found, *(folder_seeds(self.folder) if self.folder else ())]
+
+
+def process(plan: Plan, sources: Sources) -> None:
     """The whole of one process."""
-    seeds = [*(corpus_seeds(only) if corpus else ()), *(folder_seeds(folder) if folder else ())]
+    seeds = sources.seeds()
     if not seeds:
         say("error: there is nothing to mutate")
         sys.exit(2)

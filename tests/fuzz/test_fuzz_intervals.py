@@ -10,7 +10,7 @@ from fuzz.norms import ROW, norm
 from scripts.fuzzing.evaluate import Program, rounded
 from scripts.fuzzing.feeds import all_feeds
 from scripts.fuzzing.intervals import UNIT, Arithmetic, Mode, Value, ideal
-from scripts.fuzzing.judge import Mutant
+from scripts.fuzzing.subject import Mutant
 
 
 def _value(lo: float, hi: float) -> Value:
