@@ -70,3 +70,9 @@ bool registerAll(GlobalLogger& logger) {
 
 }  // namespace
 }  // namespace rmsnorm_export
+
+// For the self-test alone. It is not exported: loadLibrary must not take this library for its own.
+extern "C" nvinfer1::IPluginCreatorInterface* const* getCreators(std::int32_t& count) {
+    count = std::int32_t(rmsnorm_export::creators().size());
+    return rmsnorm_export::creators().data();
+}

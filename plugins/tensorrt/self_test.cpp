@@ -1,6 +1,6 @@
-// What `rmsnorm-export plugin check` asks librmsnorm_plugin.so where no TensorRT is: its creators,
-// and each plugin taken through what an engine does with it. TensorRT's headers say in which order
-// the virtual functions stand, so nothing outside of the library has to know.
+// What `rmsnorm-export plugin check` asks either library where no TensorRT is: its creators, and
+// each plugin taken through what an engine does with it. TensorRT's headers say in which order the
+// virtual functions stand, so nothing outside of the library has to know.
 #include <NvInferRuntime.h>
 
 #include <cstdio>

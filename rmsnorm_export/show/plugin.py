@@ -78,8 +78,7 @@ def _library_lines(info: LibraryInfo, verbose: int) -> list[Line]:
         spaces = printable(", ".join(sorted({f"{c.namespace} {c.version}" for c in info.creators})))
         lines.append(f"  namespace {spaces}: {printable(', '.join(shown))}{more}")
     elif info.style is not None and not info.problem:
-        own = "registers its plugins itself" if info.style == "dlopen" else "has no self-test"
-        lines.append(f"  {own}: rmsnorm-export plugin check lists them in a TensorRT runtime")
+        lines.append("  has no self-test: rmsnorm-export plugin check asks a TensorRT runtime")
     if verbose > 0 and info.needed:
         lines.append(f"  linked against {printable(', '.join(info.needed))}")
     return lines

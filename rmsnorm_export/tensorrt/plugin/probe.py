@@ -133,17 +133,17 @@ def main(request: Request, say: Say) -> None:
     """Try one library, in the process that ``run_probe`` starts."""
     style, library = request["style"], request["library"]
     if request["runtime"] == DIRECT:
-        _without_runtime(say, style, library, only=request["only_creators"])
+        _without_runtime(say, library, only=request["only_creators"])
     else:
         _in_runtime(say, request["runtime"], style, library)
     say("end")
 
 
-def _without_runtime(say: Say, style: str, library: str, *, only: bool) -> None:
-    """Load the library as it is; the self-test of one that hands out its creators uses these."""
+def _without_runtime(say: Say, library: str, *, only: bool) -> None:
+    """Load the library as it is; its self-test uses its creators."""
     with _Trying(say, "dlopen") as loading:
         loaded = ctypes.CDLL(library)
-    if not loading.passed or style != "load_library":
+    if not loading.passed:
         return
     if not has_self_test(loaded):
         say("untested")

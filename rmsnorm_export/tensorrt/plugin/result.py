@@ -117,8 +117,8 @@ class LibraryInfo:
         needed: shared libraries that it is linked against.
         problem: why it cannot be used here; "" when nothing is known against it.
         fix: what to do about the problem; "" without one.
-        creators: the plugins in it; () for a library that registers them itself, which only a
-            TensorRT runtime can list (see ``check``).
+        creators: the plugins in it; () for a library without a self-test, which only a TensorRT
+            runtime can list (see ``check``).
     """
 
     path: Path
