@@ -10,7 +10,11 @@ import enum
 
 
 class ExitCode(enum.IntEnum):
-    """Exit codes of the command line."""
+    """Exit codes of the command line.
+
+    ``NOT_RUN`` is neither a pass nor a difference: what was to be compared could not be run here,
+    where no kernel takes its types or an operator is not known, so that nothing was learned of it.
+    """
 
     OK = 0
     INTERNAL = 1
@@ -19,6 +23,7 @@ class ExitCode(enum.IntEnum):
     VERIFICATION = 4
     REQUIREMENT = 5
     BACKEND = 6
+    NOT_RUN = 7
     INTERRUPTED = 130
     BROKEN_PIPE = 141
     """128 + SIGINT and 128 + SIGPIPE: what a shell reports for a program that these end."""
@@ -71,6 +76,12 @@ class VerificationError(Error):
     """Two models, or a site before and after, differ by more than was declared."""
 
     exit_code = ExitCode.VERIFICATION
+
+
+class NotRunError(VerificationError):
+    """What was to be compared could not be run here: nothing is known of it."""
+
+    exit_code = ExitCode.NOT_RUN
 
 
 class RequirementError(Error):
@@ -135,6 +146,6 @@ class Failure:
 
     def error(self, before: str = "") -> Error:
         """The error, of the class that the exit code belongs to; ``before`` stands before it."""
-        kinds = {int(kind.exit_code): kind for kind in Error.__subclasses__()}
+        kinds = {int(kind.exit_code): kind for kind in (*Error.__subclasses__(), NotRunError)}
         kind = kinds.get(self.exit_code, Error)
         return kind(before + self.what, found=self.found, fix=self.fix)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rmsnorm_export.cli import diagnosis as _doctor
-from rmsnorm_export.system import gpu
-from rmsnorm_export.system.gpu import Gpu, gpus
+from rmsnorm_export.system import machine
+from rmsnorm_export.system.machine import Gpu, gpus
 from rmsnorm_export.tensorrt.engine import backends
 from rmsnorm_export.tensorrt.plugin import arch
 
@@ -118,7 +118,7 @@ def test_one_that_knows_no_capability(tool) -> None:
 def test_one_that_hangs(tool, monkeypatch: pytest.MonkeyPatch, sleep: str) -> None:
     """Also when what hangs is a process of its own that keeps the pipe open."""
     tool(sleep)
-    monkeypatch.setattr(gpu, "TIMEOUT", 0.5)
+    monkeypatch.setattr(machine, "TIMEOUT", 0.5)
     start = time.perf_counter()
     assert gpus() == ()
     assert 0.4 < time.perf_counter() - start < 10

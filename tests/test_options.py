@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 import rmsnorm_export as rx
 from rmsnorm_export.benchmark.options import BenchOptions, PeerName, Provider
-from rmsnorm_export.benchmark.peers import PEERS
 from rmsnorm_export.benchmark.sessions import PROVIDERS
+from rmsnorm_export.benchmark.worker import PEERS
 from rmsnorm_export.cli.options import click_options
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.errors import UsageError

@@ -1,9 +1,16 @@
-"""``bench``: raw against each target and the peers' optimizers, in ONNX Runtime."""
+"""``bench``: raw against each target and the peers' optimizers, in ONNX Runtime.
+
+Before they are timed, each variant runs once, in a process of its own: does it run, is it right,
+how much memory has it. The reference is the raw file without graph optimization, on the CPU where
+that loads it, as in ``verify``: ONNX Runtime fuses norms itself, some of them wrongly. The bounds
+are those of ``verify``, too.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import platform
 import tempfile
 import time
@@ -12,37 +19,56 @@ from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.benchmark import sessions
-from rmsnorm_export.benchmark.arrays import write_arrays
 from rmsnorm_export.benchmark.options import BenchOptions
-from rmsnorm_export.benchmark.peers import PEERS
 from rmsnorm_export.benchmark.result import (
     AGAIN,
     RAW,
     Benchmark,
     Case,
+    Check,
     Machine,
+    Status,
     Timing,
     Trial,
     Variant,
 )
-from rmsnorm_export.benchmark.rounds import Run, run_rounds
-from rmsnorm_export.benchmark.sessions import choose_providers, provider_missing
+from rmsnorm_export.benchmark.sessions import choose_providers, provider_class, provider_missing
 from rmsnorm_export.benchmark.shapes import grid
-from rmsnorm_export.benchmark.statistics import timings
-from rmsnorm_export.benchmark.trials import Bench, check_memory, run_trial
+from rmsnorm_export.benchmark.statistics import Run, run_rounds, timings
 from rmsnorm_export.benchmark.variants import count_nodes, make_peer, make_target
-from rmsnorm_export.compare.outputs import describe_feeds
+from rmsnorm_export.benchmark.worker import PEERS, Outcome, run_worker
+from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds
+from rmsnorm_export.compare.result import NOTHING_COMPARED
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.options import takes
 from rmsnorm_export.printable import one_line
-from rmsnorm_export.runtime.inputs import declared_inputs, index_limits, make_inputs
-from rmsnorm_export.system.machine import cores, cpu_name, load_average, memory_gib
+from rmsnorm_export.runtime.inputs import (
+    declared_inputs,
+    index_limits,
+    make_inputs,
+    read_arrays,
+    write_arrays,
+)
+from rmsnorm_export.system.machine import (
+    cores,
+    cpu_name,
+    load_average,
+    memory_available,
+    memory_gib,
+)
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.progress import Progress
 
 _PACKAGES = ("rmsnorm-export", "onnxruntime", "onnxruntime-gpu", "onnx", "onnx-ir", "numpy")
+
+TIME_LIMIT = 3600.0
+"""Seconds to load a model and run it: the TensorRT provider builds its engine in them."""
+
+_NO_PASS = ("wrong outputs", "not compared")
+"""What a variant is that runs, and is no pass."""
+
 _BUSY = 0.5
 """Load per core from which on the machine is said to have been busy."""
 
@@ -74,7 +100,7 @@ def bench(model: Source, options: BenchOptions) -> Benchmark:
     start, load_before = time.perf_counter(), load_average()
     loaded = load_model(model)
     with tempfile.TemporaryDirectory(prefix="rmsnorm-export-bench-") as name, loaded.file() as raw:
-        run = _Measurement(
+        run = Measurement(
             folder=Path(name),
             source=model,
             loaded=loaded,
@@ -83,7 +109,7 @@ def bench(model: Source, options: BenchOptions) -> Benchmark:
             progress=options.progress or (lambda *_: None),
             steps=2 + len(targets) + len(peers) + len(chosen) * (1 + len(targets) + len(peers)),
         )
-        cases, feeds, setup = run.inputs(options, chosen)
+        cases, feeds = run.inputs(options, chosen)
         run.steps += len(chosen) * len(cases)
         variants = [Variant(RAW, "raw", nodes=count_nodes(run.raw))]
         for target in targets:
@@ -102,7 +128,7 @@ def bench(model: Source, options: BenchOptions) -> Benchmark:
                 )
             )
         notes = [f"the provider {name} is not in this ONNX Runtime" for name in absent]
-        trials, usable = run.trials(setup, variants, chosen, asked=options.providers is not None)
+        trials, usable = run.trials(variants, chosen, asked=options.providers is not None)
         notes += [
             f"the provider {name} cannot be used here: {trial.detail}"
             for name in chosen
@@ -150,8 +176,13 @@ def bench(model: Source, options: BenchOptions) -> Benchmark:
 
 
 @dataclasses.dataclass(slots=True)
-class _Measurement:
-    """One call of ``bench``: its files and how far it is."""
+class Measurement:
+    """One call of ``bench``: its files and how far it is.
+
+    Attributes:
+        labels, feeds: of the shapes, and the file of inputs for each of them.
+        reference: provider that computed what is compared with.
+    """
 
     folder: Path
     source: Source
@@ -162,6 +193,8 @@ class _Measurement:
     steps: int
     done: int = 0
     reference: str = "cpu"
+    labels: tuple[str, ...] = ()
+    feeds: tuple[Path, ...] = ()
 
     def step(self, what: str) -> None:
         self.progress(what, self.done, self.steps)
@@ -178,7 +211,7 @@ class _Measurement:
 
     def inputs(
         self, options: BenchOptions, chosen: Sequence[str]
-    ) -> tuple[list[Case], list[dict[str, Array]], Bench]:
+    ) -> tuple[list[Case], list[dict[str, Array]]]:
         """Shapes, inputs, and the raw model's outputs at them, which are the reference."""
         self.step("reading the model")
         session = self.first_session(chosen)
@@ -188,23 +221,21 @@ class _Measurement:
         for label, point in grid(declared, options.shapes, options.dims):
             feeds.append(make_inputs(declared, limits, point, seed=options.seed))
             cases.append(Case(label, describe_feeds(feeds[-1])))
-        files = [self.folder / f"feeds.{i}.npz" for i in range(len(feeds))]
-        for path, fed in zip(files, feeds, strict=True):
+        self.feeds = tuple(self.folder / f"feeds.{i}.npz" for i in range(len(feeds)))
+        for path, fed in zip(self.feeds, feeds, strict=True):
             write_arrays(path, fed)
-        labels = tuple(case.label for case in cases)
-        setup = Bench(self.folder, labels, tuple(files), self.threads)
+        self.labels = tuple(case.label for case in cases)
         self.step("computing the reference")
-        outputs = setup.outputs("reference")
-        ended = setup.run(self.raw, self.reference, outputs, optimize=False)
+        ended = self.run(self.raw, self.reference, self.outputs("reference"), optimize=False)
         if ended.status != "ok":
             given = options.shapes or options.dims
             kind = UsageError if given else InputError
             raise kind(
-                f"The model does not run at the shapes {', '.join(labels)}.",
+                f"The model does not run at the shapes {', '.join(self.labels)}.",
                 found=f"{ended.status}: {ended.detail}",
                 fix="give sizes that the model accepts with --shapes, and memory for them",
             )
-        return cases, feeds, setup
+        return cases, feeds
 
     def first_session(self, chosen: Sequence[str]) -> Any:
         """Raw without graph optimization, on the first provider that loads it: the reference.
@@ -228,15 +259,15 @@ class _Measurement:
         )
 
     def trials(
-        self, setup: Bench, variants: Sequence[Variant], providers: Sequence[str], *, asked: bool
+        self, variants: Sequence[Variant], providers: Sequence[str], *, asked: bool
     ) -> tuple[list[Trial], list[str]]:
         """Every variant on every provider, and the providers on which raw runs."""
         trials, usable = [], []
         for provider in providers:
             self.step(f"checking raw on {provider}")
-            first = run_trial(setup, RAW, self.raw, provider)
+            first = self.trial(RAW, provider)
             trials.append(first)
-            if first.status not in ("ok", "wrong outputs"):
+            if first.status not in ("ok", *_NO_PASS):
                 if asked:
                     raise provider_missing(provider, first.detail or first.status)
                 continue
@@ -244,9 +275,58 @@ class _Measurement:
             for variant in variants[1:]:
                 self.step(f"checking {variant.name} on {provider}")
                 if variant.status == "ok":
-                    path = self.path(variant.name)
-                    trials.append(run_trial(setup, variant.name, path, provider))
+                    trials.append(self.trial(variant.name, provider))
         return trials, usable
+
+    def outputs(self, name: str) -> list[Path]:
+        """A file of outputs for each shape."""
+        return [self.folder / f"{name}.{i}.npz" for i in range(len(self.feeds))]
+
+    def run(self, model: str, provider: str, outputs: Sequence[Path], *, optimize: bool) -> Outcome:
+        """Load ``model`` and run it at every shape."""
+        request = {
+            "action": "trial",
+            "model": model,
+            "provider": provider,
+            "threads": self.threads,
+            "optimize": optimize,
+            "feeds": [str(path) for path in self.feeds],
+            "outputs": [str(path) for path in outputs],
+        }
+        return run_worker(request, folder=self.folder, time_limit=TIME_LIMIT, memory_limit=None)
+
+    def trial(self, variant: str, provider: str) -> Trial:
+        """Load and run a variant, and compare its outputs with the reference."""
+        outputs = self.outputs("trial")
+        ended = self.run(self.path(variant), provider, outputs, optimize=True)
+        if ended.status != "ok":
+            return Trial(variant, provider, ended.status, ended.detail)
+        if not ended.result["on"]:
+            name = provider_class(provider)
+            detail = f"ONNX Runtime cannot use {name} here and fell back to the CPU"
+            return Trial(variant, provider, "failed", detail)
+        checks = [
+            check
+            for label, mine, expected in zip(
+                self.labels, outputs, self.outputs("reference"), strict=True
+            )
+            for check in check_outputs(label, read_arrays(mine), read_arrays(expected))
+        ]
+        wrong = [check for check in checks if not check.passed]
+        nothing = all(check.reason in NOTHING_COMPARED for check in wrong)
+        status: Status = "ok" if not wrong else "not compared" if nothing else "wrong outputs"
+        detail = "" if not wrong else f"{wrong[0].output} at {wrong[0].case}: {wrong[0].reason}"
+        if len(wrong) > 1:
+            detail += f" (and {len(wrong) - 1} more)"
+        return Trial(
+            variant,
+            provider,
+            status,
+            detail,
+            tuple(checks),
+            float(ended.result["load_seconds"]),
+            *(_mib(ended.result[key]) for key in ("base", "peak")),
+        )
 
     def time(
         self,
@@ -290,7 +370,7 @@ def _wrong_targets(trials: Sequence[Trial], variants: Sequence[Variant]) -> list
     return [
         f"{trial.variant} on {trial.provider}: {trial.detail}"
         for trial in trials
-        if trial.variant in targets and trial.status == "wrong outputs"
+        if trial.variant in targets and trial.status in _NO_PASS
     ]
 
 
@@ -307,7 +387,59 @@ def _reader_notes(facts: Machine, trials: Sequence[Trial], where: str) -> Iterat
                 f"raw itself differs on {trial.provider} from raw without graph optimization"
                 f" on {where}: {trial.detail}"
             )
+        if trial.variant == RAW and trial.status == "not compared":
+            yield f"nothing could be compared on {trial.provider}: {trial.detail}"
     if where != "cpu":
         yield f"the CPU does not load raw: outputs are compared with those of raw on {where}"
     if any(trial.provider != "cpu" for trial in trials):
         yield "times hold the copies of inputs and outputs between host and device"
+
+
+def check_outputs(
+    case: str, computed: Mapping[str, Array], expected: Mapping[str, Array]
+) -> list[Check]:
+    """Every output that the raw model has, as ``verify`` compares it."""
+    fitting = {
+        name: array
+        for name, array in expected.items()
+        if name in computed
+        and (computed[name].dtype, computed[name].shape) == (array.dtype, array.shape)
+    }
+    compared = {one.name: one for one in compare_outputs(fitting, computed, Bounds())}
+    checks = []
+    for name, array in expected.items():
+        one, mine = compared.get(name), computed.get(name)
+        if one is not None:
+            far, bound = one.metrics.max_abs, one.bound_abs
+            checks.append(Check(case, name, one.passed, one.reason, far, bound))
+            continue
+        reason = "the output is missing"
+        if mine is not None:
+            reason = f"{mine.dtype} {list(mine.shape)}, not {array.dtype} {list(array.shape)}"
+        checks.append(Check(case, name, False, reason, math.nan, math.nan))
+    return checks
+
+
+def _mib(size: int | None) -> float | None:
+    return None if size is None else round(size / 2**20, 1)
+
+
+def check_memory(trials: Sequence[Trial]) -> None:
+    """All sessions are open at once, raw's twice.
+
+    Raises:
+        UsageError: they do not fit into the memory that is free.
+    """
+    sizes = [
+        trial.peak_mib - trial.base_mib
+        for trial in (*trials[:1], *trials)
+        if trial.peak_mib is not None and trial.base_mib is not None
+    ]
+    free = memory_available()
+    if free is not None and sum(sizes) * 2**20 > free:
+        raise UsageError(
+            "The variants do not fit into memory together.",
+            found=f"{sum(sizes) / 1024:.1f} GiB for {len(sizes)} sessions,"
+            f" {free / 2**30:.1f} GiB are free",
+            fix="name fewer of --targets and --peers, or give smaller --shapes",
+        )

@@ -13,7 +13,14 @@ NO_DIFFERENCE: Literal["no difference beyond noise"] = "no difference beyond noi
 VariantKind = Literal["raw", "target", "peer"]
 Verdict = Literal["baseline", "noise floor", "faster", "slower", "no difference beyond noise"]
 Status = Literal[
-    "ok", "wrong outputs", "not installed", "failed", "out of memory", "time limit", "killed"
+    "ok",
+    "wrong outputs",
+    "not compared",
+    "not installed",
+    "failed",
+    "out of memory",
+    "time limit",
+    "killed",
 ]
 
 
@@ -152,7 +159,7 @@ class Benchmark:
 
     Attributes:
         source: path of the model, or a description of where it came from.
-        passed: no target gave wrong outputs. Speed has no part in it.
+        passed: every target that ran gave right outputs. Speed has no part in it.
         reason: the targets that did, or "".
         providers: where it was measured: ``cpu``, ``cuda``, ``tensorrt``.
         cases: shapes of the inputs.

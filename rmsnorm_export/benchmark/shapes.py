@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rmsnorm_export.printable import short
-from rmsnorm_export.runtime.dimensions import Size, is_fixed, sized, symbol_of
-from rmsnorm_export.runtime.input_sizes import Declared, InputSizes, Point
+from rmsnorm_export.runtime.input_sizes import (
+    Declared,
+    InputSizes,
+    Point,
+    Size,
+    is_fixed,
+    sized,
+    symbol_of,
+)
 from rmsnorm_export.runtime.sizes import POINTS, Dims, Shape, Shapes, shape_text
 
 DEFAULT_GRID = ((1, 16), (1, 128), (4, 128))

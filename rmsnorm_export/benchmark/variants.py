@@ -8,9 +8,8 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from rmsnorm_export.benchmark.peers import PEERS
 from rmsnorm_export.benchmark.result import Variant
-from rmsnorm_export.benchmark.worker import run_worker
+from rmsnorm_export.benchmark.worker import PEERS, run_worker
 from rmsnorm_export.errors import Error
 from rmsnorm_export.graph.load import LoadedModel, Source
 from rmsnorm_export.lower.targets import Target

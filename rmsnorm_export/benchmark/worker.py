@@ -12,8 +12,11 @@ file of outputs at its place.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +24,71 @@ from rmsnorm_export.benchmark.result import Status
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.system.machine import peak_memory
 from rmsnorm_export.system.packages import version_of
-from rmsnorm_export.system.process import Child, Request, Say
+from rmsnorm_export.system.process import Child, Request, Say, memory_signs
 
-_NO_MEMORY = (
-    "memoryerror",
-    "bad_alloc",
-    "unable to allocate",
-    "cannot allocate memory",
-    "failed to allocate",
-    "memory allocation",
-    "failed to map segment",
-    "out of memory",
-)
-"""What Python, C++, NumPy, the C library, ONNX Runtime, CUDA and the loader say."""
+PeerRun = Callable[[str, str], object]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Peer:
+    """Other people's optimizer, as its documentation says to run it on an exported model.
+
+    Attributes:
+        package: the distribution that holds it; also what pip installs.
+        load: imports it, in a process of its own, and returns what to call with the paths of the
+            model and of the output.
+    """
+
+    package: str
+    load: Callable[[], PeerRun]
+
+
+def _transformers() -> PeerRun:
+    from onnxruntime.transformers import optimizer
+
+    def run(model: str, output: str) -> None:
+        # The type whose fusions cover RMSNorm; heads and width are found by the tool. Level 0:
+        # ONNX Runtime's own optimization, which every session here does itself, is left to it.
+        result = optimizer.optimize_model(
+            model, model_type="gpt2", num_heads=0, hidden_size=0, opt_level=0
+        )
+        result.save_model_to_file(output)
+
+    return run
+
+
+def _onnxscript() -> PeerRun:
+    import onnx_ir as ir
+    from onnxscript.rewriter.ort_fusions import optimize_for_ort
+
+    def run(model: str, output: str) -> None:
+        optimized, _ = optimize_for_ort(ir.load(model))
+        ir.save(optimized, output)
+
+    return run
+
+
+def _command(module: str) -> PeerRun:
+    """A tool through the function behind its command line."""
+    main = importlib.import_module(module).main
+
+    def run(model: str, output: str) -> None:
+        sys.argv = ["tool", model, output]
+        try:
+            main()
+        except SystemExit as stop:
+            if stop.code not in (None, 0):
+                raise RuntimeError(f"exit code {stop.code}") from stop
+
+    return run
+
+
+PEERS = {
+    "ort.transformers": Peer("onnxruntime", _transformers),
+    "onnxscript": Peer("onnxscript", _onnxscript),
+    "onnxsim": Peer("onnxsim", functools.partial(_command, "onnxsim.onnx_simplifier")),
+    "onnxslim": Peer("onnxslim", functools.partial(_command, "onnxslim.cli")),
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,7 +134,7 @@ def run_worker(
         return Outcome("ok", "", ended.seconds, result)
     error = str((ended.first("error") or {}).get("text", ""))
     lines = [line.strip() for line in (error or ended.tail).splitlines() if line.strip()]
-    signs = [line for line in lines if any(sign in line.lower() for sign in _NO_MEMORY)]
+    signs = memory_signs(lines)
     reason = signs[-1] if signs else " ".join(lines[:3]) if error else ended.last_line()
     detail = one_line(": ".join(filter(None, (ended.signal_name(), reason))), 300)
     status: Status = "failed"
@@ -100,8 +155,6 @@ def main(request: Request, say: Say) -> None:
 
 
 def _peer(request: Request) -> dict[str, Any]:
-    from rmsnorm_export.benchmark.peers import PEERS
-
     peer = PEERS[request["name"]]
     try:
         run = peer.load()
@@ -112,8 +165,8 @@ def _peer(request: Request) -> dict[str, Any]:
 
 
 def _trial(request: Request) -> dict[str, Any]:
-    from rmsnorm_export.benchmark.arrays import read_arrays, write_arrays
     from rmsnorm_export.benchmark.sessions import is_on, open_session
+    from rmsnorm_export.runtime.inputs import read_arrays, write_arrays
     from rmsnorm_export.runtime.session import onnxruntime, run_session
 
     onnxruntime()

@@ -44,7 +44,7 @@ def command(state: State, model: str, files: Files, **options: Any) -> None:
     error = None
     if not result.passed:
         error = VerificationError(
-            "A target gives other outputs than the model.",
+            "A target gives other outputs than the model, or none that can be compared.",
             found=result.reason,
             fix="see the site by site proof: rmsnorm-export optimize MODEL --target ... --prove",
         )

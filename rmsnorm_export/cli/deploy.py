@@ -35,6 +35,11 @@ def _keys(context: click.Context, _: click.Parameter, value: bool) -> None:
     type=click.Choice(STEPS),
     help="Run this step and those after it, changed or not.",
 )
+@click.option(
+    "--require-verified",
+    is_flag=True,
+    help="Fail with exit code 7 where a model or an engine could not be run here to compare it.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would run and why; change nothing.")
 @click.option(
     "--keys",
@@ -54,6 +59,7 @@ def command(
     pipeline: str,
     until: StepName | None,
     force_step: StepName | None,
+    require_verified: bool,
     dry_run: bool,
     files: Files,
 ) -> None:
@@ -89,6 +95,7 @@ def command(
             force_step=force_step,
             dry_run=dry_run,
             force=files.force,
+            require_verified=require_verified,
             progress=step,
             told=told,
         )

@@ -15,7 +15,7 @@ import numpy as np
 
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.show.doctor import Component, Diagnosis, SelfTest, Status
-from rmsnorm_export.system.gpu import gpus
+from rmsnorm_export.system.machine import gpus
 from rmsnorm_export.system.packages import is_installed, pip_install, version_of
 from rmsnorm_export.system.process import Child
 from rmsnorm_export.tensorrt.plugin import build_tools, list_plugins

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,12 +15,16 @@ from rmsnorm_export.cli.failure import with_problem
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.cli.outcome import Output, failed_proofs, output_option, replacing_files
-from rmsnorm_export.errors import Error, VerificationError
+from rmsnorm_export.errors import Error
 from rmsnorm_export.rewrite.options import ExportOptions, Requirement, SourceOptions
 
 if TYPE_CHECKING:
     from rmsnorm_export.compare.result import Verification
     from rmsnorm_export.torch.source.example import Example, Loaded
+
+
+_DIFFERS = "The exported file differs from PyTorch by more than is allowed; it was written."
+_RTOL = "see the table for where; --rtol sets the bound"
 
 
 def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
@@ -59,7 +64,13 @@ def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
     "--verify",
     is_flag=True,
     help="Compare the written file in ONNX Runtime with PyTorch on random inputs, dynamic sizes "
-    "changed once. Exit code 4 when they differ.",
+    "changed once. Exit code 4 when they differ, 7 when the file cannot be run here.",
+)
+@click.option(
+    "--require-verified",
+    is_flag=True,
+    help="As --verify; and exit code 7, too, where the file was not run as it is: no float32 "
+    "stand-in for a type without kernels.",
 )
 @click.option(
     "--rtol",
@@ -74,6 +85,7 @@ def command(
     output: str,
     arguments: dict[str, Any],
     verify: bool,
+    require_verified: bool,
     rtol: float | None,
     files: Files,
     **options: Any,
@@ -91,6 +103,7 @@ def command(
       rmsnorm-export export my.models:make -o out.onnx --arg layers=2 \\
           --shapes "ids=int64[batch=1..8,seq=1..2048]"
     """
+    verify = verify or require_verified
     if verify and state.model_on_stdout:
         raise click.UsageError("--verify needs a file: give -o PATH")
     names = ("shapes", "dims", "dtype", "require", "trust_source")
@@ -125,15 +138,22 @@ def command(
             if verify:
                 tell("comparing with PyTorch", 0, 1)
                 try:
-                    parity = _verify(loaded, given, output, seed=options["seed"], rtol=rtol)
-                    error = error or _differs(parity)
+                    parity = _verify(
+                        loaded,
+                        given,
+                        output,
+                        seed=options["seed"],
+                        rtol=rtol,
+                        strict=require_verified,
+                    )
+                    error = error or parity.error(_DIFFERS, fix=_RTOL)
                 except Exception as problem:  # the file is written: its report is not lost
                     error = with_problem(error, "--verify", problem)
     place.finish(report, written, error, parity)
 
 
 def _verify(
-    loaded: Loaded, given: Example, path: str, *, seed: int, rtol: float | None
+    loaded: Loaded, given: Example, path: str, *, seed: int, rtol: float | None, strict: bool
 ) -> Verification:
     """Every output of the file, graph optimization on, against PyTorch eager on the same inputs.
 
@@ -145,37 +165,20 @@ def _verify(
     """
     from rmsnorm_export.compare.backend import Answer
     from rmsnorm_export.compare.eager import feeds_of_call, run_eager
-    from rmsnorm_export.compare.outputs import Bounds, RecordedCall, compare_recorded
+    from rmsnorm_export.compare.options import VerifyOptions
     from rmsnorm_export.compare.pytorch import PyTorch
-    from rmsnorm_export.runtime.session import open_session
+    from rmsnorm_export.compare.verify import RecordedCall, compare_recorded
 
-    try:
-        session = open_session(path, optimize=True)
-    except VerificationError as error:
-        raise VerificationError(
-            "ONNX Runtime cannot load the exported file, which was written but not compared.",
-            found=error.found,
-            fix="its CPU kernels are few in bfloat16: verify an export with --dtype f16 or f32, "
-            "and prove the norms of this one with --prove",
-        ) from error
-    names = [argument.name for argument in session.get_inputs()]
-    calls = [
-        RecordedCall(
-            feeds_of_call(names, args, kwargs),
-            Answer(*run_eager(loaded.module, args, kwargs), named=False),
-        )
-        for args, kwargs in given.feeds(seed=seed, limit=loaded.limit)
-    ]
+    def calls(names: Sequence[str]) -> list[RecordedCall]:
+        return [
+            RecordedCall(
+                feeds_of_call(names, args, kwargs),
+                Answer(*run_eager(loaded.module, args, kwargs), named=False),
+            )
+            for args, kwargs in given.feeds(seed=seed, limit=loaded.limit)
+        ]
+
     source = f"random, seed {seed}" if given.inputs else "the example inputs of the source"
     runtime = PyTorch(loaded).runtime
-    return compare_recorded(session, calls, Bounds(rtol=rtol), runtime=runtime, source=source)
-
-
-def _differs(parity: Verification) -> Error | None:
-    if parity.passed:
-        return None
-    return VerificationError(
-        "The exported file differs from PyTorch by more than is allowed; it was written.",
-        found=parity.reason,
-        fix="see the table for where; --rtol sets the bound",
-    )
+    options = VerifyOptions(rtol=rtol, require_verified=strict)
+    return compare_recorded(path, calls, options, runtime=runtime, source=source)

@@ -44,6 +44,7 @@ Exit codes:
   4    verification or a proof failed
   5    --require was not met; nothing was written
   6    a needed package or GPU is missing
+  7    what was to be compared could not be run here
   130 interrupted
   141 the reader of the output went away
 

@@ -15,7 +15,7 @@ from rmsnorm_export.cli.files import Files, file_options
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.compare.backends import BackendChoice
 from rmsnorm_export.compare.options import VerifyOptions
-from rmsnorm_export.errors import UsageError, VerificationError
+from rmsnorm_export.errors import UsageError
 from rmsnorm_export.runtime.sizes import ONE_POINT, read
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def command(state: State, a: str, b: str, files: Files, **options: Any) -> None:
 
     ONNX files run in ONNX Runtime on the CPU, A without its graph optimization, B with it; with a
     tensorrt backend an engine is built from them, in a temporary folder. Exit code 4 when a bound
-    does not hold, 6 when a backend or its GPU is missing, 3 when an engine cannot be used here.
+    does not hold, 7 when a model cannot be run here, 6 when a backend or its GPU is missing, 3 when
+    an engine cannot be used here.
 
     \b
     Examples:
@@ -57,15 +58,7 @@ def command(state: State, a: str, b: str, files: Files, **options: Any) -> None:
     first, second = console.model_source(a), console.model_source(b)
     with console.progress(state, "Comparing"):
         outcome = verify(first, second, **options)
-    error = None
-    if not outcome.passed:
-        table = "see the table for where; --rtol, --atol and --max-ulp set the bounds"
-        if outcome.verdict == "not compared":
-            table = "look for overflow in the models, or give inputs whose outputs are finite"
-        error = VerificationError(
-            outcome.failure, found=outcome.found, fix="; ".join(outcome.notes) or table
-        )
-    files.finish(outcome, error, compared=(a, b))
+    files.finish(outcome, outcome.error(), compared=(a, b))
 
 
 def _backend(argument: str, choice: BackendChoice) -> BackendChoice:

@@ -6,6 +6,7 @@ import abc
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import onnx_ir as ir
@@ -133,6 +134,20 @@ class Backend(abc.ABC):
     def declared(self) -> Mapping[str, Declared] | None:
         """Its inputs by name; None: it takes whatever the other model takes."""
         return None if self.graph is None else graph_inputs(self.graph)
+
+    @property
+    def float_type(self) -> str:
+        """The type of its float inputs where ``declared`` does not tell; or ""."""
+        return ""
+
+    @property
+    def weights_type(self) -> str:
+        """The float type of most of its weights; "" where that is not known."""
+        return ""
+
+    def stand_in(self, folder: Path) -> Backend | None:  # noqa: ARG002
+        """The same in a type that the runtime has kernels for, kept in ``folder``; None without."""
+        return None
 
     def shapes(self) -> Mapping[str, Sequence[int]]:
         """Shapes that its inputs should have, as far as it insists on some."""

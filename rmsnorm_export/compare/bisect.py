@@ -1,4 +1,4 @@
-"""The search for the place where two models begin to differ.
+"""Where two models begin to differ, whatever runs them: the search, and what it found in words.
 
 From an output that differs it goes back: to a value before it that differs, as long as there is
 one. It ends at a value that differs while the nearest compared values before it all agree. That
@@ -9,20 +9,23 @@ that only one batch of values is held.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
 
-from rmsnorm_export.compare.backend import ReadValues
-from rmsnorm_export.compare.flow import HALF_TYPES, Flow
-from rmsnorm_export.compare.outputs import Bounds, compare_output
-from rmsnorm_export.compare.result import OutputComparison
-from rmsnorm_export.errors import VerificationError
+from rmsnorm_export.compare.backend import Backend, ReadValues
+from rmsnorm_export.compare.flow import HALF_TYPES, Flow, shared_values
+from rmsnorm_export.compare.outputs import Bounds, comparable, compare_output
+from rmsnorm_export.compare.result import Difference, DifferenceSite, OutputComparison
+from rmsnorm_export.errors import Error, VerificationError
 from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.printable import one_line, quoted
+from rmsnorm_export.recognize.match import Match
 
 BATCH = 16
 """Values that are spread over the part that is searched, each round: four rounds tell 80,000 values
@@ -51,7 +54,6 @@ class Search:
         flows: the graphs, that of the second model last; one where the other model is PyTorch.
         shared: names of the values that both have.
         target: the output that differs.
-        known: the target, for a model that does not give it by this name.
         bounds: as for the outputs.
         value: the earliest that is known to differ; at the end, the first.
         tested: what was compared.
@@ -64,7 +66,6 @@ class Search:
     flows: tuple[Flow, ...]
     shared: frozenset[str]
     target: str
-    known: tuple[Array | None, Array | None]
     bounds: Bounds
     value: str = ""
     tested: dict[str, OutputComparison] = dataclasses.field(default_factory=dict)
@@ -156,7 +157,7 @@ class Search:
         first, second = (_read_what_can_be(read, [*names, self.target]) for read in self.readers)
         for name in names:
             a, b = first.get(name), second.get(name)
-            if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
+            if a is None or b is None or not comparable(a, b):
                 self.odd.append(name)
                 continue
             # float32 that comes from half types is no better than they are.
@@ -165,10 +166,7 @@ class Search:
             self.tested[name] = compare_output(
                 name, b, a, self.bounds, largest=_largest_to_go_by(a, b), through=through
             )
-        a, b = (
-            values.get(self.target) if known is None else known
-            for known, values in zip(self.known, (first, second), strict=True)
-        )
+        a, b = first.get(self.target), second.get(self.target)
         return None if a is None or b is None else compare_output(self.target, b, a, self.bounds)
 
 
@@ -193,14 +191,14 @@ def _largest_to_go_by(a: Array, b: Array) -> float | None:
         return None
     wide, other = np.abs(a.astype(np.float64)), np.abs(b.astype(np.float64))
     finite = np.isfinite(wide) & np.isfinite(other)
-    differ = finite & (a != b)
+    differ = finite & (wide != other)
     if not differ.any():
         return None
     cut = _HUGE * max(float(wide[differ].max()), float(other[differ].max()))
     largest = float(wide[finite & (wide <= cut)].max(initial=0.0))
     # Below its smallest normal number a type has fewer digits.
     limits: Any = ml_dtypes.finfo  # NumPy's does not know bfloat16
-    return max(largest, float(limits(a.dtype).smallest_normal))
+    return max(largest, *(float(limits(one.dtype).smallest_normal) for one in (a, b)))
 
 
 def _read_what_can_be(read: ReadValues, names: list[str]) -> Mapping[str, Array]:
@@ -212,3 +210,157 @@ def _read_what_can_be(read: ReadValues, names: list[str]) -> Mapping[str, Array]
             return {}
         half = len(names) // 2
         return {**_read_what_can_be(read, names[:half]), **_read_what_can_be(read, names[half:])}
+
+
+_NOT = "the first difference was not looked for: "
+
+
+def locate_difference(
+    sides: tuple[Backend, Backend],
+    feeds: tuple[Mapping[str, Array], Mapping[str, Array]],
+    outputs: Sequence[OutputComparison],
+    values: tuple[Mapping[str, Array], Mapping[str, Array]],
+    bounds: Bounds,
+) -> tuple[Difference | None, str]:
+    """Where two models begin to differ, or why that was not looked for.
+
+    Args:
+        sides: the two models.
+        feeds: the inputs of each.
+        outputs: of the comparison, of which one failed at least.
+        values: the outputs of both, by name.
+        bounds: of the comparison.
+    """
+    for side in sides:
+        if side.closed:
+            return None, _NOT + side.closed
+    graphs = [None if side.graph is None else Flow(side.graph) for side in sides]
+    flows = tuple(flow for flow in graphs if flow is not None)
+    if not flows:
+        return None, f"{_NOT}neither model is an ONNX graph"
+    if len(flows) == 2:
+        shared = shared_values(*flows)
+    else:
+        shared = frozenset(sides[graphs.index(None)].inside(flows[0]))
+    failed = [output for output in outputs if not output.passed]
+    # The earliest: others may follow from it.
+    target = min(failed, key=lambda one: flows[-1].order.get(one.name, -1))
+    try:
+        with contextlib.ExitStack() as stack:
+            first, second = (
+                _reader(stack.enter_context(side.probing(fed, flow or flows[0])), flow, known)
+                for side, fed, flow, known in zip(sides, feeds, graphs, values, strict=True)
+            )
+            search = Search((first, second), flows, shared, target.name, bounds)
+            search.run(target)
+            return describe_difference(search), ""
+    except Error as error:
+        return None, f"{_NOT}{one_line(error.what, 200)} {one_line(error.found, 300)}".strip()
+
+
+def _reader(read: ReadValues, flow: Flow | None, known: Mapping[str, Array]) -> ReadValues:
+    """What a model without a graph gives by the names of values, and its outputs."""
+    return read if flow is not None else lambda names: {**read(names), **known}
+
+
+def describe_difference(search: Search) -> Difference:
+    """The outcome of a search: the value, the node, the norm at or before it."""
+    flow, value = search.flows[-1], search.value
+    near = search.nearest(value)
+    node = flow.node(value)
+    # Of the nodes besides the norm that compute the value, in the graph that has more of them.
+    others = max(flow.others(value, near) for flow in search.flows)
+    site = _nearest_site(search.flows, value, near, alone=not others)
+    return Difference(
+        value=value,
+        node="" if node is None else node.name or node.op_type,
+        op="" if node is None else node.op_type,
+        module=flow.module(value),
+        site=site,
+        inputs=tuple(near),
+        inputs_agree=not search.hidden and all(map(search.agrees, near)),
+        conclusion=_conclusion(search, near, site, others),
+        comparison=search.tested[value],
+        compared=len(search.tested.keys() - {search.target}),
+        shared=len(search.shared - {search.target}),
+        output=search.target,
+        notes=tuple(dict.fromkeys(_notes_on_search(search, near))),
+    )
+
+
+def _nearest_site(
+    flows: Sequence[Flow], value: str, near: Sequence[str], *, alone: bool
+) -> DifferenceSite | None:
+    """The norm that computes the value, or is between it and those before; else the last one."""
+    for flow in reversed(flows):
+        match = flow.norm(value)
+        if match is not None:
+            return _difference_site(flows, match, "at" if alone else "among")
+        match = flow.norm_in(flow.nearest(value, near)[1])
+        if match is not None:
+            return _difference_site(flows, match, "among")
+    for flow in reversed(flows):
+        norms = [name for name in flow.ancestors(value) if flow.norm(name) is not None]
+        match = flow.norm(max(norms, key=flow.order.__getitem__, default=""))
+        if match is not None:
+            return _difference_site(flows, match, "before")
+    return None
+
+
+def _difference_site(
+    flows: Sequence[Flow], match: Match, place: Literal["at", "among", "before"]
+) -> DifferenceSite:
+    output = match.output.name or ""
+    producer = match.output.producer()
+    # A norm that is spelled out knows its module better than one node that it became.
+    same = (flow.norm(output) for flow in flows)
+    spelled = (norm.module for norm in same if norm is not None and not norm.native)
+    module = next(filter(None, spelled), match.module)
+    name = producer.name if producer is not None and producer.name else output
+    return DifferenceSite(name, match.spec.kind, module, place)
+
+
+def _conclusion(
+    search: Search, near: Sequence[str], site: DifferenceSite | None, others: int
+) -> str:
+    if search.hidden:
+        return (
+            "with values inside marked as outputs the models agree: the runtime fuses less then,"
+            " and the place cannot be told"
+        )
+    more = "" if not others else f" and {others} other node{'s' if others > 1 else ''}"
+    text = f"{quoted(search.value)} differs"
+    if site is not None and site.place == "at":
+        text = f"this site differs: {site.op} {quoted(site.name)}"
+    elif site is not None and site.place == "among":
+        text += f", which {site.op} {quoted(site.name)}{more} compute"
+    elif more:
+        text += f", which its node{more} compute"
+    if search.beyond:
+        share = share_of_bound(search.tested[search.value])
+        text += f" by {share:.0%} of its bound, which it leaves at {quoted(search.beyond)}"
+    if not near:
+        return f"{text}; no value that both models have lies before it"
+    if len(near) == 1:
+        return f"{text}; the value that it is computed from agrees ({quoted(near[0])})"
+    last = quoted(near[-1])
+    return f"{text}; the {len(near)} values that it is computed from agree (the last is {last})"
+
+
+def _notes_on_search(search: Search, near: Sequence[str]) -> list[str]:
+    notes = []
+    for flow in reversed(search.flows):
+        notes += flow.not_entered(flow.nearest(search.value, near)[1])
+    tested = [search.tested[name] for name in near if name in search.tested]
+    share = max(map(share_of_bound, tested), default=0.0)
+    if CLOSE < share <= 1 and not search.hidden:
+        notes.append(
+            f"the values before it take up to {share:.0%} of their bounds: the difference grows"
+            " over several nodes"
+        )
+    if search.odd:
+        notes.append(
+            f"{len(search.odd)} values of the same name were passed over: their types or shapes"
+            " differ, or they cannot be had"
+        )
+    return notes

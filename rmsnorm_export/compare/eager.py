@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,11 +13,14 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from rmsnorm_export.errors import InputError, VerificationError
+from rmsnorm_export.errors import InputError, NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.torch.export.failure import arguments_text
 from rmsnorm_export.torch.export.trace import inference
 from rmsnorm_export.torch.source.example import Loaded
+
+_NO_KERNEL = re.compile(r"not implemented for '|Could not run '[^']*' with arguments from the '")
+"""What PyTorch says of an operator without a kernel for a type or a device."""
 
 Module = torch.nn.Module | torch.export.ExportedProgram
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -28,6 +32,7 @@ def run_eager(
     """Every tensor that a module returns, in order, with the names that ``export`` gives them.
 
     Raises:
+        NotRunError: PyTorch has no kernel for its types.
         InputError: PyTorch cannot run it on these inputs.
     """
     run = module.module() if isinstance(module, torch.export.ExportedProgram) else module
@@ -35,7 +40,8 @@ def run_eager(
         with inference(run):
             made = run(*args, **kwargs)
     except Exception as error:
-        raise InputError(
+        kind = NotRunError if _NO_KERNEL.search(str(error)) else InputError
+        raise kind(
             "PyTorch cannot run the module on these inputs.",
             found=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}; "
             f"inputs: {arguments_text(args, kwargs)}",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -14,9 +16,12 @@ import onnx_ir as ir
 
 from rmsnorm_export.compare.backend import Answer, Backend, Chosen, ReadValues, RunModel
 from rmsnorm_export.compare.flow import Flow
+from rmsnorm_export.compare.widened import save_as_float32
 from rmsnorm_export.errors import BackendMissingError, VerificationError
 from rmsnorm_export.graph.load import LoadedModel, load_model
+from rmsnorm_export.graph.tensors import tensor_slots
 from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.runtime.inputs import type_name_of
 from rmsnorm_export.runtime.session import (
     Device,
     onnxruntime,
@@ -51,6 +56,15 @@ class OnnxBackend(Backend):
     @property
     def graph(self) -> ir.Model:
         return self.source.model
+
+    @property
+    def weights_type(self) -> str:
+        sizes: Counter[str] = Counter()
+        for slot in tensor_slots(self.graph):
+            dtype = ir.DataType(slot.tensor.dtype)
+            if dtype.is_floating_point():
+                sizes[type_name_of(dtype)] += math.prod(slot.tensor.shape.numpy())
+        return sizes.most_common(1)[0][0] if sizes else ""
 
     def load(self, content: bytes | str, names: Sequence[str] | None = None) -> RunModel:
         """Make the model, or a copy of it, ready to run.
@@ -97,6 +111,14 @@ class OnnxRuntime(OnnxBackend):
     @property
     def runtime(self) -> str:
         return runtime_name(self.device)
+
+    def stand_in(self, folder: Path) -> OnnxRuntime | None:
+        path = folder / "float32.onnx"
+        if path.exists():
+            path = folder / "float32.b.onnx"
+        if not save_as_float32(self.source, path):
+            return None
+        return dataclasses.replace(self, source=load_model(path))
 
     def plain(self) -> OnnxRuntime | None:
         return dataclasses.replace(self, optimized=False) if self.optimized else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,7 +80,22 @@ class VerifyOptions(Options):
         "differ.",
     )
 
+    require_verified: bool = option(
+        False,
+        help="Fail with exit code 7 unless both models were run here as they are: no float32 "
+        "stand-in for a type without kernels, and in a pipeline no engine left out for want of a "
+        "GPU.",
+    )
+
     def agree(self) -> None:
+        for name in ("rtol", "atol", "max_ulp"):
+            bound = getattr(self, name)
+            if bound is not None and not math.isfinite(bound):
+                raise UsageError(
+                    "A bound that nothing exceeds compares nothing.",
+                    found=f"{name} = {bound:g}",
+                    fix="give a finite number, or leave it away for the bound of the type",
+                )
         if self.inputs is not None and (self.shapes or self.dims):
             raise UsageError(
                 "Shapes are for random inputs.",

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from rmsnorm_export.compare.backend import Answer
@@ -17,13 +18,11 @@ from rmsnorm_export.compare.result import (
     NO_ELEMENT,
     NO_FINITE_NUMBER,
     OutputComparison,
-    Verification,
 )
 from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.runtime.inputs import array_type
 from rmsnorm_export.runtime.metrics import compare_arrays, is_float
-from rmsnorm_export.runtime.session import run_session, runtime_name
 
 # Largest |a - b| over the largest |a|. A fused norm differs from its source by some units of
 # roundoff (u), and each layer of a residual network passes such differences on about as large as
@@ -42,6 +41,8 @@ class Bounds:
 
     Attributes:
         atol, rtol, max_ulp: as for ``rmsnorm_export.verify``; None: not given.
+        weights: a coarser type in which one of two models keeps most of its weights, and the other
+            does not; or "".
         reduced: "" or why float32 is computed with fewer digits than it has, e.g. ``TF32 products
             on CUDA``: 11 significant bits, those of float16.
     """
@@ -50,6 +51,7 @@ class Bounds:
     rtol: float | None = None
     max_ulp: float | None = None
     reduced: str = ""
+    weights: str = ""
 
     def relative(self, dtype: str, through: str = "") -> tuple[float, str]:
         """The bound relative to the largest element, and its reason.
@@ -69,8 +71,11 @@ class Bounds:
         computed = dtype
         if dtype == "float32" and self.reduced:
             computed, why = "float16", f", those of 11 significant bits: {self.reduced}"
-        if DEFAULT_RTOL.get(through, 0.0) > DEFAULT_RTOL[computed]:
-            computed, why = through, f", those of {through}, by way of which it is computed"
+        ways = {self.weights: "in which one model keeps its weights"}
+        ways[through] = "by way of which it is computed"
+        for way, words in ways.items():
+            if DEFAULT_RTOL.get(way, 0.0) > DEFAULT_RTOL[computed]:
+                computed, why = way, f", those of {way}, {words}"
         rtol, u = DEFAULT_RTOL[computed], _ROUNDOFF[computed]
         count = rtol / u
         units = f"{count:.1e}" if count >= 1e5 else f"{float(f'{count:.2g}'):.0f}"
@@ -91,15 +96,18 @@ def compare_output(
 
     Args:
         name: of the output.
-        computed, expected: arrays of one type and shape.
+        computed, expected: arrays of one shape, and one type or two float types, of which the
+            narrower one tells the bound.
         bounds: that it has to keep; with neither atol nor rtol, the default rtol of the type.
         largest: what the relative bound refers to; None: the largest finite ``|expected|``.
         through: as for ``Bounds.relative``.
     """
     metrics = compare_arrays(computed, expected)
     relative, tolerance = bounds.relative(metrics.dtype, through)
+    if is_float(expected.dtype) and computed.dtype != expected.dtype:
+        tolerance += f"; the narrower of {expected.dtype} and {computed.dtype}"
     if largest is None:
-        largest = _largest_finite(expected) if relative else 0.0
+        largest = _largest_finite(expected, computed) if relative else 0.0
     bound, max_ulp = (bounds.atol or 0.0) + relative * largest, bounds.max_ulp
     reason = ""
     if not metrics.nan_inf_agree:
@@ -111,11 +119,17 @@ def compare_output(
     return OutputComparison(name, metrics, bound, max_ulp, not reason, reason, tolerance)
 
 
-def _largest_finite(array: Array) -> float:
+def _largest_finite(array: Array, other: Array) -> float:
+    """The largest finite ``|array|``, but for masks, which are near the largest number of the type
+    in both: relative to them nothing would ever differ."""
     if array.dtype.kind in "OSU":
         return 0.0
     sizes = np.abs(array.astype(np.float64))
-    return float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
+    counted = np.isfinite(sizes)
+    if is_float(array.dtype):
+        limits: Any = ml_dtypes.finfo  # NumPy's does not know bfloat16
+        counted &= (sizes < float(limits(array.dtype).max) / 2) | (array != other)
+    return float(np.max(sizes, initial=0.0, where=counted))
 
 
 def compare_outputs(
@@ -165,7 +179,7 @@ def pair_outputs(first: Answer, second: Answer) -> tuple[dict[str, Array], dict[
         computed = dict(zip(names, second.arrays, strict=True))
     for name, array in expected.items():
         other = computed[name]
-        if other.shape != array.shape or other.dtype != array.dtype:
+        if not comparable(array, other):
             raise VerificationError(
                 "An output has different types or shapes in the two models.",
                 found=f"{name!r}: {array.dtype} {list(array.shape)} and"
@@ -173,6 +187,18 @@ def pair_outputs(first: Answer, second: Answer) -> tuple[dict[str, Array], dict[
                 fix="compare models that compute the same",
             )
     return expected, computed
+
+
+def comparable(a: Array, b: Array) -> bool:
+    """Of one shape, and of one type or of two float types."""
+    floats = is_float(a.dtype) and is_float(b.dtype)
+    return a.shape == b.shape and (a.dtype == b.dtype or floats)
+
+
+def coarser_type(a: str, b: str) -> str:
+    """Of the float types of two models' weights the one with fewer digits; "" where they agree."""
+    known = {name for name in (a, b) if name in DEFAULT_RTOL}
+    return max(known, key=DEFAULT_RTOL.__getitem__) if len(known) > 1 else ""
 
 
 def failed_outputs(outputs: Sequence[OutputComparison]) -> str:
@@ -184,55 +210,4 @@ def describe_feeds(feeds: Mapping[str, Array]) -> tuple[str, ...]:
     """What was fed, e.g. ``input_ids int64 [2, 3]``."""
     return tuple(
         f"{name} {array_type(array.dtype)} {list(array.shape)}" for name, array in feeds.items()
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class RecordedCall:
-    """One call of a PyTorch module that was made before.
-
-    Attributes:
-        feeds: its inputs, by the names of the file's inputs.
-        answer: its outputs.
-    """
-
-    feeds: Mapping[str, Array]
-    answer: Answer
-
-
-def compare_recorded(
-    session: Any, calls: Sequence[RecordedCall], bounds: Bounds, *, runtime: str, source: str
-) -> Verification:
-    """A file in ONNX Runtime against what a PyTorch module computed, on one or more inputs.
-
-    Args:
-        session: of the file, graph optimization on.
-        calls: what the module computed; more than one are numbered in the names of the outputs.
-        bounds: as for ``rmsnorm_export.verify``.
-        runtime: what ran the module, e.g. ``PyTorch 2.13.0 (CPU)``.
-        source: where the inputs came from, for the report.
-
-    Raises:
-        VerificationError: ONNX Runtime cannot run the file, or it has other outputs.
-    """
-    outputs: list[OutputComparison] = []
-    inputs: list[str] = []
-    for number, call in enumerate(calls, 1):
-        suffix = f" [{number}]" if len(calls) > 1 else ""
-        computed = run_session(session, call.feeds)
-        answer = Answer(tuple(computed), tuple(computed.values()))
-        inputs += [text + suffix for text in describe_feeds(call.feeds)]
-        outputs += [
-            dataclasses.replace(output, name=output.name + suffix)
-            for output in compare_outputs(*pair_outputs(call.answer, answer), bounds)
-        ]
-    return Verification(
-        passed=all(output.passed for output in outputs),
-        reason=failed_outputs(outputs),
-        outputs=tuple(outputs),
-        runtime=f"{runtime} and {runtime_name()}",
-        optimized=(False, True),
-        inputs=tuple(inputs),
-        source=source,
-        backends=("torch", "onnxruntime"),
     )

@@ -5,17 +5,25 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
 
 from rmsnorm_export.compare.backend import Answer, Backend, Chosen, ReadValues, RunModel
-from rmsnorm_export.compare.flow import Flow
-from rmsnorm_export.errors import BackendMissingError, InputError, UsageError, VerificationError
+from rmsnorm_export.compare.flow import SKIP, Flow
+from rmsnorm_export.errors import InputError, UsageError, VerificationError
+from rmsnorm_export.lower.builder import REPLACES
 from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.op.spec import DOMAIN
+from rmsnorm_export.recognize.match import name_scopes
 from rmsnorm_export.runtime.input_sizes import Declared
-from rmsnorm_export.system.packages import is_installed, pip_install
+from rmsnorm_export.system.packages import require_package
 
 if TYPE_CHECKING:
+    import torch
+
     from rmsnorm_export.torch.source.example import Loaded
 
 
@@ -36,12 +44,7 @@ class PyTorch(Backend):
     @classmethod
     def require(cls, chosen: Chosen) -> None:
         del chosen
-        if not is_installed("torch"):
-            raise BackendMissingError(
-                "This needs PyTorch.",
-                found="no package torch",
-                fix=pip_install("[torch]"),
-            )
+        require_package("torch", "The backend torch", "[torch]")
 
     @classmethod
     def open(cls, chosen: Chosen) -> PyTorch:
@@ -89,6 +92,33 @@ class PyTorch(Backend):
 
         return device_of(self.loaded.module).type
 
+    @property
+    def float_type(self) -> str:
+        """That of the example inputs, or of all weights."""
+        import torch
+
+        from rmsnorm_export.compare.eager import tensors
+
+        module = self.loaded.module
+        given = tensors(self.loaded.args or (), dict(self.loaded.kwargs or {}))
+        weights = () if isinstance(module, torch.export.ExportedProgram) else module.parameters()
+        for group in (given, weights):
+            types = {str(one.dtype) for one in group if one.is_floating_point()}
+            if len(types) == 1:
+                return types.pop().removeprefix("torch.")
+        return ""
+
+    @property
+    def weights_type(self) -> str:
+        import torch
+
+        module, sizes = self.loaded.module, Counter[str]()
+        state: Any = module.state_dict  # a dictionary of a program, a method of a module
+        for weight in (state() if isinstance(module, torch.nn.Module) else state).values():
+            if weight.is_floating_point():
+                sizes[str(weight.dtype).removeprefix("torch.")] += weight.numel()
+        return sizes.most_common(1)[0][0] if sizes else ""
+
     def limits(self, declared: Mapping[str, Declared]) -> Mapping[str, int]:
         """All integers but masks may be indices of the shortest table."""
         limit = self.loaded.limit
@@ -122,8 +152,6 @@ class PyTorch(Backend):
     def _module_results(self, flow: Flow) -> Mapping[str, str]:
         import torch
 
-        from rmsnorm_export.compare.modules import module_results
-
         module = self.loaded.module
         return module_results(flow.model, module) if isinstance(module, torch.nn.Module) else {}
 
@@ -139,3 +167,84 @@ class PyTorch(Backend):
             return results_of_modules(self.loaded, feeds, paths)
 
         yield read_values
+
+
+_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
+"""What PyTorch 2.13 writes where it lost track."""
+
+_OPERANDS = 2
+"""The first inputs of ``SKIP`` are the operands of the Add that it holds."""
+
+_SHAPE_ONLY = ("Shape", "Size")
+
+
+def module_results(model: ir.Model, module: torch.nn.Module) -> dict[str, str]:
+    """Value of a graph that was exported from ``module`` -> path of the module whose result it is.
+
+    ``torch.onnx.export(dynamo=True)`` writes on each node the modules that it came from. A value is
+    the result of a module where it is the only one of its values that nodes elsewhere read. What
+    may hide another one is left out: a reader that tells no module, and, in a graph with fused
+    norms, which may hold the Add that ended a module, all modules but those without children.
+    """
+    known = {path: child for path, child in module.named_modules() if path}
+    fused = any(_is_fused(node) for node in model.graph)
+    leaving, spoiled = _values_leaving(model)
+    paths: dict[str, str] = {}
+    for path, values in leaving.items():
+        child = known.get(path)
+        if child is None or path in spoiled or len(values) != 1:
+            continue
+        value = next(iter(values))
+        if fused and not _ends_module(value, child):
+            continue
+        # One value may leave several modules, one inside the other: the innermost is told.
+        if value.name and len(path) > len(paths.get(value.name, "")):
+            paths[value.name] = path
+    return paths
+
+
+def _values_leaving(model: ir.Model) -> tuple[dict[str, set[ir.Value]], set[str]]:
+    """By path the values that nodes outside the module read, and paths where that is uncertain."""
+    scopes = {node: _modules_around(node) for node in model.graph}
+    outputs = set(model.graph.outputs)
+    leaving: dict[str, set[ir.Value]] = {}
+    spoiled: set[str] = set()
+    for node, own in scopes.items():
+        # The sum of a fused norm came from an Add of a module that is not known any more.
+        for value in node.outputs[:1] if node.op_type in SKIP else node.outputs:
+            readers = [
+                scopes.get(user) for user, _ in value.uses() if user.op_type not in _SHAPE_ONLY
+            ]
+            for path in own or ():
+                if None in readers:
+                    spoiled.add(path)
+                elif value in outputs or any(path not in (reader or ()) for reader in readers):
+                    leaving.setdefault(path, set()).add(value)
+    return leaving, spoiled
+
+
+def _ends_module(value: ir.Value, module: torch.nn.Module) -> bool:
+    """In a graph with fused norms: no Add that a norm took with it can have ended this module."""
+    if next(module.children(), None) is not None:
+        return False
+    added = any(user.op_type in SKIP and place < _OPERANDS for user, place in value.uses())
+    producer = value.producer()
+    own = producer is not None and _is_fused(producer)
+    return own or not added or type(module).__module__.startswith("torch.nn.modules.")
+
+
+def _is_fused(node: ir.Node) -> bool:
+    return node.domain == DOMAIN or REPLACES in node.metadata_props or node.op_type in SKIP
+
+
+def _modules_around(node: ir.Node) -> frozenset[str] | None:
+    """Paths of the modules around a node, the whole model not counted; None where unknown."""
+    module, _, op = node.name.rpartition("/") if node.name else ("", "", "")
+    if _is_fused(node) and module and op.startswith(node.op_type):
+        # Written by this package: the name is that of the norm, the scopes may be the Add's.
+        parts = module.split(".")
+        return frozenset(".".join(parts[: i + 1]) for i in range(len(parts)))
+    scopes = name_scopes(node)
+    if len(scopes) < 2 or _NO_MODULE in scopes:  # the last is the operation itself
+        return None
+    return frozenset(scope for scope in scopes[:-1] if scope)

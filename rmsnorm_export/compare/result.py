@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
+from rmsnorm_export.errors import NotRunError, VerificationError
 from rmsnorm_export.runtime.metrics import ErrorMetrics
 
+_BOUNDS = "see the table for where; --rtol, --atol and --max-ulp set the bounds"
 NO_FINITE_NUMBER = "no finite number in either model, so nothing was compared"
 NO_ELEMENT = "no element, so nothing was compared"
+NO_OUTPUT = "the models have no output, so nothing was compared"
 NOTHING_COMPARED = (NO_FINITE_NUMBER, NO_ELEMENT)
 """Why outputs that agree are no evidence."""
 
@@ -99,7 +102,7 @@ class Verification:
     """Outcome of ``verify``.
 
     Attributes:
-        passed: every output passed.
+        passed: every output passed, and there is one.
         reason: why not: the outputs that failed, with their bounds; or "".
         outputs: one entry per output of the first model, in its order.
         runtime: what computed both, e.g. ``onnxruntime 1.31.1 (CPU)``; where they differ, the first
@@ -112,6 +115,9 @@ class Verification:
             ``tensorrt`` or ``tensorrt-rtx``.
         first_difference: where the models begin to differ; None where they agree, or where that
             was not looked for (see ``notes``).
+        not_run: why a model could not be run here, so that nothing was compared; or "".
+        verdict: what the other fields come to; ``not compared``: no output differs, and one or more
+            hold nothing to compare.
     """
 
     passed: bool
@@ -124,6 +130,8 @@ class Verification:
     notes: tuple[str, ...] = ()
     backends: tuple[str, str] = ("onnxruntime", "onnxruntime")
     first_difference: Difference | None = None
+    not_run: str = ""
+    verdict: Literal["agree", "differ", "not compared", "not run"] = "agree"
 
     @property
     def found(self) -> str:
@@ -131,13 +139,15 @@ class Verification:
         first = self.first_difference
         return self.reason if first is None else f"{self.reason}; {first.conclusion}"
 
-    @property
-    def verdict(self) -> Literal["agree", "differ", "not compared"]:
-        """``not compared``: no output differs, and one or more hold nothing to compare."""
-        if self.passed:
-            return "agree"
-        failed = [output.reason for output in self.outputs if not output.passed]
-        return "not compared" if set(failed) <= set(NOTHING_COMPARED) else "differ"
+    def __post_init__(self) -> None:
+        passed = self.passed and bool(self.outputs)
+        object.__setattr__(self, "passed", passed)
+        if not self.outputs and not self.reason:
+            object.__setattr__(self, "reason", NO_OUTPUT)
+        failed = {output.reason for output in self.outputs if not output.passed}
+        verdict = "not compared" if failed <= set(NOTHING_COMPARED) else "differ"
+        verdict = "agree" if self.passed else "not run" if self.not_run else verdict
+        object.__setattr__(self, "verdict", verdict)
 
     @property
     def failure(self) -> str:
@@ -145,5 +155,39 @@ class Verification:
         return {
             "agree": "",
             "differ": "The models differ by more than is allowed.",
-            "not compared": "An output holds nothing that could be compared.",
+            "not compared": "There is nothing in an output that could be compared.",
+            "not run": "A model could not be run here, so nothing was compared.",
         }[self.verdict]
+
+    def error(self, what: str = "", *, fix: str = "") -> VerificationError | None:
+        """What a command ends with; None when all passed.
+
+        Args:
+            what: happened where the models differ; "": as ``failure`` says.
+            fix: where they differ; "": as for ``verify``.
+        """
+        fixes = {
+            "differ": fix or "; ".join(self.notes) or _BOUNDS,
+            "not compared": "look for overflow in the models, or give inputs whose outputs are"
+            " finite",
+            "not run": "compare it where a runtime has what is missing, as on a GPU",
+        }
+        if self.passed:
+            return None
+        kind = NotRunError if self.not_run else VerificationError
+        what = (self.verdict == "differ" and what) or self.failure
+        return kind(what, found=self.found, fix=fixes[self.verdict])
+
+
+def not_run(error: NotRunError, **known: Any) -> Verification:
+    """The outcome for a model that could not be run here; ``known`` are further fields."""
+    reason = f"{error.what.rstrip('.')}: {error.found}"
+    return Verification(
+        passed=False,
+        reason=reason,
+        outputs=(),
+        inputs=(),
+        source="none: nothing was run",
+        not_run=reason,
+        **known,
+    )

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from rmsnorm_export.compare.backend import Answer, Backend
+import numpy as np
+
+from rmsnorm_export.compare.backend import Answer, Backend, Chosen
 from rmsnorm_export.compare.backends import choose_backend, open_backends
-from rmsnorm_export.compare.locate import locate_difference
+from rmsnorm_export.compare.bisect import locate_difference
+from rmsnorm_export.compare.onnx_backend import OnnxRuntime
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.outputs import (
     Bounds,
+    coarser_type,
     compare_outputs,
     describe_feeds,
     failed_outputs,
     pair_outputs,
 )
-from rmsnorm_export.compare.result import NOTHING_COMPARED, Verification
-from rmsnorm_export.errors import Error, UsageError, VerificationError
+from rmsnorm_export.compare.result import NOTHING_COMPARED, OutputComparison, Verification, not_run
+from rmsnorm_export.errors import Error, InputError, NotRunError, UsageError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.options import takes
+from rmsnorm_export.printable import one_line
 from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.runtime.inputs import (
     SIZE_CHOICES,
@@ -28,11 +36,16 @@ from rmsnorm_export.runtime.inputs import (
     check_inputs,
     input_shapes,
     make_inputs,
+    numpy_type,
     read_npz,
 )
+from rmsnorm_export.runtime.metrics import is_float, narrower, nonfinite_agree
+from rmsnorm_export.runtime.session import runtime_name
 
 if TYPE_CHECKING:
     from rmsnorm_export.compare.backends import Model
+
+Made = TypeVar("Made")
 
 
 @takes(VerifyOptions)
@@ -52,7 +65,8 @@ def verify(a: Model, b: Model, options: VerifyOptions) -> Verification:
             module are taken in order.
 
     Returns:
-        The comparison; it does not raise when a bound fails.
+        The comparison; it does not raise when a bound fails, nor where a backend has no kernel for
+        a model, or lacks an operator of it: the verdict is ``not run`` then.
 
     Raises:
         InputError: a model cannot be read or is not well-formed, its external data is missing or
@@ -74,13 +88,38 @@ def verify(a: Model, b: Model, options: VerifyOptions) -> Verification:
             )
         )
     )
+    with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as folder:
+        return _verify(first, second, options, Path(folder))
+
+
+def _verify(first: Backend, second: Backend, options: VerifyOptions, folder: Path) -> Verification:
     reduced = dict.fromkeys(side.reduced for side in (first, second) if side.reduced)
-    bounds = Bounds(options.atol, options.rtol, options.max_ulp, "; ".join(reduced))
-    feeds, source, answer = _run_first(first, second, options)
-    expected, computed = pair_outputs(answer, _run_second(second, feeds))
-    outputs = compare_outputs(expected, computed, bounds)
+    bounds = Bounds(
+        options.atol,
+        options.rtol,
+        options.max_ulp,
+        "; ".join(reduced),
+        coarser_type(first.weights_type, second.weights_type),
+    )
+    how: Any = {
+        "runtime": " and ".join(dict.fromkeys((first.runtime, second.runtime))),
+        "optimized": (first.optimized, second.optimized),
+        "backends": (first.name, second.name),
+    }
+    place = None if options.require_verified else folder
     notes = [*first.notes, *second.notes]
-    passed = all(output.passed for output in outputs)
+    try:
+        a, b = first, second
+        first, (feeds, source, answer) = _run_here(
+            a, lambda side: _run_first(side, a, b, options), place, "first", notes
+        )
+        second, computed_by = _run_here(
+            b, lambda side: _run_second(side, feeds), place, "second", notes
+        )
+    except NotRunError as error:
+        return not_run(error, notes=tuple(notes), **how)
+    expected, computed = pair_outputs(answer, computed_by)
+    outputs = compare_outputs(expected, computed, bounds)
     difference = None
     if any(not output.passed and output.reason not in NOTHING_COMPARED for output in outputs):
         plain, note = _without_optimization(second, feeds, answer, bounds)
@@ -89,20 +128,48 @@ def verify(a: Model, b: Model, options: VerifyOptions) -> Verification:
             reference = first if plain is second else first.plain() or first
             sides, values = (reference, plain), (expected, computed)
             differing = [o for o in outputs if o.reason not in NOTHING_COMPARED]
-            difference, note = locate_difference(sides, feeds, differing, values, bounds)
+            fed = (_taken_by(reference, feeds), _taken_by(plain, feeds))
+            difference, note = locate_difference(sides, fed, differing, values, bounds)
             notes += [note] if note else []
     return Verification(
-        passed=passed,
+        passed=all(output.passed for output in outputs),
         reason=failed_outputs(outputs),
         outputs=outputs,
-        runtime=" and ".join(dict.fromkeys((first.runtime, second.runtime))),
-        optimized=(first.optimized, second.optimized),
         inputs=describe_feeds(feeds),
         source=source,
         notes=tuple(notes),
-        backends=(first.name, second.name),
         first_difference=difference,
+        **how,
     )
+
+
+def _run_here(
+    side: Backend, run: Callable[[Backend], Made], folder: Path | None, which: str, notes: list[str]
+) -> tuple[Backend, Made]:
+    """What comes of a model, or, where it cannot be run here, of what stands in for it.
+
+    Args:
+        side: the model.
+        run: what to do with it.
+        folder: for a file that stands in; None: nothing may.
+        which: of the two it is.
+        notes: for the reader, to be added to.
+
+    Raises:
+        NotRunError: it cannot be run here, and nothing stands in.
+    """
+    try:
+        return side, run(side)
+    except NotRunError as error:
+        other = None if folder is None else side.stand_in(folder)
+        if other is None:
+            raise
+        result = run(other)
+        notes.append(
+            f"the {which} model was run as float32, with the same weights, widened exactly, and"
+            f" nothing rounded to bfloat16: {one_line(error.found, 300)}"
+        )
+        return other, result
 
 
 def _without_optimization(
@@ -125,11 +192,17 @@ def _without_optimization(
 
 
 def _run_first(
-    a: Backend, b: Backend, options: VerifyOptions
+    side: Backend, a: Backend, b: Backend, options: VerifyOptions
 ) -> tuple[dict[str, Array], str, Answer]:
-    """Inputs, where they came from, and the first model's outputs; it is closed afterwards."""
+    """Inputs, where they came from, and the first model's outputs; it is closed afterwards.
+
+    Args:
+        side: what is run: the first model, or what stands in for it.
+        a, b: the models.
+        options: of ``verify``.
+    """
     inputs = options.inputs
-    with a.running() as run:
+    with side.running() as run:
         declared = a.declared()
         if declared is None:
             declared = b.declared()
@@ -138,18 +211,21 @@ def _run_first(
             source = "given arrays" if isinstance(inputs, Mapping) else os.fspath(inputs)
             if declared is not None:
                 feeds = check_inputs(feeds, declared)
-            return feeds, source, run(feeds)
+            feeds = _rounded(feeds, a, b)
+            return feeds, source, run(_taken_by(side, feeds))
         if declared is None:
-            feeds = _example_feeds(a, b, options.shapes or options.dims)
-            return feeds, "the example inputs of the module", run(feeds)
+            feeds = _rounded(_example_feeds(a, b, options.shapes or options.dims), a, b)
+            return feeds, "the example inputs of the module", run(_taken_by(side, feeds))
         limits = a.limits(declared) or b.limits(declared)
         usual = {**a.shapes(), **b.shapes()}
         failure: Error | None = None
         for sizes in SIZE_CHOICES:
             every = input_shapes(declared, options.shapes, options.dims, usual=usual, sizes=sizes)
-            feeds = make_inputs(declared, limits, every, seed=options.seed)
+            feeds = _rounded(make_inputs(declared, limits, every, seed=options.seed), a, b)
             try:
-                return feeds, f"random, seed {options.seed}", run(feeds)
+                return feeds, f"random, seed {options.seed}", run(_taken_by(side, feeds))
+            except NotRunError:
+                raise
             except VerificationError as error:
                 failure = failure or error
     raise VerificationError(
@@ -176,10 +252,53 @@ def _run_second(b: Backend, feeds: Mapping[str, Array]) -> Answer:
     """The outputs of the second model; it is closed afterwards."""
     with b.running() as run:
         declared = b.declared()
+        feeds = _taken_by(b, feeds)
         if declared is None:
             return run(feeds)
         _check_interface(declared, feeds)
         return run({name: feeds[name] for name in declared})
+
+
+def _float_types(side: Backend, feeds: Mapping[str, Array]) -> dict[str, np.dtype[Any]]:
+    """The types that a model takes float inputs in."""
+    declared = side.declared()
+    types = {}
+    for name, array in feeds.items():
+        if is_float(array.dtype):
+            known = None if declared is None else declared.get(name)
+            taken = side.float_type if known is None else known.dtype
+            dtype = numpy_type(taken) if taken else array.dtype
+            types[name] = dtype if is_float(dtype) else array.dtype
+    return types
+
+
+def _taken_by(side: Backend, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Inputs in the float types that a model takes."""
+    types = _float_types(side, feeds)
+    return {name: array.astype(types.get(name, array.dtype)) for name, array in feeds.items()}
+
+
+def _rounded(feeds: Mapping[str, Array], a: Backend, b: Backend) -> dict[str, Array]:
+    """Float inputs in the narrower of the types that the models take them in: both get the same.
+
+    Raises:
+        InputError: an element is too large for it.
+    """
+    rounded = dict(feeds)
+    first, second = _float_types(a, feeds), _float_types(b, feeds)
+    for name in first.keys() & second.keys():
+        dtype = narrower(first[name], second[name])
+        if first[name] == second[name] or dtype == feeds[name].dtype:
+            continue
+        with np.errstate(over="ignore"):
+            rounded[name] = feeds[name].astype(dtype)
+        if not nonfinite_agree(feeds[name], rounded[name]):
+            raise InputError(
+                "An input is too large for the type of one of the models.",
+                found=f"{name!r}: {np.abs(feeds[name]).max():g} in {dtype}",
+                fix="give smaller inputs",
+            )
+    return rounded
 
 
 def _check_interface(declared: Mapping[str, Declared], feeds: Mapping[str, Array]) -> None:
@@ -196,3 +315,80 @@ def _check_interface(declared: Mapping[str, Declared], feeds: Mapping[str, Array
                 found=f"{name!r}: {array_type(feeds[name].dtype)} and {one.dtype}",
                 fix="compare models with the same inputs",
             )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class RecordedCall:
+    """One call of a PyTorch module that was made before.
+
+    Attributes:
+        feeds: its inputs, by the names of the file's inputs.
+        answer: its outputs.
+    """
+
+    feeds: Mapping[str, Array]
+    answer: Answer
+
+
+def compare_recorded(
+    path: str | os.PathLike[str],
+    calls: Callable[[Sequence[str]], Sequence[RecordedCall]],
+    options: VerifyOptions,
+    *,
+    runtime: str,
+    weights: str = "",
+    source: str,
+) -> Verification:
+    """A file in ONNX Runtime, graph optimization on, against what a PyTorch module computed.
+
+    Args:
+        path: of the file.
+        calls: for the names of its inputs, what the module computed; the names of the outputs are
+            numbered where there are several.
+        options: of ``verify``: the bounds, and whether something may stand in for the file.
+        runtime: what ran the module, e.g. ``PyTorch 2.13.0 (CPU)``.
+        weights: float type of the module's weights; "" where that of the file is.
+        source: where the inputs came from, for the report.
+
+    Raises:
+        VerificationError: ONNX Runtime rejects the file or the inputs, or it has other outputs.
+    """
+    outputs: list[OutputComparison] = []
+    inputs: list[str] = []
+    notes: list[str] = []
+    how: Any = {
+        "runtime": f"{runtime} and {runtime_name()}",
+        "optimized": (False, True),
+        "backends": ("torch", "onnxruntime"),
+    }
+    file = OnnxRuntime.open(Chosen(path, "onnx", "onnxruntime", "auto", optimize=True))
+    recorded = calls(list(file.declared() or ()))
+
+    def answers(side: Backend) -> list[Answer]:
+        with side.running() as run:
+            return [run(_taken_by(side, call.feeds)) for call in recorded]
+
+    with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as folder:
+        place = None if options.require_verified else Path(folder)
+        try:
+            _, computed = _run_here(file, answers, place, "second", notes)
+        except NotRunError as error:
+            return not_run(error, notes=tuple(notes), **how)
+    coarser = coarser_type(weights, file.weights_type) if weights else ""
+    bounds = Bounds(options.atol, options.rtol, options.max_ulp, weights=coarser)
+    for number, (call, answer) in enumerate(zip(recorded, computed, strict=True), 1):
+        suffix = f" [{number}]" if len(recorded) > 1 else ""
+        inputs += [text + suffix for text in describe_feeds(call.feeds)]
+        outputs += [
+            dataclasses.replace(output, name=output.name + suffix)
+            for output in compare_outputs(*pair_outputs(call.answer, answer), bounds)
+        ]
+    return Verification(
+        passed=all(output.passed for output in outputs),
+        reason=failed_outputs(outputs),
+        outputs=tuple(outputs),
+        inputs=tuple(inputs),
+        source=source,
+        notes=tuple(notes),
+        **how,
+    )

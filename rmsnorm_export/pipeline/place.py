@@ -24,8 +24,7 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.pipeline.result import StepRecord
 from rmsnorm_export.printable import one_line, short
 from rmsnorm_export.records import document, from_json, to_json
-from rmsnorm_export.system.files import TEMP_SUFFIX, refusals_as, write_whole
-from rmsnorm_export.system.lock import locked
+from rmsnorm_export.system.files import TEMP_SUFFIX, locked, refusals_as, write_whole
 
 RECORD, SUMMARY, OWNER, LOCK = "step.json", "deploy.json", "pipeline.json", ".lock"
 

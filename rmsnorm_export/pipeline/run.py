@@ -68,6 +68,7 @@ def run_pipeline(
     force_step: StepName | None = None,
     dry_run: bool = False,
     force: bool = False,
+    require_verified: bool = False,
     progress: Progress | None = None,
     told: Told | None = None,
 ) -> Deployment:
@@ -85,6 +86,8 @@ def run_pipeline(
         dry_run: change nothing; say what would run and why.
         force: replace a version in the model repository that another run of ``package`` made, and
             files of it that were edited.
+        require_verified: as if [verify] and [package] said so: what could not be run here to
+            compare it is a failure.
         progress: called with the work at hand, the steps of it that are over and its steps in all.
         told: called with the outcome of each step when it is known.
 
@@ -99,6 +102,8 @@ def run_pipeline(
         BackendMissingError: a package that a step will need is not installed.
     """
     settings = settle(read_document(path))
+    if require_verified:
+        settings = settings.requiring_verified()
     _check_step(settings, "until", until)
     _check_step(settings, "force_step", force_step)
     start = time.perf_counter()

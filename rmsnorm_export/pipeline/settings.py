@@ -9,6 +9,7 @@ import dataclasses
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.pipeline.identity import Files
@@ -64,6 +65,26 @@ class Settings:
     bench: Bench | None
     package: Package | None
     files: Files = dataclasses.field(default_factory=Files, init=False)
+
+    def requiring_verified(self) -> Settings:
+        """The same, where what could not be run here is a failure.
+
+        Raises:
+            UsageError: nothing would be verified.
+        """
+        if self.verify is None:
+            raise self.document.error(
+                "verify", "", "nothing would be verified.",
+                found="--require-verified, and no [verify]", fix="add [verify]",
+            )  # fmt: skip
+        changed: dict[str, Any] = {
+            name: dataclasses.replace(
+                table, options=dataclasses.replace(table.options, require_verified=True)
+            )
+            for name in ("verify", "package")
+            if (table := getattr(self, name)) is not None
+        }
+        return dataclasses.replace(self, **changed)
 
     def step_folder(self, step: StepName) -> Path:
         """Where the outputs of a step are."""

@@ -1,4 +1,4 @@
-"""Inputs for a whole model: read from an .npz file, or made from the declared types and shapes."""
+"""Inputs for a whole model: read from a file, or made from the declared types and shapes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import os
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,15 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.runtime.dimensions import fill, is_fixed, size_of, sized, symbol_of
-from rmsnorm_export.runtime.input_sizes import Declared, InputSizes
+from rmsnorm_export.runtime.input_sizes import (
+    Declared,
+    InputSizes,
+    fill,
+    is_fixed,
+    size_of,
+    sized,
+    symbol_of,
+)
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
 from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shape, Shapes
 
@@ -289,3 +297,36 @@ def _random(
     if dtype.kind == "O":
         return np.full(shape, "a", dtype=object)
     return np.ones(shape, dtype=dtype)
+
+
+_BFLOAT16, _STRING, _PLAIN = "b:", "s:", "p:"
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Store ``arrays`` at ``path``: an .npz archive with the kind before each name."""
+    content = {}
+    # The names go into an array of their own: a name of a model may be no name of a file.
+    for i, (name, array) in enumerate(arrays.items()):
+        kind = _PLAIN
+        if array.dtype == BFLOAT16_DTYPE:
+            kind, array = _BFLOAT16, array.view(np.uint16)
+        elif array.dtype.kind == "O":
+            kind, array = _STRING, array.astype(str)
+        content[f"name{i}"], content[f"array{i}"] = np.array(kind + name), array
+    with path.open("wb") as file:
+        np.savez(file, **content)  # type: ignore[arg-type,unused-ignore]
+
+
+def read_arrays(path: Path) -> dict[str, Array]:
+    """What ``write_arrays`` stored."""
+    arrays = {}
+    with np.load(path, allow_pickle=False) as archive:
+        for i in range(len(archive.files) // 2):
+            kind, name = str(archive[f"name{i}"])[:2], str(archive[f"name{i}"])[2:]
+            array = archive[f"array{i}"]
+            if kind == _BFLOAT16:
+                array = array.view(BFLOAT16_DTYPE)
+            elif kind == _STRING:
+                array = array.astype(object)
+            arrays[name] = array
+    return arrays

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -35,7 +36,7 @@ _FORMATS: dict[np.dtype[np.generic], tuple[int, int]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ErrorMetrics:
-    """Distance of an array ``a`` from a reference ``b`` of the same type and shape.
+    """Distance of an array ``a`` from a reference ``b`` of the same shape; see ``compare_arrays``.
 
     NaN equals NaN and an infinity equals itself; a number that is finite on one side only, or NaN
     on one side only, is infinitely far away. Signed zeros are equal.
@@ -52,7 +53,7 @@ class ErrorMetrics:
         cosine: of the two arrays as vectors, over the elements finite in both; 1 when both are 0.
         nan_inf_agree: NaN and infinities are in the same places with the same signs.
         shape: of both.
-        dtype: of both, e.g. ``float16``.
+        dtype: of both, e.g. ``float16``; the narrower of two.
     """
 
     max_abs: float
@@ -72,18 +73,29 @@ def is_float(dtype: np.dtype[np.generic]) -> bool:
     return dtype in _FORMATS
 
 
+def narrower(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
+    """The one of two float types that has fewer significant digits."""
+    return min(a, b, key=lambda dtype: _FORMATS[dtype][0])
+
+
 def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
     """Metrics of ``a`` against the reference ``b``.
 
     Args:
         a, b: float16, bfloat16, float32, float64, integers, booleans or strings; same shape, type.
+            Of two float types the wider one is the reference, whichever it is: distances are to its
+            numbers, in ulp of the narrower type, and an element differs that is not the reference
+            rounded.
 
     Raises:
         InputError: shapes or types differ, or the type is none of these.
     """
     a, b = np.asarray(a), np.asarray(b)
     text = _is_text(a) and _is_text(b)
-    if a.shape != b.shape or (a.dtype != b.dtype and not text):
+    mixed = a.dtype != b.dtype and is_float(a.dtype) and is_float(b.dtype)
+    if mixed and narrower(a.dtype, b.dtype) == b.dtype:
+        a, b = b, a
+    if a.shape != b.shape or (a.dtype != b.dtype and not text and not mixed):
         raise InputError(
             "Arrays of different shape or type cannot be compared element by element.",
             found=f"{a.dtype} {a.shape} and {b.dtype} {b.shape}",
@@ -102,7 +114,8 @@ def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
     elif is_float(a.dtype):
         with np.errstate(all="ignore"):
             apart = np.abs(wide_a - wide_b)
-        ulp, absolute = ulp_distance(a, b), _of_numbers(apart, wide_a, wide_b)
+        absolute = _of_numbers(apart, wide_a, wide_b)
+        ulp = _of_numbers(ulp_error(a, wide_b), wide_a, wide_b) if mixed else ulp_distance(a, b)
     else:
         ulp = absolute = _integer_distance(a, b)
     finite = ulp[np.isfinite(ulp)]
@@ -112,7 +125,7 @@ def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
         max_ulp=_maximum(ulp),
         mean_ulp=float(finite.mean()) if finite.size else 0.0,
         ulp_histogram=ulp_histogram(ulp),
-        mismatch=float(np.mean(ulp != 0)) if ulp.size else 0.0,
+        mismatch=float(np.mean(ulp > (0.5 if mixed else 0))) if ulp.size else 0.0,
         cosine=_cosine(wide_a, wide_b),
         nan_inf_agree=nonfinite_agree(wide_a, wide_b),
         shape=tuple(a.shape),

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.errors import BackendMissingError, VerificationError
+from rmsnorm_export.errors import BackendMissingError, NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import BFLOAT16
 from rmsnorm_export.printable import first_line
@@ -26,8 +26,12 @@ _KEPT_SESSIONS = 16
 _sessions: OrderedDict[bytes, Any] = OrderedDict()
 
 
-class NoKernelError(VerificationError):
+class NoKernelError(NotRunError):
     """ONNX Runtime accepts the model but has no kernel for an operator in this type."""
+
+
+_UNKNOWN_OPERATOR = "is not a registered function/op"
+"""What ONNX Runtime 1.31 says of an operator of another's, whose library is not there."""
 
 
 def onnxruntime() -> Any:
@@ -72,6 +76,7 @@ def open_session(
     Raises:
         BackendMissingError: ONNX Runtime is not installed, or cannot use the GPU.
         NoKernelError: an operator has no kernel for its types.
+        NotRunError: an operator is not known.
         VerificationError: ONNX Runtime rejects the model.
     """
     ort = onnxruntime()
@@ -88,8 +93,7 @@ def open_session(
         session = ort.InferenceSession(model, options, providers=providers)
     # The binding raises classes of its own that share no public base.
     except Exception as error:
-        kind = NoKernelError if type(error).__name__ == "NotImplemented" else VerificationError
-        raise kind(
+        raise _error_class(error)(
             "ONNX Runtime does not load the model.",
             found=first_line(error, 400, otherwise=type(error).__name__),
             fix="check the model with onnx.checker, or update onnxruntime",
@@ -102,6 +106,13 @@ def open_session(
             fix="check the CUDA and cuDNN libraries that this onnxruntime needs, and the driver",
         )
     return session
+
+
+def _error_class(error: Exception) -> type[VerificationError]:
+    """Of the error for what ONNX Runtime raised."""
+    if type(error).__name__ == "NotImplemented":
+        return NoKernelError
+    return NotRunError if _UNKNOWN_OPERATOR in str(error) else VerificationError
 
 
 def session_options(*, optimize: bool, threads: int) -> Any:
@@ -144,7 +155,7 @@ def run_session(
         outputs: names of those wanted; None: every one.
 
     Raises:
-        VerificationError: the run fails, for example because the shapes do not fit.
+        NoKernelError, VerificationError: the run fails, for example because the shapes do not fit.
     """
     every = [output.name for output in session.get_outputs()]
     names = every if outputs is None else list(outputs)
@@ -158,7 +169,7 @@ def run_session(
         results = session.run_with_ort_values(names, values)
         return {name: _from_ort(value) for name, value in zip(names, results, strict=True)}
     except Exception as error:
-        raise VerificationError(
+        raise _error_class(error)(
             "ONNX Runtime cannot run the model on these inputs.",
             found=first_line(error, 400, otherwise=type(error).__name__),
             fix="give inputs, or their shapes, that the model accepts",

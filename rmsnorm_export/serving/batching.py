@@ -10,8 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.runtime.dimensions import fill, is_fixed, sized, symbol_of
-from rmsnorm_export.runtime.input_sizes import Declared
+from rmsnorm_export.runtime.input_sizes import Declared, fill, is_fixed, sized, symbol_of
 from rmsnorm_export.serving.served_model import ServedModel
 from rmsnorm_export.tensorrt.engine.result import EngineProfile
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from rmsnorm_export.errors import UsageError, VerificationError
+from rmsnorm_export.errors import NotRunError, UsageError, VerificationError
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.graph.save import save_model
 from rmsnorm_export.printable import plural, quoted
@@ -170,8 +170,15 @@ def _tried(model: Path, wish: Wish) -> tuple[Trial, int, list[str]]:
             else "it was not asked for (--no-check)"
         )
         trial = untried(subject, batching.max_batch, wish.profile, outcome, reason)
-        return trial, batching.max_batch, notes
-    trial = try_model(model, subject, batching.max_batch, wish.profile)
+    else:
+        trial = try_model(model, subject, batching.max_batch, wish.profile)
+    missing = [check.detail for check in trial.checks if check.outcome == "not run"]
+    if missing and wish.options.require_verified:
+        raise NotRunError(
+            "The packaged model could not be run here, and nothing was written.",
+            found="; ".join(missing),
+            fix="package it where it can be run, or leave --require-verified away",
+        )
     if not trial.mixed:
         return trial, batching.max_batch, notes
     if batching.asked:

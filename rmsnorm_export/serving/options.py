@@ -108,6 +108,11 @@ class PackageOptions(Options):
     )
     kserve: KServe | None = only_api(None, help="Write an InferenceService manifest, too.")
     check: bool = option(True, help="Do not run the packaged model in ONNX Runtime on the CPU.")
+    require_verified: bool = option(
+        False,
+        help="Write nothing, and end with exit code 7, where the packaged model could not be run "
+        "here to check it.",
+    )
     force: bool = option(
         False,
         toml=False,

@@ -43,7 +43,12 @@ _NUMBERS: dict[str, Callable[[OutputComparison], str]] = {
 
 _OUTPUT_HEADS = ("Output", "Verdict", "Type", *_NUMBERS, "NaN, inf", "Why so much is allowed")
 
-_VERDICTS = {"agree": "agree", "differ": "DIFFER", "not compared": "were NOT COMPARED"}
+_VERDICTS = {
+    "agree": "agree",
+    "differ": "DIFFER",
+    "not compared": "were NOT COMPARED",
+    "not run": "could NOT BE RUN here",
+}
 _MODELS = ("the first model", "the second model")
 _CAPTION = "Outputs of B against those of A"
 
@@ -60,6 +65,8 @@ def _passed(verified: Verification) -> int:
 
 
 def _outputs_within(verified: Verification) -> str:
+    if verified.not_run:
+        return one_line(verified.not_run)
     return f"{_passed(verified):,} of {plural(len(verified.outputs), 'output')} within bounds"
 
 
@@ -99,6 +106,8 @@ def verification_lines(
         lines.append(f"  {label}  {printable(path)} ({how})")
     lines.append(f"  {one_line(verified.runtime)} | inputs: {one_line(verified.source)}")
     lines += [f"      {one_line(fed)}" for fed in verified.inputs]
+    if not verified.outputs:
+        return lines + (["", *note_lines(verified.notes)] if verified.notes else [])
     heads = ["output", "type", *map(str.lower, _TEXT_NUMBERS), ""]
     rows = table([heads, *map(_output_texts, verified.outputs)], right=(2, 3, 4, 5))
     lines += ["", (rows[0], "bold")]
@@ -209,7 +218,9 @@ def verification_section(verified: Verification, a: str, b: str) -> Section:
     rows = map(_output_row, outputs[:_OUTPUTS])
     body = [
         tag("p", "The models ", agree, f": {_outputs_within(verified)}."),
-        tag("p", one_line(verified.reason), class_="bad-text") if verified.reason else None,
+        None
+        if verified.not_run or not verified.reason
+        else tag("p", one_line(verified.reason), class_="bad-text"),
         facts(
             [
                 ("A", tag("span", code(a), f", {first}")),

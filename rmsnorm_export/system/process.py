@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,18 @@ CODE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
     " from rmsnorm_export.system.process import serve; serve(*sys.argv[2:])"
 )
+
+_NO_MEMORY = (
+    "memoryerror",
+    "bad_alloc",
+    "unable to allocate",
+    "cannot allocate memory",
+    "failed to allocate",
+    "memory allocation",
+    "failed to map segment",
+    "out of memory",
+)
+"""What Python, C++, NumPy, OpenBLAS, the C library, ONNX Runtime, CUDA and the loader say."""
 
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has no SIGKILL
 
@@ -62,6 +74,11 @@ def run_program(command: Sequence[str], timeout: float) -> subprocess.CompletedP
         timeout=timeout,
         check=False,
     )
+
+
+def memory_signs(lines: Iterable[str]) -> list[str]:
+    """The lines that say that there was no memory left."""
+    return [line for line in lines if any(sign in line.lower() for sign in _NO_MEMORY)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

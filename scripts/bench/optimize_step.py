@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rmsnorm_export.benchmark.peers import PEERS
+from rmsnorm_export.benchmark.worker import PEERS
 
 FILE_LIMIT = 8 << 30
 """Bytes that a tool may write to one file: none needs more, and a sparse copy would fill a disk."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.benchmark.result import AGAIN, RAW
-from rmsnorm_export.system.gpu import gpus
+from rmsnorm_export.system.machine import gpus
 from rmsnorm_export.system.packages import versions_of
 from scripts.lib.command import say
 from scripts.lib.results import date, machine, write_results

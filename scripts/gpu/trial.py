@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from rmsnorm_export.benchmark.measure import check_outputs
 from rmsnorm_export.benchmark.statistics import timings
-from rmsnorm_export.benchmark.trials import compare_outputs
 from rmsnorm_export.op.dtypes import Array
 from scripts.gpu.decoder import Case, Decoder
 from scripts.lib.command import say
@@ -118,7 +118,7 @@ def trial(
         row: dict[str, Any] = {**dataclasses.asdict(case), "variant": name, "provider": provider}
         rows[name] = row
         try:
-            checks = compare_outputs(case.label, buffers.result(run), expected)
+            checks = check_outputs(case.label, buffers.result(run), expected)
         except Exception as error:  # a runtime's own classes
             row |= {"status": "failed", "detail": f"{type(error).__name__}: {error}"[:300]}
             continue

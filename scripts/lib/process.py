@@ -16,18 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rmsnorm_export.system.process import memory_signs
 from scripts.lib.command import module_command, module_environment
-
-_NO_MEMORY = (
-    "memoryerror",
-    "bad_alloc",
-    "unable to allocate",
-    "cannot allocate memory",
-    "failed to allocate",
-    "memory allocation",
-    "failed to map segment",
-)
-"""What Python, C++, NumPy, the C library, ONNX Runtime, OpenBLAS and the loader say."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,7 +83,7 @@ def run_step(
         return Outcome("ok", "", wall, peak_mb, result)
     text = log.read_text(encoding="utf-8", errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    signs = [line for line in lines if any(sign in line.lower() for sign in _NO_MEMORY)]
+    signs = memory_signs(lines)
     # Native code that does not check its allocations dies of a signal just below the ceiling.
     starved = memory_limit and code < 0 and peak_mb * 2**20 > 0.8 * memory_limit
     if wall >= time_limit:

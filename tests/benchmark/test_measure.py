@@ -14,12 +14,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from rmsnorm_export.benchmark import measure, sessions
-from rmsnorm_export.benchmark.arrays import read_arrays, write_arrays
-from rmsnorm_export.benchmark.measure import bench
+from rmsnorm_export.benchmark.measure import bench, check_outputs
 from rmsnorm_export.benchmark.result import AGAIN, RAW, Benchmark, Trial
-from rmsnorm_export.benchmark.trials import compare_outputs
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.records import from_json, to_json
+from rmsnorm_export.runtime.inputs import read_arrays, write_arrays
 from tests.cli.conftest import model
 
 FAST: dict[str, Any] = {"rounds": 18, "threads": 1, "providers": ("cpu",)}
@@ -239,14 +238,14 @@ def test_a_provider_that_falls_back_is_not_measured(
 ) -> None:
     present = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(sessions.onnxruntime(), "get_available_providers", lambda: present)
-    real = measure.run_trial
+    real = measure.Measurement.trial
 
-    def trial(bench_: Any, variant: str, model_: str, provider: str) -> Trial:
+    def trial(self: measure.Measurement, variant: str, provider: str) -> Trial:
         if provider == "cuda":
             return Trial(variant, provider, "failed", "fell back to the CPU")
-        return real(bench_, variant, model_, provider)
+        return real(self, variant, provider)
 
-    monkeypatch.setattr(measure, "run_trial", trial)
+    monkeypatch.setattr(measure.Measurement, "trial", trial)
     result = bench(path, targets=("ort",), rounds=9)
     assert result.providers == ("cpu",)
     assert "the provider cuda cannot be used here: fell back to the CPU" in result.notes
@@ -273,7 +272,7 @@ def test_a_model_that_only_another_provider_loads(
 
 
 def test_variants_that_do_not_fit_together(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmsnorm_export.benchmark.trials.memory_available", lambda: 1)
+    monkeypatch.setattr("rmsnorm_export.benchmark.measure.memory_available", lambda: 1)
     with pytest.raises(UsageError, match="do not fit into memory together"):
         bench(path, targets=("ort",), **FAST)
 
@@ -295,7 +294,22 @@ def test_arrays_of_every_kind_come_back(tmp_path: Path) -> None:
 
 def test_an_output_that_is_missing_or_of_another_shape_is_wrong() -> None:
     zeros = np.zeros((2, 2), np.float32)
-    checks = compare_outputs("x", {"b": zeros[0]}, {"a": zeros, "b": zeros})
+    checks = check_outputs("x", {"b": zeros[0]}, {"a": zeros, "b": zeros})
     assert [check.passed for check in checks] == [False, False]
     assert checks[0].reason == "the output is missing"
     assert "[2], not float32 [2, 2]" in checks[1].reason
+
+
+def test_outputs_without_a_number_are_compared_with_nothing(tmp_path: Path) -> None:
+    """Both are NaN everywhere: no evidence, so that it is neither ranked nor a pass."""
+    proto = model(1)
+    proto.graph.node.append(helper.make_node("Sqrt", ["negative"], ["nan"]))
+    proto.graph.node.append(helper.make_node("Mul", ["out", "nan"], ["bad"]))
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(-1.0, np.float32), "negative"))
+    proto.graph.output[0].name = "bad"
+    onnx.save(proto, tmp_path / "nan.onnx")
+    result = bench(tmp_path / "nan.onnx", targets=("ort",), shapes="x=2x40", **FAST)
+    assert not result.passed
+    assert {trial.status for trial in result.trials} == {"not compared"}
+    assert not result.timings
+    assert any("nothing could be compared on cpu" in note for note in result.notes)

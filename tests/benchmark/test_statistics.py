@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 
 from rmsnorm_export.benchmark.result import AGAIN, RAW, Timing
-from rmsnorm_export.benchmark.rounds import OPENINGS, Run, Times, run_rounds, samples
 from rmsnorm_export.benchmark.statistics import (
     LEAST_ROUNDS,
+    OPENINGS,
     Ratio,
+    Run,
+    Times,
     interval_rank,
     judge,
     ratio_of,
+    run_rounds,
+    samples,
     timings,
 )
 

@@ -181,8 +181,15 @@ def test_a_config_of_a_model_too_large_for_the_memory(
 def test_a_type_that_onnx_runtime_cannot_run(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="pip install transformers")
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-    done = run("export", "config.json", "-o", "m.onnx", "--dtype", "bf16", "--verify")
-    done.assert_error(4, "written but not compared", "bfloat16", "--prove")
+    export = ("export", "config.json", "-o", "m.onnx", "--dtype", "bf16", "--force")
+    done = run(*export, "--verify")
+    assert (done.code, done.stderr) == (0, "")
+    assert "the second model was run as float32, with the same weights" in done.text
+    done = run(*export, "--require-verified", "--report", "m.json")
+    done.assert_error(7, "could not be run here", "NOT_IMPLEMENTED")
+    assert "the models could NOT BE RUN here" in done.text
+    assert "m.onnx (" in done.text
+    assert json.loads((tmp_path / "m.json").read_text())["verification"]["verdict"] == "not run"
     onnx.checker.check_model(tmp_path / "m.onnx")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from rmsnorm_export import Verification
 from rmsnorm_export.cli import diagnosis as doctor
@@ -54,6 +54,25 @@ def test_models_that_differ(run: Run, three: Path, other: Path) -> None:
     as_json.assert_error(4)
     assert as_json.json["error"]["exit_code"] == 4
     assert not from_json(as_json.text, Verification).passed
+
+
+def test_a_model_that_cannot_be_run_here(run: Run, tmp_path: Path) -> None:
+    """It neither agrees nor differs: a word and an exit code of its own, and no report is lost."""
+    node = helper.make_node("Bend", ["x"], ["out"], domain="their.own")
+    bent = model(1)
+    bent.graph.node[-1].CopyFrom(node)
+    bent.graph.node[-1].input[0] = bent.graph.input[0].name
+    bent.opset_import.append(helper.make_opsetid("their.own", 1))
+    onnx.save(bent, tmp_path / "bent.onnx")
+    done = run("verify", "bent.onnx", "bent.onnx", "--html", "page.html")
+    done.assert_error(7, "could not be run here", "their.own:Bend")
+    assert done.text.startswith("the models could NOT BE RUN here: ")
+    assert "could NOT BE RUN here" in (tmp_path / "page.html").read_text()
+    as_json = run("verify", "bent.onnx", "bent.onnx", "--format", "json")
+    as_json.assert_error(7)
+    assert as_json.json["verdict"] == "not run"
+    assert as_json.json["error"]["exit_code"] == 7
+    assert from_json(as_json.text, Verification).verdict == "not run"
 
 
 def test_bounds(run: Run, three: Path, other: Path) -> None:

@@ -14,11 +14,9 @@ import pytest
 
 import rmsnorm_export as rx
 from rmsnorm_export.compare import engine as engine_backend
-from rmsnorm_export.compare import engine_process, pytorch
 from rmsnorm_export.compare.backend import Answer
 from rmsnorm_export.compare.backends import choose_backend
-from rmsnorm_export.compare.engine import EngineFile, TensorRTRTX, profile_for
-from rmsnorm_export.compare.engine_process import Engine, output_array
+from rmsnorm_export.compare.engine import Engine, EngineFile, TensorRTRTX, output_array, profile_for
 from rmsnorm_export.compare.flow import Flow
 from rmsnorm_export.compare.onnx_backend import OnnxRuntimeCuda
 from rmsnorm_export.compare.outputs import Bounds
@@ -30,6 +28,7 @@ from rmsnorm_export.errors import (
 )
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.runtime.inputs import make_inputs, numpy_type
+from rmsnorm_export.system import packages
 from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.system.process import Ended
 from rmsnorm_export.tensorrt.engine.backends import RTX, gpu_visible
@@ -128,9 +127,9 @@ def test_what_is_missing_is_named_before_any_work(backend: str, words: str, *, f
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for where in (pytorch, engine_backend):
+    for where in (packages, engine_backend):
         monkeypatch.setattr(where, "is_installed", lambda module: module == "tensorrt_rtx")
-    with pytest.raises(BackendMissingError, match="PyTorch") as caught:
+    with pytest.raises(BackendMissingError, match="The backend torch needs") as caught:
         rx.verify("a.pt2", chain(1))
     assert caught.value.fix == "pip install 'torch>=2.9' 'onnxscript>=0.5'"
     with pytest.raises(BackendMissingError, match="polygraphy is not installed"):
@@ -239,7 +238,7 @@ def test_an_engine_says_its_profiles_itself(monkeypatch: pytest.MonkeyPatch) -> 
     two = [[[1, 4], [1, 4], [2, 4]], [[3, 4], [3, 4], [8, 4]]]
     event = {"event": "input", "name": "x", "dtype": "float32", "ranges": two}
     ended = Ended(({"event": "done"}, event), 0, "")
-    monkeypatch.setattr(engine_process, "run_backend", lambda *_: ended)
+    monkeypatch.setattr(engine_backend, "run_backend", lambda *_: ended)
     assert Engine(Path("m.engine"), RTX).profiles() == (profile(1, 2), profile(3, 8))
 
 

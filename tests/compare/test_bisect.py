@@ -12,9 +12,8 @@ import onnx_ir as ir
 import pytest
 
 import rmsnorm_export as rx
-from rmsnorm_export.compare.bisect import BATCH, Search
+from rmsnorm_export.compare.bisect import BATCH, Search, describe_difference
 from rmsnorm_export.compare.flow import Flow
-from rmsnorm_export.compare.locate import describe_difference
 from rmsnorm_export.compare.onnx_backend import OnnxRuntime
 from rmsnorm_export.compare.outputs import Bounds, compare_output
 from rmsnorm_export.errors import VerificationError
@@ -265,7 +264,7 @@ def searched(first: Table, second: Table) -> Search:
     wrong = compare_output("y", ONES, 2 * ONES, Bounds())
     shared = frozenset(flow.order)
     readers = (first.read, second.read)
-    search = Search(readers, (flow, flow), shared, "y", (None, None), Bounds())
+    search = Search(readers, (flow, flow), shared, "y", Bounds())
     search.run(wrong)
     return search
 

@@ -13,9 +13,20 @@ import pytest
 from onnx import TensorProto, helper
 from proof.sites import GEMMA, LLAMA, source
 
-from rmsnorm_export import verify
-from rmsnorm_export.errors import BackendMissingError, InputError, UsageError, VerificationError
+from rmsnorm_export import Verification, verify
+from rmsnorm_export.compare.options import VerifyOptions
+from rmsnorm_export.compare.verify import compare_recorded
+from rmsnorm_export.errors import (
+    BackendMissingError,
+    ExitCode,
+    InputError,
+    UsageError,
+    VerificationError,
+)
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT16
+from rmsnorm_export.records import from_json, to_json
+from rmsnorm_export.show import show_lines
+from rmsnorm_export.show.text import render
 
 CHAIN = "{core}\n  y = Mul (v, w)"
 FUSED = "  y = SimplifiedLayerNormalization <epsilon = 0.000001> (x, w)"
@@ -195,8 +206,6 @@ def test_models_with_other_interfaces() -> None:
         verify(a, source("  z = Mul (x, w)", outputs=("z",)))
     with pytest.raises(VerificationError, match="inputs that the first one lacks"):
         verify(a, source("  y = Mul (x, h)", inputs=("x", "h")))
-    with pytest.raises(VerificationError, match="An input has different types"):
-        verify(a, source(LLAMA, dtype=FLOAT16))
     with pytest.raises(VerificationError, match="different types or shapes"):
         verify(a, source("  i = Constant <value_ints = [0]> ()\n  y = Gather (x, i)"))
     # An input that a rewrite made superfluous may go.
@@ -296,3 +305,81 @@ def test_a_comparison_of_nothing_is_no_pass() -> None:
     shapes |= {"b": [2, 3]}
     feeds = _zeros(shapes) | {"b": np.ones([2, 3], np.float32)}
     assert verify(_divided(shapes), _divided(shapes), inputs=feeds).passed
+
+
+def bent(operator: str, domain: str, element_type: int) -> onnx.ModelProto:
+    """A model of one square operator on [2, 2]."""
+    node = helper.make_node(operator, ["x"], ["y"], domain=domain)
+    x = helper.make_tensor_value_info("x", element_type, [2, 2])
+    y = helper.make_tensor_value_info("y", element_type, None)
+    graph = helper.make_graph([node], "g", [x], [y])
+    opsets = [helper.make_opsetid("", 22), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+@pytest.mark.parametrize(
+    ("operator", "domain", "element_type", "says"),
+    [
+        ("Det", "", TensorProto.DOUBLE, "Det"),  # ONNX Runtime has it in float32 alone
+        ("Bend", "their.own", TensorProto.FLOAT, "their.own:Bend"),
+    ],
+)
+def test_what_cannot_be_run_here_neither_agrees_nor_differs(
+    operator: str, domain: str, element_type: int, says: str
+) -> None:
+    proto = bent(operator, domain, element_type)
+    outcome = verify(proto, proto)
+    assert (outcome.passed, outcome.verdict, outcome.outputs) == (False, "not run", ())
+    assert says in outcome.not_run
+    error = outcome.error()
+    assert error is not None
+    assert error.exit_code == ExitCode.NOT_RUN == 7
+    assert from_json(to_json(outcome), Verification) == outcome
+    text = render(show_lines(outcome))
+    assert text.startswith("the models could NOT BE RUN here: ")
+    assert says in text
+
+
+def masked(factor: float) -> onnx.ModelProto:
+    """[mask, x * factor]: the lowest number of the type beside numbers of a few units."""
+    return onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 18]> g (float[n, 4] x) => (float[n, 5] y) {{
+          k = Constant <value = float {{{factor}}}> ()
+          zero = Constant <value = float {{0.0}}> ()
+          lowest = Constant <value = float {{-3.4028235e38}}> ()
+          last = Constant <value_ints = [-1]> ()
+          v = Mul (x, k)
+          none = Mul (x, zero)
+          column = ReduceSum (none, last)
+          mask = Add (column, lowest)
+          y = Concat <axis = 1> (mask, v)
+        }}"""
+    )
+
+
+def test_a_mask_beside_them_does_not_allow_every_number() -> None:
+    """One ten-thousandth of the lowest number of the type is more than all else ever differs by."""
+    same = verify(masked(2.0), masked(2.0))
+    assert same.passed
+    assert same.outputs[0].bound_abs < 1e-2
+    outcome = verify(masked(2.0), masked(3.0))
+    assert not outcome.passed
+    assert outcome.outputs[0].metrics.max_abs > 0.1
+
+
+@pytest.mark.parametrize("name", ["rtol", "atol", "max_ulp"])
+def test_a_bound_that_nothing_exceeds_is_no_bound(name: str) -> None:
+    model = source("  y = Abs (x)")
+    with pytest.raises(UsageError, match="compares nothing"):
+        verify(model, model, **{name: float("inf")})
+
+
+def test_a_comparison_without_calls_is_no_pass(tmp_path: Path) -> None:
+    """What PyTorch computed is gone, say: then nothing is known of the file."""
+    path = save(source("  y = Abs (x)"), tmp_path / "m.onnx")
+    outcome = compare_recorded(path, lambda _: [], VerifyOptions(), runtime="PyTorch", source="-")
+    assert (outcome.passed, outcome.verdict) == (False, "not compared")
+    assert "no output" in outcome.reason
+    error = outcome.error()
+    assert error is not None
+    assert error.exit_code == ExitCode.VERIFICATION

@@ -16,9 +16,8 @@ pytest.importorskip("onnxscript")
 import rmsnorm_export as rx  # noqa: E402
 from rmsnorm_export.compare import eager  # noqa: E402
 from rmsnorm_export.compare.flow import Flow  # noqa: E402
-from rmsnorm_export.compare.modules import module_results  # noqa: E402
 from rmsnorm_export.compare.onnx_backend import OnnxRuntime  # noqa: E402
-from rmsnorm_export.compare.pytorch import PyTorch  # noqa: E402
+from rmsnorm_export.compare.pytorch import PyTorch, module_results  # noqa: E402
 from rmsnorm_export.errors import InputError, UsageError, VerificationError  # noqa: E402
 from rmsnorm_export.graph.load import load_model  # noqa: E402
 from rmsnorm_export.runtime.inputs import graph_inputs  # noqa: E402

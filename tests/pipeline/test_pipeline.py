@@ -9,13 +9,16 @@ from pathlib import Path
 
 import onnx
 import pytest
+from onnx import helper
 
 import rmsnorm_export as rx
 from rmsnorm_export.pipeline import identity
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.records import from_json, to_json
+from rmsnorm_export.tensorrt.engine.backends import gpu_visible
 from tests.cli.conftest import model
 from tests.pipeline.pipelines import (
+    BUILD,
     EXPORT,
     MODEL,
     OPTIMIZE,
@@ -335,3 +338,38 @@ def test_a_run_with_nothing_to_do_reads_every_file_once(
     hashed = read["sha256_of"]
     assert len(hashed) == len({file.resolve() for file in hashed})
     assert tmp_path / "out/repository/net/1/model.onnx" in {file.resolve() for file in hashed}
+
+
+def test_models_that_cannot_be_run_here(tmp_path: Path) -> None:
+    """Neither agreement nor difference: it has an exit code of its own."""
+    path = write(tmp_path, MODEL, OPTIMIZE, VERIFY)
+    bent = model(3)
+    bent.graph.node.append(helper.make_node("Bend", ["out"], ["bent"], domain="their.own"))
+    bent.graph.output[0].name = "bent"
+    bent.opset_import.append(helper.make_opsetid("their.own", 1))
+    onnx.save(bent, tmp_path / "three.onnx")
+    done = rx.run_pipeline(path)
+    assert states(done) == {"optimize": "done", "verify": "failed"}
+    assert done.exit_code == 7
+    assert done.failed is not None
+    assert "their.own:Bend" in done.failed.failure.found
+    (entry,) = done.step("verify").facts["comparisons"]
+    assert (entry["passed"], entry["verdict"]) == (False, "not run")
+
+
+def test_what_has_to_be_verified_needs_a_step_that_does(tmp_path: Path) -> None:
+    with pytest.raises(rx.UsageError, match="nothing would be verified"):
+        rx.run_pipeline(write(tmp_path, MODEL, OPTIMIZE), require_verified=True)
+
+
+@pytest.mark.skipif(gpu_visible(), reason="the engine is compared where a GPU is")
+def test_an_engine_that_could_not_be_run_here(tmp_path: Path) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    pytest.importorskip("polygraphy")
+    path = write(tmp_path, MODEL, BUILD, VERIFY)
+    done = rx.run_pipeline(path)
+    assert done.passed, done.failed
+    assert "engine not compared" in done.step("verify").summary
+    done = rx.run_pipeline(path, require_verified=True)
+    assert (states(done)["verify"], done.exit_code) == ("failed", 7)
+    assert "could not be run here" in done.step("verify").failure.what

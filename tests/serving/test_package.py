@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from rmsnorm_export.errors import InputError, UsageError, VerificationError
+from rmsnorm_export.errors import InputError, NotRunError, UsageError, VerificationError
 from rmsnorm_export.runtime.session import NoKernelError
 from rmsnorm_export.serving import trial
 from rmsnorm_export.serving.package import package_model
@@ -304,3 +304,17 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="repository cannot be"):
             package_model(norm_model(), repository, name="t")
     assert set(tree(tmp_path)) == {"file"}
+
+
+def test_what_could_not_be_run_here_is_packaged_unless_it_must_be_verified(tmp_path: Path) -> None:
+    model = graph_model(
+        [helper.make_node("Det", ["x"], ["y"])],  # in float64 ONNX Runtime has no kernel for it
+        [value("x", TensorProto.DOUBLE, ["batch", 2, 2])],
+        [value("y", TensorProto.DOUBLE, ["batch"])],
+    )
+    with pytest.raises(NotRunError, match="could not be run here") as caught:
+        package_model(model, tmp_path / "models", name="t", require_verified=True)
+    assert "Det" in caught.value.found
+    assert not (tmp_path / "models" / "t").exists()
+    packaged = package_model(model, tmp_path / "models", name="t")
+    assert [check.outcome for check in packaged.checks].count("not run") == 1

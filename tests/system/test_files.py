@@ -13,12 +13,11 @@ import pytest
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.system import files
 from rmsnorm_export.system.digest import sha256_of, sha256_of_all
-from rmsnorm_export.system.files import read_text, refusals_as, write_whole
-from rmsnorm_export.system.lock import locked
+from rmsnorm_export.system.files import locked, read_text, refusals_as, write_whole
 
 _HOLD = """
 import sys, pathlib
-from rmsnorm_export.system.lock import locked
+from rmsnorm_export.system.files import locked
 with locked(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -49,9 +49,9 @@ class ExportStep(Step[Export]):
 
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
         progress("loading the module", 0, _STAGES)
-        from rmsnorm_export.benchmark.arrays import write_arrays
         from rmsnorm_export.graph.save import save_model
         from rmsnorm_export.pipeline import pytorch
+        from rmsnorm_export.runtime.inputs import write_arrays
         from rmsnorm_export.torch.export.export import STAGES
 
         settings, table = self.settings, self.table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from rmsnorm_export.errors import BackendMissingError, VerificationError
+from rmsnorm_export.errors import BackendMissingError, NotRunError, VerificationError
 from rmsnorm_export.options import keywords
 from rmsnorm_export.pipeline.place import read_record
 from rmsnorm_export.pipeline.steps import build, export
@@ -21,6 +21,13 @@ COMPARISONS = "comparisons"
 """Fact: one entry per comparison: its two sides, its file, whether it passed."""
 
 _NO_GPU = "no GPU is visible"
+_FIX = "see the files in verify; [verify] rtol, atol and max_ulp set the bounds"
+_WORDS = {
+    "agree": "=",
+    "differ": "IS NOT",
+    "not compared": "NOT COMPARED with",
+    "not run": "COULD NOT BE RUN here against",
+}
 
 
 class VerifyStep(Step[Verify]):
@@ -91,26 +98,45 @@ class VerifyStep(Step[Verify]):
                 pairs.append((self.settings.built, "engine"))
             else:
                 skipped = [f"engine not compared: {_NO_GPU}"]
-        entries, failed, summary, failures = [], [], [], []
+        entries, summary = [], []
+        errors: list[VerificationError] = []
         for number, (a, b) in enumerate(pairs):
             progress(f"comparing {a} with {b}", number, len(pairs))
-            outcome = self._against_pytorch(b) if a == "pytorch" else self._models(a, b)
+            try:
+                outcome = self._against_pytorch(b) if a == "pytorch" else self._models(a, b)
+            except VerificationError as error:  # what the other pairs came to is told all the same
+                error.found = f"{a} and {b}: {error.found}"
+                errors.append(error)
+                summary.append(f"{a} CANNOT BE COMPARED with {b}")
+                continue
             name = f"{a}-{b}.json"
             (folder / name).write_text(to_json(outcome), encoding="utf-8")
             worst = max((output.metrics.max_abs for output in outcome.outputs), default=0.0)
             entries.append(
-                {"a": a, "b": b, "file": name, "passed": outcome.passed, "max_abs": worst}
+                {
+                    "a": a,
+                    "b": b,
+                    "file": name,
+                    "max_abs": worst,
+                    "passed": outcome.passed,
+                    "verdict": outcome.verdict,
+                }
             )
-            summary.append(f"{a} = {b}" if outcome.passed else f"{a} IS NOT {b}")
-            if not outcome.passed:
-                failures.append(outcome.failure)
-                failed.append(f"{a} and {b}: {outcome.found}")
+            summary.append(f"{a} {_WORDS[outcome.verdict]} {b}")
+            if (failed := outcome.error(fix=_FIX)) is not None:
+                failed.found = f"{a} and {b}: {failed.found}"
+                errors.append(failed)
+        if skipped and self.table.options.require_verified:
+            what = "The engine could not be run here, and was not compared."
+            errors.append(NotRunError(what, found=_NO_GPU, fix="run the pipeline where a GPU is"))
         failure = None
-        if failed:
-            failure = VerificationError(
-                " ".join(dict.fromkeys(failures)),
-                found="; ".join(failed),
-                fix="see the files in verify; [verify] rtol, atol and max_ulp set the bounds",
+        if errors:
+            # That models differ is more to know than that others could not be run.
+            kind = type(min(errors, key=lambda one: one.exit_code))
+            failure = kind(
+                " ".join(dict.fromkeys(one.what for one in errors)),
+                found="; ".join(one.found for one in errors),
+                fix="; ".join(dict.fromkeys(one.fix for one in errors)),
             )
         return Made(
             summary="; ".join([*summary, *skipped]),
@@ -132,26 +158,27 @@ class VerifyStep(Step[Verify]):
         """A file, graph optimization on, against what the module computed when it was exported.
 
         Raises:
-            VerificationError: ONNX Runtime cannot load or run the file, or it has other outputs.
+            VerificationError: ONNX Runtime rejects the file, or it has other outputs.
         """
-        from rmsnorm_export.benchmark.arrays import read_arrays
         from rmsnorm_export.compare.backend import Answer
-        from rmsnorm_export.compare.outputs import Bounds, RecordedCall, compare_recorded
-        from rmsnorm_export.runtime.session import open_session
+        from rmsnorm_export.compare.verify import RecordedCall, compare_recorded
+        from rmsnorm_export.runtime.inputs import read_arrays
 
         assert self.settings.export is not None
         home, options = self.settings.step_folder("export"), self.table.options
         record = read_record(home)
-        calls = []
-        for name in [] if record is None else record.facts[export.RUNS]:
+
+        def call(name: str) -> RecordedCall:
             arrays = read_arrays(home / name)
             feeds = {key[3:]: value for key, value in arrays.items() if key.startswith("in:")}
             made = {key[4:]: value for key, value in arrays.items() if key.startswith("out:")}
-            calls.append(RecordedCall(feeds, Answer(tuple(made), tuple(made.values()))))
+            return RecordedCall(feeds, Answer(tuple(made), tuple(made.values())))
+
+        names = [] if record is None else record.facts[export.RUNS]
         return compare_recorded(
-            open_session(self.settings.onnx(cast("Subject", side)), optimize=True),
-            calls,
-            Bounds(options.atol, options.rtol, options.max_ulp),
+            self.settings.onnx(cast("Subject", side)),
+            lambda _: [call(name) for name in names],
+            options,
             runtime="PyTorch",
             source=f"[export], seed {self.settings.export.seed}",
         )

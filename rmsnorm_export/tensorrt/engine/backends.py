@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rmsnorm_export.errors import BackendMissingError
-from rmsnorm_export.system import gpu
+from rmsnorm_export.system import machine
 from rmsnorm_export.system.packages import is_installed, pip_install
 from rmsnorm_export.system.process import Child, Ended
 from rmsnorm_export.system.progress import Progress
@@ -107,7 +107,7 @@ def gpus() -> tuple[str, ...]:
     # Without its capability a GPU cannot be told from another one.
     return tuple(
         f"{found.name}, {found.capability}, {found.driver}"
-        for found in gpu.gpus()
+        for found in machine.gpus()
         if found.capability
     )
 

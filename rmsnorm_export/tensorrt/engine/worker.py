@@ -18,8 +18,7 @@ from typing import Any
 
 from rmsnorm_export.errors import Error
 from rmsnorm_export.printable import one_line
-from rmsnorm_export.system.files import write_whole
-from rmsnorm_export.system.lock import locked
+from rmsnorm_export.system.files import locked, write_whole
 from rmsnorm_export.system.process import Request, Say
 from rmsnorm_export.tensorrt.engine.layers import is_layer_log
 from rmsnorm_export.tensorrt.engine.use import describe_inputs, infer, validate

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.system.gpu import gpus
+from rmsnorm_export.system.machine import gpus
 from rmsnorm_export.system.process import run_program
 
 DEFAULT = ("80", "86", "89", "90", "100", "120")

@@ -19,9 +19,8 @@ from pathlib import Path
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.records import Unfit, decode, to_dict
 from rmsnorm_export.system.digest import sha256_of
-from rmsnorm_export.system.files import StrPath, copy_file, refusals_as, write_whole
+from rmsnorm_export.system.files import StrPath, copy_file, locked, refusals_as, write_whole
 from rmsnorm_export.system.folders import Stage
-from rmsnorm_export.system.lock import locked
 from rmsnorm_export.tensorrt.plugin.result import FILES, Built, Entry, Library
 
 MANIFEST = "manifest.json"

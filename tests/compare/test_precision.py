@@ -1,0 +1,154 @@
+"""Models of different float types, and bfloat16 where ONNX Runtime has no kernels for it."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from rmsnorm_export import verify
+from rmsnorm_export.compare.widened import save_as_float32
+from rmsnorm_export.errors import InputError, VerificationError
+from rmsnorm_export.graph.load import load_model
+from rmsnorm_export.op.dtypes import numpy_dtype
+from rmsnorm_export.runtime.metrics import compare_arrays
+
+F32, F16, F64, BF16 = (
+    TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16,
+)  # fmt: skip
+N = 16
+ROUGH = {F16: 1e-2, BF16: 4e-2, F32: 1e-4, F64: 1e-9}
+
+
+def tower(element_type: int, *, epsilon: float = 1e-6, by: str = "x") -> onnx.ModelProto:
+    """A product, an RMSNorm that is computed in float32, a product; weights of one seed."""
+    rng, make = np.random.default_rng(0), helper.make_node
+    weights = {
+        "w0": rng.standard_normal((N, N)) / 4,
+        "gain": rng.uniform(0.5, 1.5, N),
+        "w1": rng.standard_normal((N, N)) / 4,
+    }
+    kept = {name: value.astype(numpy_dtype(element_type)) for name, value in weights.items()}
+    kept |= {"epsilon": np.array(epsilon, np.float32), "last": np.array([-1])}
+    nodes = [
+        make("MatMul", [by, "w0"], ["h"]),
+        make("Cast", ["h"], ["wide"], to=F32),
+        make("Mul", ["wide", "wide"], ["squares"]),
+        make("ReduceMean", ["squares", "last"], ["mean"], keepdims=1),
+        make("Add", ["mean", "epsilon"], ["stable"]),
+        make("Sqrt", ["stable"], ["rms"]),
+        make("Div", ["wide", "rms"], ["unit"]),
+        make("Cast", ["unit"], ["narrow"], to=element_type),
+        make("Mul", ["gain", "narrow"], ["scaled"]),
+        make("MatMul", ["scaled", "w1"], ["y"]),
+    ]
+    x = helper.make_tensor_value_info(by, element_type, ["rows", N])
+    y = helper.make_tensor_value_info("y", element_type, ["rows", N])
+    tensors = [numpy_helper.from_array(value, name) for name, value in kept.items()]
+    graph = helper.make_graph(nodes, "g", [x], [y], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+PAIRS = [pair for pair in itertools.product((F32, F16, F64, BF16), repeat=2) if len({*pair}) == 2]
+
+
+@pytest.mark.parametrize(("a", "b"), PAIRS)
+def test_two_types_of_one_model_agree_and_of_another_differ(a: int, b: int) -> None:
+    """The bound is that of the narrower type, and says so; a wrong epsilon is still seen."""
+    narrow = max((a, b), key=ROUGH.__getitem__)
+    outcome = verify(tower(a), tower(b))
+    assert outcome.passed, outcome.found
+    (output,) = outcome.outputs
+    name = str(numpy_dtype(narrow))
+    assert name in output.tolerance
+    largest = output.bound_abs / ROUGH[narrow]
+    assert 0.5 < largest < 5
+    assert 0 < output.metrics.max_abs < output.bound_abs
+    assert outcome.inputs == (f"x {name} [2, {N}]",)
+    wrong = verify(tower(a), tower(b, epsilon=0.3))
+    assert wrong.verdict == "differ"
+    assert wrong.first_difference is not None
+    assert wrong.first_difference.value == "stable"
+
+
+def test_the_same_bfloat16_model_is_verified_through_float32_and_as_tightly() -> None:
+    outcome = verify(tower(BF16), tower(BF16))
+    assert outcome.passed
+    (output,) = outcome.outputs
+    assert output.tolerance.startswith("float32: 0.0001 of the largest element")
+    assert sum("was run as float32" in note for note in outcome.notes) == 2
+    assert "MatMul" in outcome.notes[0]
+    assert verify(tower(BF16), tower(BF16, epsilon=1e-3)).verdict == "differ"
+
+
+def test_nothing_stands_in_where_both_have_to_be_verified_as_they_are() -> None:
+    outcome = verify(tower(BF16), tower(F32), require_verified=True)
+    assert (outcome.passed, outcome.verdict) == (False, "not run")
+    assert "MatMul" in outcome.not_run
+
+
+def test_the_reference_is_the_wider_one_whichever_side_it_is_on() -> None:
+    wide = np.array([1.0, 1.0 + 2**-12, 3.0, 70000.0], np.float32)
+    narrow = wide[:3].astype(np.float16)
+    for a, b in ((narrow, wide[:3]), (wide[:3], narrow)):
+        metrics = compare_arrays(a, b)
+        assert metrics.dtype == "float16"
+        assert metrics.max_abs == 2**-12
+        assert metrics.max_ulp == 0.25  # of float16, whose gap at 1 is 2**-10
+        assert (metrics.mismatch, metrics.nan_inf_agree) == (0.0, True)
+    with np.errstate(over="ignore"):
+        beyond = compare_arrays(wide.astype(np.float16), wide)
+    assert not beyond.nan_inf_agree
+    assert beyond.max_ulp == np.inf
+
+
+def test_inputs_that_the_narrower_type_does_not_hold_are_refused() -> None:
+    inputs = {"x": np.full((2, N), 1e6, np.float32)}
+    with pytest.raises(InputError, match="too large for the type") as caught:
+        verify(tower(F32), tower(F16), inputs=inputs)
+    assert "float16" in caught.value.found
+    assert verify(tower(F32), tower(F32), inputs=inputs).passed
+
+
+def test_integers_of_different_types_are_no_match() -> None:
+    """Only float types are rounded into each other."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 18]> g (int64[n] i) => (int64[n] y) { y = Neg (i) }'
+    )
+    other = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 18]> g (int32[n] i) => (int32[n] y) { y = Neg (i) }'
+    )
+    with pytest.raises(VerificationError, match="different types in the two models"):
+        verify(model, other)
+
+
+def test_weights_are_widened_exactly_everywhere(tmp_path: Path) -> None:
+    """Constants in attributes and subgraphs, casts, and declared types included."""
+    text = """<ir_version: 10, opset_import: ["" : 18]>
+    g (bfloat16[2] x, bool c) => (bfloat16[2] y) {
+      k = Constant <value = bfloat16[2] {16256, 16129}> ()
+      s = Add (x, k)
+      y = If (c) <
+        then_branch = t () => (bfloat16[2] a) { a = Cast <to = 16> (s) },
+        else_branch = e () => (bfloat16[2] b) { b = Neg (s) }>
+    }"""
+    source = load_model(onnx.parser.parse_model(text))
+    before = ir.serde.serialize_model(source.model).SerializeToString()
+    assert save_as_float32(source, tmp_path / "wide.onnx")
+    assert ir.serde.serialize_model(source.model).SerializeToString() == before
+    wide = onnx.load(tmp_path / "wide.onnx")
+    onnx.checker.check_model(wide, full_check=True)
+    declared = (*wide.graph.input[:1], *wide.graph.output)
+    assert {item.type.tensor_type.elem_type for item in declared} == {F32}
+    (constant,) = (node for node in wide.graph.node if node.op_type == "Constant")
+    kept = numpy_helper.to_array(constant.attribute[0].t)
+    bits = np.array([16256, 16129], np.uint16).view(ml_dtypes.bfloat16)
+    assert kept.dtype == np.float32
+    np.testing.assert_array_equal(kept, bits.astype(np.float32))
+    assert not save_as_float32(load_model(tower(F16)), tmp_path / "none.onnx")
