@@ -435,3 +435,22 @@ def test_widths(width: int) -> None:
 def test_wrong_arguments(module: Any, example: Any) -> None:
     with pytest.raises(UsageError):
         probe_module(module, example=example)
+
+
+@pytest.mark.parametrize(("instead", "of"), [("inf", "isnan"), ("-inf", "isnan"), ("nan", "isinf")])
+def test_infinities_and_nan_are_not_alike(instead, of):
+    """A module that answers another special value is not the operator, however few they are."""
+
+    class Special(torch.nn.Module):
+        def forward(self, x, y=None):
+            del y
+            wide = x.float()
+            made = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+            special = getattr(torch, of)(x if of == "isinf" else made)
+            return torch.where(special, float(instead), made)
+
+    found = probe_module(Special(), example=(torch.randn(3, 64),))
+    if of == "isinf":  # inf / inf is NaN in the norm, too
+        assert isinstance(found, Fit)
+    else:
+        assert isinstance(found, NotANorm)

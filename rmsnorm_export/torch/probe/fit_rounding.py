@@ -233,15 +233,15 @@ def ulps_apart(
     place counts.
     """
     info = torch.finfo(unit)
-    if bool((_equal_elements(got, want)).all()):
-        return 0
-    wide_got, wide_want = got.double(), want.double()
-    if not bool((wide_got.isfinite() == wide_want.isfinite()).all()):
+    apart = ~_equal_elements(got, want)
+    if bool((apart & ~(got.isfinite() & want.isfinite())).any()):
         return _INCOMPARABLE
+    wide_got, wide_want = got.double()[apart], want.double()[apart]
+    if not wide_got.numel():
+        return 0
     size = wide_want.abs().clamp_min(info.tiny)
     if bias is not None:
         size = torch.maximum(size, bias.double().abs().reshape(-1).max())
     _, exponent = torch.frexp(size)
     step = torch.ldexp(torch.full_like(size, info.eps), exponent - 1)
-    apart = ((wide_got - wide_want).abs() / step).nan_to_num(0.0)
-    return min(math.ceil(float(apart.max())), _INCOMPARABLE)
+    return min(math.ceil(float(((wide_got - wide_want).abs() / step).max())), _INCOMPARABLE)
