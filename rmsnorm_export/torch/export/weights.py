@@ -17,6 +17,7 @@ from onnx_ir.tensor_adapters import TorchTensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rmsnorm_export.errors import Error, InputError, UsageError
+from rmsnorm_export.torch.source.cast import check_tensors
 
 WeightValues = Mapping[str, torch.Tensor] | Callable[[str], torch.Tensor]
 """Values by name, as in ``state_dict()``: a mapping, or a function that makes one when asked."""
@@ -125,6 +126,7 @@ def _read_weight(state: WeightValues, names: list[str], like: torch.Tensor) -> i
     elif values.shape != like.shape:
         what = f"shape {list(values.shape)}"
     else:
+        check_tensors([(name, values)], like.dtype)
         values = values.detach().to(device="cpu", dtype=like.dtype).contiguous()
         return TorchTensor(values, name=name)
     raise InputError(

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from rmsnorm_export.printable import first_line
 from rmsnorm_export.system.machine import memory_available
 from rmsnorm_export.system.packages import pip_install
 from rmsnorm_export.torch.dtypes import dtype_name
+from rmsnorm_export.torch.source.cast import check_files
 from rmsnorm_export.torch.source.example import Loaded
 
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -61,7 +62,20 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
             found=f"{len(lacking)} of {cls.__name__}, the first is {lacking[0]}",
             fix="complete the folder, or name the right class under architectures in config.json",
         )
-    return _finished(model, path.name or str(path), dtype)
+    target = dtype or model.dtype
+    kept = [name for name, tensor in model.state_dict().items() if tensor.dtype != target]
+    with _explained(path, "The weights cannot be read.", settings):
+        notes = check_files(_weight_files(path), [*info["unexpected_keys"], *kept], target)
+    return _finished(model, path.name or str(path), dtype, notes)
+
+
+def _weight_files(path: Path) -> list[Path]:
+    """Those that ``from_pretrained`` reads."""
+    index = path / "model.safetensors.index.json"
+    if (path / "model.safetensors").exists() or not index.exists():
+        return [path / "model.safetensors"]
+    names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+    return [path / name for name in sorted(set(names))]
 
 
 def from_config(path: Path, dtype: torch.dtype | None) -> Loaded:
@@ -196,11 +210,13 @@ def _explained(path: Path, what: str, settings: dict[str, Any]) -> Iterator[None
         ) from error
 
 
-def _finished(model: Any, name: str, dtype: torch.dtype | None) -> Loaded:
+def _finished(
+    model: Any, name: str, dtype: torch.dtype | None, notes: Sequence[str] = ()
+) -> Loaded:
     model.eval()
     if hasattr(model, "generation_config") and model.generation_config is not None:
         model.generation_config.use_cache = False
-    return Loaded(model, name, shapes=_default_shapes(model, dtype))
+    return Loaded(model, name, shapes=_default_shapes(model, dtype), notes=tuple(notes))
 
 
 def _default_shapes(model: Any, dtype: torch.dtype | None) -> str:

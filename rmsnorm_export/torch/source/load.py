@@ -23,6 +23,7 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.op.type_names import TYPE_NAMES, float_name
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.torch.export.chatter import collected
+from rmsnorm_export.torch.source.cast import check_tensors
 from rmsnorm_export.torch.source.example import Loaded
 
 
@@ -133,12 +134,15 @@ def _made_module(made: object, source: str, dtype: torch.dtype | None) -> Loaded
             "tuple and a dictionary of example inputs",
         )
     assert isinstance(module, torch.nn.Module | torch.export.ExportedProgram)
+    notes: list[str] = []
     if dtype is not None and isinstance(module, torch.nn.Module):
+        notes = check_tensors([*module.named_parameters(), *module.named_buffers()], dtype)
         module = module.to(dtype)
         args = None if args is None else tuple(_cast(value, dtype) for value in args)
         kwargs = None if kwargs is None else {k: _cast(v, dtype) for k, v in kwargs.items()}
     args = None if args is None else tuple(args)
-    return Loaded(module, source, args, kwargs if kwargs or args is not None else None)
+    kwargs = kwargs if kwargs or args is not None else None
+    return Loaded(module, source, args, kwargs, notes=tuple(notes))
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

@@ -1,0 +1,154 @@
+"""What a cast to a smaller float type does to weights: values that become infinite, or zero.
+
+The bits of a float without its sign are ordered as its magnitude is, so one pass over them as
+integers, a chunk at a time, tells the largest finite value and how many vanish.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.torch.dtypes import dtype_name
+
+Chunks = Iterable["np.ndarray[Any, np.dtype[np.unsignedinteger[Any]]]"]
+"""The bits of a tensor, as unsigned integers."""
+
+_CHUNK = 2**17
+"""Elements looked at together: they stay in the cache."""
+
+_STORED = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16}
+"""Types of safetensors from which a cast can lose values."""
+
+_UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+_INTEGERS = {2: np.int16, 4: np.int32, 8: np.int64}
+_SIGNED = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_MOST_NAMES = 4
+
+
+def check_tensors(tensors: Iterable[tuple[str, torch.Tensor]], target: torch.dtype) -> list[str]:
+    """Notes on what a cast of these tensors to ``target`` loses; those without values are left out.
+
+    Raises:
+        InputError: a finite value becomes infinite; it names the tensors.
+    """
+    return _check(
+        (
+            (name, tensor.dtype, _chunks(tensor))
+            for name, tensor in tensors
+            if tensor.is_floating_point() and not tensor.is_meta
+        ),
+        target,
+    )
+
+
+def check_files(paths: Iterable[Path], spared: Iterable[str], target: torch.dtype) -> list[str]:
+    """As `check_tensors`, for the tensors of safetensors files, except those ``spared``."""
+    return _check(_stored_tensors(paths, frozenset(spared)), target)
+
+
+def _check(tensors: Iterable[tuple[str, torch.dtype, Chunks]], target: torch.dtype) -> list[str]:
+    count = 0
+    beyond: dict[str, float] = {}
+    vanished: dict[str, int] = {}
+    for name, dtype, chunks in tensors:
+        count += 1
+        if not _loses(dtype, target):
+            continue
+        largest, zeros = _examine(chunks, dtype, target)
+        if torch.tensor(largest, dtype=torch.float64).to(dtype).to(target).isinf():
+            beyond[name] = largest
+        if zeros:
+            vanished[name] = zeros
+    type_name, limit = dtype_name(target), torch.finfo(target).max
+    if beyond:
+        shown = [f"{name} (up to {value:.6g})" for name, value in beyond.items()][:_MOST_NAMES]
+        raise InputError(
+            f"Weights become infinite in {type_name}.",
+            found=f"{len(beyond)} of {count} tensors have values above {limit:.6g}: "
+            + ", ".join([*shown, "..."] if len(beyond) > _MOST_NAMES else shown),
+            fix="use --dtype bf16, which has the range of float32, or --dtype f32; or build the "
+            "model in a factory that leaves these tensors in float32",
+        )
+    if not vanished:
+        return []
+    first = max(vanished, key=lambda name: vanished[name])
+    return [
+        f"{sum(vanished.values())} weights that are not zero become zero in {type_name}, in "
+        f"{len(vanished)} of {count} tensors, the most in {first} ({vanished[first]})"
+    ]
+
+
+def _loses(dtype: torch.dtype, target: torch.dtype) -> bool:
+    """Whether there are values of ``dtype`` beyond the range of ``target``."""
+    return torch.finfo(dtype).max > torch.finfo(target).max or _least(dtype) < _least(target)
+
+
+def _least(dtype: torch.dtype) -> float:
+    """The smallest number above zero."""
+    return torch.finfo(dtype).tiny * torch.finfo(dtype).eps
+
+
+def _examine(chunks: Chunks, dtype: torch.dtype, target: torch.dtype) -> tuple[float, int]:
+    """The largest finite magnitude, and how many values that are not zero become zero."""
+    integer = _SIGNED[dtype.itemsize]
+
+    def bits_of(value: float) -> int:
+        return int(torch.tensor(value, dtype=torch.float64).to(dtype).view(integer))
+
+    unsigned, signed = _UNSIGNED[dtype.itemsize], _INTEGERS[dtype.itemsize]
+    infinite = bits_of(float("inf"))
+    vanishing = bits_of(_least(target) / 2)  # a tie is rounded to the even number, zero
+    sign = 1 << (8 * dtype.itemsize - 1)
+    largest = zeros = 0
+    for chunk in chunks:
+        # As signed numbers the positive floats are the largest, as unsigned ones the negative.
+        top = max(int(chunk.view(signed).max()), int(chunk.max()) & (sign - 1), 0)
+        if top >= infinite:
+            bits = chunk & unsigned(sign - 1)
+            top = int(bits[bits < infinite].max(initial=0))
+        largest = max(largest, top)
+        # One less, both zeros are the largest of their sign.
+        below = chunk - unsigned(1)
+        if min(int(below.min()), int(below.view(signed).min()) + sign) < vanishing:
+            zeros += int(np.count_nonzero((below & unsigned(sign - 1)) < vanishing))
+    value = torch.tensor(largest, dtype=torch.int64).to(integer).view(dtype)
+    return float(value.double()), zeros
+
+
+def _chunks(tensor: torch.Tensor) -> Chunks:
+    kind, integer = _UNSIGNED[tensor.element_size()], _SIGNED[tensor.element_size()]
+    flat = tensor.detach().reshape(-1)
+    for start in range(0, flat.numel(), _CHUNK):
+        yield flat[start : start + _CHUNK].cpu().view(integer).numpy().view(kind)
+
+
+def _stored_tensors(
+    paths: Iterable[Path], spared: frozenset[str]
+) -> Iterator[tuple[str, torch.dtype, Chunks]]:
+    for path in paths:
+        with path.open("rb") as file:
+            start = 8 + int.from_bytes(file.read(8), "little")
+            for name, entry in json.loads(file.read(start - 8)).items():
+                if name in spared or entry.get("dtype") not in _STORED:
+                    continue
+                begin, end = entry["data_offsets"]
+                dtype = _STORED[entry["dtype"]]
+                file.seek(start + begin)
+                yield name, dtype, _read(file, end - begin, dtype.itemsize)
+
+
+def _read(file: Any, size: int, itemsize: int) -> Chunks:
+    buffer = memoryview(bytearray(min(size, _CHUNK * itemsize)))
+    while size > 0:
+        count = file.readinto(buffer[:size])
+        if not count:
+            break
+        yield np.frombuffer(buffer[:count], _UNSIGNED[itemsize])
+        size -= count

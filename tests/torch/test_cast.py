@@ -1,0 +1,159 @@
+"""A cast to a smaller type: what becomes infinite is an error, what becomes zero a note."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+
+import pytest
+
+pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
+
+import torch
+
+import rmsnorm_export as rx
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.torch.source.cast import check_files, check_tensors
+from rmsnorm_export.torch.source.load import load
+from tests.cli.conftest import run  # noqa: F401 (a fixture)
+
+# ruff: noqa: F811 (fixtures as arguments)
+
+CASTS = [
+    (torch.float32, torch.float16),
+    (torch.bfloat16, torch.float16),
+    (torch.float64, torch.float16),
+    (torch.float32, torch.bfloat16),
+    (torch.float64, torch.float32),
+]
+
+
+@pytest.mark.parametrize(("source", "target"), CASTS, ids=str)
+def test_every_value_is_judged_as_the_cast_judges_it(source, target):
+    """Bits near both limits of the target, special values, signs, odd sizes."""
+    generator = torch.Generator().manual_seed(3)
+    least = torch.finfo(target).tiny * torch.finfo(target).eps
+    for size in (1, 3, 111, 4099, 2**17 + 5):
+        exponents = torch.rand(size, generator=generator, dtype=torch.float64) * 8 - 4
+        sign = torch.where(torch.rand(size, generator=generator) < 0.5, -1.0, 1.0).double()
+        values = (sign * least * 2.0**exponents).to(source)
+        special = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1.0], dtype=source)
+        values = torch.cat([values, special, -values[:1]])
+        lost = int(((values != 0) & (values.to(target) == 0)).sum())
+        notes = check_tensors([("w", values)], target)
+        assert (f"{lost} weights" in notes[0]) if lost else notes == []
+    top = torch.finfo(target).max
+    edge = top * (1 + torch.finfo(target).eps / 4)  # halfway to the next power of two: infinite
+    for factor in (0.5, 1.0, 0.9999, 1.0001, 1.01, 2.0):
+        for value in (top * factor, -top * factor, edge, edge * (1 - 1e-6)):
+            tensor = torch.tensor([1.0, value, math.inf, math.nan], dtype=torch.float64).to(source)
+            beyond = bool((tensor.isfinite() & ~tensor.to(target).isfinite()).any())
+            try:
+                check_tensors([("w", tensor)], target)
+                assert not beyond, (value, tensor)
+            except InputError:
+                assert beyond, (value, tensor)
+
+
+def test_wider_types_lose_nothing():
+    huge = torch.tensor([3e38, 1e-44], dtype=torch.float32)
+    assert check_tensors([("w", huge)], torch.float32) == []
+    assert check_tensors([("w", torch.tensor([6e4, 6e-8]).half())], torch.bfloat16) == []
+    assert check_tensors([("n", torch.arange(9)), ("m", huge.to("meta"))], torch.float16) == []
+
+
+def test_the_error_names_the_tensors_and_what_to_do():
+    tensors = [(f"layer.{i}.weight", torch.full((7, 9), 1e5 + i)) for i in range(6)]
+    tensors += [("norm.weight", torch.ones(9))]
+    with pytest.raises(InputError) as caught:
+        check_tensors(tensors, torch.float16)
+    text = str(caught.value)
+    assert "6 of 7 tensors have values above 65504" in text
+    assert "layer.3.weight (up to 100003)" in text
+    assert "bf16" in text
+    assert "float32" in text
+
+
+def test_no_second_copy_is_made(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    weight = torch.randn(2**23).bfloat16()  # 16 MiB
+    path = tmp_path / "model.safetensors"
+    safetensors.save_file({"a": weight, "b": torch.full((5,), 1e5)}, path)
+    tracemalloc.start()
+    check_tensors([("a", weight)], torch.float16)
+    with pytest.raises(InputError, match="b \\(up to 100000\\)"):
+        check_files([path], [], torch.float16)
+    check_files([path], ["b"], torch.float16)
+    assert tracemalloc.get_traced_memory()[1] < 2**22
+    tracemalloc.stop()
+
+
+FACTORY = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self, big, tiny):
+        super().__init__()
+        self.norm = torch.nn.RMSNorm(8)
+        self.linear = torch.nn.Linear(8, 4)
+        self.register_buffer("shift", torch.full((4,), tiny))
+        with torch.no_grad():
+            self.linear.weight[1, 2] = big
+    def forward(self, x):
+        return self.linear(self.norm(x)) + self.shift
+def make(big=1.0, tiny=0.5):
+    return Model(big, tiny).eval(), (torch.ones(2, 8),)
+"""
+
+
+def test_a_factory(tmp_path, run):
+    (tmp_path / "cast_factory.py").write_text(FACTORY)
+    options = ["-o", "m.onnx", "--dtype", "f16", "--format", "json"]
+    done = run("export", "cast_factory:make", *options, "--arg", "big=-70000.0")
+    done.assert_error(3, "linear.weight (up to 70000)", "bf16")
+    assert not (tmp_path / "m.onnx").exists()
+    done = run("export", "cast_factory:make", *options, "--arg", "tiny=1e-9")
+    assert done.code == 0, done.stderr
+    assert any("4 weights" in note and "shift (4)" in note for note in done.json["notes"])
+    done = run("export", "cast_factory:make", "-o", "b.onnx", "--dtype", "bf16", "--arg", "big=7e4")
+    assert done.code == 0, done.stderr
+
+
+@pytest.mark.parametrize("shards", ["5GB", "20KB"])
+def test_a_folder_whose_weights_become_infinite(shards, tmp_path, run):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        tie_word_embeddings=False,
+    )
+    model = transformers.LlamaForCausalLM(config).bfloat16()
+    folder = tmp_path / "llama"
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[0, 0] = 7e4
+        model.model.layers[0].mlp.down_proj.weight[3, 5] = -(2.0**17)
+    model.save_pretrained(folder, max_shard_size=shards)
+    done = run("export", folder, "-o", "m.onnx", "--dtype", "f16")
+    done.assert_error(
+        3,
+        "2 of 21 tensors",
+        "model.layers.0.mlp.down_proj.weight (up to 131072)",
+        "model.layers.1.mlp.up_proj.weight",
+    )
+    assert not (tmp_path / "m.onnx").exists()
+    assert load(str(folder), arguments={}, dtype=None).notes == ()
+    assert load(str(folder), arguments={}, dtype="f32").notes == ()
+
+
+def test_values_that_are_given_when_they_are_written(tmp_path):
+    with torch.device("meta"):
+        module = torch.nn.Sequential(torch.nn.RMSNorm(8), torch.nn.Linear(8, 4)).half()
+    x = torch.ones(2, 8).half()
+    state = {name: torch.ones(tensor.shape) for name, tensor in module.named_parameters()}
+    rx.export(module, (x,), tmp_path / "m.onnx", state=state)
+    state["1.bias"] = torch.full((4,), 66000.0)
+    with pytest.raises(InputError, match="1.bias \\(up to 66000\\)"):
+        rx.export(module, (x,), tmp_path / "n.onnx", state=state)
+    assert not (tmp_path / "n.onnx").exists()
