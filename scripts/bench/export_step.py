@@ -2,8 +2,9 @@
 
     python -m scripts.bench.export_step TOOL MODEL OUTPUT RESULT
 
-TOOL: ``ours auto``, ``ours embed``, ``torch data`` (torch.onnx.export with its weights in a data
-file, as it does by default) or ``torch embed``. MODEL: ``7b`` (on the meta device, weights made one
+TOOL: ``ours auto``, ``ours embed``, ``ours cast`` (a folder in bfloat16, as ``export --dtype f16``
+takes it), ``torch data`` (torch.onnx.export with its weights in a data file, as it does by default)
+or ``torch embed``. MODEL: ``7b`` (on the meta device, weights made one
 by one when they are written; ours only) or ``1b`` (in memory). RESULT is a JSON file: exporters
 print what they like.
 
@@ -144,6 +145,33 @@ def plain(model: Any, ids: Any, output: Path, weights: str, clock: Clock) -> dic
     return {}
 
 
+def cast(folder: Path, _: Any, output: Path, __: str, clock: Clock) -> dict[str, Any]:
+    """Load and export a folder in float16, then look once more for what the cast loses."""
+    import torch
+
+    from rmsnorm_export.torch.export.export import export
+    from rmsnorm_export.torch.source.cast import check_files
+    from rmsnorm_export.torch.source.example import example_of
+    from rmsnorm_export.torch.source.load import load
+
+    start = time.perf_counter()
+    clock.begin("loading, cast checked")
+    loaded = load(str(folder), arguments={}, dtype="f16")
+    given = example_of(loaded, None, seed=0, option="--shapes")
+    export(
+        loaded.module,
+        given.args,
+        output,
+        kwargs=given.kwargs,
+        dynamic_shapes=given.dynamic,
+        progress=lambda stage, *_: clock.begin(stage),
+    )
+    exported = time.perf_counter()
+    clock.begin("the check alone")
+    check_files(sorted(folder.glob("*.safetensors")), [], torch.float16)
+    return {"check_share": (time.perf_counter() - exported) / (exported - start)}
+
+
 def read_back(output: Path) -> float:
     """MiB of weights that the file holds, checked at the ends of each.
 
@@ -184,23 +212,29 @@ def main() -> None:
     start = time.perf_counter()
     model = make_model(name)
     made = time.perf_counter() - start
-    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    sizes = [p.numel() * p.element_size() for p in model.parameters()]
+    count = sum(p.numel() for p in model.parameters())
     ids = torch.zeros((2, 3), dtype=torch.int64)
+    if weights == "cast":
+        folder = output.parent / "source"
+        model.model.bfloat16().save_pretrained(folder)
+        model = folder  # out of memory
+        gc.collect()
     clock = Clock()
     start = time.perf_counter()
-    run = ours if kind == "ours" else plain
+    run = cast if weights == "cast" else ours if kind == "ours" else plain
     more = run(model, ids, output, weights, clock)
     seconds = time.perf_counter() - start
     clock.end()
     report = {
-        "weights_mb": size / MIB,
-        "largest_mb": max(p.numel() * p.element_size() for p in model.parameters()) / MIB,
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "weights_mb": sum(sizes) / MIB,
+        "largest_mb": max(sizes) / MIB,
+        "parameters": count,
         "imported_mb": imported,
         "make_seconds": made,
         "seconds": seconds,
         "peak_stage_mb": max(stage["peak_mb"] for stage in clock.stages),
-        "written_mb": sum(p.stat().st_size for p in output.parent.iterdir()) / MIB,
+        "written_mb": sum(p.stat().st_size for p in output.parent.glob("m.onnx*")) / MIB,
         "read_back_mb": read_back(output),
         "stages": clock.stages,
         **more,

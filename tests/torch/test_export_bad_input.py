@@ -98,6 +98,17 @@ def test_bad_input(tmp_path: Path, module, args, options, kind, words):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("output_names", "y"), ("input_names", 5), ("dynamic_shapes", 5)]
+)
+def test_an_option_of_another_type(tmp_path, name, value):
+    with pytest.raises(UsageError) as caught:
+        export(Fixing(), (X,), tmp_path / "m.onnx", **{name: value})
+    assert name in str(caught.value)
+    assert repr(value) in caught.value.found
+    assert list(tmp_path.iterdir()) == []
+
+
 def _read_file(_: str) -> torch.Tensor:
     raise FileNotFoundError(errno.ENOENT, "no such file", "weights.bin")
 

@@ -192,6 +192,12 @@ def _check_names(names: Sequence[str] | None, option: str, values: Sequence[ir.V
     """
     if names is None:
         return
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise UsageError(
+            f"The argument {option} is a sequence of names.",
+            found=repr(names),
+            fix="pass a list of strings, one for each",
+        )
     have = ", ".join(str(value.name) for value in values)
     if len(names) != len(values) or len(set(names)) != len(names):
         raise UsageError(
@@ -207,6 +213,12 @@ def _check_axes(dynamic_shapes: Any, args: Sequence[Any], kwargs: Mapping[str, A
     Raises:
         UsageError: naming the input and the axis.
     """
+    if not isinstance(dynamic_shapes, Mapping | list | tuple | None):
+        raise UsageError(
+            "The argument dynamic_shapes says which axes of which input are dynamic.",
+            found=repr(dynamic_shapes),
+            fix='pass a mapping or a tuple, e.g. {"x": {0: "batch"}}',
+        )
     tensors = [t for t in pytree.tree_leaves((tuple(args), dict(kwargs))) if hasattr(t, "shape")]
     for number, (tensor, axes) in enumerate(_asked_axes(dynamic_shapes, tensors)):
         for axis in axes:
