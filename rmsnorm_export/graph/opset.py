@@ -112,12 +112,15 @@ def _restore_folders(source: ir.Model, result: ir.Model) -> None:
 
 
 def _forget_invented_dims(source: ir.Model, result: ir.Model) -> None:
-    """The converter names every size that it does not know (``unk__0``), outputs included."""
+    """The converter names every size that it does not know (``unk__0``), and tells the outputs what
+    it infers; a model says of its inputs and outputs what it said before."""
     named = {d.value for v in _values(source) for d in v.shape or () if not isinstance(d, int)}
     for value in _values(result):
         dims = [d if isinstance(d, int) or d.value in named else None for d in value.shape or ()]
         if None in dims:
             value.shape = ir.Shape(dims)
+    for old, new in zip(source.graph.outputs, result.graph.outputs, strict=True):
+        new.shape = old.shape
 
 
 def _restore_metadata(source: ir.Model, result: ir.Model) -> None:

@@ -20,17 +20,17 @@ from typing import Literal
 import numpy as np
 
 from rmsnorm_export.lower.builder import SiteBuilder
-from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match
+from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match, strictest
 from rmsnorm_export.lower.scale import ScaleInput, scale_input
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.op.spec import DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.runtime.support import everywhere
 
-_SMALLEST_SAFE_EPSILON = 65504.0**-2
-"""Below it 1 / sqrt(epsilon) is no finite float16: a row of zeros is 0 * inf in the source."""
+_SMALLEST_SAFE_EPSILON = {FLOAT16: 65504.0**-2, BFLOAT16: 2.0**-256}
+"""Below it 1 / sqrt(epsilon) is no finite number: a row of zeros is 0 * inf in the source."""
 
 # A match refused for one of these is tried again without the part in question.
 STRUCTURAL = frozenset(
@@ -93,9 +93,13 @@ def lower_form(
             hint="use the portable target, or export the model in float32",
         )
     forms = _forms(match, scale, dialect)
-    if match.narrow:
-        what = f"the source has {', '.join(match.narrow)}; the new node has not"
-        forms = [dataclasses.replace(f, numerics="upcast", note=what) for f in forms]
+    least, why = strictest(match)
+    if least == "upcast":
+        forms = [dataclasses.replace(form, numerics=least, note=why) for form in forms]
+    elif least == "reordered":
+        exact = [form for form in forms if form.numerics == "exact"]
+        forms = [form for form in forms if form.numerics != "exact"]
+        forms += [dataclasses.replace(form, numerics=least, note=why) for form in exact]
     for form in forms:
         if context.allows(form.numerics):
             return _emit(match, form, scale, dialect, context)
@@ -120,8 +124,12 @@ def _forms(match: Match, scale: ScaleInput, dialect: Dialect) -> list[Form]:
     half = dtype in HALF_TYPES and spec.stash_type == FLOAT
     plain_runs = half and bool(everywhere(dialect.operator, dtype))
     if spec.round_rstd:
+        if dtype not in HALF_TYPES:
+            return []
         note = "1 / rms is not rounded on the way"
-        if dtype == FLOAT16 and spec.epsilon < _SMALLEST_SAFE_EPSILON:
+        # The root of a float32 that is not 0 is far above the inverse of the largest bfloat16.
+        overflows = dtype == FLOAT16 or spec.stash_type == DOUBLE
+        if overflows and spec.epsilon < _SMALLEST_SAFE_EPSILON[dtype]:
             note += ", where it overflowed for tiny rows"
             return [Form("plain", "upcast", note)] if half else []
         if scale.value is None:
@@ -232,5 +240,5 @@ def _rounding(match: Match) -> str:
     if spec.round_rstd:
         steps.append("1 / rms rounded")
     steps.append("scaled before the cast" if spec.scale_before_cast else "scaled after the cast")
-    steps.extend(match.narrow)
+    steps.extend((*match.narrow, *match.edges))
     return ", ".join(steps)

@@ -70,6 +70,15 @@ class Lowered:
     notes: Sequence[str] = ()
 
 
+def strictest(match: Match) -> tuple[Numerics, str]:
+    """The class of a node that says ``match`` with its rounding steps and no others; and why."""
+    what = match.narrow or match.edges
+    why = f"the source has {', '.join(what)}; the new node has not"
+    if match.narrow:
+        return "upcast", why
+    return ("reordered", f"at the ends of the range {why}") if match.edges else ("exact", "")
+
+
 Lowering: TypeAlias = Callable[[Sequence[Match], LowerContext], "list[Lowered | Refusal]"]
 """The function ``lower`` of a target's module: for every match of a model new nodes, or why not."""
 

@@ -22,7 +22,7 @@ from rmsnorm_export.lower.forms import (
     lower_form,
     lower_largest_part,
 )
-from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match
+from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match, strictest
 from rmsnorm_export.lower.scale import ScaleInput
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
@@ -113,11 +113,13 @@ def _residual_kept(
         why = ("the operator normalises in float32", f"stash type {type_name(spec.stash_type)}")
     elif half and not scale.fits(dtype):
         why = ("the operator would round the scale", f"a scale wider than {type_name(dtype)}")
-    elif (half or match.narrow) and not context.allows("upcast"):
+    elif half and not context.allows("upcast"):
         why = (
             "the operator may normalise the sum before it is rounded",
             f"class upcast, {context.numerics} is allowed",
         )
+    elif not context.allows(strictest(match)[0]):
+        why = ("the operator does not repeat the source", f"{context.numerics} is allowed")
     else:
         return None
     return refuse_match(
@@ -135,7 +137,8 @@ def _skip_node(
     """``Y, sum = norm(X + residual) * scale``; the unused outputs stay unnamed."""
     dtype = match.dtype
     half = dtype in HALF_TYPES
-    numerics: Numerics = "upcast" if half or match.narrow else "exact"
+    least, why = strictest(match)
+    numerics: Numerics = "upcast" if half else least
     site = SiteBuilder(match, numerics, context)
     result = site.like(match.output, dtype, "output")
     total = site.like(match.x, dtype, "sum")
@@ -150,7 +153,7 @@ def _skip_node(
     replace = [(match.output, result)]
     if match.sum is not None:
         replace.append((match.sum, total))
-    notes = []
+    notes = [why] if why else []
     if half:
         notes.append(
             "the sum is normalised before it is rounded; on CUDA, releases before mid-2026 also "

@@ -20,8 +20,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.lower.builder import SiteBuilder, constant
-from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match
-from rmsnorm_export.op.body import MIN_OPSET, build_function
+from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match, strictest
+from rmsnorm_export.lower.scale import MOST_ONES
+from rmsnorm_export.op.body import GROUPS_OPSET, MIN_OPSET, build_function
 from rmsnorm_export.op.body_key import BodyKey, assign_bodies, body_key
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
 from rmsnorm_export.op.numerics import Numerics
@@ -95,7 +96,8 @@ def _plan(match: Match, context: LowerContext) -> _Plan | Refusal:
     part: Match | None = match
     while part is not None:
         spec, numerics, notes = _class(part, context)
-        if context.allows(numerics):
+        has_body = not spec.group_size or context.opset >= GROUPS_OPSET
+        if has_body and context.allows(numerics):
             key = body_key(
                 spec,
                 dtype=part.dtype,
@@ -109,8 +111,8 @@ def _plan(match: Match, context: LowerContext) -> _Plan | Refusal:
         match,
         "numerics",
         "the operator does not repeat a rounding step of the source",
-        found=", ".join(match.narrow),
-        hint="allow --numerics upcast",
+        found=", ".join((*match.narrow, *match.edges)),
+        hint=f"allow --numerics {strictest(match)[0]}",
     )
 
 
@@ -120,8 +122,9 @@ def _class(part: Match, context: LowerContext) -> tuple[NormSpec, Numerics, tupl
     wide = spec
     if half:
         wide = dataclasses.replace(spec, stash_type=FLOAT, round_rstd=False, association=0)
-    if part.narrow:
-        return wide, "upcast", (f"the source has {', '.join(part.narrow)}; the new node has not",)
+    least, why = strictest(part)
+    if least != "exact":
+        return wide, least, (why,)
     if half and context.allows("upcast"):
         note = f"the source computes in {type_name(spec.stash_type)}, the new node in float32"
         return wide, "upcast", (note,)
@@ -206,13 +209,13 @@ def _node(
 
 
 def _row_shape(part: Match, types: Types) -> tuple[int, ...]:
-    """Shape of a neutral scale; one element (which broadcasts) where n is not static."""
+    """Shape of a neutral scale; one element, which broadcasts, where n is unknown or absurd."""
     dims = types.shape(part.x)
     tail = dims[part.spec.axis :] if dims is not None else (part.n,)
     if part.spec.axis == -1 and part.n is not None:
         tail = (part.n,)
     static = tuple(d for d in tail if isinstance(d, int))
-    return static if len(static) == len(tail) else (1,)
+    return static if len(static) == len(tail) and math.prod(static) <= MOST_ONES else (1,)
 
 
 def creator_names(kind: Kind) -> frozenset[str]:

@@ -14,7 +14,7 @@ from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.recognize.shape_rules import Dims
 from rmsnorm_export.recognize.types import Types
 
-_MOST_ONES = 1 << 24
+MOST_ONES = 1 << 24
 """A file may declare any size; this is 64 MiB in f32, and far above any row."""
 
 
@@ -78,12 +78,12 @@ def scale_input(match: Match, types: Types) -> ScaleInput | Refusal:
                 f"{shape_text(types.shape(match.x))}",
                 hint="give the normalised dimensions static sizes, or use the portable target",
             )
-        if math.prod(row) > _MOST_ONES:
+        if math.prod(row) > MOST_ONES:
             return refuse_match(
                 match,
                 "row-too-long",
                 "the operator needs a scale, and so many ones are not stored in a model",
-                found=f"a weightless row of {math.prod(row):,} elements, at most {_MOST_ONES:,}",
+                found=f"a weightless row of {math.prod(row):,} elements, at most {MOST_ONES:,}",
                 hint="use the portable target",
             )
         return ScaleInput(None, row, types)

@@ -23,6 +23,9 @@ from rmsnorm_export.op.spec import BFLOAT16, DOMAIN, DOUBLE, FLOAT
 MIN_OPSET = 13
 """Below it Constant cannot refer to an attribute by value and ReduceMean takes no bfloat16."""
 
+GROUPS_OPSET = 14
+"""First opset in which a Reshape gives a dimension of 0 back: below it groups want some rows."""
+
 AXES_INPUT_OPSET = 18
 """First opset in which the axes of ReduceMean are an input."""
 
@@ -159,7 +162,10 @@ class _Body:
             v = self.add("Mul", "normalised", [numerator, rounded])
         else:
             v = self.add("Div", "normalised", [row, rms])
-        return v if shape is None else self.add("Reshape", "ungrouped", [v, shape])
+        if shape is None:
+            return v
+        zero = {"allowzero": 1} if self.opset >= GROUPS_OPSET else {}
+        return self.add("Reshape", "ungrouped", [v, shape], zero)
 
     def mean(self, square: ir.Value) -> ir.Value:
         axes = list(range(self.key.axis, 0))

@@ -6,13 +6,15 @@ from typing import Literal
 
 Numerics = Literal["exact", "reordered", "upcast"]
 """The loosest class that is allowed; design: exact keeps every rounding step, reordered moves or
-drops one of a half type, upcast computes in float32 what the source computed in a half type."""
+drops one of a half type or forms products in another order, upcast computes in float32 what the
+source computed in a half type."""
 
 NUMERICS_MEANING: dict[Numerics, str] = {
     "exact": "Every rounding to a smaller type that the source has, in its place, and no other; "
-    "only the order of sums and of products may differ.",
+    "only the order of sums, and x / rms for x * (1 / rms), may differ.",
     "reordered": "One rounding to a half type is moved or dropped: at most 1 ulp of that type "
-    "more, and no larger error against float64.",
+    "more, and no larger error against float64. Or the scale is multiplied in another order, which "
+    "shows where a number on the way overflows or is subnormal, and nowhere else.",
     "upcast": "The source computes the row, or the residual sum, in a half type, the new node in "
     "f32: other numbers, with no larger error against float64.",
 }

@@ -1,21 +1,33 @@
 """How far a fused norm may be from its source: derived from the rounding steps, not chosen.
 
 Notation: u is the unit roundoff (half the gap between neighbours, relative), T the type of X, S the
-stash type. A relative difference r is at most r / u ulp.
+stash type, eta the smallest positive number of a type. A relative difference r is at most r / u
+ulp, for an ulp of a number is at least u of it.
 
-*In S.* The sum of n squares has terms >= 0, so nothing cancels. A running sum in one register (ONNX
-Runtime's bfloat16 and residual kernels have no more) errs in every addition by up to u times the
-partial sum, which grows linearly. Independent errors of standard deviation u/sqrt(3) make a
-relative sqrt(n)/3 u, halved by the root; 6 deviations are sqrt(n) u. Squares of half types have few
-bits, so their errors are correlated: twice that. Where all squares are equal, all errors may have
-one sign: n u, halved by the root. The other steps (square, mean, epsilon, root, reciprocal, two or
-three products) are under 4 u. Observed in ONNX Runtime 1.31, error in u of float32 at n = 4096: 4
-for float32 rows, 20 in the residual kernel, 89 for bfloat16 rows, 502 for equal elements; the
-bounds are 132 and 2052.
+*In S, step by step.* Each operator errs by u of its result, and the square root halves what came
+before it. The mean is a product with a rounded 1/n, or one division: 2u, halved 1. Epsilon is
+added: u, halved 1/2. Root 1, inverse 1, product with the row 1. The product with the scale, the sum
+of scale and offset, and the bias are 1 each. Squares and their sum are exact in the rows that are
+made so: integers times a power of two, so few and so small that the sum of their squares is an
+integer of S, in whatever order (``feeds``). No more is allowed there, whatever n.
+
+*The sum of other rows.* The sum of n squares has terms >= 0, so nothing cancels. A running sum in
+one register (ONNX Runtime's bfloat16 and residual kernels have no more) errs in every addition by
+up to u times the partial sum, which grows linearly. Independent errors of standard deviation
+u/sqrt(3) make a relative sqrt(n)/3 u, halved by the root; 6 deviations are sqrt(n) u. Squares of
+half types have few bits, so their errors are correlated: twice that. Where all squares are equal,
+all errors may have one sign: n u, halved by the root. The square itself is u, halved 1/2. Observed
+in ONNX Runtime 1.31, error in u of float32 at n = 4096: 4 for float32 rows, 20 in the residual
+kernel, 89 for bfloat16 rows, 502 for equal elements.
+
+*Subnormal squares.* A result below the smallest normal number errs by eta / 2 instead: each square,
+and so their mean, and the mean itself once more. The mean square M is off by up to eta, so the row
+is off by what that makes of 1 / rms, which without an epsilon is without bound as M nears eta.
 
 *In T.* When S is wider, both sides round nearly equal numbers, so an intermediate differs by at
 most 1 ulp, which is 2u of its size; each later rounding adds up to 2u. With c roundings to T before
-the last, the result is at most max(1, 2c) ulp off.
+the last, the result is at most max(1, 2c) ulp off. Where an intermediate is subnormal in T its ulp
+is eta, and the scale makes as much of it as it is large.
 """
 
 from __future__ import annotations
@@ -23,12 +35,13 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import ml_dtypes
+
+from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
 
 UNIT_ROUNDOFF = {FLOAT16: 2.0**-11, BFLOAT16: 2.0**-8, FLOAT: 2.0**-24, DOUBLE: 2.0**-53}
-
-_ELEMENTWISE = 4.0
 
 # ONNX Runtime's float32 Sigmoid is an approximation of small absolute error: up to 43 ulp from the
 # exact value for |z| <= 4 (observed in 1.31), the range of the gates that proofs feed; Exp is exact
@@ -36,12 +49,27 @@ _ELEMENTWISE = 4.0
 _SIGMOID = 64.0
 
 
+def smallest(dtype: int) -> float:
+    """The smallest positive number of an ONNX element type."""
+    return float(ml_dtypes.finfo(numpy_dtype(dtype)).smallest_subnormal)  # type: ignore[no-untyped-call]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """What the bounds depend on in a row.
+
+    Attributes:
+        sum: of the squares: ``exact`` in any order; of ``equal`` terms; or of ``any``.
+        mean_square: the smallest of the row's groups, in float64.
+    """
+
+    sum: str = "any"
+    mean_square: float = 1.0
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bounds:
-    """How far a norm of rows of ``n`` elements of ``dtype`` (ONNX element type T) may be off.
-
-    ``equal_squares`` says of a row that all its elements have the same size.
-    """
+    """How far a norm of rows of ``n`` elements of ``dtype`` (ONNX element type T) may be off."""
 
     spec: NormSpec
     dtype: int
@@ -49,16 +77,32 @@ class Bounds:
     scaled: bool
     biased: bool
 
-    def stash_error(self, *, equal_squares: bool) -> float:
-        """Largest error, in ulp of T, of a row computed in S with the sum in any order."""
+    def stash_error(self, row: Row) -> float:
+        """Largest error, in ulp of T, of a row computed in S."""
         spec = self.spec
         terms = spec.partial_size or spec.group_size or self.n
-        error = _ELEMENTWISE
-        if spec.stash_type not in HALF_TYPES:  # there the mean is one operator, rounded once
-            error += terms / 2 if equal_squares else 2 * math.sqrt(terms)
+        error = 4.5 + self.scaled + bool(self.scaled and spec.scale_offset) + self.biased
+        if spec.stash_type in HALF_TYPES:
+            error += 0.5  # of the square
+        if row.sum != "exact":
+            correlated = 2 if self.dtype in HALF_TYPES else 1
+            error += 0.5 + (terms / 2 if row.sum == "equal" else correlated * math.sqrt(terms))
         if spec.kind == "GatedRMSNorm":
             error += _SIGMOID
-        return error * UNIT_ROUNDOFF[spec.stash_type] / UNIT_ROUNDOFF[self.dtype]
+        unit = UNIT_ROUNDOFF[spec.stash_type]
+        return (error + self._subnormal(row) / unit) * unit / UNIT_ROUNDOFF[self.dtype]
+
+    def _subnormal(self, row: Row) -> float:
+        """Relative error of ``1 / rms`` where the squares are subnormal."""
+        mean, eta = row.mean_square, smallest(self.spec.stash_type)
+        if mean == 0 or not math.isfinite(mean):
+            return 0.0
+        low, rms, high = (self._rms(m) for m in (max(mean - eta, 0.0), mean, mean + eta))
+        return max(rms / low, high / rms) - 1 if low else math.inf
+
+    def _rms(self, mean: float) -> float:
+        epsilon = self.spec.epsilon
+        return math.sqrt(mean) + epsilon if self.spec.epsilon_outside else math.sqrt(mean + epsilon)
 
     def roundings(self) -> int:
         """How many results are rounded to T, after the root mean square and before the last."""
@@ -69,32 +113,38 @@ class Bounds:
         later = self.scaled + self.biased + gated  # each takes a number that was rounded to T
         return later + spec.round_rstd + bool(self.scaled and spec.scale_offset)
 
-    def distance(
-        self, numerics: Numerics, *, equal_squares: bool, elided: bool, error_before: float
-    ) -> float:
+    def distance(self, numerics: Numerics, row: Row, *, elided: bool, error_before: float) -> float:
         """Largest distance of new from original, in ulp of T.
 
         Args:
             numerics: class of the rewrite. ``reordered`` adds one rounding of T, ``upcast`` allows
                 the whole error of the original.
-            equal_squares: as above.
+            row: what is known of it.
             elided: the runtime may drop roundings to T on either side, each worth one ulp.
             error_before: error of the original against float64 in ulp.
         """
         if numerics == "upcast":
-            return error_before + self.accuracy(equal_squares=equal_squares)
-        slack = 2 * self.stash_error(equal_squares=equal_squares)  # original and new
-        if self.dtype == self.spec.stash_type:
+            return error_before + self.accuracy(row)
+        slack = 2 * self.stash_error(row)  # original and new
+        if self.dtype == self.spec.stash_type or math.isinf(slack):
             return slack
-        steps = self.roundings()
-        reordered = 1 if numerics == "reordered" else 0
-        return max(1, 2 * steps) + reordered + math.floor(slack) + (steps if elided else 0)
+        return self._steps(numerics, elided=elided) + math.floor(slack)
 
-    def accuracy(self, *, equal_squares: bool) -> float:
+    def _steps(self, numerics: Numerics, *, elided: bool) -> float:
+        steps = self.roundings()
+        return max(1, 2 * steps) + (numerics == "reordered") + (steps if elided else 0)
+
+    def underflow(self, numerics: Numerics, *, elided: bool) -> float:
+        """What may be added for each unit of the scale, absolute, where a row underflows in T."""
+        if self.dtype == self.spec.stash_type or not self.roundings() + (numerics == "reordered"):
+            return 0.0
+        return self._steps(numerics, elided=elided) * smallest(self.dtype)
+
+    def accuracy(self, row: Row) -> float:
         """Error against float64, in ulp of T, that the rounding steps of the norm alone explain.
 
         Half an ulp for the last rounding, one ulp for every earlier one (u of a number is at most
-        one ulp of it), one for the rounded residual sum, and the order of the sum.
+        one ulp of it), one for the rounded residual sum, and what is computed in S.
         """
         residual = 1.0 if self.spec.kind == "SkipRMSNorm" else 0.0
-        return 0.5 + self.roundings() + residual + self.stash_error(equal_squares=equal_squares)
+        return 0.5 + self.roundings() + residual + self.stash_error(row)

@@ -15,16 +15,18 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.dtypes import Array, Float64Array, numpy_dtype
-from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, NormSpec
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
+from rmsnorm_export.proof import bounds
 from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.types import Types
 
 CASES = (
-    "random", "tiny", "denormal", "huge", "large", "overflow", "zeros", "mixed", "outlier",
-    "constant", "negative",
+    "random", "tiny", "epsilon", "denormal", "smallest", "huge", "large", "overflow", "zeros",
+    "mixed", "outlier", "constant", "negative",
 )  # fmt: skip
-EQUAL_SQUARES = frozenset({"constant", "zeros"})
+_EXACT_SUMS = frozenset({"random", "tiny", "epsilon", "huge", "large", "negative", "zeros"})
+SUBNORMAL = frozenset({"denormal", "smallest"})
 
 # Free leading sizes: unequal and above 1, so that no wrong broadcast fits by chance.
 _FREE = (2, 3)
@@ -43,6 +45,15 @@ class Batch:
 def case_names(dtype: int) -> tuple[str, ...]:
     """The cases for X of ``dtype``: no square of a finite float64 fits beyond float64."""
     return tuple(name for name in CASES if not (name == "overflow" and dtype == DOUBLE))
+
+
+def sum_of(case: str, spec: NormSpec) -> str:
+    """How the squares of a row add up: ``exact`` in any order, or ``equal`` terms, or ``any``."""
+    if spec.stash_type in HALF_TYPES:
+        return "exact"  # there the mean is one operator, rounded once
+    if case == "constant":
+        return "equal"
+    return "exact" if case in _EXACT_SUMS and not spec.gate_first else "any"
 
 
 def batches(
@@ -79,6 +90,23 @@ def random_weights(spec: NormSpec, n: int, seed: int) -> tuple[Float64Array, Flo
     return scale - spec.scale_offset, rng.standard_normal(n)
 
 
+def spread_weights(spec: NormSpec, n: int, dtype: int, seed: int) -> Float64Array:
+    """A scale of every size that lets the result of type ``dtype`` be a number.
+
+    No element of a normalised row is above sqrt(n); products with x itself, or with 1 / rms, may
+    well overflow or be subnormal.
+    """
+    rng = np.random.default_rng(seed + 2)
+    largest, least = _limits(dtype)
+    if dtype == DOUBLE:  # float64 is the yardstick: nothing may overflow in it
+        largest, least = 2.0**300, 2.0**-300
+    top = math.log2(largest / (4 * math.sqrt(n)))
+    exponents = rng.uniform(math.log2(least), top, n)
+    exponents[-1], exponents[0] = math.log2(least), top
+    signs = rng.choice((-1.0, 1.0), n)
+    return np.asarray(np.exp2(exponents) * signs - spec.scale_offset)
+
+
 def _leading_sizes(count: int, rows: int) -> tuple[int, ...]:
     """``count`` sizes of product >= ``rows`` (nothing for 0 axes)."""
     if count == 0:
@@ -94,43 +122,49 @@ def _case_row(
     normal = rng.standard_normal(n)
     # Sizes between half and all of an amplitude: sums of squares are known within a factor of 4.
     sized = rng.uniform(0.5, 1.0, n) * rng.choice((-1.0, 1.0), n)
-    largest, stash_largest = _limits(dtype)[0], _limits(spec.stash_type)[0]
+    largest = _limits(dtype)[0]
+    stash_largest, stash_normal = _limits(spec.stash_type)
     # The sum of n squares stays a factor of 4 below the largest number; so does a residual sum.
     survives = math.sqrt(stash_largest / n) / 4
-    if name == "random":
-        return normal
-    if name == "tiny":
-        return np.asarray(1e-4 * normal)
-    if name == "denormal":
-        return np.asarray(_denormal_size(spec, dtype) * sized)
-    if name == "huge":
-        return np.asarray(min(survives, largest / 8) * sized)
-    if name == "large":  # near the most that a source computed in a half type survives
-        return np.asarray(math.sqrt(6e4 / n) / 4 * sized if dtype in HALF_TYPES else 1e3 * normal)
-    if name == "overflow":  # the square leaves the stash type, where X can hold such numbers
-        return np.asarray(min(1e5 * math.sqrt(stash_largest), largest / 8) * sized)
-    if name == "zeros":
-        return np.zeros(n)
-    if name == "mixed":
-        return np.asarray(normal * 10.0 ** rng.uniform(-3, 2, n))
-    if name == "outlier":
-        normal[int(rng.integers(n))] = 1e3
-        return normal
-    if name == "constant":
-        return np.full(n, float(rng.uniform(0.5, 4.0)))
-    return -np.abs(normal)
+    # Where X can hold such numbers; half types have none whose float32 squares are subnormal.
+    near = max(math.sqrt(stash_normal), 4 * _limits(dtype)[1])
+    at_epsilon = max(math.sqrt(spec.epsilon), 64 * math.sqrt(stash_normal))
+    rows: dict[str, Float64Array | float] = {
+        "random": normal,
+        "tiny": 1e-4 * normal,
+        "epsilon": max(at_epsilon, 64 * bounds.smallest(dtype)) * normal,
+        "denormal": near / 64 * sized,
+        "smallest": near * 1.4 * sized,
+        "huge": min(survives, largest / 8) * sized,
+        # Near the most that a source computed in a half type survives.
+        "large": math.sqrt(6e4 / n) / 4 * sized if dtype in HALF_TYPES else 1e3 * normal,
+        # The square leaves the stash type, where X can hold such numbers.
+        "overflow": min(1e5 * math.sqrt(stash_largest), largest / 8) * sized,
+        "zeros": 0.0,
+        "mixed": normal * 10.0 ** rng.uniform(-3, 2, n),
+        "outlier": np.where(np.arange(n) == rng.integers(n), 1e3, normal),
+        "constant": float(rng.uniform(0.5, 4.0)),
+        "negative": -np.abs(normal),
+    }
+    row = np.broadcast_to(np.asarray(rows[name], np.float64), (n,))
+    return _in_steps(row, n, spec, dtype) if name in _EXACT_SUMS else row
 
 
-def _denormal_size(spec: NormSpec, dtype: int) -> float:
-    """Where squares (or X itself) are subnormal; without epsilon, where they just are not.
-
-    With no epsilon, or a subnormal one, the mean of subnormal squares has few bits left, and no two
-    runtimes agree.
-    """
-    smallest = _limits(spec.stash_type)[1]
-    if spec.epsilon < smallest:
-        return max(1e-6, math.sqrt(smallest) * 64) if dtype in HALF_TYPES else 64 * smallest**0.5
-    return 1e-6 if dtype in HALF_TYPES else smallest**0.5 / 64
+def _in_steps(row: Float64Array, n: int, spec: NormSpec, dtype: int) -> Float64Array:
+    """Integers times a power of two near ``row``, the sum of whose squares S holds in any order."""
+    if spec.stash_type in HALF_TYPES:
+        return row
+    digits = 53 if spec.stash_type == DOUBLE else 24
+    own = {FLOAT16: 11, BFLOAT16: 8, FLOAT: 24}.get(dtype, 53)
+    most = min(math.isqrt(2**digits // n), 2**own)
+    if spec.kind == "SkipRMSNorm":  # x and its residual are added
+        most //= 2
+    largest = float(np.abs(row).max(initial=0.0))
+    if largest == 0:
+        return row
+    step = 2.0 ** math.ceil(math.log2(largest / max(most, 1)))
+    step = max(step, bounds.smallest(dtype))
+    return np.rint(row / step) * step
 
 
 @functools.cache
@@ -191,10 +225,10 @@ def layouts(match: Match, lowered: Lowered, types: Types) -> Iterator[Layout]:
         leads.append(tuple(b if a is None else a for a, b in zip(known, free, strict=False)))
     leads += [lead for shape in shapes if (lead := _lead(shape, n, rank - axes)) is not None]
     unknown = any(v is not None and v.dtype is None for v in (match.scale, match.bias))
-    types = (match.dtype, match.spec.stash_type, FLOAT) if unknown else (match.dtype,)
+    possible = (match.dtype, match.spec.stash_type, FLOAT) if unknown else (match.dtype,)
     for lead in dict.fromkeys(leads):
         if lead is free or math.prod(lead) * n <= _MAX_ELEMENTS:
-            for weights in dict.fromkeys(types):
+            for weights in dict.fromkeys(possible):
                 yield Layout(lead, row, weights)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
 
 import numpy as np
 
@@ -11,8 +12,8 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array, Float64Array
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
-from rmsnorm_export.proof.bounds import Bounds
-from rmsnorm_export.proof.feeds import EQUAL_SQUARES, case_names
+from rmsnorm_export.proof.bounds import Bounds, Row
+from rmsnorm_export.proof.feeds import SUBNORMAL, case_names, sum_of
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.runtime.metrics import (
@@ -41,14 +42,19 @@ class Rows:
     Attributes:
         cases: of every row (leading axes, flattened).
         expected: role of an output (``y``, ``sum``) -> its values in float64.
+        mean_square: of every row, the smallest of its groups.
         bias: shape of the normalised axes.
         label: which weight was used, as an addition to a sentence.
+        spread: the scale with its offset, of every size, in the shape of the normalised axes; None
+            for an ordinary one.
     """
 
     cases: tuple[str, ...]
     expected: Mapping[str, Float64Array]
+    mean_square: Float64Array
     bias: Float64Array | None
     label: str
+    spread: Float64Array | None = None
 
 
 class Judge:
@@ -112,10 +118,16 @@ class Judge:
             )
         tolerance = self._tolerance(constants)
         size = np.abs(expected)
+        within = np.full(len(rows.cases), tolerance)
+        if self._match.edges:
+            # The smallest epsilon of all stands for none, which a row of zeros needs.
+            some = rows.mean_square > 0
+            within[some] += self._spec.epsilon / rows.mean_square[some]
         if role == "y" and rows.bias is not None:
             size = size + np.abs(rows.bias)
         with np.errstate(all="ignore"):
-            off = np.abs(output - expected) > tolerance * size
+            apart = np.abs(output - expected).reshape(len(rows.cases), -1)
+            off = (apart > within[:, None] * size.reshape(apart.shape)).reshape(output.shape)
         off |= _nonfinite_differ(output, expected)
         if not off.any():
             return
@@ -143,78 +155,134 @@ class Judge:
             )
         self._runtimes[label] = None
         magnitude = self._magnitude(rows, role)
+        elided = self._match.dtype in HALF_TYPES and label != "numpy"
         steps = _steps(after, before, magnitude)
-        self._elements += steps.size
-        different = int(np.count_nonzero(steps))
-        self._different += different
-        if label == "numpy" and self._match.dtype in HALF_TYPES and role == "y":
-            self._declared[0] += different
-            self._declared[1] += steps.size
+        if rows.spread is None:
+            self._elements += steps.size
+            different = int(np.count_nonzero(steps))
+            self._different += different
+            if label == "numpy" and self._match.dtype in HALF_TYPES and role == "y":
+                self._declared[0] += different
+                self._declared[1] += steps.size
         columns = [after, before, steps]
         expected = rows.expected.get(role)
         if expected is not None:
             columns += [ulp_error(values, expected, magnitude) for values in (before, after)]
+        if role == "y" and rows.spread is not None:
+            columns[2:] = self._without_underflow(rows, columns[2:], before, elided=elided)
         by_row = [values.reshape(len(rows.cases), -1) for values in columns]
         for case, members in _cases(rows):
-            if case == "overflow" and self._match.native and label != "numpy":
-                # Some kernels of a native operator sum in float64: beyond float32 the operator's
-                # definition, which the new nodes follow, and the kernel part.
+            if case == "overflow" and self._beyond_judgement(label):
                 continue
+            row = Row(
+                sum_of(case, self._spec),
+                float(rows.mean_square[members].min()) if case in SUBNORMAL else 1.0,
+            )
             place = f"case {case}{rows.label}, output {role} in {label}"
-            self._case(case, role, [values[members] for values in by_row], place)
+            bound: Row | Literal["sum"] = "sum" if role == "sum" else row
+            self._case(case, bound, [values[members] for values in by_row], place,
+                       elided=elided, spread=rows.spread is not None)  # fmt: skip
 
-    def _case(self, case: str, role: str, columns: list[Array], place: str) -> None:
+    def _beyond_judgement(self, label: str) -> bool:
+        """Whether the original may well come out otherwise where its squares overflow.
+
+        Some kernels of a native operator sum in float64: beyond float32 the operator's definition,
+        which the new nodes follow, and the kernel part. The class ``upcast`` is made for that, and
+        what overflows elsewhere is what ``edges`` speaks of.
+        """
+        loose = self._numerics == "upcast" or self._lenient
+        return loose or bool(self._match.native and label != "numpy")
+
+    @property
+    def _lenient(self) -> bool:
+        """The original is said to differ at the ends of the range, and the class allows it."""
+        return bool(self._match.edges) and self._numerics != "exact"
+
+    def _without_underflow(
+        self, rows: Rows, columns: list[Array], before: Array, *, elided: bool
+    ) -> list[Array]:
+        """Distances less what a row that is subnormal before it meets a large scale explains."""
+        slack = self._bounds.underflow(self._numerics, elided=elided)
+        if not slack or rows.spread is None:
+            return columns
+        # A gate is 4 at most.
+        factor = slack * np.abs(rows.spread) * (4 if self._spec.kind == "GatedRMSNorm" else 1)
+        explained = factor / ulp_unit(before.dtype, rows.expected["y"])
+        return [np.maximum(values - explained, 0.0) for values in columns]
+
+    def _case(
+        self,
+        case: str,
+        row: Row | Literal["sum"],
+        columns: list[Array],
+        place: str,
+        *,
+        elided: bool,
+        spread: bool,
+    ) -> None:
         after, before, steps, *errors = columns
         error_before = error_after = 0.0
         # Beyond the range of the stash type float64 is no yardstick.
         if errors and case != "overflow":
             error_before, error_after = (float(values.max(initial=0.0)) for values in errors)
         worst = float(steps.max(initial=0.0))
-        self._histogram = add_histograms(self._histogram, ulp_histogram(steps))
-        bound, floor = self._limits(case, role, place, error_before)
-        self._max_ulp = max(self._max_ulp, worst)
-        self._max_abs = max(self._max_abs, _largest_difference(after, before))
-        self._error_before = max(self._error_before, error_before)
-        self._error_after = max(self._error_after, error_after)
-        # Equal elements have a wide bound of their own: told only where it was needed.
-        if case not in EQUAL_SQUARES or worst > self._bound:
-            self._bound = max(self._bound, bound)
-        upcast = self._numerics == "upcast"
-        if not upcast and not nonfinite_agree(after, before):
+        lenient = self._lenient and (spread or case in SUBNORMAL)
+        bound, floor = self._limits(row, error_before, elided=elided, lenient=lenient)
+        if not spread:
+            self._note(row, after, before, steps, bound, (error_before, error_after))
+        if self._numerics != "upcast" and not lenient and not nonfinite_agree(after, before):
             self._fail(f"NaN or infinity on one side only: {place}, {_worst_pair(after, before)}")
-        elif worst > bound and not (upcast and case == "overflow"):
+        elif worst > bound:
             self._fail(
                 f"distance: {worst:g} ulp from the original, {bound:.3g} allowed"
                 f" ({self._numerics}): {place}"
             )
-        if error_after > max(error_before, floor):
+        if error_after > (floor if lenient else max(error_before, floor)):
             self._fail(
                 f"accuracy: {error_after:.4g} ulp from float64, the original"
                 f" {error_before:.4g}, {floor:.4g} explained by rounding: {place}"
             )
 
-    def _limits(self, case: str, role: str, place: str, error_before: float) -> tuple[float, float]:
+    def _note(
+        self,
+        row: Row | Literal["sum"],
+        after: Array,
+        before: Array,
+        steps: Float64Array,
+        bound: float,
+        errors: tuple[float, float],
+    ) -> None:
+        """Keep the worst of what a report tells."""
+        worst = float(steps.max(initial=0.0))
+        self._histogram = add_histograms(self._histogram, ulp_histogram(steps))
+        self._max_ulp = max(self._max_ulp, worst)
+        self._max_abs = max(self._max_abs, _largest_difference(after, before))
+        self._error_before = max(self._error_before, errors[0])
+        self._error_after = max(self._error_after, errors[1])
+        # Sums in any order, and subnormal ones, have wide bounds of their own: told only where
+        # they were needed.
+        if row in ("sum", Row("exact")) or worst > self._bound:
+            self._bound = max(self._bound, bound)
+
+    def _limits(
+        self, row: Row | Literal["sum"], error_before: float, *, elided: bool, lenient: bool
+    ) -> tuple[float, float]:
         """The largest distance from the original, and the error that rounding explains."""
-        if role == "sum":  # one addition on both sides
+        if row == "sum":  # one addition on both sides
             return error_before + 0.5 if self._numerics == "upcast" else 0.0, 0.5
-        equal_squares = case in EQUAL_SQUARES
-        distance = self._bounds.distance(
-            self._numerics,
-            equal_squares=equal_squares,
-            elided=self._match.dtype in HALF_TYPES and not place.endswith("in numpy"),
-            error_before=error_before,
-        )
-        return distance, self._bounds.accuracy(equal_squares=equal_squares)
+        numerics: Numerics = "upcast" if lenient else self._numerics
+        distance = self._bounds.distance(numerics, row, elided=elided, error_before=error_before)
+        return distance, self._bounds.accuracy(row)
 
     def _magnitude(self, rows: Rows, role: str) -> Float64Array | None:
         """Where an ulp is not that of the output itself: at the larger of result and bias, for the
-        sum may cancel; at the exact result, where the original may be far from it (upcast)."""
+        sum may cancel; at the exact result, where the original may be far from it."""
         expected = rows.expected.get(role)
         if expected is None:
             return None
         if role == "y" and rows.bias is not None:
             return np.maximum(np.abs(expected), np.abs(rows.bias))
-        return expected if self._numerics == "upcast" else None
+        return expected if self._numerics == "upcast" or self._lenient else None
 
     def _tolerance(self, constants: Iterable[Array]) -> float:
         """Constants such as 1/n and sqrt(n) are rounded to their type: one ulp of 1 for each."""

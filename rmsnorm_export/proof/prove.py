@@ -17,23 +17,31 @@ rounding order.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import BackendMissingError, Error
 from rmsnorm_export.lower.lower import Lowered
-from rmsnorm_export.op.dtypes import Array, Float64Array
+from rmsnorm_export.op.dtypes import Array, Float64Array, numpy_dtype
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.reference import reference_float64
 from rmsnorm_export.op.spec import DOUBLE, HALF_TYPES, NormSpec
 from rmsnorm_export.proof import site
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
-from rmsnorm_export.proof.feeds import Batch, Layout, batches, layouts, random_weights
+from rmsnorm_export.proof.feeds import (
+    Batch,
+    Layout,
+    batches,
+    layouts,
+    random_weights,
+    spread_weights,
+)
 from rmsnorm_export.proof.judge import Judge, Rows
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.match import Match
@@ -83,19 +91,21 @@ def prove_site(
         tried = tuple(layouts(match, lowered, types))
     except Error as error:
         tried, failure = (), error
+    cut = functools.partial(
+        site.cut_site,
+        match,
+        lowered,
+        types=types,
+        opset_imports=opset_imports,
+        functions=functions,
+    )
     for layout in tried:
         try:
-            pair = site.cut_site(
-                match,
-                lowered,
-                layout,
-                types=types,
-                opset_imports=opset_imports,
-                functions=functions,
-            )
+            pair = cut(layout)
             key = _proof_key(pair, layout, numerics, stored_scale, seed)
             if key not in _proofs:
-                _proofs[key] = _SiteRuns(pair, layout, numerics, seed, runtime).prove(stored_scale)
+                proof = _SiteRuns(pair, layout, numerics, seed, runtime).prove(stored_scale)
+                _proofs[key] = _without_rows(proof, cut, layout) if proof.passed else proof
                 while len(_proofs) > _KEPT_PROOFS:
                     _proofs.popitem(last=False)
             return _proofs[key]
@@ -104,11 +114,7 @@ def prove_site(
         except Error as error:
             # The first layout is the likelier one: its error says more.
             failure = failure or error
-    reason = (
-        "no sizes to try"
-        if failure is None
-        else str(failure).replace(".\n", "; ").replace("\n", "; ")
-    )
+    reason = "no sizes to try" if failure is None else _sentence(failure)
     return Proof(
         passed=False,
         reason=reason,
@@ -173,11 +179,15 @@ class _SiteRuns:
     def _inputs(self, stored_scale: Array | None) -> Iterator[tuple[dict[str, Array], Rows]]:
         """Every run: what to feed, and what the formula makes of it."""
         match, layout = self.pair.match, self.layout
-        random, addend = random_weights(match.spec, math.prod(layout.row), self.seed)
-        weights = [("random weight", random)]
-        if stored_scale is not None and match.scale is not None:
-            weights.append(("stored weight", stored_scale.astype(np.float64)))
-        for label, weight in weights:
+        n = math.prod(layout.row)
+        random, addend = random_weights(match.spec, n, self.seed)
+        weights = [("random weight", random, False)]
+        if match.scale is not None:
+            spread = spread_weights(match.spec, n, match.dtype, self.seed)
+            weights.append(("weight of every size", spread, True))
+            if stored_scale is not None:
+                weights.append(("stored weight", stored_scale.astype(np.float64), False))
+        for label, weight, is_spread in weights:
             scale, bias = (
                 None if value is None else site.weight(value, values, layout)
                 for value, values in ((match.scale, weight), (match.bias, addend))
@@ -185,21 +195,27 @@ class _SiteRuns:
             if match.bias is match.scale:  # one value is fed one array
                 bias = scale
             lead, row = layout.lead, layout.row
+            factor = None
+            if scale is not None and is_spread:
+                factor = (scale.astype(np.float64) + match.spec.scale_offset).reshape(row)
             for batch in batches(match.spec, match.dtype, lead, row, self.seed):
+                expected, mean_square = self._expected(batch, scale, bias)
                 yield (
                     self.pair.feeds(batch, scale, bias),
                     Rows(
                         cases=batch.cases,
-                        expected=self._expected(batch, scale, bias),
+                        expected=expected,
+                        mean_square=mean_square,
                         bias=None if bias is None else bias.astype(np.float64).reshape(row),
                         label=f" with a {label}" if match.scale is not None else "",
+                        spread=factor,
                     ),
                 )
 
     def _expected(
         self, batch: Batch, scale: Array | None, bias: Array | None
-    ) -> dict[str, Float64Array]:
-        """The formula in float64, by role of the output."""
+    ) -> tuple[dict[str, Float64Array], Float64Array]:
+        """The formula in float64, by role of the output; and the mean square of every row."""
         spec, match = self.spec, self.pair.match
         residual = gate = None
         if spec.kind == "SkipRMSNorm":
@@ -208,9 +224,9 @@ class _SiteRuns:
             gate = batch.x if match.gate is match.x else batch.gate
         with np.errstate(all="ignore"):
             result = reference_float64(spec, batch.x, scale, bias, residual=residual, gate=gate)
-        if isinstance(result, tuple):
-            return {"y": result[0], "sum": result[1]}
-        return {"y": result}
+            y, total = result if isinstance(result, tuple) else (result, batch.x)
+            outputs = {"y": y, "sum": total} if isinstance(result, tuple) else {"y": y}
+            return outputs, _mean_square(spec, total.astype(np.float64), len(batch.cases))
 
     def _runs(
         self, feeds: Mapping[str, Array]
@@ -234,6 +250,54 @@ class _SiteRuns:
             yield "numpy", declared, run_numpy(new, feeds)
             if before is None and after is not None and not blurred:
                 yield f"{self.runtime} against numpy", declared, after
+
+
+def _mean_square(spec: NormSpec, total: Float64Array, rows: int) -> Float64Array:
+    """Of every row, the smallest of its groups; what a gate in front makes of it left out."""
+    flat = total.reshape(rows, -1)[:, : spec.partial_size or None]
+    groups = flat.reshape(rows, -1, spec.group_size or flat.shape[1])
+    return np.asarray(np.square(groups).mean(axis=2).min(axis=1))
+
+
+def _without_rows(proof: Proof, cut: Callable[[Layout], site.SitePair], layout: Layout) -> Proof:
+    """``proof``, and what comes of x without rows, as far as the original takes it: no rows."""
+    sizes = {tuple(0 if i == axis else size for i, size in enumerate(layout.lead))
+             for axis in range(len(layout.lead))}  # fmt: skip
+    for lead in sorted({*sizes, (0,) * len(layout.lead)} - {()}):
+        empty = dataclasses.replace(layout, lead=lead)
+        try:
+            pair = cut(empty)
+            match, ones = pair.match, np.ones(math.prod(layout.row))
+            x = np.zeros((*lead, *layout.row), numpy_dtype(match.dtype))
+            scale, bias = (
+                None if value is None else site.weight(value, ones, empty)
+                for value in (match.scale, match.bias)
+            )
+            feeds = pair.feeds(Batch(x, x, x, ()), scale, bias)
+            before = _shapes(pair.original, feeds)
+        except Error:
+            continue
+        try:
+            after: object = _shapes(pair.new, feeds)
+        except Error as error:
+            after = _sentence(error)
+        if after != before:
+            reason = f"no rows: x of shape {x.shape} gives {after}, the original {before}"
+            return dataclasses.replace(proof, passed=False, reason=reason)
+        proof = dataclasses.replace(proof, cases=tuple(dict.fromkeys((*proof.cases, "no rows"))))
+    return proof
+
+
+def _shapes(model: ir.Model, feeds: Mapping[str, Array]) -> list[tuple[int, ...]]:
+    try:
+        outputs = run_onnxruntime(model, feeds)
+    except NoKernelError:
+        outputs = run_numpy(model, feeds)
+    return [array.shape for _, array in sorted(outputs.items())]
+
+
+def _sentence(error: Error) -> str:
+    return str(error).replace(".\n", "; ").replace("\n", "; ")
 
 
 def _stored_spec(spec: NormSpec) -> NormSpec:

@@ -81,7 +81,7 @@ def cut_site(
 def _sizes_of(match: Match, layout: Layout, types: Types) -> SizesOf:
     """The sizes of any value where x has those of ``layout``, None for those not known."""
     pairs = zip(types.shape(match.x) or (), (*layout.lead, *layout.row), strict=False)
-    sizes = {dim: size for dim, size in pairs if isinstance(dim, str)}
+    sizes: dict[object, int] = {dim: size for dim, size in pairs if isinstance(dim, str)}
 
     def sizes_of(value: ir.Value) -> list[int | None] | None:
         dims = types.shape(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -22,6 +23,16 @@ sqrt(n), half an ulp each). A count that is off by one differs by more up to n =
 SMALLEST_FLOAT32, SMALLEST_DOUBLE = 2.0**-149, 2.0**-1074
 """Added to the mean square of an LpNormalization, which leaves a zero row zero: it changes no sum
 that is not itself subnormal."""
+
+_ASSOCIATIONS = (
+    "",
+    "a scale that is multiplied with 1 / rms first",
+    "a scale that is multiplied with x first",
+)
+
+
+def _largest(dtype: ir.DataType) -> float:
+    return float(ml_dtypes.finfo(dtype.numpy()).max)  # type: ignore[no-untyped-call]
 
 
 def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
@@ -47,7 +58,11 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     if x is None or (gate is not None and not _same_shape(ctx, gate.z, x)):
         return None
     epsilon, outside = norm.radial.epsilon
+    edges = norm.radial.edges
+    if norm.radial.inverted_first and epsilon < 1 / _largest(stash):
+        edges = (*edges, "a mean square that is inverted before the root is taken")
     if norm.radial.zero_safe and epsilon == 0:
+        edges = (*edges, "rows of zeros that stay zero without an epsilon")
         epsilon = SMALLEST_DOUBLE if stash == ir.DataType.DOUBLE else SMALLEST_FLOAT32
     if stash != ir.DataType.DOUBLE:
         with np.errstate(over="ignore"):
@@ -59,6 +74,8 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     associated = int(stash) in HALF_TYPES and dtype == stash and norm.group is None
     if int(norm.product) in HALF_TYPES and norm.association and not associated:
         narrow = (*narrow, f"scale applied before the division in {type_name(int(norm.product))}")
+    elif norm.association and not associated:
+        edges = (*edges, _ASSOCIATIONS[norm.association])
     if int(stash) in HALF_TYPES and not norm.radial.plain:
         narrow = (*narrow, f"other roundings on the way in {type_name(int(stash))}")
     spec = NormSpec(
@@ -81,8 +98,8 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         n = norm.group[1]
     aliases: tuple[ir.Value, ...] = ()
     if norm.group is None and not norm.partial and not first:
-        seen = dict.fromkeys((*norm.radial.x.values, *view.values))
-        # Wider ones are computed from x.
+        # Wider ones are computed from x, or from one of these.
+        seen = dict.fromkeys((*norm.radial.x.latest.values(), *view.latest.values()))
         aliases = tuple(v for v in seen if v is not x and widens(ctx.types.dtype(v), dtype))
     weights = [w for w in (norm.scale, norm.bias) if w is not None]
     return Match(
@@ -99,6 +116,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         inner=norm.owner,
         aliases=aliases,
         narrow=narrow,
+        edges=edges,
         opaque_scale=not all(w.early for w in weights),
         scope=ctx.scope,
     )

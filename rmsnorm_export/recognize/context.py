@@ -49,6 +49,7 @@ class Context:
     constants: Constants
     types: Types
     facts: dict[ir.Value, Fact] = dataclasses.field(default_factory=dict)
+    readers: dict[ir.Value, tuple[ir.Node, ...]] = dataclasses.field(default_factory=dict)
     views: dict[ir.Value, View] = dataclasses.field(default_factory=dict)
     matches: dict[ir.Value, Match] = dataclasses.field(default_factory=dict)
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
@@ -58,25 +59,33 @@ class Context:
     scope: str = "main"
 
     def view(self, value: ir.Value) -> View:
-        """``value`` behind its lossless casts."""
-        known = self.views.get(value)
-        if known is not None:
-            return known
+        """``value`` behind its lossless casts; each cast of a chain is looked at once."""
         chain = [value]
-        while True:
-            node = chain[-1].producer()
-            if node is None or standard(node) not in ("Cast", "Identity", "CastLike"):
-                break
-            source = node.inputs[0]
-            if source is None or chain[-1].is_initializer():
-                break
-            if node.op_type != "Identity" and not widens(
-                self.types.dtype(source), self.types.dtype(chain[-1])
-            ):
+        while chain[-1] not in self.views:
+            source = self._source(chain[-1])
+            if source is None:
                 break
             chain.append(source)
-        view = self.views[value] = View(tuple(reversed(chain)))
-        return view
+        for link, source in zip(reversed(chain), (None, *reversed(chain[1:])), strict=False):
+            if link not in self.views:
+                behind = None if source is None else self.views[source]
+                latest = {} if behind is None else behind.latest
+                dtype = self.types.dtype(link)
+                root = link if behind is None else behind.root
+                self.views[link] = View(root, link, {**latest, dtype: link})
+        return self.views[value]
+
+    def _source(self, value: ir.Value) -> ir.Value | None:
+        """What a cast that loses nothing was made of."""
+        node = value.producer()
+        if node is None or standard(node) not in ("Cast", "Identity", "CastLike"):
+            return None
+        source = node.inputs[0]
+        if source is None or value.is_initializer():
+            return None
+        if node.op_type == "Identity":
+            return source
+        return source if widens(self.types.dtype(source), self.types.dtype(value)) else None
 
     def same(self, a: ir.Value, b: ir.Value, depth: int = 4) -> bool:
         """Both values hold the same numbers: one root, or the same reshaping of one root."""
@@ -103,10 +112,7 @@ class Context:
 
     def of_type(self, view: View, dtype: ir.DataType) -> ir.Value | None:
         """The value of the chain that has this element type, the latest one."""
-        for value in reversed(view.values):
-            if self.types.dtype(value) == dtype:
-                return value
-        return None
+        return view.latest.get(dtype)
 
     def fact(self, value: ir.Value | None) -> Fact | None:
         return None if value is None else self.facts.get(value)
@@ -143,9 +149,15 @@ class Context:
         return (
             producer is not None
             and producer.graph is node.graph
-            and len(value.uses()) == 1
+            and len(self.read_by(value)) == 1
             and not value.is_graph_output()
         )
+
+    def read_by(self, value: ir.Value) -> tuple[ir.Node, ...]:
+        """The nodes that read ``value``; one that thousands read is listed once, not for each."""
+        if value not in self.readers:
+            self.readers[value] = tuple(node for node, _ in value.uses())
+        return self.readers[value]
 
     def describe(self, value: ir.Value | None) -> str:
         """A value as a reader of the report knows it."""

@@ -22,16 +22,17 @@ Flaw = tuple[str, str, str, str]
 
 @dataclasses.dataclass(slots=True, eq=False)
 class View:
-    """``values[0]`` seen through lossless casts; ``values[-1]`` is the value itself.
+    """``root`` seen through lossless casts, from ``value``.
 
-    Only widening casts are looked through, so every value of the chain holds the same numbers.
+    Only widening casts are looked through, so every value between them holds the same numbers.
+
+    Attributes:
+        latest: of each element type on the way the value that is nearest to ``value``.
     """
 
-    values: tuple[ir.Value, ...]
-
-    @property
-    def root(self) -> ir.Value:
-        return self.values[0]
+    root: ir.Value
+    value: ir.Value
+    latest: dict[ir.DataType | None, ir.Value]
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -79,7 +80,9 @@ class Radial:
         inverse_cast: type to which the inverse root was rounded.
         epsilons: how many epsilons were added so far.
         narrow: rounding steps that the operator does not have.
+        edges: what the operator does otherwise at the ends of the range (see ``Match``).
         graph: the graph that holds the reduction.
+        inverted_first: the mean square itself was inverted.
         zero_safe: a zero row gives zero although no epsilon was added (LpNormalization).
         slack: relative error of the constants in half types that it was multiplied with.
         spoiled: something on the way is not what an RMSNorm does; kept to the end for the refusal.
@@ -105,6 +108,8 @@ class Radial:
     inverse_cast: ir.DataType | None = None
     epsilons: int = 0
     narrow: tuple[str, ...] = ()
+    edges: tuple[str, ...] = ()
+    inverted_first: bool = False
     zero_safe: bool = False
     slack: float = 0.0
     spoiled: bool = False
@@ -118,10 +123,15 @@ class Radial:
 
     @property
     def epsilon(self) -> tuple[float, bool]:
-        """Epsilon of the norm, and whether it is added outside the root."""
+        """Epsilon of the norm, and whether it is added outside the root.
+
+        That of ``x / rms`` where ``unit`` is 1 but for the rounding of 1/n or sqrt(n): the epsilon
+        with which a row far below it is what it was.
+        """
         if self.d:
-            return self.d / (self.c * math.sqrt(self.a)), True
-        return self.b / self.a, False
+            return self.d / self.m, True
+        ratio = self.c / self.m
+        return self.b * ratio * ratio, False
 
 
 @dataclasses.dataclass(slots=True, eq=False)

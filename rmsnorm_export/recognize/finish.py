@@ -81,7 +81,7 @@ def _input_gate(ctx: Context, match: Match) -> Match:
     if match.spec.kind != "RMSNorm" or match.native or match.spec.stash_type != match.dtype:
         return match
     pair = gated_input(ctx, match.x, dtype)
-    if pair is None or not _only_used_by(match.x, match):
+    if pair is None or not _only_used_by(ctx, match.x, match):
         return match
     gate = ctx.of_type(pair[1].z, dtype)
     spec = dataclasses.replace(
@@ -96,9 +96,9 @@ def _input_gate(ctx: Context, match: Match) -> Match:
     return dataclasses.replace(grown, nodes=_between(grown))
 
 
-def _only_used_by(value: ir.Value, match: Match) -> bool:
+def _only_used_by(ctx: Context, value: ir.Value, match: Match) -> bool:
     nodes = set(match.nodes)
-    return not value.is_graph_output() and all(node in nodes for node, _ in value.uses())
+    return not value.is_graph_output() and all(node in nodes for node in ctx.read_by(value))
 
 
 def _graph_of(match: Match) -> object:

@@ -16,8 +16,11 @@ def name_scopes(node: ir.Node) -> list[str]:
     They are the Python literal of a list: the modules from the outermost (``''``) inwards, then the
     traced operation.
     """
+    text = node.metadata_props.get("pkg.torch.onnx.name_scopes")
+    if text is None:
+        return []
     try:
-        scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
+        scopes = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return []
     if not isinstance(scopes, list) or not all(isinstance(scope, str) for scope in scopes):
@@ -59,6 +62,9 @@ class Match:
         nodes: the nodes between inputs and outputs, in graph order.
         narrow: rounding steps of the source that ``spec`` does not repeat, e.g.
             ``("mean rounded to float16",)``; () when ``spec`` is exact.
+        edges: what the source does otherwise than ``spec`` at the ends of the range, where a number
+            overflows or is subnormal in one and not in the other, e.g. ``("a scale that is
+            multiplied with x first",)``; () when every row is the same.
         opaque_scale: the scale is computed from other values in the graph (not an initializer,
             input or a view of one), so it may depend on anything before it.
         native: operator type when the source already is one node, e.g. ``RMSNormalization``.
@@ -81,6 +87,7 @@ class Match:
     aliases: tuple[ir.Value, ...] = ()
     nodes: tuple[ir.Node, ...] = ()
     narrow: tuple[str, ...] = ()
+    edges: tuple[str, ...] = ()
     opaque_scale: bool = False
     native: str = ""
     scope: str = "main"

@@ -366,7 +366,7 @@ def multiply_norm(
 
 
 def _factor(ctx: Context, norm: Norm, other: ir.Value) -> Weight | None:
-    x = norm.group[0].values[-1] if norm.group is not None else norm.x.values[-1]
+    x = norm.group[0].value if norm.group is not None else norm.x.value
     axis = norm.radial.axis if norm.radial is not None else -1
     if norm.native is not None:
         axis = norm.native.spec.axis

@@ -121,6 +121,8 @@ def reduce(ctx: Context, node: ir.Node) -> None:
     if op == "ReduceL2":
         radial = dataclasses.replace(radial, rooted=True)
     radial.plain = op == "ReduceMean" and fact.factor == 1.0
+    if fact.factor != 1.0:
+        radial.edges = ("squares that are scaled before they are summed",)
     radial.spoiled = candidate.flaw is not None
     ctx.set_radial(node.outputs[0], radial)
 
@@ -204,7 +206,12 @@ def _take_root(ctx: Context, node: ir.Node, radial: Radial, *, inverse: bool) ->
     m = math.sqrt(radial.m) if radial.inverse else radial.m
     plain = radial.plain and node.op_type == "Sqrt" and not radial.inverse
     step = dataclasses.replace(
-        radial, rooted=True, m=m, inverse=radial.inverse or inverse, plain=plain
+        radial,
+        rooted=True,
+        m=m,
+        inverse=radial.inverse or inverse,
+        plain=plain,
+        inverted_first=radial.inverse,
     )
     ctx.set_radial(node.outputs[0], step)
 

@@ -88,7 +88,8 @@ def apply(model: ir.Model, sites: Sequence[Lowered], names: Names) -> None:
             new.doc_string = new.doc_string or old.doc_string
             new.metadata_props.update(old.metadata_props)
             new.meta.update(old.meta)
-            if old.shape is not None:
+            # A graph says of its outputs what it said before, and no more.
+            if old.shape is not None or old.is_graph_output():
                 new.shape = old.shape
             old.replace_all_uses_with(new, replace_graph_outputs=True)
             if name:

@@ -21,7 +21,8 @@ from rmsnorm_export.system.progress import Progress
 
 NUMERICS_HELP = (
     "Loosest change of rounding allowed. exact: the same rounding steps; reordered: one rounding "
-    "of a half type moved or dropped; upcast: half sums become float32 sums."
+    "of a half type moved or dropped, or the scale multiplied in another order; upcast: half sums "
+    "become float32 sums."
 )
 TRUST_HELP = (
     "Load a .pt2 file although it holds what can run code when it is read: pickled objects, "

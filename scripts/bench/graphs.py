@@ -1,4 +1,6 @@
-"""Decoders of any number of nodes, spelled as torch.onnx.export(dynamo=True) writes them.
+"""Decoders of any number of nodes, and small graphs that ask for much work.
+
+The decoders are spelled as torch.onnx.export(dynamo=True) writes them.
 
 Every layer has two RMSNorms (Pow, ReduceMean, Add, Sqrt, Reciprocal, Mul, Mul),
 attention with rotary embedding, and a SiLU-gated MLP: 54 nodes. The weights are tiny, so that a
@@ -7,6 +9,7 @@ graph of 200,000 nodes stays a file of some tens of megabytes and the time goes 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -146,5 +149,78 @@ def decoder(nodes: int, *, opset: int = 18, seed: int = 0) -> tuple[onnx.ModelPr
 def write_decoder(path: Path, nodes: int, *, opset: int = 18) -> tuple[int, int]:
     """Write a decoder to ``path``; returns its real number of nodes and of norms."""
     model, norms = decoder(nodes, opset=opset)
+    onnx.save(model, path)
+    return len(model.graph.node), norms
+
+
+def _hard(nodes: list[onnx.NodeProto], output: str) -> onnx.ModelProto:
+    """A model of ``nodes`` on x, with the constants of a norm."""
+    floats, row = TensorProto.FLOAT, ["b", HIDDEN]
+    constants = {"two": 2.0, "epsilon": EPSILON, "gain": np.ones(HIDDEN)}
+    graph = helper.make_graph(
+        nodes,
+        "main_graph",
+        [helper.make_tensor_value_info("x", floats, row)],
+        [helper.make_tensor_value_info(output, floats, None)],
+        [numpy_helper.from_array(np.float32(value), name) for name, value in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+def _root(x: str, tag: str = "") -> list[onnx.NodeProto]:
+    return [
+        helper.make_node("Pow", [x, "two"], [f"square{tag}"]),
+        helper.make_node("ReduceMean", [f"square{tag}"], [f"mean{tag}"], axes=[-1]),
+        helper.make_node("Add", [f"mean{tag}", "epsilon"], [f"sum{tag}"]),
+        helper.make_node("Sqrt", [f"sum{tag}"], [f"root{tag}"]),
+    ]
+
+
+def casts(size: int) -> tuple[onnx.ModelProto, int]:
+    """A chain of ``size`` Identity and Cast nodes; every tenth is divided by the root of x."""
+    nodes, x, rows = _root("x"), "x", []
+    for index in range(size):
+        kind: dict[str, int] = {"to": TensorProto.FLOAT} if index % 2 else {}
+        nodes.append(helper.make_node("Cast" if kind else "Identity", [x], [f"x{index}"], **kind))
+        x = f"x{index}"
+        if index % 10 == 9:
+            rows.append(f"row{index}")
+            nodes.append(helper.make_node("Div", [x, "root"], rows[-1:]))
+    nodes.append(helper.make_node("Sum", rows, ["y"]))
+    return _hard(nodes, "y"), len(rows)
+
+
+def one_gain(size: int) -> tuple[onnx.ModelProto, int]:
+    """``size`` nodes that read one gain: half of them scale norms, half of them anything."""
+    nodes, x = [], "x"
+    for index in range(0, size, 2):
+        nodes.append(helper.make_node("Mul", [x, "gain"], [f"x{index}"]))
+        nodes += _root(f"x{index}", str(index))
+        nodes.append(helper.make_node("Div", [f"x{index}", f"root{index}"], [f"row{index}"]))
+        x = f"y{index}"
+        nodes.append(helper.make_node("Mul", [f"row{index}", "gain"], [x]))
+    return _hard(nodes, x), -(-size // 2)
+
+
+def one_row(size: int) -> tuple[onnx.ModelProto, int]:
+    """A normalised row that ``size`` nodes read: the norm ends there."""
+    nodes = [*_root("x"), helper.make_node("Div", ["x", "root"], ["row"])]
+    rows = [f"y{index}" for index in range(size)]
+    nodes += [helper.make_node("Mul", ["row", "gain"], [row]) for row in rows]
+    nodes.append(helper.make_node("Sum", rows, ["y"]))
+    return _hard(nodes, "y"), 1
+
+
+HARD: dict[str, Callable[[int], tuple[onnx.ModelProto, int]]] = {
+    "casts": casts,
+    "one gain": one_gain,
+    "one row": one_row,
+}
+"""Graphs on which work must grow with their size, and no faster."""
+
+
+def write_hard(path: Path, name: str, size: int) -> tuple[int, int]:
+    """Write a graph of ``HARD`` to ``path``; returns its number of nodes and of norms."""
+    model, norms = HARD[name](size)
     onnx.save(model, path)
     return len(model.graph.node), norms

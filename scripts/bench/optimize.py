@@ -6,6 +6,9 @@ and ort), onnxscript (optimize_for_ort; optimizer and onnx_fusions), the optimiz
 onnxruntime.transformers, onnxsim and OnnxSlim, each as its documentation or command line runs it;
 and onnx_ir's load and save alone, which is the floor for ours and for onnxscript.
 
+Small graphs that ask for much work (a chain of casts with many divisions, one gain that thousands
+of nodes read) are run by ours alone, with N and with 2 N: the ratio says how the work grows.
+
 Every run is a process of its own with a memory ceiling and a time limit; the repeats of the tools
 are interleaved. Each number is a median with its smallest and largest value. Most peers do more
 than norms, so a ratio says what a user waits for, not which matcher is faster. Some grow faster
@@ -21,7 +24,16 @@ from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.system.machine import memory_available
-from scripts.bench.optimize_report import FLOOR, fit, markdown, median_and_range, show, summarise
+from scripts.bench.graphs import HARD
+from scripts.bench.optimize_report import (
+    FLOOR,
+    doubling,
+    fit,
+    markdown,
+    median_and_range,
+    show,
+    summarise,
+)
 from scripts.lib.command import add_output, parser, say
 from scripts.lib.process import Outcome, run_process, run_step
 from scripts.lib.results import Start, write_results
@@ -45,6 +57,7 @@ def _arguments() -> argparse.Namespace:
     add("--repeats", type=int, default=3, help="runs of each tool on each graph")
     add("--opset", type=int, default=23, help="opset of the decoders; onnxsim only fuses at 23")
     add("--tools", nargs="+", choices=ALL_TOOLS, default=list(ALL_TOOLS))
+    add("--hard", type=int, default=10_000, help="size N of the graphs of much work; 0: none")
     add("--no-sparse", action="store_true", help="leave out the model with 795 GB of weights")
     add("--help-runs", type=int, default=20, help="runs of rmsnorm-export --help; 0: none")
     add("--memory", type=float, default=8, help="memory ceiling of a run, GiB")
@@ -54,7 +67,7 @@ def _arguments() -> argparse.Namespace:
     arguments = options.parse_args()
     if arguments.quick:
         arguments.sizes, arguments.peer_limit, arguments.repeats = [200, 400], 0, 1
-        arguments.no_sparse, arguments.help_runs = True, 3
+        arguments.no_sparse, arguments.help_runs, arguments.hard = True, 3, 100
     if min(arguments.sizes, default=1) < 1 or arguments.repeats < 1:
         options.error("--sizes and --repeats take numbers from 1")
     return arguments
@@ -150,6 +163,13 @@ def main() -> int:
             tools = arguments.tools if size <= arguments.peer_limit else ours
             runs += _measure_tools(graph, tools, arguments, folder) if tools else []
             path.unlink()
+        for family in HARD if arguments.hard else ():
+            for size in (arguments.hard, 2 * arguments.hard):
+                path = models / "model.onnx"
+                step = ["hard", str(path), family, str(size), "RESULT"]
+                graph = _graph(step, f"{family} {size:,}", path, folder)
+                runs += _measure_tools(graph, ours, arguments, folder)
+                path.unlink()
         if not arguments.no_sparse:
             path = models / "sparse.onnx"
             graph = _graph(["sparse", str(path), "RESULT"], SPARSE, path, folder)
@@ -159,6 +179,7 @@ def main() -> int:
         "options": {key: value for key, value in vars(arguments).items() if key != "output"},
         "help": help_time,
         "growth": fit(rows),
+        "doubling": doubling(rows, list(HARD)),
         "summary": rows,
         "runs": runs,
     }

@@ -88,6 +88,27 @@ def fit(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return result
 
 
+def doubling(rows: list[dict[str, Any]], families: list[str]) -> list[dict[str, Any]]:
+    """What twice the size takes, for each family of graphs and tool that were run with two."""
+    found = []
+    for family in families:
+        mine = [row for row in rows if row["graph"].startswith(family) and row["status"] == "ok"]
+        for tool in dict.fromkeys(row["tool"] for row in mine):
+            pair = sorted((r for r in mine if r["tool"] == tool), key=lambda row: row["nodes"])
+            if len(pair) == 2:
+                once, twice = (row["cpu_seconds"]["median"] for row in pair)
+                found.append(
+                    {
+                        "graphs": family,
+                        "tool": tool,
+                        "nodes": [row["nodes"] for row in pair],
+                        "cpu_seconds": [once, twice],
+                        "ratio": twice / once,
+                    }
+                )
+    return found
+
+
 def _range_text(value: dict[str, float], digits: int) -> str:
     low, high = f"{value['min']:.{digits}f}", f"{value['max']:.{digits}f}"
     return f"{value['median']:.{digits}f} ({low}-{high})"
@@ -136,6 +157,12 @@ def _tail(report: dict[str, Any]) -> list[str]:
                 f"growth of {tool}, {_TIMES[name]}: nodes^{found['exponent']:.3f}; "
                 f"microseconds per node: {each}"
             )
+    for row in report["doubling"]:
+        small, large = (f"{nodes:,}" for nodes in row["nodes"])
+        lines.append(
+            f"{row['graphs']}, {row['tool']}: from {small} to {large} nodes the processor time is "
+            f"{row['ratio']:.2f} times that"
+        )
     if report["help"]:
         seconds = _range_text({k: v * 1000 for k, v in report["help"]["seconds"].items()}, 0)
         lines.append(f"rmsnorm-export --help: {seconds} ms, {report['help']['repeats']} runs")

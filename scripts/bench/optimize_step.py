@@ -3,6 +3,7 @@
     run TOOL MODEL OUTPUT RESULT LIMIT   optimize MODEL with TOOL
     count MODEL RESULT                   count nodes and fused norms
     decoder MODEL NODES OPSET RESULT     write a synthetic decoder
+    hard MODEL NAME SIZE RESULT          write a graph that asks for much work
     sparse MODEL RESULT                  write the sparse 126-layer model
 
 RESULT is a JSON file: tools print what they like on stdout. A tool's imports come before the clock
@@ -148,6 +149,12 @@ def main() -> None:
 
         model, nodes, opset, target = arguments
         written, norms = write_decoder(Path(model), int(nodes), opset=int(opset))
+        result = {"nodes": written, "norms": norms}
+    elif action == "hard":
+        from scripts.bench.graphs import write_hard
+
+        model, name, size, target = arguments
+        written, norms = write_hard(Path(model), name, int(size))
         result = {"nodes": written, "norms": norms}
     elif action == "sparse":
         model, target = arguments

@@ -80,11 +80,15 @@ def distances(
     for target, name in numerics.items():
         found[target] = site.distance(
             cast(Numerics, "exact" if name == "-" else name),
-            equal_squares=n == 1,
+            _row(n),
             elided=dtype in HALF_TYPES,
             error_before=before,
         ) + _gate_error(spec, dtype, gate)
     return found
+
+
+def _row(n: int) -> bounds.Row:
+    return bounds.Row("equal" if n == 1 else "any")
 
 
 def errors(
@@ -100,10 +104,10 @@ def errors(
     """Side -> largest error allowed; and without what ONNX Runtime's own kernels explain."""
     site = bounds.Bounds(spec, dtype, n, scaled, biased)
     eager = found[EAGER].max
-    slack = site.stash_error(equal_squares=n == 1)
+    slack = site.stash_error(_row(n))
     one = site.roundings() == 0 and dtype != spec.stash_type
     allowed = eager + (2 * slack if one else ONE_TIE)
-    floor = site.accuracy(equal_squares=n == 1)
+    floor = site.accuracy(_row(n))
     explained = floor + _gate_error(spec, dtype, gate)
     runtime = [side for side in (*TARGETS, OPTIMIZED) if side in found]
     plain = dict.fromkeys([OURS, *runtime], allowed)

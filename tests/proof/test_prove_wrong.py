@@ -75,11 +75,12 @@ def test_wrong_axis_that_broadcasts() -> None:
 
 def test_the_stored_weight_is_tried_too() -> None:
     match = site("float")
-    bounds = [ir.Value(name=f"b{k}", const_value=ir.tensor(np.float32(k))) for k in (-2, 2)]
-    clip = ir.node("Clip", [match.scale, *bounds])
-    norm = one_node(match, SIMPLIFIED, inputs=[match.x, clip.outputs[0]], epsilon=F32_EPSILON)
-    lowered = dataclasses.replace(norm, nodes=[clip, *norm.nodes], initializers=bounds)
-    assert prove(match, lowered).passed  # the random weight is within the bounds
+    three, two = (ir.Value(name=f"b{k}", const_value=ir.tensor(np.float32(k))) for k in (3, 2))
+    same = ir.node("Equal", [match.scale, three])
+    other = ir.node("Where", [same.outputs[0], two, match.scale])
+    norm = one_node(match, SIMPLIFIED, inputs=[match.x, other.outputs[0]], epsilon=F32_EPSILON)
+    lowered = dataclasses.replace(norm, nodes=[same, other, *norm.nodes], initializers=[three, two])
+    assert prove(match, lowered).passed  # no random weight is exactly 3
     assert prove(match, lowered, stored_scale=np.full(96, 2, np.float32)).passed
     caught(match, lowered, "with a stored weight", stored_scale=np.full(96, 3, np.float32))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import cProfile
+import pstats
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,19 +14,23 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rmsnorm_export as rx
+from scripts.bench import graphs
 
 TARGETS = ("portable", "onnx", "ort")
 
 
-def _norm(x: str, *, swapped: bool = False) -> list[onnx.NodeProto]:
+def _norm(x: str, *, swapped: bool = False, tag: str = "") -> list[onnx.NodeProto]:
     """A weightless norm of ``x``; ``swapped``: the last product as rstd * x."""
+    square, mean, total, root, rstd = (
+        f"{name}{tag}" for name in ("square", "mean", "sum", "root", "rstd")
+    )
     return [
-        helper.make_node("Pow", [x, "two"], ["square"]),
-        helper.make_node("ReduceMean", ["square"], ["mean"], axes=[-1], keepdims=1),
-        helper.make_node("Add", ["mean", "epsilon"], ["sum"]),
-        helper.make_node("Sqrt", ["sum"], ["root"]),
-        helper.make_node("Reciprocal", ["root"], ["rstd"]),
-        helper.make_node("Mul", ["rstd", x] if swapped else [x, "rstd"], ["y"]),
+        helper.make_node("Pow", [x, "two"], [square]),
+        helper.make_node("ReduceMean", [square], [mean], axes=[-1], keepdims=1),
+        helper.make_node("Add", [mean, "epsilon"], [total]),
+        helper.make_node("Sqrt", [total], [root]),
+        helper.make_node("Reciprocal", [root], [rstd]),
+        helper.make_node("Mul", [rstd, x] if swapped else [x, rstd], [f"y{tag}"]),
     ]
 
 
@@ -98,6 +105,39 @@ def test_portable_needs_no_ones() -> None:
     assert len(rx.optimize(_model(_norm("x"), [1, 2**36])).report.fused) == 1
 
 
+def test_portable_needs_no_ones_beside_a_norm_that_has_a_scale() -> None:
+    """Both call one function, so that the one without a scale passes ones."""
+    scaled = [
+        helper.make_node("Slice", ["x", "zero", "eight", "last"], ["h"]),
+        *_norm("h", tag="_h"),
+        helper.make_node("Mul", ["y_h", "gain"], ["scaled"]),
+    ]
+    model = _model([*scaled, *_norm("x")], [1, 2**36])
+    for name, value in (("zero", [0]), ("eight", [8]), ("last", [-1])):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(value), name))
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(8, np.float32), "gain"))
+    model.graph.output.append(helper.make_tensor_value_info("scaled", TensorProto.FLOAT, None))
+    result = rx.optimize(model)
+    assert len(result.report.fused) == 2
+    assert len(result.to_bytes()) < 10_000
+
+
+@pytest.mark.parametrize("name", graphs.HARD)
+@pytest.mark.parametrize("target", TARGETS)
+def test_work_grows_with_the_size_of_a_graph(name: str, target: Any) -> None:
+    """Counted in calls of functions, which do not depend on the machine."""
+    calls = []
+    for size in (0, 400, 800):  # the first is for what is imported
+        model, norms = graphs.HARD[name](size or 10)
+        profile = cProfile.Profile()
+        profile.enable()
+        report = rx.optimize(model, target=target).report
+        profile.disable()
+        assert len(report.fused) == norms
+        calls.append(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+    assert calls[2] < 2.2 * calls[1]
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("square", ["Mul", "Pow"])
 def test_a_row_that_is_itself_a_square(square: str, swapped: bool) -> None:
@@ -111,3 +151,11 @@ def test_a_row_that_is_itself_a_square(square: str, swapped: bool) -> None:
     assert len(report.fused) == 1, report.refused
     assert report.fused[0].proof is not None
     assert report.fused[0].proof.passed
+
+
+def test_a_row_that_many_nodes_read_is_looked_at_once() -> None:
+    """Its list of readers is no call of a function: told by the clock, with room for a slow one."""
+    model, _ = graphs.HARD["one row"](40_000)
+    start = time.process_time()
+    assert len(rx.optimize(model, target="ort").report.fused) == 1
+    assert time.process_time() - start < 30

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from recognize.text_models import CONSTANTS, WEIGHT, function, model, norm, ops, optimized
 
@@ -205,3 +206,18 @@ def test_small_external_tensors_keep_their_folder(tmp_path: Path, weights: str) 
     assert result.report.opset_after == 23
     result.save(other / "m.onnx", weights=weights)
     assert rx.verify(source / "m.onnx", other / "m.onnx").passed
+
+
+@pytest.mark.parametrize("dims", [["B", "S", 8], [None, None, 8], ["B", None, None], None])
+def test_inputs_and_outputs_are_declared_as_before(dims: list[int | str | None] | None) -> None:
+    """The version converter infers shapes, and gives names to what it cannot infer."""
+    body = "found = NonZero(x)\n z = Transpose(found)\n" + norm("x", "y")
+    source = model(body, outputs="float[B,S,8] y, int64[K,3] z")
+    for value in (source.graph.output[0], source.graph.output[1]):
+        element, shape = value.type.tensor_type.elem_type, dims if value.name == "y" else None
+        value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, element, shape))
+    result = ir.to_proto(rx.optimize(source, target="onnx").model)
+    assert "RMSNormalization" in ops(result)
+    assert list(result.graph.input) == list(source.graph.input)
+    assert list(result.graph.output) == list(source.graph.output)
+    assert b"unk__" not in result.SerializeToString()

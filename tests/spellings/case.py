@@ -42,6 +42,8 @@ class Case:
         pure_half: the chain is computed in a half type from the square on.
         reassociated: in a half type, x or 1/rms is multiplied with the weight before the other: a
             rounding in another place, which only the class ``upcast`` covers.
+        reordered: the operator differs where a number overflows or is subnormal on the way, so that
+            the class is not ``exact``.
         roundings: roundings to ``dtype`` between the normalised row and the outputs, summed over
             chained norms (a bound in ulp follows from it).
         axes: trailing axes that are normalised together.
@@ -60,6 +62,7 @@ class Case:
     dtype: int = TensorProto.FLOAT
     pure_half: bool = False
     reassociated: bool = False
+    reordered: bool = False
     roundings: int = 0
     axes: int = 1
     runs: bool = True

@@ -66,6 +66,7 @@ def build(spelling: Spelling | Sequence[Spelling], frame: Frame | None = None) -
         pure_half=frame.half and any(one.rounding == "plain" for one in spellings),
         reassociated=frame.half
         and any(one.rounding == "plain" and _rounds_otherwise(one) for one in spellings),
+        reordered=any(_differs_at_the_ends(one) for one in spellings),
         roundings=loops * sum(_roundings(one) for one in spellings),
         axes=len(frame.row),
         runs=frame.dtype != "bfloat16",
@@ -81,6 +82,13 @@ def _rounds_otherwise(one: Spelling) -> bool:
         or one.root != "sqrt"
         or one.inverse not in ("div", "reciprocal", "one_div")
     )
+
+
+def _differs_at_the_ends(one: Spelling) -> bool:
+    """Products, or inverse and root, in another order than the operator's; zero rows of LpNorm."""
+    without = one.epsilon == "none" or one.epsilon_value == 0.0
+    inside = one.inverse.endswith("_inside") and without
+    return one.gain != "last" or one.square == "lp" or inside
 
 
 def _well_conditioned(several: list[Spelling], frame: Frame) -> list[Spelling]:

@@ -1,0 +1,216 @@
+"""What differs where a number overflows or is subnormal: classes say it, proofs look there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+import rmsnorm_export as rx
+from proof.sites import match_of, one_node, prove, source
+from rmsnorm_export.op.dtypes import numpy_dtype
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, NormSpec
+from rmsnorm_export.runtime.session import run_onnxruntime
+
+TARGETS = ("portable", "onnx", "ort")
+SIMPLIFIED = "SimplifiedLayerNormalization"
+
+X_FIRST = """
+  p = Pow (x, two)
+  m = ReduceMean (p, axes)
+  a = Add (m, epsilon)
+  s = Sqrt (a)
+  r = Reciprocal (s)
+  q = Mul (x, w)
+  y = Mul (q, r)
+"""
+RSTD_FIRST = X_FIRST.replace("q = Mul (x, w)", "q = Mul (w, r)").replace("(q, r)", "(x, q)")
+X_FIRST_DIVIDED = X_FIRST.replace("y = Mul (q, r)", "y = Div (q, s)")
+SCALED_SQUARES = """
+  k = Constant <value_float = 0.010416667> ()
+  p = Mul (x, x)
+  pk = Mul (p, k)
+  m = ReduceSum (pk, axes)
+  a = Add (m, epsilon)
+  s = Sqrt (a)
+  v = Div (x, s)
+  y = Mul (v, w)
+"""
+INVERTED_FIRST = """
+  p = Pow (x, two)
+  m = ReduceMean (p, axes)
+  a = Add (m, epsilon)
+  i = Reciprocal (a)
+  r = Sqrt (i)
+  v = Mul (x, r)
+  y = Mul (v, w)
+"""
+L2 = """
+  k = Constant <value_float = 9.797959> ()
+  l = LpNormalization <axis = -1, p = 2> (x)
+  v = Mul (l, k)
+  y = Mul (v, w)
+"""
+ORDINARY = "{core}\n  y = Mul (v, w)"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("body", "epsilon", "numerics"),
+    [
+        (ORDINARY, 1e-6, "exact"),
+        (ORDINARY, 0.0, "exact"),
+        (ORDINARY, 1e-42, "exact"),
+        (X_FIRST, 1e-6, "reordered"),
+        (X_FIRST_DIVIDED, 1e-6, "reordered"),
+        (RSTD_FIRST, 1e-6, "reordered"),
+        (SCALED_SQUARES, 1e-6, "reordered"),
+        (L2, 1e-6, "reordered"),
+        (INVERTED_FIRST, 1e-6, "exact"),
+        (INVERTED_FIRST, 0.0, "reordered"),
+    ],
+)
+def test_classes(body: str, epsilon: float, numerics: str, target: Any) -> None:
+    model = ir.serde.serialize_model(source(body, epsilon=epsilon))
+    site = rx.optimize(model, target=target, prove=True).report.fused[0]
+    assert site.numerics == numerics
+    assert site.proof is not None
+    assert site.proof.passed
+    strict = rx.optimize(model, target=target, numerics="exact").report
+    if numerics == "exact":
+        assert len(strict.fused) == 1
+        return
+    assert [refusal.reason for refusal in strict.refused] == ["numerics"]
+    assert "allow --numerics reordered" in strict.refused[0].hint
+    assert any("at the ends of the range" in note for note in site.notes)
+
+
+@pytest.mark.parametrize(
+    ("body", "epsilon", "words"),
+    [
+        (X_FIRST, 1e-6, "with a weight of every size"),
+        (X_FIRST_DIVIDED, 1e-6, "with a weight of every size"),
+        (RSTD_FIRST, 1e-6, "NaN or infinity"),
+        (INVERTED_FIRST, 0.0, "NaN or infinity"),
+        (SCALED_SQUARES, 0.0, "distance"),
+    ],
+)
+def test_a_proof_sees_that_they_are_not_exact(body: str, epsilon: float, words: str) -> None:
+    epsilon = float(np.float32(epsilon))
+    match = match_of(source(body, epsilon=epsilon), NormSpec(epsilon=epsilon))
+    proof = prove(match, one_node(match, SIMPLIFIED, epsilon=epsilon))
+    assert not proof.passed
+    assert proof.compared
+    assert words in proof.reason
+
+
+def test_what_differs() -> None:
+    """A row whose squares overflow: its products with the scale do, too, or do not."""
+    model = source(X_FIRST)
+    x, w = np.full((1, 1, 96), 1e38, np.float32), np.full(96, 8, np.float32)
+    before = run_onnxruntime(model, {"x": x, "w": w})["y"]
+    after = run_onnxruntime(rx.optimize(ir.serde.serialize_model(model)).model, {"x": x, "w": w})
+    assert np.isnan(before).all()
+    assert (after["y"] == 0).all()
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-20, 1e-38, 1e-42, 0.0])
+@pytest.mark.parametrize("target", TARGETS)
+def test_subnormal_rows_and_epsilons_are_tried(epsilon: float, target: Any) -> None:
+    model = ir.serde.serialize_model(source(ORDINARY, epsilon=epsilon))
+    proof = rx.optimize(model, target=target, prove=True).report.fused[0].proof
+    assert proof is not None
+    assert proof.passed
+    assert {"denormal", "smallest", "zeros", "no rows"} <= set(proof.cases)
+
+
+GROUPED = """<ir_version: 9, opset_import: ["" : {opset}]>
+main (float[B, S, 16] x, float[16] w) => (float[B, S, 16] y)
+<float epsilon = {{0.001}}, float two = {{2.0}}, int64[1] axes = {{-1}}> {{
+  shape = Shape (x)
+  zero = Constant <value_ints = [0]> ()
+  end = Constant <value_ints = [2]> ()
+  lead = Slice (shape, zero, end)
+  size = Constant <value_ints = [4, 4]> ()
+  cut = Concat <axis = 0> (lead, size)
+  g = Reshape (x, cut)
+  p = Mul (g, g)
+  m = ReduceMean <axes = [-1]> (p)
+  a = Add (m, epsilon)
+  s = Sqrt (a)
+  v = Div (g, s)
+  joined = Reshape (v, shape)
+  y = Mul (w, joined)
+}}"""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("opset", [13, 14, 17])
+def test_no_rows_in_no_rows_out(opset: int, target: Any) -> None:
+    """Groups are cut and joined: a Reshape takes a size of 0 for that of its input."""
+    model = onnx.parser.parse_model(GROUPED.format(opset=opset))
+    for value in (*model.graph.input, *model.graph.output):
+        assert value.type.tensor_type.elem_type == FLOAT
+    result = rx.optimize(model, target=target, prove=True)
+    w = np.ones(16, np.float32)
+    for lead in ((2, 3), (0, 3), (2, 0), (0, 0)):
+        x = np.ones((*lead, 16), np.float32)
+        before = run_onnxruntime(ir.serde.deserialize_model(model), {"x": x, "w": w})["y"]
+        after = run_onnxruntime(result.model, {"x": x, "w": w})["y"]
+        assert before.shape == after.shape == x.shape
+        np.testing.assert_allclose(after, before, rtol=1e-6)
+
+
+def test_a_proof_tries_no_rows() -> None:
+    """Nodes that are right on every row, and wrong where there is none."""
+    model = source(ORDINARY)
+    match = match_of(model, NormSpec(epsilon=float(np.float32(1e-6))))
+    norm = one_node(match, SIMPLIFIED, epsilon=match.spec.epsilon)
+    shape = ir.node("Shape", [match.x])
+    flat = ir.node("Reshape", [norm.nodes[0].outputs[0], ir.Value(name="flat_shape")])
+    constant = ir.node("Constant", [], attributes={"value_ints": [-1, 96]})
+    flat.replace_input_with(1, constant.outputs[0])
+    back = ir.node("Reshape", [flat.outputs[0], shape.outputs[0]])
+    nodes = [constant, shape, *norm.nodes, flat, back]
+    lowered = type(norm)(nodes, [(match.output, back.outputs[0])], "exact", match)
+    proof = prove(match, lowered)
+    assert not proof.passed
+    assert proof.reason.startswith("no rows: x of shape")
+
+
+def test_the_epsilon_of_a_rounded_count() -> None:
+    """The sum times 1/48 in bfloat16: a row far below epsilon is divided by its root as before."""
+    body = """
+  kf = Constant <value_float = 0.0208333> ()
+  k = Cast <to = 16> (kf)
+  p = Mul (x, x)
+  t = ReduceSum (p, axes)
+  m = Mul (t, k)
+  a = Add (m, epsilon)
+  s = Sqrt (a)
+  v = Div (x, s)
+  y = Mul (v, w)
+"""
+    model = source(body, n=48, epsilon=1e-5, dtype=BFLOAT16, stash=BFLOAT16)
+    (site,) = rx.optimize(ir.serde.serialize_model(model), numerics="upcast").report.fused
+    assert site.epsilon == float(np.float32(1e-5).astype(numpy_dtype(BFLOAT16)))
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+def test_a_rounding_to_float32_is_not_one_to_a_half_type(target: Any) -> None:
+    """1 / rms of a float64 row, rounded to float32: infinite for a row of subnormal numbers."""
+    body = """
+  p = Mul (xf, xf)
+  m = ReduceMean (p, axes)
+  s = Sqrt (m)
+  r = Reciprocal (s)
+  rf = Cast <to = 1> (r)
+  y = Mul (x, rf)
+"""
+    model = source("  xf = Cast <to = 11> (x)\n" + body, stash=DOUBLE, inputs=("x",), row="x")
+    report = rx.optimize(ir.serde.serialize_model(model), target=target).report
+    assert [refusal.reason for refusal in report.refused] == ["numerics"]
