@@ -38,7 +38,6 @@ from rmsnorm_export.benchmark.statistics import Run, run_rounds, timings
 from rmsnorm_export.benchmark.variants import count_nodes, make_peer, make_target
 from rmsnorm_export.benchmark.worker import PEERS, Outcome, run_worker
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds
-from rmsnorm_export.compare.result import NOTHING_COMPARED
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model
 from rmsnorm_export.op.dtypes import Array
@@ -51,6 +50,7 @@ from rmsnorm_export.runtime.inputs import (
     read_arrays,
     write_arrays,
 )
+from rmsnorm_export.runtime.metrics import NOTHING_COMPARED
 from rmsnorm_export.system.machine import (
     cores,
     cpu_name,

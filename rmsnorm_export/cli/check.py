@@ -9,7 +9,7 @@ import click
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.options import State
-from rmsnorm_export.errors import BackendMissingError, Error, InputError
+from rmsnorm_export.errors import BackendMissingError, Error, InputError, NotRunError
 
 if TYPE_CHECKING:
     from rmsnorm_export.tensorrt.engine.result import EngineCheck
@@ -25,8 +25,8 @@ def command(state: State, engine: str) -> None:
     no engine can be called good: the answer is then "unknown", unless something stands against it.
 
     \b
-    Exit code 0 when it can be used and when only a GPU could tell; 3 when it
-    cannot, and when it cannot be read; 6 when all it lacks here is its backend.
+    Exit code 0 when it can be used; 3 when it cannot, and when it cannot be
+    read; 6 when all it lacks here is its backend; 7 when only a GPU could tell.
 
     \b
     Example:
@@ -40,12 +40,18 @@ def command(state: State, engine: str) -> None:
 
 
 def _unusable_engine(found: EngineCheck) -> Error | None:
-    """The error that the exit code stands for; None when nothing stands against the engine."""
+    """The error that the exit code stands for; None when the engine can be used."""
     from rmsnorm_export.system.packages import is_installed
     from rmsnorm_export.tensorrt.engine import backends
 
-    if found.usable != "no":
+    if found.usable == "yes":
         return None
+    if found.usable == "unknown":
+        return NotRunError(
+            "The engine could not be loaded here, so that nothing is known of it but its file.",
+            found="; ".join(found.notes),
+            fix="check it where its backend and a GPU are",
+        )
     info = backends.BACKENDS.get(found.backend)
     # What else stands against it would remain with the backend installed.
     lacking = info is not None and not is_installed(info.module) and len(found.problems) == 1

@@ -14,15 +14,11 @@ import ml_dtypes
 import numpy as np
 
 from rmsnorm_export.compare.backend import Answer
-from rmsnorm_export.compare.result import (
-    NO_ELEMENT,
-    NO_FINITE_NUMBER,
-    OutputComparison,
-)
+from rmsnorm_export.compare.result import OutputComparison
 from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.runtime.inputs import array_type
-from rmsnorm_export.runtime.metrics import compare_arrays, is_float
+from rmsnorm_export.runtime.metrics import compare_arrays, is_float, without_evidence
 
 # Largest |a - b| over the largest |a|. A fused norm differs from its source by some units of
 # roundoff (u), and each layer of a residual network passes such differences on about as large as
@@ -140,13 +136,11 @@ def compare_outputs(
     An output without a finite number is no evidence, though both models agree on it; nor are
     outputs of which none has an element.
     """
-    outputs = []
+    outputs, nothing = [], without_evidence(expected)
     for name, array in expected.items():
         output = compare_output(name, computed[name], array, bounds)
-        if output.passed and array.size and is_float(array.dtype) and not np.isfinite(array).any():
-            output = dataclasses.replace(output, passed=False, reason=NO_FINITE_NUMBER)
-        if not any(other.size for other in expected.values()):
-            output = dataclasses.replace(output, passed=False, reason=NO_ELEMENT)
+        if output.passed and name in nothing:
+            output = dataclasses.replace(output, passed=False, reason=nothing[name])
         outputs.append(output)
     return tuple(outputs)
 

@@ -6,14 +6,10 @@ import dataclasses
 from typing import Any, Literal
 
 from rmsnorm_export.errors import NotRunError, VerificationError
-from rmsnorm_export.runtime.metrics import ErrorMetrics
+from rmsnorm_export.runtime.metrics import NOTHING_COMPARED, ErrorMetrics
 
 _BOUNDS = "see the table for where; --rtol, --atol and --max-ulp set the bounds"
-NO_FINITE_NUMBER = "no finite number in either model, so nothing was compared"
-NO_ELEMENT = "no element, so nothing was compared"
 NO_OUTPUT = "the models have no output, so nothing was compared"
-NOTHING_COMPARED = (NO_FINITE_NUMBER, NO_ELEMENT)
-"""Why outputs that agree are no evidence."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

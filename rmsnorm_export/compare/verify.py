@@ -24,7 +24,7 @@ from rmsnorm_export.compare.outputs import (
     failed_outputs,
     pair_outputs,
 )
-from rmsnorm_export.compare.result import NOTHING_COMPARED, OutputComparison, Verification, not_run
+from rmsnorm_export.compare.result import OutputComparison, Verification, not_run
 from rmsnorm_export.errors import Error, InputError, NotRunError, UsageError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.options import takes
@@ -39,7 +39,7 @@ from rmsnorm_export.runtime.inputs import (
     numpy_type,
     read_npz,
 )
-from rmsnorm_export.runtime.metrics import is_float, narrower, nonfinite_agree
+from rmsnorm_export.runtime.metrics import NOTHING_COMPARED, is_float, narrower, nonfinite_agree
 from rmsnorm_export.runtime.session import runtime_name
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ _NORMS = 2000
 _VERDICTS: dict[str, Verdict] = {
     "yes": ("it can be used here: ", "good"),
     "no": ("it CANNOT be used here", "bad"),
-    "unknown": ("nothing stands against it, and only a GPU could tell more", "warn"),
+    "unknown": ("not run: nothing stands against it, and only a GPU could tell more", "warn"),
 }
 
 
