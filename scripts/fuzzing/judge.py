@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -331,20 +332,15 @@ class _Comparison:
         )
 
     def _odd(self, feed: Feed, shape: tuple[int, ...]) -> Array:
-        """Elements on whose way a number is infinite, none, or subnormal, before or after: there
-        ``reordered`` lets the order of the products show."""
+        """Elements on whose way a number, or its square, is infinite, none, or subnormal, before or
+        after: there ``reordered`` lets the order of the products show."""
         out = np.zeros(shape, np.bool_)
         for program in (self.mutant.program, self.program):
             trace: dict[str, Value] = {}
             program.run(feed.arrays, Mode(), trace=trace)
-            for value in trace.values():
-                if not is_float(value.dtype) or value.constant:
-                    continue
-                number = np.abs(value.lo.astype(np.float64))
-                small = (number > 0) & (
-                    number < float(ml_dtypes.finfo(value.dtype).smallest_normal)
-                )
-                strange = ~np.isfinite(number) | small
+            arrays = [v.lo for v in trace.values() if is_float(v.dtype) and not v.constant]
+            for array in (*arrays, *(a for a in feed.arrays.values() if is_float(a.dtype))):
+                strange = _strange(array)
                 if strange.any():
                     fits = _broadcasts(strange.shape, shape)
                     out |= np.broadcast_to(strange, shape) if fits else True
@@ -388,6 +384,15 @@ class _Comparison:
                     f"{name} ({feed.kind}, upcast, {label}): {worst:.3g} units from float64, the"
                     f" mutant {before:.3g}",
                 )
+
+
+def _strange(array: Array) -> Array:
+    size = np.abs(array.astype(np.float64))
+    own = ml_dtypes.finfo(array.dtype)
+    wide = np.finfo(np.float64 if array.dtype == np.float64 else np.float32)
+    low, high = (math.sqrt(float(limit)) for limit in (wide.smallest_normal, wide.max))
+    small = (size > 0) & (size < max(float(own.smallest_normal), low))
+    return np.asarray(~(size <= high) | small)
 
 
 def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
