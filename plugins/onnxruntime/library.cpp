@@ -1,0 +1,146 @@
+// What ONNX Runtime finds in this library: RegisterCustomOps, which adds the operator's names.
+#include <deque>
+#include <map>
+#include <mutex>
+#include <new>
+
+#include "operator.h"
+
+namespace rmsnorm_export {
+namespace {
+
+constexpr const char* kDomain = "rmsnorm_export";
+
+// One name with one type of X. ONNX Runtime takes the one that fits the node; the types of scale and
+// bias are open.
+struct NamedOp : ort::CustomOp {
+    std::string name;
+    Kind kind;
+    Type x;
+};
+
+ort::ElementType element_type(Type type) {
+    constexpr ort::ElementType kElementTypes[] = {ort::kF32, ort::kF16, ort::kBF16, ort::kF64};
+    return kElementTypes[type];
+}
+
+const NamedOp& named(const ort::CustomOp* op) { return *static_cast<const NamedOp*>(op); }
+
+// X, then residual or gate.
+std::size_t like_x(const ort::CustomOp* op) { return named(op).kind == Kind::kRMSNorm ? 1 : 2; }
+
+// A C function must not throw.
+template <class Body>
+OrtStatus* guarded(const ort::Api& api, Body body) {
+    try {
+        body();
+        return nullptr;
+    } catch (const Refusal& refusal) {
+        return api.CreateStatus(ort::kInvalidArgument, refusal.what());
+    } catch (const std::bad_alloc&) {
+        return api.CreateStatus(ort::kFail, "rmsnorm_export: there is no memory; free some memory");
+    } catch (const std::exception& error) {
+        return api.CreateStatus(ort::kFail, error.what());
+    }
+}
+
+NamedOp make(const std::string& name, Kind kind, Type x) {
+    NamedOp op;
+    op.name = name;
+    op.kind = kind;
+    op.x = x;
+    op.GetName = [](const ort::CustomOp* self) { return named(self).name.c_str(); };
+    op.GetExecutionProviderType = [](const ort::CustomOp*) -> const char* { return nullptr; };
+    op.GetInputType = [](const ort::CustomOp* self, std::size_t index) {
+        return index < like_x(self) ? element_type(named(self).x) : ort::kUndefined;
+    };
+    op.GetInputTypeCount = [](const ort::CustomOp* self) { return like_x(self) + 2; };
+    op.GetInputCharacteristic = [](const ort::CustomOp* self, std::size_t index) {
+        return index < like_x(self) ? ort::kRequired : ort::kOptional;
+    };
+    op.GetOutputType = [](const ort::CustomOp* self, std::size_t) {
+        return element_type(named(self).x);
+    };
+    op.GetOutputTypeCount = [](const ort::CustomOp* self) -> std::size_t {
+        return named(self).kind == Kind::kSkipRMSNorm ? 2 : 1;
+    };
+    op.GetOutputCharacteristic = [](const ort::CustomOp*, std::size_t index) {
+        return index ? ort::kOptional : ort::kRequired;
+    };
+    op.GetInputMemoryType = [](const ort::CustomOp*, std::size_t) -> std::int32_t { return 0; };
+    op.GetVariadicInputMinArity = [](const ort::CustomOp*) { return 0; };
+    op.GetVariadicInputHomogeneity = [](const ort::CustomOp*) { return 0; };
+    op.GetVariadicOutputMinArity = [](const ort::CustomOp*) { return 0; };
+    op.GetVariadicOutputHomogeneity = [](const ort::CustomOp*) { return 0; };
+    op.GetStartVersion = [](const ort::CustomOp*) { return 1; };
+    op.GetEndVersion = [](const ort::CustomOp*) { return 1; };
+    op.CreateKernelV2 = [](const ort::CustomOp* self, const OrtApi* api, const OrtKernelInfo* info,
+                           void** kernel) {
+        return guarded(ort::Api(api), [&] {
+            *kernel = new Operator(api, info, named(self).kind, named(self).x);
+        });
+    };
+    op.KernelComputeV2 = [](void* kernel, OrtKernelContext* context) {
+        const auto* made = static_cast<const Operator*>(kernel);
+        return guarded(made->api(), [&] { made->compute(context); });
+    };
+    op.KernelDestroy = [](void* kernel) { delete static_cast<Operator*>(kernel); };
+    return op;
+}
+
+// The names that the function bodies of a model have (op/body_key.py): the operator's, and that with
+// a word for what a body differs in. Names with sizes or several words are not here: those keep
+// their bodies. Each name and type takes ONNX Runtime 45 microseconds to open a session.
+constexpr const char* kWords[] = {
+    "",           "stash_float32",   "stash_float16",  "stash_bfloat16",  "scale_before_cast",
+    "round_rstd", "scale_after_cast", "rstd_not_rounded", "epsilon_outside", "epsilon_inside",
+    "whole",      "ungrouped",       "last_axis",      "last_2_axes",     "silu",
+    "sigmoid",    "gate_first",      "gate_last"};
+
+std::deque<NamedOp> make_all() {
+    std::deque<NamedOp> ops;
+    const std::pair<Kind, const char*> kinds[] = {{Kind::kRMSNorm, "RMSNorm"},
+                                                  {Kind::kSkipRMSNorm, "SkipRMSNorm"},
+                                                  {Kind::kGatedRMSNorm, "GatedRMSNorm"}};
+    for (const auto& [kind, base] : kinds) {
+        for (const std::string word : kWords) {
+            const std::string name = word.empty() ? base : base + ("_" + word);
+            for (const Type x : {kFloat, kHalf, kBfloat, kDouble}) ops.push_back(make(name, kind, x));
+        }
+    }
+    return ops;
+}
+
+}  // namespace
+}  // namespace rmsnorm_export
+
+extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
+    OrtSessionOptions* options, const rmsnorm_export::ort::ApiBase* base) {
+    using namespace rmsnorm_export;
+    const OrtApi* table = base->GetApi(ort::kApiVersion);
+    if (!table) {
+        const std::string message = std::string("rmsnorm_export: this is ONNX Runtime ") +
+                                    base->GetVersionString() + "; use 1.17 or newer";
+        return ort::create_status(base->GetApi(1))(ort::kFail, message.c_str());
+    }
+    const ort::Api api(table);
+    return guarded(api, [&] {
+        static std::mutex mutex;
+        static const std::deque<NamedOp> ops = make_all();
+        static std::map<const OrtApi*, OrtCustomOpDomain*> domains;  // sessions may outlive all else
+        const std::lock_guard<std::mutex> lock(mutex);
+        const auto must = [&](OrtStatus* status) {
+            if (status) {
+                api.ReleaseStatus(status);
+                throw Refusal("rmsnorm_export: ONNX Runtime refused an operator; register this "
+                              "library once for each SessionOptions");
+            }
+        };
+        OrtCustomOpDomain*& domain = domains[table];
+        if (!domain) {
+            must(api.CreateCustomOpDomain(kDomain, &domain));
+            for (const NamedOp& op : ops) must(api.CustomOpDomain_Add(domain, &op));
+        }
+        must(api.AddCustomOpDomain(options, domain));
+    });
+}

@@ -1,0 +1,72 @@
+// One norm: what is computed (Norm), on what (Rows), and the kernels of each instruction set.
+//
+// The operator is the one that rmsnorm_export/op/spec.py defines, its field names unchanged, and
+// its rounding steps are those of op/reference.py. T is the type of X, S the stash type, P the type
+// of the product with the scale: S with scale_before_cast, else T.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace rmsnorm_export {
+
+// Places in tables; `type_of` in operator.cpp makes them of ONNX's numbers.
+enum Type : std::int32_t { kFloat = 0, kHalf = 1, kBfloat = 2, kDouble = 3 };
+constexpr int kTypes = 4;
+
+enum class Kind : std::int32_t { kRMSNorm, kSkipRMSNorm, kGatedRMSNorm };
+
+struct Norm {
+    Kind kind{Kind::kRMSNorm};
+    Type x{kFloat};      // T
+    Type stash{kFloat};  // S
+    float epsilon{1e-5F};
+    float scale_offset{0.0F};
+    bool epsilon_outside{false};
+    bool scale_before_cast{false};
+    bool round_rstd{false};
+    bool sigmoid{false};  // activation of the gate; else silu
+    bool gate_first{false};
+    std::int64_t axis{-1};
+    std::int64_t partial_size{0};
+    std::int64_t group_size{0};
+    std::int64_t association{0};
+
+    Type product() const { return scale_before_cast ? stash : x; }
+    // Lanes are f64 where T or S is, else f32, in which every half type and its sums, products,
+    // quotients and roots round as they should: 24 >= 2 * 11 + 2 bits.
+    bool wide() const { return x == kDouble || stash == kDouble; }
+};
+
+// The tensors of one call. A segment is a row, or one group of it.
+struct Rows {
+    const Norm* norm{nullptr};
+    const void* x{nullptr};
+    const void* second{nullptr};  // residual or gate
+    void* y{nullptr};
+    void* sum{nullptr};            // may be null
+    const void* factor{nullptr};   // scale_offset + scale, and bias: a row each, rounded to P and
+    const void* bias{nullptr};     // held as f32 or f64 (Norm::wide); null where there is none
+    std::size_t segment{0};        // elements of a segment
+    std::size_t summed{0};         // of those, the first that the mean is taken from
+    std::size_t per_row{1};        // segments of a row
+};
+
+struct Kernels {
+    const char* name;
+    // Segments [begin, end). scratch: elements of a segment, of f64, for kinds that need it.
+    void (*run)(const Rows&, std::size_t begin, std::size_t end, void* scratch);
+    // offset + n values of type `from`, rounded to P, to f32 or f64.
+    void (*operand)(const Norm&, Type from, const void* values, std::size_t n, float offset,
+                    void* out);
+};
+
+// Null where the library was built for another processor.
+extern const Kernels* const kAvx512;
+extern const Kernels* const kAvx2;
+extern const Kernels* const kPortable;
+
+// The fastest of them that this processor runs, or the one named by RMSNORM_EXPORT_ISA.
+const Kernels& kernels();
+
+}  // namespace rmsnorm_export

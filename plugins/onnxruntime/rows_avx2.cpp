@@ -1,0 +1,73 @@
+// The kernels with AVX2, FMA and F16C.
+#include "norm.h"
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+
+#include <immintrin.h>
+#include <math.h>
+
+namespace rmsnorm_export {
+namespace {
+
+constexpr std::size_t kLanes = 8;
+#define FUSED 1
+using Floats = float __attribute__((vector_size(32)));
+using Ints = std::int32_t __attribute__((vector_size(32)));
+using Doubles = double __attribute__((vector_size(32)));
+struct Wide {
+    Doubles low, high;
+};
+
+Floats load(const float* from) { return (Floats)_mm256_loadu_ps(from); }
+void store(float* to, Floats v) { _mm256_storeu_ps(to, (__m256)v); }
+Floats load_half(const std::uint16_t* from) {
+    return (Floats)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+Floats load_bfloat(const std::uint16_t* from) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return (Floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16);
+}
+void store_half(std::uint16_t* to, Floats v) {
+    const __m128i bits = _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bits);
+}
+void store_upper(std::uint16_t* to, Ints v) {
+    const __m256i upper = _mm256_srli_epi32((__m256i)v, 16);
+    const __m128i bits =
+        _mm_packus_epi32(_mm256_castsi256_si128(upper), _mm256_extracti128_si256(upper, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bits);
+}
+Floats round_half(Floats v) {
+    return (Floats)_mm256_cvtph_ps(
+        _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+Floats fused_multiply_add(Floats a, Floats b, Floats c) {
+    return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+Floats reciprocal(Floats v) {
+    const __m256 near = _mm256_rcp_ps((__m256)v);
+    return (Floats)_mm256_fmadd_ps(_mm256_fnmadd_ps((__m256)v, near, _mm256_set1_ps(1.0F)), near, near);
+}
+bool any_below(Floats v, float bound) { return _mm256_movemask_ps((__m256)(v < bound)) != 0; }
+Wide widen(Floats v) {
+    return {(Doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v)),
+            (Doubles)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1))};
+}
+
+#include "rows.h"
+
+constexpr Kernels kTable{"avx2", run, operand};
+
+}  // namespace
+
+const Kernels* const kAvx2 = &kTable;
+
+}  // namespace rmsnorm_export
+
+#else
+
+namespace rmsnorm_export {
+const Kernels* const kAvx2 = nullptr;
+}
+
+#endif

@@ -1,0 +1,73 @@
+// The kernels with AVX-512 (F, BW, DQ, VL).
+#include "norm.h"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+
+#include <immintrin.h>
+#include <math.h>
+
+namespace rmsnorm_export {
+namespace {
+
+constexpr std::size_t kLanes = 16;
+#define FUSED 1
+using Floats = float __attribute__((vector_size(64)));
+using Ints = std::int32_t __attribute__((vector_size(64)));
+using Doubles = double __attribute__((vector_size(64)));
+struct Wide {
+    Doubles low, high;
+};
+
+Floats load(const float* from) { return (Floats)_mm512_loadu_ps(from); }
+void store(float* to, Floats v) { _mm512_storeu_ps(to, (__m512)v); }
+Floats load_half(const std::uint16_t* from) {
+    return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+Floats load_bfloat(const std::uint16_t* from) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    return (Floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16);
+}
+void store_half(std::uint16_t* to, Floats v) {
+    const __m256i bits = _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bits);
+}
+void store_upper(std::uint16_t* to, Ints v) {
+    const __m256i bits = _mm512_cvtepi32_epi16(_mm512_srli_epi32((__m512i)v, 16));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bits);
+}
+Floats round_half(Floats v) {
+    return (Floats)_mm512_cvtph_ps(
+        _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+Floats fused_multiply_add(Floats a, Floats b, Floats c) {
+    return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+Floats reciprocal(Floats v) {
+    const __m512 near = _mm512_rcp14_ps((__m512)v);
+    return (Floats)_mm512_fmadd_ps(_mm512_fnmadd_ps((__m512)v, near, _mm512_set1_ps(1.0F)), near, near);
+}
+bool any_below(Floats v, float bound) {
+    return _mm512_cmp_ps_mask((__m512)v, _mm512_set1_ps(bound), _CMP_LT_OQ) != 0;
+}
+Wide widen(Floats v) {
+    return {(Doubles)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v)),
+            (Doubles)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)v, 1))};
+}
+
+#include "rows.h"
+
+constexpr Kernels kTable{"avx512", run, operand};
+
+}  // namespace
+
+const Kernels* const kAvx512 = &kTable;
+
+}  // namespace rmsnorm_export
+
+#else
+
+namespace rmsnorm_export {
+const Kernels* const kAvx512 = nullptr;
+}
+
+#endif
