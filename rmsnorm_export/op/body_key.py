@@ -155,7 +155,8 @@ def assign_bodies(
 ) -> list[tuple[str, BodyKey]]:
     """For each site's key the name of its function and the body that it shares.
 
-    Of each operator, the body with most sites has the operator's own name; the others say after it
+    Of each operator, the body with most sites has the operator's own name (unless it holds a number
+    that no float32 attribute can); the others say after it
     in what they differ, e.g. ``RMSNorm_scale_before_cast``. The outcome does not depend on the
     order of the sites, except that a tie goes to the earlier one. ``reserved`` names are not used.
     """
@@ -203,7 +204,10 @@ def _literal(value: float, used_in: int) -> float | None:
 def _name(body: BodyKey, names: dict[str, BodyKey], reserved: Collection[str]) -> str:
     """The operator's name, or that and what distinguishes the body from the operator's first."""
     base: str = body.kind
-    if base not in names and base not in reserved:
+    # A kernel registered for the operator reads numbers from float32 attributes: a body with a
+    # number that those cannot hold has a name that no kernel has.
+    literal = body.epsilon is not None or body.scale_offset is not None
+    if base not in names and base not in reserved and not literal:
         return base
     main = names.get(base, BodyKey(kind=body.kind))
     words = [
