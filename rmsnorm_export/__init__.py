@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.tensorrt.engine.build import build_engine
     from rmsnorm_export.tensorrt.engine.check import check_engine
     from rmsnorm_export.tensorrt.engine.result import EngineCheck, EngineRecord, EngineResult
+    from rmsnorm_export.tensorrt.plugin.native import session_options
     from rmsnorm_export.torch.export.export import ExportResult, export
 
 __version__ = "0.1.0"
@@ -79,6 +80,7 @@ __all__ = [
     "package_model",
     "plugin",
     "run_pipeline",
+    "session_options",
     "verify",
 ]
 
@@ -103,6 +105,7 @@ _HOMES = {
     "tensorrt.engine.build": "build_engine",
     "tensorrt.engine.check": "check_engine",
     "tensorrt.engine.result": "EngineCheck EngineRecord EngineResult",
+    "tensorrt.plugin.native": "session_options",
     "torch.export.export": "ExportResult export",
 }
 """Module -> the public names that it holds."""

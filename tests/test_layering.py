@@ -87,6 +87,7 @@ PUBLIC = [
     "package_model",
     "plugin",
     "run_pipeline",
+    "session_options",
     "verify",
 ]
 

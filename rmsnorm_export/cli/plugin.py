@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,9 @@ from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.options import F, State, logging_options
 from rmsnorm_export.errors import InputError, VerificationError
 
+if TYPE_CHECKING:
+    from rmsnorm_export.tensorrt.plugin.result import PluginRuntime
+
 PROGRAMS = (
     "trtexec",
     "trtexec-static",
@@ -18,6 +22,9 @@ PROGRAMS = (
     "onnxruntime",
     "triton",
     "triton-preload",
+    "onnxruntime-native",
+    "onnxruntime-cpp",
+    "triton-native",
     "python",
 )
 
@@ -32,6 +39,17 @@ def _cache_option(function: F) -> F:
         metavar="DIR",
         help="Folder of the builds.  [default: rmsnorm_export/plugins in XDG_CACHE_HOME or"
         " ~/.cache]",
+    )(function)
+
+
+def _runtime_option(function: F) -> F:
+    """--runtime NAME."""
+    return click.option(
+        "--runtime",
+        type=click.Choice(("tensorrt", "onnxruntime")),
+        default="tensorrt",
+        show_default=True,
+        help="The TensorRT plugin, or the CPU kernels of ONNX Runtime.",
     )(function)
 
 
@@ -51,6 +69,7 @@ def command() -> None:
 
 
 @define("build", short_help="Compile the plugin, once.", group=command)
+@_runtime_option
 @click.option(
     "--arch",
     metavar="90,100",
@@ -76,6 +95,7 @@ def command() -> None:
 @_cache_option
 def build_plugin(
     state: State,
+    runtime: PluginRuntime,
     arch: str | None,
     tensorrt: Path | None,
     cuda: Path | None,
@@ -86,18 +106,20 @@ def build_plugin(
 ) -> None:
     """Compile the plugin's two libraries, or find that it was done before.
 
-    Needs nvcc, a C++ compiler, CMake and TensorRT's headers; exit code 6 says which is missing and
-    what brings it.
+    Needs nvcc, a C++ compiler, CMake and TensorRT's headers; for ONNX Runtime a C++ compiler and
+    CMake. Exit code 6 says which is missing and what brings it.
 
     \b
     Example:
       rmsnorm-export plugin build --arch 90,100 --tensorrt /opt/tensorrt -o plugin
+      rmsnorm-export plugin build --runtime onnxruntime
     """
     from rmsnorm_export.tensorrt import plugin
 
     with console.progress(state, "Building the plugin") as step:
         try:
             built = plugin.build(
+                runtime=runtime,
                 arch=arch,
                 tensorrt_include=tensorrt,
                 cuda=cuda,
@@ -148,18 +170,26 @@ def list_plugins(state: State, libraries: tuple[Path, ...], cache: Path | None) 
     metavar="SECONDS",
     help="For one library in one runtime.",
 )
+@_runtime_option
 @_cache_option
-def check_plugin(state: State, library: Path | None, timeout: float, cache: Path | None) -> None:
-    """Load LIBRARY, or both libraries of the build, in every TensorRT and try its plugins.
+def check_plugin(
+    state: State,
+    library: Path | None,
+    timeout: float,
+    runtime: PluginRuntime,
+    cache: Path | None,
+) -> None:
+    """Load LIBRARY, or those of the build, in every installed runtime and try its plugins.
 
     Runtimes: tensorrt, tensorrt_lean, tensorrt_rtx, each in a process of its own; and none, which
-    calls the library without TensorRT. No GPU is needed. Exit code 4 when a check fails.
+    calls the library without TensorRT. For ONNX Runtime norms are computed and compared with the
+    reference. No GPU is needed. Exit code 4 when a check fails.
     """
     from rmsnorm_export.show.plugin import check_failure
     from rmsnorm_export.tensorrt import plugin
 
     with console.progress(state, "Checking the plugin"):
-        result = plugin.check(library, cache=cache, timeout=timeout)
+        result = plugin.check(library, runtime=runtime, cache=cache, timeout=timeout)
     error = None
     if not result.passed:
         what, found, fix = check_failure(result)

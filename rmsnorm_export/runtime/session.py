@@ -115,14 +115,34 @@ def _error_class(error: Exception) -> type[VerificationError]:
     return NotRunError if _UNKNOWN_OPERATOR in str(error) else VerificationError
 
 
-def session_options(*, optimize: bool, threads: int) -> Any:
-    """``SessionOptions`` without warnings; ``optimize`` and ``threads`` as of ``open_session``."""
+def session_options(
+    *, optimize: bool, threads: int, kernels: str | os.PathLike[str] | None = None
+) -> Any:
+    """``SessionOptions`` without warnings; ``optimize`` and ``threads`` as of ``open_session``.
+
+    Args:
+        kernels: a library of custom operators to register.
+
+    Raises:
+        BackendMissingError: ONNX Runtime is not installed, or does not take the library.
+    """
     ort = onnxruntime()
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if kernels is not None:
+        try:
+            options.register_custom_ops_library(os.fspath(kernels))
+        # As of a session, of no class that is public.
+        except Exception as error:
+            raise BackendMissingError(
+                "ONNX Runtime does not take the library of kernels.",
+                found=f"{os.fspath(kernels)}: {first_line(error, 400)}",
+                fix="build it on this machine with rmsnorm-export plugin build --runtime"
+                " onnxruntime; it needs ONNX Runtime 1.17 or newer",
+            ) from error
     return options
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Iterator
 
 import pytest
 
+from scripts.corpus import cache
 from scripts.gpu.shim import Shim
 from tests.plugins import kernel_build
 
@@ -18,3 +20,16 @@ def shim() -> Iterator[Shim]:
     process = Shim(kernel_build.shim_driver())
     yield process
     process.close()
+
+
+@pytest.fixture(scope="session")
+def native_library() -> pathlib.Path:
+    """The library of kernels for ONNX Runtime, compiled when its sources are new."""
+    import rmsnorm_export as rx
+    from rmsnorm_export.errors import BackendMissingError
+
+    try:
+        built = rx.plugin.build(runtime="onnxruntime", cache=cache.root() / "native")
+    except BackendMissingError as error:
+        pytest.skip(f"{error.what} {error.fix}")
+    return built.path("register")

@@ -1,8 +1,10 @@
-"""The TensorRT plugin: built, found, checked, and loaded by whoever needs it.
+"""The TensorRT plugin and the CPU kernels of ONNX Runtime: built, found, checked, and loaded by
+whoever needs them.
 
     import rmsnorm_export as rx
     rx.plugin.build(tensorrt_include="/opt/tensorrt/include")
     rx.plugin.check().passed
+    rx.plugin.build(runtime="onnxruntime")   # and rx.session_options() has them
     rx.plugin.library("polygraphy")          # the file for programs that dlopen it
     rx.plugin.command_lines("model.onnx")    # for trtexec, Polygraphy, ONNX Runtime, Triton, Python
 
@@ -11,7 +13,11 @@ Only the standard library is imported here.
 
 from rmsnorm_export.tensorrt.plugin.building import build
 from rmsnorm_export.tensorrt.plugin.checking import check
-from rmsnorm_export.tensorrt.plugin.libraries import inspect_library, list_plugins
+from rmsnorm_export.tensorrt.plugin.libraries import (
+    inspect_library,
+    list_plugins,
+    onnxruntime_library,
+)
 from rmsnorm_export.tensorrt.plugin.lines import LOADERS, PROGRAMS, command_lines, library
 from rmsnorm_export.tensorrt.plugin.result import (
     BuildError,
@@ -53,4 +59,5 @@ __all__ = [
     "inspect_library",
     "library",
     "list_plugins",
+    "onnxruntime_library",
 ]

@@ -27,8 +27,13 @@ from rmsnorm_export.system.process import end_group
 from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.plugin import cache as store
 from rmsnorm_export.tensorrt.plugin.arch import Arch, choose_architectures, parse
-from rmsnorm_export.tensorrt.plugin.result import FILES, BuildError, Built
-from rmsnorm_export.tensorrt.plugin.toolchain import Toolchain, find_toolchain
+from rmsnorm_export.tensorrt.plugin.result import (
+    BUILD_FILES,
+    BuildError,
+    Built,
+    PluginRuntime,
+)
+from rmsnorm_export.tensorrt.plugin.toolchain import Toolchain, find_cpu_toolchain, find_toolchain
 
 _BUILD_LOG = logging.getLogger("rmsnorm_export.tensorrt.plugin")
 
@@ -53,6 +58,7 @@ _TAIL = 20
 
 def build(
     *,
+    runtime: PluginRuntime = "tensorrt",
     arch: Arch = None,
     tensorrt_include: StrPath | None = None,
     cuda: StrPath | None = None,
@@ -63,13 +69,14 @@ def build(
     source: StrPath | None = None,
     progress: Progress | None = None,
 ) -> Built:
-    """Compile the TensorRT plugin, or return the build that is there already.
+    """Compile the TensorRT plugin, or the kernels of ONNX Runtime, or return the build of before.
 
     A build is kept under a key made of its sources, compilers, flags, TensorRT version and
     architectures. One that was damaged is made again. Several calls at the same time share one
     compilation.
 
     Args:
+        runtime: ``"onnxruntime"`` builds the CPU kernels, which need neither CUDA nor TensorRT.
         arch: ``"90"``, ``"sm_90,sm_100"``, ``["9.0"]``, ``"native"`` or ``"all"``. None: of the
             GPUs at hand, or without one every architecture that the kernels are tuned for.
         tensorrt_include: folder of TensorRT's headers, or the one above it; by default that of
@@ -86,7 +93,8 @@ def build(
     Raises:
         BackendMissingError: nvcc, a host compiler, CMake or TensorRT's headers are missing; it says
             what brings each.
-        UsageError: ``arch`` or ``jobs`` cannot be used, or ``output`` holds other files.
+        UsageError: ``runtime``, ``arch`` or ``jobs`` cannot be used, or ``output`` holds other
+            files.
         InputError: a folder cannot be written, or the disk is full.
         BuildError: CMake or a compiler failed; it has the log.
     """
@@ -95,11 +103,22 @@ def build(
     if jobs is not None and jobs < 1:
         raise UsageError("A build needs at least one job.", found=f"jobs = {jobs}", fix="give 1")
     project = find_source(source)
-    tools = find_toolchain(cuda, tensorrt_include)
-    architectures, notes = choose_architectures(arch, tools.nvcc.path)
+    architectures: tuple[str, ...] = (platform.machine(),)
+    notes: tuple[str, ...] = ()
+    if runtime == "tensorrt":
+        tools = find_toolchain(cuda, tensorrt_include)
+        architectures, notes = choose_architectures(arch, tools.nvcc.path)
+    elif runtime != "onnxruntime" or arch or cuda or tensorrt_include:
+        raise UsageError(
+            "Only a build for TensorRT takes CUDA's architectures, and only two can be built for.",
+            found=f"runtime {runtime!r}, arch {arch}, cuda {cuda}, headers {tensorrt_include}",
+            fix="build for onnxruntime without them, or for tensorrt",
+        )
+    else:
+        tools = find_cpu_toolchain()
     folder = store.cache_folder(cache)
     facts = {
-        "source": source_hash(project),
+        "source": source_hash(project, runtime),
         "nvcc": tools.nvcc.version,
         "compiler": tools.compiler.version,
         "tensorrt": tools.headers.version,
@@ -198,20 +217,27 @@ def _compile_plugin(
         "CMAKE_BUILD_TYPE": "Release",
         "CMAKE_MAKE_PROGRAM": tools.generator.path,
         "CMAKE_CXX_COMPILER": tools.compiler.path,
-        "CMAKE_CUDA_COMPILER": tools.nvcc.path,
-        "CMAKE_CUDA_HOST_COMPILER": tools.compiler.path,
-        "CMAKE_CUDA_ARCHITECTURES": ";".join(cmake_architectures(architectures)),
-        "TENSORRT_INCLUDE_DIR": tools.headers.path,
     }
+    runtime: PluginRuntime = "tensorrt" if tools.headers.path else "onnxruntime"
+    if runtime == "tensorrt":
+        settings |= {
+            "CMAKE_CUDA_COMPILER": tools.nvcc.path,
+            "CMAKE_CUDA_HOST_COMPILER": tools.compiler.path,
+            "CMAKE_CUDA_ARCHITECTURES": ";".join(cmake_architectures(architectures)),
+            "TENSORRT_INCLUDE_DIR": tools.headers.path,
+        }
+    else:
+        source = source / "onnxruntime"
+    names = tuple(BUILD_FILES[runtime].values())
     configure = [tools.cmake.path, "-S", str(source), "-B", str(folder), "-G", generator]
     configure += ["--no-warn-unused-cli", *(f"-D{k}={v}" for k, v in settings.items())]
     make = [tools.cmake.path, "--build", str(folder), "--parallel", str(jobs), "--target"]
-    make += [name.removeprefix("lib").removesuffix(".so") for name in FILES.values()]
+    make += [name.removeprefix("lib").removesuffix(".so") for name in names]
     progress("configuring", 0, 1)
     _run_step(configure, log, progress, "CMake could not set the build up.")
     _run_step(make, log, progress, "The plugin did not compile.")
     products = {}
-    for name in FILES.values():
+    for name in names:
         product = next(folder.rglob(name), None)
         if product is None:
             raise _compile_error(f"The build made no {name}.", log)
@@ -303,13 +329,16 @@ def find_source(source: StrPath | None = None) -> Path:
     )
 
 
-def source_hash(folder: Path) -> str:
+def source_hash(folder: Path, runtime: PluginRuntime = "tensorrt") -> str:
     """SHA-256 over names and contents of the files that go into the libraries."""
     paths = []
+    apart = _APART | {"onnxruntime"}
+    if runtime == "onnxruntime":
+        folder, apart = folder / "onnxruntime", _APART
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         hidden = any(part.startswith(".") for part in parts)
-        if path.suffix in _SUFFIXES and not hidden and not _APART & set(parts) and path.is_file():
+        if path.suffix in _SUFFIXES and not hidden and not apart & set(parts) and path.is_file():
             paths.append(path)
     return sha256_of_all(paths, folder)
 
@@ -345,7 +374,10 @@ def _copies(built: Built, target: Path) -> list[tuple[Path, Path]]:
     if not built.libraries:
         return []
     pairs = [(library.path, target / library.path.name) for library in built.libraries]
-    return [*pairs, (built.folder / store.MANIFEST, target / store.MANIFEST_COPY)]
+    name = store.MANIFEST_COPY
+    if built.runtime == "onnxruntime":
+        name = pairs[0][1].with_suffix(".json").name
+    return [*pairs, (built.folder / store.MANIFEST, target / name)]
 
 
 def _same_file(one: Path, other: Path) -> bool:

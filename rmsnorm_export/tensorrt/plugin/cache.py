@@ -21,11 +21,11 @@ from rmsnorm_export.records import Unfit, decode, to_dict
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath, copy_file, locked, refusals_as, write_whole
 from rmsnorm_export.system.folders import Stage
-from rmsnorm_export.tensorrt.plugin.result import FILES, Built, Entry, Library
+from rmsnorm_export.tensorrt.plugin.result import BUILD_FILES, Built, Entry, Library
 
 MANIFEST = "manifest.json"
 MANIFEST_COPY = "librmsnorm_plugin.json"
-"""The manifest's name among files that are not ours."""
+"""The manifest's name among files that are not ours; ``.json`` after the library's for others."""
 
 LOG = "build.log"
 _SCHEMA = 1
@@ -62,7 +62,8 @@ def key_of(facts: Mapping[str, object], tensorrt: str, architectures: tuple[str,
     """A name for the build that all of ``facts`` lead to, readable as far as it can be."""
     text = json.dumps(facts, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return f"trt{tensorrt}-sm{'_'.join(architectures)}-{digest}"
+    built_for = f"trt{tensorrt}-sm" if tensorrt else "onnxruntime-"
+    return f"{built_for}{'_'.join(architectures)}-{digest}"
 
 
 def read_entry(folder: Path) -> Entry:
@@ -72,9 +73,10 @@ def read_entry(folder: Path) -> Entry:
         if content["schema"] != _SCHEMA:
             raise ValueError(f"{MANIFEST} is of schema {content['schema']!r}, not {_SCHEMA}")
         manifest: _Manifest = decode(content, _Manifest)
+        files = BUILD_FILES["tensorrt" if manifest.tensorrt else "onnxruntime"]
         libraries = tuple(
             Library(style, folder / name, manifest.libraries[name], (folder / name).stat().st_size)
-            for style, name in FILES.items()
+            for style, name in files.items()
         )
     except FileNotFoundError as error:
         return Entry(folder, f"{Path(str(error.filename)).name} is missing", None)

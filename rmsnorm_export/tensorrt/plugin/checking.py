@@ -9,7 +9,13 @@ from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.tensorrt.plugin.libraries import best_build, inspect_library, load_problem
 from rmsnorm_export.tensorrt.plugin.probe import DIRECT, RUNTIMES, run_probe
-from rmsnorm_export.tensorrt.plugin.result import CheckResult, LibraryInfo, RuntimeCheck, Style
+from rmsnorm_export.tensorrt.plugin.result import (
+    CheckResult,
+    LibraryInfo,
+    PluginRuntime,
+    RuntimeCheck,
+    Style,
+)
 
 _NO_RUNTIME = (
     "no TensorRT runtime is installed: a library was checked by its own self-test only, if it has"
@@ -19,7 +25,11 @@ _NO_KERNEL = "no kernel was launched: that needs a GPU and an engine (scripts/gp
 
 
 def check(
-    library: StrPath | None = None, *, cache: StrPath | None = None, timeout: float = 120.0
+    library: StrPath | None = None,
+    *,
+    runtime: PluginRuntime = "tensorrt",
+    cache: StrPath | None = None,
+    timeout: float = 120.0,
 ) -> CheckResult:
     """Load the plugin as each runtime does, and use its creators as TensorRT would.
 
@@ -30,7 +40,9 @@ def check(
     and attached, which must all come out equal. A library that nothing here can try has not passed.
 
     Args:
-        library: a library file. None: both libraries of the build that fits this machine best.
+        library: a library file. None: those of the build that fits this machine best.
+        runtime: of that build. A library for ONNX Runtime computes norms there, of every operator
+            and type, which have to be those of the reference.
         cache: folder of the builds; by default that of ``build``.
         timeout: seconds for one library in one runtime.
 
@@ -43,7 +55,7 @@ def check(
         raise UsageError("The timeout must be positive.", found=f"{timeout}", fix="give seconds")
     infos, trials, passed = [], [], True
     files: list[StrPath] = [] if library is None else [library]
-    for file in files or [kept.path for kept in best_build(cache).libraries]:
+    for file in files or [kept.path for kept in best_build(cache, runtime).libraries]:
         info = inspect_library(file)
         if info.style is None:
             raise InputError(
@@ -57,6 +69,8 @@ def check(
         passed = passed and bool(statuses) and statuses <= {"passed", "incompatible"}
         trials += made
     ran = [trial for trial in trials if trial.status not in ("missing", "broken")]
+    if all(info.style == "register" for info in infos):
+        return CheckResult(tuple(infos), tuple(trials), passed)
     notes = [_NO_KERNEL]
     with_runtime = [trial for trial in ran if trial.runtime != DIRECT]
     if not with_runtime:
@@ -69,12 +83,13 @@ def check(
 
 def _trials(info: LibraryInfo, style: Style, timeout: float) -> list[RuntimeCheck]:
     """One library in every runtime, and without any."""
-    trials = [run_probe(DIRECT, style, info.path, timeout=timeout)]
-    if info.problem and trials[0].status != "passed":
+    registered = style == "register"
+    trials = [] if registered else [run_probe(DIRECT, style, info.path, timeout=timeout)]
+    if trials and info.problem and trials[0].status != "passed":
         # It cannot be loaded at all; the runtimes would only say so less clearly.
         detail, _ = load_problem(trials[0].detail)
         return [dataclasses.replace(trials[0], version="", detail=detail, creators=())]
-    for runtime in RUNTIMES:
+    for runtime in ("onnxruntime",) if registered else RUNTIMES:
         if is_installed(runtime):
             trials.append(run_probe(runtime, style, info.path, timeout=timeout))
         else:

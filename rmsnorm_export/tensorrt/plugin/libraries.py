@@ -13,9 +13,17 @@ from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.tensorrt.plugin.arch import of_gpus
 from rmsnorm_export.tensorrt.plugin.cache import cache_folder, entries
 from rmsnorm_export.tensorrt.plugin.probe import DIRECT, run_probe
-from rmsnorm_export.tensorrt.plugin.result import FILES, Built, LibraryInfo, Plugins, Style
+from rmsnorm_export.tensorrt.plugin.result import (
+    FILES,
+    Built,
+    LibraryInfo,
+    PluginRuntime,
+    Plugins,
+    Style,
+)
 
 BUILD_FIX = "rmsnorm-export plugin build"
+NATIVE_BUILD_FIX = f"{BUILD_FIX} --runtime onnxruntime"
 
 _LIST_TIMEOUT = 60.0
 """Seconds for a library to list its creators."""
@@ -52,7 +60,7 @@ def inspect_library(path: StrPath, *, creators: bool = True) -> LibraryInfo:
         fix = f"build it on this machine: {BUILD_FIX}"
     elif not problem:
         style, problem, fix = _loading_style(elf)
-    if problem or style is None or not creators:
+    if problem or style in (None, "register") or not creators:
         return LibraryInfo(file, style, elf.machine, elf.needed, problem, fix)
     trial = run_probe(DIRECT, style, file, timeout=_LIST_TIMEOUT, only_creators=True)
     if trial.status not in ("passed", "missing"):
@@ -73,6 +81,8 @@ def _loading_style(elf: Elf) -> tuple[Style | None, str, str]:
         return "load_library", "", ""
     if elf.registers:
         return "dlopen", "", ""
+    if "RegisterCustomOps" in elf.exported:
+        return "register", "", ""
     problem = "it is no plugin library: it exports no getCreators and registers nothing"
     return None, problem, f"give a plugin library; {BUILD_FIX} makes one"
 
@@ -103,21 +113,24 @@ def installed_major() -> str:
     return next(filter(None, map(version_of, _TENSORRT_DISTRIBUTIONS)), "").split(".")[0]
 
 
-def best_build(cache: StrPath | None = None) -> Built:
-    """The build that fits this machine best.
+def best_build(cache: StrPath | None = None, runtime: PluginRuntime = "tensorrt") -> Built:
+    """The build for ``runtime`` that fits this machine best.
 
     Raises:
         BackendMissingError: there is none.
     """
     folder = cache_folder(cache)
     kept = entries(folder)
-    whole = [entry.built for entry in kept if entry.built is not None]
+    whole = [e.built for e in kept if e.built is not None and e.built.runtime == runtime]
     if not whole:
-        damaged = f"; damaged: {', '.join(e.folder.name for e in kept)}" if kept else ""
-        raise BackendMissingError(
-            "The TensorRT plugin is not built.", found=f"none in {folder}{damaged}", fix=BUILD_FIX
-        )
-    if len(whole) == 1:
+        names = ", ".join(entry.folder.name for entry in kept if entry.built is None)
+        found = f"none in {folder}{'; damaged: ' if names else ''}{names}"
+        if runtime == "onnxruntime":
+            what, fix = "The kernels for ONNX Runtime are not built.", NATIVE_BUILD_FIX
+        else:
+            what, fix = "The TensorRT plugin is not built.", BUILD_FIX
+        raise BackendMissingError(what, found=found, fix=fix)
+    if len(whole) == 1 or runtime == "onnxruntime":
         return whole[0]
     gpus, tensorrt = set(of_gpus()), installed_major()
 
@@ -126,6 +139,18 @@ def best_build(cache: StrPath | None = None) -> Built:
         return tensorrt not in ("", built.tensorrt.split(".")[0]), not gpus <= covered
 
     return min(whole, key=unfit)  # of equals the first, the newest
+
+
+def onnxruntime_library(*, cache: StrPath | None = None) -> Path:
+    """The library with ONNX Runtime's CPU kernels, of the newest build.
+
+    Args:
+        cache: folder of the builds; by default that of ``build``.
+
+    Raises:
+        BackendMissingError: nothing is built, or nothing that is whole.
+    """
+    return best_build(cache, "onnxruntime").path("register")
 
 
 def sibling(path: StrPath, style: Style) -> Path:

@@ -15,12 +15,23 @@ import shlex
 from collections.abc import Collection
 from pathlib import Path
 
-from rmsnorm_export.errors import UsageError
+from rmsnorm_export.errors import BackendMissingError, UsageError
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import package_folders
 from rmsnorm_export.tensorrt.plugin.cache import MANIFEST, MANIFEST_COPY
-from rmsnorm_export.tensorrt.plugin.libraries import best_build, installed_major, sibling
-from rmsnorm_export.tensorrt.plugin.result import CommandLines, LoaderLine, Style
+from rmsnorm_export.tensorrt.plugin.libraries import (
+    best_build,
+    inspect_library,
+    installed_major,
+    sibling,
+)
+from rmsnorm_export.tensorrt.plugin.result import (
+    Built,
+    CommandLines,
+    LoaderLine,
+    PluginRuntime,
+    Style,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,7 +39,7 @@ class Loader:
     """One that loads a plugin library; without ``program`` a mere style.
 
     ``text`` is the line, with ``{model}``, ``{engine}``, ``{library}`` and ``{tensorrt}``; with
-    ``python`` it is no command. ``note`` is what else one has to know.
+    ``python`` it is no command, but Python or the like. ``note`` is what else one has to know.
     """
 
     style: Style
@@ -88,6 +99,25 @@ TABLE = {
         "LD_PRELOAD={tensorrt}:{library} tritonserver --model-repository=MODELS",
         _TENSORRT_FIRST,
     ),
+    "onnxruntime-native": Loader(
+        "register",
+        "ONNX Runtime on the CPU, in Python",
+        "options.register_custom_ops_library({library!r})",
+        "options = onnxruntime.SessionOptions(); rmsnorm_export.session_options() has done both",
+        python=True,
+    ),
+    "onnxruntime-cpp": Loader(
+        "register",
+        "ONNX Runtime on the CPU, in C++",
+        'session_options.RegisterCustomOpsLibrary("{library}");',
+        python=True,
+    ),
+    "triton-native": Loader(
+        "register",
+        "Triton Inference Server, ONNX Runtime on the CPU (config.pbtxt)",
+        'model_operations {{ op_library_filename: "{library}" }}',
+        python=True,
+    ),
     "python": Loader(
         "load_library",
         "TensorRT, in Python",
@@ -120,7 +150,7 @@ def library(loader: str = "load_library", *, cache: StrPath | None = None) -> Pa
         BackendMissingError: nothing is built, or nothing that is whole.
     """
     _check_loader(loader, LOADERS)
-    return best_build(cache).path(LOADERS[loader])
+    return best_build(cache, _runtime_of(loader)).path(LOADERS[loader])
 
 
 def _check_loader(loader: str, known: Collection[str]) -> None:
@@ -142,8 +172,8 @@ def command_lines(
     Args:
         model: of ``rmsnorm_export.optimize(..., target="portable")``; it need not exist.
         loader: a name in ``PROGRAMS``; None: all of them.
-        library: one of the two libraries; the other is looked for beside it. None: those of the
-            build that fits this machine best.
+        library: one of the two libraries; the other is looked for beside it; or that for ONNX
+            Runtime. None: those of the builds that fit this machine best.
         cache: folder of the builds; by default that of ``build``.
 
     Raises:
@@ -153,14 +183,31 @@ def command_lines(
     """
     if loader is not None:
         _check_loader(loader, PROGRAMS)
-    built = best_build(cache) if library is None else None
+    names = list(PROGRAMS) if loader is None else [loader]
+    builds: dict[PluginRuntime, Built] = {}
+    if library is None:
+        for runtime in dict.fromkeys(map(_runtime_of, names)):
+            try:
+                builds[runtime] = best_build(cache, runtime)
+            except BackendMissingError as error:
+                missing = error
+        if not builds:
+            raise missing
+        names = [name for name in names if _runtime_of(name) in builds]
+    elif loader is None:
+        native = inspect_library(library, creators=False).style == "register"
+        names = [name for name in names if (LOADERS[name] == "register") == native]
     lines = []
-    for name in PROGRAMS if loader is None else [loader]:
-        style = LOADERS[name]
-        path = built.path(style) if library is None and built else sibling(library or "", style)
+    for name in names:
+        style, built = LOADERS[name], builds.get(_runtime_of(name))
+        path = built.path(style) if built else sibling(library or "", style)
         version = built.tensorrt if built else version_beside(path)
         lines.append(loader_line(name, os.fspath(model), path, version))
     return CommandLines(os.fspath(model), tuple(lines))
+
+
+def _runtime_of(loader: str) -> PluginRuntime:
+    return "onnxruntime" if LOADERS[loader] == "register" else "tensorrt"
 
 
 def loader_line(loader: str, model: str, library: Path, tensorrt: str) -> LoaderLine:

@@ -50,7 +50,8 @@ def run_probe(
     """Load ``library`` in ``runtime`` and try it, in a new process.
 
     Args:
-        runtime: one of ``RUNTIMES`` that is installed, or ``DIRECT``.
+        runtime: one of ``RUNTIMES`` that is installed, or ``DIRECT``; with the style ``register``
+            onnxruntime.
         style: how to load it.
         library: the file.
         timeout: seconds after which the process is ended.
@@ -62,7 +63,9 @@ def run_probe(
         "library": str(library),
         "only_creators": only_creators,
     }
-    ended = Child("rmsnorm_export.tensorrt.plugin.probe:main", request, time_limit=timeout).end()
+    module = "native" if style == "register" else "probe"
+    task = f"rmsnorm_export.tensorrt.plugin.{module}:main"
+    ended = Child(task, request, time_limit=timeout).end()
     checks = tuple(
         result.Check(event["name"], event["passed"], event["detail"])
         for event in ended.all("check")
@@ -107,14 +110,14 @@ def _outcome(
     return "passed", ""
 
 
-class _Trying:
+class Trying:
     """One check, told of when it begins and ends; what is raised in its block fails it."""
 
     def __init__(self, say: Say, name: str) -> None:
         self._say, self._name = say, name
         self.passed, self.detail = False, ""
 
-    def __enter__(self) -> _Trying:
+    def __enter__(self) -> Trying:
         self._say("begin", name=self._name)
         return self
 
@@ -141,14 +144,14 @@ def main(request: Request, say: Say) -> None:
 
 def _without_runtime(say: Say, library: str, *, only: bool) -> None:
     """Load the library as it is; its self-test uses its creators."""
-    with _Trying(say, "dlopen") as loading:
+    with Trying(say, "dlopen") as loading:
         loaded = ctypes.CDLL(library)
     if not loading.passed:
         return
     if not has_self_test(loaded):
         say("untested")
         return
-    with _Trying(say, "getCreators") as asking:
+    with Trying(say, "getCreators") as asking:
         creators = tested_creators(loaded)
         asking.detail = f"{len(creators)} creators"
     if asking.passed:
@@ -162,7 +165,7 @@ def _in_runtime(say: Say, runtime: str, style: str, library: str) -> None:
     logger = trt.Logger(trt.Logger.ERROR)
     registry = trt.get_plugin_registry()
     keep: list[object] = [logger]
-    with _Trying(say, style) as loading:
+    with Trying(say, style) as loading:
         if style == "load_library":
             handle = registry.load_library(library)
             if handle is None:
@@ -176,7 +179,7 @@ def _in_runtime(say: Say, runtime: str, style: str, library: str) -> None:
     _try_creators(say, [BoundCreator(trt, registry, creator) for creator in ours])
     if style == "load_library":
         del ours
-        with _Trying(say, "deregister_library"):
+        with Trying(say, "deregister_library"):
             registry.deregister_library(keep.pop())
             left = [c for c in registry.all_creators if c.plugin_namespace == PLUGIN_NAMESPACE]
             if left:
@@ -196,7 +199,7 @@ def _try_creators(say: Say, creators: Sequence[Creator], *, only_list: bool = Fa
     if only_list:
         return
     for kind in get_args(Kind):
-        with _Trying(say, f"creator {kind}") as checking:
+        with Trying(say, f"creator {kind}") as checking:
             checking.detail = _expected(kind, creators)
     for creator in creators:
         _try_creator(say, creator)
@@ -230,14 +233,14 @@ def _try_creator(say: Say, creator: Creator) -> None:
     if creator.name not in (kind, f"Quantized{kind}"):
         good, bad = good[:1], bad[:1]
     for name, spec, extra in good:
-        with _Trying(say, f"create {creator.name}: {name}") as creating:
+        with Trying(say, f"create {creator.name}: {name}") as creating:
             outputs = creator.outputs(fields_of(spec, extra))
             expected = OUTPUTS[kind] + str(extra.get("quantize", "")).endswith("_per_row")
             if outputs != expected:
                 raise FailedCheckError(f"it has {outputs} outputs, the operator {expected}")
             creating.detail = f"{outputs} outputs"
     for name, fields in bad:
-        with _Trying(say, f"refuse {creator.name}: {name}") as refusing:
+        with Trying(say, f"refuse {creator.name}: {name}") as refusing:
             if creator.accepts(fields):
                 raise FailedCheckError("it was accepted")
             refusing.detail = "refused"

@@ -8,16 +8,25 @@ from typing import Literal
 
 from rmsnorm_export.errors import Error
 
-Style = Literal["load_library", "dlopen"]
+Style = Literal["load_library", "dlopen", "register"]
 """How a program loads a plugin library: ``IPluginRegistry::loadLibrary``, which asks the library
-for its creators, or plain ``dlopen``, on which the library registers them itself. A library made
-for the one must not be loaded in the other way."""
+for its creators, or plain ``dlopen``, on which the library registers them itself; or ONNX Runtime's
+``register_custom_ops_library``. A library made for the one must not be loaded in the other way."""
+
+PluginRuntime = Literal["tensorrt", "onnxruntime"]
+"""What a build is for: the TensorRT plugin, or the CPU kernels of ONNX Runtime."""
 
 FILES: dict[Style, str] = {
     "load_library": "librmsnorm_plugin.so",
     "dlopen": "librmsnorm_plugin_autoload.so",
 }
 """The library for each style, as CMake names it."""
+
+BUILD_FILES: dict[PluginRuntime, dict[Style, str]] = {
+    "tensorrt": FILES,
+    "onnxruntime": {"register": "librmsnorm_onnxruntime.so"},
+}
+"""The libraries of a build."""
 
 ToolStatus = Literal["ok", "missing", "broken"]
 
@@ -61,8 +70,9 @@ class Built:
             makes another key.
         folder: of the entry, with the libraries, ``manifest.json`` and ``build.log``.
         libraries: one for each style of loading.
-        architectures: CUDA architectures, e.g. ("90",).
-        tensorrt, cuda, compiler: versions of the headers, nvcc and the host compiler.
+        architectures: CUDA architectures, e.g. ("90",); for ONNX Runtime the processor's.
+        tensorrt, cuda, compiler: versions of the headers, nvcc and the host compiler; of the first
+            two "" for ONNX Runtime.
         created: when, in UTC (ISO 8601).
         cached: it was there already.
         seconds: that this call took.
@@ -82,6 +92,11 @@ class Built:
     seconds: float = 0.0
     copies: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def runtime(self) -> PluginRuntime:
+        """What it was built for."""
+        return "tensorrt" if self.tensorrt else "onnxruntime"
 
     def path(self, style: Style) -> Path:
         """The library for ``style``."""
@@ -159,8 +174,8 @@ class RuntimeCheck:
     """One library in one runtime.
 
     Attributes:
-        runtime: tensorrt, tensorrt_lean, tensorrt_rtx; or ``none``: the library's own self-test,
-            without TensorRT.
+        runtime: tensorrt, tensorrt_lean, tensorrt_rtx, onnxruntime; or ``none``: the library's own
+            self-test, without TensorRT.
         version: of the runtime; "" without one.
         library: file name.
         status: passed, failed (a check did), crashed (the process ended on a signal, an abort or

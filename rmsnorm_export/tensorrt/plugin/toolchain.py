@@ -107,7 +107,21 @@ def find_toolchain(
         BackendMissingError: some are missing, or found and of no use; it names each, with what
             brings it.
     """
-    tools = build_tools(cuda, tensorrt_include)
+    return Toolchain(*_complete(build_tools(cuda, tensorrt_include)))
+
+
+def find_cpu_toolchain() -> Toolchain:
+    """That of the library for ONNX Runtime, which needs no CUDA and no headers: those are blank.
+
+    Raises:
+        BackendMissingError: as ``find_toolchain``.
+    """
+    blank = Tool("", "ok", "", "", "", "")
+    compiler, cmake, generator = _complete((find_host_compiler(), find_cmake(), find_ninja()))
+    return Toolchain(blank, compiler, cmake, generator, blank)
+
+
+def _complete(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
     bad = [tool for tool in tools if tool.status != "ok"]
     if bad:
         raise BackendMissingError(
@@ -115,7 +129,7 @@ def find_toolchain(
             found="; ".join(f"{tool.name}: {_tool_state(tool)}" for tool in bad),
             fix="; ".join(dict.fromkeys(f"{tool.name}: {tool.install}" for tool in bad)),
         )
-    return Toolchain(*tools)
+    return tools
 
 
 def _tool_state(tool: Tool) -> str:

@@ -1,0 +1,114 @@
+"""Every attribute and type of the operator through a library of kernels, in a process of its own.
+
+    python -m tests.plugins.native_process LIBRARY
+
+prints a line for each norm that is further from the reference than it may be, then how many were
+compared. Which instruction set, sanitizer or ONNX Runtime it runs is a matter of the environment.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import ml_dtypes
+import numpy as np
+import onnxruntime
+
+from rmsnorm_export.op.reference import reference_exact
+from rmsnorm_export.op.spec import Kind, NormSpec
+from rmsnorm_export.runtime.metrics import ulp_distance
+from rmsnorm_export.runtime.session import run_session
+from rmsnorm_export.tensorrt.plugin.native import node_model, session_options
+
+TYPES: dict[int, type] = {
+    1: np.float32,
+    10: np.float16,
+    16: ml_dtypes.bfloat16,
+    11: np.float64,
+}
+
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"scale_before_cast": True},
+    {"round_rstd": True},
+    {"epsilon_outside": True},
+    {"partial_size": 17},
+    {"group_size": 37},
+    {"scale_offset": 1.0},
+    {"round_rstd": True, "association": 1},
+    {"association": 2},
+    {"association": 2, "round_rstd": True},
+)
+GATES: tuple[dict[str, Any], ...] = (
+    {},
+    {"activation": "sigmoid"},
+    {"gate_first": True},
+    {"gate_first": True, "activation": "sigmoid"},
+)
+N = 111
+"""Odd, and of 37: no vector and no group ends where another does."""
+
+
+def specs() -> Iterator[tuple[int, NormSpec]]:
+    for dtype, stash, values in itertools.product(TYPES, TYPES, VARIANTS):
+        for kind in get_args(Kind):
+            for gate in GATES if kind == "GatedRMSNorm" else ({},):
+                # An epsilon that float32 holds: attributes are of that type.
+                yield (
+                    dtype,
+                    NormSpec(kind=kind, stash_type=stash, epsilon=2.0**-17, **values, **gate),
+                )
+
+
+def compare(options: Any, dtype: int, spec: NormSpec, seed: int) -> float:
+    """The largest distance from the reference in ulp, rows with NaN, infinities and zeros too."""
+    random = np.random.default_rng(seed)
+    stored = TYPES[dtype]
+    x, second = (random.normal(0, 2, (6, N)).astype(stored) for _ in range(2))
+    x[1], x[2, 3], x[3, 4], x[4, :5] = 0, np.nan, np.inf, -0.0
+    x[5] = (random.normal(0, 1, N) * 1e-20).astype(stored)
+    of_scale, of_bias = (list(TYPES.values())[seed // step % 4] for step in (1, 4))
+    scale = random.normal(0, 1, N).astype(of_scale)
+    bias = random.normal(0, 1, N).astype(of_bias) if seed % 3 else None
+    given = None if spec.kind == "RMSNorm" else second
+    model, feeds = node_model(spec, x, scale, bias, given)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    got = run_session(session, feeds)
+    named = {"SkipRMSNorm": {"residual": given}, "GatedRMSNorm": {"gate": given}}
+    expected = reference_exact(spec, x, scale, bias, **named.get(spec.kind, {}))
+    pair = expected if isinstance(expected, tuple) else (expected,)
+    largest = 0.0
+    for a, b in zip(got.values(), pair, strict=True):
+        apart = ulp_distance(a, b)
+        if spec.kind == "GatedRMSNorm" and bias is not None and a.itemsize > 2:
+            # Where the bias nearly cancels the rest, an ulp of the bias is many of the sum.
+            unit = np.spacing(np.abs(b) + np.abs(bias).astype(b.dtype))
+            apart = np.minimum(apart, np.where(np.isfinite(b), np.abs(a - b) / unit, apart))
+        largest = max(largest, float(apart.max()))
+    return largest
+
+
+def bound(dtype: int, spec: NormSpec) -> float:
+    """Half types and ungated f32 bit for bit; the sigmoid is the runtime's own."""
+    if dtype in (10, 16):
+        return 0
+    if dtype == 1 and spec.kind != "GatedRMSNorm":
+        return 0 if spec.stash_type != 11 else 1
+    return 3
+
+
+def sweep(library: str) -> Iterator[str]:
+    options = session_options(library, threads=1)
+    for seed, (dtype, spec) in enumerate(specs()):
+        ulp = compare(options, dtype, spec, seed)
+        if not ulp <= bound(dtype, spec):
+            yield f"{ulp} ulp: type {dtype}, {spec}"
+    yield f"{seed + 1} norms"
+
+
+if __name__ == "__main__":
+    for line in sweep(sys.argv[1]):
+        print(line, flush=True)

@@ -1,0 +1,377 @@
+"""The kernels of ONNX Runtime on the CPU: numbers, shapes, threads, and what they refuse."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import pathlib
+import shutil
+import subprocess
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+import rmsnorm_export as rx
+from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
+from rmsnorm_export.op.body import build_function
+from rmsnorm_export.op.body_key import assign_bodies, body_key
+from rmsnorm_export.op.reference import reference_exact
+from rmsnorm_export.op.spec import DOMAIN, NormSpec
+from rmsnorm_export.runtime.metrics import ulp_distance
+from rmsnorm_export.runtime.session import run_session
+from rmsnorm_export.tensorrt.plugin.native import node_model
+from scripts.lib.command import module_command, module_environment
+from tests.plugins.native_process import TYPES
+
+PLUGINS = pathlib.Path(__file__).parents[2] / "plugins"
+ISAS = ("avx512", "avx2", "portable")
+
+
+def _session(model: onnx.ModelProto, library: pathlib.Path, threads: int = 1) -> Any:
+    import onnxruntime
+
+    options = rx.session_options(library, threads=threads)
+    return onnxruntime.InferenceSession(model.SerializeToString(), options)
+
+
+def _run(
+    library: pathlib.Path,
+    spec: NormSpec,
+    x: Any,
+    scale: Any = None,
+    bias: Any = None,
+    second: Any = None,
+    threads: int = 1,
+) -> Any:
+    model, feeds = node_model(spec, x, scale, bias, second)
+    return run_session(_session(model, library, threads), feeds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_attribute_and_type(native_library: pathlib.Path, isa: str) -> None:
+    command = module_command("x", str(native_library))
+    command[2] = "tests.plugins.native_process"
+    done = subprocess.run(
+        command,
+        env={**module_environment(), "RMSNORM_EXPORT_ISA": isa, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "960 norms\n"
+
+
+def test_the_sigmoid_is_within_its_bound(native_library: pathlib.Path) -> None:
+    """A row of ones is its own norm without epsilon: the output is the activation."""
+    z = np.concatenate(
+        [np.linspace(-110, 110, 200_001), np.linspace(-1, 1, 20_001), [-np.inf, np.inf, -0.0]]
+    ).astype(np.float32)
+    x = np.ones_like(z)
+    spec = NormSpec(kind="GatedRMSNorm", activation="sigmoid", epsilon=0.0)
+    y = _run(native_library, spec, x[None], second=z[None])["y"][0].astype(np.float64)
+    exact = 1 / (1 + np.exp(-z.astype(np.float64)))
+    unit = np.maximum(np.spacing(np.abs(exact).astype(np.float32)), 2.0**-149)
+    assert np.max(np.abs(y - exact) / unit) < 1.2
+
+
+@pytest.mark.parametrize("dtype", TYPES.values())
+@pytest.mark.parametrize("shape", [(1,), (3, 1), (7, 3), (5, 123), (2, 3, 4, 199), (1, 4104)])
+def test_rows_of_every_length_with_any_number_of_threads(
+    native_library: pathlib.Path, dtype: Any, shape: tuple[int, ...]
+) -> None:
+    x = np.random.default_rng(1).normal(0, 1, shape).astype(dtype)
+    scale = np.random.default_rng(2).normal(0, 1, shape[-1:]).astype(np.float32)
+    spec = NormSpec(epsilon=2.0**-20)
+    expected = reference_exact(spec, x, scale)
+    one = _run(native_library, spec, x, scale)["y"]
+    assert ulp_distance(one, expected).max() == 0
+    for threads in (2, 5):
+        assert _run(native_library, spec, x, scale, threads=threads)["y"].tobytes() == one.tobytes()
+
+
+def test_many_rows_are_shared_out(native_library: pathlib.Path) -> None:
+    x = np.random.default_rng(1).normal(0, 1, (301, 1000)).astype(np.float16)
+    gate = np.random.default_rng(2).normal(0, 1, x.shape).astype(np.float16)
+    for spec in (
+        NormSpec(kind="GatedRMSNorm", gate_first=True, group_size=40, epsilon=2.0**-20),
+        NormSpec(kind="SkipRMSNorm", partial_size=63, epsilon=2.0**-20),
+    ):
+        one = _run(native_library, spec, x, second=gate)
+        many = _run(native_library, spec, x, second=gate, threads=3)
+        assert [array.tobytes() for array in one.values()] == [
+            array.tobytes() for array in many.values()
+        ]
+
+
+def test_several_axes_and_a_scale_of_their_shape(native_library: pathlib.Path) -> None:
+    x = np.random.default_rng(1).normal(0, 1, (4, 5, 7)).astype(np.float32)
+    scale = np.random.default_rng(2).normal(0, 1, (1, 5, 7)).astype(np.float64)
+    spec = NormSpec(axis=-2, epsilon=2.0**-20)
+    got = _run(native_library, spec, x, scale)["y"]
+    assert ulp_distance(got, reference_exact(spec, x, scale)).max() == 0
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 8), (3, 0), (2, 0, 8)])
+def test_empty_tensors(native_library: pathlib.Path, shape: tuple[int, ...]) -> None:
+    x = np.zeros(shape, np.float16)
+    got = _run(native_library, NormSpec(kind="SkipRMSNorm"), x, second=x)
+    assert [array.shape for array in got.values()] == [shape, shape]
+
+
+def test_a_sum_that_overflows_f32_does_not(native_library: pathlib.Path) -> None:
+    """Each square fits, their sum does not: it is taken in f64, as the reference's."""
+    x = np.full((1, 64), 1.5e19, np.float32)
+    got = _run(native_library, NormSpec(epsilon=0.0), x)["y"]
+    assert ulp_distance(got, reference_exact(NormSpec(epsilon=0.0), x)).max() == 0
+
+
+def _with_body(model: onnx.ModelProto, body: onnx.FunctionProto) -> onnx.ModelProto:
+    model.functions.append(body)
+    return model
+
+
+def test_the_kernel_wins_over_the_body(native_library: pathlib.Path) -> None:
+    """The body gives X back: who gets it did not use the kernel."""
+    import onnxruntime
+
+    x = np.full((2, 8), 2.0, np.float32)
+    model, feeds = node_model(NormSpec(epsilon=0.0), x, None, None, None)
+    identity = helper.make_node("Identity", ["X"], ["Y"])
+    opsets = [helper.make_opsetid("", 17)]
+    body = helper.make_function(DOMAIN, "RMSNorm", ["X"], ["Y"], [identity], opsets)
+    model = _with_body(model, body)
+    assert run_session(_session(model, native_library), feeds)["y"].max() == 1
+    plain = onnxruntime.InferenceSession(model.SerializeToString())
+    assert run_session(plain, feeds)["y"].max() == 2
+
+
+def test_in_a_branch_and_in_a_function(native_library: pathlib.Path) -> None:
+    x = np.full((2, 8), 2.0, np.float32)
+    inner = helper.make_node("RMSNorm", ["X"], ["Y"], domain=DOMAIN, epsilon=0.0)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    function = helper.make_function("own", "Block", ["X"], ["Y"], [inner], opsets)
+    block = helper.make_node("Block", ["x"], ["y_then"], domain="own")
+    norm = helper.make_node("RMSNorm", ["x"], ["y_else"], domain=DOMAIN, epsilon=0.0)
+
+    def declared(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, 1, (2, 8))
+
+    branches = {
+        f"{side}_branch": helper.make_graph([node], side, [], [declared(f"y_{side}")])
+        for side, node in (("then", block), ("else", norm))
+    }
+    node = helper.make_node("If", ["which"], ["y"], **branches)
+    which = helper.make_tensor_value_info("which", 9, ())
+    graph = helper.make_graph([node], "g", [declared("x"), which], [declared("y")])
+    model = helper.make_model(
+        graph, opset_imports=[*opsets, helper.make_opsetid("own", 1)], ir_version=8
+    )
+    session = _session(_with_body(model, function), native_library)
+    for branch in (True, False):
+        assert session.run(None, {"x": x, "which": np.array(branch)})[0].max() == 1
+
+
+def test_a_suffixed_name_has_the_kernel_and_a_literal_keeps_its_body(
+    native_library: pathlib.Path,
+) -> None:
+    x = np.random.default_rng(0).normal(0, 1, (3, 9)).astype(np.float64)
+    spec = NormSpec(epsilon=1e-5, stash_type=11)
+    key = body_key(spec, dtype=11, scale_dtype=None, bias_dtype=None, opset=17)
+    ((name, body),) = assign_bodies([key])
+    assert name == "RMSNorm_stash_float64_epsilon_literal"
+    model, feeds = node_model(spec, x, None, None, None)
+    model.graph.node[0].op_type = name
+    function = ir.serde.serialize_function(build_function(name, body, 17))
+    got = run_session(_session(_with_body(model, function), native_library), feeds)["y"]
+    assert ulp_distance(got, reference_exact(spec, x)).max() <= 2
+    model, feeds = node_model(NormSpec(), x, None, None, None)
+    model.graph.node[0].op_type = "RMSNorm_round_rstd"  # without a body, only a kernel can run
+    assert run_session(_session(model, native_library), feeds)["y"].shape == x.shape
+
+
+BAD_ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "epsilon": {"epsilon": -1.0},
+    "epsilon is nan": {"epsilon": math.nan},
+    "the attribute epsilon has another type": {"epsilon": 1},
+    "the attribute axis has another type": {"axis": -1.0},
+    "the attribute activation has another type": {"activation": 1},
+    "axis": {"axis": 1},
+    "stash_type": {"stash_type": 7},
+    "scale_offset": {"scale_offset": math.inf},
+    "partial_size": {"partial_size": -1},
+    "group_size are both": {"partial_size": 1, "group_size": 1},
+    "with axis -2": {"partial_size": 1, "axis": -2},
+    "association": {"association": 3},
+    "without round_rstd": {"association": 1},
+    "association and group_size": {"association": 2, "group_size": 2},
+    "activation": {"activation": "relu"},
+    "scale_before_cast are both": {"round_rstd": 1, "scale_before_cast": 1},
+}
+
+
+@pytest.mark.parametrize("words", BAD_ATTRIBUTES)
+def test_a_bad_attribute_is_named_when_the_model_is_loaded(
+    native_library: pathlib.Path, words: str
+) -> None:
+    x = np.ones((2, 8), np.float16)
+    model, _ = node_model(NormSpec(kind="GatedRMSNorm"), x, None, None, x)
+    node = model.graph.node[0]
+    for name, value in BAD_ATTRIBUTES[words].items():
+        kept = [attribute for attribute in node.attribute if attribute.name != name]
+        del node.attribute[:]
+        node.attribute.extend([*kept, helper.make_attribute(name, value)])
+    with pytest.raises(Exception, match=r"GatedRMSNorm node 'a norm': .*; |another type") as caught:
+        _session(model, native_library)
+    assert words in str(caught.value)
+
+
+BAD_TENSORS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "partial_size is 9, a row has 8": ({"partial_size": 9}, {}),
+    "group_size is 3, a row has 8": ({"group_size": 3}, {}),
+    r"X has the shape \[2, 8\], axis is -3": ({"axis": -3}, {}),
+    r"scale has the shape \[7\]": ({}, {"scale": np.ones(7, np.float32)}),
+    r"bias has the shape \[1\]": ({}, {"bias": np.ones(1, np.float32)}),
+    r"residual has the shape \[1, 8\]": ({}, {"second": np.ones((1, 8), np.float32)}),
+    "there is no scale": ({"scale_offset": 1.0}, {}),
+    "input 2 has element type 7": ({}, {"scale": np.ones(8, np.int64)}),
+}
+
+
+@pytest.mark.parametrize("words", BAD_TENSORS)
+def test_tensors_that_do_not_fit_are_named(native_library: pathlib.Path, words: str) -> None:
+    values, tensors = BAD_TENSORS[words]
+    x = np.ones((2, 8), np.float32)
+    arrays = {"scale": None, "bias": None, "second": x, **tensors}
+    wrong_type = arrays["scale"] is not None and arrays["scale"].dtype == np.int64
+    declared = np.ones(8, np.float32) if wrong_type else arrays["scale"]
+    model, feeds = node_model(
+        NormSpec(kind="SkipRMSNorm", **values), x, declared, arrays["bias"], arrays["second"]
+    )
+    if wrong_type:
+        model.graph.input[2].type.tensor_type.elem_type = 7
+        feeds["scale"] = arrays["scale"]
+    with pytest.raises(Exception, match=f"SkipRMSNorm node 'a norm': .*{words}"):
+        run_session(_session(model, native_library), feeds)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_any_attributes_and_shapes_are_computed_or_refused(
+    native_library: pathlib.Path, data: st.DataObject
+) -> None:
+    draw = data.draw
+    kind = draw(st.sampled_from(["RMSNorm", "SkipRMSNorm", "GatedRMSNorm"]))
+    attributes = {
+        "epsilon": draw(st.sampled_from([0.0, 0.5, 2.0**-17])),
+        "axis": draw(st.integers(-3, -1)),
+        "stash_type": draw(st.sampled_from([1, 10, 11, 16])),
+        **{n: draw(st.booleans()) for n in ("scale_before_cast", "epsilon_outside", "round_rstd")},
+        "scale_offset": draw(st.sampled_from([0.0, 1.0])),
+        "partial_size": draw(st.sampled_from([0, 0, 1, 3, 100])),
+        "group_size": draw(st.sampled_from([0, 0, 1, 3, 5])),
+        "association": draw(st.sampled_from([0, 0, 1, 2])),
+    }
+    dtype = draw(st.sampled_from(list(TYPES.values())))
+    shape = tuple(draw(st.lists(st.integers(0, 20), min_size=1, max_size=4)))
+    random = np.random.default_rng(0)
+    x, second = (random.normal(0, 1, shape).astype(dtype) for _ in range(2))
+    scale = random.normal(0, 1, shape[-1:]).astype(np.float32) if draw(st.booleans()) else None
+    given_second = None if kind == "RMSNorm" else second
+    ordinary = NormSpec(kind=kind)
+    model, feeds = node_model(ordinary, x, scale, None, given_second)
+    node = model.graph.node[0]
+    del node.attribute[:]
+    node.attribute.extend(helper.make_attribute(n, v) for n, v in attributes.items())
+    named = {"SkipRMSNorm": {"residual": second}, "GatedRMSNorm": {"gate": second}}.get(kind, {})
+    expected: Any = None
+    try:
+        spec = NormSpec.from_attributes(kind, attributes)
+        expected = reference_exact(spec, x, scale, **named)
+    except (ValueError, UsageError):
+        pass
+    if expected is None:
+        with pytest.raises(Exception, match=f"{kind} node 'a norm': "):
+            run_session(_session(model, native_library), feeds)
+        return
+    got = run_session(_session(model, native_library), feeds)
+    pair = expected if isinstance(expected, tuple) else (expected,)
+    for a, b in zip(got.values(), pair, strict=True):
+        if a.size:
+            assert np.nanmax(ulp_distance(a, b), initial=0) <= 4
+
+
+def test_check_finds_the_library_good(native_library: pathlib.Path) -> None:
+    checked = rx.plugin.check(native_library)
+    assert checked.passed
+    (trial,) = checked.runtimes
+    assert (trial.runtime, trial.status, len(trial.checks)) == ("onnxruntime", "passed", 49)
+
+
+def test_what_is_missing_is_named(native_library: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(BackendMissingError) as missing:
+        rx.session_options(cache=tmp_path)
+    assert missing.value.fix == "rmsnorm-export plugin build --runtime onnxruntime"
+    broken = tmp_path / "librmsnorm_onnxruntime.so"
+    broken.write_bytes(native_library.read_bytes()[:5000])
+    with pytest.raises(InputError, match="no kernels for ONNX Runtime") as cut:
+        rx.session_options(broken)
+    assert "cut short" in cut.value.found
+    with pytest.raises(UsageError, match="CUDA"):
+        rx.plugin.build(runtime="onnxruntime", arch="90", cache=tmp_path)
+
+
+def test_an_older_onnxruntime_is_told(native_library: pathlib.Path) -> None:
+    """As ONNX Runtime 1.16 would answer: version 17 is unknown to it."""
+    said: list[bytes] = []
+    create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+    get = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)
+    version = ctypes.CFUNCTYPE(ctypes.c_char_p)
+
+    def status(_code: int, message: bytes) -> int:
+        said.append(message)
+        return 1
+
+    kept = create(status)
+    table = (ctypes.c_void_p * 1)(ctypes.cast(kept, ctypes.c_void_p))
+    functions = (
+        get(lambda number: ctypes.addressof(table) if number < 17 else None),
+        version(lambda: b"1.16.3"),
+    )
+    base = (ctypes.c_void_p * 2)(*(ctypes.cast(f, ctypes.c_void_p) for f in functions))
+    register = ctypes.CDLL(str(native_library)).RegisterCustomOps
+    register.restype = ctypes.c_void_p
+    assert register(None, base) == 1
+    assert said == [b"rmsnorm_export: this is ONNX Runtime 1.16.3; use 1.17 or newer"]
+
+
+def _header() -> pathlib.Path | None:
+    named = os.environ.get("ONNXRUNTIME_INCLUDE_DIR")
+    places = [pathlib.Path(named)] if named else []
+    places += [pathlib.Path("/usr/include/onnxruntime"), pathlib.Path("/usr/include")]
+    return next((p for p in places if (p / "onnxruntime_c_api.h").is_file()), None)
+
+
+def test_the_declarations_are_those_of_the_header() -> None:
+    folder = _header()
+    if folder is None or shutil.which("g++") is None:
+        pytest.skip("apt install g++ libonnxruntime-dev, or set ONNXRUNTIME_INCLUDE_DIR")
+    source = PLUGINS / "tests" / "onnxruntime" / "header.cpp"
+    command = ["g++", "-std=c++17", "-fsyntax-only", "-I", folder, source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_library_exports_one_function(native_library: pathlib.Path) -> None:
+    done = subprocess.run(
+        ["nm", "-D", "--defined-only", native_library], capture_output=True, text=True, check=True
+    )
+    assert [line.split()[-1] for line in done.stdout.splitlines()] == ["RegisterCustomOps"]
