@@ -2,6 +2,11 @@
 
 Hard links are never made unless asked for: onnx and onnx_ir refuse a data file with more than one
 name (onnx 1.23, onnx_ir 1.1), so a link made here would stop the *source* model from loading too.
+
+A hard link to a file elsewhere, which an archive may bring along, reads that file as a symbolic
+link does, and does not say where it is. So a file with names that are not in the folder is refused,
+unless it carries the mark of a link made here: an extended attribute of the file itself, which only
+who may write the file can set. Where there is no such attribute, ``link`` copies.
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.graph.tensors import TensorSlot
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.system.files import Transaction, copy_contents, same_contents
+
+_MARK = "user.rmsnorm_export.linked"
 
 WEIGHTS_POLICIES: tuple[WeightsPolicy, ...] = get_args(WeightsPolicy)
 UsedPolicy = Literal["none", "reference", "link", "copy", "embed"]
@@ -150,7 +157,42 @@ def _locate(slot: TensorSlot, location: str, base: str) -> ExternalFile:
         raise _bad(slot, location, reason, f"put the data file into {short(base, 200)}") from error
     if not stat.S_ISREG(info.st_mode):
         raise _bad(slot, location, "is not an ordinary file", "put the data file there")
+    if info.st_nlink > _names(info, {real_base, os.path.dirname(path)}) and not _is_marked(path):
+        raise _bad(
+            slot,
+            location,
+            "has another name outside the folder of the model: it is a hard link",
+            "put a copy of the data file in its place; the copy has one name",
+        )
     return ExternalFile(location, path, info.st_size, info.st_nlink)
+
+
+def _names(info: os.stat_result, folders: set[str]) -> int:
+    """How many of the names of a file are in these folders; 1 is not looked for."""
+    if info.st_nlink == 1:
+        return 1
+    entries = (entry for folder in folders for entry in os.scandir(folder))
+    return sum(
+        entry.inode() == info.st_ino and entry.is_file(follow_symlinks=False) for entry in entries
+    )
+
+
+def _mark(path: str) -> None:
+    """Say of a file that its other names were made here.
+
+    Raises:
+        OSError: files have no extended attributes here, or it belongs to somebody else.
+    """
+    if not hasattr(os, "setxattr"):
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+    os.setxattr(path, _MARK, b"1")
+
+
+def _is_marked(path: str) -> bool:
+    try:
+        return hasattr(os, "getxattr") and bool(os.getxattr(path, _MARK))
+    except OSError:
+        return False
 
 
 def _check_range(
@@ -271,6 +313,7 @@ class Placement:
     def _stage(self, file: ExternalFile, place: Path) -> tuple[Path, str]:
         if self.policy == "link":
             try:
+                _mark(file.path)
                 temp = self.files.link_temp(Path(file.path), place)
             except OSError as error:
                 self.notes.append(f"no hard link is possible ({error.strerror}): copied instead")

@@ -55,6 +55,13 @@ def symlinked_folder(folder: Path) -> Path:
     return external_model(inner, "sub/secret.bin")
 
 
+@hostile("'w'", "hard link", "outside the folder")
+def hard_linked_data(folder: Path) -> Path:
+    inner = _inner(folder)
+    (inner / "w.bin").hardlink_to(folder / "secret.bin")
+    return external_model(inner)
+
+
 @hostile("'w'", "w.bin", "does not exist")
 def missing_data(folder: Path) -> Path:
     return external_model(folder)

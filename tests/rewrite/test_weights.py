@@ -118,6 +118,30 @@ def test_link(source: LoadedModel, out: Path, monkeypatch: pytest.MonkeyPatch) -
     assert sorted(os.listdir(out.parent)) == ["out.onnx", "w.bin"]
 
 
+def test_links_made_here_and_names_in_the_folder_are_read(source: LoadedModel, out: Path) -> None:
+    assert source.path is not None
+    save_model(source.model, out, weights="link")
+    for path in (out, source.path):
+        assert load_model(path).external == ("w.bin",)
+    data = out.parent / "w.bin"
+    data.unlink()
+    data.write_bytes(GAIN)
+    (out.parent / "copy.bin").hardlink_to(data)
+    assert load_model(out).external == ("w.bin",)
+    (out.parent.parent / "elsewhere.bin").hardlink_to(data)
+    with pytest.raises(InputError, match="hard link"):
+        load_model(out)
+
+
+def test_files_that_cannot_be_marked_are_copied(
+    source: LoadedModel, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link that nobody could tell from one that an archive brought along would not load."""
+    monkeypatch.delattr(os, "setxattr")
+    assert save_model(source.model, out, weights="link").weights == "copy"
+    assert load_model(out).external == ("w.bin",)
+
+
 def test_link_to_another_device_becomes_a_copy(
     source: LoadedModel, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
