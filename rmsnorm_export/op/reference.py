@@ -128,7 +128,7 @@ def _evaluate(
         numerator = total
         activation = None
         if operands.gate is not None:
-            activation = _activation(spec, rounding.stash(operands.gate), rounding)
+            activation = activated(spec, rounding.stash(operands.gate), rounding.stash)
             if spec.gate_first:
                 row = rounding.stash(row * activation)
                 numerator = rounding.out(row)
@@ -204,10 +204,13 @@ def _factor(
     return factor
 
 
-def _activation(spec: NormSpec, gate: Float64Array, rounding: _Rounding) -> Float64Array:
-    """``sigmoid(z)`` or ``silu(z) = z * sigmoid(z)``, in the stash type."""
-    sigmoid = rounding.stash(1.0 / (1.0 + np.exp(-gate)))
-    return sigmoid if spec.activation == "sigmoid" else rounding.stash(gate * sigmoid)
+def activated(
+    spec: NormSpec, gate: Float64Array, stash: Callable[[Float64Array], Float64Array] | None = None
+) -> Float64Array:
+    """``sigmoid(z)`` or ``silu(z) = z * sigmoid(z)``, each step rounded by ``stash``."""
+    stash = stash or _keep
+    sigmoid = stash(1.0 / (1.0 + np.exp(-gate)))
+    return sigmoid if spec.activation == "sigmoid" else stash(gate * sigmoid)
 
 
 def _keep(values: Float64Array) -> Float64Array:

@@ -214,3 +214,33 @@ def test_a_rounding_to_float32_is_not_one_to_a_half_type(target: Any) -> None:
     model = source("  xf = Cast <to = 11> (x)\n" + body, stash=DOUBLE, inputs=("x",), row="x")
     report = rx.optimize(ir.serde.serialize_model(model), target=target).report
     assert [refusal.reason for refusal in report.refused] == ["numerics"]
+
+
+DROPPED_AXES = """
+  p = Pow (x, two)
+  d = ReduceMean <keepdims = 0> (p, axes)
+  m = Unsqueeze (d, axes)
+  a = Add (m, epsilon)
+  s = Sqrt (a)
+  v = Div (x, s)
+  y = Mul (v, w)
+"""
+GATED_ROW = """
+  g = Sigmoid (z)
+  k = Mul (z, g)
+  t = Mul (x, k)
+  p = Pow (t, two)
+  m = ReduceMean (p, axes)
+  s = Sqrt (m)
+  v = Div (t, s)
+  y = Mul (v, w)
+"""
+
+
+@pytest.mark.parametrize(("body", "inputs"), [(DROPPED_AXES, "xw"), (GATED_ROW, "xzw")])
+def test_right_rewrites_pass_at_the_edges(body: str, inputs: str) -> None:
+    """ONNX Runtime does not reduce what has no elements; a gate makes a subnormal row smaller."""
+    model = ir.serde.serialize_model(source(body, inputs=tuple(inputs)))
+    for seed in range(3):
+        report = rx.optimize(model, prove=True, seed=seed).report
+        assert len(report.fused) == 1, report.refused
