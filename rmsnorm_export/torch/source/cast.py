@@ -1,7 +1,8 @@
 """What a cast to a smaller float type does to weights: values that become infinite, or zero.
 
 The bits of a float without its sign are ordered as its magnitude is, so one pass over them as
-integers, a chunk at a time, tells the largest finite value and how many vanish.
+integers, a chunk at a time, tells the largest finite value and how many vanish; most chunks hold
+ordinary numbers alone, which three instructions tell.
 """
 
 from __future__ import annotations
@@ -20,14 +21,13 @@ from rmsnorm_export.torch.dtypes import dtype_name
 Chunks = Iterable["np.ndarray[Any, np.dtype[np.unsignedinteger[Any]]]"]
 """The bits of a tensor, as unsigned integers."""
 
-_CHUNK = 2**17
-"""Elements looked at together: they stay in the cache."""
+_CHUNK = 2**18
+"""Bytes looked at together: they stay in the cache."""
 
 _STORED = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16}
 """Types of safetensors from which a cast can lose values."""
 
 _UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
-_INTEGERS = {2: np.int16, 4: np.int32, 8: np.int64}
 _SIGNED = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MOST_NAMES = 4
 
@@ -96,28 +96,26 @@ def _least(dtype: torch.dtype) -> float:
 
 
 def _examine(chunks: Chunks, dtype: torch.dtype, target: torch.dtype) -> tuple[float, int]:
-    """The largest finite magnitude, and how many values that are not zero become zero."""
+    """The largest finite magnitude, if above half the limit, and how many values vanish."""
     integer = _SIGNED[dtype.itemsize]
 
     def bits_of(value: float) -> int:
         return int(torch.tensor(value, dtype=torch.float64).to(dtype).view(integer))
 
-    unsigned, signed = _UNSIGNED[dtype.itemsize], _INTEGERS[dtype.itemsize]
-    infinite = bits_of(float("inf"))
-    vanishing = bits_of(_least(target) / 2)  # a tie is rounded to the even number, zero
-    sign = 1 << (8 * dtype.itemsize - 1)
+    unsigned = _UNSIGNED[dtype.itemsize]
+    magnitude = unsigned(2 ** (8 * dtype.itemsize - 1) - 1)
+    infinite, large = bits_of(float("inf")), bits_of(torch.finfo(target).max / 2)
+    tiny = bits_of(_least(target) / 2) + 1  # a tie is rounded to the even number, zero
     largest = zeros = 0
     for chunk in chunks:
-        # As signed numbers the positive floats are the largest, as unsigned ones the negative.
-        top = max(int(chunk.view(signed).max()), int(chunk.max()) & (sign - 1), 0)
-        if top >= infinite:
-            bits = chunk & unsigned(sign - 1)
-            top = int(bits[bits < infinite].max(initial=0))
-        largest = max(largest, top)
-        # One less, both zeros are the largest of their sign.
-        below = chunk - unsigned(1)
-        if min(int(below.min()), int(below.view(signed).min()) + sign) < vanishing:
-            zeros += int(np.count_nonzero((below & unsigned(sign - 1)) < vanishing))
+        # Doubled they lose their signs; less than tiny ones wrap around to be the largest.
+        moved = chunk + chunk
+        moved -= unsigned(2 * tiny)
+        if int(moved.max()) < 2 * (large - tiny):
+            continue
+        bits = chunk & magnitude
+        largest = max(largest, int(bits[bits < infinite].max(initial=0)))
+        zeros += int(np.count_nonzero((bits > 0) & (bits < tiny)))
     value = torch.tensor(largest, dtype=torch.int64).to(integer).view(dtype)
     return float(value.double()), zeros
 
@@ -125,8 +123,8 @@ def _examine(chunks: Chunks, dtype: torch.dtype, target: torch.dtype) -> tuple[f
 def _chunks(tensor: torch.Tensor) -> Chunks:
     kind, integer = _UNSIGNED[tensor.element_size()], _SIGNED[tensor.element_size()]
     flat = tensor.detach().reshape(-1)
-    for start in range(0, flat.numel(), _CHUNK):
-        yield flat[start : start + _CHUNK].cpu().view(integer).numpy().view(kind)
+    for part in flat.split(_CHUNK // flat.element_size()):
+        yield part.cpu().view(integer).numpy().view(kind)
 
 
 def _stored_tensors(
@@ -145,7 +143,7 @@ def _stored_tensors(
 
 
 def _read(file: Any, size: int, itemsize: int) -> Chunks:
-    buffer = memoryview(bytearray(min(size, _CHUNK * itemsize)))
+    buffer = memoryview(bytearray(min(size, _CHUNK)))
     while size > 0:
         count = file.readinto(buffer[:size])
         if not count:
