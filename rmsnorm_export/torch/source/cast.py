@@ -123,7 +123,7 @@ def _examine(chunks: Chunks, dtype: torch.dtype, target: torch.dtype) -> tuple[f
 def _chunks(tensor: torch.Tensor) -> Chunks:
     kind, integer = _UNSIGNED[tensor.element_size()], _SIGNED[tensor.element_size()]
     flat = tensor.detach().reshape(-1)
-    for part in flat.split(_CHUNK // flat.element_size()):
+    for part in flat.split(_CHUNK // flat.element_size()):  # type: ignore[no-untyped-call]
         yield part.cpu().view(integer).numpy().view(kind)
 
 
