@@ -131,8 +131,11 @@ def check_failure(result: CheckResult) -> tuple[str, str, str]:
     fine = ("passed", "missing", "broken", "incompatible")
     bad = [trial for trial in result.runtimes if trial.status not in fine]
     if not bad:
-        bad = [t for t in result.runtimes if t.status == "incompatible"] or list(result.runtimes)
+        bad = [t for t in result.runtimes if t.status == "incompatible"]
         fix = "rmsnorm-export plugin build --tensorrt DIR with the headers of the installed version"
+        if not bad:  # nothing could try it
+            bad = list(result.runtimes)
+            fix = "pip install tensorrt_lean, whose registry needs no GPU, and check it again"
     else:
         fix = "run it again with -v for every check; rmsnorm-export plugin build --force"
     for info in result.libraries:

@@ -12,7 +12,14 @@ from rmsnorm_export.cli import plugin as commands
 from rmsnorm_export.cli.diagnosis import Diagnosis
 from rmsnorm_export.records import from_json
 from rmsnorm_export.tensorrt import plugin
-from rmsnorm_export.tensorrt.plugin import Built, CheckResult, CommandLines, Plugins
+from rmsnorm_export.tensorrt.plugin import (
+    Built,
+    CheckResult,
+    CommandLines,
+    Plugins,
+    RuntimeCheck,
+    checking,
+)
 from tests.plugins.plugin_standin import (
     AUTOLOAD,
     Standin,
@@ -93,8 +100,12 @@ def test_check(run: Run, tmp_path: Path) -> None:
 
 
 def test_check_that_passes(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmsnorm_export.tensorrt.plugin.checking.is_installed", lambda _: False)
+    monkeypatch.setattr(checking, "is_installed", lambda _: False)
     library = compile_library(tmp_path / "l.so", AUTOLOAD)
+    untried = run("plugin", "check", library)
+    untried.assert_error(4, "does not work", "no self-test", "pip install tensorrt_lean")
+    passed = RuntimeCheck("none", "", "l.so", "dlopen", "passed", "")
+    monkeypatch.setattr(checking, "run_probe", lambda *_, **__: passed)
     done = run("plugin", "check", library)
     assert (done.code, done.stderr) == (0, "")
     assert done.text.startswith("the plugin works: 1 of 1 trials passed\n")
