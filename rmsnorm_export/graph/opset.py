@@ -83,6 +83,7 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
     _restore_folders(copy, result)
     _forget_invented_dims(copy, result)
     result.opset_imports.pop(_KEEP, None)
+    result.device_configurations = copy.device_configurations
     result.metadata_props.update(model.metadata_props)
     result.graph.metadata_props.update(model.graph.metadata_props)
     result.graph.doc_string = result.graph.doc_string or model.graph.doc_string

@@ -143,6 +143,8 @@ def plan_at_opset(loaded: LoadedModel, options: OptimizeOptions) -> tuple[Loaded
         return loaded, plan.without(refused)
     inlined = ", functions inlined" if loaded.model.functions else ""
     note = f"raised from opset {version} to {needed} by onnx.version_converter{inlined}"
+    if any(node.device_configurations for node in loaded.model.graph.all_nodes()):
+        note += "; how its nodes are spread over devices is not carried over"
     raised = dataclasses.replace(loaded, model=model, notes=(*loaded.notes, note))
     return raised, make_plan(model, options)
 

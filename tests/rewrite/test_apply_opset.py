@@ -221,3 +221,15 @@ def test_inputs_and_outputs_are_declared_as_before(dims: list[int | str | None] 
     assert list(result.graph.input) == list(source.graph.input)
     assert list(result.graph.output) == list(source.graph.output)
     assert b"unk__" not in result.SerializeToString()
+
+
+def test_the_devices_of_a_model_stay_and_what_does_not_is_said() -> None:
+    source = model(norm("x", "y"))
+    source.ir_version = 11
+    source.configuration.add(name="pair", num_devices=2)
+    result = rx.optimize(source, target="onnx")
+    assert list(ir.to_proto(result.model).configuration) == list(source.configuration)
+    assert not any("devices" in note for note in result.report.notes)
+    source.graph.node[0].device_configurations.add(configuration_id="pair")
+    notes = rx.optimize(source, target="onnx").report.notes
+    assert any("spread over devices is not carried over" in note for note in notes)
