@@ -157,7 +157,7 @@ def _tail(report: dict[str, Any]) -> list[str]:
                 f"growth of {tool}, {_TIMES[name]}: nodes^{found['exponent']:.3f}; "
                 f"microseconds per node: {each}"
             )
-    for row in report["doubling"]:
+    for row in report.get("doubling", ()):  # older results have none
         small, large = (f"{nodes:,}" for nodes in row["nodes"])
         lines.append(
             f"{row['graphs']}, {row['tool']}: from {small} to {large} nodes the processor time is "
