@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.serving.kserve import KServe
     from rmsnorm_export.serving.package import package_model
     from rmsnorm_export.serving.result import Packaged
+    from rmsnorm_export.system.provenance import ReportCheck, check_report
     from rmsnorm_export.tensorrt import plugin
     from rmsnorm_export.tensorrt.engine.build import build_engine
     from rmsnorm_export.tensorrt.engine.check import check_engine
@@ -64,6 +65,7 @@ __all__ = [
     "Proof",
     "Refusal",
     "Report",
+    "ReportCheck",
     "RequirementError",
     "Result",
     "SaveResult",
@@ -74,6 +76,7 @@ __all__ = [
     "bench",
     "build_engine",
     "check_engine",
+    "check_report",
     "export",
     "inspect",
     "optimize",
@@ -102,6 +105,7 @@ _HOMES = {
     "serving.kserve": "KServe",
     "serving.package": "package_model",
     "serving.result": "Packaged",
+    "system.provenance": "ReportCheck check_report",
     "tensorrt.engine.build": "build_engine",
     "tensorrt.engine.check": "check_engine",
     "tensorrt.engine.result": "EngineCheck EngineRecord EngineResult",

@@ -146,6 +146,7 @@ class Failure:
 
     def error(self, before: str = "") -> Error:
         """The error, of the class that the exit code belongs to; ``before`` stands before it."""
-        kinds = {int(kind.exit_code): kind for kind in (*Error.__subclasses__(), NotRunError)}
+        ours = (kind for kind in Error.__subclasses__() if kind.__module__ == __name__)
+        kinds = {int(kind.exit_code): kind for kind in (*ours, NotRunError)}
         kind = kinds.get(self.exit_code, Error)
         return kind(before + self.what, found=self.found, fix=self.fix)

@@ -17,13 +17,18 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import math
+import numbers
+import os
 import textwrap
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.records import Limits, expected, limits_text
 
 A = TypeVar("A", contravariant=True)
 B = TypeVar("B", contravariant=True)
@@ -35,6 +40,10 @@ T = TypeVar("T")
 _WIDTH = 96
 _KEY = "option"
 
+MOST_SEED = 2**63 - 1
+MOST_INT32 = 2**31 - 1
+"""Largest number of what is written into ONNX, Triton's and Kubernetes' files."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OptionFacts:
@@ -43,7 +52,7 @@ class OptionFacts:
     Attributes:
         help: what it does, whole sentences.
         python: what more there is to say of it in Python.
-        least: smallest number that it takes, everywhere in the value.
+        least, most: smallest and largest number that it takes, everywhere in the value.
         shown: the default for people, where the value, e.g. None, does not say it.
         metavar: what stands for the value in ``--help``.
         flag: on the command line; its words are the key of the pipeline file, too.
@@ -59,6 +68,7 @@ class OptionFacts:
     help: str = ""
     python: str = ""
     least: float | None = None
+    most: float | None = None
     shown: str = ""
     metavar: str = ""
     flag: str = ""
@@ -69,6 +79,11 @@ class OptionFacts:
     cli: bool = True
     toml: bool = True
     flat: bool = False
+
+    @property
+    def within(self) -> Limits:
+        """Smallest and largest number."""
+        return self.least, self.most
 
 
 def _field_maker(facts: Callable[P, OptionFacts]) -> Callable[Concatenate[Any, P], Any]:
@@ -135,7 +150,8 @@ class OptionEntry:
         Raises:
             OptionError: it cannot.
         """
-        if self.facts.read is not None and _is_written(value):
+        was_read = self.facts.read is not None and _is_written(value)
+        if self.facts.read is not None and was_read:
             try:
                 value = self.facts.read(value)
             except OptionError:
@@ -146,6 +162,8 @@ class OptionEntry:
         choices = choices if self.facts.choices is None else self.facts.choices()
         many = isinstance(value, tuple | list | set | frozenset)
         items = list(value) if many else [] if value is None else [value]
+        if not alone:
+            self._check_type(value, was_read=was_read)
         for number, item in enumerate(items):
             if choices and item not in choices and (alone or isinstance(item, str)):
                 raise self.error(
@@ -157,18 +175,33 @@ class OptionEntry:
                 raise self.error(
                     f"A {_words(self.name, one=True)} is named twice.", item, "name it once"
                 )
-            if not self._large_enough(item):
-                raise self.error(
-                    f"The value of {_words(self.name)} is too small.",
-                    item,
-                    f"give {self.facts.least:g} or more",
-                )
+            self._check_number(item)
         return value
 
-    def _large_enough(self, item: object) -> bool:
-        if self.facts.least is None or not isinstance(item, int | float):
-            return True
-        return item >= self.facts.least
+    def _check_number(self, item: object) -> None:
+        if not isinstance(item, int | float):
+            return
+        least, most = self.facts.within
+        problem, fix = "", "give a number"
+        if not math.isfinite(item):
+            problem = "is no finite number"
+        elif least is not None and item < least:
+            problem, fix = "is too small", f"give {least:g} or more"
+        elif most is not None and item > most:
+            problem, fix = "is too large", f"give a number {limits_text(self.facts.within)}"
+        if problem:
+            raise self.error(f"The value of {_words(self.name)} {problem}.", item, fix)
+
+    def _check_type(self, value: object, *, was_read: bool) -> None:
+        """Refuse a value of another type; what ``read`` makes is its own affair."""
+        if value is None and (self.default is None or self.hint is Any):
+            return
+        if not (was_read or fits(value, self.hint)):
+            raise self.error(
+                f"The value of {_words(self.name)} is of another type.",
+                value,
+                f"give {expected(self.hint, self.facts.within)}",
+            )
 
 
 class OptionError(UsageError):
@@ -280,6 +313,36 @@ def item_type(hint: Any) -> Any:
 def nearest(name: str, known: Collection[str]) -> str:
     """The known name that is most like ``name``; "" where none is."""
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), "")
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value of the API is of a type; what a type does not say is taken as it is."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, member) for member in args)
+    if origin is typing.Literal:
+        return value in args
+    if hint in (Any, object) or value is None:
+        return hint is Any or hint in (object, types.NoneType)
+    if hint is bool:
+        return isinstance(value, bool)
+    if hint is int:
+        return hasattr(value, "__index__") and not isinstance(value, bool)
+    if hint is float:
+        return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return isinstance(value, Mapping)
+    if (item := item_type(hint)) is not None:
+        if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
+            return False
+        sizes = len(args) if origin is tuple and args[-1] is not Ellipsis else None
+        items = list(value)
+        return sizes in (None, len(items)) and all(fits(one, item) for one in items)
+    if origin is Callable:
+        return callable(value)
+    kind = hint if origin is None else origin
+    kind = str | os.PathLike if kind is Path or kind is os.PathLike else kind
+    return not isinstance(kind, type | types.UnionType) or isinstance(value, kind)
 
 
 def _is_written(value: object) -> bool:

@@ -28,6 +28,11 @@ SCHEMA_VERSION = 1
 
 T = TypeVar("T")
 
+Limits = tuple[float | None, float | None]
+"""The smallest and the largest number; None: as small or large as may be."""
+
+UNLIMITED: Limits = (None, None)
+
 
 def kind_of(cls: type[Any]) -> str:
     """The ``kind`` of a dataclass: its name in snake case."""
@@ -136,27 +141,27 @@ class Unfit(Exception):  # noqa: N818 (it is caught where the file is known, and
         return f"{root}{self.where}: {self.found}, expected {self.expected}"
 
 
-def decode(value: Any, hint: Any, *, least: float | None = None, special: bool = False) -> Any:
+def decode(value: Any, hint: Any, *, within: Limits = UNLIMITED, special: bool = False) -> Any:
     """``value``, as JSON or TOML have it, as the type ``hint`` says.
 
     Args:
         value: of scalars, lists and dictionaries.
         hint: scalars, ``Path``, ``Literal``, dataclasses; sequences and mappings of these; unions.
-        least: smallest number that fits, everywhere in the value.
+        within: smallest and largest number that fits, everywhere in the value.
         special: the strings "nan", "inf" and "-inf" are numbers.
 
     Raises:
         Unfit: it does not fit.
     """
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    unfit = Unfit(expected(hint, least), found(value))
+    unfit = Unfit(expected(hint, within), found(value))
     if hint in (Any, object):
         return value
     if origin in (typing.Union, types.UnionType):
         # the same Python type first, then any that fits
         for member in sorted(args, key=lambda member: type(value) is not member):
             with contextlib.suppress(Unfit):
-                return decode(value, member, least=least, special=special)
+                return decode(value, member, within=within, special=special)
         raise unfit
     if origin in (tuple, Sequence) and isinstance(value, list):
         one = origin is Sequence or args[1:] == (Ellipsis,)
@@ -164,16 +169,16 @@ def decode(value: Any, hint: Any, *, least: float | None = None, special: bool =
         if len(hints) != len(value):
             raise unfit
         return tuple(
-            _decode_part(item, part, f"[{number}]", least, special)
+            _decode_part(item, part, f"[{number}]", within, special)
             for number, (item, part) in enumerate(zip(value, hints, strict=True))
         )
     if origin in (dict, Mapping) and isinstance(value, dict):
         return {
-            key: _decode_part(item, args[1], f".{key}", least, special)
+            key: _decode_part(item, args[1], f".{key}", within, special)
             for key, item in value.items()
         }
     if dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        return _decode_dataclass(value, hint, least, special)
+        return _decode_dataclass(value, hint, within, special)
     if origin is typing.Literal:
         fits = value in args
     elif hint is float:
@@ -183,28 +188,28 @@ def decode(value: Any, hint: Any, *, least: float | None = None, special: bool =
         fits = isinstance(value, str) and value != "" and "\0" not in value
     else:
         fits = isinstance(hint, type) and type(value) is hint
-    if not fits or (least is not None and type(value) in (int, float) and not value >= least):
+    if not fits or (type(value) in (int, float) and not is_within(value, within)):
         raise unfit
     return hint(value) if hint in (float, Path) else value
 
 
-def _decode_part(value: Any, hint: Any, where: str, least: float | None, special: bool) -> Any:
+def _decode_part(value: Any, hint: Any, where: str, within: Limits, special: bool) -> Any:
     try:
-        return decode(value, hint, least=least, special=special)
+        return decode(value, hint, within=within, special=special)
     except Unfit as unfit:
         unfit.where = where + unfit.where
         raise
 
 
-def _decode_dataclass(value: dict[str, Any], cls: Any, least: float | None, special: bool) -> Any:
+def _decode_dataclass(value: dict[str, Any], cls: Any, within: Limits, special: bool) -> Any:
     hints = typing.get_type_hints(cls)
     given = {}
     for field in dataclasses.fields(cls):
         hint, where = hints[field.name], f".{field.name}"
         if field.name in value:
-            given[field.name] = _decode_part(value[field.name], hint, where, least, special)
+            given[field.name] = _decode_part(value[field.name], hint, where, within, special)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise Unfit(expected(hint, least), "", where)
+            raise Unfit(expected(hint, within), "", where)
     return cls(**given)
 
 
@@ -217,24 +222,45 @@ _NAMES: dict[Any, str] = {
 }
 
 
-def expected(hint: Any, least: float | None = None) -> str:
+def expected(hint: Any, within: Limits = UNLIMITED) -> str:
     """What a value must be, for people: ``an integer from 1``."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         members = [member for member in args if member is not types.NoneType]
-        return ", or ".join(expected(member, least) for member in members)
+        return ", or ".join(expected(member, within) for member in members)
     if origin is typing.Literal:
         names = ", ".join(f'"{name}"' for name in args)
         return names if len(args) == 1 else f"one of {names}"
     if origin in (tuple, Sequence):
         many = origin is Sequence or args[1:] == (Ellipsis,)
         count = "" if many else f" of {len(args)}"
-        return f"an array{count}, of which each is {expected(args[0], least)}"
+        return f"an array{count}, of which each is {expected(args[0], within)}"
     if origin in (dict, Mapping):
-        inner = "" if args[1] is Any else f", of which each value is {expected(args[1], least)}"
+        inner = "" if args[1] is Any else f", of which each value is {expected(args[1], within)}"
         return f"a table{inner}"
     name = _NAMES.get(hint, "a value")
-    return f"{name} from {least:g}" if hint in (int, float) and least is not None else name
+    return f"{name} {limits_text(within)}".rstrip() if hint in (int, float) else name
+
+
+def is_within(value: float, limits: Limits) -> bool:
+    """Whether a number is between these; what is not a number is not."""
+    least, most = limits
+    return (least is None or value >= least) and (most is None or value <= most)
+
+
+def limits_text(limits: Limits) -> str:
+    """``from 1 to 8``; "" where there are none."""
+    words = zip(("from", "to"), limits, strict=True)
+    return " ".join(f"{word} {_number(end)}" for word, end in words if end is not None)
+
+
+def _number(value: float) -> str:
+    """A limit; of a power of 2, less one, as what it is: nobody counts its digits."""
+    whole = int(value)
+    bits = whole.bit_length()
+    if whole == value and bits > 20 and whole + 1 == 1 << bits:
+        return f"2**{bits} - 1"
+    return str(whole) if whole == value else f"{value:g}"
 
 
 def found(value: Any) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_origin
 
 import click
 import pytest
@@ -22,11 +22,15 @@ from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.type_names import float_name
 from rmsnorm_export.options import (
     REQUIRED,
+    OptionEntry,
     Options,
     entries,
+    fits,
     flat,
+    item_type,
     keywords,
     make,
+    members,
     only_api,
     option,
     spread,
@@ -165,7 +169,7 @@ def test_a_field_is_a_key_of_a_pipeline_file(
         ({"names": ["a", "c"]}, ("There is no such name.", "'c'", "a, b")),
         ({"names": ["a", "a"]}, ("A name is named twice.",)),
         ({"dummy_size": 1}, ("dummy size is too small", "dummy_size = 1", "2 or more")),
-        ({"dummy_size": float("nan")}, ("too small",)),
+        ({"dummy_size": float("nan")}, ("of another type", "an integer from 2")),
         ({"count": "x"}, ("This is no number.",)),
     ],
 )
@@ -226,3 +230,117 @@ def test_float_types_are_read_in_every_spelling() -> None:
         assert {SourceOptions(dtype=one).dtype for one in spellings} == {name}  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no type of this name"):
         float_name("int8")
+
+
+def records(of: type[Options] = Options) -> list[type[Options]]:
+    """Every record of the package."""
+    found = {kind.__qualname__: kind for kind in of.__subclasses__()}  # slots makes classes twice
+    below = [one for kind in found.values() for one in records(kind)]
+    ours = [kind for kind in found.values() if kind.__module__.startswith("rmsnorm_export")]
+    return [*ours, *below]
+
+
+def scalars(hint: Any) -> set[Any]:
+    """The scalar types in a type."""
+    inner = [item_type(member) or member for member in members(hint)]
+    return {str if get_origin(one) is Literal else one for one in inner}
+
+
+def unusable(entry: OptionEntry) -> list[object]:
+    """Values that no option of this type and range takes."""
+    kinds, facts = scalars(entry.hint), entry.facts
+    if kinds == {Any}:
+        return []
+    bad: list[object] = [1j, object(), b"18"]
+    if kinds & {int, float}:
+        bad += [float("nan"), float("inf"), float("-inf"), -1 if facts.least is None else -2]
+        bad += [facts.least - 1] if facts.least is not None else []
+        bad += [facts.most + 1] if facts.most is not None else []
+    if int in kinds:
+        bad += [True, 1.5, "18" if facts.read is None else "eighteen"]
+    elif float in kinds:
+        bad += [True, "0.5"]
+    elif kinds == {bool}:
+        bad += [0, 1, "yes"]
+    elif str in kinds:
+        bad += [18, True]
+    many = item_type(members(entry.hint)[0]) is not None and facts.read is None
+    return [[value] for value in bad] + [18] if many else bad
+
+
+def test_what_a_type_does_not_say_is_taken() -> None:
+    for value in (None, 1, "x", object()):
+        assert fits(value, Any)
+        assert fits({"x": value}, Mapping[str, Any] | None)
+    assert not fits(None, int)
+    assert fits(len, Callable[[int], int] | None)
+
+
+EVERY = [
+    (record, entry)
+    for record in dict.fromkeys(records())
+    for entry in entries(record)
+    if not entry.facts.flat
+]
+
+
+def required(record: type[Options], **given: object) -> dict[str, object]:
+    """Arguments with which the record can be made."""
+    needed = {e.name: "x" for e in entries(record) if e.default is REQUIRED}
+    return {**needed, **given}
+
+
+def test_every_number_is_bounded_on_one_side_at_least_or_checked_by_its_record() -> None:
+    kinds = [scalars(entry.hint) for _, entry in EVERY]
+    assert sum(bool(kind & {int, float}) for kind in kinds) > 20
+    assert {"ExportOptions", "BenchOptions", "Prove"} <= {record.__name__ for record, _ in EVERY}
+
+
+@pytest.mark.parametrize(
+    ("record", "entry"), EVERY, ids=[f"{r.__name__}.{e.name}" for r, e in EVERY]
+)
+def test_a_value_of_another_type_or_out_of_range_is_a_usage_error(
+    record: type[Options], entry: OptionEntry
+) -> None:
+    for value in unusable(entry):
+        with pytest.raises(UsageError) as caught:
+            print(record(**required(record, **{entry.name: value})), value)
+        assert caught.value.fix, value
+
+
+NUMBERS = [
+    (record, entry)
+    for record, entry in EVERY
+    if scalars(entry.hint) & {int, float} and entry.facts.cli and entry.facts.read is None
+]
+
+
+@pytest.mark.parametrize(
+    ("record", "entry"), NUMBERS, ids=[f"{r.__name__}.{e.name}" for r, e in NUMBERS]
+)
+def test_the_command_line_and_the_pipeline_file_refuse_the_same_numbers(
+    record: type[Options], entry: OptionEntry, tmp_path: Path
+) -> None:
+    @click.command()
+    @click_options(record)
+    def made(**options: Any) -> None:
+        record(**options)
+
+    values = [v[0] if isinstance(v, list) else v for v in unusable(entry) if v != 18]
+    numbers = [value for value in values if isinstance(value, int | float) and value is not True]
+    tables = [name for name, table in TABLES.items() if entry in spread(table)]
+    assert numbers
+    for number in numbers:
+        text = str(number)
+        values = [text] * (2 if entry.name == "kserve_replicas" else 1)
+        needed = [f"{e.flag}=x" for e in entries(record) if e.default is REQUIRED]
+        done = CliRunner().invoke(made, [*needed, entry.flag, *values])
+        assert isinstance(done.exception, UsageError | SystemExit), (text, done.output)
+        assert done.exit_code in (1, 2), text  # 1: an error that main would explain
+        for table in tables if entry.facts.toml else []:
+            value = f"[{text}, {text}]" if len(values) > 1 else text
+            value = f"[{text}]" if item_type(entry.hint) and len(values) == 1 else value
+            path = tmp_path / "p.toml"
+            path.write_text(f'[pipeline]\nname = "n"\n[{table}]\n{entry.key} = {value}\n')
+            with pytest.raises(UsageError, match=rf"\[{table}\]"):
+                read.read_document(path)

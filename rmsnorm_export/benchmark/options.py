@@ -12,7 +12,7 @@ from rmsnorm_export.errors import UsageError
 from rmsnorm_export.lower import targets
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.options import Options, only_api, option
+from rmsnorm_export.options import MOST_SEED, Options, only_api, option
 from rmsnorm_export.rewrite.options import NUMERICS_HELP
 from rmsnorm_export.runtime.sizes import POINTS, Dims, Shapes, dims_option, shapes_option
 from rmsnorm_export.system.progress import Progress
@@ -63,15 +63,28 @@ class BenchOptions(Options):
     )
     rounds: int | None = option(None, metavar="N", help="Number of rounds, in place of --seconds.")
     threads: int | None = option(
-        None, least=1, metavar="N", help="Threads of every session.", shown="one per core"
+        None,
+        least=1,
+        most=4096,
+        metavar="N",
+        help="Threads of every session.",
+        shown="one per core",
     )
     peer_seconds: float = option(300.0, metavar="S", help="When a peer's optimizer is stopped.")
-    peer_memory: int | None = only_api(
-        None, help="Bytes that a peer may allocate; by default 80 % of what is free."
+    peer_memory: int | None = option(
+        None,
+        least=1,
+        cli=False,
+        toml=False,
+        help="Bytes that a peer may allocate; by default 80 % of what is free.",
     )
     numerics: Numerics = option("reordered", toml=False, help=NUMERICS_HELP)
     seed: int = option(
-        0, least=0, metavar="N", help="Of the random inputs and of the order within a round."
+        0,
+        least=0,
+        most=MOST_SEED,
+        metavar="N",
+        help="Of the random inputs and of the order within a round.",
     )
     progress: Progress | None = only_api(
         None, help="Called with the work at hand, the steps that are over and the steps in all."

@@ -38,7 +38,7 @@ def command(state: State, model: str, files: Files, **options: Any) -> None:
         from rmsnorm_export.benchmark.plot import check_matplotlib
 
         check_matplotlib()
-    source = console.model_source(model)
+    source = files.source(model)
     with console.progress(state, "Measuring") as step:
         result = bench(source, progress=step, **options)
     error = None
@@ -48,4 +48,4 @@ def command(state: State, model: str, files: Files, **options: Any) -> None:
             found=result.reason,
             fix="see the site by site proof: rmsnorm-export optimize MODEL --target ... --prove",
         )
-    files.finish(result, error)
+    files.finish(result, error, inputs=[model])

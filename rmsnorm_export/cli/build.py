@@ -8,6 +8,7 @@ import click
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
+from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 
@@ -27,6 +28,7 @@ def command(state: State, model: str, output: str, **options: Any) -> None:
     """
     from rmsnorm_export.tensorrt.engine.build import build_engine
 
+    files = Files(state)
     with console.progress(state, "Building an engine") as step:
-        result = build_engine(console.model_source(model), output, progress=step, **options)
-    console.finish(state, result)
+        result = build_engine(files.source(model), output, progress=step, **options)
+    files.finish(result, inputs=[model], outputs=[result.path, result.sidecar])

@@ -1,42 +1,78 @@
-"""``check``: whether an engine can run on this machine."""
+"""``check``: whether an engine can run on this machine, and whether a report is still true."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
+from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import State
-from rmsnorm_export.errors import BackendMissingError, Error, InputError, NotRunError
+from rmsnorm_export.errors import BackendMissingError, Error, InputError, NotRunError, UsageError
 
 if TYPE_CHECKING:
     from rmsnorm_export.tensorrt.engine.result import EngineCheck
 
 
-@define("check", short_help="Say whether an engine can run here.")
-@click.argument("engine")
-def command(state: State, engine: str) -> None:
-    """Say whether ENGINE can run on this machine, before something tries to run it.
+@define("check", short_help="Say whether an engine can run here, or a report still holds.")
+@click.argument("file", metavar="ENGINE|REPORT.json")
+def command(state: State, file: str) -> None:
+    """Say whether FILE, an engine, can run on this machine, before something tries to run it.
 
     The record that build wrote beside it, ENGINE.json, is compared with the file and with what is
     installed; then the backend is asked, in a process of its own. Nothing is changed. Without a GPU
     no engine can be called good: the answer is then "unknown", unless something stands against it.
 
+    Where FILE is a JSON report (of --report or --format json, or the deploy.json of a run), say
+    whether the files that it is about are still the same. Relative paths in it are looked for in
+    its folder first. An ONNX model is neither: see inspect and verify.
+
     \b
     Exit code 0 when it can be used; 3 when it cannot, and when it cannot be
     read; 6 when all it lacks here is its backend; 7 when only a GPU could tell.
+    Of a report: 4 when a file is changed or missing.
 
     \b
-    Example:
+    Examples:
       rmsnorm-export check fused.engine
+      rmsnorm-export check fused.json
     """
+    if Path(file).suffix.lower() == ".json":
+        from rmsnorm_export.system.provenance import check_report
+
+        with console.progress(state, "Reading the files"):
+            checked = check_report(file)
+        Files(state).finish(checked, checked.error)
+        return
+    _refuse_model(file)
     from rmsnorm_export.tensorrt.engine.check import check_engine
 
     with console.progress(state, "Asking the backend"):
-        result = check_engine(engine)
-    console.finish(state, result, _unusable_engine(result))
+        result = check_engine(file)
+    Files(state).finish(result, _unusable_engine(result), inputs=[file])
+
+
+def _refuse_model(file: str) -> None:
+    """Raise ``UsageError`` for what is an ONNX model: that it can be read proves nothing of it."""
+    from rmsnorm_export.graph.load import model_files
+    from rmsnorm_export.tensorrt.engine.backends import is_engine
+
+    if is_engine(file) or not Path(file).is_file():
+        return
+    if Path(file).suffix.lower() != ".onnx":
+        try:
+            model_files(file)
+        except Error:
+            return
+    raise UsageError(
+        "check takes an engine or a report, not an ONNX model.",
+        found=file,
+        fix="rmsnorm-export inspect MODEL lists its norms, verify MODEL OTHER compares it; or give "
+        "an engine, or a JSON report of --report",
+    )
 
 
 def _unusable_engine(found: EngineCheck) -> Error | None:

@@ -49,8 +49,14 @@ def define(
         def run(context: click.Context, /, **given: Any) -> None:
             state = context.ensure_object(State)
             state.model_on_stdout = "weights" in given and given.get("output") == console.STDIO
-            with console.logging_to_stderr(state):
-                function(state, **given)
+            from rmsnorm_export.system.provenance import COMMAND
+
+            before = COMMAND.set(state.command)
+            try:
+                with console.nothing_to_ask(), console.logging_to_stderr(state):
+                    function(state, **given)
+            finally:
+                COMMAND.reset(before)
 
         known: Any = click.pass_context(run)
         own = known.__dict__.pop("__click_params__", [])

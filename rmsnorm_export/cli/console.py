@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TextIO
 
-import click
-
-from rmsnorm_export.cli.failure import ReportedError, error_document, explain
 from rmsnorm_export.cli.options import State
-from rmsnorm_export.errors import Error, InputError, UsageError
+from rmsnorm_export.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from rmsnorm_export.show.text import Line
     from rmsnorm_export.system.progress import Progress
 
 STDIO = "-"
@@ -103,22 +98,37 @@ def _log(name: str, what: str, done: int, total: int) -> None:
         logging.getLogger(name).info("%s (%d of %d done)", what, done, total)
 
 
-def model_source(argument: str) -> str | bytes:
-    """A MODEL argument for the Python API: the path, or for ``-`` the bytes that are piped in.
+_stdin: TextIO | None = None
+"""Standard input, while commands find none in its place."""
+
+
+@contextlib.contextmanager
+def nothing_to_ask() -> Iterator[None]:
+    """Standard input is empty in the block for all but ``read_stdin``: a library may ask there."""
+    global _stdin
+    _stdin, before = sys.stdin, _stdin
+    with open(os.devnull, encoding="utf-8") as nothing:
+        sys.stdin = nothing
+        try:
+            yield
+        finally:
+            sys.stdin, _stdin = _stdin, before
+
+
+def read_stdin() -> bytes:
+    """The model that is piped in.
 
     Raises:
         UsageError: stdin is a terminal.
         InputError: nothing was piped in.
     """
-    if argument != STDIO:
-        return argument
-    if sys.stdin.isatty():
+    if _stdin is None or _stdin.isatty():
         raise UsageError(
             "No model is piped into stdin.",
-            found="stdin is a terminal",
+            found="stdin is closed" if _stdin is None else "stdin is a terminal",
             fix="give the path of a model, or pipe one in: cat model.onnx | rmsnorm-export ...",
         )
-    data = sys.stdin.buffer.read()
+    data = _stdin.buffer.read()
     if not data:
         raise InputError("Stdin holds no model.", found="0 bytes", fix="pipe in a whole ONNX file")
     return data
@@ -148,62 +158,3 @@ def write_stdout(data: bytes) -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
-
-
-def json_text(
-    result: object, error: Error | None = None, extra: Mapping[str, object] | None = None
-) -> str:
-    """The JSON document of a result, with what its command ends with."""
-    from rmsnorm_export.records import to_json
-
-    return to_json(result, extra={**(extra or {}), **error_document(error)})
-
-
-def plain_text(
-    result: object,
-    state: State,
-    lines: Sequence[Line] | None,
-    options: Mapping[str, object],
-    **style: Any,
-) -> str:
-    """The text of a result: ``lines``, or as ``show.show_lines`` makes it with ``options``."""
-    from rmsnorm_export.show import show_lines
-    from rmsnorm_export.show.text import render
-
-    if lines is None:
-        lines = show_lines(result, verbose=state.verbosity, **options)
-    return render(lines, **style)
-
-
-def finish(
-    state: State,
-    result: object,
-    error: Error | None = None,
-    *,
-    lines: Sequence[Line] | None = None,
-    extra: Mapping[str, object] | None = None,
-    **options: object,
-) -> None:
-    """Print a result as the state asks for, and end the command with ``error``.
-
-    It is printed on stderr where stdout carries the model.
-
-    Args:
-        state: of the command line.
-        result: the dataclass that is the JSON document.
-        error: what the command ends with; it stands in the document, too.
-        lines: its text; None: as ``show.show_lines`` makes it with ``options``.
-        extra: further keys of the document.
-
-    Raises:
-        ReportedError: there is an error.
-    """
-    if state.json:
-        click.echo(json_text(result, error, extra), nl=False, err=state.model_on_stdout)
-    else:
-        stream = sys.stderr if state.model_on_stdout else sys.stdout
-        width = shutil.get_terminal_size().columns if stream.isatty() else None
-        text = plain_text(result, state, lines, options, styled=is_styled(stream), width=width)
-        click.echo(text, nl=False, file=stream, color=True)
-    if error is not None:
-        raise ReportedError(explain(error)) from error

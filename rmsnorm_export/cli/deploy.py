@@ -99,4 +99,4 @@ def command(
             progress=step,
             told=told,
         )
-    files.finish(deployment, deployment.error)
+    files.finish(deployment, deployment.error, inputs=[pipeline])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
+from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.errors import BackendMissingError, Error, VerificationError
 
@@ -25,7 +26,7 @@ def command(state: State) -> None:
 
     with console.progress(state, "Importing packages, running the self test"):
         diagnosis = diagnose()
-    console.finish(state, diagnosis, _broken_core(diagnosis))
+    Files(state).finish(diagnosis, _broken_core(diagnosis))
 
 
 def _broken_core(diagnosis: Diagnosis) -> Error | None:

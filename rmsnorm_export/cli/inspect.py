@@ -26,8 +26,8 @@ def command(state: State, model: str, files: Files, **options: Any) -> None:
     import rmsnorm_export
 
     files.check(model)
-    source = console.model_source(model)
+    source = files.source(model)
     with console.progress(state, "Looking for RMSNorms"):
         report = rmsnorm_export.inspect(source, drawings=files.drawn, **options)
     report = dataclasses.replace(report, source=console.source_name(model, report.source))
-    files.finish(report, facts=file_size(model), planned=True)
+    files.finish(report, inputs=[model], facts=file_size(model), planned=True)

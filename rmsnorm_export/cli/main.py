@@ -15,10 +15,9 @@ from collections.abc import Iterator, Sequence
 import click
 
 from rmsnorm_export.cli import failure
-from rmsnorm_export.cli.options import State, logging_options
+from rmsnorm_export.cli.options import PROGRAM, State, logging_options
 from rmsnorm_export.errors import ExitCode
 
-PROGRAM = "rmsnorm-export"
 _COMPLETE = "_RMSNORM_EXPORT_COMPLETE"
 
 _COMMANDS = (

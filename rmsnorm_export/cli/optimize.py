@@ -39,7 +39,8 @@ def command(
 ) -> None:
     """Make every RMSNorm of MODEL one node and write the result to OUT.
 
-    MODEL is an ONNX file, or - for stdin. It is never changed.
+    MODEL is an ONNX file, or - for stdin. It is never changed, unless -o
+    names it and --force replaces it.
 
     \b
     Example:
@@ -49,7 +50,7 @@ def command(
 
     place = Output(model, output, weights, files)
     place.check(is_model=True)
-    source = console.model_source(model)
+    source = files.source(model)
     with console.progress(state, "Optimizing") as step:
         result = rmsnorm_export.optimize(source, progress=step, drawings=files.drawn, **options)
     name = console.source_name(model, result.report.source)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import shlex
 import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import Any, TypeVar
 import click
 
 from rmsnorm_export.options import REQUIRED, OptionEntry, item_type, members, spread
+from rmsnorm_export.records import UNLIMITED, Limits
+
+PROGRAM = "rmsnorm-export"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,15 +31,17 @@ class State:
         debug: print tracebacks.
         json: ``--format json``.
         model_on_stdout: stdout carries a model, so reports and errors go to stderr.
+        command: the whole command line, for the reports.
     """
 
-    __slots__ = ("debug", "json", "model_on_stdout", "verbosity")
+    __slots__ = ("command", "debug", "json", "model_on_stdout", "verbosity")
 
     def __init__(self) -> None:
         self.verbosity = 0
         self.debug = False
         self.json = False
         self.model_on_stdout = False
+        self.command = PROGRAM
 
     @classmethod
     def of_arguments(cls, arguments: Sequence[str]) -> State:
@@ -54,6 +60,7 @@ class State:
             or ("--output", "-") in pairs
         )
         state.debug = "--debug" in known
+        state.command = shlex.join([PROGRAM, *arguments])
         return state
 
 
@@ -165,7 +172,7 @@ def _click_option(entry: OptionEntry) -> Callable[[F], F]:
 
 def _click_kind(entry: OptionEntry, kinds: Sequence[Any]) -> dict[str, Any]:
     """How the text of a flag becomes a value."""
-    default, least = entry.default, entry.facts.least
+    default, within = entry.default, entry.facts.within
     for kind in kinds:
         item, sizes = item_type(kind), typing.get_args(kind)
         if item is None:
@@ -179,9 +186,9 @@ def _click_kind(entry: OptionEntry, kinds: Sequence[Any]) -> dict[str, Any]:
                 "callback": _comma_names(typing.get_args(item)),
             }
         if len(sizes) > 1 and sizes[-1] is not Ellipsis:
-            return {"type": _click_type(item, least), "nargs": len(sizes)}
+            return {"type": _click_type(item, within), "nargs": len(sizes)}
         return {
-            "type": _click_type(item, least),
+            "type": _click_type(item, within),
             "multiple": True,
             "default": (),
             "show_default": False,
@@ -194,19 +201,19 @@ def _click_kind(entry: OptionEntry, kinds: Sequence[Any]) -> dict[str, Any]:
                 value if value is None else entry.read(value)
             ),
         }
-    return {"type": _click_type(kinds[0], least)}
+    return {"type": _click_type(kinds[0], within)}
 
 
-def _click_type(kind: Any, least: float | None) -> Any:
+def _click_type(kind: Any, within: Limits) -> Any:
     """The type of one value."""
     if typing.get_origin(kind) is typing.Literal:
         return click.Choice(typing.get_args(kind))
     if kind is Path:
         return click.Path(path_type=Path)
-    if kind is int:
-        return int if least is None else click.IntRange(min=int(least))
-    if kind is float:
-        return float if least is None else click.FloatRange(min=least)
+    if kind in (int, float):
+        least, most = (None if end is None else kind(end) for end in within)
+        ranged = click.IntRange if kind is int else click.FloatRange
+        return kind if within == UNLIMITED else ranged(least, most)
     return str
 
 

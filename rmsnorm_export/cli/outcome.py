@@ -71,6 +71,7 @@ class Output:
 
     def write(self, result: Result) -> SaveResult | dict[str, object]:
         """Save the model, or write it to stdout; what the report says of it."""
+        self.files.remember(self.source)  # before the output may take its place
         if self.place != console.STDIO:
             return result.save(self.place, weights=self.weights, force=self.files.force)
         from rmsnorm_export.graph.save import to_bytes
@@ -112,7 +113,17 @@ class Output:
             sections = [verification_section(parity, *compared)]
         else:
             facts = [*file_size(self.source), *facts]
-        self.files.finish(report, error, lines=lines, extra=extra, facts=facts, sections=sections)
+        saved = None if written is None or isinstance(written, dict) else written
+        self.files.finish(
+            report,
+            error,
+            inputs=[self.source],
+            outputs=[] if saved is None else [saved.path, *saved.data_files],
+            lines=lines,
+            extra=extra,
+            facts=facts,
+            sections=sections,
+        )
 
 
 def failed_proofs(report: Report) -> Error | None:

@@ -9,6 +9,7 @@ import click
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
+from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.serving.options import ManifestOptions, PackageOptions
 
@@ -38,7 +39,9 @@ def command(state: State, model: str, output: str, **options: Any) -> None:
 
     names = [field.name for field in dataclasses.fields(ManifestOptions)]
     manifest = ManifestOptions(**{name: options.pop(name) for name in names}).manifest()
-    source = console.model_source(model)
+    files = Files(state)
+    source = files.source(model)
     with console.progress(state, "Packaging") as step:
         packaged = package_model(source, output, kserve=manifest, progress=step, **options)
-    console.finish(state, packaged)
+    written = (*packaged.record.files, *packaged.current.files)
+    files.finish(packaged, inputs=[model], outputs=[packaged.path / file.path for file in written])

@@ -9,6 +9,7 @@ import click
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
+from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import F, State, logging_options
 from rmsnorm_export.errors import InputError, VerificationError
 
@@ -132,7 +133,7 @@ def build_plugin(
         except plugin.BuildError as error:
             _show_log(error.tail, state)
             raise
-    console.finish(state, built)
+    Files(state).finish(built, outputs=[library.path for library in built.libraries])
 
 
 def _show_log(tail: tuple[str, ...], state: State) -> None:
@@ -157,7 +158,7 @@ def list_plugins(state: State, libraries: tuple[Path, ...], cache: Path | None) 
     if bad is not None:
         found = f"{bad.path}: {bad.problem}"
         error = InputError("A library cannot be used.", found=found, fix=bad.fix)
-    console.finish(state, listed, error)
+    Files(state).finish(listed, error)
 
 
 @define("check", short_help="Try the plugin in every installed TensorRT.", group=command)
@@ -194,7 +195,7 @@ def check_plugin(
     if not result.passed:
         what, found, fix = check_failure(result)
         error = VerificationError(what, found=found, fix=fix)
-    console.finish(state, result, error)
+    Files(state).finish(result, error)
 
 
 @define("lines", short_help="How each program is told to load the plugin.", group=command)
@@ -228,4 +229,4 @@ def load_lines(
     from rmsnorm_export.tensorrt import plugin
 
     loaders = plugin.command_lines(model, loader, library=library, cache=cache)
-    console.finish(state, loaders, only=loader is not None)
+    Files(state).finish(loaders, only=loader is not None)

@@ -50,15 +50,16 @@ def command(state: State, a: str, b: str, files: Files, **options: Any) -> None:
         raise UsageError(
             "Only one model can be read from stdin.", found="verify - -", fix="give one path"
         )
-    files.check(a, b, options["inputs"])
+    given = options["inputs"]
+    files.check(a, b, given)
     # Random inputs without elements compare nothing; whoever means them gives the inputs.
     read(options["shapes"] or None, options["dims"] or None, replace(ONE_POINT, least=1))
     options["backend_a"] = _backend(a, options["backend_a"])
     options["backend_b"] = _backend(b, options["backend_b"])
-    first, second = console.model_source(a), console.model_source(b)
+    first, second = files.source(a), files.source(b)
     with console.progress(state, "Comparing"):
         outcome = verify(first, second, **options)
-    files.finish(outcome, outcome.error(), compared=(a, b))
+    files.finish(outcome, outcome.error(), inputs=[a, b, given], compared=(a, b))
 
 
 def _backend(argument: str, choice: BackendChoice) -> BackendChoice:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.compare.backends import BackendChoice, backend_choices
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.options import Options, only_api, option
+from rmsnorm_export.options import MOST_SEED, Options, only_api, option
 from rmsnorm_export.rewrite.options import TRUST_HELP
 from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shapes, dims_option, shapes_option
 
@@ -40,7 +40,7 @@ class VerifyOptions(Options):
         "and the inputs of an engine have the usual shape of its profile.",
     )
     dims: Dims | None = dims_option(ONE_POINT)
-    seed: int = option(0, least=0, metavar="N", help="Of the random inputs.")
+    seed: int = option(0, least=0, most=MOST_SEED, metavar="N", help="Of the random inputs.")
     rtol: float | None = option(
         None,
         least=0,

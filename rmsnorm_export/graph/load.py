@@ -197,6 +197,31 @@ def load_model(source: Source) -> LoadedModel:
     )
 
 
+_REMEMBERED = 64
+_DATA: dict[tuple[str, int, int, int], tuple[str, ...]] = {}
+"""Locations of external data of the files that were read last, by path, inode, size and time."""
+
+
+def model_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """The file of a model and those of its external data; it is read unless it was just read.
+
+    Raises:
+        InputError: it is no model that can be read.
+    """
+    file = Path(os.path.abspath(path))
+    key = _identity(file)
+    places = load_model(file).external if key is None or key not in _DATA else _DATA[key]
+    return (file, *(file.parent / place for place in places))
+
+
+def _identity(path: Path) -> tuple[str, int, int, int] | None:
+    try:
+        info = path.stat()
+    except (OSError, ValueError):
+        return None
+    return str(path), info.st_ino, info.st_size, info.st_mtime_ns
+
+
 def _from_path(source: str | os.PathLike[str]) -> LoadedModel:
     name = os.fspath(source)
     shown = short(str(name), 300)
@@ -228,6 +253,7 @@ def _from_path(source: str | os.PathLike[str]) -> LoadedModel:
                 fix="check that this is the .onnx file and not its weights; large weights are kept "
                 "in external data",
             )
+        identity = _identity(path)
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise InputError(
@@ -240,7 +266,12 @@ def _from_path(source: str | os.PathLike[str]) -> LoadedModel:
             found=f"{shown}: {short(reason)}",
             fix="check the path and its permissions",
         ) from error
-    return _from_bytes(data, path, shown)
+    loaded = _from_bytes(data, path, shown)
+    if identity is not None:
+        if len(_DATA) >= _REMEMBERED:
+            _DATA.clear()
+        _DATA[identity] = loaded.external
+    return loaded
 
 
 def _from_bytes(data: bytes, path: Path | None, description: str) -> LoadedModel:

@@ -22,7 +22,7 @@ from rmsnorm_export.tensorrt.engine.model import reading_external_data
 
 Facts = TypeVar("Facts")
 
-_SMALL = 1 << 20
+SMALL = 1 << 20
 """Bytes of a file that is hashed however many there are beside it."""
 
 _SOURCES = (".py", ".cpp", ".cu", ".cuh", ".h", ".cmake", ".txt")
@@ -62,9 +62,9 @@ class Files:
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], Any] = {}
 
-    def _once(self, what: Callable[[Path], Facts], path: Path) -> Facts:
+    def _once(self, what: Callable[[Path], Facts], path: Path, place: str = "") -> Facts:
         info = path.stat()
-        key = (what, os.path.abspath(path), info.st_ino, info.st_size, info.st_mtime_ns)
+        key = (what, place, info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
         if key not in self._known:
             self._known[key] = what(path)
         known: Facts = self._known[key]
@@ -85,7 +85,7 @@ class Files:
             InputError: it cannot be read, is no model, or lacks external data.
         """
         try:
-            return self._once(_model_facts, path)
+            return self._once(_model_facts, path, os.path.abspath(path))
         except OSError:
             return _model_facts(path)
 
@@ -95,11 +95,18 @@ class Files:
         Raises:
             InputError: as ``facts``, or external data is gone.
         """
-        locations = self.facts(path).external
-        names = [f"file {path.name}", *(f"file {location}" for location in locations)]
-        data = [path.parent / location for location in locations]
+        _, *data = self.of_model(path)
+        names = [f"file {path.name}", *(f"file {place}" for place in self.facts(path).external)]
         with reading_external_data(path.parent):
             return dict(zip(names, [self.sha256(path), *self._identities(data)], strict=True))
+
+    def of_model(self, path: Path) -> list[Path]:
+        """The file of a model and those of its external data.
+
+        Raises:
+            InputError: as ``facts``.
+        """
+        return [path, *(path.parent / location for location in self.facts(path).external)]
 
     def plain(self, paths: Sequence[Path], base: Path, what: str) -> dict[str, str]:
         """What identifies files that a key of the pipeline names; folders with all that is in them.
@@ -112,7 +119,7 @@ class Files:
         Raises:
             InputError: one cannot be read.
         """
-        files = sorted({file for path in paths for file in _below(path)})
+        files = sorted({file for path in paths for file in below(path)})
         fix = "check the path; it is relative to the pipeline file"
         with refusals_as(f"A file of {what} cannot be read.", base, fix=fix):
             return {
@@ -122,7 +129,7 @@ class Files:
 
     def _identities(self, files: Sequence[Path]) -> Iterator[str]:
         """Hashes; of many bytes, those of small files, and size and time of the others."""
-        for state, sha256 in identified(files, small=_SMALL, sha256=self.sha256):
+        for state, sha256 in identified(files, small=SMALL, sha256=self.sha256):
             yield sha256 or f"{state.st_size} B, {state.st_mtime_ns} ns"
 
     def outputs(self, folder: Path, paths: Iterable[Path]) -> tuple[OutputFile, ...]:
@@ -133,7 +140,7 @@ class Files:
             paths: of the files.
         """
         files = sorted(paths)
-        known = identified(files, small=_SMALL, sha256=self.sha256)
+        known = identified(files, small=SMALL, sha256=self.sha256)
         names = [Path(os.path.relpath(path, folder)).as_posix() for path in files]
         return tuple(
             OutputFile(name, state.st_size, sha256, state.st_mtime_ns)
@@ -179,7 +186,7 @@ def _model_facts(path: Path) -> ModelFacts:
     return ModelFacts(tuple(loaded.external), tuple(interface(loaded.model)[0]))
 
 
-def _below(path: Path) -> Iterator[Path]:
+def below(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         yield path
         return

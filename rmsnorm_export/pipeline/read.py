@@ -146,7 +146,7 @@ def _read_table(document: Document, name: str, given: dict[str, Any]) -> Any:
                 fix=_nearest(key, known or ["none"], f"keys of [{name}]", "{}"),
             )  # fmt: skip
         try:
-            value = decode(value, known[key].written, least=known[key].facts.least)
+            value = decode(value, known[key].written, within=known[key].facts.within)
         except Unfit as unfit:
             raise document.error(
                 name, key, "the value does not fit.", found=found(value),

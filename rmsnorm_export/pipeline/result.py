@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from rmsnorm_export.errors import Error, Failure
 from rmsnorm_export.pipeline.tables import StepName
+from rmsnorm_export.system.provenance import Provenance
 
 State = Literal["done", "skipped", "failed", "not run"]
 Plan = Literal["run", "skip", "maybe"]
@@ -106,6 +107,8 @@ class Deployment:
         tool: name and version of this package.
         date: of the run, UTC, ISO 8601.
         seconds: that it took.
+        provenance: what it was made with and from, and every file of its steps with its hash, the
+            reports among them; None for a dry run.
     """
 
     name: str
@@ -118,6 +121,7 @@ class Deployment:
     tool: str
     date: str
     seconds: float
+    provenance: Provenance | None = None
 
     def step(self, name: str) -> StepOutcome:
         """The step of this name.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rmsnorm_export.errors import Error, Failure, UsageError
+from rmsnorm_export.errors import Error, Failure, InputError, UsageError
+from rmsnorm_export.pipeline.identity import SMALL, below
 from rmsnorm_export.pipeline.place import (
     RECORD,
     SUMMARY,
@@ -39,11 +39,12 @@ from rmsnorm_export.pipeline.steps.prove import ProveStep
 from rmsnorm_export.pipeline.steps.verify import VerifyStep
 from rmsnorm_export.pipeline.tables import STEPS, StepName
 from rmsnorm_export.printable import one_line, short
-from rmsnorm_export.records import to_json
+from rmsnorm_export.records import from_json, to_json
 from rmsnorm_export.system.files import write_whole
 from rmsnorm_export.system.folders import Stage
 from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.system.provenance import Provenance, provenance, utc_now
 
 Told = Callable[[StepOutcome], None]
 
@@ -242,6 +243,7 @@ class _Run:
         self.start = start
         self.outcomes: list[StepOutcome] = []
         self.failed: StepName | None = None
+        self.records: dict[StepName, StepRecord] = {}
 
     def step(self, planned: _Planned) -> None:
         """Skip or run one step."""
@@ -337,6 +339,8 @@ class _Run:
         """
         home = self.settings.step_folder(name)
         record = read_record(home) if recorded else None
+        if record is not None:
+            self.records[name] = record
         if failure is not None:
             self.failed = name
         outcome = StepOutcome(
@@ -386,16 +390,50 @@ class _Run:
         A disk that was too full for a step may be too full for this file: the step's error is what
         matters then.
         """
+        folder = self.settings.folder
         deployment = self.deployment(dry_run=False)
-        path: Path = self.settings.folder / SUMMARY
         try:
-            with named_errors(self.settings.folder):
-                write_whole(path, to_json(deployment))
+            with named_errors(folder):
+                made = self._provenance().seen_from(folder, self.settings.document.path.parent)
+                deployment = dataclasses.replace(deployment, provenance=made)
+                write_whole(folder / SUMMARY, to_json(deployment))
         except Error:
             if deployment.passed:
                 raise
         return deployment
 
+    def _provenance(self) -> Provenance:
+        """What the run was made from, and every file of its steps.
+
+        A large file that was not written since the last run has the hash that it had then.
+        """
+        settings, before, since = self.settings, {}, 0
+        with contextlib.suppress(OSError, InputError):
+            path = settings.folder / SUMMARY
+            since = path.stat().st_mtime_ns
+            last = from_json(path.read_text("utf-8"), Deployment).provenance
+            states = () if last is None else (*last.inputs, *last.outputs)
+            before = {os.path.abspath(path.parent / state.path): state for state in states}
+
+        def sha256(path: Path) -> str:
+            known, info = before.get(os.path.abspath(path)), path.stat()
+            if known is None or known.bytes != info.st_size or info.st_mtime_ns >= since:
+                return settings.files.sha256(path)
+            return known.sha256 if info.st_size > SMALL else settings.files.sha256(path)
+
+        inputs = [settings.document.path]
+        if settings.model is not None:
+            inputs += settings.files.of_model(settings.model.path)
+        elif settings.export is not None:
+            source = [Path(settings.source)] if os.path.isabs(settings.source) else []
+            inputs += [file for path in (*source, *settings.export.files) for file in below(path)]
+        outputs = [
+            settings.step_folder(name) / output.path
+            for name, record in self.records.items()
+            for output in record.outputs
+        ]
+        return provenance(inputs, outputs, sha256)
+
 
 def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    return utc_now().isoformat(timespec="seconds")

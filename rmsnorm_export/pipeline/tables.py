@@ -13,7 +13,7 @@ from typing import Any, Literal
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.options import REQUIRED, Options, flat, option, spread
+from rmsnorm_export.options import MOST_INT32, MOST_SEED, REQUIRED, Options, flat, option, spread
 from rmsnorm_export.records import expected
 from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement, SourceOptions
 from rmsnorm_export.serving.options import ManifestOptions, PackageOptions
@@ -58,8 +58,8 @@ class Export(Options):
         "beside the pipeline file first.",
     )
     load: SourceOptions = flat(SourceOptions)
-    opset: int | None = option(None, help="Of the file.")
-    seed: int = option(0, least=0, help="Of the example inputs.")
+    opset: int | None = option(None, least=1, most=MOST_INT32, help="Of the file.")
+    seed: int = option(0, least=0, most=MOST_SEED, help="Of the example inputs.")
     weights: Literal["auto", "embed"] = option(
         "auto", help="auto: over 2 GiB in a file of their own; embed: in the model, or an error."
     )
@@ -86,7 +86,7 @@ class Optimize(Options):
 class Prove(Options):
     """[prove]: every rewrite of [optimize], as its ``--prove`` does; a failure is exit code 4."""
 
-    seed: int = option(0, least=0, help="Of the random inputs.")
+    seed: int = option(0, least=0, most=MOST_SEED, help="Of the random inputs.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +175,6 @@ def reference() -> str:
                     end = "; required"
                 elif entry.default not in (None, ()):
                     end = f"; default {json.dumps(entry.default)}"
-                what = expected(entry.written, entry.facts.least)
+                what = expected(entry.written, entry.facts.within)
                 lines.append(f"# {entry.key}: {what}{end}")
     return "\n".join([*lines, ""])

@@ -14,7 +14,7 @@ from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.type_names import FloatName, float_name
-from rmsnorm_export.options import Options, only_api, option
+from rmsnorm_export.options import MOST_INT32, MOST_SEED, Options, only_api, option
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.runtime.sizes import DECLARED, Dims, dims_option
 from rmsnorm_export.system.progress import Progress
@@ -110,6 +110,7 @@ class RewriteOptions(Options):
     seed: int = option(
         0,
         least=0,
+        most=MOST_SEED,
         toml=False,
         metavar="N",
         help="Of the random inputs of the proofs, and of export --verify.",
@@ -129,6 +130,7 @@ class OptimizeOptions(RewriteOptions):
     opset: int | None = option(
         None,
         least=1,
+        most=MOST_INT32,
         metavar="N",
         help="Raise the model to this opset; without it, only as far as the target needs.",
     )
@@ -169,6 +171,8 @@ class ExportOptions(RewriteOptions):
     kwargs: Mapping[str, Any] | None = only_api(None, help="Example inputs by name.")
     opset: int | None = option(
         None,
+        least=1,
+        most=MOST_INT32,
         metavar="N",
         help="Opset of the file, 18 to 24.",
         shown="PyTorch's choice; 23 for the target onnx",

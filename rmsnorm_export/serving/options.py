@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.options import Options, only_api, option
+from rmsnorm_export.options import MOST_INT32, Options, only_api, option
 from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes, dims_option, shapes_option
 from rmsnorm_export.serving.result import InstanceKind
 from rmsnorm_export.system.files import StrPath
@@ -25,13 +25,16 @@ class PackageOptions(Options):
     """The options of ``package_model``, of the command ``package`` and of the table [package]."""
 
     name: str | None = option(None, help="Name of the model.", shown="of the file")
-    version: int = option(1, least=1, metavar="N", help="Version; those that are there are kept.")
+    version: int = option(
+        1, least=1, most=MOST_INT32, metavar="N", help="Version; those that are there are kept."
+    )
     backend: Literal["auto", "onnxruntime", "tensorrt"] = option(
         "auto", toml=False, help="auto: tensorrt for an engine, else onnxruntime."
     )
     max_batch: int | None = option(
         None,
         least=0,
+        most=MOST_INT32,
         metavar="N",
         help="Most requests in a batch; 0: none.",
         shown="of the shapes or the engine, or 8, where all inputs and outputs share a dynamic "
@@ -44,6 +47,7 @@ class PackageOptions(Options):
         (),
         flag="--preferred-batch",
         least=1,
+        most=MOST_INT32,
         metavar="N",
         help="Batch size that does not wait for more requests. Repeat for several.",
     )
@@ -51,6 +55,7 @@ class PackageOptions(Options):
         None,
         flag="--queue-delay",
         least=0,
+        most=MOST_INT32,
         metavar="US",
         help="Most microseconds that a request waits for others.",
         shown="100",
@@ -58,6 +63,7 @@ class PackageOptions(Options):
     instances: int | None = option(
         None,
         least=1,
+        most=MOST_INT32,
         metavar="N",
         help="Copies of the model on every GPU, or on the CPU.",
         shown="1",
@@ -141,10 +147,20 @@ class ManifestOptions(Options):
     kserve_cpu: str | None = option(None, metavar="N", help="Cores of a replica.", shown="4")
     kserve_memory: str | None = option(None, metavar="SIZE", help="Of a replica.", shown="16Gi")
     kserve_gpus: int | None = option(
-        None, least=0, metavar="N", help="Of a replica.", shown="1, and 0 with --kind cpu"
+        None,
+        least=0,
+        most=MOST_INT32,
+        metavar="N",
+        help="Of a replica.",
+        shown="1, and 0 with --kind cpu",
     )
     kserve_replicas: tuple[int, int] | None = option(
-        None, least=0, metavar="MIN MAX", help="Least and most replicas.", shown="1 1"
+        None,
+        least=0,
+        most=MOST_INT32,
+        metavar="MIN MAX",
+        help="Least and most replicas.",
+        shown="1 1",
     )
 
     def agree(self) -> None:

@@ -124,6 +124,7 @@ def _deployment_summary(deployment: Deployment, about: About) -> Section:
         ("Time", f"{deployment.seconds:.1f} s"),
         ("Date", deployment.date),
         ("Made by", deployment.tool),
+        *dataclasses.replace(about, date="").pairs(),
     ]
     failures = [
         problem_box(step.failure.what, step.failure.found, step.failure.fix, [("Step", step.name)])

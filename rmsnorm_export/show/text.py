@@ -12,7 +12,8 @@ import textwrap
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
-from rmsnorm_export.printable import collapse, one_line
+from rmsnorm_export.printable import collapse, one_line, plural, printable
+from rmsnorm_export.system.provenance import FileState, Provenance, ReportCheck
 
 Item = TypeVar("Item")
 
@@ -115,6 +116,44 @@ def name_lines(names: Iterable[str], label: str = "nodes") -> list[Line]:
 def note_lines(notes: Iterable[str], indent: str = "") -> list[Line]:
     """A line each, as ``note: ...``."""
     return [f"{indent}note: {one_line(note)}" for note in notes]
+
+
+def file_text(file: FileState) -> str:
+    """A file of a report on one line."""
+    return f"{printable(file.path)}, {file.bytes:,} bytes, sha256 {file.sha256}"
+
+
+def provenance_lines(made: Provenance) -> list[Line]:
+    """What a report says of its making."""
+    versions = "".join(f", {name} {version}" for name, version in made.versions.items())
+    return [
+        "",
+        ("made by", "bold"),
+        f"  {made.tool}{versions}, Python {made.python}, {made.platform}",
+        f"  {made.date}",
+        f"  {one_line(made.command)}",
+        *(f"  read   {file_text(file)}" for file in made.inputs),
+        *(f"  wrote  {file_text(file)}" for file in made.outputs),
+    ]
+
+
+def report_check_lines(check: ReportCheck, *, verbose: int = 0) -> list[Line]:
+    """Whether the files of a report are still the same."""
+    same = sum(file.verdict == "same" for file in check.files)
+    text = f"{same} of {plural(len(check.files), 'file')} as the report says"
+    lines: list[Line] = [headline((text, "good" if check.passed else "bad"))]
+    if verbose < 0:
+        return lines
+    made = check.made
+    lines += [
+        f"  {printable(str(check.path))}: {printable(check.report)} of {one_line(made.date)}",
+        f"  {one_line(made.tool)}: {one_line(made.command)}",
+        "",
+    ]
+    rows = [[f.role, f.verdict, printable(f.path), one_line(f.found)] for f in check.files]
+    for file, row in zip(check.files, table(rows), strict=True):
+        lines.append((row, "" if file.verdict == "same" else "bold red"))
+    return lines
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list[Item]]:

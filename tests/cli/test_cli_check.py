@@ -175,9 +175,16 @@ def test_no_engine(run: Run, tmp_path: Path) -> None:
     run("check").assert_error(2, "ENGINE")
 
 
-def test_a_file_of_something_else(run: Run, three: Path) -> None:
+@pytest.mark.parametrize("name", ["three.onnx", "three.bin"])
+def test_a_model_is_no_engine_and_no_pass(run: Run, three: Path, name: str) -> None:
+    three.rename(three.with_name(name))
+    run("check", name).assert_error(2, "not an ONNX model", name, "inspect MODEL", "--report")
+
+
+def test_a_file_of_something_else(run: Run, tmp_path: Path) -> None:
     """Nobody can tell what it is, so nothing stands against it, and the answer says so."""
-    done = run("check", three)
+    (tmp_path / "what.bin").write_bytes(b"who knows")
+    done = run("check", "what.bin")
     assert done.code == 7
     assert done.text.startswith("usable: unknown; ")
     assert "built by a backend that is not known\n" in done.text

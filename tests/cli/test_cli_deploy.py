@@ -139,7 +139,7 @@ def test_keys(run: Run, tmp_path: Path) -> None:
     assert (done.code, done.stderr) == (0, "")
     assert '# target: one of "portable", "onnx", "ort"; default "portable"' in done.text
     assert "# name: a string; required" in done.text
-    assert "# seed: an integer from 0; default 0" in done.text
+    assert "# seed: an integer from 0 to 2**63 - 1; default 0" in done.text
     path = tmp_path / "keys.toml"
     path.write_text(done.text)
     run("deploy", path).assert_error(2, "line 3, [pipeline] name", "the key is missing")

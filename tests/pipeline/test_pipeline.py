@@ -155,7 +155,7 @@ def test_of_many_bytes_size_and_time_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rmsnorm_export.system.digest.HASHED_BYTES", 100)
-    monkeypatch.setattr("rmsnorm_export.pipeline.identity._SMALL", 2000)
+    monkeypatch.setattr("rmsnorm_export.pipeline.identity.SMALL", 2000)
     path = write(tmp_path, MODEL, OPTIMIZE)
     rx.run_pipeline(path)
     record = json.loads((tmp_path / "out/optimize/step.json").read_text())

@@ -76,7 +76,7 @@ CASES = [
     ("numerics", HALF, (X,), {"numerics": "sloppy"}, OptionError, ["sloppy", "exact"]),
     ("not a module", torch.sin, (X,), {}, UsageError, ["torch.nn.Module"]),
     ("args", HALF, X, {}, UsageError, ["tuple"]),
-    ("kwargs", HALF, (), {"kwargs": [X]}, UsageError, ["kwargs"]),
+    ("kwargs", HALF, (), {"kwargs": [X]}, OptionError, ["kwargs"]),
     ("names", Fixing(), (X,), {"input_names": ["a", "b"]}, UsageError, ["input_names", "x"]),
     ("same names", Fixing(), (X,), {"output_names": ["a", "a"]}, UsageError, ["output_names"]),
 ]

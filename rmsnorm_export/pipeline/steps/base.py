@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -13,8 +14,10 @@ from rmsnorm_export.pipeline.identity import packages, program, text_of
 from rmsnorm_export.pipeline.place import read_record
 from rmsnorm_export.pipeline.settings import Settings
 from rmsnorm_export.pipeline.tables import StepName, Subject
+from rmsnorm_export.records import to_json
 from rmsnorm_export.serving.options import PackageOptions
 from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.system.provenance import provenance
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 from rmsnorm_export.tensorrt.engine.shapes import make_profiles
 
@@ -127,6 +130,27 @@ class Step(Generic[Table]):
         for step, facts in self.reads().items():
             inputs |= self._outputs(step, facts)
         return inputs
+
+    def document(self, result: object, folder: Path, *outputs: str) -> str:
+        """The JSON document of a result, with what it was made from.
+
+        Args:
+            result: of the step.
+            folder: where the outputs are until they take their place.
+            outputs: files there that the result is about.
+        """
+        settings = self.settings
+        made = provenance(
+            [p for s in self.subjects() for p in settings.files.of_model(settings.onnx(s))],
+            [
+                dataclasses.replace(state, path=os.path.abspath(self.home / name))
+                for name in outputs
+                for state in provenance((), [folder / name], settings.files.sha256).outputs
+            ],
+            settings.files.sha256,
+        )
+        seen = made.seen_from(self.home, settings.document.path.parent)
+        return to_json(result, extra={"provenance": seen})
 
     def _maker(self, subject: Subject) -> StepName | None:
         """The step that makes the raw or the optimized model; None for the file of [model]."""

@@ -52,13 +52,12 @@ class BenchStep(Step[Bench]):
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
         from rmsnorm_export.benchmark.measure import bench
         from rmsnorm_export.benchmark.result import headlines
-        from rmsnorm_export.records import to_json
 
         options = dataclasses.replace(
             self.table.options, numerics=self.options()["numerics"], progress=progress
         )
         result = bench(self.settings.onnx("raw"), **keywords(options))
-        (folder / RECORD).write_text(to_json(result), encoding="utf-8")
+        (folder / RECORD).write_text(self.document(result, folder), encoding="utf-8")
         if self.table.png:
             from rmsnorm_export.benchmark.plot import to_png
 

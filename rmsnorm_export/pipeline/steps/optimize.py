@@ -21,7 +21,6 @@ class OptimizeStep(Step[Optimize]):
 
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
         progress("optimizing", 0, 2)
-        from rmsnorm_export.records import to_json
         from rmsnorm_export.rewrite.optimize import optimize
 
         settings, table = self.settings, self.table
@@ -38,7 +37,7 @@ class OptimizeStep(Step[Optimize]):
         progress("writing the model", 1, 2)
         saved = result.save(folder / f"{settings.name}.onnx", weights=table.weights)
         files = files_in(folder)
-        (folder / REPORT).write_text(to_json(report), encoding="utf-8")
+        (folder / REPORT).write_text(self.document(report, folder, *files), encoding="utf-8")
         return Made(
             summary=report.headline(),
             facts={

@@ -133,7 +133,6 @@ class PackageStep(Step[Package]):
         return {source for claim in mine for source in claim.get("sources", "").split()}
 
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:
-        from rmsnorm_export.records import to_json
         from rmsnorm_export.serving.package import package_model
 
         settings = self.settings
@@ -153,7 +152,7 @@ class PackageStep(Step[Package]):
             progress=progress,
         )
         packaged = package_model(model, settings.repository, **keywords(options))
-        (folder / PACKAGED).write_text(to_json(packaged), encoding="utf-8")
+        (folder / PACKAGED).write_text(self.document(packaged, folder), encoding="utf-8")
         record = packaged.record
         names = [
             RECORD_FILE,

@@ -36,7 +36,6 @@ class ProveStep(Step[Prove]):
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
         progress("reading the model", 0, 1)
         from rmsnorm_export.printable import number
-        from rmsnorm_export.records import to_json
         from rmsnorm_export.rewrite.optimize import optimize
 
         assert self.settings.optimize is not None
@@ -48,7 +47,7 @@ class ProveStep(Step[Prove]):
             progress=progress,
         )
         report = optimize(self.settings.onnx("raw"), **keywords(options)).report
-        (folder / REPORT).write_text(to_json(report), encoding="utf-8")
+        (folder / REPORT).write_text(self.document(report, folder), encoding="utf-8")
         failed = report.unproved
         proofs = [site.proof for site in report.fused if site.proof is not None]
         failure = None

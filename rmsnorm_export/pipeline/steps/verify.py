@@ -88,7 +88,6 @@ class VerifyStep(Step[Verify]):
                 )
 
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
-        from rmsnorm_export.records import to_json
         from rmsnorm_export.tensorrt.engine.backends import gpu_visible
 
         pairs: list[tuple[str, str]] = list(self.settings.pairs)
@@ -110,7 +109,7 @@ class VerifyStep(Step[Verify]):
                 summary.append(f"{a} CANNOT BE COMPARED with {b}")
                 continue
             name = f"{a}-{b}.json"
-            (folder / name).write_text(to_json(outcome), encoding="utf-8")
+            (folder / name).write_text(self.document(outcome, folder), encoding="utf-8")
             worst = max((output.metrics.max_abs for output in outcome.outputs), default=0.0)
             entries.append(
                 {

@@ -12,10 +12,22 @@ import functools
 import hashlib
 from collections.abc import Iterable, Sequence
 from importlib import resources
+from typing import Any
 
 from rmsnorm_export.printable import one_line
-from rmsnorm_export.show.page.markup import Content, Markup, Pairs, code, facts, join, note, tag
-from rmsnorm_export.show.text import Verdict
+from rmsnorm_export.show.page.markup import (
+    Content,
+    Markup,
+    Pairs,
+    code,
+    facts,
+    join,
+    names,
+    note,
+    tag,
+)
+from rmsnorm_export.show.text import Verdict, file_text
+from rmsnorm_export.system.provenance import Provenance
 
 _FIRST = 'document.documentElement.classList.add("js")'
 """Before anything is laid out: what a script will open or show later is not laid out now."""
@@ -52,18 +64,45 @@ class About:
         versions: name and version of what made it.
         facts: more lines for the summary: name and text, e.g. ``("output", "fused.onnx, 3 MiB")``.
         problem: what / found / fix of the error that the run ended with.
+        command: the command line.
+        inputs, outputs: files that were read and written, one text each.
     """
 
     date: str = ""
     versions: tuple[tuple[str, str], ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
     problem: tuple[str, str, str] | None = None
+    command: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, made: Provenance, **rest: Any) -> About:
+        """What a page says that a document says of its making, and the ``rest``."""
+        tool, _, version = made.tool.partition(" ")
+        system = made.platform.partition(" ")
+        return cls(
+            date=made.date,
+            versions=(
+                (tool, version),
+                *made.versions.items(),
+                ("Python", made.python),
+                (system[0], system[2]),
+            ),
+            command=made.command,
+            inputs=tuple(map(file_text, made.inputs)),
+            outputs=tuple(map(file_text, made.outputs)),
+            **rest,
+        )
 
     def pairs(self) -> list[tuple[str, Content]]:
-        """Facts, versions and date, for the summary."""
+        """Facts, files, command, versions and date, for the summary."""
         versions = [tag("span", f"{name} {v}", class_="whole") for name, v in self.versions]
         return [
             *((name, one_line(text)) for name, text in self.facts),
+            ("Files read", names(self.inputs, 600)),
+            ("Files written", names(self.outputs, 600)),
+            ("Command", code(self.command, 2000) if self.command else None),
             ("Versions", join(versions, ", ") if versions else None),
             ("Date", self.date or None),
         ]

@@ -1,0 +1,240 @@
+"""Reports that can be audited: what they say of their making, and that none is lost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx.external_data_helper import convert_model_to_external_data
+
+from rmsnorm_export.system import provenance
+
+from .conftest import Run, model
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def files(known: list[dict[str, Any]], folder: Path) -> dict[str, tuple[int, str]]:
+    """Path -> size and hash, of files that are there and are so."""
+    for state in known:
+        path = folder / state["path"]
+        assert (state["bytes"], state["sha256"]) == (path.stat().st_size, sha256(path))
+    return {state["path"]: (state["bytes"], state["sha256"]) for state in known}
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    """A model whose scales are in ``w.bin``."""
+    made = model(2)
+    convert_model_to_external_data(made, location="w.bin", size_threshold=0)
+    onnx.save(made, tmp_path / "big.onnx")
+    return tmp_path / "big.onnx"
+
+
+def test_a_report_names_its_files_with_their_data_and_how_it_was_made(
+    run: Run, weights: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    arguments = ("optimize", "big.onnx", "-o", "out/f.onnx", "--report", "out/f.json")
+    assert run(*arguments, "--html", "f.html", "--weights", "copy").code == 0
+    made = json.loads((tmp_path / "out/f.json").read_text())["provenance"]
+    assert set(files(made["inputs"], tmp_path / "out")) == {"../big.onnx", "../w.bin"}
+    outputs = files(made["outputs"], tmp_path / "out")
+    assert "f.onnx" in outputs
+    assert len(outputs) == 2
+    assert made["command"].startswith("rmsnorm-export optimize big.onnx -o out/f.onnx --report ")
+    assert made["versions"]["onnx"] == onnx.__version__
+    assert made["date"].endswith("+00:00")
+    page = (tmp_path / "f.html").read_text()
+    for words in (sha256(weights), sha256(tmp_path / "out/f.onnx"), "--weights copy", made["date"]):
+        assert words in page
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("inspect", "three.onnx"),
+        ("optimize", "three.onnx", "-o", "o.onnx"),
+        ("verify", "three.onnx", "three.onnx"),
+    ],
+)
+def test_json_and_verbose_text_have_it_and_the_short_text_has_not(
+    run: Run, three: Path, arguments: tuple[str, ...]
+) -> None:
+    made = run(*arguments, "--format", "json").json["provenance"]
+    assert files(made["inputs"], three.parent) == {
+        "three.onnx": (three.stat().st_size, sha256(three))
+    }
+    arguments = (*arguments, *(("--force",) if arguments[0] == "optimize" else ()))
+    text = run(*arguments, "-v").text
+    assert f"\n  read   three.onnx, {three.stat().st_size:,} bytes, sha256 {sha256(three)}" in text
+    assert f"\n  rmsnorm-export {' '.join(arguments)} -v\n" in text
+    assert "sha256" not in run(*arguments).text
+
+
+def test_nothing_is_hashed_where_nobody_is_told(
+    run: Run, three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+    real = provenance.provenance
+
+    def hashed(path: Path) -> str:
+        read.append(path)
+        return "ab"
+
+    def counted(inputs: Any, outputs: Any) -> object:
+        return real(inputs, outputs, hashed)
+
+    monkeypatch.setattr(provenance, "provenance", counted)
+    assert run("optimize", three, "-o", "a.onnx").code == 0
+    assert read == []
+    assert run("optimize", three, "-o", "b.onnx", "--report", "b.json", "-v").code == 0
+    assert read == [three, three.with_name("b.onnx")]
+
+
+def test_a_model_that_is_piped_in_has_its_hash(run: Run, three: Path) -> None:
+    data = three.read_bytes()
+    made = run("inspect", "-", "--format", "json", stdin=data).json["provenance"]
+    digest = hashlib.sha256(data).hexdigest()
+    assert made["inputs"] == [{"path": "-", "bytes": len(data), "sha256": digest}]
+
+
+@pytest.mark.parametrize("name", ["v.json", "v.txt"])
+def test_verify_writes_its_report(run: Run, three: Path, name: str) -> None:
+    done = run("verify", three, three, "--report", name)
+    assert done.code == 0
+    text = three.with_name(name).read_text()
+    if name.endswith(".txt"):
+        assert text == done.text
+        return
+    written = json.loads(text)
+    assert (written["kind"], len(written["outputs"])) == ("verification", 1)
+    assert run("check", name).code == 0
+    run("verify", three, three, "--report", name).assert_error(2, f"{name} exists", "--force")
+
+
+def test_check_of_a_report(run: Run, three: Path) -> None:
+    assert run("optimize", three, "-o", "o.onnx", "--report", "o.json").code == 0
+    done = run("check", "o.json")
+    assert (done.code, done.stderr) == (0, "")
+    assert done.text.startswith("2 of 2 files as the report says\n")
+    onnx.save(model(2), three.with_name("o.onnx"))
+    three.unlink()
+    done = run("check", "o.json")
+    done.assert_error(4, "2 files of 2", "three.onnx is not there", "o.onnx has ")
+    assert "output  changed" in done.text
+    document = run("check", "o.json", "--format", "json").json
+    assert document["kind"] == "report_check"
+    assert [file["verdict"] for file in document["files"]] == ["missing", "changed"]
+    assert document["error"]["exit_code"] == 4
+    three.with_name("x.json").write_text("{}")
+    run("check", "x.json").assert_error(3, "x.json", "no provenance", "--report")
+
+
+def test_the_input_is_replaced_only_where_that_is_asked_for(run: Run, three: Path) -> None:
+    before = (three.stat().st_size, sha256(three))
+    run("optimize", three, "-o", three).assert_error(2, "The output is the input file", "--force")
+    assert (three.stat().st_size, sha256(three)) == before
+    done = run("optimize", three, "-o", three, "--force", "--format", "json")
+    assert done.code == 0
+    assert sha256(three) != before[1]
+    made = done.json["provenance"]
+    assert (made["inputs"][0]["bytes"], made["inputs"][0]["sha256"]) == before
+    assert made["outputs"][0]["sha256"] == sha256(three)
+
+
+@pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), KeyError("x")])
+def test_a_page_that_cannot_be_made_loses_no_report(
+    run: Run, three: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception
+) -> None:
+    def fails(*_: object, **__: object) -> str:
+        raise problem
+
+    monkeypatch.setattr("rmsnorm_export.show.to_html", fails)
+    arguments = ("optimize", three, "--html", "o.html", "--report", "o.json", "--format", "json")
+    done = run(*arguments, "-o", "o.onnx")
+    done.assert_error(3 if isinstance(problem, OSError) else 1, "--html")
+    assert len(done.json["fused"]) == 3
+    assert "--html: " in done.json["error"]["what"].lower()
+    written = json.loads(three.with_name("o.json").read_text())
+    assert len(written["fused"]) == 3
+    assert onnx.load(three.with_name("o.onnx")).graph.node
+
+
+def test_a_verification_that_crashes_loses_no_report(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch", reason="exports: pip install '.[torch]'")
+    pytest.importorskip("onnxscript", reason="exports: pip install '.[torch]'")
+    (tmp_path / "made_here.py").write_text(
+        "import torch\ndef make():\n    return torch.nn.RMSNorm(8), (torch.ones(2, 8),)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def crashes(*_: object, **__: object) -> None:
+        raise RuntimeError("driver gone")
+
+    monkeypatch.setattr("rmsnorm_export.compare.outputs.compare_recorded", crashes)
+    done = run("export", "made_here:make", "-o", "e.onnx", "--verify", "--format", "json")
+    done.assert_error(1, "--verify", "driver gone")
+    assert len(done.json["fused"]) == 1
+    assert done.json["output"]["path"] == str(tmp_path / "e.onnx")
+    assert [Path(s["path"]).name for s in done.json["provenance"]["inputs"]] == ["made_here.py"]
+
+
+COMMANDS = (
+    ("optimize", "three.onnx", "-o", "o.onnx"),
+    ("inspect", "three.onnx"),
+    ("verify", "three.onnx", "three.onnx"),
+    ("check", "three.onnx"),
+    ("package", "three.onnx", "-o", "models"),
+    ("deploy", "p.toml"),
+    ("plugin", "list"),
+    ("plugin", "lines", "three.onnx"),
+)
+
+
+@pytest.mark.parametrize("stdin", ["closed", "filled"])
+def test_stdin_is_left_alone(three: Path, stdin: str) -> None:
+    """A program that reads stdin would move the position of the file behind it."""
+    folder, lines = three.parent, "y\n" * 50
+    (folder / "p.toml").write_text(
+        '[pipeline]\nname = "p"\n[model]\npath = "three.onnx"\n[optimize]'
+    )
+    (folder / "answers").write_text(lines)
+    for arguments in COMMANDS:
+        with (folder / "answers").open() as answers:
+            program = [sys.executable, "-m", "rmsnorm_export", *arguments]
+            if stdin == "closed":
+                program = ["sh", "-c", 'exec "$@" <&-', "sh", *program]
+            done = subprocess.run(
+                program, stdin=answers, capture_output=True, cwd=folder, timeout=300, check=False
+            )
+            assert answers.read() == lines, arguments
+        assert done.returncode in (0, 2, 6), (arguments, done.stderr)
+        assert b"Traceback" not in done.stderr
+
+
+def test_a_library_that_asks_gets_no_answer(
+    run: Run, three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def asks(*_: object, **__: object) -> None:
+        try:
+            asked.append(input("May I? "))
+        except EOFError:
+            asked.append("nobody there")
+        raise RuntimeError("no answer")
+
+    monkeypatch.setattr("rmsnorm_export.inspect", asks, raising=False)
+    assert run("inspect", three, stdin=b"y\n").code == 1
+    assert asked == ["nobody there"]
