@@ -68,7 +68,7 @@ def _refuse_model(file: str) -> None:
         except Error:
             return
     raise UsageError(
-        "check takes an engine or a report, not an ONNX model.",
+        "An ONNX model is neither an engine nor a report, which check takes.",
         found=file,
         fix="rmsnorm-export inspect MODEL lists its norms, verify MODEL OTHER compares it; or give "
         "an engine, or a JSON report of --report",

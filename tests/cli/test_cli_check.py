@@ -178,7 +178,9 @@ def test_no_engine(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["three.onnx", "three.bin"])
 def test_a_model_is_no_engine_and_no_pass(run: Run, three: Path, name: str) -> None:
     three.rename(three.with_name(name))
-    run("check", name).assert_error(2, "not an ONNX model", name, "inspect MODEL", "--report")
+    run("check", name).assert_error(
+        2, "neither an engine nor a report", name, "inspect MODEL", "--report"
+    )
 
 
 def test_a_file_of_something_else(run: Run, tmp_path: Path) -> None:
