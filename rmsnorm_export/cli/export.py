@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,9 +17,11 @@ from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.cli.outcome import Output, failed_proofs, output_option, replacing_files
 from rmsnorm_export.errors import Error
+from rmsnorm_export.op.type_names import TYPE_NAMES, float_name
 from rmsnorm_export.rewrite.options import ExportOptions, Requirement, SourceOptions
 
 if TYPE_CHECKING:
+    from rmsnorm_export.compare.eager import OwnPrecision
     from rmsnorm_export.compare.result import Verification
     from rmsnorm_export.torch.source.example import Example, Loaded
 
@@ -116,6 +119,13 @@ def command(
         from rmsnorm_export.torch.source.example import example_of
         from rmsnorm_export.torch.source.load import load
 
+        own: OwnPrecision | Exception | None = None
+        if verify and dtype is not None and not Path(source).is_file():
+            tell("running the source in its own type", 0, 1)
+            mine = load(source, arguments=arguments, dtype=None, trust_source=trust_source)
+            example = example_of(mine, shapes, dims=dims, seed=options["seed"], option="--shapes")
+            own = _own_precision(mine, example, dtype, seed=options["seed"])
+            del mine, example
         loaded = load(source, arguments=arguments, dtype=dtype, trust_source=trust_source)
         given = example_of(loaded, shapes, dims=dims, seed=options["seed"], option="--shapes")
         converted = convert(
@@ -145,6 +155,7 @@ def command(
                         seed=options["seed"],
                         rtol=rtol,
                         strict=require_verified,
+                        own=own,
                     )
                     error = error or parity.error(_DIFFERS, fix=_RTOL)
                 except Exception as problem:  # the file is written: its report is not lost
@@ -152,10 +163,45 @@ def command(
     place.finish(report, written, error, parity)
 
 
+def _own_precision(
+    mine: Loaded, example: Example, dtype: str, *, seed: int
+) -> OwnPrecision | Exception | None:
+    """What the source computes in its own float type; None where it is ``dtype``.
+
+    An error of it is for the comparison: the file is to be written all the same.
+    """
+    import torch
+
+    from rmsnorm_export.compare.eager import run_in_own_type
+    from rmsnorm_export.compare.pytorch import PyTorch
+
+    name = TYPE_NAMES[float_name(dtype)]
+    side = PyTorch(mine)
+    inputs, weights = side.float_type, side.weights_type
+    if weights in ("", name) or not isinstance(mine.module, torch.nn.Module):
+        return None
+    try:
+        feeds = example.feeds(seed=seed, limit=mine.limit)
+        other = getattr(torch, name)
+        return run_in_own_type(mine, feeds, other, inputs=inputs, weights=weights)
+    except Exception as problem:
+        return problem
+
+
 def _verify(
-    loaded: Loaded, given: Example, path: str, *, seed: int, rtol: float | None, strict: bool
+    loaded: Loaded,
+    given: Example,
+    path: str,
+    *,
+    seed: int,
+    rtol: float | None,
+    strict: bool,
+    own: OwnPrecision | Exception | None,
 ) -> Verification:
     """Every output of the file, graph optimization on, against PyTorch eager on the same inputs.
+
+    PyTorch runs the source in the float type that it has; in that of the file where that is the
+    same, or where the source gives other weights each time.
 
     Raises:
         InputError: the module cannot be run on these inputs.
@@ -169,7 +215,22 @@ def _verify(
     from rmsnorm_export.compare.pytorch import PyTorch
     from rmsnorm_export.compare.verify import RecordedCall, compare_recorded
 
+    if isinstance(own, Exception):
+        raise own
+    notes, weights = [], ""
+    if own is not None and own.digest != _digest(loaded):
+        notes = [
+            f"compared with the source in the type of the file, not in its own {own.dtype}: "
+            "its weights are not the same each time"
+        ]
+        own = None
+    if own is not None:
+        weights = own.dtype
+        notes = [f"compared with the source in its own {own.dtype}"]
+
     def calls(names: Sequence[str]) -> list[RecordedCall]:
+        if own is not None:
+            return [RecordedCall(feeds_of_call(names, *call), made) for call, made in own.runs]
         return [
             RecordedCall(
                 feeds_of_call(names, args, kwargs),
@@ -181,4 +242,22 @@ def _verify(
     source = f"random, seed {seed}" if given.inputs else "the example inputs of the source"
     runtime = PyTorch(loaded).runtime
     options = VerifyOptions(rtol=rtol, require_verified=strict)
-    return compare_recorded(path, calls, options, runtime=runtime, source=source)
+    return compare_recorded(
+        path,
+        calls,
+        options,
+        runtime=runtime,
+        weights=weights,
+        source=source,
+        notes=notes,
+    )
+
+
+def _digest(loaded: Loaded) -> str:
+    """Of the weights in the type that most of them have."""
+    import torch
+
+    from rmsnorm_export.compare.eager import weights_digest
+    from rmsnorm_export.compare.pytorch import PyTorch
+
+    return weights_digest(loaded.module, getattr(torch, PyTorch(loaded).weights_type))

@@ -338,6 +338,7 @@ def compare_recorded(
     runtime: str,
     weights: str = "",
     source: str,
+    notes: Sequence[str] = (),
 ) -> Verification:
     """A file in ONNX Runtime, graph optimization on, against what a PyTorch module computed.
 
@@ -349,13 +350,14 @@ def compare_recorded(
         runtime: what ran the module, e.g. ``PyTorch 2.13.0 (CPU)``.
         weights: float type of the module's weights; "" where that of the file is.
         source: where the inputs came from, for the report.
+        notes: for the reader.
 
     Raises:
         VerificationError: ONNX Runtime rejects the file or the inputs, or it has other outputs.
     """
     outputs: list[OutputComparison] = []
     inputs: list[str] = []
-    notes: list[str] = []
+    told = list(notes)
     how: Any = {
         "runtime": f"{runtime} and {runtime_name()}",
         "optimized": (False, True),
@@ -371,9 +373,9 @@ def compare_recorded(
     with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as folder:
         place = None if options.require_verified else Path(folder)
         try:
-            _, computed = _run_here(file, answers, place, "second", notes)
+            _, computed = _run_here(file, answers, place, "second", told)
         except NotRunError as error:
-            return not_run(error, notes=tuple(notes), **how)
+            return not_run(error, notes=tuple(told), **how)
     coarser = coarser_type(weights, file.weights_type) if weights else ""
     bounds = Bounds(options.atol, options.rtol, options.max_ulp, weights=coarser)
     for number, (call, answer) in enumerate(zip(recorded, computed, strict=True), 1):
@@ -389,6 +391,6 @@ def compare_recorded(
         outputs=tuple(outputs),
         inputs=tuple(inputs),
         source=source,
-        notes=tuple(notes),
+        notes=tuple(told),
         **how,
     )

@@ -265,3 +265,76 @@ def test_a_file_that_differs_from_pytorch_is_exit_code_4(run: Run) -> None:
 def test_without_torch(spawn: Run, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('no torch', name='torch')\n")
     spawn("export", "factories:make", "-o", "m.onnx").assert_error(6, "torch", "pip install")
+
+
+OWN_TYPES = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, dtype, largest=1.0):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm = torch.nn.Linear(16, 16, bias=False), torch.nn.RMSNorm(16)
+        self.last = torch.nn.Linear(16, 16, bias=False)
+        self.largest = largest
+        self.to(dtype)
+
+    def forward(self, x):
+        y = self.last(self.norm(self.first(x)))
+        return y * self.largest * self.largest
+
+def bf16():
+    return Net(torch.bfloat16)
+
+def f32():
+    return Net(torch.float32)
+
+def large():
+    return Net(torch.bfloat16, 1000.0)
+
+CALLS = []
+
+def each_time():
+    CALLS.append(None)
+    net = Net(torch.bfloat16)
+    with torch.no_grad():
+        net.last.weight *= 1 + len(CALLS) / 8
+    return net
+"""
+
+
+@pytest.mark.parametrize(("name", "own"), [("bf16", "bfloat16"), ("f32", "float32")])
+def test_another_type_is_verified_against_the_type_of_the_source(
+    run: Run, tmp_path: Path, name: str, own: str
+) -> None:
+    (tmp_path / "own_types.py").write_text(OWN_TYPES)
+    shapes = ("--shapes", "x=f16[rows=1..9,16]")
+    export = ("export", f"own_types:{name}", "-o", "m.onnx", "--dtype", "f16", *shapes)
+    done = run(*export, "--verify", "--format", "json")
+    assert (done.code, done.stderr) == (0, "")
+    verified = done.json["verification"]
+    assert verified["notes"] == [f"compared with the source in its own {own}"]
+    (first, _) = verified["outputs"]
+    coarser = "bfloat16" if own == "bfloat16" else "float16"
+    assert coarser in first["tolerance"]
+    assert own in first["tolerance"]
+    assert 0 < first["metrics"]["max_abs"] < first["bound_abs"]
+
+
+def test_a_type_that_changes_the_source_is_seen(run: Run, tmp_path: Path) -> None:
+    """In float16 module and file overflow alike; the source in bfloat16 does not."""
+    (tmp_path / "own_types.py").write_text(OWN_TYPES)
+    shapes = ("--shapes", "x=f16[rows=1..9,16]")
+    export = ("export", "own_types:large", "-o", "m.onnx", "--dtype", "f16", *shapes)
+    done = run(*export, "--verify")
+    done.assert_error(4, "differs from PyTorch", "NaN or infinities in different places")
+    assert (tmp_path / "m.onnx").exists()
+
+
+def test_a_source_that_is_another_model_each_time(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "own_types.py").write_text(OWN_TYPES)
+    shapes = ("--shapes", "x=f16[rows=1..9,16]")
+    export = ("export", "own_types:each_time", "-o", "m.onnx", "--dtype", "f16", *shapes)
+    done = run(*export, "--verify")
+    assert (done.code, done.stderr) == (0, "")
+    assert "not in its own bfloat16: its weights are not the same each time" in done.text
