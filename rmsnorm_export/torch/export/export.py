@@ -143,10 +143,10 @@ def _opset(opset: int | None, target: Target) -> int | None:
     if opset is None:
         return needed or None
     oldest = max(OLDEST_OPSET, needed)
-    if not oldest <= opset <= NEWEST_OPSET:
+    if type(opset) is not int or not oldest <= opset <= NEWEST_OPSET:
         raise UsageError(
             f"The opset is out of the range of the target {target}.",
-            found=f"opset {opset}",
+            found=f"opset {opset!r}",
             fix=f"use {oldest} to {NEWEST_OPSET}, or leave it away",
         )
     return opset

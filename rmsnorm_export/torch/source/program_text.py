@@ -15,7 +15,9 @@ from rmsnorm_export.op.spec import DOMAIN
 PLAIN = re.compile(r"(?!(.*\.)?__\w*__(\.|$))[^\"'\\\x00-\x1f\x7f]*")
 """A path of names that cannot end the quotes around it in generated source, nor leave a module."""
 
-_NAMESPACES = frozenset({"aten", "prims", "onnx", "onnx_symbolic", "torchvision", DOMAIN})
+_NAMESPACES = frozenset(
+    {"aten", "prims", "onnx", "onnx_symbolic", "quantized_decomposed", "torchvision", DOMAIN}
+)
 _OPEN_FILES = frozenset({"from_file", "save", "load"})
 _HIGHER_ORDER = re.compile(
     r"associative_scan|auto_functionalized(_v2)?|cond|flex_attention|hints_wrapper|invoke_subgraph"
