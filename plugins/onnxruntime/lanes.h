@@ -1,9 +1,9 @@
-// Vectors of one instruction set: types, rounding, and the sigmoid. What includes this has defined, in an unnamed
-// namespace: kLanes; Floats, Ints, Doubles and Wide (kLanes floats or ints, kLanes / 2 doubles, two
-// Doubles); load, store, fused_multiply_add, any_below and widen for them; FUSED, and where it
-// is 1 reciprocal, within 2 ulp, else narrow. Nothing here may be shared
-// with other files, the standard library's templates included: the linker would keep one copy, of
-// any instruction set.
+// Vectors of one instruction set: types, rounding, and the sigmoid. The file that includes this has
+// defined, in an unnamed namespace: kLanes; Floats, Ints, Doubles and Wide (kLanes floats or ints,
+// kLanes / 2 doubles, two Doubles); load, store, fused_multiply_add, any_below and widen for them;
+// FUSED, and where it is 1 reciprocal, within 2 ulp, else narrow. Nothing here may be shared with
+// other files, the standard library's templates included: the linker would keep one copy, of any
+// instruction set.
 
 #define INLINE inline __attribute__((always_inline))
 #define LAMBDA __attribute__((always_inline))
