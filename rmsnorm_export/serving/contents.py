@@ -40,6 +40,7 @@ from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import copy_file, write_whole
 from rmsnorm_export.system.folders import Stage
 from rmsnorm_export.system.packages import version_of
+from rmsnorm_export.system.provenance import FileState, provenance
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, sidecar_path
 
 _PACKAGE = "rmsnorm-export"
@@ -249,7 +250,10 @@ def _put_record(
     write_whole(stage.folder / CARD_FILE, card(record, wish.benchmarks))
     listed = _listed([stage.folder / CARD_FILE], stage.folder, place.folder)
     record = dataclasses.replace(record, files=(*record.files, *listed))
-    write_whole(stage.folder / RECORD_FILE, to_json(record))
+    present = [file for item in record.versions for file in item.files]
+    states = [FileState(f.path, f.bytes, f.sha256) for f in (*record.files, *present)]
+    made = provenance((), states)
+    write_whole(stage.folder / RECORD_FILE, to_json(record, extra={"provenance": made}))
     return record
 
 

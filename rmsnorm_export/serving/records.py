@@ -13,11 +13,13 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.printable import number, quoted, short
 from rmsnorm_export.proof.result import Proof
-from rmsnorm_export.records import from_json
+from rmsnorm_export.records import Unfit, decode, from_json
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.serving.result import PackagedNorm
 from rmsnorm_export.serving.served_model import ServedModel, refused_norms
+from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath, read_text
+from rmsnorm_export.system.provenance import FileState, Provenance
 
 _UNREADABLE = "A report cannot be read."
 _UNREADABLE_FIX = "give a JSON file that --report FILE.json or --format json wrote"
@@ -43,12 +45,31 @@ def read_report(path: StrPath, subject: ServedModel) -> tuple[Report, str]:
     report = from_json(text, Report)
     names = {node.name for graph in all_graphs(subject.loaded.model) for node in graph}
     if missing := [site.name for site in report.fused if site.name not in names]:
-        raise UsageError(
-            "The report is of another model.",
-            found=f"{short(str(path))} has the norm {quoted(missing[0])}, the model has not",
-            fix="give what optimize --report wrote when it made this model",
+        raise _of_another(
+            f"{short(str(path))} has the norm {quoted(missing[0])}, the model has not"
         )
+    written = [file for file in _outputs(text) if file.path.lower().endswith(".onnx")]
+    model = subject.loaded.path
+    if written and model is not None and sha256_of(model) not in {f.sha256 for f in written}:
+        raise _of_another(f"{short(model.name)} is not {quoted(written[0].path)} as it was written")
     return report, text
+
+
+def _outputs(text: str) -> tuple[FileState, ...]:
+    """The files that a report was made with; () where it does not say."""
+    try:
+        made: Provenance = decode(json.loads(text)["provenance"], Provenance)
+    except (KeyError, Unfit):
+        return ()
+    return made.outputs
+
+
+def _of_another(found: str) -> UsageError:
+    return UsageError(
+        "The report is of another model.",
+        found=found,
+        fix="give what optimize --report wrote when it made this model",
+    )
 
 
 def read_benchmarks(paths: Sequence[StrPath]) -> tuple[BenchmarkDocument, ...]:

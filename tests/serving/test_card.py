@@ -9,11 +9,14 @@ from pathlib import Path
 import onnx
 import pytest
 
+import rmsnorm_export as rx
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.records import from_json, to_json
 from rmsnorm_export.rewrite.optimize import optimize
+from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.serving.package import package_model
 from rmsnorm_export.serving.result import PackageRecord
+from rmsnorm_export.system.provenance import provenance
 from tests.cli.conftest import model as spelled_model
 from tests.serving.models import needs_triton, norm_model
 
@@ -48,6 +51,9 @@ def test_the_card_and_the_record(tmp_path: Path, fused: tuple[Path, Path]) -> No
     assert f"## Benchmark: {bench.name}" in text
     assert "random positive" in text, "one input is the epsilon of a norm"
     assert "A &lt;GPU> \\| one" in text
+    audit = rx.check_report(packaged.path / "rmsnorm_export.json")
+    assert audit.passed
+    assert {f.path for f in audit.files} >= {"1/model.onnx", "config.pbtxt", "README.md"}
     record = from_json((packaged.path / "rmsnorm_export.json").read_text(), PackageRecord)
     assert record == packaged.record
     listed = {f.path: f.sha256 for f in (*record.files, *packaged.current.files)}
@@ -93,3 +99,18 @@ def test_a_name_that_would_break_the_card(tmp_path: Path) -> None:
     assert "`x\\| # Heading <script>`" in row
     config = (packaged.path / "config.pbtxt").read_text()
     assert "\n# Heading" not in config
+
+
+def test_a_report_of_another_model_with_the_same_names(
+    tmp_path: Path, fused: tuple[Path, Path]
+) -> None:
+    """The report names what was written with it; after that the model was changed."""
+    model, report = fused
+    made = {"provenance": provenance((), [model])}
+    report.write_text(to_json(from_json(report.read_text(), Report), extra=made))
+    assert package_model(model, tmp_path / "models", report=report)
+    changed = onnx.load(model)
+    changed.doc_string = "changed"
+    onnx.save(changed, model)
+    with pytest.raises(UsageError, match="report is of another model"):
+        package_model(model, tmp_path / "others", report=report)

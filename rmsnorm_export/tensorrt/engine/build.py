@@ -19,6 +19,7 @@ from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.process import Ended
+from rmsnorm_export.system.provenance import FileState, Provenance, provenance
 from rmsnorm_export.tensorrt.engine.backends import (
     BackendInfo,
     choose,
@@ -120,7 +121,9 @@ def build_engine(model: Source, path: StrPath, options: BuildOptions) -> EngineR
                         target.name, temporary, info, ready, profiles, options, plugin, ended, notes
                     )
                     _check_plugin(record, options)
-                    beside = files.write_temp(sidecar, to_json(record).encode())
+                    made = _made(record, ready, target)
+                    text = to_json(record, extra={"provenance": made})
+                    beside = files.write_temp(sidecar, text.encode())
                     files.publish(beside, sidecar, replace=options.force)
                     files.publish(temporary, target, replace=options.force, last=True)
             except FileExistsError as error:
@@ -130,6 +133,20 @@ def build_engine(model: Source, path: StrPath, options: BuildOptions) -> EngineR
                     fix="choose another name, or use --force to replace it",
                 ) from error
     return EngineResult(target, sidecar, record)
+
+
+def _made(record: EngineRecord, model: EngineModel, target: Path) -> Provenance:
+    """What the sidecar says of its making; files in other folders are in ``record.model`` only."""
+    identity, folder = record.model, target.parent
+    inputs = [FileState(str(model.path.absolute()), identity.bytes, identity.sha256)]
+    inputs += [
+        FileState(str(model.path.absolute().parent / data.location), data.bytes, data.sha256)
+        for data in identity.data
+        if data.sha256
+    ]
+    here = [file for file in inputs if Path(file.path).is_relative_to(folder)]
+    engine = FileState(str(target), record.bytes, record.sha256)
+    return provenance(here if identity.name != "memory" else (), [engine]).seen_from(folder)
 
 
 def _record(
