@@ -146,7 +146,8 @@ class Failure:
 
     def error(self, before: str = "") -> Error:
         """The error, of the class that the exit code belongs to; ``before`` stands before it."""
-        ours: list[type[Error]] = [k for k in Error.__subclasses__() if k.__module__ == __name__]
-        kinds = {int(kind.exit_code): kind for kind in (*ours, NotRunError)}
+        own = (kind for kind in Error.__subclasses__() if kind.__module__ == __name__)
+        every: list[type[Error]] = [*own, NotRunError]
+        kinds = {int(kind.exit_code): kind for kind in every}
         kind = kinds.get(self.exit_code, Error)
         return kind(before + self.what, found=self.found, fix=self.fix)
