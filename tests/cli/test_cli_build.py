@@ -49,8 +49,12 @@ def test_json_is_the_record(run: Run, three: Path) -> None:
     record = json.loads((three.parent / "e.engine.json").read_text())
     assert record["kind"] == "engine_record"
     assert document["record"] == {
-        key: value for key, value in record.items() if key not in ("schema_version", "kind")
+        key: value
+        for key, value in record.items()
+        if key not in ("schema_version", "kind", "provenance")
     }
+    outputs = [file["path"] for file in record["provenance"]["outputs"]]
+    assert outputs == ["e.engine"]
 
 
 @needs_rtx
