@@ -39,7 +39,7 @@ def test_bench_optimize_quick(tmp_path: Path) -> None:
     for row in report["summary"]:
         assert row["status"] == "ok"
         assert row["fused"] == (0 if row["tool"] == floor else row["norms"])
-        assert row["norms"] > 1
+        assert row["norms"] == 1 if row["graph"].startswith("one row") else row["norms"] > 1
         assert 0 < row["seconds"]["median"] < row["process_seconds"]["median"]
         assert row["peak_mb"]["median"] > 20
     assert report["help"]["repeats"] == 3
