@@ -245,10 +245,10 @@ def plugin_refuses(
         n: elements of a row, None when unknown.
         weights: name, element type and shape of the scale and the bias that the node has.
     """
-    if name not in creator_names(spec.kind):
-        return "it has no creator of that name"
     if DOUBLE in (dtype, spec.stash_type):
         return "it does not compute in float64"
+    if name not in creator_names(spec.kind):
+        return "it has no creator of that name"
     if spec.stash_type not in (FLOAT, dtype):
         return f"it does not compute {type_name(dtype)} rows in {type_name(spec.stash_type)}"
     if n is not None and n > MAX_ROW:
