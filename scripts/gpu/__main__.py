@@ -39,6 +39,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from rmsnorm_export.system.packages import pip_install
 from scripts.gpu.part import Clock, Results, SkippedError, facts
 from scripts.lib.command import RESULTS, module_command, module_environment, parser, say
 
@@ -126,7 +127,7 @@ def _missing(error: ModuleNotFoundError) -> SkippedError:
     name = (error.name or "").split(".")[0]
     if not name or name in ("scripts", "rmsnorm_export"):
         raise error
-    return SkippedError(f"no package {name}", 'pip install "rmsnorm-export[torch]" transformers')
+    return SkippedError(f"no package {name}", pip_install("[torch]", "transformers"))
 
 
 def _run_part(part: str, words: list[str], arguments: argparse.Namespace, seconds: float) -> int:

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rmsnorm_export.system.packages import versions_of
+from rmsnorm_export.system.packages import pip_install, versions_of
 from scripts.gpu.part import SkippedError
 from scripts.lib.command import say
 from scripts.lib.quiet import quiet
@@ -115,8 +115,8 @@ def raw_files(decoder: Decoder, folder: Path) -> dict[str, Path]:
         try:
             __import__(module)
         except ImportError as error:
-            extra = "transformers" if module == "transformers" else '"rmsnorm-export[torch]"'
-            raise SkippedError(f"no decoder: {error}", f"pip install {extra}") from error
+            brings = pip_install("transformers" if module == "transformers" else "[torch]")
+            raise SkippedError(f"no decoder: {error}", brings) from error
     folder.mkdir(parents=True, exist_ok=True)
     stamp.unlink(missing_ok=True)
     model = random_llama(decoder)

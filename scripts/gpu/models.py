@@ -17,7 +17,7 @@ import numpy as np
 
 from rmsnorm_export.benchmark.result import AGAIN, RAW
 from rmsnorm_export.system.machine import cores
-from rmsnorm_export.system.packages import versions_of
+from rmsnorm_export.system.packages import pip_install, versions_of
 from scripts.gpu.decoder import (
     KINDS,
     OPSET,
@@ -63,9 +63,9 @@ def runtime(device: str) -> Any:
     Raises:
         SkippedError: it, or the provider, is not there.
     """
-    brings = 'pip install "rmsnorm-export[ort]"'
+    brings = pip_install("[ort]")
     if device == "cuda":
-        brings = 'pip uninstall -y onnxruntime; pip install "rmsnorm-export[ort-gpu]"'
+        brings = f"pip uninstall -y onnxruntime; {pip_install('[ort-gpu]')}"
     try:
         import onnxruntime
     except ImportError as error:

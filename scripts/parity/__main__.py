@@ -21,6 +21,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 
+from rmsnorm_export.system.packages import pip_install
 from scripts.lib.command import RESULTS, parser, say
 from scripts.lib.results import Start, write_results
 from scripts.parity import claims, classes, models, modules, record
@@ -103,7 +104,7 @@ def main() -> int:
     if find_spec("matplotlib") is None:
         say(
             "error: the picture needs matplotlib\nfound: no package matplotlib\n"
-            "fix: pip install 'rmsnorm-export[report]'"
+            f"fix: {pip_install('[report]')}"
         )
         return 6
     warnings.simplefilter("ignore")
