@@ -12,7 +12,6 @@
 // The architecture is that of the GPU: what a job says of it is not used.
 struct Settings {
     int sm;
-    bool clusters;
     bool backwards;
 };
 inline Settings settings{};
