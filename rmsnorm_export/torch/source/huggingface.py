@@ -43,6 +43,10 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
             fix="add model.safetensors (save_pretrained writes it), or give the config.json itself "
             "for random weights",
         )
+    with torch.device("meta"):
+        # PyTorch looks up, at the first use of a device and for good, which functions take one;
+        # transformers has another torch.linspace in place while it loads.
+        torch.empty(0)
     with _offline():
         config, cls = _model_class(path, settings)
         with _explained(path, "The weights cannot be loaded.", settings):
