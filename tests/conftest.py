@@ -1,10 +1,13 @@
 """Settings of the whole test run.
 
+With ``--thorough`` the tests that are marked so run, too, which take minutes or install packages:
+for a run by hand before a release.
+
 Hypothesis profiles, chosen by ``HYPOTHESIS_PROFILE``; a property test leaves ``max_examples`` and
 ``deadline`` to them:
 
 * ``ci`` (default): a few hundred examples, the same ones every time;
-* ``thorough``: 10,000 fresh examples, for a run by hand before a release.
+* ``thorough`` (default with ``--thorough``): 10,000 fresh examples.
 
 No deadline: an example may build an ONNX Runtime session while the other core is busy.
 """
@@ -13,10 +16,27 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
 settings.register_profile("ci", max_examples=300, derandomize=True, **_COMMON)
 settings.register_profile("thorough", max_examples=10_000, **_COMMON)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--thorough", action="store_true", help="run the tests marked thorough, too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    usual = "thorough" if config.getoption("--thorough") else "ci"
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", usual))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--thorough"):
+        return
+    for item in items:
+        if item.get_closest_marker("thorough"):
+            item.add_marker(pytest.mark.skip(reason="takes long: scripts/test --thorough"))
