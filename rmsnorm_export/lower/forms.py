@@ -26,7 +26,7 @@ from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.recognize.refusal import Refusal
+from rmsnorm_export.recognize.refusal import Refusal, name_of
 from rmsnorm_export.runtime.support import everywhere
 
 _SMALLEST_SAFE_EPSILON = {FLOAT16: 65504.0**-2, BFLOAT16: 2.0**-256}
@@ -227,11 +227,17 @@ def lower_largest_part(
         if isinstance(outcome, ScaleInput):
             outcome = lower_one(part, outcome)
         if isinstance(outcome, Lowered):
-            kept = [f"part of the norm stays as it was: {r.message}" for r in refusals]
-            return dataclasses.replace(outcome, notes=[*outcome.notes, *kept])
+            others = [r for r in refusals if r.kind != "residual"]
+            kept = [f"part of the norm stays as it was: {r.message}" for r in others]
+            apart = next((r for r in refusals if r.kind == "residual"), None)
+            add = None if match.sum is None else match.sum.producer()
+            if apart is not None and add is not None:
+                apart = dataclasses.replace(apart, node=name_of(add), op=add.op_type)
+            return dataclasses.replace(outcome, notes=[*outcome.notes, *kept], apart=apart)
         refusals.append(outcome)
         part = part.inner
-    return next((r for r in refusals if r.reason not in STRUCTURAL), refusals[-1])
+    left = next((r for r in refusals if r.reason not in STRUCTURAL), refusals[-1])
+    return dataclasses.replace(left, kind="norm")
 
 
 def _rounding(match: Match) -> str:

@@ -28,7 +28,6 @@ class LowerContext:
         names: gives unique names.
         opset: version of the default domain in the model.
         types: element types and shapes.
-        fold_residual: take residual Adds where the target can.
         taken: operator names in this package's domain that are in use for something else.
     """
 
@@ -36,7 +35,6 @@ class LowerContext:
     names: Names
     opset: int
     types: Types
-    fold_residual: bool = True
     taken: Collection[str] = ()
 
     def allows(self, numerics: Numerics) -> bool:
@@ -58,6 +56,7 @@ class Lowered:
         functions: model-local functions that the nodes call.
         min_opset: lowest version of the default domain that knows the new nodes; 0: any.
         notes: what the user may want to know about this site.
+        apart: why the residual Add of the match stays a node of its own.
     """
 
     nodes: Sequence[ir.Node]
@@ -68,6 +67,7 @@ class Lowered:
     functions: Sequence[ir.Function] = ()
     min_opset: int = 0
     notes: Sequence[str] = ()
+    apart: Refusal | None = None
 
 
 def strictest(match: Match) -> tuple[Numerics, str]:

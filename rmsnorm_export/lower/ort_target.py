@@ -97,9 +97,7 @@ def _residual_kept(
     x, other = context.types.shape(match.x), context.types.shape(residual)
     rows = everywhere(SKIP_SIMPLIFIED, dtype)
     half = dtype in HALF_TYPES
-    if not context.fold_residual:
-        why = ("folding is switched off", "fold_residual is False")
-    elif not rows:
+    if not rows:
         why = ("the operator has no such element type", type_name(dtype))
     elif spec.axis != -1:
         why = ("the operator normalises the last axis only", f"axis {spec.axis}")

@@ -13,11 +13,12 @@ from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.radial import same_dims
 from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
+from rmsnorm_export.recognize.shape_rules import Dims
 
 
 def finish(ctx: Context, *, fold_residual: bool, fold_gate: bool) -> tuple[Match, ...]:
     """The matches of the whole model, in graph order; each Add is folded once."""
-    claimed: set[ir.Node] = set()
+    folded: set[ir.Node] = set()
     # The output of one match is no part of another, or both would replace the same nodes.
     outputs = set(ctx.matches)
     matches: list[Match] = []
@@ -34,8 +35,8 @@ def finish(ctx: Context, *, fold_residual: bool, fold_gate: bool) -> tuple[Match
         taken = _with_nodes(taken)
         if fold_gate and taken.x not in outputs:
             taken = _input_gate(ctx, taken)
-        if fold_residual and taken.x not in outputs:
-            taken = _residual(ctx, taken, claimed)
+        if taken.x not in outputs:
+            taken = _residual(ctx, taken, folded, fold_residual)
         matches.append(taken)
     return tuple(matches)
 
@@ -106,31 +107,71 @@ def _graph_of(match: Match) -> object:
     return None if node is None else node.graph
 
 
-def _residual(ctx: Context, match: Match, claimed: set[ir.Node]) -> Match:
-    """``RMSNorm(a + b)``; the sum stays available as the second output."""
-    node = match.x.producer()
-    if (
-        node is None
-        or standard(node) != "Add"
-        or node in claimed
-        or match.spec.kind != "RMSNorm"
-        or match.opaque_scale
-        or node.graph is not _graph_of(match)
-        or match.spec.axis != -1
-    ):
+def _residual(ctx: Context, match: Match, folded: set[ir.Node], fold: bool) -> Match:
+    """``RMSNorm(a + b)``; the sum stays available as the second output.
+
+    What keeps the sum as it is may stand between. A sum that repeats one operand over the other, or
+    adds a weight, is no residual.
+    """
+    total = ctx.view(match.x).root
+    node = total.producer()
+    if node is None or standard(node) != "Add" or node in folded:
         return match
     a, b = node.inputs[0], node.inputs[1]
     if a is None or b is None or a.is_initializer() or b.is_initializer():
         return match
     left, right = ctx.types.shape(a), ctx.types.shape(b)
-    if left is None or right is None or not same_dims(left, right):
+    if match.spec.kind == "SkipRMSNorm" or _repeats(left, right):
         return match
+    shapes = left is not None and right is not None and same_dims(left, right)
+    why = _stays_apart(ctx, match, total, node, shapes=shapes) if fold else _SWITCHED_OFF
+    if why is not None:
+        message = f"the residual Add is not folded: {why[0]}"
+        apart = refuse(node, "residual-kept", message, why[1], why[2], match.scope)
+        return dataclasses.replace(match, apart=apart)
     spec: NormSpec = dataclasses.replace(match.spec, kind="SkipRMSNorm")
-    claimed.add(node)
-    return dataclasses.replace(
-        match, spec=spec, x=a, residual=b, sum=match.x, inner=match, native="",
-        aliases=(),        nodes=(node, *match.nodes),
-    )  # fmt: skip
+    folded.add(node)
+    grown = dataclasses.replace(
+        match, spec=spec, x=a, residual=b, sum=total, inner=match, native="", aliases=(), nodes=()
+    )
+    return dataclasses.replace(grown, nodes=_between(grown))
+
+
+_SWITCHED_OFF = ("folding is switched off", "fold_residual is False", "leave that option out")
+
+
+def _repeats(left: Dims, right: Dims) -> bool:
+    """Whether one operand of a sum is repeated over the other, as a bias or a table is."""
+    if left is None or right is None:
+        return False
+    pairs = list(zip(left, right, strict=False))
+    return len(left) != len(right) or any((a == 1) != (b == 1) for a, b in pairs)
+
+
+def _stays_apart(
+    ctx: Context, match: Match, total: ir.Value, node: ir.Node, *, shapes: bool
+) -> tuple[str, str, str] | None:
+    """Why no operator takes the sum ``total`` that ``node`` adds, what was found and what to do."""
+    if match.spec.kind != "RMSNorm":
+        return ("a node takes a gate or a sum, not both", f"the gate {match.gate}",
+                "leave the gate out of the node if the sum matters more")  # fmt: skip
+    if ctx.types.dtype(total) != match.dtype:
+        return ("the sum is of another type than the norm", ctx.describe(total),
+                "add in the type in which the norm is computed")  # fmt: skip
+    if match.spec.axis != -1:
+        return ("the norm is over several axes", f"axis {match.spec.axis}",
+                "flatten the normalised axes into one")  # fmt: skip
+    if node.graph is not _graph_of(match):
+        return ("the sum and the norm are in different graphs", name_of(node),
+                "keep both inside or outside the branch")  # fmt: skip
+    if match.opaque_scale:
+        return ("the scale may depend on the sum", "a scale that is computed in the graph",
+                "store the scale as a weight")  # fmt: skip
+    if not shapes:
+        operands = " + ".join(ctx.describe(v) for v in node.inputs)
+        return ("its operands are not known to be of one shape", operands,
+                "store shapes in the model (value_info), e.g. by onnx.shape_inference")  # fmt: skip
+    return None
 
 
 def unmatched(ctx: Context) -> tuple[Refusal, ...]:

@@ -8,6 +8,7 @@ import dataclasses
 import onnx_ir as ir
 
 from rmsnorm_export.op.spec import NormSpec
+from rmsnorm_export.recognize.refusal import Refusal
 
 
 def name_scopes(node: ir.Node) -> list[str]:
@@ -67,6 +68,8 @@ class Match:
             multiplied with x first",)``; () when every row is the same.
         opaque_scale: the scale is computed from other values in the graph (not an initializer,
             input or a view of one), so it may depend on anything before it.
+        apart: why the sum that is normalised is no part of this match, though it looks like a
+            residual.
         native: operator type when the source already is one node, e.g. ``RMSNormalization``.
         scope: ``main`` or the function or subgraph that holds the match.
     """
@@ -89,6 +92,7 @@ class Match:
     narrow: tuple[str, ...] = ()
     edges: tuple[str, ...] = ()
     opaque_scale: bool = False
+    apart: Refusal | None = None
     native: str = ""
     scope: str = "main"
 

@@ -22,7 +22,8 @@ class Refusal:
         hint: what would have to be different, or what to do.
         scope: ``main`` or the function or subgraph.
         kind: ``norm``: an RMSNorm that was not fused, or one as far as the file tells;
-            ``look-alike``: it computes something else.
+            ``look-alike``: it computes something else; ``residual``: the Add in front of a norm
+            that is one node stays a node of its own.
     """
 
     node: str
@@ -32,7 +33,7 @@ class Refusal:
     found: str
     hint: str
     scope: str
-    kind: Literal["norm", "look-alike"] = "norm"
+    kind: Literal["norm", "look-alike", "residual"] = "norm"
 
 
 LOOK_ALIKES = frozenset((
@@ -43,6 +44,16 @@ LOOK_ALIKES = frozenset((
     "weighted-square",
 ))  # fmt: skip
 """Reasons that say: this computes something else. Any other reason leaves an RMSNorm unfused."""
+
+RESIDUALS = frozenset(("residual", "residual-kept"))
+"""Reasons that leave the Add in front of a norm a node of its own, and the norm as it may be."""
+
+
+def kind_of(reason: str) -> Literal["norm", "look-alike", "residual"]:
+    """What a refusal for this reason is of (``Refusal.kind``)."""
+    if reason in LOOK_ALIKES:
+        return "look-alike"
+    return "residual" if reason in RESIDUALS else "norm"
 
 
 def refuse(
@@ -57,7 +68,7 @@ def refuse(
         found=found,
         hint=hint,
         scope=scope,
-        kind="look-alike" if reason in LOOK_ALIKES else "norm",
+        kind=kind_of(reason),
     )
 
 

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.lower.builder import FORMERLY, NUMERICS_CLASS, REPLACES, SPELLING
 from rmsnorm_export.lower.lower import Lowered
+from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import DOMAIN, OPSET_VERSION
 
 FUNCTION_IR_VERSION = 8
@@ -99,6 +100,7 @@ def apply(model: ir.Model, sites: Sequence[Lowered], names: Names) -> None:
                 dead.append(producer)
         functions.update((f.name, f) for f in site.functions)
     _remove_dead(dead)
+    _drop_unread(model)
     for graph in order.unsorted:
         graph.sort()
     if functions:
@@ -183,6 +185,24 @@ class _Order:
         if graph not in self._position:
             self._position[graph] = {node: float(i) for i, node in enumerate(graph)}
         return self._position[graph]
+
+
+def _drop_unread(model: ir.Model) -> None:
+    """Take from ONNX Runtime's residual operator the outputs that nobody reads.
+
+    Releases 1.16 to 1.18 plan memory for them in which another value still is: wrong numbers. Of
+    this package's operators, which are functions, the runtime wants all outputs.
+    """
+    if MICROSOFT_DOMAIN not in model.opset_imports:
+        return
+    for graph in all_graphs(model):
+        for node in graph:
+            if node.domain != MICROSOFT_DOMAIN or node.op_type != SKIP_SIMPLIFIED:
+                continue
+            read = [bool(v.uses()) or v.is_graph_output() for v in node.outputs]
+            for value, is_read in zip(node.outputs, read, strict=True):
+                value.name = value.name if is_read else ""
+            node.resize_outputs(max(i for i, is_read in enumerate(read, 1) if is_read or i == 1))
 
 
 def _remove_dead(candidates: list[ir.Node]) -> None:

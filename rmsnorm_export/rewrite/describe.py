@@ -61,6 +61,7 @@ def describe_plan(
         fused=tuple(fused),
         kept=tuple(kept),
         refused=plan.refusals,
+        unfolded=plan.unfolded,
         opset_before=opset,
         opset_after=opset,
         nodes_before=nodes,
@@ -108,6 +109,7 @@ def _described_site(
         scope=match.scope,
         attributes=match.spec.non_default(),
         module=match.module,
+        residual=match.residual is not None,
         drawing=None if gallery is None else gallery.add(match, new, name),
     )
 

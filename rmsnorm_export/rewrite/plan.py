@@ -16,7 +16,7 @@ from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.context import OpaqueNode
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.recognize.refusal import Refusal
+from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
 from rmsnorm_export.recognize.scan import foreign_functions, recognize
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.apply import Names, discard
@@ -36,6 +36,7 @@ class Plan:
         rewritten: those of ``sites`` whose norm was one node in the target's form.
         opaque: operators of the target in a form that no other target could say: no refusal.
         refusals: what is left alone, and why.
+        unfolded: the residual sums that are no part of their norm's node, and why.
     """
 
     model: ir.Model
@@ -46,6 +47,7 @@ class Plan:
     rewritten: tuple[Lowered, ...]
     opaque: tuple[OpaqueNode, ...]
     refusals: tuple[Refusal, ...]
+    unfolded: tuple[Refusal, ...]
 
     def without(self, refused: Mapping[Lowered, Refusal]) -> Plan:
         """The plan with refusals in the place of these sites, whose new nodes are given up."""
@@ -68,11 +70,12 @@ def make_plan(model: ir.Model, options: OptimizeOptions | InspectOptions) -> Pla
     opaque = [entry for entry in recognition.opaque if entry[0].op_type in operators]
     refusals = [refusal for node, refusal in recognition.opaque if node.op_type not in operators]
     refusals += recognition.refusals
-    parts = [_part_in_form(match, operators) for match in recognition.matches]
-    kept = [part for part in parts if part is not None]
-    todo = [m for m, part in zip(recognition.matches, parts, strict=True) if part is None]
+    parts = {match: _part_in_form(match, operators) for match in recognition.matches}
+    todo = [match for match, part in parts.items() if part is not match]
+    if not options.target:
+        todo = [match for match in todo if parts[match] is None]
     if todo and row.shares_functions:
-        todo, kept = [*kept, *todo], []
+        todo = [match if match in todo else parts[match] or match for match in parts]
     _type_operands(recognition.types, todo)
     names = Names(model)
     outcomes = lower_all(
@@ -83,25 +86,45 @@ def make_plan(model: ir.Model, options: OptimizeOptions | InspectOptions) -> Pla
             names=names,
             opset=default_opset(model),
             types=recognition.types,
-            fold_residual=options.fold_residual,
             taken=_names_in_use(model, todo),
         ),
     )
-    refusals += [outcome for outcome in outcomes if isinstance(outcome, Refusal)]
-    made = [
-        (match, outcome)
-        for match, outcome in zip(todo, outcomes, strict=True)
-        if isinstance(outcome, Lowered)
-    ]
+    made = dict(zip(todo, outcomes, strict=True))
+    sites: list[Lowered] = []
+    rewritten: list[Lowered] = []
+    kept: list[Match] = []
+    unfolded: list[Refusal] = []
+    for match, part in parts.items():
+        outcome = made.get(match) or made.get(part or match)
+        if isinstance(outcome, Refusal):
+            if part is None or row.shares_functions:
+                refusals.append(outcome)
+                continue
+            outcome = None
+        grown = outcome is not None and (part is None or _holds(outcome.part, part))
+        apart = None if outcome is None else outcome.apart
+        if outcome is not None and not grown and not row.shares_functions:
+            discard(outcome)
+            outcome = None
+        said = (part or match) if outcome is None else outcome.part
+        if outcome is None:
+            kept.append(said)
+        else:
+            sites.append(outcome)
+            rewritten += [] if grown else [outcome]
+        if said.residual is None:
+            apart = apart or match.apart or _left_apart(match)
+            unfolded += [] if apart is None else [apart]
     return Plan(
         model=model,
         types=recognition.types,
         names=names,
-        sites=tuple(site for _, site in made),
+        sites=tuple(sites),
         kept=tuple(kept),
-        rewritten=tuple(site for match, site in made if match.native in operators),
+        rewritten=tuple(rewritten),
         opaque=tuple(opaque),
         refusals=tuple(refusals),
+        unfolded=tuple(unfolded),
     )
 
 
@@ -155,6 +178,29 @@ def _part_in_form(match: Match, operators: Sequence[str]) -> Match | None:
     while part is not None and part.native not in operators:
         part = part.inner
     return part
+
+
+def _holds(match: Match, part: Match) -> bool:
+    """Whether ``match`` is larger than ``part``."""
+    inner = match.inner
+    while inner is not None and inner is not part:
+        inner = inner.inner
+    return inner is part
+
+
+def _left_apart(match: Match) -> Refusal | None:
+    """The residual of a norm that is one node already, and stays the node that it is."""
+    add = None if match.sum is None else match.sum.producer()
+    if add is None:
+        return None
+    return refuse(
+        add,
+        "residual-kept",
+        "the residual Add is not folded: the norm is one node without it",
+        f"{match.nodes[-1].op_type} {name_of(match.nodes[-1])!r}",
+        "optimize the file for a target whose operator takes it in",
+        match.scope,
+    )
 
 
 def _type_operands(types: Types, matches: Sequence[Match]) -> None:

@@ -31,6 +31,7 @@ class Site:
         proof: outcome of the proof, if one was asked for.
         module: path of the PyTorch module it came from, where the exporter wrote it down.
         drawing: position in ``Report.drawings``, where drawings were asked for.
+        residual: whether the sum in front is in the node.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Site:
     proof: Proof | None = None
     module: str | None = None
     drawing: int | None = None
+    residual: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Report:
         nodes_before, nodes_after: nodes in the model, subgraphs and functions included, but not the
             bodies of this package's own operators.
         functions: own operators that the result defines by a function (target ``portable``).
+        unfolded: residual sums that stay apart from a norm that is one node, with the reason.
         drawings: the different rewrites as graphs, where they were asked for.
         notes: what was done to the model as a whole (opset raised, weights policy, ...).
         seconds: wall-clock time of recognising and rewriting.
@@ -83,6 +86,7 @@ class Report:
     seconds: float = 0.0
     functions: int = 0
     drawings: tuple[Drawing, ...] = ()
+    unfolded: tuple[Refusal, ...] = ()
 
     @property
     def unfused(self) -> tuple[Refusal, ...]:
@@ -100,8 +104,13 @@ class Report:
         """The refusals of what computes something else."""
         return tuple(refusal for refusal in self.refused if refusal.kind == "look-alike")
 
+    @property
+    def folded(self) -> int:
+        """How many residual sums are in the node of their norm."""
+        return sum(site.residual for site in (*self.fused, *self.kept))
+
     def headline(self, *, planned: bool = False) -> str:
-        """The line that says it all, e.g. ``9 of 9 RMSNorms are one node``.
+        """The line that says it all, e.g. ``9 of 9 RMSNorms, 8 of 8 residuals are one node``.
 
         Look-alikes are no part of the total.
 
@@ -113,11 +122,16 @@ class Report:
         aside = f"; {plural(alike, 'look-alike')} left alone" if alike else ""
         if total == 0:
             return f"no RMSNorm found{aside or ', and nothing that looks like one'}"
-        verb = "can be one node" if planned else "is one node" if total == 1 else "are one node"
+        residuals = self.folded + len(self.unfolded)
+        one = total == 1 and not residuals
+        verb = "can be one node" if planned else "is one node" if one else "are one node"
         parts = [f"{fused} {'fusable' if planned else 'fused'}"] if kept or refused else []
         if kept:
             parts.append(f"{kept} already one node")
         if refused:
             parts.append(f"{refused} refused")
-        what = f"{fused + kept} of {plural(total, 'RMSNorm')} {verb}"
+        what = f"{fused + kept} of {plural(total, 'RMSNorm')}"
+        if residuals:
+            what += f", {self.folded} of {plural(residuals, 'residual')}"
+        what += f" {verb}"
         return f"{what}{': ' if parts else ''}{', '.join(parts)}{aside}"

@@ -42,7 +42,7 @@ def refusal_lines(refused: Sequence[Refusal], *, verbose: int) -> list[Line]:
         first = members[0]
         alike = first.kind == "look-alike"
         what = f"  {len(members):{width}} x  {printable(first.reason)}: {one_line(first.message)}"
-        lines.append((what, "" if alike else "yellow"))
+        lines.append((what, "yellow" if first.kind == "norm" else ""))
         if verbose > 0:
             lines += map(_one_refusal, members)
         elif alike:
@@ -82,6 +82,9 @@ def refusal_sections(report: Report, *, planned: bool) -> list[Section]:
     if refused := report.unfused:
         intro = f"{plural(len(refused), 'RMSNorm')} (as far as the file tells) that {left}."
         sections.append(_refusal_section("refused", "Refused norms", intro, refused))
+    if apart := report.unfolded:
+        intro = f"{plural(len(apart), 'Add')} in front of a norm that are no part of its node."
+        sections.append(_refusal_section("residuals", "Residuals", intro, apart))
     if alike := report.look_alikes:
         intro = (
             f"{plural(len(alike), 'place')} where the nodes look like an RMSNorm and compute"

@@ -70,6 +70,10 @@ def report_lines(
         title = "cannot be fused" if planned else "were not fused"
         lines += ["", (f"refused ({len(refused)}): RMSNorms that {title}", "bold yellow")]
         lines += refusal_lines(refused, verbose=verbose)
+    if apart := report.unfolded:
+        title = "Adds in front of a norm that are not in its node"
+        lines += ["", (f"residuals ({len(apart)}): {title}", "bold")]
+        lines += refusal_lines(apart, verbose=verbose)
     if alike := report.look_alikes:
         lines += ["", (f"look-alikes ({len(alike)}): no RMSNorms, left alone", "bold")]
         lines += refusal_lines(alike, verbose=verbose)
@@ -136,6 +140,8 @@ def _key_numbers(report: Report, *, planned: bool) -> Markup:
         (f"{len(report.unfused):,}", "refused"),
         (f"{len(report.look_alikes):,}", "look-alikes"),
     ]
+    if residuals := report.folded + len(report.unfolded):
+        shown.insert(2, (f"{report.folded:,} of {residuals:,}", "residuals folded"))
     if report.nodes_after != report.nodes_before:
         shown.append((_change(report.nodes_before, report.nodes_after, ARROW), "nodes"))
     if proofs := [proof for _, proof in proved(report.fused)]:

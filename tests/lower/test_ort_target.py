@@ -154,7 +154,9 @@ def test_a_residual_in_half_is_folded_at_class_upcast_only(spec: NormSpec, dtype
     assert ops(kept) == PLAIN
     assert isinstance(kept, Lowered)
     assert norm_node(kept).inputs[0] is built.values["sum"]
-    assert any("residual" in note for note in kept.notes)
+    assert kept.apart is not None
+    assert (kept.apart.reason, kept.apart.kind) == ("residual-kept", "residual")
+    assert (kept.apart.op, kept.apart.found) == ("Add", "class upcast, reordered is allowed")
     folded = _lower(built, "upcast")
     assert ops(folded) == SKIP
     assert isinstance(folded, Lowered)
@@ -175,15 +177,9 @@ def _kept(built: Built, match: Match, numerics: Numerics = "upcast", **options: 
     assert isinstance(lowered, Lowered)
     assert set(ops(lowered)) & {*PLAIN}
     assert norm_node(lowered).inputs[0] is not built.values["x"]
+    assert lowered.apart is not None
+    assert (lowered.apart.message, lowered.apart.op) == (alone.message, "Add")
     return lowered
-
-
-def test_fold_residual_can_be_switched_off() -> None:
-    source = Source(spec=SPEC, gain=_gain(), residual=True)
-    built = build(source)
-    lowered = _kept(built, built.match, fold_residual=False)
-    assert any("switched off" in note for note in lowered.notes)
-    check(source, built, lowered)
 
 
 @pytest.mark.parametrize("shape", [(123,), (2, 3, 5, 123)])

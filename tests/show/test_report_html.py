@@ -230,7 +230,7 @@ def test_the_words_are_those_of_the_readme() -> None:
         assert len(rows) == 1, reason
         assert rows[0].rstrip(" |").endswith(f"| {meaning}"), reason
     section = text[text.index("\n## Reasons\n") :]
-    named = re.findall(r"^\| ([a-z-]+) \| (?:norm|look-alike) \|", section, re.MULTILINE)
+    named = re.findall(r"^\| ([a-z-]+) \| (?:norm|look-alike|residual) \|", section, re.MULTILINE)
     assert set(named) == set(REASONS)
 
 
