@@ -133,11 +133,12 @@ class _Body:
                 numerator = self.add("Reshape", "numerator_groups", [numerator, cut])
         squared = row
         if key.partial_size:
-            bounds = [
-                self.integers([bound], label)
-                for bound, label in ((0, "start"), (key.partial_size, "end"), (-1, "partial_axis"))
-            ]
-            squared = self.add("Slice", "part", [row, *bounds])
+            start, end, one, last = (
+                self.integers([number], label)
+                for number, label in
+                ((0, "start"), (key.partial_size, "end"), (1, "one"), (-1, "partial_axis"))
+            )  # fmt: skip
+            squared = self.add("Slice", "part", [row, start, end, last])
         if key.stash_type == DOUBLE:
             # ONNX Runtime fuses the Pow spelling, and with it takes epsilon for 1e-5 in float64.
             square = self.add("Mul", "square", [squared, squared])
@@ -147,6 +148,10 @@ class _Body:
             two = self.constant(2.0, FLOAT if old else key.stash_type, "two")
             square = self.add("Pow", "square", [squared, two])
         mean = self.mean(square)
+        if key.partial_size:
+            # The mean is one number long already, but where there are no rows in ONNX Runtime 1.31,
+            # which does not reduce a tensor without elements: as long as the part, it fits no row.
+            mean = self.add("Slice", "one_mean", [mean, start, one, last])
         epsilon = self.scalar("epsilon", key.epsilon, "epsilon_value", like_x=False)
         if key.epsilon_outside:
             rms = self.add("Add", "rms", [self.add("Sqrt", "root", [mean]), epsilon])

@@ -201,7 +201,7 @@ def layouts(match: Match, lowered: Lowered, types: Types) -> Iterator[Layout]:
     that constant shapes of Reshape nodes ask for; for weights of unknown type each possible one.
 
     Raises:
-        InputError: the rows are too long.
+        InputError: the rows are too long, or have no elements.
     """
     axes = -match.spec.axis
     declared = _declared(match, types)
@@ -210,10 +210,10 @@ def layouts(match: Match, lowered: Lowered, types: Types) -> Iterator[Layout]:
     declared = declared or (None,) * rank
     row = _row_sizes(match, lowered, declared[len(declared) - axes :], shapes)
     n = math.prod(row)
-    if n > _MAX_ROW:
+    if not 0 < n <= _MAX_ROW:
         raise InputError(
-            "The rows are too long to try.",
-            found=f"{n} elements, at most {_MAX_ROW} are tried",
+            "The rows are too long to try." if n else "The rows are empty: nothing to compare.",
+            found=f"{n} elements, 1 to {_MAX_ROW} are tried",
             fix="keep the original nodes",
         )
     rows = len(case_names(match.dtype))

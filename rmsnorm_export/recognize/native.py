@@ -62,7 +62,8 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
         return _opaque(ctx, node, "scale-type", "the scale is of another type than x",
                          f"{ctx.describe(scale)}, x is {dtype.name}")  # fmt: skip
     if scale is not None:
-        if _ones(ctx, scale):
+        # Of ones that are x, too, a cut at x would not know.
+        if scale is not x and _ones(ctx, scale):
             scale = None
         elif node.domain != DOMAIN and as_weight(ctx, scale, x, spec.axis, computed=True) is None:
             return _opaque(ctx, node, "scale-shape", "the scale is not one number per feature",

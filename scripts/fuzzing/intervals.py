@@ -46,11 +46,13 @@ class Mode:
         spread: results are intervals; otherwise every operator is rounded once, as declared.
         free: each rounding to a half type may be there or not, as in runtimes that keep float32
             between operators.
+        runtime: errors of kernels of ONNX Runtime count, where they are larger than roundings.
     """
 
     wide: bool = False
     spread: bool = False
     free: bool = False
+    runtime: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -283,7 +283,7 @@ class _Comparison:
         if self.numerics == "upcast":
             self._accurate(index, feed, outputs, feed.outputs, "onnxruntime")
             return
-        mode = Mode(spread=True, free=self.mutant.half)
+        mode = Mode(spread=True, free=self.mutant.half, runtime=True)
         for name, value in self.mutant.expected(index, mode, self.slack).items():
             self._inside("onnxruntime", feed, name, outputs[name], value, feed.outputs[name])
 

@@ -91,6 +91,9 @@ def _session(content: bytes) -> Any:
 def load(content: bytes) -> Any:
     """A session that runs the model as it is written."""
     options = session_options(optimize=False, threads=1)
+    # It plans for the shapes that operators should give, and 1.31 does not reduce a tensor without
+    # elements: whether its memory then fits depends on what else has such a shape.
+    options.enable_mem_reuse = False
     options.log_severity_level = 4  # what it says of a node that cannot be run is in the exception
     return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 

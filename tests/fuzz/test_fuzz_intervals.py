@@ -10,7 +10,7 @@ from fuzz.norms import ROW, norm
 from scripts.fuzzing.evaluate import Program, rounded
 from scripts.fuzzing.feeds import all_feeds
 from scripts.fuzzing.intervals import UNIT, Arithmetic, Mode, Value, ideal
-from scripts.fuzzing.subject import Mutant
+from scripts.fuzzing.subject import Mutant, load, run
 
 
 def _value(lo: float, hi: float) -> Value:
@@ -90,3 +90,19 @@ def test_an_empty_mean_is_not_a_number() -> None:
     (value,) = Program(model).run({"x": np.ones((2, 0), np.float32)}, Mode(spread=True)).values()
     assert value.lo.shape == (2, 1)
     assert np.isnan(value.lo).all()
+
+
+def test_the_sigmoid_of_onnxruntime_is_further_off() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        graph (float[a] x) => (float[a] y) { y = Sigmoid (x) }"""
+    )
+    feeds = {"x": np.linspace(-24, 24, 100_001, dtype=np.float32)}
+    outputs = run(load(model.SerializeToString()), feeds)["y"]
+
+    def off(mode: Mode) -> float:
+        value = Program(model).run(feeds, mode)["y"]
+        return float(np.mean((outputs < value.lo) | (outputs > value.hi)))
+
+    assert off(Mode(spread=True)) > 0.2
+    assert off(Mode(spread=True, runtime=True)) == 0

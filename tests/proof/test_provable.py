@@ -106,3 +106,29 @@ def test_what_cannot_be_run_by_itself_is_no_failed_proof() -> None:
     refused = optimized(SHAPE_IS_AN_INPUT, prove=True).refused
     assert [(r.reason, r.kind) for r in refused] == [("not-provable", "norm")]
     assert "'whole', an input" in refused[0].found
+
+
+ROW_OF_ONES = """<ir_version: 10, opset_import: ["" : 23]>
+main (float[B, S, 64] h) => (float[B, S, 64] y) {
+  shape = Shape (h)
+  x = ConstantOfShape <value = float[1] {1.0}> (shape)
+  y = RMSNormalization <axis = -1> (x, x)
+}"""
+EMPTY_ROWS = """<ir_version: 10, opset_import: ["" : 23]>
+main (float[B, S, 0] x, float[0] w) => (float[B, S, 0] y) {
+  y = RMSNormalization <axis = -1> (x, w)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "target"),
+    [
+        (ROW_OF_ONES, "scale-shape", "portable"),
+        (ROW_OF_ONES, "scale-shape", "ort"),
+        (EMPTY_ROWS, "not-provable", "portable"),
+    ],
+)
+def test_odd_rows_are_no_failed_proof(text: str, reason: str, target: Any) -> None:
+    """The scale is the row itself, in the shape of ones for no scale; rows of no elements."""
+    refused = optimized(text, target=target, prove=True).refused
+    assert [(r.reason, r.kind) for r in refused] == [(reason, "norm")]
