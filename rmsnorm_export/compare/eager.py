@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import hashlib
 import inspect
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +13,6 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from rmsnorm_export.compare.backend import Answer
 from rmsnorm_export.errors import InputError, NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.torch.export.failure import arguments_text
@@ -214,55 +211,3 @@ def to_tensor(array: Array) -> torch.Tensor:
             found=str(array.dtype),
             fix="compare models whose inputs are float, integer or boolean tensors",
         ) from error
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class OwnPrecision:
-    """What a source computes in its own float type, kept before it is loaded in another one.
-
-    Attributes:
-        dtype: of most of its weights, e.g. ``bfloat16``.
-        runs: inputs and outputs of each call.
-        digest: SHA-256 of its float weights in the other type.
-    """
-
-    dtype: str
-    runs: tuple[tuple[Call, Answer], ...]
-    digest: str
-
-
-def run_in_own_type(
-    loaded: Loaded, calls: Sequence[Call], dtype: torch.dtype, *, inputs: str, weights: str
-) -> OwnPrecision:
-    """What a source computes in its own type, on inputs that ``dtype`` can hold, too.
-
-    Args:
-        loaded: the source.
-        calls: what to run it on.
-        dtype: the other type.
-        inputs, weights: float types of its inputs ("": float32) and of most of its weights.
-
-    Raises:
-        InputError, NotRunError: as ``run_eager``.
-    """
-    taken = getattr(torch, inputs or "float32")
-
-    def rounded(leaf: Any) -> Any:
-        floats = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-        return leaf.to(dtype).to(taken) if floats else leaf
-
-    runs = []
-    for call in calls:
-        args, kwargs = pytree.tree_map(rounded, call)
-        answer = Answer(*run_eager(loaded.module, args, kwargs), named=False)
-        runs.append(((args, kwargs), answer))
-    return OwnPrecision(weights, tuple(runs), weights_digest(loaded.module, dtype))
-
-
-def weights_digest(module: Module, dtype: torch.dtype) -> str:
-    """SHA-256 of the float weights of a module, by their names, in ``dtype``."""
-    digest = hashlib.sha256()
-    for name, weight in sorted(module.state_dict().items()):
-        if weight.is_floating_point():
-            digest.update(name.encode() + to_array(weight.to(dtype)).tobytes())
-    return digest.hexdigest()

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmsnorm_export.compare.eager import feeds_of_call, run_eager
+from rmsnorm_export.compare.eager import feeds_of_call
+from rmsnorm_export.compare.own_type import OwnType, Reference, load_source
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.wellformed import NEWEST_OPSET
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.rewrite.options import ExportOptions, SourceOptions
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.torch.export.trace import OLDEST_OPSET, trace
-from rmsnorm_export.torch.source.example import Example, Loaded, example_of
-from rmsnorm_export.torch.source.load import load
+from rmsnorm_export.torch.source.example import Example, Loaded
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -35,38 +35,30 @@ class Subject:
     Attributes:
         loaded: the module.
         given: its example inputs.
+        own: what it computes in its own float type, where that was asked for and is another.
         reads: Python files outside of installed packages that were imported for it, relative to
             the folder, and their sha256.
     """
 
     loaded: Loaded
     given: Example
+    own: OwnType | Exception | None
     reads: dict[str, str]
 
 
 def open_subject(
-    source: str,
-    folder: Path,
-    *,
-    options: SourceOptions,
-    seed: int,
+    source: str, folder: Path, *, options: SourceOptions, seed: int, own: bool
 ) -> Subject:
-    """Load the module, with ``folder`` as the working folder.
+    """Load the module, with ``folder`` as the working folder; ``own`` as of ``load_source``.
 
     Raises:
         UsageError, InputError, BackendMissingError: as ``export`` from the command line.
     """
     with _working_folder(folder), _fresh_modules(folder) as reads:
-        loaded = load(
-            source,
-            arguments=options.arguments or {},
-            dtype=options.dtype,
-            trust_source=options.trust_source,
+        loaded, given, computed = load_source(
+            source, options, seed=seed, option="[export] shapes", own=own
         )
-    given = example_of(
-        loaded, options.shapes, dims=options.dims, seed=seed, option="[export] shapes"
-    )
-    return Subject(loaded, given, reads)
+    return Subject(loaded, given, computed, reads)
 
 
 def plain_onnx(
@@ -89,28 +81,23 @@ def plain_onnx(
     return trace(subject.loaded.module, given.args, options, tell)
 
 
-def reference(subject: Subject, inputs: list[str], outputs: list[str], seed: int) -> list[Arrays]:
-    """Inputs and outputs of the module, by the names of the file; dynamic sizes changed once.
+def recorded(runs: Reference, inputs: list[str], outputs: list[str]) -> list[Arrays]:
+    """Inputs and outputs of each call of a module, by the names of the file.
 
     Args:
-        subject: run in evaluation mode.
+        runs: the calls.
         inputs, outputs: names in the exported file.
-        seed: of the example inputs; the other sizes get the next one.
 
     Returns:
         For each run one mapping; its names begin with ``in:`` or ``out:``.
 
     Raises:
-        InputError: the module cannot be run.
         VerificationError: the file has other inputs than the module.
     """
-    loaded, found = subject.loaded, []
-    for args, kwargs in subject.given.feeds(seed=seed, limit=loaded.limit):
-        fed = feeds_of_call(inputs, args, kwargs)
-        _, made = run_eager(loaded.module, args, kwargs)
-        run = {f"in:{name}": array for name, array in fed.items()}
-        run |= {f"out:{name}": array for name, array in zip(outputs, made, strict=True)}
-        found.append(run)
+    found = []
+    for call, answer in runs.runs:
+        run = {f"in:{name}": array for name, array in feeds_of_call(inputs, *call).items()}
+        found.append(run | {f"out:{n}": a for n, a in zip(outputs, answer.arrays, strict=True)})
     return found
 
 

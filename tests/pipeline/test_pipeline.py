@@ -291,6 +291,65 @@ def test_a_factory_and_what_it_imports_are_inputs(tmp_path: Path) -> None:
     assert ran(done) == ["export", "optimize", "verify"]
 
 
+OWN_TYPE = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, largest):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm = torch.nn.Linear(40, 40, bias=False), torch.nn.RMSNorm(40)
+        self.largest = largest
+        self.to(torch.bfloat16)
+
+    def forward(self, x):
+        return self.norm(self.first(x)) * self.largest * self.largest
+
+def make(largest=1.0):
+    return Net(largest)
+"""
+AS_F16 = (
+    '[export]\nsource = "own:make"\ndtype = "f16"\nshapes = "x=f16[batch=1..8,40]"'
+    "\narguments = {{largest = {}}}"
+)
+
+
+@pytest.mark.export
+def test_a_file_in_another_type_is_compared_with_the_type_of_the_source(tmp_path: Path) -> None:
+    """In float16 the module overflows as the file does; in its own bfloat16 it does not."""
+    path = write(tmp_path, AS_F16.format(1.0), OPTIMIZE, VERIFY)
+    (tmp_path / "own.py").write_text(OWN_TYPE)
+    assert rx.run_pipeline(path).passed
+    compared = json.loads((tmp_path / "out/verify/pytorch-optimized.json").read_text())
+    assert compared["notes"] == ["compared with the source in its own bfloat16"]
+    assert "bfloat16" in compared["outputs"][0]["tolerance"]
+    path = write(tmp_path, AS_F16.format(300.0), OPTIMIZE, VERIFY)
+    done = rx.run_pipeline(path)
+    assert done.failed is not None
+    assert done.failed.failure is not None
+    assert (done.failed.name, done.failed.failure.exit_code) == ("verify", 4)
+    assert "NaN or infinities in different places" in done.failed.failure.found
+    assert "pytorch IS NOT optimized" in done.failed.summary
+
+
+@pytest.mark.export
+def test_a_module_that_cannot_be_run_in_its_own_type(tmp_path: Path) -> None:
+    """The file is exported all the same; that nothing was compared is the result of [verify]."""
+    path = write(tmp_path, AS_F16.format(1.0), OPTIMIZE, VERIFY)
+    lines = (
+        "if x.dtype == torch.bfloat16:",
+        "            raise RuntimeError(\"'rsqrt' not implemented for 'BFloat16'\")",
+        "        return self.norm(",
+    )
+    (tmp_path / "own.py").write_text(OWN_TYPE.replace("return self.norm(", "\n".join(lines)))
+    done = rx.run_pipeline(path)
+    assert done.failed is not None
+    assert done.failed.failure is not None
+    assert (done.failed.name, done.failed.failure.exit_code) == ("verify", 7)
+    assert "'rsqrt' not implemented for 'BFloat16'" in done.failed.failure.found
+    assert done.failed.summary == "raw = optimized; pytorch CANNOT BE COMPARED with optimized"
+
+
 @needs_triton
 def test_a_repository_that_is_somebody_elses(tmp_path: Path) -> None:
     path = write(tmp_path, MODEL, '[package]\nrepository = "models"\nmax_batch = 8')

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from rmsnorm_export.errors import NotRunError
 from rmsnorm_export.pipeline.steps.base import MODEL_FILES, Made, Step, files_in
 from rmsnorm_export.pipeline.tables import Export, Subject
 from rmsnorm_export.system.packages import require_package
@@ -13,7 +14,13 @@ from rmsnorm_export.system.progress import Progress
 
 LOG = "export.log"
 RUNS = "reference"
-"""Fact: files with inputs and outputs of the module, see ``pytorch.reference``."""
+"""Fact: files with inputs and outputs of the module, see ``pytorch.recorded``."""
+
+RUN_IN = "run in"
+"""Fact: the float type of the module's weights then, "" for that of the file, and notes."""
+
+NOT_RUN = "not run"
+"""Fact: why PyTorch could not run the module here; "" where it did."""
 
 _STAGES = 7
 
@@ -49,6 +56,7 @@ class ExportStep(Step[Export]):
 
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
         progress("loading the module", 0, _STAGES)
+        from rmsnorm_export.compare.own_type import reference
         from rmsnorm_export.graph.save import save_model
         from rmsnorm_export.pipeline import pytorch
         from rmsnorm_export.runtime.inputs import write_arrays
@@ -60,6 +68,7 @@ class ExportStep(Step[Export]):
             settings.document.path.parent,
             options=table.load,
             seed=table.seed,
+            own=table.reference,
         )
         model, log = pytorch.plain_onnx(
             subject, table.opset, lambda stage: progress(stage, 1 + STAGES.index(stage), _STAGES)
@@ -70,14 +79,20 @@ class ExportStep(Step[Export]):
         saved = save_model(model, folder / f"{settings.name}.onnx", weights=table.weights)
         files = files_in(folder)
         del model
-        runs = []
+        files_of_runs: list[str] = []
+        told: tuple[str, tuple[str, ...]] = ("", ())
+        not_run = ""
         if table.reference:
             progress("running the module", 6, _STAGES)
-            for number, arrays in enumerate(
-                pytorch.reference(subject, names, results, table.seed), 1
-            ):
-                runs.append(f"pytorch-{number}.npz")
-                write_arrays(folder / runs[-1], arrays)
+            try:
+                runs = reference(subject.loaded, subject.given, subject.own, seed=table.seed)
+            except NotRunError as error:
+                not_run = error.found
+            else:
+                told = runs.weights, runs.notes
+                for number, arrays in enumerate(pytorch.recorded(runs, names, results), 1):
+                    files_of_runs.append(f"pytorch-{number}.npz")
+                    write_arrays(folder / files_of_runs[-1], arrays)
         (folder / LOG).write_text(log + "\n", encoding="utf-8", errors="backslashreplace")
         weights = sum((folder / name).stat().st_size for name in files)
         module = subject.loaded.module
@@ -85,7 +100,9 @@ class ExportStep(Step[Export]):
             summary=f"{type(module).__name__}: {weights / 2**20:.1f} MiB of ONNX",
             facts={
                 MODEL_FILES: files,
-                RUNS: runs,
+                RUNS: files_of_runs,
+                RUN_IN: told,
+                NOT_RUN: not_run,
                 "module": f"{type(module).__module__}.{type(module).__qualname__}",
                 "inputs": names,
                 "outputs": results,

@@ -157,6 +157,7 @@ class VerifyStep(Step[Verify]):
         """A file, graph optimization on, against what the module computed when it was exported.
 
         Raises:
+            NotRunError: PyTorch could not run the module.
             VerificationError: ONNX Runtime rejects the file, or it has other outputs.
         """
         from rmsnorm_export.compare.backend import Answer
@@ -166,6 +167,14 @@ class VerifyStep(Step[Verify]):
         assert self.settings.export is not None
         home, options = self.settings.step_folder("export"), self.table.options
         record = read_record(home)
+        facts = {} if record is None else record.facts
+        if problem := facts.get(export.NOT_RUN):
+            raise NotRunError(
+                "PyTorch could not run the module here.",
+                found=problem,
+                fix="run the pipeline where it can, or leave pytorch out of [verify] pairs",
+            )
+        weights, notes = facts.get(export.RUN_IN, ("", ()))
 
         def call(name: str) -> RecordedCall:
             arrays = read_arrays(home / name)
@@ -173,11 +182,12 @@ class VerifyStep(Step[Verify]):
             made = {key[4:]: value for key, value in arrays.items() if key.startswith("out:")}
             return RecordedCall(feeds, Answer(tuple(made), tuple(made.values())))
 
-        names = [] if record is None else record.facts[export.RUNS]
         return compare_recorded(
             self.settings.onnx(cast("Subject", side)),
-            lambda _: [call(name) for name in names],
+            lambda _: [call(name) for name in facts.get(export.RUNS, ())],
             options,
             runtime="PyTorch",
+            weights=weights,
             source=f"[export], seed {self.settings.export.seed}",
+            notes=notes,
         )
