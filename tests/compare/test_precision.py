@@ -116,6 +116,49 @@ def test_inputs_that_the_narrower_type_does_not_hold_are_refused() -> None:
     assert verify(tower(F32), tower(F32), inputs=inputs).passed
 
 
+def masked(element_type: int, mask: float, *, epsilon: float = 1e-6) -> onnx.ModelProto:
+    """A tower behind scores of which one half is masked; they are an output, too."""
+    model = tower(element_type, epsilon=epsilon)
+    graph, make = model.graph, helper.make_node
+    kept = np.array(mask, np.float32).astype(numpy_dtype(element_type))
+    hidden = np.tile([True, False], N // 2)
+    graph.initializer.extend(
+        numpy_helper.from_array(value, name)
+        for name, value in (("mask", kept), ("hidden", hidden), ("shift", np.full_like(kept, 0.5)))
+    )
+    front = [
+        make("Where", ["hidden", "mask", "x"], ["raw"]),
+        make("Add", ["raw", "shift"], ["scores"]),
+        make("Softmax", ["scores"], ["share"]),
+    ]
+    graph.node[0].input[0] = "share"
+    nodes = [*front, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    graph.output.append(helper.make_tensor_value_info("scores", element_type, ["rows", N]))
+    return model
+
+
+@pytest.mark.parametrize("infinite", [False, True])
+def test_masks_of_two_types_are_no_difference(infinite: bool) -> None:
+    lowest, half = float(np.finfo(np.float32).min), float(np.finfo(np.float16).min)
+    wide = masked(F32, lowest)
+    narrow = masked(F16, -np.inf if infinite else half)
+    for a, b in ((wide, narrow), (narrow, wide)):
+        outcome = verify(a, b)
+        assert outcome.passed, outcome.reason
+        scores = outcome.outputs[1]
+        assert scores.bound_abs < 0.1
+        assert scores.metrics.max_abs < scores.bound_abs
+    for other in (masked(F16, half, epsilon=0.3), masked(BF16, lowest, epsilon=0.3)):
+        wrong = verify(wide, other)
+        assert [output.passed for output in wrong.outputs] == [False, True]
+        assert wrong.first_difference is not None
+        assert wrong.first_difference.value == "stable"
+    # An element that only overflows in the narrower type is no mask.
+    assert verify(masked(F32, -1e5), masked(F16, -np.inf)).verdict == "differ"
+
+
 def test_integers_of_different_types_are_no_match() -> None:
     """Only float types are rounded into each other."""
     model = onnx.parser.parse_model(
