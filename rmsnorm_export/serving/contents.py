@@ -21,7 +21,7 @@ from rmsnorm_export.serving.kserve import manifest
 from rmsnorm_export.serving.options import PackageOptions
 from rmsnorm_export.serving.place import Place
 from rmsnorm_export.serving.protos import config_text
-from rmsnorm_export.serving.records import BenchmarkDocument, merged, reported_norms
+from rmsnorm_export.serving.records import BenchmarkDocument, merged, reported_norms, with_copies
 from rmsnorm_export.serving.result import (
     CARD_FILE,
     CONFIG_FILE,
@@ -94,10 +94,13 @@ def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Trial]:
             wish.plugin, f"/models/{wish.name}/{place.version}/{library.name}", "/models"
         )
         notes += filter(None, [mismatch(wish.subject, wish.plugin)])
-    if wish.report is not None:
-        write_whole(folder / REPORT_FILE, wish.report[1])
-    for number, benchmark in enumerate(wish.benchmarks, 1):
-        write_whole(folder / f"benchmark-{number}.json", benchmark.text)
+    files = _listed(_files_below(folder), stage.folder, stage.folder)
+    reports = {} if wish.report is None else {REPORT_FILE: wish.report[1]}
+    reports |= {f"benchmark-{i}.json": one.text for i, one in enumerate(wish.benchmarks, 1)}
+    copies = {file.sha256: os.path.relpath(file.path, str(place.version)) for file in files}
+    for name, text in reports.items():
+        write_whole(folder / name, with_copies(text, copies))
+    files += _listed([folder / name for name in reports], stage.folder, stage.folder)
     samples, more = _warm_up(trial, wish)
     checks.append(_put_config(stage, place, wish, max_batch, samples))
     if (kserve := wish.options.kserve) is not None:
@@ -111,7 +114,7 @@ def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Trial]:
         source_sha256=sha256_of(model if wish.subject.path is None else wish.subject.path),
         made=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         tool=_made_by(),
-        files=_listed(_files_below(folder), stage.folder, stage.folder),
+        files=tuple(sorted(files, key=lambda file: file.path)),
         norms=_known_norms(wish),
         load=load,
         checks=tuple(checks),

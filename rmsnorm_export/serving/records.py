@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.printable import number, quoted, short
 from rmsnorm_export.proof.result import Proof
-from rmsnorm_export.records import Unfit, decode, from_json
+from rmsnorm_export.records import Unfit, decode, document, from_json, to_dict
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.serving.result import PackagedNorm
 from rmsnorm_export.serving.served_model import ServedModel, refused_norms
@@ -57,11 +57,31 @@ def read_report(path: StrPath, subject: ServedModel) -> tuple[Report, str]:
 
 def _outputs(text: str) -> tuple[FileState, ...]:
     """The files that a report was made with; () where it does not say."""
+    made = _made(json.loads(text))
+    return () if made is None else made.outputs
+
+
+def _made(body: dict[str, Any]) -> Provenance | None:
     try:
-        made: Provenance = decode(json.loads(text)["provenance"], Provenance)
+        made: Provenance = decode(body["provenance"], Provenance)
     except (KeyError, Unfit):
-        return ()
-    return made.outputs
+        return None
+    return made
+
+
+def with_copies(text: str, copies: Mapping[str, str]) -> str:
+    """The text of a report for a place where copies of some of its files are.
+
+    Args:
+        text: a JSON document that was read.
+        copies: as of ``Provenance.with_copies``.
+    """
+    body = json.loads(text)
+    made = _made(body)
+    if made is None:
+        return text
+    body["provenance"] = to_dict(made.with_copies(copies))
+    return document(str(body.pop("kind")), body)
 
 
 def _of_another(found: str) -> UsageError:

@@ -153,6 +153,9 @@ def report_check_lines(check: ReportCheck, *, verbose: int = 0) -> list[Line]:
     rows = [[f.role, f.verdict, printable(f.path), one_line(f.found)] for f in check.files]
     for file, row in zip(check.files, table(rows), strict=True):
         lines.append((row, "" if file.verdict == "same" else "bold red"))
+    if made.elsewhere:
+        names = ", ".join(dict.fromkeys(printable(file.path) for file in made.elsewhere))
+        lines.append(f"  not looked for, as this is a copy of the report: {names}")
     return lines
 
 

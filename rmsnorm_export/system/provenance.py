@@ -14,8 +14,8 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from rmsnorm_export.errors import InputError, VerificationError
@@ -68,6 +68,8 @@ class Provenance:
         command: the command line, or ``Python API``.
         inputs: the files that were read, external data included.
         outputs: the files that were written.
+        elsewhere: of a report that goes with copies of some of its files: the others, by name. They
+            are not looked for.
     """
 
     tool: str
@@ -78,6 +80,7 @@ class Provenance:
     command: str
     inputs: tuple[FileState, ...]
     outputs: tuple[FileState, ...]
+    elsewhere: tuple[FileState, ...] = ()
 
     def seen_from(self, folder: StrPath, root: StrPath = "") -> Provenance:
         """The same for a report in ``folder``: what is below ``root``, too, has a relative path.
@@ -99,6 +102,31 @@ class Provenance:
             )
 
         return dataclasses.replace(self, inputs=seen(self.inputs), outputs=seen(self.outputs))
+
+    def with_copies(self, copies: Mapping[str, str]) -> Provenance:
+        """The same for a copy of the report that goes with copies of some of its files.
+
+        Args:
+            copies: SHA-256 of a file -> the path of its copy from the report's.
+        """
+
+        def at_the_copy(states: tuple[FileState, ...]) -> tuple[FileState, ...]:
+            return tuple(
+                dataclasses.replace(state, path=copies[state.sha256])
+                for state in states
+                if state.sha256 in copies
+            )
+
+        return dataclasses.replace(
+            self,
+            inputs=at_the_copy(self.inputs),
+            outputs=at_the_copy(self.outputs),
+            elsewhere=tuple(
+                dataclasses.replace(state, path=PurePosixPath(state.path).name)
+                for state in (*self.inputs, *self.outputs, *self.elsewhere)
+                if state.sha256 not in copies
+            ),
+        )
 
 
 def utc_now() -> datetime.datetime:
@@ -197,10 +225,13 @@ class ReportCheck:
             return None
         bad = [file for file in self.files if file.verdict != "same"]
         if not bad:
+            fix = "make the report from files, not from models in memory or on stdin"
+            if self.made.elsewhere:
+                fix = "check the report that this one is a copy of, beside whose copy no file lies"
             return VerificationError(
                 "The report names no file that could be compared.",
                 found=f"{short(str(self.path), 300)}, made by {self.made.command}",
-                fix="make the report from files, not from models in memory or on stdin",
+                fix=fix,
             )
         return VerificationError(
             f"{plural(len(bad), 'file')} of {len(self.files)} are not those of the report.",

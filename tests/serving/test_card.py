@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import onnx
@@ -11,12 +12,12 @@ import pytest
 
 import rmsnorm_export as rx
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.records import from_json, to_json
+from rmsnorm_export.records import document, from_json, to_json
 from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.serving.package import package_model
 from rmsnorm_export.serving.result import PackageRecord
-from rmsnorm_export.system.provenance import provenance
+from rmsnorm_export.system.provenance import check_report, provenance
 from tests.cli.conftest import model as spelled_model
 from tests.serving.models import needs_triton, norm_model
 
@@ -114,3 +115,33 @@ def test_a_report_of_another_model_with_the_same_names(
     onnx.save(changed, model)
     with pytest.raises(UsageError, match="report is of another model"):
         package_model(model, tmp_path / "others", report=report)
+
+
+def test_reports_in_a_package_name_the_files_beside_them(
+    tmp_path: Path, fused: tuple[Path, Path]
+) -> None:
+    """The report of another folder is copied: its files are those that go with it."""
+    model, report = fused
+    source = tmp_path / "work/source.onnx"
+    source.parent.mkdir()
+    onnx.save(spelled_model(3), source)
+    made = provenance([source], [model]).seen_from(report.parent, model.parent)
+    report.write_text(to_json(from_json(report.read_text(), Report), extra={"provenance": made}))
+    measured = tmp_path / "measured.json"
+    measured.write_text(document("benchmark", {"provenance": provenance([source], [])}))
+    packaged = package_model(model, tmp_path / "models", report=report, benchmarks=[measured])
+    there = Path(shutil.move(packaged.path, tmp_path / "server")) / "1"
+    source.unlink()
+
+    checked = check_report(there / "report.json")
+    assert checked.passed
+    assert [(file.role, file.path) for file in checked.files] == [("output", "model.onnx")]
+    assert [file.path for file in checked.made.elsewhere] == ["source.onnx"]
+    text = (there / "report.json").read_text()
+    assert str(tmp_path) not in text
+    assert from_json(text, Report) == from_json(report.read_text(), Report)
+    none = check_report(there / "benchmark-1.json")
+    assert none.error is not None
+    assert "a copy of" in none.error.fix
+    (there / "model.onnx").write_bytes(b"changed")
+    assert not check_report(there / "report.json").passed
