@@ -182,7 +182,7 @@ def test_a_verification_that_crashes_loses_no_report(
     def crashes(*_: object, **__: object) -> None:
         raise RuntimeError("driver gone")
 
-    monkeypatch.setattr("rmsnorm_export.cli.export._verify", crashes)
+    monkeypatch.setattr("rmsnorm_export.compare.own_type.compare_file", crashes)
     done = run("export", "made_here:make", "-o", "e.onnx", "--verify", "--format", "json")
     done.assert_error(1, "--verify", "driver gone")
     assert len(done.json["fused"]) == 1
@@ -199,28 +199,49 @@ COMMANDS = (
     ("deploy", "p.toml"),
     ("plugin", "list"),
     ("plugin", "lines", "three.onnx"),
+    ("build", "three.onnx", "-o", "three.engine"),
+    ("bench", "three.onnx", "--targets", "portable", "--rounds", "20", "--threads", "1"),
+    ("doctor",),
+    pytest.param(
+        ("export", "asks:make", "-o", "e.onnx", "--verify", "--shapes", "x=f32[2,8]"),
+        marks=pytest.mark.export,
+    ),
 )
 
 
+ASKS = """
+import torch
+
+def make():
+    try:
+        answer = input()
+    except (EOFError, RuntimeError):  # RuntimeError: the stream is not there
+        answer = "nobody there"
+    assert answer == "nobody there"
+    return torch.nn.RMSNorm(8)
+"""
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments[:2]))
 @pytest.mark.parametrize("stdin", ["closed", "filled"])
-def test_stdin_is_left_alone(three: Path, stdin: str) -> None:
+def test_stdin_is_left_alone(three: Path, arguments: tuple[str, ...], stdin: str) -> None:
     """A program that reads stdin would move the position of the file behind it."""
     folder, lines = three.parent, "y\n" * 50
+    (folder / "asks.py").write_text(ASKS)
     (folder / "p.toml").write_text(
         '[pipeline]\nname = "p"\n[model]\npath = "three.onnx"\n[optimize]'
     )
     (folder / "answers").write_text(lines)
-    for arguments in COMMANDS:
-        with (folder / "answers").open() as answers:
-            program = [sys.executable, "-m", "rmsnorm_export", *arguments]
-            if stdin == "closed":
-                program = ["sh", "-c", 'exec "$@" <&-', "sh", *program]
-            done = subprocess.run(
-                program, stdin=answers, capture_output=True, cwd=folder, timeout=300, check=False
-            )
-            assert answers.read() == lines, arguments
-        assert done.returncode in (0, 2, 6), (arguments, done.stderr)
-        assert b"Traceback" not in done.stderr
+    with (folder / "answers").open() as answers:
+        program = [sys.executable, "-m", "rmsnorm_export", *arguments]
+        if stdin == "closed":
+            program = ["sh", "-c", 'exec "$@" <&-', "sh", *program]
+        done = subprocess.run(
+            program, stdin=answers, capture_output=True, cwd=folder, timeout=300, check=False
+        )
+        assert answers.read() == lines
+    assert done.returncode in (0, 2, 6), done.stderr
+    assert b"Traceback" not in done.stderr
 
 
 def test_a_library_that_asks_gets_no_answer(
