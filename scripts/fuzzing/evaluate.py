@@ -175,7 +175,7 @@ class _Run:
             whole = onnx.NodeProto(op_type=node.op_type, output=node.outputs)
             whole.attribute.extend(attributes.values())
             return by_reference(self.calculus, whole, given, opset)
-        except (ValueError, IndexError, TypeError, KeyError, OverflowError) as error:
+        except (ValueError, IndexError, TypeError, KeyError, ArithmeticError) as error:
             raise CannotEvaluateError(f"{node.op_type}: {error}") from error
 
     def _call(

@@ -10,6 +10,7 @@ from fuzz.norms import ROW, norm
 from scripts.fuzzing.evaluate import Program, rounded
 from scripts.fuzzing.feeds import all_feeds
 from scripts.fuzzing.intervals import UNIT, Arithmetic, Mode, Value, ideal
+from scripts.fuzzing.operators import CannotEvaluateError
 from scripts.fuzzing.subject import Mutant, load, run
 
 
@@ -106,3 +107,12 @@ def test_the_sigmoid_of_onnxruntime_is_further_off() -> None:
 
     assert off(Mode(spread=True)) > 0.2
     assert off(Mode(spread=True, runtime=True)) == 0
+
+
+def test_axes_of_a_number_are_refused_as_a_model() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        graph (float x) => (float y) { y = ReduceMean <axes = [-1]> (x) }"""
+    )
+    with pytest.raises(CannotEvaluateError, match="ReduceMean"):
+        Program(model).run({"x": np.ones((), np.float32)}, Mode())
