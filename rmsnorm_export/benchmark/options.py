@@ -20,7 +20,9 @@ from rmsnorm_export.system.progress import Progress
 PeerName = Literal["ort.transformers", "onnxscript", "onnxsim", "onnxslim"]
 Provider = Literal["cpu", "cuda", "tensorrt"]
 
-TARGETS: tuple[Target, ...] = tuple(targets.TARGETS)
+TARGETS: tuple[Target, ...] = tuple(
+    row.name for row in targets.TARGETS.values() if row.form == "one node"
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

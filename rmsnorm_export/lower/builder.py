@@ -15,7 +15,7 @@ import onnx_ir as ir
 from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.op.dtypes import Array, numpy_dtype
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.op.spec import Kind
+from rmsnorm_export.op.spec import DOMAIN, Kind
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import widens
 from rmsnorm_export.recognize.match import Match
@@ -109,7 +109,7 @@ class SiteBuilder:
     def norm(
         self,
         op_type: str,
-        inputs: Sequence[ir.Value],
+        inputs: Sequence[ir.Value | None],
         attributes: Mapping[str, int | float | str],
         outputs: Sequence[ir.Value | None],
         *,
@@ -191,6 +191,16 @@ class SiteBuilder:
         name = self._unique(f"{self._name}_{suffix}")
         self._nodes.append(ir.node(op_type, inputs, attributes, outputs=[result], name=name))
 
+    def copy(self, node: ir.Node, inputs: Sequence[ir.Value | None], suffix: str) -> ir.Value:
+        """Append ``node`` of a function body with other inputs; its value."""
+        name = self._unique(f"{self._name}_{suffix}")
+        attributes = list(node.attributes.values())
+        result = ir.Value(name=name)
+        self._nodes.append(
+            ir.Node("", node.op_type, inputs, attributes, outputs=[result], name=name)
+        )
+        return result
+
 
 def constant(name: str, array: Array, dtype: int) -> ir.Value:
     """A new initializer, in no graph yet."""
@@ -201,6 +211,26 @@ def constant(name: str, array: Array, dtype: int) -> ir.Value:
         type=ir.TensorType(tensor.dtype),
         const_value=tensor,
     )
+
+
+class SharedConstants:
+    """Constants that many sites read, stored once for each place that sees them."""
+
+    def __init__(self, context: LowerContext) -> None:
+        self._names = context.names
+        self._made: dict[tuple[object, ...], ir.Value] = {}
+
+    def value(
+        self, site: SiteBuilder, scope: str, label: str, array: Array, dtype: int
+    ) -> ir.Value:
+        """The constant ``array`` of element type ``dtype``, noted among those of ``site``."""
+        # Of the main graph every subgraph sees the initializers; a function has its own.
+        place = "main" if scope == "main" or scope.startswith("main/") else scope
+        key = (array.tobytes(), array.shape, dtype, place)
+        if key not in self._made:
+            self._made[key] = constant(self._names(f"{DOMAIN}.{label}"), array, dtype)
+        site.initializers.append(self._made[key])
+        return self._made[key]
 
 
 def _stem(match: Match) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.lower.builder import SiteBuilder, constant
+from rmsnorm_export.lower.builder import SharedConstants, SiteBuilder
 from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match, strictest
 from rmsnorm_export.lower.scale import MOST_ONES
 from rmsnorm_export.op.body import GROUPS_OPSET, MIN_OPSET, build_function
@@ -54,7 +54,7 @@ _GATED_CREATORS = ("_silu", "_sigmoid", "_gate_first", "_gate_last")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class _Plan:
+class Planned:
     """One site with the spec that its node will have."""
 
     part: Match
@@ -66,11 +66,11 @@ class _Plan:
 
 def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Refusal]:
     """One node of this package's operators for every match of a model."""
-    plans = [_plan(match, context) for match in matches]
-    keys = [plan.key for plan in plans if isinstance(plan, _Plan)]
+    plans = [plan_site(match, context) for match in matches]
+    keys = [plan.key for plan in plans if isinstance(plan, Planned)]
     bodies = iter(assign_bodies(keys, context.taken))
     functions: dict[str, ir.Function] = {}
-    shared: dict[tuple[object, ...], ir.Value] = {}
+    shared = SharedConstants(context)
     result: list[Lowered | Refusal] = []
     for plan in plans:
         if isinstance(plan, Refusal):
@@ -83,7 +83,7 @@ def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Ref
     return result
 
 
-def _plan(match: Match, context: LowerContext) -> _Plan | Refusal:
+def plan_site(match: Match, context: LowerContext) -> Planned | Refusal:
     """The largest part of ``match`` whose class is allowed."""
     if context.opset < MIN_OPSET:
         return refuse_match(
@@ -105,7 +105,7 @@ def _plan(match: Match, context: LowerContext) -> _Plan | Refusal:
                 bias_dtype=_dtype(part.bias, context.types),
                 opset=context.opset,
             )
-            return _Plan(part, spec, numerics, key, notes)
+            return Planned(part, spec, numerics, key, notes)
         part = part.inner
     return refuse_match(
         match,
@@ -139,39 +139,16 @@ def _dtype(value: ir.Value | None, types: Types) -> int | None:
 
 
 def _node(
-    plan: _Plan,
+    plan: Planned,
     body: BodyKey,
     function: ir.Function,
     context: LowerContext,
-    shared: dict[tuple[object, ...], ir.Value],
+    shared: SharedConstants,
 ) -> Lowered:
     part, spec, types = plan.part, plan.spec, context.types
     site = SiteBuilder(part, plan.numerics, context, spec.kind)
 
-    def neutral(number: float) -> ir.Value:
-        """Ones or zeros of n elements, one tensor for all sites of one size."""
-        product = body.product_type(part.dtype)
-        sizes = _row_shape(part, types)
-        # Of the main graph every subgraph sees the initializers; a function has its own.
-        main = part.scope == "main" or part.scope.startswith("main/")
-        place = "main" if main else part.scope
-        key = (number, product, sizes, place)
-        if key not in shared:
-            label = {1.0: "ones", 0.0: "zeros"}.get(number, "neutral_scale")
-            name = f"{DOMAIN}.{label}_{'x'.join(map(str, sizes))}_{type_name(product)}"
-            array = np.full(sizes, number, numpy_dtype(product))
-            shared[key] = constant(context.names(name), array, product)
-        site.initializers.append(shared[key])
-        return shared[key]
-
-    inputs = [v for v in (part.x, part.residual, part.gate) if v is not None]
-    weights: list[tuple[str, ir.Value]] = []
-    if body.has_scale:
-        # The offset is added by the body, so a scale of one is 1 - offset.
-        scale = part.scale if part.scale is not None else neutral(1.0 - spec.scale_offset)
-        weights.append(("scale", scale))
-    if body.has_bias:
-        weights.append(("bias", part.bias if part.bias is not None else neutral(0.0)))
+    inputs, weights = operands(plan, body, site, types, shared)
     outputs = [site.like(part.output, part.dtype, "output")]
     replace = [(part.output, outputs[0])]
     if part.residual is not None:
@@ -206,6 +183,32 @@ def _node(
     if why:
         notes.append(f"TensorRT runs the function body, not the plugin: {why}")
     return site.lowered(*replace, functions=[function], notes=notes)
+
+
+def operands(
+    plan: Planned, body: BodyKey, site: SiteBuilder, types: Types, shared: SharedConstants
+) -> tuple[list[ir.Value], list[tuple[str, ir.Value]]]:
+    """What a body with this key takes: the rows, and its weights with their names."""
+    part, spec = plan.part, plan.spec
+
+    def neutral(number: float) -> ir.Value:
+        """Ones or zeros of n elements, one tensor for all sites of one size."""
+        product = body.product_type(part.dtype)
+        sizes = _row_shape(part, types)
+        label = {1.0: "ones", 0.0: "zeros"}.get(number, "neutral_scale")
+        name = f"{label}_{'x'.join(map(str, sizes))}_{type_name(product)}"
+        array = np.full(sizes, number, numpy_dtype(product))
+        return shared.value(site, part.scope, name, array, product)
+
+    inputs = [v for v in (part.x, part.residual, part.gate) if v is not None]
+    weights: list[tuple[str, ir.Value]] = []
+    if body.has_scale:
+        # The offset is added by the body, so a scale of one is 1 - offset.
+        scale = part.scale if part.scale is not None else neutral(1.0 - spec.scale_offset)
+        weights.append(("scale", scale))
+    if body.has_bias:
+        weights.append(("bias", part.bias if part.bias is not None else neutral(0.0)))
+    return inputs, weights
 
 
 def _row_shape(part: Match, types: Types) -> tuple[int, ...]:
@@ -247,8 +250,6 @@ def plugin_refuses(
     """
     if DOUBLE in (dtype, spec.stash_type):
         return "it does not compute in float64"
-    if spec.epsilon_clamp:
-        return "it does not clamp the root mean square"
     if name not in creator_names(spec.kind):
         return "it has no creator of that name"
     if spec.stash_type not in (FLOAT, dtype):

@@ -12,7 +12,7 @@ from typing import Literal
 from rmsnorm_export.op.native import KINDS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import DOMAIN
 
-Target = Literal["portable", "onnx", "ort"]
+Target = Literal["portable", "onnx", "ort", "plain"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,7 @@ class TargetRow:
         operators: its own form, which is kept where a model has it already; those of this package
             with their domain. What is the form of other targets alone is taken apart first.
         min_opset: version of the default domain to which a model is raised; 0: any will do.
+        form: what a norm is afterwards.
         shares_functions: its nodes call functions that all sites of a model share, so the nodes
             that are there already are written anew with the others.
     """
@@ -35,6 +36,7 @@ class TargetRow:
     summary: str
     operators: tuple[str, ...]
     min_opset: int = 0
+    form: Literal["one node", "plain operators"] = "one node"
     shares_functions: bool = False
 
 
@@ -44,7 +46,7 @@ TARGETS: dict[Target, TargetRow] = {
         TargetRow(
             name="portable",
             module="rmsnorm_export.lower.portable",
-            summary="our operator with its definition in the file, runs everywhere",
+            summary="our operator with its definition in the file as a function",
             operators=tuple(f"{DOMAIN}.{kind}" for kind in KINDS),
             shares_functions=True,
         ),
@@ -60,6 +62,14 @@ TARGETS: dict[Target, TargetRow] = {
             module="rmsnorm_export.lower.ort_target",
             summary="the fused operators of ONNX Runtime",
             operators=(SIMPLIFIED, SKIP_SIMPLIFIED),
+        ),
+        TargetRow(
+            name="plain",
+            module="rmsnorm_export.lower.plain",
+            summary="no norm operator, but its definition in standard operators, for what knows "
+            "no other",
+            operators=(),
+            form="plain operators",
         ),
     )
 }

@@ -16,6 +16,7 @@ from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.lower.builder import REPLACES
 from rmsnorm_export.lower.lower import Lowered
+from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.proof.result import Proof
@@ -46,7 +47,9 @@ def describe_plan(
     gallery = Gallery(plan.types) if options.drawings else None
     proofs, rewritten = proofs or {}, set(plan.rewritten)
     fused = [
-        _fused(site, proofs.get(site), gallery) for site in plan.sites if site not in rewritten
+        _fused(site, proofs.get(site), gallery, options.target)
+        for site in plan.sites
+        if site not in rewritten
     ]
     kept = [
         _described_site(match, match.nodes[-1], gallery)
@@ -82,10 +85,14 @@ def own_functions(model: ir.Model) -> Iterator[ir.Function]:
     return (function for function in model.functions.values() if function.domain == DOMAIN)
 
 
-def _fused(site: Lowered, proof: Proof | None, gallery: Gallery | None) -> Site:
+def _fused(
+    site: Lowered, proof: Proof | None, gallery: Gallery | None, target: Target | None
+) -> Site:
     norm = next(node for node in site.nodes if REPLACES in node.metadata_props)
+    one = TARGETS[target or "portable"].form == "one node"
     return dataclasses.replace(
         _described_site(site.part, norm, gallery, site),
+        op=norm.op_type if one else " ".join(node.op_type for node in site.nodes),
         numerics=site.numerics,
         notes=tuple(site.notes),
         proof=proof,

@@ -23,6 +23,7 @@ from rmsnorm_export.rewrite.describe import count_nodes, describe_plan, own_func
 from rmsnorm_export.rewrite.options import InspectOptions, OptimizeOptions
 from rmsnorm_export.rewrite.plan import Plan, make_plan, needed_opset, plan_at_opset
 from rmsnorm_export.rewrite.result import Report
+from rmsnorm_export.rewrite.runs import fit_model, runs_in
 from rmsnorm_export.rewrite.unfold import remove_unused_own, unfold
 from rmsnorm_export.system.progress import Progress
 
@@ -87,30 +88,38 @@ def optimize(source: Source, options: OptimizeOptions) -> Result:
         The new model and the report.
 
     Raises:
-        InputError: the model cannot be read, or not be raised to the opset.
+        InputError: the model cannot be read, or not be raised to the opset, or the runtime cannot
+            run it.
         UsageError: an option has no such value.
         BackendMissingError: ``prove`` without ONNX Runtime.
     """
     start = time.perf_counter()
     with no_gc():
         loaded = load_model(source)
+        options = dataclasses.replace(options, target=options.form)
         version, nodes = default_opset(loaded.model), count_nodes(loaded.model)
-        loaded = dataclasses.replace(loaded, model=unfold(loaded.model, TARGETS[options.target]))
+        loaded = dataclasses.replace(loaded, model=unfold(loaded.model, TARGETS[options.form]))
         loaded, plan = plan_at_opset(loaded, options)
         plan, proofs = _prove(plan, options.seed, options.progress) if options.prove else (plan, {})
         report = describe_plan(loaded, plan, options, proofs=proofs)
         apply(plan.model, plan.sites, plan.names)
         remove_unused_own(plan.model)
+        model, notes = plan.model, report.notes
+        if (row := options.consumer) is not None:
+            model, more = fit_model(model, row)
+            notes = (*notes, f"for {options.runtime}: {'; '.join([options.form, *more])}")
         report = dataclasses.replace(
             report,
             opset_before=version,
-            opset_after=default_opset(plan.model),
+            opset_after=default_opset(model),
             nodes_before=nodes,
-            nodes_after=count_nodes(plan.model),
-            functions=sum(1 for _ in own_functions(plan.model)),
+            nodes_after=count_nodes(model),
+            functions=sum(1 for _ in own_functions(model)),
+            notes=notes,
+            runs_in=runs_in(model),
             seconds=time.perf_counter() - start,
         )
-    return Result(plan.model, report, loaded)
+    return Result(model, report, loaded)
 
 
 @takes(InspectOptions)
@@ -127,7 +136,12 @@ def inspect(source: Source, options: InspectOptions) -> Report:
         plan = make_plan(unfold(loaded.model, target), options)
         report = describe_plan(loaded, plan, options)
         opset = max(report.opset_before, needed_opset(plan) if options.target else 0)
-        return dataclasses.replace(report, opset_after=opset, seconds=time.perf_counter() - start)
+        return dataclasses.replace(
+            report,
+            opset_after=opset,
+            runs_in=runs_in(loaded.model),
+            seconds=time.perf_counter() - start,
+        )
 
 
 def _prove(plan: Plan, seed: int, progress: Progress | None) -> tuple[Plan, dict[Lowered, Proof]]:

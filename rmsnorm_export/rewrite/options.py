@@ -16,14 +16,14 @@ from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.type_names import FloatName, float_name
 from rmsnorm_export.options import MOST_INT32, MOST_SEED, Options, only_api, option
 from rmsnorm_export.rewrite.result import Report
+from rmsnorm_export.runtime.consumers import Consumer, by_name, consumer
 from rmsnorm_export.runtime.sizes import DECLARED, Dims, dims_option
 from rmsnorm_export.system.progress import Progress
 
 NUMERICS_HELP = (
     "Loosest change of rounding allowed. exact: the same rounding steps; reordered: one rounding "
     "of a half type moved or dropped, or the scale multiplied in another order; upcast: half sums "
-    "become float32 sums; unclamped: an epsilon is added where the source takes a maximum with it, "
-    "which changes the rows near it."
+    "become float32 sums."
 )
 TRUST_HELP = (
     "Load a .pt2 file although it holds what can run code when it is read: pickled objects, "
@@ -90,14 +90,29 @@ class SaveOptions(Options):
     weights: WeightsPolicy = option("auto", help="What happens to weights in external files.")
 
 
+def _known_runtime(text: str) -> str:
+    consumer(text)
+    return text.strip().lower()
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteOptions(Options):
     """What ``optimize`` and ``export`` have in common."""
 
-    target: Target = option(
-        "portable",
+    target: Target | None = option(
+        None,
         choices=lambda: tuple(TARGETS),
         help="; ".join(f"{row.name}: {row.summary}" for row in TARGETS.values()) + ".",
+        shown="portable, or what --for chooses",
+    )
+    runtime: str | None = option(
+        None,
+        flag="--for",
+        metavar="RUNTIME[@VERSION]",
+        read=_known_runtime,
+        help="Write what this runtime runs best, from a table of measured facts: target, spelling, "
+        "format version. A model that it cannot run is refused. One of "
+        f"{', '.join(by_name())}.",
     )
     numerics: Numerics = option("reordered", help=NUMERICS_HELP)
     prove: bool = option(
@@ -122,6 +137,17 @@ class RewriteOptions(Options):
     drawings: bool = only_api(
         False, help="Keep the old and new nodes of the sites for a report that draws them."
     )
+
+    @property
+    def consumer(self) -> Consumer | None:
+        """What is known of the runtime."""
+        return None if self.runtime is None else consumer(self.runtime)
+
+    @property
+    def form(self) -> Target:
+        """The target that was asked for, or that of the runtime, or the portable one."""
+        row = self.consumer
+        return self.target or ("portable" if row is None else row.target)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,11 @@ def make_plan(model: ir.Model, options: OptimizeOptions | InspectOptions) -> Pla
     # Without a target the own form of every one is kept.
     rows = (row,) if options.target else tuple(TARGETS.values())
     operators = [operator for kept in rows for operator in kept.operators]
-    recognition = recognize(model, fold_residual=options.fold_residual, fold_gate=options.fold_gate)
+    # What is written out anyway need not be taken in first.
+    one = row.form == "one node"
+    recognition = recognize(
+        model, fold_residual=one and options.fold_residual, fold_gate=one and options.fold_gate
+    )
     opaque = [entry for entry in recognition.opaque if entry[0].op_type in operators]
     refusals = [refusal for node, refusal in recognition.opaque if node.op_type not in operators]
     refusals += recognition.refusals
@@ -112,7 +116,7 @@ def make_plan(model: ir.Model, options: OptimizeOptions | InspectOptions) -> Pla
         else:
             sites.append(outcome)
             rewritten += [] if grown else [outcome]
-        if said.residual is None:
+        if one and said.residual is None:
             apart = apart or match.apart or _left_apart(match)
             unfolded += [] if apart is None else [apart]
     return Plan(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.printable import plural
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.rewrite.drawing import Drawing
+from rmsnorm_export.rewrite.runs import RunsIn
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ class Report:
         functions: own operators that the result defines by a function (target ``portable``).
         unfolded: residual sums that stay apart from a norm that is one node, with the reason.
         drawings: the different rewrites as graphs, where they were asked for.
+        runs_in: for each runtime of the table, whether it runs the file, by its norms, opset,
+            format and domains alone, not by its other operators.
         notes: what was done to the model as a whole (opset raised, weights policy, ...).
         seconds: wall-clock time of recognising and rewriting.
     """
@@ -87,6 +90,7 @@ class Report:
     functions: int = 0
     drawings: tuple[Drawing, ...] = ()
     unfolded: tuple[Refusal, ...] = ()
+    runs_in: tuple[RunsIn, ...] = ()
 
     @property
     def unfused(self) -> tuple[Refusal, ...]:
@@ -124,7 +128,8 @@ class Report:
             return f"no RMSNorm found{aside or ', and nothing that looks like one'}"
         residuals = self.folded + len(self.unfolded)
         one = total == 1 and not residuals
-        verb = "can be one node" if planned else "is one node" if one else "are one node"
+        form = TARGETS[self.target or "portable"].form
+        verb = f"{'can be' if planned else 'is' if one else 'are'} {form}"
         parts = [f"{fused} {'fusable' if planned else 'fused'}"] if kept or refused else []
         if kept:
             parts.append(f"{kept} already one node")

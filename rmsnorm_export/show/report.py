@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rmsnorm_export.op.numerics import NUMERICS_MEANING
-from rmsnorm_export.printable import number, plural, printable
+from rmsnorm_export.printable import number, one_line, plural, printable
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.show.page.document import About, Section, document, page_notes, strip, summary
-from rmsnorm_export.show.page.markup import ARROW, Markup, Pairs, badge, code, facts
+from rmsnorm_export.show.page.markup import ARROW, Markup, Pairs, badge, code, facts, paragraphs
 from rmsnorm_export.show.page.plain_table import bare_table
 from rmsnorm_export.show.proofs import proof_lines, proved
 from rmsnorm_export.show.refusals import refusal_lines, refusal_sections
@@ -77,9 +77,31 @@ def report_lines(
     if alike := report.look_alikes:
         lines += ["", (f"look-alikes ({len(alike)}): no RMSNorms, left alone", "bold")]
         lines += refusal_lines(alike, verbose=verbose)
-    for part in (proof_lines(report), note_lines(report.notes), output):
+    for part in (proof_lines(report), _runner_lines(report), note_lines(report.notes), output):
         lines += ["", *part] if part else []
     return lines
+
+
+def _runner_lines(report: Report) -> list[Line]:
+    """Who runs the file: a line of names, and one for each reason why others do not."""
+    if not report.runs_in:
+        return []
+    reasons = Counter(entry.reason for entry in report.runs_in if entry.reason)
+    lines: list[Line] = [f"  runs in {_runners(report)}"]
+    for reason in reasons:
+        names = [entry.runtime for entry in report.runs_in if entry.reason == reason]
+        lines.append(f"  not in {', '.join(names)}: {one_line(reason)}")
+    return lines
+
+
+def _runners(report: Report) -> str:
+    """The runtimes that run the file, each with the first version of which that is known."""
+    names = [
+        f"{entry.runtime} {entry.since}+{' (not tried)' if entry.evidence == 'read' else ''}"
+        for entry in report.runs_in
+        if not entry.reason
+    ]
+    return ", ".join(names) or "no runtime of the table"
 
 
 def report_page(
@@ -107,6 +129,13 @@ def report_page(
         ("Numerics up to", report.numerics),
         ("Opset", _change(report.opset_before, report.opset_after, ARROW)),
         ("Nodes", _nodes(report, ARROW)),
+        ("Runs in", _runners(report) if report.runs_in else None),
+        (
+            "Does not run in",
+            paragraphs(
+                [f"{e.runtime} {e.versions}: {e.reason}" for e in report.runs_in if e.reason]
+            ),
+        ),
         ("Time", f"{report.seconds:.2f} s"),
         *about.pairs(),
     ]

@@ -403,3 +403,23 @@ def test_a_bad_output_place_is_told_before_the_work(
     before = sorted(three.parent.rglob("*"))
     run("optimize", three, "-o", out, "--prove").assert_error(code, word)
     assert sorted(three.parent.rglob("*")) == before
+
+
+def test_a_runtime_is_named_and_its_choice_is_said(run: Run, three: Path) -> None:
+    done = run("optimize", three, "-o", "for.onnx", "--for", "openvino")
+    assert done.code == 0
+    assert done.text.startswith("3 of 3 RMSNorms are plain operators")
+    assert "for openvino: plain; it fuses the plain operators" in done.text
+    assert "run by the tests on 2026.4.1" in done.text
+    assert not any("RMSNorm" in kind for kind in op_types(three.parent / "for.onnx"))
+    document = run("optimize", three, "-o", "p.onnx", "--format", "json").json
+    runs = {entry["runtime"]: entry for entry in document["runs_in"]}
+    assert runs["onnxruntime"]["reason"] == ""
+    assert "model-local functions" in runs["tvm"]["reason"]
+    page = three.parent / "p.html"
+    shown = run("optimize", three, "-o", "p.onnx", "--force", "--html", page).text
+    assert "\n  runs in onnxruntime 1.15+, " in shown
+    assert "\n  not in openvino, opencv, " in shown
+    assert "does not run in" in page.read_text(encoding="utf-8").lower()
+    unknown = run("optimize", three, "-o", "x.onnx", "--for", "openvin")
+    unknown.assert_error(2, "did you mean openvino?")

@@ -72,7 +72,7 @@ def test_a_new_target_is_a_row_and_a_module(l2_target: typing.Any) -> None:
 
 @pytest.mark.usefixtures("l2_target")
 def test_an_unknown_target_is_told_the_names_of_the_table() -> None:
-    with pytest.raises(rx.UsageError, match="portable, onnx, ort, l2"):
+    with pytest.raises(rx.UsageError, match="portable, onnx, ort, plain, l2"):
         rx.optimize(b"", target="l3")  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.save import SaveResult, check_output
 from rmsnorm_export.graph.wellformed import NEWEST_OPSET
-from rmsnorm_export.lower.targets import TARGETS, Target
+from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.options import takes
 from rmsnorm_export.rewrite.optimize import Result, optimize
 from rmsnorm_export.rewrite.options import ExportOptions
@@ -121,12 +121,13 @@ def _convert(
     options: ExportOptions,
 ) -> Converted:
     tell = _teller(options.progress)
-    opset = _opset(options.opset, options.target)
+    opset = _opset(options)
     model, log = trace(module, args, dataclasses.replace(options, opset=opset), tell)
     tell(RECOGNISING)
     result = optimize(
         model,
-        target=options.target,
+        target=options.form,
+        runtime=options.runtime,
         numerics=options.numerics,
         prove=options.prove,
         seed=options.seed,
@@ -138,10 +139,12 @@ def _convert(
     return Converted(dataclasses.replace(result, report=report), log)
 
 
-def _opset(opset: int | None, target: Target) -> int | None:
+def _opset(options: ExportOptions) -> int | None:
+    opset, target, row = options.opset, options.form, options.consumer
     needed = TARGETS[target].min_opset
     if opset is None:
-        return needed or None
+        # PyTorch's choice may be newer than an old runtime.
+        return needed or (OLDEST_OPSET if row and row.opset else None)
     oldest = max(OLDEST_OPSET, needed)
     if type(opset) is not int or not oldest <= opset <= NEWEST_OPSET:
         raise UsageError(

@@ -1,0 +1,72 @@
+"""Target ``plain``: the function body of the portable operator, written out where the norm stands.
+
+Every site has a body of its own, its constants as initializers and its types by name, so that what
+knows neither functions nor ``Constant`` with a number in it, nor CastLike, reads the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rmsnorm_export.lower.builder import SharedConstants, SiteBuilder
+from rmsnorm_export.lower.lower import LowerContext, Lowered
+from rmsnorm_export.lower.portable import Planned, operands, plan_site
+from rmsnorm_export.op.body import build_function
+from rmsnorm_export.op.spec import FLOAT
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.refusal import Refusal
+
+
+def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Refusal]:
+    """The definition of the operator in standard ones, for every match of a model."""
+    shared = SharedConstants(context)
+    plans = [plan_site(match, context) for match in matches]
+    return [p if isinstance(p, Refusal) else _nodes(p, context, shared) for p in plans]
+
+
+def _nodes(plan: Planned, context: LowerContext, shared: SharedConstants) -> Lowered:
+    part, spec = plan.part, plan.spec
+    key = dataclasses.replace(plan.key, dtype=part.dtype) if plan.key.casts else plan.key
+    body = build_function(spec.kind, key, context.opset)
+    site = SiteBuilder(part, plan.numerics, context, spec.kind)
+    inputs, weights = operands(plan, key, site, context.types, shared)
+    given = [*inputs, *(value for _, value in weights)]
+    values: dict[ir.Value | None, ir.Value | None] = {
+        None: None,
+        **dict(zip(body.inputs, given, strict=True)),
+    }
+    numbers = {"epsilon": spec.epsilon, "scale_offset": spec.scale_offset}
+    results = [part.output] if part.sum is None else [part.output, part.sum]
+    replace: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
+    for node in body:
+        output = node.outputs[0]
+        label = (output.name or "").rpartition(".")[2]
+        if node.op_type == "Constant":
+            attribute = next(iter(node.attributes.values()))
+            if attribute.is_ref():
+                array, dtype = np.array(numbers[str(attribute.ref_attr_name)], np.float32), FLOAT
+            else:
+                tensor = attribute.as_tensor()
+                array, dtype = tensor.numpy(), int(tensor.dtype)
+            values[output] = shared.value(site, part.scope, label, array, dtype)
+            continue
+        operands_ = [values[value] for value in node.inputs]
+        old = next(
+            (old for old, new in zip(results, body.outputs, strict=False) if new is output), None
+        )
+        if old is part.output:
+            made = site.like(old, part.dtype, "output")
+            attributes = {a.name: a.value for a in node.attributes.values()}
+            site.norm(node.op_type, operands_, attributes, [made])
+        else:
+            made = site.copy(node, operands_, label)
+            if old is not None:
+                made.shape, made.type = old.shape, old.type
+        values[output] = made
+        if old is not None:
+            replace[old] = (old, made)
+    return site.lowered(*(replace[old] for old in results), notes=plan.notes)

@@ -1,0 +1,147 @@
+"""Who can run a file: what its norms, opset, format and domains ask of a runtime."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.graph.opset import default_opset
+from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.op.native import DEFAULT_DOMAINS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
+from rmsnorm_export.printable import one_line, plural
+from rmsnorm_export.runtime.consumers import FUNCTIONS, Consumer, Evidence, by_name, versions
+
+_IR_OF_TYPES = {
+    ir.DataType.FLOAT8E4M3FN: 9,
+    ir.DataType.FLOAT8E4M3FNUZ: 9,
+    ir.DataType.FLOAT8E5M2: 9,
+    ir.DataType.FLOAT8E5M2FNUZ: 9,
+    ir.DataType.UINT4: 10,
+    ir.DataType.INT4: 10,
+    ir.DataType.FLOAT4E2M1: 11,
+}
+_PLAIN_IR = 8
+"""Newest format version that brought what a model of ordinary types may need: functions."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunsIn:
+    """Whether a runtime runs a file, as far as the table of runtimes knows.
+
+    Attributes:
+        runtime: its name.
+        since: first version of which this is known; "" where the newest does not run it.
+        versions: all that the table knows.
+        reason: why the newest does not run it; "" where it does.
+        evidence: how it is known, as in ``Consumer``.
+    """
+
+    runtime: str
+    since: str
+    versions: str
+    reason: str
+    evidence: Evidence
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Needs:
+    """What a file asks of a runtime beside the standard operators.
+
+    Attributes:
+        opset, ir_version: versions of the default domain and of the format.
+        forms: form of a norm -> name of a node in it.
+        operators: domain -> an operator of it that the file does not define, and its node.
+    """
+
+    opset: int
+    ir_version: int
+    forms: Mapping[str, str]
+    operators: Mapping[str, tuple[str, str]]
+
+    @classmethod
+    def of(cls, model: ir.Model) -> Needs:
+        """Those of ``model``."""
+        forms: dict[str, str] = {}
+        operators: dict[str, tuple[str, str]] = {}
+        for graph in all_graphs(model):
+            for node in graph:
+                name = node.name or node.op_type
+                if node.op_identifier() in model.functions:
+                    forms.setdefault(FUNCTIONS, f"{node.domain}.{node.op_type}, node {name}")
+                elif node.op_type in (RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED):
+                    forms.setdefault(node.op_type, f"node {name}")
+                elif node.domain not in DEFAULT_DOMAINS:
+                    operators.setdefault(node.domain, (f"{node.domain}.{node.op_type}", name))
+        return cls(default_opset(model), model.ir_version, forms, operators)
+
+    def refused_by(self, row: Consumer) -> str:
+        """Why a runtime does not run the file; "" where nothing is known against it."""
+        for form, where in self.forms.items():
+            if form not in row.forms:
+                return f"it was not seen to run {form} ({where})"
+        for domain, (operator, name) in self.operators.items():
+            if domain not in row.domains:
+                return f"it has no operator {operator} (node {name})"
+        if row.opset and self.opset > row.opset:
+            return f"opset {self.opset}; it loads {row.opset} at most"
+        if row.ir and self.ir_version > row.ir:
+            return f"format version {self.ir_version}; it loads {row.ir} at most"
+        return ""
+
+
+def runs_in(model: ir.Model) -> tuple[RunsIn, ...]:
+    """For every runtime of the table, whether it runs the norms of ``model``."""
+    needs, found = Needs.of(model), []
+    for name, rows in by_name().items():
+        reasons = [needs.refused_by(row) for row in rows]
+        since = ""
+        for row, reason in zip(reversed(rows), reversed(reasons), strict=True):
+            if reason:
+                break
+            since = row.since
+        found.append(RunsIn(name, since, versions(rows), reasons[-1], rows[-1].evidence))
+    return tuple(found)
+
+
+def fit_model(model: ir.Model, row: Consumer) -> tuple[ir.Model, tuple[str, ...]]:
+    """``model`` as ``row`` loads it, functions inlined and the format version lowered; the notes.
+
+    Raises:
+        InputError: the runtime cannot run it: which operator, and why.
+    """
+    notes = [f"{row.why}; {row.source}"]
+    if model.functions and FUNCTIONS not in row.forms:
+        from onnx_ir.passes.common import InlinePass
+
+        count = len(model.functions)
+        model = InlinePass()(model).model
+        notes.append(f"{plural(count, 'function')} inlined, for it has none")
+    if row.ir and model.ir_version > row.ir >= _needed_ir(model):
+        notes.append(f"format version {row.ir} instead of {model.ir_version}")
+        model.ir_version = row.ir
+    if reason := Needs.of(model).refused_by(row):
+        raise InputError(
+            f"{row.name} {row.since} cannot run this model.",
+            found=one_line(reason),
+            fix="see its row in the README for what it runs, or choose another runtime",
+        )
+    return model, tuple(notes)
+
+
+def _needed_ir(model: ir.Model) -> int:
+    """Lowest version of the format that has the element types of ``model``."""
+    values = [
+        value
+        for graph in all_graphs(model)
+        for value in (
+            *graph.inputs,
+            *graph.initializers.values(),
+            *(output for node in graph for output in node.outputs),
+        )
+    ]
+    known = {value.dtype for value in values if value.dtype is not None}
+    newest = {t for t in known if t.value > ir.DataType.FLOAT4E2M1.value}
+    return 99 if newest else max([_PLAIN_IR, *(_IR_OF_TYPES.get(t, 0) for t in known)])

@@ -1,0 +1,96 @@
+"""The files that are measured: one block of norms with residuals, in every form and type."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+import rmsnorm_export as rx
+from rmsnorm_export.lower.targets import TARGETS
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.runtime.session import open_session
+
+SHAPE = (2, 5, 64)
+NORMS = 3
+TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
+BOUNDS = {"float32": 1e-4, "float16": 3e-2}
+"""Largest distance from the raw file in ONNX Runtime, without graph optimization: the outputs are
+around 1, at most 10; a rounding of float16 there is 2**-8 at most, and three norms pass it on."""
+
+FORMS = ("raw", *TARGETS)
+
+
+def block(dtype: int, opset: int = 17, ir_version: int = 8) -> onnx.ModelProto:
+    """``x = norm(x + x @ w) * g``, three times, in LLaMA's order; float32 at its ends.
+
+    Nobody reads the last sum: what a runtime does with an output that nobody wants is seen.
+    """
+    rng = np.random.default_rng(0)
+    nodes, tensors = [], []
+
+    def add(kind: str, *inputs: str, **attributes: object) -> str:
+        name = f"{kind}_{len(nodes)}"
+        nodes.append(helper.make_node(kind, inputs, [name], name=name, **attributes))
+        return name
+
+    def stored(name: str, values: object, element: int = TensorProto.FLOAT) -> str:
+        array = np.asarray(values).astype(helper.tensor_dtype_to_np_dtype(element))
+        tensors.append(numpy_helper.from_array(array, name))
+        return name
+
+    two, epsilon = stored("two", 2.0), stored("epsilon", 1e-5)
+    axes = [stored("axes", [-1], TensorProto.INT64)] if opset >= 18 else []
+    attributes = {"keepdims": 1, **({} if axes else {"axes": [-1]})}
+    half, n = dtype != TensorProto.FLOAT, SHAPE[-1]
+    x = add("Cast", "input", to=dtype) if half else "input"
+    for index in range(NORMS):
+        weight = stored(f"weight_{index}", rng.normal(size=(n, n)) / np.sqrt(n), dtype)
+        gain = stored(f"gain_{index}", rng.normal(size=n), dtype)
+        total = add("Add", x, add("MatMul", x, weight))
+        row = add("Cast", total, to=TensorProto.FLOAT) if half else total
+        mean = add("ReduceMean", add("Pow", row, two), *axes, **attributes)
+        unit = add("Div", row, add("Sqrt", add("Add", mean, epsilon)))
+        x = add("Mul", add("Cast", unit, to=dtype) if half else unit, gain)
+    nodes.append(
+        helper.make_node("Cast", [x], ["output"], to=TensorProto.FLOAT)
+        if half
+        else helper.make_node("Identity", [x], ["output"])
+    )
+    ends = [
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, SHAPE)]
+        for name in ("input", "output")
+    ]
+    graph = helper.make_graph(nodes, "block", *ends, tensors)
+    imports = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=ir_version)
+
+
+def feed() -> Array:
+    """What the block is run on."""
+    return np.random.default_rng(1).normal(size=SHAPE).astype(np.float32)
+
+
+def expected(model: onnx.ModelProto) -> Array:
+    """What the raw file computes, in ONNX Runtime without graph optimization."""
+    session = open_session(model.SerializeToString(), threads=1)
+    result: Array = session.run(None, {"input": feed()})[0]
+    return result
+
+
+def write_files(folder: pathlib.Path) -> dict[str, tuple[pathlib.Path, Array]]:
+    """Every form and type in ``folder``, by ``form-type``, with the expected output."""
+    files = {}
+    for name, dtype in TYPES.items():
+        raw = block(dtype)
+        wanted = expected(raw)
+        for form in FORMS:
+            path = folder / f"{form}-{name}.onnx"
+            if form == "raw":
+                onnx.save(raw, path)
+            else:
+                rx.optimize(raw, target=form).save(path)
+            files[f"{form}-{name}"] = (path, wanted)
+    return files

@@ -1,0 +1,146 @@
+"""``--for``: what is chosen for a runtime, what is refused, and who is said to run a file."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper
+
+import rmsnorm_export as rx
+from rmsnorm_export.lower.targets import TARGETS
+from rmsnorm_export.rewrite.runs import runs_in
+from rmsnorm_export.runtime.consumers import CONSUMERS, FORMS, FUNCTIONS, by_name, consumer
+from scripts.runtimes.models import block
+
+
+def test_the_rows_are_in_order_and_name_what_there_is() -> None:
+    for rows in by_name().values():
+        since = [tuple(map(int, row.since.split("."))) for row in rows]
+        assert since == sorted(set(since))
+    for row in CONSUMERS:
+        assert row.target in TARGETS
+        assert set(row.forms) <= set(FORMS)
+        assert row.seen
+
+
+@pytest.mark.parametrize(
+    ("text", "since"),
+    [
+        ("onnxruntime", "1.31"),
+        ("ONNXRuntime@1.17", "1.17"),
+        ("onnxruntime@1.17.3", "1.17"),
+        ("onnxruntime@1.21", "1.18"),
+        ("onnxruntime@1.31.1", "1.31"),
+        ("openvino@2026.4", "2026.4"),
+    ],
+)
+def test_a_version_has_the_row_that_holds_from_it_on(text: str, since: str) -> None:
+    assert consumer(text).since == since
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("onxruntime", "did you mean onnxruntime?"),
+        ("caffe", "openvino (2026.4 to 2026.4.1)"),
+        ("", "onnxruntime-web (1.14 to 1.30.0)"),
+        ("onnxruntime@1.14", "known are 1.15 to 1.31.1"),
+        ("onnxruntime@1.32", "known are 1.15 to 1.31.1"),
+        ("onnxruntime@2", "known are 1.15 to 1.31.1"),
+        ("onnxruntime@one", "known are 1.15 to 1.31.1"),
+        ("onnxruntime@", "known are 1.15 to 1.31.1"),
+        ("onnxruntime@1..2", "known are 1.15 to 1.31.1"),
+    ],
+)
+def test_an_unknown_runtime_or_version_lists_those_known(text: str, words: str) -> None:
+    with pytest.raises(rx.UsageError) as caught:
+        rx.optimize(b"", runtime=text)
+    assert words in caught.value.fix
+
+
+def test_functions_are_inlined_for_a_runtime_without_them() -> None:
+    """Others' functions, too."""
+    model = block(TensorProto.FLOAT)
+    inner = [helper.make_node("Neg", ["a"], ["b"])]
+    imports = [helper.make_opsetid("", 17)]
+    model.functions.append(helper.make_function("theirs", "Negate", ["a"], ["b"], inner, imports))
+    model.opset_import.append(helper.make_opsetid("theirs", 1))
+    model.graph.node[-1].CopyFrom(
+        helper.make_node("Negate", model.graph.node[-1].input, ["output"], domain="theirs")
+    )
+    result = rx.optimize(model, runtime="openvino")
+    assert not result.model.functions
+    assert {node.domain for node in result.model.graph} == {""}
+    assert "1 function inlined" in result.report.notes[-1]
+    kept = rx.optimize(model, runtime="onnxruntime")
+    assert len(kept.model.functions) == 1
+
+
+def test_the_format_is_lowered_as_far_as_the_element_types_allow() -> None:
+    model = block(TensorProto.FLOAT, ir_version=10)
+    assert rx.optimize(model, runtime="onnxruntime@1.17").model.ir_version == 9
+    assert rx.optimize(model, runtime="onnxruntime@1.18").model.ir_version == 10
+    four = helper.make_tensor("four", TensorProto.INT4, [2], [1, 2])
+    model.graph.initializer.append(four)
+    with pytest.raises(rx.InputError, match=r"onnxruntime 1\.17 cannot run this model") as caught:
+        rx.optimize(model, runtime="onnxruntime@1.17")
+    assert "format version 10; it loads 9 at most" in caught.value.found
+
+
+def test_a_model_that_cannot_run_says_which_operator_and_why() -> None:
+    model = block(TensorProto.FLOAT)
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    model.graph.node[-1].CopyFrom(
+        helper.make_node(
+            "QuickGelu", model.graph.node[-1].input, ["output"], "act", domain="com.microsoft"
+        )
+    )
+    with pytest.raises(rx.InputError, match=r"opencv 5\.0 cannot run this model") as caught:
+        rx.optimize(model, runtime="opencv")
+    assert caught.value.found == "it has no operator com.microsoft.QuickGelu (node act)"
+    assert rx.optimize(model, runtime="onnxruntime").report.fused
+
+
+def test_an_opset_that_is_too_new_is_refused() -> None:
+    with pytest.raises(rx.InputError) as caught:
+        rx.optimize(block(TensorProto.FLOAT, opset=22), runtime="onnxruntime@1.18")
+    assert caught.value.found == "opset 22; it loads 21 at most"
+
+
+def test_a_target_of_ones_own_is_held_to_the_table() -> None:
+    model = block(TensorProto.FLOAT)
+    assert rx.optimize(model, target="plain", runtime="opencv").report.target == "plain"
+    with pytest.raises(rx.InputError) as caught:
+        rx.optimize(model, target="ort", runtime="opencv")
+    assert "SkipSimplifiedLayerNormalization" in caught.value.found
+
+
+def test_the_report_names_who_runs_the_file() -> None:
+    model = block(TensorProto.FLOAT)
+    runs = {entry.runtime: entry for entry in rx.optimize(model).report.runs_in}
+    assert runs.keys() == by_name().keys()
+    assert (runs["onnxruntime"].since, runs["onnxruntime"].reason) == ("1.15", "")
+    assert FUNCTIONS in runs["openvino"].reason
+    assert runs["tensorrt"].evidence == "read"
+    assert all(not entry.reason for entry in rx.inspect(model).runs_in)
+    raised = {e.runtime: e for e in rx.optimize(model, target="onnx").report.runs_in}
+    assert raised["onnxruntime"].since == "1.23"
+    assert raised["iree"].reason.startswith("it was not seen to run RMSNormalization (node ")
+
+
+def test_a_newer_file_is_not_said_to_run_in_older_versions() -> None:
+    model = ir.from_proto(block(TensorProto.FLOAT, opset=22))
+    assert {e.runtime: e.since for e in runs_in(model)}["onnxruntime"] == "1.22"
+
+
+def test_plain_has_no_norm_and_is_found_again() -> None:
+    for dtype in (TensorProto.FLOAT, TensorProto.FLOAT16):
+        result = rx.optimize(block(dtype), target="plain", prove=True)
+        assert result.report.headline() == "3 of 3 RMSNorms are plain operators"
+        assert all(site.proof is not None and site.proof.passed for site in result.report.fused)
+        proto = onnx.load_from_string(result.to_bytes())
+        onnx.checker.check_model(proto, full_check=True)
+        kinds = {node.op_type for node in proto.graph.node}
+        assert not kinds & {"Constant", "CastLike"}
+        assert len(rx.inspect(proto).fused) == 3

@@ -1,0 +1,135 @@
+"""Every claim of the table of runtimes, in the runtimes themselves, each in a process of its own.
+
+What this environment has is run always; ``scripts/test --thorough`` installs the others and runs
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, save
+
+import rmsnorm_export as rx
+from rmsnorm_export.rewrite.runs import Needs
+from rmsnorm_export.runtime.consumers import CONSUMERS, consumer
+from scripts.runtimes import models
+from scripts.runtimes.catalogue import CATALOGUE, INSTALL, Installable
+from scripts.runtimes.measure import run_files
+
+SESSIONS = 30
+Files = dict[str, tuple[Path, Any]]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return models.write_files(tmp_path_factory.mktemp("forms"))
+
+
+@pytest.fixture
+def runtime(request: pytest.FixtureRequest) -> Installable:
+    entry: Installable = request.param
+    if problem := entry.install() or entry.missing():
+        pytest.skip(f"{entry.label}: {problem}; with a network, {INSTALL}")
+    return entry
+
+
+def _parametrized(entries: Sequence[Installable]) -> pytest.MarkDecorator:
+    """Those that are installed for it in the thorough run alone."""
+    parameters = [
+        pytest.param(entry, marks=[pytest.mark.thorough] if entry.packages else [])
+        for entry in entries
+    ]
+    return pytest.mark.parametrize(
+        "runtime", parameters, indirect=True, ids=[entry.label for entry in entries]
+    )
+
+
+every_runtime = _parametrized(CATALOGUE)
+onnxruntimes = _parametrized([entry for entry in CATALOGUE if entry.kind == "onnxruntime"])
+
+
+@every_runtime
+def test_the_forms_that_run_are_those_of_the_table(runtime: Installable, files: Files) -> None:
+    row = consumer(runtime.label)
+    outcomes = run_files(runtime, files, models.feed())
+    claimed, ran = {}, {}
+    for label, outcome in outcomes.items():
+        bound = models.BOUNDS[label.rpartition("-")[2]]
+        claimed[label] = not Needs.of(ir.load(files[label][0])).refused_by(row)
+        ran[label] = not outcome.error and max(outcome.off) <= bound
+        assert ran[label] or outcome.error, f"{label}: wrong by {max(outcome.off)}"
+        if label.startswith(row.target) and outcome.norms is not None:
+            assert outcome.norms == models.NORMS, label
+    assert ran == claimed
+
+
+@onnxruntimes
+def test_no_session_of_many_is_wrong(runtime: Installable, files: Files) -> None:
+    """An output that nobody reads let ONNX Runtime before 1.19 reuse memory that was in use."""
+    chosen = {label: files[label] for label in files if label.startswith(("ort", "portable"))}
+    for label, outcome in run_files(runtime, chosen, models.feed(), sessions=SESSIONS).items():
+        assert not outcome.error
+        assert len(outcome.off) == 2 * SESSIONS
+        assert max(outcome.off) <= models.BOUNDS[label.rpartition("-")[2]], label
+
+
+@every_runtime
+def test_the_newest_opset_and_format_are_those_of_the_table(
+    runtime: Installable, tmp_path: Path
+) -> None:
+    row = consumer(runtime.label)
+    if not row.opset:
+        pytest.skip(f"{runtime.label} sets no limit of its own")
+    wanted = {(17, row.ir): True, (17, row.ir + 1): False}
+    wanted |= {(row.opset, 8): True, (row.opset + 1, 8): False}
+    given: Files = {}
+    for opset, version in wanted:
+        ends = [
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, models.SHAPE)]
+            for name in ("input", "output")
+        ]
+        node = helper.make_node("Identity", ["input"], ["output"])
+        graph = helper.make_graph([node], "limit", *ends)
+        imports = [helper.make_opsetid("", opset)]
+        path = tmp_path / f"{opset}-{version}.onnx"
+        save(helper.make_model(graph, opset_imports=imports, ir_version=version), path)
+        given[f"{opset}, {version}"] = (path, models.feed())
+    outcomes = run_files(runtime, given, models.feed())
+    loaded = {limit: not outcomes["{}, {}".format(*limit)].error for limit in wanted}
+    assert loaded == wanted
+
+
+@every_runtime
+def test_what_is_written_for_a_runtime_runs_there(
+    runtime: Installable, files: Files, tmp_path: Path
+) -> None:
+    """From a raw file, and from one for another runtime."""
+    made: Files = {}
+    for label, (source, wanted) in files.items():
+        if label.startswith(("raw", "portable", "ort")):
+            result = rx.optimize(source, runtime=runtime.label)
+            assert not result.report.unfused
+            assert result.report.target == consumer(runtime.label).target
+            made[label] = (result.save(tmp_path / f"{label}.onnx").path, wanted)
+    for label, outcome in run_files(runtime, made, models.feed()).items():
+        assert not outcome.error
+        assert max(outcome.off) <= models.BOUNDS[label.rpartition("-")[2]], label
+        assert outcome.norms in (None, models.NORMS), label
+
+
+def test_every_row_that_says_run_has_a_runtime_that_is_run() -> None:
+    tried = {(entry.runtime, entry.version) for entry in CATALOGUE}
+    claimed = {(row.name, seen) for row in CONSUMERS if row.evidence == "run" for seen in row.seen}
+    assert claimed <= tried
+
+
+def test_the_bounds_are_below_what_a_wrong_norm_does(files: Files) -> None:
+    for label, (_, wanted) in files.items():
+        typical = float(np.abs(wanted).mean())
+        assert typical > 10 * models.BOUNDS[label.rpartition("-")[2]]
