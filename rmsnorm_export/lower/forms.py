@@ -25,6 +25,7 @@ from rmsnorm_export.lower.scale import ScaleInput, scale_input
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
+from rmsnorm_export.recognize.complete import SMALLEST_FLOAT32
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, name_of
 from rmsnorm_export.runtime.support import everywhere
@@ -84,6 +85,8 @@ def lower_form(
             found=f"{type_name(match.dtype)} normalised in {type_name(spec.stash_type)}",
             hint="use the portable target, or normalise in float32 in the source",
         )
+    if spec.epsilon_clamp:
+        return _unclamped(match, scale, dialect, context)
     if spec.stash_type == DOUBLE and float(np.float32(spec.epsilon)) != spec.epsilon:
         return refuse_match(
             match,
@@ -111,6 +114,36 @@ def lower_form(
         found=_rounding(match) + (f", class {needed}" if forms else ""),
         hint=f"allow --numerics {needed}" if forms else "use the portable target",
     )
+
+
+def _unclamped(
+    match: Match, scale: ScaleInput, dialect: Dialect, context: LowerContext
+) -> Lowered | Refusal:
+    """``x / sqrt(mean + epsilon ** 2)``: of all epsilons the one that is nearest to the clamp.
+
+    Rows far above it and rows far below it, zeros among them, come out as they did.
+    """
+    clamp = match.spec.epsilon
+    if not context.allows("unclamped"):
+        return refuse_match(
+            match,
+            "numerics",
+            "the operator adds an epsilon where the source takes a maximum with one, so rows "
+            "whose root mean square is near it come out otherwise",
+            found=f"x / max(rms, {clamp:.6g})",
+            hint="allow --numerics unclamped, or use the portable target",
+        )
+    epsilon = max(float(np.float32(clamp * clamp)), SMALLEST_FLOAT32)
+    spec = dataclasses.replace(match.spec, epsilon=epsilon, epsilon_clamp=False)
+    made = lower_form(dataclasses.replace(match, spec=spec), scale, dialect, context)
+    if isinstance(made, Refusal):
+        return made
+    near = f"{clamp / 3000:.3g} and {clamp * 3000:.3g}"
+    note = (
+        f"x / max(rms, {clamp:.6g}) became x / sqrt(mean + {epsilon:.6g}): rows whose root mean "
+        f"square is between {near} differ, by up to 29 %"
+    )
+    return dataclasses.replace(made, part=match, numerics="unclamped", notes=[*made.notes, note])
 
 
 def _forms(match: Match, scale: ScaleInput, dialect: Dialect) -> list[Form]:

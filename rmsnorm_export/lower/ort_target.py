@@ -99,6 +99,8 @@ def _residual_kept(
     half = dtype in HALF_TYPES
     if not rows:
         why = ("the operator has no such element type", type_name(dtype))
+    elif spec.epsilon_clamp:
+        why = ("the operator has no clamp", f"x / max(rms, {spec.epsilon:.6g})")
     elif spec.axis != -1:
         why = ("the operator normalises the last axis only", f"axis {spec.axis}")
     elif x is None or x != other or None in x:

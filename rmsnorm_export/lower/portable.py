@@ -250,6 +250,8 @@ def plugin_refuses(
     """
     if DOUBLE in (dtype, spec.stash_type):
         return "it does not compute in float64"
+    if spec.epsilon_clamp:
+        return "it does not clamp the root mean square"
     if name not in creator_names(spec.kind):
         return "it has no creator of that name"
     if spec.stash_type not in (FLOAT, dtype):

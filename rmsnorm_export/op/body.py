@@ -155,6 +155,9 @@ class _Body:
         epsilon = self.scalar("epsilon", key.epsilon, "epsilon_value", like_x=False)
         if key.epsilon_outside:
             rms = self.add("Add", "rms", [self.add("Sqrt", "root", [mean]), epsilon])
+        elif key.epsilon_clamp:
+            # Not Clip, which takes an infinite root to the largest number.
+            rms = self.add("Max", "rms", [self.add("Sqrt", "root", [mean]), epsilon])
         else:
             rms = self.add("Sqrt", "rms", [self.add("Add", "stabilised", [mean, epsilon])])
         if factor is not None and key.association == 2:

@@ -29,8 +29,8 @@ class BodyKey:
         kind: operator.
         has_scale, has_bias: formal inputs; a bias implies a scale, for inputs are positional.
         casts: X may be of another type than the stash type.
-        stash_type, scale_before_cast, round_rstd, epsilon_outside, partial_size, group_size, axis,
-            activation, gate_first, association: as in ``NormSpec``.
+        stash_type, scale_before_cast, round_rstd, epsilon_outside, epsilon_clamp, partial_size,
+            group_size, axis, activation, gate_first, association: as in ``NormSpec``.
         has_offset: the attribute ``scale_offset`` is added to the scale.
         scale_cast, bias_cast: may be of another type than the one in which the product is computed.
         dtype: element type of X, where the body must name it (casts below opset 15).
@@ -57,6 +57,7 @@ class BodyKey:
     activation: Activation = "silu"
     gate_first: bool = False
     association: int = 0
+    epsilon_clamp: bool = False
 
     @property
     def rounds(self) -> bool:
@@ -205,9 +206,11 @@ def _name(body: BodyKey, names: dict[str, BodyKey], reserved: Collection[str]) -
     """The operator's name, or that and what distinguishes the body from the operator's first."""
     base: str = body.kind
     # A kernel registered for the operator reads numbers from float32 attributes: a body with a
-    # number that those cannot hold has a name that no kernel has.
+    # number that those cannot hold has a name that no kernel has. One with an attribute that an
+    # older library of kernels does not look at has a name that such a library does not have.
     literal = body.epsilon is not None or body.scale_offset is not None
-    if base not in names and base not in reserved and not literal:
+    plain = not (literal or body.epsilon_clamp)
+    if plain and base not in names and base not in reserved:
         return base
     main = names.get(base, BodyKey(kind=body.kind))
     words = [
@@ -229,6 +232,7 @@ def _words(body: BodyKey) -> list[tuple[str, str]]:
         ("scale_before_cast", f"scale_{order}_cast"),
         ("round_rstd", "round_rstd" if body.round_rstd else "rstd_not_rounded"),
         ("epsilon_outside", "epsilon_outside" if body.epsilon_outside else "epsilon_inside"),
+        ("epsilon_clamp", "epsilon_clamp"),
         ("partial_size", f"partial_{body.partial_size}" if body.partial_size else "whole"),
         ("group_size", f"group_{body.group_size}" if body.group_size else "ungrouped"),
         ("axis", f"last_{-body.axis}_axes" if body.axis < -1 else "last_axis"),

@@ -159,6 +159,8 @@ def _normalise(
     epsilon = rounding.stash(np.float64(spec.epsilon))
     if spec.epsilon_outside:
         rms = rounding.stash(rounding.stash(np.sqrt(mean)) + epsilon)
+    elif spec.epsilon_clamp:
+        rms = np.maximum(rounding.stash(np.sqrt(mean)), epsilon)
     else:
         rms = rounding.stash(np.sqrt(rounding.stash(mean + epsilon)))
     factor = _factor(spec, operands, rounding.out) if spec.association else None

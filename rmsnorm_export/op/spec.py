@@ -5,6 +5,7 @@ For a row ``a`` of ``n`` elements (the axes from ``axis`` to the last, flattened
 
     m   = mean(a_i ** 2)                    over the first partial_size elements, or each group
     rms = sqrt(m + epsilon)                 or sqrt(m) + epsilon        (epsilon_outside)
+                                            or max(sqrt(m), epsilon)    (epsilon_clamp)
     v   = a / rms                           or T(a) * T(1 / rms)        (round_rstd)
     y   = T(v) * T(scale_offset + scale) + bias                         in T
     y   = T(v * (scale_offset + scale) + bias)                          in S (scale_before_cast)
@@ -13,7 +14,9 @@ When T is S and a half type, ``association`` says which of the two products of x
 is rounded first: 0: with x, as above; 1: ``x * (scale / rms)``; 2: ``(x * scale) / rms``.
 
 Sources: Zhang & Sennrich 2019, arXiv 1910.07467, equations 4 (RMSNorm) and section 3.2 (partial);
-ai.onnx RMSNormalization-23 for ``axis``, ``epsilon``, ``stash_type`` and the default rounding.
+ai.onnx RMSNormalization-23 for ``axis``, ``epsilon``, ``stash_type`` and the default rounding;
+torch.nn.functional.normalize for the clamp: ``x / max(||x||, e) * sqrt(n)`` is the norm with
+``epsilon = e / sqrt(n)``.
 """
 
 from __future__ import annotations
@@ -48,8 +51,8 @@ class NormSpec:
         kind: ``RMSNorm(X, scale?, bias?) -> Y``;
             ``SkipRMSNorm(X, residual, scale?, bias?) -> Y, sum`` with ``sum = T(X + residual)`` and
             ``Y = RMSNorm(sum)``; ``GatedRMSNorm(X, gate, scale?, bias?) -> Y``.
-        epsilon: added to the mean square (or to the root), >= 0; a float32 number unless S is
-            float64.
+        epsilon: added to the mean square (or to the root, or the least that the root may be),
+            >= 0; a float32 number unless S is float64.
         axis: first normalised axis, negative; every later axis is normalised with it.
         stash_type: S, the ONNX element type in which the row is normalised: 1 float32, 10 float16,
             11 float64, 16 bfloat16.
@@ -64,6 +67,7 @@ class NormSpec:
         round_rstd: ``1 / rms`` is rounded to T and multiplied with X in T.
         association: in a half stash type, the order of the products: 0: as the other attributes
             say; 1: ``x * (scale / rms)``; 2: ``(x * scale) / rms``.
+        epsilon_clamp: epsilon is the least that the root may be, and is not added; a NaN stays one.
         activation: of the gate (``GatedRMSNorm`` only).
         gate_first: False: ``Y = T(S(norm) * act(gate))``, where ``norm`` is the ungated result, not
             rounded when ``scale_before_cast``. True: ``RMSNorm(S(X) * act(gate))``, the product
@@ -81,6 +85,7 @@ class NormSpec:
     group_size: int = 0
     round_rstd: bool = False
     association: int = 0
+    epsilon_clamp: bool = False
     activation: Activation = "silu"
     gate_first: bool = False
 
@@ -105,6 +110,8 @@ class NormSpec:
             raise ValueError("association 1 multiplies with 1 / rms: it needs round_rstd")
         if self.association and self.group_size:
             raise ValueError("association and group_size cannot be combined")
+        if self.epsilon_outside and self.epsilon_clamp:
+            raise ValueError("epsilon_outside and epsilon_clamp cannot be combined")
         if self.activation not in get_args(Activation):
             raise ValueError(f"activation must be silu or sigmoid, got {self.activation}")
         if self.round_rstd and self.scale_before_cast:
@@ -138,8 +145,8 @@ class NormSpec:
             # In f32 and f64 ``a * (1 / rms)`` is ``a / rms`` to an ulp; in a half type it is not.
             rstd = spec.round_rstd and dtype in HALF_TYPES
             spec = dataclasses.replace(spec, scale_before_cast=False, round_rstd=rstd)
-        if spec.epsilon == 0 and spec.epsilon_outside:
-            spec = dataclasses.replace(spec, epsilon_outside=False)
+        if spec.epsilon == 0:
+            spec = dataclasses.replace(spec, epsilon_outside=False, epsilon_clamp=False)
         return spec
 
     def attributes(self) -> dict[str, int | float | str]:
@@ -167,7 +174,7 @@ class NormSpec:
 
 
 ATTRIBUTE_WORDS = {
-    "epsilon": "Added to the mean square, or to its root.",
+    "epsilon": "Added to the mean square, or to its root, or the least that the root may be.",
     "axis": "First normalised axis, negative; all later axes are normalised with it.",
     "stash_type": "Element type in which the row is normalised.",
     "scale_before_cast": "1: scale in the stash type, then round once. 0: round, then scale in T.",
@@ -177,6 +184,7 @@ ATTRIBUTE_WORDS = {
     "group_size": "Elements of a group, each with its own root mean square; 0: the whole row.",
     "round_rstd": "1: 1 / rms is rounded to T and multiplied with X in T.",
     "association": "In a half stash type, 1: x * (scale / rms); 2: (x * scale) / rms.",
+    "epsilon_clamp": "1: the root is max(sqrt(mean square), epsilon); nothing is added.",
     "activation": "Of the gate: silu or sigmoid.",
     "gate_first": "1: the gate multiplies X before the norm; 0: the gate multiplies the norm.",
 }
@@ -194,6 +202,7 @@ class RowAttributes(TypedDict, total=False):
     group_size: int
     round_rstd: bool
     association: int
+    epsilon_clamp: bool
 
 
 class NormAttributes(RowAttributes, total=False):

@@ -36,8 +36,9 @@ import dataclasses
 import math
 
 import ml_dtypes
+import numpy as np
 
-from rmsnorm_export.op.dtypes import numpy_dtype
+from rmsnorm_export.op.dtypes import Float64Array, numpy_dtype
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
 
@@ -61,10 +62,12 @@ class Row:
     Attributes:
         sum: of the squares: ``exact`` in any order; of ``equal`` terms; or of ``any``.
         mean_square: the smallest of the row's groups, in float64.
+        loss: what the class ``unclamped`` takes from it, relative.
     """
 
     sum: str = "any"
     mean_square: float = 1.0
+    loss: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,7 +93,8 @@ class Bounds:
         if spec.kind == "GatedRMSNorm":
             error += _SIGMOID
         unit = UNIT_ROUNDOFF[spec.stash_type]
-        return (error + self._subnormal(row) / unit) * unit / UNIT_ROUNDOFF[self.dtype]
+        error += (self._subnormal(row) + row.loss) / unit
+        return error * unit / UNIT_ROUNDOFF[self.dtype]
 
     def _subnormal(self, row: Row) -> float:
         """Relative error of ``1 / rms`` where the squares are subnormal."""
@@ -102,7 +106,16 @@ class Bounds:
 
     def _rms(self, mean: float) -> float:
         epsilon = self.spec.epsilon
+        if self.spec.epsilon_clamp:
+            return max(math.sqrt(mean), epsilon)
         return math.sqrt(mean) + epsilon if self.spec.epsilon_outside else math.sqrt(mean + epsilon)
+
+    def loss(self, mean_square: Float64Array) -> Float64Array:
+        """What of ``x / max(rms, e)`` is missing in ``x / sqrt(mean + e ** 2)``, relative."""
+        clamp = self.spec.epsilon
+        rms = np.maximum(np.sqrt(mean_square), clamp)
+        # The square of e is rounded to float32.
+        return np.asarray(1.0 - rms / np.hypot(np.sqrt(mean_square), clamp) + UNIT_ROUNDOFF[FLOAT])
 
     def roundings(self) -> int:
         """How many results are rounded to T, after the root mean square and before the last."""

@@ -128,7 +128,8 @@ def _case_row(
     survives = math.sqrt(stash_largest / n) / 4
     # Where X can hold such numbers; half types have none whose float32 squares are subnormal.
     near = max(math.sqrt(stash_normal), 4 * _limits(dtype)[1])
-    at_epsilon = max(math.sqrt(spec.epsilon), 64 * math.sqrt(stash_normal))
+    stabilised = spec.epsilon if spec.epsilon_clamp else math.sqrt(spec.epsilon)
+    at_epsilon = max(stabilised, 64 * math.sqrt(stash_normal))
     rows: dict[str, Float64Array | float] = {
         "random": normal,
         "tiny": 1e-4 * normal,

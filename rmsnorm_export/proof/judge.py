@@ -61,7 +61,11 @@ class Judge:
     """Collects the worst of every statement; the first one that fails is the reason."""
 
     def __init__(self, match: Match, spec: NormSpec, n: int, numerics: Numerics) -> None:
-        self._match, self._spec, self._numerics = match, spec, numerics
+        self._match, self._spec = match, spec
+        self._unclamped = numerics == "unclamped"
+        # Beside the rows near epsilon that class is the one that the source needs anyway.
+        rest: Numerics = "upcast" if match.dtype in HALF_TYPES else "reordered"
+        self._numerics: Numerics = rest if self._unclamped else numerics
         self._bounds = Bounds(
             match.spec,
             match.dtype,
@@ -123,6 +127,8 @@ class Judge:
             # The smallest epsilon of all stands for none, which a row of zeros needs.
             some = rows.mean_square > 0
             within[some] += self._spec.epsilon / rows.mean_square[some]
+        if self._unclamped and side == "new":
+            within += self._bounds.loss(rows.mean_square)
         if role == "y" and rows.bias is not None:
             size = size + np.abs(rows.bias)
         with np.errstate(all="ignore"):
@@ -177,11 +183,18 @@ class Judge:
             row = Row(
                 sum_of(case, self._spec),
                 float(rows.mean_square[members].min()) if case in SUBNORMAL else 1.0,
+                self._loss(rows, members),
             )
             place = f"case {case}{rows.label}, output {role} in {label}"
             bound: Row | Literal["sum"] = "sum" if role == "sum" else row
             self._case(case, bound, [values[members] for values in by_row], place,
                        elided=elided, spread=rows.spread is not None)  # fmt: skip
+
+    def _loss(self, rows: Rows, members: list[int]) -> float:
+        """The largest part of a row that the class may take away."""
+        if not self._unclamped:
+            return 0.0
+        return float(self._bounds.loss(rows.mean_square[members]).max())
 
     def _beyond_judgement(self, label: str) -> bool:
         """Whether the original may well come out otherwise where its squares overflow.

@@ -12,7 +12,7 @@ from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import Context, widens
-from rmsnorm_export.recognize.facts import Activated, Event, Norm, View
+from rmsnorm_export.recognize.facts import Activated, Event, Norm, Radial, View
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.radial import same_dims
 
@@ -31,6 +31,11 @@ _ASSOCIATIONS = (
 )
 
 
+def is_unit(radial: Radial) -> bool:
+    """Whether x is divided by its root mean square, not by a multiple of it."""
+    return abs(radial.unit - 1.0) <= UNIT_TOLERANCE + radial.slack  # NaN is no unit either
+
+
 def _largest(dtype: ir.DataType) -> float:
     return float(ml_dtypes.finfo(dtype.numpy()).max)  # type: ignore[no-untyped-call]
 
@@ -42,6 +47,8 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     if norm.group is not None and norm.scale is None:
         # Without a scale over the whole row the norm of the cut row says it all.
         return None
+    if not is_unit(norm.radial):
+        return None  # the factor sqrt(n) of an L2 norm may follow
     dtype, stash = norm.dtype, norm.radial.stash
     rounding = _rounding(norm, dtype, stash)
     if rounding is None:
@@ -57,7 +64,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
             x, gate, first = pair[0], pair[1], True
     if x is None or (gate is not None and not _same_shape(ctx, gate.z, x)):
         return None
-    epsilon, outside = norm.radial.epsilon
+    epsilon = norm.radial.epsilon
     edges = norm.radial.edges
     if norm.radial.inverted_first and epsilon < 1 / _largest(stash):
         edges = (*edges, "a mean square that is inverted before the root is taken")
@@ -81,7 +88,8 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     spec = NormSpec(
         kind="GatedRMSNorm" if gate is not None else "RMSNorm",
         epsilon=epsilon,
-        epsilon_outside=outside,
+        epsilon_outside=norm.radial.d != 0,
+        epsilon_clamp=norm.radial.floor != 0,
         axis=norm.radial.axis,
         stash_type=int(stash),
         scale_before_cast=before,

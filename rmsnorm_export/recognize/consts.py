@@ -60,7 +60,7 @@ class Constants:
     def ints(self, value: ir.Value | None) -> tuple[int, ...] | None:
         """The elements of ``value`` as integers, or None."""
         array = self.array(value)
-        if array is None or array.dtype.kind not in "iu":
+        if array is None or array.dtype.kind not in "iub":
             return None
         return tuple(int(element) for element in array.reshape(-1))
 

@@ -70,7 +70,7 @@ class Radial:
     """A function of the mean square M of x over its trailing axes.
 
     ``inner = a * M + b``; ``root = c * sqrt(inner) + d`` when ``rooted``; ``m / (...)`` when
-    ``inverse``.
+    ``inverse``. Where there is a ``floor``, neither inner nor root is below it.
 
     Attributes:
         axis: first of the trailing axes, negative.
@@ -78,7 +78,8 @@ class Radial:
         kept: the reduced axes are present with size 1 (else they were removed).
         dtype: type of this value; ``stash``: type in which the sum was formed.
         inverse_cast: type to which the inverse root was rounded.
-        epsilons: how many epsilons were added so far.
+        floor: least that this value, or what it is the inverse of, may be; 0: no clamp.
+        epsilons: how many epsilons were added, or clamps taken, so far.
         narrow: rounding steps that the operator does not have.
         edges: what the operator does otherwise at the ends of the range (see ``Match``).
         graph: the graph that holds the reduction.
@@ -106,6 +107,7 @@ class Radial:
     inverse: bool = False
     m: float = 1.0
     inverse_cast: ir.DataType | None = None
+    floor: float = 0.0
     epsilons: int = 0
     narrow: tuple[str, ...] = ()
     edges: tuple[str, ...] = ()
@@ -122,16 +124,16 @@ class Radial:
         return self.m / scale if self.inverse else scale
 
     @property
-    def epsilon(self) -> tuple[float, bool]:
-        """Epsilon of the norm, and whether it is added outside the root.
+    def epsilon(self) -> float:
+        """Epsilon of the norm: outside the root where there is ``d``, the clamp where ``floor``.
 
         That of ``x / rms`` where ``unit`` is 1 but for the rounding of 1/n or sqrt(n): the epsilon
         with which a row far below it is what it was.
         """
-        if self.d:
-            return self.d / self.m, True
+        if self.d or self.floor:
+            return (self.d or self.floor) / self.m
         ratio = self.c / self.m
-        return self.b * ratio * ratio, False
+        return self.b * ratio * ratio
 
 
 @dataclasses.dataclass(slots=True, eq=False)

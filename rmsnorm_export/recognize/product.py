@@ -7,8 +7,9 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
+from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.recognize import radial as radials
-from rmsnorm_export.recognize.complete import UNIT_TOLERANCE, complete
+from rmsnorm_export.recognize.complete import complete, is_unit
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import (
@@ -164,10 +165,12 @@ def rescale(ctx: Context, node: ir.Node, radial: Radial, constant: ir.Value, fac
     step = dataclasses.replace(radial, slack=slack, plain=False)
     if radial.inverse:
         step.m *= factor
-    elif radial.rooted:
-        step.c, step.d = radial.c * factor, radial.d * factor
     else:
-        step.a, step.b = radial.a * factor, radial.b * factor
+        step.floor *= factor  # a negative one would make a maximum of it: refused by its sign
+        if radial.rooted:
+            step.c, step.d = radial.c * factor, radial.d * factor
+        else:
+            step.a, step.b = radial.a * factor, radial.b * factor
     ctx.set_radial(node.outputs[0], step)
 
 
@@ -250,13 +253,15 @@ def normalise(
 
 def _sound(ctx: Context, node: ir.Node, view: View, radial: Radial) -> bool:
     """The mean square is that of an RMSNorm: factor 1, axes kept, one graph, nothing spoiled."""
-    problems: list[tuple[str, str, str, str]] = []
-    if not abs(radial.unit - 1.0) <= UNIT_TOLERANCE + radial.slack:  # NaN is no unit either
-        problems.append((
-            "not-the-mean", "the sum of squares is not divided by the row length",
+    if not is_unit(radial):
+        # Told unless a factor that makes it one follows.
+        ctx.flaw(
+            radial.candidate, node, "not-the-mean",
+            "the sum of squares is not divided by the row length",
             f"the row comes out {radial.unit:.9g} times an RMSNorm (row length {radial.size})",
-            "divide by the number of normalised elements; an L2 norm is a different operator",
-        ))  # fmt: skip
+            "divide by the number of normalised elements, or multiply by the root of it",
+        )  # fmt: skip
+    problems: list[tuple[str, str, str, str]] = []
     if not radial.kept and ctx.types.rank(view.root) != -radial.axis:
         problems.append((
             "axes-dropped",
@@ -277,7 +282,7 @@ def _sound(ctx: Context, node: ir.Node, view: View, radial: Radial) -> bool:
         ))  # fmt: skip
     for problem in problems:
         ctx.flaw(radial.candidate, node, *problem)
-    return not problems and not radial.spoiled and radial.epsilon[0] >= 0
+    return not problems and not radial.spoiled and radial.epsilon >= 0
 
 
 def _centred(root: ir.Value) -> ir.Node | None:
@@ -355,6 +360,10 @@ def multiply_norm(
     """A scale, a gate, or something that ends the norm."""
     if not ctx.exclusive(value, node):
         return
+    radial = norm.radial
+    if radial is not None and not is_unit(radial) and ctx.constants.scalar(other) is not None:
+        _root_of_n(ctx, node, norm, radial, other)
+        return
     fact = ctx.facts.get(other)
     if norm.scale is None and norm.bias is None and norm.gate is None:
         scale = _factor(ctx, norm, other)
@@ -363,6 +372,22 @@ def multiply_norm(
             return
     if isinstance(fact, Activated) and norm.gate is None and norm.bias is None:
         extend(ctx, node, dataclasses.replace(_with_event(norm, "gate"), gate=fact))
+
+
+def _root_of_n(ctx: Context, node: ir.Node, norm: Norm, radial: Radial, constant: ir.Value) -> None:
+    """``x / ||x|| * sqrt(n)``: the factor that makes an RMSNorm of a row of length one."""
+    array, number = ctx.constants.array(constant), ctx.constants.scalar(constant)
+    if array is None or not number or number < 0 or norm.bias is not None or norm.gate is not None:
+        return
+    rank = ctx.types.rank(norm.x.root)
+    if array.ndim > 1 and (rank is None or array.ndim > rank):
+        return
+    narrow = radial.narrow
+    if any(kind == "cast" for kind, _ in norm.events):
+        narrow = (*narrow, f"a row of length one rounded to {type_name(int(norm.dtype))}")
+    slack = radial.slack + rounding_of(array)
+    step = dataclasses.replace(radial, m=radial.m * number, slack=slack, plain=False, narrow=narrow)
+    extend(ctx, node, dataclasses.replace(norm, radial=step))
 
 
 def _factor(ctx: Context, norm: Norm, other: ir.Value) -> Weight | None:

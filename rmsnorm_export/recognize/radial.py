@@ -7,6 +7,7 @@ import math
 
 import onnx_ir as ir
 
+from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Candidate, Flaw, Radial, Square, View
 from rmsnorm_export.recognize.refusal import name_of
@@ -212,6 +213,7 @@ def _take_root(ctx: Context, node: ir.Node, radial: Radial, *, inverse: bool) ->
         inverse=radial.inverse or inverse,
         plain=plain,
         inverted_first=radial.inverse,
+        floor=math.sqrt(max(radial.floor, 0.0)),
     )
     ctx.set_radial(node.outputs[0], step)
 
@@ -289,22 +291,55 @@ def add_epsilon(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) ->
 
 
 def clamp(ctx: Context, node: ir.Node) -> None:
-    """Max, Min, Clip, Relu on a mean square or root: a floor is not an epsilon."""
+    """Max, Min, Clip, Relu on a mean square or root: a constant floor is an epsilon."""
     for value in node.inputs:
         fact = ctx.fact(value)
-        if isinstance(fact, Radial):
+        if value is None or not isinstance(fact, Radial):
+            continue
+        floor, rank = _floor(ctx, node, value)
+        if floor is None or floor < 0 or fact.inverse or not ctx.fits(rank, fact):
             ctx.spoil(
-                node, fact, "clamped", "the mean square or root is clamped",
-                f"{node.op_type} {name_of(node)!r} instead of Add",
-                "add epsilon instead of taking a maximum (this is what F.normalize computes)",
+                node, fact, "clamped", "the mean square or root is clamped otherwise than from "
+                "below, by a constant", f"{node.op_type} {name_of(node)!r}, "
+                + " and ".join(ctx.describe(v) for v in node.inputs if v not in (value, None)),
+                "take the maximum with one constant >= 0, or add epsilon",
             )  # fmt: skip
-            return
+        elif fact.epsilons:
+            ctx.spoil(
+                node, fact, "two-epsilons", "the mean square has an epsilon already",
+                f"{floor} in {name_of(node)!r}", "add one epsilon, or take one maximum",
+            )  # fmt: skip
+        else:
+            edges = fact.edges
+            half = ctx.types.dtype(fact.x.root) == ir.DataType.FLOAT16 != fact.stash
+            if node.op_type == "Clip" and not half:  # whose squares do not overflow a wider type
+                edges = (*edges, "a Clip that takes an infinite root to the largest number")
+            step = dataclasses.replace(fact, floor=floor, epsilons=int(floor > 0), edges=edges)
+            ctx.set_radial(node.outputs[0], step)
+        return
+
+
+def _floor(ctx: Context, node: ir.Node, value: ir.Value) -> tuple[float | None, int]:
+    """The constant below which Max or Clip does not let ``value``, and its rank; None: none."""
+    others = [v for v in node.inputs if v is not value]
+    if node.op_type == "Clip" and node.inputs[0] is value:
+        if "max" in node.attributes or (len(others) > 1 and others[1] is not None):
+            return None, 0
+        if "min" in node.attributes:  # before opset 11
+            return node.attributes.get_float("min", 0.0), 0
+        others = others[:1]
+    elif node.op_type != "Max":
+        return None, 0
+    array = ctx.constants.array(others[0]) if len(others) == 1 else None
+    return (None, 0) if array is None else (ctx.constants.scalar(others[0]), array.ndim)
 
 
 def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
     """Unsqueeze, Reshape or Expand of a reduced value: are the axes back where they were?"""
     if node.op_type == "Unsqueeze":
         restored = not radial.kept and _unsqueezed(ctx, node, radial)
+    elif radial.kept and _expanded_as(ctx, node, radial.x.root):
+        restored = True
     else:
         dims, original = ctx.types.shape(node.outputs[0]), ctx.types.shape(radial.x.root)
         k = -radial.axis
@@ -324,6 +359,14 @@ def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
         f"{node.op_type} {name_of(node)!r} of {ctx.describe(node.inputs[0])}",
         "use keepdims = 1, or Unsqueeze the reduced axes with constant negative axes",
     )  # fmt: skip
+
+
+def _expanded_as(ctx: Context, node: ir.Node, x: ir.Value) -> bool:
+    """``Expand(..., Shape(x))``."""
+    shape = node.inputs[1].producer() if node.op_type == "Expand" and node.inputs[1] else None
+    if shape is None or standard(shape) != "Shape" or shape.inputs[0] is None:
+        return False
+    return not shape.attributes.keys() & {"start", "end"} and ctx.same(shape.inputs[0], x)
 
 
 def _unsqueezed(ctx: Context, node: ir.Node, radial: Radial) -> bool:

@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from rmsnorm_export.op.native import RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.recognize.consts import Constants
+from rmsnorm_export.recognize.shape_values import Dim, Elements
 
-Dim = int | str | None
-Dims = tuple[Dim, ...] | None
+Dims = Elements
 Info = tuple[ir.DataType | None, Dims]
 
 UNKNOWN: Info = (None, None)
@@ -19,12 +19,24 @@ UNKNOWN: Info = (None, None)
 
 @dataclasses.dataclass(slots=True)
 class Call:
-    """A node with what is known of its inputs; ``index`` is the output asked for."""
+    """A node with what is known of its inputs; ``index`` is the output asked for.
+
+    ``elements`` says what those inputs hold that are sizes (see ``shape_values.SIZES``).
+    """
 
     node: ir.Node
     inputs: list[Info]
     index: int
     constants: Constants
+    elements: dict[int, Elements] = dataclasses.field(default_factory=dict)
+
+    def ints(self, index: int) -> tuple[int, ...] | None:
+        """The elements of an input where all are known."""
+        found = self.elements.get(index)
+        if found is None:
+            return None
+        numbers = tuple(e for e in found if isinstance(e, int))
+        return numbers if len(numbers) == len(found) else None
 
 
 Rule = Callable[[Call], Info]
@@ -126,28 +138,42 @@ def _gather(call: Call) -> Info:
 
 def _transpose(call: Call) -> Info:
     dtype, dims = call.inputs[0]
-    if dims is None:
-        return (dtype, None)
-    order = call.node.attributes.get_ints("perm", tuple(reversed(range(len(dims)))))
-    if sorted(order) != list(range(len(dims))):
-        return (dtype, None)
+    order: Sequence[int] = call.node.attributes.get_ints("perm", ())
+    if not order and dims is not None:
+        order = tuple(reversed(range(len(dims))))
+    if not order or sorted(order) != list(range(len(order))):
+        return (dtype, dims if dims == () else None)
+    if dims is None or len(dims) != len(order):
+        return (dtype, (None,) * len(order) if dims is None else None)
     return (dtype, tuple(dims[i] for i in order))
 
 
 def _reshape(call: Call) -> Info:
     dtype, dims = call.inputs[0]
-    target = call.constants.ints(call.node.inputs[1]) if len(call.node.inputs) > 1 else None
-    if target is None or call.node.attributes.get_int("allowzero", 0) == 1:
+    target = call.elements.get(1)
+    if target is None:
         return (dtype, None)
+    copies = call.node.attributes.get_int("allowzero", 0) != 1
     result: list[Dim] = []
     for position, size in enumerate(target):
-        if size == 0:
+        if size == 0 and copies:
             result.append(dims[position] if dims is not None and position < len(dims) else None)
         else:
-            result.append(size if size > 0 else None)
+            result.append(None if isinstance(size, int) and size < 0 else size)
     if target.count(-1) == 1 and dims is not None:
         result[target.index(-1)] = _remaining(dims, result, target.index(-1))
     return (dtype, tuple(result))
+
+
+def _expand(call: Call) -> Info:
+    dtype, dims = call.inputs[0]
+    target = call.elements.get(1)
+    return (dtype, None if target is None else broadcast([dims, target]))
+
+
+def _filled(call: Call) -> Info:
+    fill = call.node.attributes.get("value")
+    return (ir.DataType.FLOAT if fill is None else fill.as_tensor().dtype, call.elements.get(0))
 
 
 def _remaining(dims: tuple[Dim, ...], result: list[Dim], hole: int) -> Dim:
@@ -170,6 +196,73 @@ def _remaining(dims: tuple[Dim, ...], result: list[Dim], hole: int) -> Dim:
     if not symbols:
         return total // others
     return symbols[0] if len(symbols) == 1 and total == others else None
+
+
+def _tile(call: Call) -> Info:
+    dtype, dims = call.inputs[0]
+    repeats = call.elements.get(1)
+    if dims is None or repeats is None or len(repeats) != len(dims):
+        return (dtype, None if dims is None else (None,) * len(dims))
+    return (dtype, tuple(_product(d, r) for d, r in zip(dims, repeats, strict=True)))
+
+
+def _product(size: Dim, times: Dim) -> Dim:
+    if times == 1:
+        return size
+    return size * times if isinstance(size, int) and isinstance(times, int) else None
+
+
+def _pad(call: Call) -> Info:
+    dtype, dims = call.inputs[0]
+    if dims is None:
+        return (dtype, None)
+    rank, pads = len(dims), call.ints(1) or call.node.attributes.get_ints("pads", ())
+    chosen = len(call.node.inputs) > 3 and call.node.inputs[3] is not None
+    if chosen or len(pads) != 2 * rank:
+        return (dtype, (None,) * rank)
+    more = [pads[i] + pads[i + rank] for i in range(rank)]
+    return (
+        dtype,
+        tuple(d + m if isinstance(d, int) else (None if m else d)
+              for d, m in zip(dims, more, strict=True)),
+    )  # fmt: skip
+
+
+def _convolution(call: Call) -> Info:
+    (dtype, data), (_, weight) = call.inputs[0], call.inputs[1]
+    if data is None or weight is None or len(weight) < 3 or len(data) != len(weight):
+        return (dtype, None if weight is None else (None, weight[0], *(None,) * (len(weight) - 2)))
+    attributes, rank = call.node.attributes, len(weight) - 2
+    strides = attributes.get_ints("strides", (1,) * rank)
+    dilations = attributes.get_ints("dilations", (1,) * rank)
+    pads = attributes.get_ints("pads", (0,) * (2 * rank))
+    sizes: list[Dim] = []
+    for i in range(rank):
+        size, kernel = data[i + 2], weight[i + 2]
+        if "auto_pad" in attributes or not isinstance(kernel, int):
+            sizes.append(None)
+            continue
+        less = dilations[i] * (kernel - 1) - pads[i] - pads[i + rank]
+        if isinstance(size, int):
+            sizes.append((size - less - 1) // strides[i] + 1)
+        else:
+            sizes.append(size if less == 0 and strides[i] == 1 else None)
+    return (dtype, (data[0], weight[0], *sizes))
+
+
+def _depth_to_space(call: Call) -> Info:
+    dtype, dims = call.inputs[0]
+    block = call.node.attributes.get_int("blocksize", 1)
+    if dims is None or len(dims) != 4:
+        return (dtype, None)
+    batch, channels, *sizes = dims
+    divided = channels // block**2 if isinstance(channels, int) else None
+    return (dtype, (batch, divided, *(_product(size, block) for size in sizes)))
+
+
+def _same_rank(call: Call) -> Info:
+    dtype, dims = call.inputs[0]
+    return (dtype, None if dims is None else (None,) * len(dims))
 
 
 def _unsqueeze(call: Call) -> Info:
@@ -217,13 +310,10 @@ def _concat(call: Call) -> Info:
 def _slice(call: Call) -> Info:
     """Sizes where starts, ends and steps are constant, else only the untouched dimensions."""
     dtype, dims = call.inputs[0]
-    given = [call.constants.ints(v) for v in call.node.inputs[1:]]
-    if dims is None or len(given) < 3 or given[2] is None:
+    starts, ends, axes = call.ints(1), call.ints(2), call.ints(3)
+    if dims is None or axes is None or not all(-len(dims) <= axis < len(dims) for axis in axes):
         return (dtype, None)
-    starts, ends, axes = given[0], given[1], given[2]
-    if not all(-len(dims) <= axis < len(dims) for axis in axes):
-        return (dtype, None)
-    steps = given[3] if len(given) > 3 else (1,) * len(axes)
+    steps = call.ints(4) if len(call.node.inputs) > 4 else (1,) * len(axes)
     result = list(dims)
     for position, axis in enumerate(axes):
         size = dims[axis]
@@ -243,7 +333,7 @@ def _split(call: Call) -> Info:
     if "split" in call.node.attributes:
         sizes = call.node.attributes.get_ints("split", ())
     elif len(call.node.inputs) > 1 and call.node.inputs[1] is not None:
-        sizes = call.constants.ints(call.node.inputs[1])
+        sizes = call.ints(1)
     axis %= len(dims)
     size: Dim = None
     if sizes is not None and call.index < len(sizes):
@@ -308,6 +398,13 @@ RULES: dict[str, Rule] = {
     "Gather": _gather,
     "Transpose": _transpose,
     "Reshape": _reshape,
+    "Expand": _expand,
+    "Tile": _tile,
+    "Pad": _pad,
+    "Conv": _convolution,
+    "DepthToSpace": _depth_to_space,
+    "Resize": _same_rank,
+    "ConstantOfShape": _filled,
     "Unsqueeze": _unsqueeze,
     "Squeeze": _reduce,
     "Concat": _concat,

@@ -11,8 +11,9 @@ import onnx_ir as ir
 
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, MICROSOFT_DOMAIN
 from rmsnorm_export.op.spec import DOMAIN
-from rmsnorm_export.recognize.consts import Constants, depends_on_caller
+from rmsnorm_export.recognize.consts import Constants, depends_on_caller, standard
 from rmsnorm_export.recognize.shape_rules import RULES, UNKNOWN, Call, Dims, Info, Rule, merge_dims
+from rmsnorm_export.recognize.shape_values import OPERATORS, SIZES, Elements, Unnamed, elements
 
 _KNOWN_DOMAINS = (*DEFAULT_DOMAINS, DOMAIN, MICROSOFT_DOMAIN)
 
@@ -43,6 +44,8 @@ class Types:
         self._depth = depth
         self._known: dict[ir.Value, Info] = {}
         self._seeds: dict[ir.Value, Info] = {}
+        self._elements: dict[ir.Value, Elements] = {}
+        self._unnamed = 0
         self._inferred: dict[ir.Value, Info] | None = None
 
     def dtype(self, value: ir.Value) -> ir.DataType | None:
@@ -55,7 +58,7 @@ class Types:
     def shape(self, value: ir.Value) -> Dims:
         """Dimensions, or None when not even the rank is known."""
         own = _declared(value)[1]
-        if own is not None and (not own or None not in own):
+        if own is not None and _complete(own):
             return own
         dims = merge_dims(own, self._local(value)[1])
         return self._library(value)[1] if dims is None else dims
@@ -83,43 +86,86 @@ class Types:
         self._known[value] = self._seeds[value] = info
 
     def info(self, value: ir.Value) -> Info:
-        """Type and dimensions without asking ONNX shape inference."""
-        return self._local(value)
+        """Type and dimensions for a reader, without asking ONNX shape inference."""
+        return _said(self._local(value))
 
     def _local(self, value: ir.Value) -> Info:
         known = self._known
         if value in known:
             return known[value]
-        declared = self._told(value)
-        if declared[0] is not None and declared[1] is not None and None not in declared[1]:
-            known[value] = declared
-            return declared
-        # Depth first with our own stack: chains of a million nodes are no recursion error.
-        stack = [value]
-        open_values: set[ir.Value] = set()
+        # Depth first with our own stack: chains of a million nodes are no recursion error. What a
+        # value holds (True) is asked for where it is a size.
+        stack = [(value, False)]
+        opened: set[tuple[ir.Value, bool]] = set()
         while stack:
-            top = stack[-1]
-            if top in known:
+            top, holds = stack[-1]
+            if top in (self._elements if holds else known):
                 stack.pop()
                 continue
-            declared = self._told(top)
-            node = top.producer()
-            rule = None if node is None else self._rule(node)
-            complete = declared[0] is not None and declared[1] is not None
-            if rule is None or node is None or (complete and None not in (declared[1] or ())):
-                known[top] = declared
-                stack.pop()
-                continue
-            missing = [v for v in node.inputs if v is not None and v not in known]
-            if missing and top not in open_values:
-                open_values.add(top)
+            needed = self._elements_need(top) if holds else self._info_needs(top)
+            missing = [
+                (v, inner) for v, inner in needed if v not in (self._elements if inner else known)
+            ]
+            if missing and (top, holds) not in opened:
+                opened.add((top, holds))
                 stack.extend(missing)
                 continue
             stack.pop()
-            inputs = [UNKNOWN if v is None else known.get(v, UNKNOWN) for v in node.inputs]
-            dtype, dims = rule(Call(node, inputs, top.index() or 0, self._constants))
-            known[top] = (declared[0] or dtype, merge_dims(declared[1], dims))
+            if holds:
+                self._elements[top] = self._held(top)
+            else:
+                known[top] = self._information(top)
         return known[value]
+
+    def _info_needs(self, value: ir.Value) -> list[tuple[ir.Value, bool]]:
+        node = value.producer()
+        dtype, dims = self._told(value)
+        if node is None or self._rule(node) is None or (dtype is not None and _complete(dims)):
+            return []
+        sizes = SIZES.get(standard(node), ())
+        return [(v, i in sizes) for i, v in enumerate(node.inputs) if v is not None]
+
+    def _information(self, value: ir.Value) -> Info:
+        node = value.producer()
+        declared = self._told(value)
+        rule = None if node is None else self._rule(node)
+        if node is None or rule is None or (declared[0] is not None and _complete(declared[1])):
+            return (declared[0], self._named(declared[1]))
+        inputs = [UNKNOWN if v is None else self._known.get(v, UNKNOWN) for v in node.inputs]
+        sizes = SIZES.get(standard(node), ())
+        held = {i: self._elements.get(v) for i, v in enumerate(node.inputs) if i in sizes and v}
+        dtype, dims = rule(Call(node, inputs, value.index() or 0, self._constants, held))
+        return (declared[0] or dtype, self._named(merge_dims(declared[1], dims)))
+
+    def _named(self, dims: Dims) -> Dims:
+        """A symbol for every unknown dimension: it is as large as itself, wherever it is used."""
+        if dims is None or None not in dims:
+            return dims
+        named: list[int | str] = []
+        for size in dims:
+            if size is None:
+                self._unnamed += 1
+                size = Unnamed(f"\0{self._unnamed}")  # no file has such a name
+            named.append(size)
+        return tuple(named)
+
+    def _elements_need(self, value: ir.Value) -> list[tuple[ir.Value, bool]]:
+        node = value.producer()
+        if node is None or standard(node) not in OPERATORS or depends_on_caller(node):
+            return []
+        holds = node.op_type != "Shape"
+        return [(v, holds) for v in node.inputs if v is not None]
+
+    def _held(self, value: ir.Value) -> Elements:
+        known = self._constants.ints(value)
+        node = value.producer()
+        if known is not None or node is None or standard(node) not in OPERATORS:
+            return known
+        if depends_on_caller(node) or None in node.inputs:
+            return None
+        first = node.inputs[0]
+        dims = None if first is None else self._known.get(first, UNKNOWN)[1]
+        return elements(node, dims, [self._elements.get(v) for v in node.inputs if v is not None])
 
     def _rule(self, node: ir.Node) -> Rule | None:
         if node.op_identifier() in self._model.functions:
@@ -128,21 +174,23 @@ class Types:
 
     def _called(self, call: Call) -> Info:
         """An output of a function call: that of the body, for inputs like these."""
-        key = (call.node.op_identifier(), call.index, tuple(call.inputs))
+        # A symbol of one call is not that of another.
+        given = [_said(info) for info in call.inputs]
+        key = (call.node.op_identifier(), call.index, tuple(given))
         if key in self._calls:
             return self._calls[key]
         if len(self._calls) >= _MOST_CALLS or self._depth >= _DEEPEST_CALL:
             return UNKNOWN
         self._calls[key] = UNKNOWN
-        self._calls[key] = self._body(call)
+        self._calls[key] = self._body(call, given)
         return self._calls[key]
 
-    def _body(self, call: Call) -> Info:
+    def _body(self, call: Call, given: list[Info]) -> Info:
         function = self._model.functions[call.node.op_identifier()]
         inner = Types(self._model, self._constants, self._calls, self._depth + 1)
         inner._inferred = {}
         for position, value in enumerate(function.inputs):
-            inner.seed(value, call.inputs[position] if position < len(call.inputs) else UNKNOWN)
+            inner.seed(value, given[position] if position < len(given) else UNKNOWN)
         return inner.info(function.outputs[call.index])
 
     def _library(self, value: ir.Value) -> Info:
@@ -150,6 +198,7 @@ class Types:
             self._inferred = self._infer()
             # What the local rules could not tell may follow from what is known now.
             self._known = dict(self._seeds)
+            self._elements.clear()
         return self._local(value)
 
     def _told(self, value: ir.Value) -> Info:
@@ -208,6 +257,19 @@ def _rule(node: ir.Node) -> Rule | None:
     if node.domain not in _KNOWN_DOMAINS:
         return None
     return None if depends_on_caller(node) else RULES.get(node.op_type)
+
+
+def _complete(dims: Dims) -> bool:
+    """The file says enough: a symbol may stand for a known number, which matters in a row alone."""
+    return dims is not None and None not in dims and (not dims or isinstance(dims[-1], int))
+
+
+def _said(info: Info) -> Info:
+    """``info`` without symbols that the file does not have."""
+    dtype, dims = info
+    if dims is None:
+        return info
+    return (dtype, tuple(None if isinstance(d, Unnamed) else d for d in dims))
 
 
 def _declared(value: ir.Value) -> Info:

@@ -23,7 +23,8 @@ from rmsnorm_export.system.progress import Progress
 NUMERICS_HELP = (
     "Loosest change of rounding allowed. exact: the same rounding steps; reordered: one rounding "
     "of a half type moved or dropped, or the scale multiplied in another order; upcast: half sums "
-    "become float32 sums."
+    "become float32 sums; unclamped: an epsilon is added where the source takes a maximum with it, "
+    "which changes the rows near it."
 )
 TRUST_HELP = (
     "Load a .pt2 file although it holds what can run code when it is read: pickled objects, "

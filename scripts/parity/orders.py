@@ -98,6 +98,9 @@ def _row(
     if spec.epsilon_outside:
         rms = s_round(s_round(np.sqrt(mean)) + epsilon)
         once = s_round(1 / (np.sqrt(mean) + epsilon))
+    elif spec.epsilon_clamp:
+        rms = np.maximum(s_round(np.sqrt(mean)), epsilon)
+        once = s_round(1 / np.maximum(np.sqrt(mean), epsilon))
     else:
         rms = s_round(np.sqrt(s_round(mean + epsilon)))
         once = s_round(1 / np.sqrt(s_round(mean + epsilon)))

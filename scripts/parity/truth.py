@@ -55,6 +55,8 @@ def formula(
         mean = np.square(part).sum(-1, keepdims=True) / part.shape[-1]
         epsilon = wide(spec.epsilon if x.dtype == np.float64 else np.float32(spec.epsilon))
         root = np.sqrt(mean) + epsilon if spec.epsilon_outside else np.sqrt(mean + epsilon)
+        if spec.epsilon_clamp:
+            root = np.maximum(np.sqrt(mean), epsilon)
         y = (groups / root).reshape(row.shape)
         if weight is not None:
             y = y * (weight.astype(wide) + wide(spec.scale_offset))

@@ -75,6 +75,7 @@ REFUSED = [
     (NormSpec(), DOUBLE, 64, (), "float64"),
     (NormSpec(stash_type=DOUBLE), FLOAT, 64, (), "float64"),
     (NormSpec(stash_type=FLOAT16), FLOAT, 64, (), "in float16"),
+    (NormSpec(epsilon_clamp=True), FLOAT, 64, (), "does not clamp"),
     (NormSpec(), FLOAT, (1 << 20) + 1, (), "1048576 elements"),
     (NormSpec(), FLOAT16, 64, (("scale", BFLOAT16, (64,)),), "no bfloat16 scale"),
     (NormSpec(), FLOAT, 64, (("bias", FLOAT, (1,)),), "a bias of one element for each"),

@@ -216,6 +216,7 @@ FORMS: dict[str, dict] = {
     "plain": {},
     "offset": {"scale_offset": 1.0},
     "outside": {"epsilon_outside": True, "epsilon": 1e-3},
+    "clamp": {"epsilon_clamp": True, "epsilon": 0.5},
     "axis2": {"axis": -2},
     "group": {"group_size": 8},
     "partial": {"partial_size": 5},

@@ -71,6 +71,7 @@ def magnitude(case, operands):
         epsilon=case.spec.epsilon,
         axis=case.spec.axis,
         epsilon_outside=case.spec.epsilon_outside,
+        epsilon_clamp=case.spec.epsilon_clamp,
         partial_size=case.spec.partial_size,
         group_size=case.spec.group_size,
     )
@@ -187,6 +188,7 @@ def test_the_bound_can_fail():
         (NormSpec(partial_size=5), NormSpec()),
         (NormSpec(group_size=8), NormSpec()),
         (NormSpec(epsilon=1e-3, epsilon_outside=True), NormSpec(epsilon=1e-3)),
+        (NormSpec(epsilon=0.5, epsilon_clamp=True), NormSpec(epsilon=0.25)),
         (NormSpec(epsilon=1e-3), NormSpec(epsilon=1e-5)),
     ]
     for right, wrong in pairs:

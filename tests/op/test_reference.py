@@ -37,6 +37,11 @@ def _outside(x, w):
     return w * (h / (h.pow(2).mean(-1, keepdim=True).sqrt() + EPSILON)).to(x.dtype)
 
 
+def _normalize(x, w):
+    v = torch.nn.functional.normalize(x.float(), dim=-1, eps=EPSILON * x.shape[-1] ** 0.5)
+    return (v * x.shape[-1] ** 0.5).to(x.dtype) * w
+
+
 def _offset_in_t(x, w):
     return _llama(x, 1 + w)
 
@@ -50,6 +55,7 @@ TORCH = {
     "gemma": (_gemma, {"scale_before_cast": True, "scale_offset": 1.0}),
     "rstd": (_rstd, {"round_rstd": True}),
     "outside": (_outside, {"epsilon_outside": True}),
+    "torch.nn.functional.normalize": (_normalize, {"epsilon_clamp": True}),
     "offset in T": (_offset_in_t, {"scale_offset": 1.0}),
     "torch.nn.functional.rms_norm": (_builtin, {"scale_before_cast": True}),
 }

@@ -17,6 +17,7 @@ def test_default_is_the_llama_norm():
         "group_size": 0,
         "round_rstd": 0,
         "association": 0,
+        "epsilon_clamp": 0,
     }
     assert NormSpec(epsilon=1e-6).non_default() == {}
 
@@ -93,3 +94,4 @@ def test_canonical_drops_what_cannot_matter():
     assert half.canonical(FLOAT) == half
     outside = NormSpec(epsilon=0.0, epsilon_outside=True)
     assert outside.canonical(FLOAT16) == NormSpec(epsilon=0.0)
+    assert NormSpec(epsilon=0.0, epsilon_clamp=True).canonical(FLOAT) == NormSpec(epsilon=0.0)

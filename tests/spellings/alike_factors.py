@@ -307,3 +307,19 @@ def gate_is_swish_with_slope(a: Alike) -> str:
 def gate_is_silu_of_silu(a: Alike) -> str:
     z = a.g.op("Sigmoid", a.input("gate"))
     return _gated(a, a.chain(a.input()), a.g.op("Mul", z, a.g.op("Sigmoid", z)))
+
+
+@look_alike()
+def normalize_times_another_root(a: Alike) -> str:
+    """``x / max(||x||, eps) * sqrt(n + 1)``."""
+    x = a.input()
+    length = a.g.op("Clip", a.g.reduce("ReduceL2", x, [-1], 1), a.scalar(1e-12))
+    return a.g.op("Mul", a.g.op("Div", x, length), a.scalar(3.0))
+
+
+@look_alike(refusal=False)
+def torch_normalize(a: Alike) -> str:
+    """``x / max(||x||, eps)``: an L2 norm, clamped."""
+    x = a.input()
+    length = a.g.op("Clip", a.g.reduce("ReduceL2", x, [-1], 1), a.scalar(1e-12))
+    return a.g.op("Div", x, length)

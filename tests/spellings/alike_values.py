@@ -84,29 +84,29 @@ def epsilon_inside_and_outside(a: Alike) -> str:
 
 
 @look_alike()
-def epsilon_by_max(a: Alike) -> str:
-    x = a.input(values=a.rng.standard_normal((2, 3, 8)) * [[[1e-3], [1], [1]]])
-    return a.chain(x, stabilise=lambda v: a.g.op("Max", v, a.scalar(1e-2)))
+def epsilon_by_max_of_an_input(a: Alike) -> str:
+    return a.chain(a.input(), root=lambda v: a.g.op("Max", a.root(v), a.input(shape=())))
 
 
 @look_alike()
-def epsilon_by_clip(a: Alike) -> str:
-    x = a.input(values=a.rng.standard_normal((2, 3, 8)) * [[[1e-3], [1], [1]]])
-    return a.chain(x, stabilise=lambda v: a.g.op("Clip", v, a.scalar(1e-2)))
+def epsilon_by_max_of_a_vector(a: Alike) -> str:
+    bound = a.g.const(np.linspace(0.1, 1.0, 8).astype(np.float32))
+    return a.chain(a.input(), root=lambda v: a.g.op("Max", a.root(v), bound))
 
 
 @look_alike()
-def epsilon_by_max_of_root(a: Alike) -> str:
-    x = a.input(values=a.rng.standard_normal((2, 3, 8)) * [[[1e-3], [1], [1]]])
-    return a.chain(x, root=lambda v: a.g.op("Max", a.root(v), a.scalar(0.5)))
-
-
-@look_alike(refusal=False)
-def torch_normalize(a: Alike) -> str:
-    """``x / max(||x||, eps)``: an L2 norm, clamped."""
+def epsilon_by_max_of_the_inverse(a: Alike) -> str:
     x = a.input()
-    length = a.g.op("Clip", a.g.reduce("ReduceL2", x, [-1], 1), a.scalar(1e-12))
-    return a.g.op("Div", x, length)
+    return a.chain(
+        x,
+        root=lambda v: a.g.op("Max", a.g.op("Reciprocal", a.root(v)), a.scalar(0.5)),
+        divide=lambda v: a.g.op("Mul", x, v),
+    )
+
+
+@look_alike()
+def epsilon_by_min(a: Alike) -> str:
+    return a.chain(a.input(), root=lambda v: a.g.op("Min", a.root(v), a.scalar(0.5)))
 
 
 @look_alike()

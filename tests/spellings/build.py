@@ -236,10 +236,16 @@ class Norm:
         return float(value)
 
     def stabilised(self, value: str) -> str:
-        if self.s.epsilon != "inside":
+        if self.s.epsilon not in ("inside", "clamp_inside"):
             return value
-        value = self.pair("Add", value, self.epsilon(), self.s.swap_epsilon)
+        value = self.joined(value, adds=self.s.epsilon == "inside")
         return self.stage("stabilised", value, self.stash, self.dropped)
+
+    def joined(self, value: str, *, adds: bool) -> str:
+        """Epsilon is added, or what the value is clamped to."""
+        if not adds and not self.s.swap_epsilon and not self.s.epsilon_shape:
+            return self.g.op("Clip", value, self.epsilon())
+        return self.pair("Add" if adds else "Max", value, self.epsilon(), self.s.swap_epsilon)
 
     def root_of(self, value: str) -> str:
         if self.s.root == "pow":
@@ -249,8 +255,8 @@ class Norm:
     def rooted(self, value: str) -> str:
         if self.s.square != "l2":
             value = self.root_of(value)
-        if self.s.epsilon == "outside":
-            value = self.pair("Add", value, self.epsilon(), self.s.swap_epsilon)
+        if self.s.epsilon in ("outside", "clamp"):
+            value = self.joined(value, adds=self.s.epsilon == "outside")
         return value
 
     def inverted(self, value: str) -> str:
@@ -332,7 +338,7 @@ class Norm:
                 a,
                 axes=self.axes,
                 epsilon=epsilon,
-                outside=s.epsilon == "outside",
+                place=s.epsilon,
                 partial=partial,
                 group=self.row if s.group else 0,
                 zero_of_zero=s.square == "lp",

@@ -51,7 +51,7 @@ SPELLING_OPTIONS: dict[str, tuple[Any, ...]] = {
     "mean": ("mean", "sum_mul", "sum_div"),
     "positive_axes": (False, True),
     "keepdims": ("one", "omitted", "unsqueeze", "late"),
-    "epsilon": ("inside", "outside", "none"),
+    "epsilon": ("inside", "outside", "clamp", "clamp_inside", "none"),
     "epsilon_value": (1e-5, 1e-6, 1e-3, 0.0),
     "epsilon_shape": ((), (1,), (1, 1)),
     "epsilon_via": ("plain", "identity", "cast"),
@@ -221,7 +221,7 @@ def _rounding(s: Spelling, f: Frame) -> dict[str, Any]:
 
 def _overflow(s: Spelling, f: Frame) -> dict[str, Any]:
     """1 / rms of a zero row has to fit a half type: ONNX Runtime rounds it or not as it likes."""
-    if f.half and f.rows == "zero" and s.epsilon == "outside":
+    if f.half and f.rows == "zero" and s.epsilon in ("outside", "clamp"):
         return {"epsilon_value": max(s.epsilon_value, 1e-3)}
     return {}
 
@@ -248,14 +248,14 @@ def _square(s: Spelling, _: Frame) -> dict[str, Any]:
         changes["mean"] = "sum_mul"
     if s.square == "lp" and s.epsilon != "none":
         changes["epsilon"] = "none"
-    if s.square == "l2" and s.epsilon == "inside":
-        changes["epsilon"] = "outside"
+    if s.square == "l2" and s.epsilon in ("inside", "clamp_inside"):
+        changes["epsilon"] = "outside" if s.epsilon == "inside" else "clamp"
     return changes
 
 
 def _inverse(s: Spelling, _: Frame) -> dict[str, Any]:
     """What has its root already has nothing left for these forms to fold the root into."""
-    rooted = s.square == "l2" or s.epsilon == "outside"
+    rooted = s.square == "l2" or s.epsilon in ("outside", "clamp")
     changes: dict[str, Any] = {}
     if rooted and s.inverse in ("pow", "reciprocal_inside", "one_div_inside"):
         changes["inverse"] = "reciprocal"

@@ -88,7 +88,9 @@ def _differs_at_the_ends(one: Spelling) -> bool:
     """Products, or inverse and root, in another order than the operator's; zero rows of LpNorm."""
     without = one.epsilon == "none" or one.epsilon_value == 0.0
     inside = one.inverse.endswith("_inside") and without
-    return one.gain != "last" or one.square == "lp" or inside
+    clamped = one.epsilon.startswith("clamp") and one.epsilon_value > 0
+    by_clip = clamped and not one.swap_epsilon and not one.epsilon_shape
+    return one.gain != "last" or one.square == "lp" or inside or by_clip
 
 
 def _well_conditioned(several: list[Spelling], frame: Frame) -> list[Spelling]:

@@ -7,15 +7,18 @@ import numpy as np
 Array = np.ndarray
 
 
-def rms(x: Array, axes: int, epsilon: float, outside: bool = False, partial: int = 0) -> Array:
+def rms(x: Array, axes: int, epsilon: float, place: str = "inside", partial: int = 0) -> Array:
     """Root mean square over the last ``axes`` axes, kept as axes of length 1.
 
-    ``sqrt(mean(x**2) + epsilon)``, or ``sqrt(mean(x**2)) + epsilon`` where ``outside``; the mean is
-    that of the first ``partial`` elements if ``partial`` is not 0 (Zhang & Sennrich 2019, 3.2).
+    ``sqrt(mean(x**2) + epsilon)``, or ``sqrt(mean(x**2)) + epsilon`` where ``outside``; the larger
+    of the two where ``clamp_inside`` and ``clamp``; the mean is that of the first ``partial``
+    elements if ``partial`` is not 0 (Zhang & Sennrich 2019, 3.2).
     """
     first = x[..., :partial] if partial else x
     mean = np.mean(np.square(first), axis=tuple(range(-axes, 0)), keepdims=True)
-    return np.sqrt(mean) + epsilon if outside else np.sqrt(mean + epsilon)
+    join = np.maximum if place.startswith("clamp") else np.add
+    root_first = place in ("outside", "clamp")
+    return join(np.sqrt(mean), epsilon) if root_first else np.sqrt(join(mean, epsilon))
 
 
 def rms_norm(
@@ -23,7 +26,7 @@ def rms_norm(
     *,
     axes: int = 1,
     epsilon: float = 0.0,
-    outside: bool = False,
+    place: str = "inside",
     partial: int = 0,
     group: int = 0,
     zero_of_zero: bool = False,
@@ -33,7 +36,7 @@ def rms_norm(
     ``zero_of_zero``: a row of zeros stays one, as LpNormalization has it; otherwise 0 / 0.
     """
     rows = x.reshape(*x.shape[:-1], -1, group) if group else x
-    root = rms(rows, axes, epsilon, outside, partial)
+    root = rms(rows, axes, epsilon, place, partial)
     if zero_of_zero:
         root = np.where(root == 0, 1.0, root)
     with np.errstate(all="ignore"):

@@ -25,6 +25,7 @@ FORMS: dict[str, dict] = {
     "plain": {},
     "paper": {"epsilon": 0.0},
     "outside": {"epsilon_outside": True, "epsilon": 1e-3},
+    "clamp": {"epsilon_clamp": True, "epsilon": 0.5},
     "offset": {"scale_offset": 1.0},
     "odd offset": {"scale_offset": 0.1},
     "two axes": {"axis": -2},

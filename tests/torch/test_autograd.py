@@ -69,6 +69,8 @@ def _by_autograd(spec, operands, upstream, offset):
     mean = part.square().mean(list(range(spec.axis, 0)), keepdim=True)
     outside = spec.epsilon if spec.epsilon_outside else 0
     rms = torch.sqrt(mean + spec.epsilon - outside) + outside
+    if spec.epsilon_clamp:
+        rms = mean.sqrt().clamp_min(spec.epsilon)
     y = (row / rms).reshape(shape) * (offset + leaves["scale"]) + leaves["bias"]
     if activation is not None and not spec.gate_first:
         y = y * activation

@@ -91,6 +91,26 @@ VARIANTS: dict[str, tuple[nn.Module, NormSpec]] = {
         ),
         NormSpec(epsilon=1e-3, epsilon_outside=True),
     ),
+    "normalize": (
+        Norm(
+            lambda m, x: (
+                (nn.functional.normalize(x.float(), dim=-1, eps=1e-3 * N**0.5) * N**0.5).to(x.dtype)
+                * m.gain
+            ),
+            gain=(N,),
+        ),
+        NormSpec(epsilon=1e-3, epsilon_clamp=True),
+    ),
+    "clamped mean square": (
+        Norm(
+            lambda m, x: (
+                (x.float() * x.float().square().mean(-1, True).clamp_min(1e-6).rsqrt()).to(x.dtype)
+                * m.gain
+            ),
+            gain=(N,),
+        ),
+        NormSpec(epsilon=1e-3, epsilon_clamp=True),
+    ),
     "the paper": (
         Norm(lambda m, x: in_float(x, 0.0).to(x.dtype) * m.gain, gain=(N,)),
         NormSpec(epsilon=0.0),
@@ -291,9 +311,9 @@ LOOK_ALIKES: dict[str, tuple[nn.Module, str]] = {
     "our own": (RMSNorm(N), "runs the operator already"),
     "affine": (Norm(lambda m, x: x * m.a + m.b, a=(N,), b=(N,)), "elementwise"),
     "cumulative sum": (Norm(lambda m, x: x.cumsum(-1) * m.a, a=(N,)), "affine"),
-    "clamped L2": (
-        Norm(lambda m, x: nn.functional.normalize(x, dim=-1) * N**0.5 * m.a, a=(N,)),
-        "a clamp",
+    "clamped from above": (
+        Norm(lambda m, x: x / x.square().mean(-1, True).sqrt().clamp(1e-3, 1e3) * m.a, a=(N,)),
+        "affine",
     ),
     "L2": (Norm(lambda m, x: nn.functional.normalize(x, dim=-1) * m.a, a=(N,)), "its scale is no"),
     "n - 1": (
@@ -309,7 +329,7 @@ LOOK_ALIKES: dict[str, tuple[nn.Module, str]] = {
     ),
     "two epsilons": (
         Norm(lambda m, x: x / ((x.square().mean(-1, True) + 0.1).sqrt() + 0.1) * m.a, a=(N,)),
-        "a clamp, or the like",
+        "two epsilons, or the like",
     ),
     "mean of magnitudes": (
         Norm(lambda m, x: x / (x.abs().mean(-1, keepdim=True) + 1e-6) * m.a, a=(N,)),

@@ -8,15 +8,16 @@ For a row ``a`` of n elements, ``v = a / rms``, the scale ``g`` and ``y = v * g 
 
 With h = g * dL/dy the last line is ``(h - u * sum(h * a) / (n rms)) / rms``, where ``u = a / root``
 and ``root`` is the root mean square as the derivative of the square root sees it: ``rms`` itself,
-or ``rms - epsilon`` when epsilon is added outside. A partial norm has u = 0 beyond the first k
-elements and divides the sum by k; a grouped norm has all of it per group. The casts count as
-identities.
+or ``rms - epsilon`` when epsilon is added outside; in a row that is clamped u = 0. A partial
+norm has u = 0 beyond the first k elements and divides the sum by k; a grouped norm has all of it
+per group. The casts count as identities.
 
 Only inputs are saved for the backward pass; 1 / rms costs one reduction and is taken again.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -95,6 +96,9 @@ def _statistics(plan: NormPlan, a: Tensor) -> tuple[Tensor, Tensor]:
     if spec.epsilon_outside:
         root = norm / size**0.5
         return root + plan.epsilon, root
+    if spec.epsilon_clamp:
+        root = norm / size**0.5
+        return root.clamp_min(plan.epsilon), root.where(root >= plan.epsilon, math.inf)
     rms = (norm.square() / size + plan.epsilon).sqrt()
     return rms, rms
 
@@ -104,7 +108,7 @@ def _through_norm(spec: NormSpec, h: Tensor, a: Tensor, inverse: Tensor, root: T
     shape = h.shape
     h, a = in_groups(spec, h), in_groups(spec, a)
     mean = (h * a).sum(reduced_axes(spec), keepdim=True) / count(spec, h)
-    if spec.epsilon_outside:
+    if spec.epsilon_outside or spec.epsilon_clamp:
         # In a row of zeros a / root is 0.
         u = part_of(spec, a) / torch.where(root == 0, 1.0, root)
     else:

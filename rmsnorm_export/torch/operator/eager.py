@@ -88,6 +88,8 @@ def _rms(plan: NormPlan, squares: Tensor, row: Tensor, reuse: bool) -> Tensor:
     mean = (total / count(spec, row)).to(plan.stash)
     if spec.epsilon_outside:
         return _root(mean, reuse) + plan.epsilon
+    if spec.epsilon_clamp:
+        return _root(mean, reuse).clamp_min(plan.epsilon)
     return _root(mean + plan.epsilon, reuse)
 
 

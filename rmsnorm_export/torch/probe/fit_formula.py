@@ -7,7 +7,8 @@ For an RMSNorm with scale g and bias b
 - at a scale where epsilon vanishes, ``(f(x) + f(-x)) / 2 = b`` and ``(f(x) - f(-x)) / 2 * rms / x``
   is g, the same for every row;
 - ``x * g / (f(x) - b)`` is the divisor D: ``D ** 2 - mean(x ** 2)`` (epsilon inside the root) or
-  ``D - rms(x)`` (outside) is the same at every scale.
+  ``D - rms(x)`` (outside) is the same at every scale, or D is the larger of rms(x) and a number
+  (clamp).
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from rmsnorm_export.torch.probe.fit import Formula, RefusedError
 Tensors = Mapping[str, torch.Tensor]
 Function = Callable[[torch.Tensor, frozenset[str]], torch.Tensor]
 """``f(x, zero)``: the rows, and the names of parameters to set to zero."""
+
+_Stabilise = Callable[[torch.Tensor], torch.Tensor]
 
 _RELATIVE = 1e-9  # of float64 responses: a few hundred roundings of 1e-16, times the scale's range
 _LARGE = 2.0**30  # epsilon vanishes beside its square; a power of two, so that scaling is exact
@@ -79,11 +82,10 @@ def fit_formula(f: Function, x: torch.Tensor, values: Tensors, start: Formula) -
     def divisor(x: torch.Tensor) -> torch.Tensor:
         return x * front * response / f(x, zero)  # type: ignore[arg-type]  # no None in zero
 
-    epsilon, outside = _find_epsilon(divisor, lambda x: root_mean_square(support, x * front), x)
+    place = _find_epsilon(divisor, lambda x: root_mean_square(support, x * front), x)
     return dataclasses.replace(
         support,
-        epsilon=epsilon,
-        epsilon_outside=outside,
+        **place,
         scale=scale,
         scale_offset=offset,
         scale_in_front=in_front,
@@ -223,24 +225,30 @@ def _find_epsilon(
     divisor: Callable[[torch.Tensor], torch.Tensor],
     rms: Callable[[torch.Tensor], torch.Tensor],
     x: torch.Tensor,
-) -> tuple[float, bool]:
-    """Epsilon and whether it is outside of the root."""
+) -> dict[str, Any]:
+    """Epsilon and where it is: attributes of ``NormSpec``."""
     tiny = 2.0**-100  # the mean square is about 1e-60
     root = divisor(x * tiny)
     if not bool(root.isfinite().all()):
         raise RefusedError("its result is not finite for tiny rows")
     least = float(root.reshape(-1)[0])
     rows_tried = [x * scale for scale in (tiny, 2.0**-10, 1.0, least / 10, least, least * 10)]
-    for epsilon, outside in ((0.0, False), (snap(least**2), False), (snap(least), True)):
-        fits = True
-        for at in rows_tried:
-            mean = rms(at)
-            expected = mean + epsilon if outside else (mean.square() + epsilon).sqrt()
-            fits &= bool(((divisor(at) - expected).abs() <= _RELATIVE * expected).all())
-        if fits:
-            return epsilon, outside
+    inside, outside = snap(least**2), snap(least)
+    tried: tuple[tuple[float, dict[str, Any], _Stabilise], ...] = (
+        (0.0, {}, lambda mean: mean),
+        (inside, {}, lambda mean: (mean.square() + inside).sqrt()),
+        (outside, {"epsilon_outside": True}, lambda mean: mean + outside),
+        (outside, {"epsilon_clamp": True}, lambda mean: mean.clamp_min(outside)),
+    )
+    for epsilon, place, stabilised in tried:
+        expected = [stabilised(rms(at)) for at in rows_tried]
+        if all(
+            bool(((divisor(at) - root).abs() <= _RELATIVE * root).all())
+            for at, root in zip(rows_tried, expected, strict=True)
+        ):
+            return {"epsilon": epsilon, **place}
     raise RefusedError(
-        "its divisor is the root mean square of large rows only: a clamp, or the like"
+        "its divisor is the root mean square of large rows only: two epsilons, or the like"
     )
 
 

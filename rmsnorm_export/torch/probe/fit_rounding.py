@@ -59,7 +59,8 @@ def probe_inputs(
         for _ in range(2)
     )
     scales = 10 ** (torch.rand(len(x), generator=generator, dtype=torch.float64) * 3 - 1.7)
-    root = formula.epsilon if formula.epsilon_outside else math.sqrt(formula.epsilon)
+    at_root = formula.epsilon_outside or formula.epsilon_clamp
+    root = formula.epsilon if at_root else math.sqrt(formula.epsilon)
     root = root or 1e-4
     scales[:4] = torch.tensor([0.1, 0.5, 1.0, 3.0], dtype=torch.float64) * root
     scales[4] = 300.0  # its square overflows in float16

@@ -1,0 +1,80 @@
+"""The length of a row follows from how its shape was computed, with the gain in the new node."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.recognize import text_models as text
+
+SIZES = (
+    "int64[1] zero = {0}, int64[1] one = {1}, int64[1] two_i = {2}, int64[1] three = {3}, "
+    "int64[1] minus = {-1}, int64[1] five = {5}, int64[1] far = {9223372036854775807}, "
+    "int64[2] heads = {2, -1}, int64[4] fours = {1, 1, 1, 1}, int64[3] bsc = {0, 0, -1}, "
+    "int64[4] once = {1, 1, 2, 1}, int64 depth = {4}, int64[2] off_on = {1, 2}"
+)
+BEGIN = "sh = Shape(a)\n b = Slice(sh, zero, one)\n s = Slice(sh, one, two_i)\n "
+
+WAYS = {
+    "unflatten": "m = Mod(five, three)\n m1 = Add(m, one)\n h = Slice(sh, zero, m)\n "
+    "t = Slice(sh, m1, far)\n to = Concat<axis = 0>(h, heads, t)\n x = Reshape(a, to)",
+    "gathered": "z = Squeeze(zero)\n o = Squeeze(one)\n g = Gather(sh, z)\n kk = Gather(sh, o)\n "
+    "gu = Unsqueeze(g, zero)\n ku = Unsqueeze(kk, zero)\n "
+    "to = Concat<axis = 0>(gu, ku, heads)\n x = Reshape(a, to)",
+    "chunk": "n = Slice(sh, two_i, far)\n h = Div(n, two_i)\n x = Slice(a, zero, h, two_i, one)",
+    "tiled": "u = Slice(a, zero, eight, two_i)\n v = Unsqueeze(u, two_i)\n "
+    "w4 = Where(yes, once, fours)\n x = Tile(v, w4)",
+    "one-hot tile": "u = Slice(a, zero, eight, two_i)\n v = Unsqueeze(u, two_i)\n "
+    "w4 = OneHot<axis = -1>(two_i, depth, off_on)\n w5 = Reshape(w4, minus)\n x = Tile(v, w5)",
+    "expanded": "u = Slice(a, zero, eight, two_i)\n v = Unsqueeze(u, two_i)\n "
+    "f = ConstantOfShape<value = int64[1] {1}>(four)\n e = Equal(once, minus)\n "
+    "w4 = Where(e, f, once)\n x = Expand(v, w4)",
+    "channels": "c = Reshape(a, nchw)\n "
+    "d = Conv<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(c, k)\n "
+    "x = Transpose<perm = [0, 2, 3, 1]>(d)",
+    "symbols of a shape": "to = Concat<axis = 0>(b, s, two_i, minus)\n r = Reshape(a, to)\n "
+    "p = Transpose<perm = [0, 2, 1, 3]>(r)\n ps = Shape(p)\n q0 = Slice(ps, zero, three)\n "
+    "back = Concat<axis = 0>(q0, minus)\n q = Relu(p)\n x = Reshape(q, back)",
+}
+CONSTANTS = (
+    f"{text.WEIGHT}, {text.CONSTANTS}, {SIZES}, int64[1] eight = {{8}}, int64[1] four = {{4}}, "
+    "int64[4] nchw = {0, 4, 2, -1}, bool[1] yes = {1}"
+)
+
+
+@pytest.mark.parametrize("target", text.TARGETS)
+@pytest.mark.parametrize("way", WAYS)
+def test_row_length_follows(way: str, target: text.Target) -> None:
+    kernel = ", ".join(str(0.01 * (i % 7 - 3)) for i in range(8 * 4 * 9))
+    source = text.model(
+        BEGIN + WAYS[way] + "\n " + text.norm("x", "y", "norm_"),
+        inputs="float[?,?,16] a",
+        outputs="float[?,?,?,?] y" if way != "chunk" else "float[?,?,?] y",
+        constants=f"{CONSTANTS}, float[8,4,3,3] k = {{{kernel}}}",
+    )
+    arrays = {"a": np.random.default_rng(0).standard_normal((3, 5, 16)).astype(np.float32)}
+    if way == "channels":
+        arrays["a"] = arrays["a"][:, :4]
+    report, proto = text.optimized(source, target, arrays=arrays)
+    (site,) = report.fused
+    assert site.n == 8
+    assert "Mul" not in text.ops(proto)
+
+
+def test_another_values_sizes_do_not_cancel() -> None:
+    """-1 is what is left of a, and nothing says that a and c are alike."""
+    source = text.model(
+        "sh = Shape(c)\n h = Slice(sh, zero, two_i)\n to = Concat<axis = 0>(h, heads)\n "
+        "x = Reshape(a, to)\n " + text.norm("x", "y", "norm_"),
+        inputs="float[?,?,16] a, float[?,?,16] c",
+        outputs="float[?,?,?,?] y",
+        constants=CONSTANTS,
+    )
+    rng = np.random.default_rng(0)
+    arrays = {
+        "a": rng.standard_normal((2, 4, 16)).astype(np.float32),
+        "c": rng.standard_normal((4, 2, 16)).astype(np.float32),
+    }
+    for target in text.TARGETS:
+        report, _ = text.optimized(source, target, arrays=arrays)
+        assert not [site for site in report.fused if site.n]
