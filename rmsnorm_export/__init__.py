@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.proof.result import Proof
     from rmsnorm_export.recognize.refusal import Refusal
     from rmsnorm_export.rewrite.optimize import Result, inspect, optimize
-    from rmsnorm_export.rewrite.result import Report, Site
+    from rmsnorm_export.rewrite.result import GenerationExport, Report, Site
     from rmsnorm_export.serving.kserve import KServe
     from rmsnorm_export.serving.package import package_model
     from rmsnorm_export.serving.result import Packaged
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.tensorrt.engine.result import EngineCheck, EngineRecord, EngineResult
     from rmsnorm_export.tensorrt.plugin.native import session_options
     from rmsnorm_export.torch.export.export import ExportResult, export
+    from rmsnorm_export.torch.generation.export import export_generation
 
 __version__ = "0.1.0"
 
@@ -58,6 +59,7 @@ __all__ = [
     "Error",
     "ExitCode",
     "ExportResult",
+    "GenerationExport",
     "InputError",
     "KServe",
     "NormSpec",
@@ -78,6 +80,7 @@ __all__ = [
     "check_engine",
     "check_report",
     "export",
+    "export_generation",
     "inspect",
     "optimize",
     "package_model",
@@ -101,7 +104,7 @@ _HOMES = {
     "proof.result": "Proof",
     "recognize.refusal": "Refusal",
     "rewrite.optimize": "Result inspect optimize",
-    "rewrite.result": "Report Site",
+    "rewrite.result": "GenerationExport Report Site",
     "serving.kserve": "KServe",
     "serving.package": "package_model",
     "serving.result": "Packaged",
@@ -111,6 +114,7 @@ _HOMES = {
     "tensorrt.engine.result": "EngineCheck EngineRecord EngineResult",
     "tensorrt.plugin.native": "session_options",
     "torch.export.export": "ExportResult export",
+    "torch.generation.export": "export_generation",
 }
 """Module -> the public names that it holds."""
 

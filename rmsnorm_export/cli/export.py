@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from dataclasses import fields
 from typing import Any
 
 import click
@@ -15,7 +16,20 @@ from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.cli.outcome import Output, failed_proofs, output_option, replacing_files
 from rmsnorm_export.errors import Error
-from rmsnorm_export.rewrite.options import ExportOptions, Requirement, SourceOptions
+from rmsnorm_export.options import entries
+from rmsnorm_export.rewrite.options import (
+    ExportOptions,
+    GenerationOptions,
+    Requirement,
+    SourceOptions,
+)
+
+_DECODER = [
+    entry
+    for entry in entries(GenerationOptions)
+    if entry.facts.cli and entry.name not in {field.name for field in fields(ExportOptions)}
+]
+"""Options of a decoder's export that one graph does not have."""
 
 _DIFFERS = "The exported file differs from PyTorch by more than is allowed; it was written."
 _RTOL = "see the table for where; --rtol sets the bound"
@@ -41,6 +55,7 @@ def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
     "export",
     SourceOptions,
     ExportOptions,
+    GenerationOptions,
     Requirement,
     short_help="Export a PyTorch model, every RMSNorm one node.",
 )
@@ -53,6 +68,12 @@ def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
     metavar="NAME=VALUE",
     callback=_arguments,
     help="Argument of the factory, a Python literal or else a string; may be repeated.",
+)
+@click.option(
+    "--task",
+    type=click.Choice(["generation"]),
+    help="generation: a decoder with its cache, which transformers' exporter splits into prefill "
+    "and decode; OUT is a folder then. Without it: one graph without cache.",
 )
 @click.option(
     "--verify",
@@ -77,10 +98,8 @@ def command(
     state: State,
     source: str,
     output: str,
-    arguments: dict[str, Any],
+    task: str | None,
     verify: bool,
-    require_verified: bool,
-    rtol: float | None,
     files: Files,
     **options: Any,
 ) -> None:
@@ -96,13 +115,24 @@ def command(
       rmsnorm-export export ./my-llama -o llama.onnx --dtype f16 --verify
       rmsnorm-export export my.models:make -o out.onnx --arg layers=2 \\
           --shapes "ids=int64[batch=1..8,seq=1..2048]"
+      rmsnorm-export export ./my-llama --task generation -o decoder/ --verify
     """
-    verify = verify or require_verified
+    verify = verify or options["require_verified"]
     if verify and state.model_on_stdout:
         raise click.UsageError("--verify needs a file: give -o PATH")
-    require = options.pop("require")
-    names = ("shapes", "dims", "dtype", "trust_source")
-    loading = SourceOptions(arguments=arguments, **{name: options.pop(name) for name in names})
+    if task == "generation":
+        from rmsnorm_export.cli.generation import export_decoder
+
+        export_decoder(source, output, options, files, verify=verify)
+        return
+    for entry in _DECODER:
+        if options.pop(entry.name) != entry.default:
+            raise click.UsageError(f"{entry.flag} is for --task generation")
+    require, rtol, require_verified = (
+        options.pop(name) for name in ("require", "rtol", "require_verified")
+    )
+    names = ("arguments", "shapes", "dims", "dtype", "trust_source")
+    loading = SourceOptions(**{name: options.pop(name) for name in names})
     place = Output(source, output, options.pop("weights"), files)
     place.check(is_model=False)
     with console.progress(state, "Starting", log=__name__) as tell:

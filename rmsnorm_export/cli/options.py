@@ -118,11 +118,15 @@ format_option = _state_option(
 
 
 def click_options(*records: Any) -> Callable[[F], F]:
-    """The flags of records, in their order, as parameters called as the fields."""
+    """The flags of records, in their order, as parameters called as the fields.
+
+    What several records have is one flag.
+    """
 
     def decorate(function: F) -> F:
-        known = [entry for record in records for entry in spread(record)]
-        for entry in reversed(known):
+        every = [entry for record in records for entry in spread(record)]
+        known = {entry.name: entry for entry in reversed(every)}
+        for entry in known.values():
             if entry.facts.cli:
                 function = _click_option(entry)(function)
         return function

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.compare.backends import BackendChoice, backend_choices
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.options import MOST_SEED, Options, only_api, option
+from rmsnorm_export.options import MOST_INT32, MOST_SEED, Options, only_api, option
 from rmsnorm_export.rewrite.options import TRUST_HELP
 from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shapes, dims_option, shapes_option
 
@@ -79,6 +79,15 @@ class VerifyOptions(Options):
         "differ.",
     )
 
+    generate: int | None = option(
+        None,
+        least=1,
+        most=MOST_INT32,
+        toml=False,
+        metavar="N",
+        help="Compare N greedy tokens, and the logits of each, of the model A of transformers with "
+        "the folder B that export --task generation made of it.",
+    )
     require_verified: bool = option(
         False,
         help="Fail with exit code 7 unless both models were run here as they are: no float32 "
@@ -92,4 +101,10 @@ class VerifyOptions(Options):
                 "Shapes are for random inputs.",
                 found="inputs and shapes together",
                 fix="leave one of them out",
+            )
+        if self.generate is not None and (self.shapes or self.dims or self.max_ulp is not None):
+            raise UsageError(
+                "Of a generation only the inputs, --rtol and --seed can be chosen.",
+                found="generate with shapes, dims or max_ulp",
+                fix="give the inputs of generate() as --inputs FILE.npz, or leave them out",
             )

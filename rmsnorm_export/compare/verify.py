@@ -79,6 +79,10 @@ def verify(a: Model, b: Model, options: VerifyOptions) -> Verification:
         BackendMissingError: a package that a backend needs, or the GPU, is not there; known before
             anything is run.
     """
+    if options.generate is not None:
+        from rmsnorm_export.compare.generation import verify_export
+
+        return verify_export(a, b, options, options.generate)
     first, second = open_backends(
         *(
             choose_backend(model, choice, optimize=optimize, trust_source=options.trust_source)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from itertools import chain
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -168,6 +170,15 @@ def _misfit(slot: TensorSlot, found: str, needed: str) -> InputError:
         found=f"tensor {quoted(slot.name)} holds {found}, its shape needs {needed}",
         fix="export the model again; the file may be corrupt",
     )
+
+
+def memory_of(tensor: ir.TensorProtocol | None) -> Hashable | None:
+    """What two views of one piece of PyTorch's memory have in common; None for other tensors."""
+    raw: Any = getattr(tensor, "raw", None)
+    with contextlib.suppress(AttributeError, RuntimeError, TypeError):
+        if raw.device.type != "meta" and raw.numel() and raw.data_ptr():
+            return str(raw.device), raw.data_ptr(), raw.dtype, tuple(raw.shape), raw.stride()
+    return None
 
 
 def forget_negative_dims(model: ir.Model) -> int:

@@ -229,6 +229,39 @@ class ExportOptions(RewriteOptions):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationOptions(RewriteOptions):
+    """The options of ``export_generation``, and of the command with ``--task generation``."""
+
+    opset: int | None = option(
+        None,
+        least=1,
+        most=MOST_INT32,
+        metavar="N",
+        help="Opset of the files, 18 to 24.",
+        shown="PyTorch's choice; 23 for the target onnx",
+    )
+    multi_token: bool = option(
+        False,
+        help="One graph that takes any number of tokens and a cache, empty at first, instead of "
+        "prefill and decode.",
+    )
+    static_cache: int | None = option(
+        None,
+        least=2,
+        most=MOST_INT32,
+        metavar="N",
+        help="A cache of fixed size for N tokens instead of one that grows.",
+    )
+    names: Literal["transformers", "optimum"] = option(
+        "transformers",
+        help="Names of inputs and outputs. transformers: its exporter's, and ExportedModel loads "
+        "the folder; optimum: past_key_values.0.key and present.0.key, which servers know, in one "
+        "graph (--multi-token).",
+    )
+    force: bool = only_api(False, help="Replace what an earlier export wrote there.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions(Options):
     """How a PyTorch source is loaded, by the command ``export`` and the table [export]."""
 

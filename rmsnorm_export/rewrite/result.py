@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
 
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
@@ -140,3 +142,22 @@ class Report:
             what += f", {self.folded} of {plural(residuals, 'residual')}"
         what += f" {verb}"
         return f"{what}{': ' if parts else ''}{', '.join(parts)}{aside}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GenerationExport:
+    """Outcome of ``export_generation``: a folder of graphs that generate.
+
+    Attributes:
+        path: the folder.
+        reports: of each graph, by its name.
+        files: that were written.
+        log: what the exporters printed, logged and warned of.
+        seconds: wall-clock time of it all.
+    """
+
+    path: Path
+    reports: Mapping[str, Report]
+    files: tuple[Path, ...]
+    log: str
+    seconds: float

@@ -23,6 +23,7 @@ _HOMES = {
     "Diagnosis": ("doctor", "diagnosis"),
     "EngineCheck": ("engine", "engine_check"),
     "EngineResult": ("engine", "engine"),
+    "GenerationExport": ("generation", "generation"),
     "Packaged": ("package", "package"),
     "Plugins": ("plugin", "plugins"),
     "Report": ("report", "report"),

@@ -7,9 +7,8 @@ one, and at opset 23 it fuses norms in an order of rounding that is not the sour
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from typing import Any
+from collections.abc import Hashable
 
 import onnx
 import onnx_ir as ir
@@ -19,6 +18,7 @@ from onnxscript.rewriter import RewritePass
 from onnxscript.rewriter.rules import common as rules
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.graph.tensors import memory_of
 from rmsnorm_export.recognize.match import module_path
 from rmsnorm_export.torch.export.translate import spell_out
 
@@ -81,22 +81,13 @@ def _name_types(model: ir.Model) -> None:
 
 def _share_storage(model: ir.Model) -> None:
     """Use one initializer where two are the same memory: tied weights."""
-    first: dict[tuple[object, ...], ir.Value] = {}
+    first: dict[Hashable, ir.Value] = {}
     for name, value in list(model.graph.initializers.items()):
-        key = _storage(value)
+        key = memory_of(value.const_value)
         kept = value if key is None else first.setdefault(key, value)
         if kept is not value and not value.is_graph_output() and not value.is_graph_input():
             value.replace_all_uses_with(kept)
             del model.graph.initializers[name]
-
-
-def _storage(value: ir.Value) -> tuple[object, ...] | None:
-    """What two views of one piece of memory have in common; None for other tensors."""
-    raw: Any = getattr(value.const_value, "raw", None)
-    with contextlib.suppress(AttributeError, RuntimeError, TypeError):
-        if raw.device.type != "meta" and raw.numel() and raw.data_ptr():
-            return (str(raw.device), raw.data_ptr(), raw.dtype, tuple(raw.shape), raw.stride())
-    return None
 
 
 def check_types(model: ir.Model) -> None:

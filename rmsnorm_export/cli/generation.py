@@ -1,0 +1,127 @@
+"""``export --task generation``: a decoder with its cache as a folder of ONNX files."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rmsnorm_export.cli import console
+from rmsnorm_export.cli.failure import with_problem
+from rmsnorm_export.cli.files import Files, size_text
+from rmsnorm_export.cli.outcome import failed_proofs
+from rmsnorm_export.errors import Error, UsageError
+from rmsnorm_export.options import entries
+from rmsnorm_export.rewrite.options import GenerationOptions, Requirement
+
+if TYPE_CHECKING:
+    from rmsnorm_export.compare.result import Verification
+    from rmsnorm_export.rewrite.result import GenerationExport
+
+_TOKENS = 32
+"""Greedy tokens that --verify compares."""
+
+
+def export_decoder(
+    source: str, output: str, given: Mapping[str, Any], files: Files, *, verify: bool
+) -> None:
+    """Write the folder, compare it with PyTorch where that is asked for, and end the command.
+
+    Args:
+        source, output: SOURCE and -o of the command.
+        given: its other options.
+        files: of the report.
+        verify: as the flag.
+    """
+    if output == console.STDIO:
+        raise UsageError(
+            "A decoder is a folder of files.",
+            found="-o -",
+            fix="give the name of a folder, e.g. -o decoder/",
+        )
+    if given["weights"] != "auto":
+        raise UsageError(
+            "The weights of a decoder stand beside its graphs.",
+            found=f"--weights {given['weights']}",
+            fix="leave --weights away",
+        )
+    files.check(source, output)
+    with console.progress(files.state, "Starting", log=__name__) as tell:
+        from rmsnorm_export.rewrite.result import GenerationExport
+        from rmsnorm_export.torch.generation.export import check_folder, make_decoder
+        from rmsnorm_export.torch.generation.source import load_generative
+
+        folder = check_folder(output, force=files.force)
+        tell("loading the model", 0, 1)
+        names = ("arguments", "dtype", "shapes", "dims", "seed")
+        model, inputs, notes = load_generative(source, **{name: given[name] for name in names})
+        known = {entry.name for entry in entries(GenerationOptions)}
+        options = {name: value for name, value in given.items() if name in known}
+        options |= {"progress": tell, "drawings": files.drawn}
+        decoder = make_decoder(model, inputs, GenerationOptions(**options))
+        requirement, parity = Requirement(require=given["require"]), None
+        reports = {
+            name: dataclasses.replace(report, notes=(*report.notes, *notes))
+            for name, report in decoder.reports.items()
+        }
+        unmet: Error | None = next(filter(None, map(requirement.unmet, reports.values())), None)
+        error = unmet or next(filter(None, map(failed_proofs, reports.values())), None)
+        made = GenerationExport(folder, reports, (), decoder.log, decoder.seconds)
+        if unmet is None:
+            tell("writing", 0, 1)
+            made = dataclasses.replace(decoder.save(folder, force=files.force), reports=reports)
+        if unmet is None and verify:
+            tell(f"comparing {_TOKENS} tokens with PyTorch", 0, 1)
+            try:
+                parity = _verification(model, made, inputs, given)
+                error = error or parity.error()
+            except Exception as problem:  # the folder is written: its report is not lost
+                error = with_problem(error, "--verify", problem)
+    _finish(files, source, made, error, parity)
+
+
+def _verification(
+    model: Any, made: GenerationExport, inputs: Mapping[str, Any], given: Mapping[str, Any]
+) -> Verification:
+    from rmsnorm_export.compare.generation import verify_generation
+    from rmsnorm_export.torch.generation.components import sample_inputs
+
+    static = given["static_cache"]
+    feeds = sample_inputs(model, inputs)
+    tokens = _TOKENS if static is None else min(_TOKENS, static - feeds["input_ids"].shape[1])
+    return verify_generation(
+        model, made.path, feeds, tokens=tokens, static_cache=static, rtol=given["rtol"]
+    )
+
+
+def _finish(
+    files: Files,
+    source: str,
+    made: GenerationExport,
+    error: Error | None,
+    parity: Verification | None,
+) -> None:
+    """Print the outcome, write the report, and end the command."""
+    from rmsnorm_export.show import show_lines
+    from rmsnorm_export.show.verification import verification_section
+
+    verbose = files.state.verbosity
+    written = ["nothing was written"] if not made.files else []
+    written += [f"wrote {path} ({size_text(path.stat().st_size)})" for path in made.files]
+    lines = [*show_lines(made, verbose=verbose, output=written)]
+    extra: dict[str, object] = {}
+    sections = []
+    if parity is not None:
+        compared = ("PyTorch", str(made.path))
+        extra["verification"] = parity
+        lines += ["", *show_lines(parity, verbose=verbose, compared=compared)]
+        sections = [verification_section(parity, *compared)]
+    files.finish(
+        made,
+        error,
+        inputs=[source],
+        outputs=list(made.files),
+        lines=lines,
+        extra=extra,
+        sections=sections,
+    )

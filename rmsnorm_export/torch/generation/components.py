@@ -1,0 +1,175 @@
+"""The graphs of a generative model, each with what transformers' exporter recorded of it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import torch
+
+from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
+from rmsnorm_export.printable import first_line
+from rmsnorm_export.system.packages import pip_install
+from rmsnorm_export.torch.export.chatter import collected
+from rmsnorm_export.torch.export.clean import check_types, tidy
+from rmsnorm_export.torch.export.trace import inference
+
+if TYPE_CHECKING:
+    from rmsnorm_export.rewrite.options import GenerationOptions
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Component:
+    """One graph of a generative model.
+
+    Attributes:
+        name: ``prefill``, ``decode``, or what the exporter calls it.
+        model: the graph, every norm spelled out; its weights are the module's.
+        metadata: ``ExportMetadata`` of transformers: what its runner needs to call the graph.
+    """
+
+    name: str
+    model: ir.Model
+    metadata: Any
+
+
+def trace_components(
+    model: Any,
+    inputs: Mapping[str, Any],
+    options: GenerationOptions,
+    tell: Callable[[str], None],
+) -> tuple[list[Component], str]:
+    """The components of a model that generates, as ``transformers.exporters`` splits it.
+
+    The exporter's own optimizer is left out for `tidy`, which changes no number.
+
+    Args:
+        model: of transformers; left as it is.
+        inputs: of ``model.generate``.
+
+    Returns:
+        The components in the order in which they run, and what was printed and warned of.
+
+    Raises:
+        InputError: the model cannot generate, or cannot be exported.
+        UsageError: the cache is longer than the model's positions.
+        BackendMissingError: transformers is not installed, or has no exporters.
+    """
+    exporter_class, config_class, decompose = _exporters()
+    settings = _generation_config(model, options)
+    config = config_class(
+        dynamic=True, optimize=False, opset_version=options.opset, dynamic_shapes=None
+    )
+    components: list[Component] = []
+    with collected(tell) as lines, inference(model):
+        name = "generate"
+        try:
+            exporter = exporter_class()
+            stages = decompose(
+                model,
+                dict(inputs),
+                generation_config=settings,
+                multi_token_decode=options.multi_token,
+            )
+            if options.multi_token:  # it is the prefill, too, with an empty cache
+                stages.pop("prefill", None)
+            for name, (module, feeds) in stages.items():
+                program, metadata = exporter.export_program(module, feeds, config=config)
+                metadata.export_config = {
+                    **_plain(config.to_dict()),
+                    "multi_token_decode": options.multi_token,
+                    "static_cache": options.static_cache,
+                }
+                components.append(Component(name, program, metadata))
+        except Exception as error:
+            cause = error.__cause__ or error
+            raise InputError(
+                f"{type(model).__name__} cannot be exported for generation.",
+                found=f"{name}: {type(cause).__name__}: {first_line(cause)}",
+                fix="check that model.generate() runs on inputs of these shapes (--shapes); "
+                "--debug prints the traceback; without --task the model is exported without cache",
+            ) from error
+        for component in components:
+            tidy(component.model)
+            check_types(component.model)
+    return components, "\n".join(lines)
+
+
+def _exporters() -> tuple[Any, Any, Any]:
+    try:
+        import transformers
+    except ModuleNotFoundError as error:
+        raise BackendMissingError(
+            "Exporting a decoder with its cache needs the package transformers.",
+            found=f"no package {error.name}",
+            fix=pip_install("transformers"),
+        ) from error
+    try:
+        from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
+        from transformers.exporters.utils import decompose_for_generation
+    except ImportError as error:
+        raise BackendMissingError(
+            "This transformers cannot export decoders with their caches.",
+            found=f"transformers {transformers.__version__}: {first_line(error)}",
+            fix=pip_install("transformers>=5.20"),
+        ) from error
+    return OnnxExporter, OnnxConfig, decompose_for_generation
+
+
+def _generation_config(model: Any, options: GenerationOptions) -> Any:
+    """How ``model.generate`` is run to see its caches.
+
+    Raises:
+        InputError: the model cannot generate.
+        UsageError: the cache is longer than the model's positions.
+    """
+    if not callable(getattr(model, "can_generate", None)) or not model.can_generate():
+        raise InputError(
+            "The model cannot generate.",
+            found=f"{type(model).__name__} has no generate()",
+            fix="name a class with a language model's head under architectures in config.json, "
+            "e.g. LlamaForCausalLM, or leave --task away",
+        )
+    config = copy.deepcopy(model.generation_config)
+    config.do_sample, config.num_beams, config.use_cache = False, 1, True
+    if options.static_cache is not None:
+        limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        if isinstance(limit, int) and options.static_cache > limit:
+            raise UsageError(
+                "The cache is longer than the model has positions.",
+                found=f"{options.static_cache} tokens, max_position_embeddings is {limit}",
+                fix=f"use --static-cache {limit} or less",
+            )
+        config.cache_implementation = "static"
+        config.max_cache_len = options.static_cache
+    return config
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in values.items() if key not in ("quantizer",)}
+    return {key: str(v) if isinstance(v, str) else v for key, v in kept.items()}
+
+
+def sample_inputs(model: Any, given: Mapping[str, Any], *, seed: int = 0) -> dict[str, Any]:
+    """Inputs of ``generate``: those given, and an attention mask with padding on the left.
+
+    A mask of ones alone is dropped while tracing, and the graph would take no padded batch.
+
+    Args:
+        given: inputs by name; ``input_ids`` of shape [batch, sequence] are made where there are
+            none.
+    """
+    inputs = dict(given)
+    if "input_ids" not in inputs and model.main_input_name == "input_ids":
+        limit = model.get_input_embeddings().num_embeddings
+        generator = torch.Generator().manual_seed(seed)
+        inputs["input_ids"] = torch.randint(0, limit, (2, 5), generator=generator)
+    ids = inputs.get("input_ids")
+    if ids is not None and "attention_mask" not in inputs:
+        mask = torch.ones_like(ids)
+        mask[0, 0] = 0
+        inputs["attention_mask"] = mask
+    return inputs

@@ -1,0 +1,51 @@
+"""A model that generates, and the inputs that it is traced with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.torch.source.example import example_of
+from rmsnorm_export.torch.source.load import load
+
+
+def load_generative(
+    source: str,
+    *,
+    arguments: Mapping[str, Any],
+    dtype: str | None,
+    shapes: str | None,
+    dims: Any,
+    seed: int,
+) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
+    """A model of transformers with its cache switched on, inputs of ``generate``, and notes.
+
+    Args:
+        source, arguments, dtype: as for ``load``.
+        shapes, dims: of the inputs; without them two rows of five tokens are made later.
+        seed: of random inputs.
+
+    Raises:
+        UsageError, InputError, BackendMissingError: as ``load`` and ``example_of``; and where the
+            source gives another module than a model of transformers.
+    """
+    loaded = load(source, arguments=arguments, dtype=dtype)
+    model: Any = loaded.module
+    if not hasattr(model, "generation_config") or not hasattr(model, "set_attn_implementation"):
+        raise InputError(
+            "Only a model of transformers is exported for generation.",
+            found=f"{source} gives {type(model).__module__}.{type(model).__qualname__}",
+            fix="give a Hugging Face folder, a config.json or a factory of such a model, or leave "
+            "--task away",
+        )
+    # For one graph without cache these were switched off, and attention spelled out.
+    model.config.use_cache = True
+    if model.generation_config is not None:
+        model.generation_config.use_cache = True
+    model.set_attn_implementation("sdpa")
+    inputs: dict[str, Any] = {}
+    if shapes or loaded.kwargs:
+        made = example_of(loaded, shapes, seed=seed, option="--shapes", dims=dims)
+        inputs = dict(made.kwargs)
+    return model, inputs, loaded.notes

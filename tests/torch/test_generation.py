@@ -1,0 +1,274 @@
+"""Decoders with their caches: exported as users do, run token by token, compared with PyTorch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import types
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
+pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
+pytest.importorskip("transformers.exporters", reason="pip install 'transformers>=5.20'")
+
+import onnxruntime
+import torch
+import transformers
+
+import rmsnorm_export as rx
+from rmsnorm_export.cli.main import main
+from rmsnorm_export.compare.generation import verify_generation
+from rmsnorm_export.torch.generation.components import sample_inputs
+
+pytestmark = [pytest.mark.export, pytest.mark.slow]
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+
+
+def llama(**changes: object) -> transformers.PreTrainedModel:
+    torch.manual_seed(3)
+    config = transformers.LlamaConfig(**{**CONFIG, **changes})
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the command makes of a config.json; its report and page are beside it."""
+    folder = tmp_path_factory.mktemp("decoder")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    arguments = [
+        "export", folder / "config.json", "--task", "generation", "-o", folder / "made", "--prove",
+        "--verify", "--require", "all", "--report", folder / "r.json", "--html", folder / "r.html",
+    ]  # fmt: skip
+    assert main([str(argument) for argument in arguments]) == 0
+    return folder / "made"
+
+
+def dims(value: onnx.ValueInfoProto) -> list[str | int]:
+    return [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+
+
+def test_every_norm_is_one_proved_node_named_after_its_module(decoder: Path) -> None:
+    report = json.loads((decoder.parent / "r.json").read_text())
+    assert list(report["reports"]) == ["prefill", "decode"]
+    for one in report["reports"].values():
+        assert [site["module"] for site in one["fused"]] == [
+            "model.layers.0.input_layernorm",
+            "model.layers.0.post_attention_layernorm",
+            "model.layers.1.input_layernorm",
+            "model.layers.1.post_attention_layernorm",
+            "model.norm",
+        ]
+        assert all(site["proof"]["passed"] for site in one["fused"])
+        assert one["refused"] == []
+    assert report["verification"]["passed"]
+    assert len(report["verification"]["outputs"]) == 32
+    assert "64 of 64 greedy tokens are the same" in report["verification"]["notes"]
+    written = {Path(made["path"]).name for made in report["provenance"]["outputs"]}
+    assert {"prefill.onnx", "prefill.onnx.data", "decode.onnx", "export.json"} <= written
+    page = (decoder.parent / "r.html").read_text()
+    assert "10 of 10 RMSNorms are one node, in 2 graphs" in page
+
+
+def test_inputs_and_dimensions_have_the_names_that_users_know(decoder: Path) -> None:
+    graph = onnx.load(decoder / "decode.onnx", load_external_data=False).graph
+    inputs = {value.name: dims(value) for value in graph.input}
+    outputs = {value.name: dims(value) for value in graph.output}
+    assert inputs["input_ids"] == ["batch", 1]
+    assert inputs["attention_mask"] == ["batch", "past + 1"]
+    assert inputs["input.past_key_values.layers.1.keys"] == ["batch", 2, "past", 8]
+    assert outputs["output.past_key_values.layers.1.keys"] == ["batch", 2, "past + 1", 8]
+    assert outputs["logits"] == ["batch", 1, 64]
+    prefill = onnx.load(decoder / "prefill.onnx", load_external_data=False).graph
+    assert {value.name: dims(value) for value in prefill.input} == {
+        "input_ids": ["batch", "sequence"],
+        "attention_mask": ["batch", "sequence"],
+        "position_ids": ["batch", "sequence"],
+    }
+
+
+def test_weights_are_on_disk_once(decoder: Path, tmp_path: Path) -> None:
+    weights = sum(p.numel() * p.element_size() for p in llama().parameters() if p.ndim > 1)
+    stored = sum(path.stat().st_size for path in decoder.glob("*.data"))
+    assert weights <= stored <= 1.05 * weights
+    copy = tmp_path / "copy"  # as an upload would make it: no links
+    shutil.copytree(decoder, copy)
+    for name in ("prefill", "decode"):
+        onnxruntime.InferenceSession(copy / f"{name}.onnx", providers=["CPUExecutionProvider"])
+
+
+def test_verify_compares_tokens_and_says_which_differ(decoder: Path, tmp_path: Path) -> None:
+    config = decoder.parent / "config.json"
+    same = rx.verify(config, decoder, generate=4)
+    assert same.passed
+    assert len(same.outputs) == 4
+    broken = tmp_path / "broken"
+    shutil.copytree(decoder, broken)
+    model = onnx.load(broken / "decode.onnx", load_external_data=False)
+    (scale,) = (one for one in model.graph.initializer if one.name == "model.norm.weight")
+    scale.raw_data = np.full(32, 1.01, np.float32).tobytes()
+    onnx.save(model, broken / "decode.onnx")
+    other = rx.verify(config, broken, generate=4)
+    assert other.verdict == "differ"
+    assert [output.passed for output in other.outputs] == [True, False, False, False]
+    assert "logits of token 2" in other.reason
+
+
+def test_an_export_without_a_finite_logit_is_no_pass(decoder: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(decoder, broken)
+    model = onnx.load(broken / "prefill.onnx", load_external_data=False)
+    for one in model.graph.initializer:
+        if one.name == "model.norm.weight":
+            one.raw_data = np.full(32, np.nan, np.float32).tobytes()
+    onnx.save(model, broken / "prefill.onnx")
+    assert not rx.verify(decoder.parent / "config.json", broken, generate=2).passed
+
+
+def test_what_is_no_folder_of_an_export_is_refused(decoder: Path, tmp_path: Path) -> None:
+    config = decoder.parent / "config.json"
+    with pytest.raises(rx.UsageError, match="folder of an export"):
+        rx.verify(config, decoder / "decode.onnx", generate=2)
+    copy = tmp_path / "copy"
+    shutil.copytree(decoder, copy)
+    (copy / "export.json").write_text("{")
+    with pytest.raises(rx.InputError, match="manifest"):
+        rx.verify(config, copy, generate=2)
+    shutil.copy(decoder / "export.json", copy)
+    (copy / "decode.onnx").unlink()
+    with pytest.raises(rx.InputError, match=r"decode\.onnx"):
+        rx.verify(config, copy, generate=2)
+    with pytest.raises(rx.UsageError, match="inputs"):
+        rx.verify(config, copy, generate=2, dims={"batch": 1})
+
+
+def test_an_existing_folder_is_kept_unless_it_may_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(rx.UsageError, match="not empty"):
+        rx.export_generation(llama(), tmp_path, None)
+    with pytest.raises(rx.InputError, match="is a folder"):
+        rx.export_generation(llama(), tmp_path / "notes.txt", None)
+    with pytest.raises(rx.InputError, match="does not exist"):
+        rx.export_generation(llama(), tmp_path / "a" / "b", None)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_one_graph_with_the_names_of_optimum(tmp_path: Path) -> None:
+    """From an empty cache, as a server that knows nothing of transformers would run it."""
+    model = llama()
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "notes.txt").write_text("mine")
+    made = rx.export_generation(
+        model, tmp_path / "made", None, names="optimum", target="ort", force=True
+    )
+    assert (made.path / "notes.txt").read_text() == "mine"
+    assert not (made.path / "export.json").exists()
+    session = onnxruntime.InferenceSession(made.path / "model.onnx")
+    shapes = {value.name: value.shape for value in session.get_inputs()}
+    assert shapes["past_key_values.0.key"] == ["batch", 2, "past", 8]
+    assert shapes["attention_mask"] == ["batch", "past + sequence"]
+    ids = np.array([[5, 9, 11], [7, 8, 1]])
+    mask = np.array([[0, 1, 1], [1, 1, 1]])
+    expected = model.generate(
+        torch.tensor(ids), attention_mask=torch.tensor(mask), max_new_tokens=12, min_new_tokens=12
+    )
+    cache = {name: np.zeros((2, 2, 0, 8), np.float32) for name in shapes if "past" in name}
+    fed, tokens, outputs = ids, [], session.get_outputs()
+    for _ in range(12):
+        positions = np.maximum(mask.cumsum(1) - 1, 0)[:, -fed.shape[1] :]
+        feeds = {"input_ids": fed, "attention_mask": mask, "position_ids": positions, **cache}
+        logits, *present = session.run(None, feeds)
+        logits[:, -1, model.generation_config.eos_token_id] = -np.inf  # min_new_tokens
+        fed = logits[:, -1:].argmax(-1)
+        mask = np.concatenate([mask, np.ones_like(fed)], axis=1)
+        names = [value.name.replace("present", "past_key_values") for value in outputs]
+        cache = dict(zip(names[1:], present, strict=True))
+        tokens.append(fed)
+    np.testing.assert_array_equal(np.concatenate(tokens, axis=1), expected[:, 3:])
+
+
+def test_what_cannot_generate_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(rx.InputError, match="cannot generate"):
+        rx.export_generation(llama().model, tmp_path / "made", None)
+    with pytest.raises(rx.UsageError, match="max_position_embeddings is 64"):
+        rx.export_generation(llama(), tmp_path / "made", None, static_cache=65)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_transformers_without_exporters_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier release has no such module, which an empty one stands in for."""
+    name = "transformers.exporters.exporter_onnx"
+    monkeypatch.setitem(__import__("sys").modules, name, types.ModuleType(name))
+    with pytest.raises(rx.BackendMissingError, match=transformers.__version__):
+        rx.export_generation(llama(), tmp_path / "made", None)
+
+
+SMALL = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 64,
+    "head_dim": 8,
+    "pad_token_id": 0,
+}
+ARCHITECTURES: dict[str, dict[str, object]] = {
+    "llama": {},
+    "qwen3": {},
+    "gemma2": {"query_pre_attn_scalar": 8},
+    "gemma3_text": {"query_pre_attn_scalar": 8},
+    "phi3": {},
+    "olmo2": {},
+    "glm4": {},
+    "granite": {},
+    "smollm3": {},
+    "mistral": {},
+    "deepseek_v3": {
+        "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
+        "topk_group": 1, "moe_intermediate_size": 16, "first_k_dense_replace": 1,
+        "kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
+        "v_head_dim": 8,
+    },
+    "mamba2": {"num_heads": 4, "head_dim": 16, "state_size": 8, "n_groups": 2, "chunk_size": 8},
+}  # fmt: skip
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("static", [None, 48], ids=["dynamic", "static"])
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_architectures_write_what_pytorch_writes(
+    kind: str, static: int | None, tmp_path: Path
+) -> None:
+    """All norms, and 32 greedy tokens, of prefill and decode."""
+    if kind == "mamba2" and static is not None:
+        pytest.skip("Mamba-2 has no keys and values, whose size could be fixed")
+    torch.manual_seed(5)
+    config = transformers.AutoConfig.for_model(kind, **{**SMALL, **ARCHITECTURES[kind]})
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    made = rx.export_generation(model, tmp_path / "made", None, static_cache=static)
+    for report in made.reports.values():
+        assert report.unfused == ()
+        assert report.fused
+    outcome = verify_generation(
+        model, made.path, sample_inputs(model, {}), tokens=32, static_cache=static
+    )
+    assert outcome.passed, outcome.found
+    assert outcome.notes[0] == "64 of 64 greedy tokens are the same"
