@@ -15,6 +15,7 @@ from rmsnorm_export.lower.targets import TargetRow
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.scan import foreign_functions
+from rmsnorm_export.rewrite.mend import mend
 
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
@@ -27,6 +28,7 @@ def unfold(model: ir.Model, target: TargetRow) -> ir.Model:
     This package's operators are replaced by their function bodies, which spell every rounding step.
     SkipSimplifiedLayerNormalization in f32 and f64 becomes Add and SimplifiedLayerNormalization; in
     half types it normalises a sum that is not rounded, which no other operator does, and stays.
+    RMSNormalization is mended where runtimes do not take it, whatever the target (see ``mend``).
     """
     _one_default_domain(model)
     if not any(operator.startswith(DOMAIN) for operator in target.operators):
@@ -35,6 +37,7 @@ def unfold(model: ir.Model, target: TargetRow) -> ir.Model:
         for graph in all_graphs(model):
             for node in list(graph):
                 _split_skip(graph, node)
+    mend(model)
     return model
 
 
