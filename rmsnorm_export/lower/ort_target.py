@@ -7,6 +7,12 @@ LLaMA's.
 
 The residual operator normalises the unrounded sum on CPU, the rounded one on CUDA, and CUDA
 releases of 2025 square in the half type: in half types it is class ``upcast``, in f32 exact.
+
+So by default (``reordered``) a float16 norm becomes SimplifiedLayerNormalization, and its residual
+stays an Add. Measured on ONNX Runtime 1.31, CPU, one thread, interleaved in one run, eight LLaMA
+blocks of norm and Add: 0.40 to 0.49 of the time of the source without the sum in the node, 0.62 to
+1.08 with it (rows of 2048 and 4096, 1 to 512 of them), and 2.6 times the error against float64,
+because the session keeps a residual stream of Adds in f32 and a node's sum output rounds it.
 """
 
 from __future__ import annotations

@@ -26,8 +26,9 @@ _WIDER = {
 OpaqueNode = tuple[ir.Node, Refusal]
 """A node that is a norm by its operator, and why no more is known of it."""
 
-_PURE = ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Slice", "Split", "Concat", "Shape")
-"""Operators that only move data: equal inputs give equal outputs, and there is no arithmetic."""
+_PURE = ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Slice", "Split", "Concat", "Shape",
+         "QuantizeLinear", "DequantizeLinear")  # fmt: skip
+"""Operators of which equal inputs give equal outputs, and that are no arithmetic of a norm."""
 
 
 def _same_attributes(a: ir.Node, b: ir.Node) -> bool:

@@ -44,6 +44,7 @@ class Candidate:
         rooted: a square root was taken.
         taken: a match was made of it.
         flaw: the first reason against it.
+        centred: the node that took the mean from the row, so that this is a variance.
     """
 
     node: ir.Node
@@ -51,6 +52,7 @@ class Candidate:
     rooted: bool = False
     taken: bool = False
     flaw: Refusal | None = None
+    centred: ir.Node | None = None
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -180,6 +180,20 @@ def unmatched(ctx: Context) -> tuple[Refusal, ...]:
     for candidate in ctx.candidates:
         if candidate.taken or not candidate.rooted:
             continue
+        if candidate.centred is not None and (
+            candidate.flaw is None or candidate.flaw.reason != "layer-norm"
+        ):
+            refusals.append(
+                refuse(
+                    candidate.node,
+                    "variance",
+                    "the squares are those of a centred row: their mean is a variance",
+                    f"{name_of(candidate.centred)!r} subtracts the mean",
+                    "an RMSNorm divides by the root of the mean square of the row as it is",
+                    candidate.scope,
+                )
+            )
+            continue
         if candidate.flaw is not None:
             refusals.append(candidate.flaw)
             continue

@@ -220,6 +220,9 @@ def normalise(
         if weighted is not None:
             view, scale, part = weighted
             association = 2
+    if part is None and ctx.same(*(_unquantized(v.root) for v in (view, radial.x))):
+        ctx.flaw(candidate, node, *radials.quantized(node))
+        return
     if part is None:
         ctx.flaw(
             candidate, node, "different-numerator",
@@ -251,6 +254,16 @@ def normalise(
     extend(ctx, node, norm)
 
 
+def _unquantized(value: ir.Value) -> ir.Value:
+    """What was quantized and made a float again; itself where it was not."""
+    for wanted in ("DequantizeLinear", "QuantizeLinear"):
+        node = value.producer()
+        if standard(node) != wanted or node is None or node.inputs[0] is None:
+            break
+        value = node.inputs[0]
+    return value
+
+
 def _sound(ctx: Context, node: ir.Node, view: View, radial: Radial) -> bool:
     """The mean square is that of an RMSNorm: factor 1, axes kept, one graph, nothing spoiled."""
     if not is_unit(radial):
@@ -274,7 +287,7 @@ def _sound(ctx: Context, node: ir.Node, view: View, radial: Radial) -> bool:
             f"mean in one graph, division {name_of(node)!r} in another",
             "keep the whole norm inside or outside the branch",
         ))  # fmt: skip
-    centred = _centred(view.root)
+    centred = radials.centred(ctx, view.root)
     if centred is not None:
         problems.append((
             "layer-norm", "the row is centred first: this is a LayerNorm",
@@ -283,16 +296,6 @@ def _sound(ctx: Context, node: ir.Node, view: View, radial: Radial) -> bool:
     for problem in problems:
         ctx.flaw(radial.candidate, node, *problem)
     return not problems and not radial.spoiled and radial.epsilon >= 0
-
-
-def _centred(root: ir.Value) -> ir.Node | None:
-    node = root.producer()
-    if node is None or standard(node) != "Sub" or node.inputs[1] is None:
-        return None
-    mean = node.inputs[1].producer()
-    if mean is None or standard(mean) != "ReduceMean" or not mean.inputs:
-        return None
-    return node if mean.inputs[0] is node.inputs[0] else None
 
 
 def _weighted(ctx: Context, numerator: ir.Value, radial: Radial) -> tuple[View, Weight, int] | None:

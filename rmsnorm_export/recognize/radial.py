@@ -72,6 +72,9 @@ def power(ctx: Context, node: ir.Node) -> None:
             f"exponent {number}" if number is not None else ctx.describe(exponent),
             "make the exponent a constant scalar 2",
         )  # fmt: skip
+        stored = exponent.producer()
+        if stored is not None and standard(stored) == "DequantizeLinear":
+            flaw = quantized(stored)
         square(ctx, node, base, flaw)
 
 
@@ -94,6 +97,7 @@ def reduce(ctx: Context, node: ir.Node) -> None:
     if axes == () and node.attributes.get_int("noop_with_empty_axes", 0) == 1:
         return
     candidate = ctx.candidate(node)
+    candidate.centred = centred(ctx, fact.x.root)
     if fact.flaw is not None:
         ctx.flaw(candidate, node, *fact.flaw)
     axis = _trailing(ctx, node, axes, fact.x, candidate)
@@ -182,6 +186,36 @@ def row_size(dims: Dims, axis: int | None) -> int | None:
             return None
         size *= dim
     return size
+
+
+def centred(ctx: Context, root: ir.Value) -> ir.Node | None:
+    """The node that takes the mean of its row from ``root``, if one does."""
+    node = root.producer()
+    if node is None or standard(node) != "Sub" or None in node.inputs:
+        return None
+    row, mean = (ctx.view(v).root for v in node.inputs if v is not None)
+    maker = mean.producer()
+    if maker is None or standard(maker) != "ReduceMean" or maker.inputs[0] is None:
+        return None
+    return node if ctx.view(maker.inputs[0]).root is row else None
+
+
+def quantize(ctx: Context, node: ir.Node) -> None:
+    """QuantizeLinear, DequantizeLinear: a rounding that no operator repeats inside a norm."""
+    fact = ctx.fact(node.inputs[0])
+    if isinstance(fact, Radial):
+        ctx.spoil(node, fact, *quantized(node))
+    elif isinstance(fact, Square):
+        ctx.facts[node.outputs[0]] = dataclasses.replace(fact, flaw=fact.flaw or quantized(node))
+
+
+def quantized(node: ir.Node) -> Flaw:
+    """The flaw of a norm that is quantized on the way."""
+    return (
+        "quantized", "the norm is quantized on the way from the row to its output",
+        f"{node.op_type} {name_of(node)!r}",
+        "optimize first and quantize then, or leave the operators of the norm out of it",
+    )  # fmt: skip
 
 
 def sqrt(ctx: Context, node: ir.Node) -> None:

@@ -41,7 +41,7 @@ LOOK_ALIKES = frozenset((
     "divided-by-inverse", "empty-row", "epsilon-after-inverse", "epsilon-negative",
     "exponent-not-two", "layer-norm", "multiplied-by-root", "no-normalised-row", "not-the-mean",
     "power-of-mean-square", "second-inverse", "second-root", "subtraction", "two-epsilons",
-    "weighted-square",
+    "variance", "weighted-square",
 ))  # fmt: skip
 """Reasons that say: this computes something else. Any other reason leaves an RMSNorm unfused."""
 

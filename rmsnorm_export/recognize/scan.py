@@ -52,6 +52,8 @@ _STANDARD: dict[str, Transfer] = {
     "Squeeze": structural.reshape,
     "Reshape": structural.reshape,
     "Expand": structural.reshape,
+    "QuantizeLinear": radials.quantize,
+    "DequantizeLinear": radials.quantize,
     "Sigmoid": structural.sigmoid,
     "Swish": structural.swish,
     RMS_NORMALIZATION: native,

@@ -323,3 +323,56 @@ def test_restore_refuses_a_module_changed_since(model: Model) -> None:
 def test_only_modules() -> None:
     with pytest.raises(UsageError, match=r"torch\.nn\.Module"):
         replace_norms(torch.zeros(3))  # type: ignore[arg-type]
+
+
+class Contained(nn.Module):
+    """A norm whose scale is in a container, as layers of Keras keep theirs."""
+
+    def __init__(self, n: int, *, by_name: bool) -> None:
+        super().__init__()
+        scale = nn.Parameter(torch.linspace(0.5, 2.0, n))
+        self.weights = nn.ParameterDict({"scale": scale}) if by_name else nn.ParameterList([scale])
+        self.by_name = by_name
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = self.weights["scale" if self.by_name else 0]  # type: ignore[index]
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * scale
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_parameters_in_a_container(by_name: bool) -> None:
+    model = nn.Sequential(nn.Linear(8, 24), Contained(24, by_name=by_name))
+    x = torch.randn(3, 8)
+    before, keys = model(x), list(model.state_dict())
+    with replace_norms(model) as replacement:
+        assert [r.path for r in replacement.replaced] == ["1"]
+        torch.testing.assert_close(model(x), before)
+        assert list(model.state_dict()) == keys
+        with torch.no_grad():
+            next(model[1].parameters()).mul_(2)
+        torch.testing.assert_close(model(x), 2 * before)
+
+
+class CallsItself(nn.Module):
+    """Layers of Keras: a ``__call__`` of their own, and parameters in a container."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.torch_params = nn.ParameterDict({"a": nn.Parameter(torch.ones(4))})
+
+    def __call__(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def test_one_reason_for_a_family() -> None:
+    blocks = [nn.Sequential(nn.Linear(n, n), CallsItself()) for n in (4, 6, 8)]
+    replacement = replace_norms(nn.Sequential(*blocks, nn.Dropout(0.5)))
+    assert len(replacement.skipped) == 7
+    said = {(r.class_name, r.path) for r in replacement.reasons}
+    assert said == {("Linear", "{0-2}.0"), ("CallsItself", "{0-2}.1"), ("Dropout", "3")}
+    assert [r.reason for r in replacement.reasons if r.class_name == "CallsItself"] == [
+        "its class overrides __call__"
+    ]

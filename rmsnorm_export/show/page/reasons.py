@@ -43,6 +43,7 @@ REASONS = {
     "partial": "the target's operator has no partial rows",
     "power-of-mean-square": "another power than a root or an inverse",
     "proof-failed": "--prove found a difference; the old nodes were kept",
+    "quantized": "QuantizeLinear and DequantizeLinear stand inside the norm",
     "rank-unknown": "positive axes, and the rank of x is not known",
     "residual": "the target's operator has no residual sum",
     "residual-kept": "the Add in front cannot be taken into the node",
@@ -59,5 +60,6 @@ REASONS = {
     "sum-bias": "the residual sum of the node has a bias",
     "two-epsilons": "two epsilons are added",
     "type-unknown": "the element type of x is not in the file",
+    "variance": "the row is divided by its standard deviation",
     "weighted-square": "the squares are multiplied with another tensor",
 }

@@ -21,6 +21,7 @@ from rmsnorm_export.printable import first_line
 from rmsnorm_export.torch.probe.fit import RefusedError
 
 _NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16})
+_CONTAINERS = (torch.nn.ParameterList, torch.nn.ParameterDict)
 _MAX_SCALE = 2**20  # elements of a scale; the widest models have rows of 2**16
 
 
@@ -74,7 +75,7 @@ class ModuleCopies:
     def __init__(self, module: torch.nn.Module, device: torch.device) -> None:
         self.module = module
         self.device = device
-        tensors = {**module._parameters, **module._buffers}
+        tensors = own_tensors(module)
         floating = {k: t for k, t in tensors.items() if t is not None and t.is_floating_point()}
         self.shapes = {k: tuple(t.shape) for k, t in floating.items() if t.numel() != 1}
         self.settings = tuple(k for k, t in floating.items() if t.numel() == 1)
@@ -116,7 +117,7 @@ class ModuleCopies:
         if key not in self._copies:
             tensors = self.values(stored, seed)
             tensors.update({name: torch.zeros_like(tensors[name]) for name in zero})
-            own = {**self.module._parameters, **self.module._buffers}
+            own = own_tensors(self.module)
             for name in self.settings:
                 value = cast(torch.Tensor, own[name]).detach().to(self.device, stored)
                 tensors[name] = value * 2 if name == doubled else value
@@ -158,9 +159,26 @@ class ModuleCopies:
             raise RefusedError("its training flag changes what it computes")
 
 
+def own_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor | None]:
+    """Its parameters and buffers by name, and by path those in containers such as ParameterList."""
+    tensors = {**module._parameters, **module._buffers}
+    for name, child in module._modules.items():
+        if isinstance(child, _CONTAINERS):
+            tensors |= {f"{name}.{inner}": value for inner, value in own_tensors(child).items()}
+    return tensors
+
+
+def tensor_at(module: torch.nn.Module, path: str) -> torch.Tensor:
+    """That of ``own_tensors`` with this path."""
+    found: Any = module
+    for name in path.split("."):
+        found = getattr(found, name)
+    return cast(torch.Tensor, found)
+
+
 def has_real_children(module: torch.nn.Module) -> bool:
     """Whether a child does more than an activation could: it has parameters or children."""
-    children = module.children()
+    children = [child for child in module.children() if not isinstance(child, _CONTAINERS)]
     return any([*c.children(), *c.parameters(), *c.buffers()] for c in children)
 
 
@@ -192,7 +210,7 @@ def has_forward(module: torch.nn.Module) -> bool:
 
 
 def _not_a_scale(module: torch.nn.Module) -> str:
-    tensors = {**module._parameters, **module._buffers}
+    tensors = own_tensors(module)
     stored = {name: value for name, value in tensors.items() if value is not None}
     if len(stored) > 2:
         return f"holds {len(stored)} tensors, a norm at most a scale and a bias"
@@ -237,12 +255,20 @@ def stand_in(
         for name, old in module._buffers.items()
     }
     copy.__dict__["_modules"] = {
-        name: None if child is None else stand_in(child, {}, device, training=training)
+        name: None
+        if child is None
+        else stand_in(child, _inside(tensors, name), device, training=training)
         for name, child in module._modules.items()
     }
     copy.__dict__["_compiled_call_impl"] = None
     copy.__dict__["training"] = training
     return copy
+
+
+def _inside(tensors: Mapping[str, torch.Tensor], child: str) -> dict[str, torch.Tensor]:
+    """Those of a child, by the names that they have in it."""
+    head = f"{child}."
+    return {k.removeprefix(head): value for k, value in tensors.items() if k.startswith(head)}
 
 
 def _copied_value(value: Any) -> Any:
@@ -260,7 +286,7 @@ def _snapshot(module: torch.nn.Module) -> dict[str, Any]:
     """A copy of every attribute, parameter and buffer."""
     holders = ("_parameters", "_buffers", "_modules")
     attributes = {name: value for name, value in vars(module).items() if name not in holders}
-    copied: dict[str, Any] = _copied_value({**attributes, **module._parameters, **module._buffers})
+    copied: dict[str, Any] = _copied_value({**attributes, **own_tensors(module)})
     return copied
 
 

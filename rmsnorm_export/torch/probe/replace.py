@@ -20,12 +20,14 @@ import torch
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.spec import NormSpec
+from rmsnorm_export.printable import collapse, family
 from rmsnorm_export.torch.dtypes import dtype_name
 from rmsnorm_export.torch.probe import fit_rounding
 from rmsnorm_export.torch.probe.copies import (
     has_forward,
     has_real_children,
     stand_in,
+    tensor_at,
     undisturbed,
 )
 from rmsnorm_export.torch.probe.fit import Fit, Form, NotANorm, RefusedError, Rounding, types_name
@@ -75,6 +77,8 @@ class Replacement:
     Attributes:
         replaced: modules that are the operator now, in the order of the model.
         skipped: the other leaf modules, with the reason.
+        reasons: as ``skipped``, once for each family: modules of one class whose reasons differ in
+            numbers only; the path names them all, as in ``layers.{0-31}.mlp``.
     """
 
     replaced: tuple[Replaced, ...]
@@ -82,6 +86,16 @@ class Replacement:
     _undo: tuple[tuple[torch.nn.Module, type[torch.nn.Module]], ...] = dataclasses.field(
         repr=False, compare=False
     )
+
+    @property
+    def reasons(self) -> tuple[Skipped, ...]:
+        families: dict[Hashable, list[Skipped]] = {}
+        for skipped in self.skipped:
+            families.setdefault((skipped.class_name, family(skipped.reason)), []).append(skipped)
+        return tuple(
+            members[0]._replace(path=", ".join(collapse(skipped.path for skipped in members)))
+            for members in families.values()
+        )
 
     def restore(self) -> None:
         """Give every module its own ``forward`` back; a second call does nothing.
@@ -225,7 +239,7 @@ def _record_replaced(
     spec = None
     for form in fit.forms:
         formula = form.formula
-        types_of = {getattr(module, n).dtype for n in formula.parameters}
+        types_of = {tensor_at(module, n).dtype for n in formula.parameters}
         if len(types_of) > 1:
             raise RefusedError("its scale and its bias are of different types")
         stored = next(iter(types_of), None)
@@ -248,7 +262,7 @@ def _record_replaced(
 def _verified(module: torch.nn.Module, form: Form, rounding: Rounding, call: str) -> list[str]:
     """Run ``module`` with its own parameters against the operator."""
     formula = form.formula
-    parameters = {name: getattr(module, name).detach() for name in formula.parameters}
+    parameters = {name: tensor_at(module, name).detach() for name in formula.parameters}
     if any(value.is_meta for value in parameters.values()):
         return []
     device = device_of(module)
@@ -317,7 +331,7 @@ def serve(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     if operands is None or form is None:
         return None
     x, formula = operands[0], form.formula
-    parameters = {name: getattr(module, name) for name in formula.parameters}
+    parameters = {name: tensor_at(module, name) for name in formula.parameters}
     stored = next((value.dtype for value in parameters.values()), None)
     rounding = form.rounding(x.dtype, stored)
     if rounding is None or not (form.any_width or tuple(x.shape[formula.axis :]) == form.shape):
