@@ -1,12 +1,12 @@
-"""QuantizeLinear and DequantizeLinear inside a norm, and variances: each has a reason of its own."""
+"""QuantizeLinear and DequantizeLinear inside a norm, and variances: each has its own reason."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from recognize.text_models import CONSTANTS, WEIGHT, model
 
 import rmsnorm_export as rx
+from recognize.text_models import CONSTANTS, WEIGHT, model
 
 QUANTIZERS = "float qs = {0.01}, int8 qz = {0}, int8 q_two = {127}, float two_s = {0.015748}"
 STEPS = {
