@@ -34,6 +34,7 @@ from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import FLOAT, HALF_TYPES
+from rmsnorm_export.recognize.finish import same_where_added
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.runtime.support import everywhere
@@ -109,7 +110,7 @@ def _residual_kept(
         why = ("the operator has no clamp", f"x / max(rms, {spec.epsilon:.6g})")
     elif spec.axis != -1:
         why = ("the operator normalises the last axis only", f"axis {spec.axis}")
-    elif x is None or x != other or None in x:
+    elif x is None or not same_where_added(x, other):
         why = ("the shapes are not known to be equal", f"{shape_text(x)} and {shape_text(other)}")
     elif len(x) not in rows[0].ranks:
         why = ("the operator takes rank 2 or 3", f"rank {len(x)}")

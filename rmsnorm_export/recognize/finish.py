@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import onnx_ir as ir
 
@@ -11,7 +12,6 @@ from rmsnorm_export.recognize.complete import gated_input
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.recognize.radial import same_dims
 from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
 from rmsnorm_export.recognize.shape_rules import Dims
 
@@ -123,7 +123,7 @@ def _residual(ctx: Context, match: Match, folded: set[ir.Node], fold: bool) -> M
     left, right = ctx.types.shape(a), ctx.types.shape(b)
     if match.spec.kind == "SkipRMSNorm" or _repeats(left, right):
         return match
-    shapes = left is not None and right is not None and same_dims(left, right)
+    shapes = same_where_added(left, right)
     why = _stays_apart(ctx, match, total, node, shapes=shapes) if fold else _SWITCHED_OFF
     if why is not None:
         message = f"the residual Add is not folded: {why[0]}"
@@ -138,6 +138,23 @@ def _residual(ctx: Context, match: Match, folded: set[ir.Node], fold: bool) -> M
 
 
 _SWITCHED_OFF = ("folding is switched off", "fold_residual is False", "leave that option out")
+
+
+def same_where_added(left: Dims, right: Dims) -> bool:
+    """Whether two shapes are certainly the same, or have no sum.
+
+    PyTorch writes Min(64, n) where a table has 64 rows; for n above 64 that and n have no sum.
+    """
+    if left is None or right is None or len(left) != len(right):
+        return False
+    for pair in zip(left, right, strict=True):
+        bounds = [_BOUNDED.fullmatch(f"{a} {b}") for a, b in (pair, pair[::-1])]
+        if pair[0] != pair[1] and not any(match and int(match[1]) > 1 for match in bounds):
+            return False
+    return None not in left
+
+
+_BOUNDED = re.compile(r"Min\((\d+), (\w+)\) \2")
 
 
 def _repeats(left: Dims, right: Dims) -> bool:
