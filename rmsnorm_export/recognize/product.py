@@ -220,7 +220,7 @@ def normalise(
         if weighted is not None:
             view, scale, part = weighted
             association = 2
-    if part is None and ctx.same(*(_unquantized(v.root) for v in (view, radial.x))):
+    if part is None and ctx.same(_unquantized(view.root), _unquantized(radial.x.root)):
         ctx.flaw(candidate, node, *radials.quantized(node))
         return
     if part is None:
