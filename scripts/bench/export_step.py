@@ -2,11 +2,11 @@
 
     python -m scripts.bench.export_step TOOL MODEL OUTPUT RESULT
 
-TOOL: ``ours auto``, ``ours embed``, ``ours cast`` (a folder in bfloat16, as ``export --dtype f16``
-takes it), ``torch data`` (torch.onnx.export with its weights in a data file, as it does by default)
-or ``torch embed``. MODEL: ``7b`` (on the meta device, weights made one
-by one when they are written; ours only) or ``1b`` (in memory). RESULT is a JSON file: exporters
-print what they like.
+TOOL: ``ours auto``, ``ours embed``, ``ours cast`` (a folder of random bfloat16 in shards, as
+``export --dtype f16`` takes it), ``torch data`` (torch.onnx.export with its weights in a data file,
+as it does by default) or ``torch embed``. MODEL: ``7b`` (on the meta device, weights made one by
+one when they are written; ours only), ``3b`` (a folder) or ``1b`` (in memory). RESULT is a JSON
+file: exporters print what they like.
 
 Memory is read from /proc: the peak is set back (clear_refs) where a stage begins.
 """
@@ -26,11 +26,12 @@ from rmsnorm_export.system.machine import peak_memory
 
 SHAPES = {
     "7b": (32_000, 4096, 11_008, 32, 32),
+    "3b": (32_000, 4096, 11_008, 16, 32),
     "1b": (32_000, 2048, 5504, 8, 16),
     "tiny": (1000, 256, 512, 2, 4),
 }
-"""Vocabulary, width, width of the MLP, layers and heads: of Llama-2-7B with its 6.74e9 weights; its
-width halved with 8 layers, about 1 GiB in float16; and a smoke run."""
+"""Vocabulary, width, width of the MLP, layers and heads: of Llama-2-7B with its 6.74e9 weights;
+half of its layers; its width halved with 8 layers, about 1 GiB in float16; and a smoke run."""
 
 MIB = 2**20
 VALUE = 0.0078125
@@ -61,8 +62,8 @@ def resident_memory() -> int:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGESIZE
 
 
-def make_model(name: str) -> Any:
-    """A LLaMA in float16; its weights are one number each, for only their size counts."""
+def make_model(name: str, *, absent: bool) -> Any:
+    """A LLaMA in float16; its weights are one number each, as only their size counts, or absent."""
     import torch
     import transformers
 
@@ -82,7 +83,7 @@ def make_model(name: str) -> Any:
         model = transformers.LlamaForCausalLM._from_config(config, dtype=torch.float16).eval()
     # Buffers are made by code that runs: only the weights are to be absent.
     model.model.rotary_emb = type(model.model.rotary_emb)(config)
-    if name != "7b":
+    if not absent:
         weights = {key: value_of(p) for key, p in model.named_parameters()}
         model.load_state_dict(weights, strict=False, assign=True)
     return Logits(model)
@@ -128,9 +129,11 @@ def ours(model: Any, ids: Any, output: Path, weights: str, clock: Clock) -> dict
         state=state,
         progress=lambda stage, *_: clock.begin(stage),
     )
-    done = len(result.report.fused) + len(result.report.kept)
-    refused = len(result.report.unfused)
-    return {"norms": done, "refused": refused}
+    return counted(result.report)
+
+
+def counted(report: Any) -> dict[str, Any]:
+    return {"norms": len(report.fused) + len(report.kept), "refused": len(report.unfused)}
 
 
 def plain(model: Any, ids: Any, output: Path, weights: str, clock: Clock) -> dict[str, Any]:
@@ -145,20 +148,47 @@ def plain(model: Any, ids: Any, output: Path, weights: str, clock: Clock) -> dic
     return {}
 
 
+def save_shards(model: Any, folder: Path) -> None:
+    """The folder of a model without weights: shards of random bfloat16, one draw for a shape."""
+    import torch
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    model.config.dtype = torch.bfloat16
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(folder)
+    draws: dict[Any, Any] = {}
+    shards: dict[str, dict[str, Any]] = {}
+    for name, weight in model.named_parameters():
+        if weight.shape not in draws:
+            draws[weight.shape] = (torch.randn(weight.shape) / 64).bfloat16()
+        layer = name.removeprefix("model.layers.").partition(".")[0]
+        shards.setdefault(layer if layer.isdecimal() else "rest", {})[name] = draws[weight.shape]
+    places = {}
+    for number, (_, weights) in enumerate(sorted(shards.items()), 1):
+        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        # Two weights of one shape are two tensors in the file.
+        save_file({n: w.clone() for n, w in weights.items()}, folder / file, {"format": "pt"})
+        places |= dict.fromkeys(weights, file)
+    index = {"metadata": {}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
 def cast(folder: Path, _: Any, output: Path, __: str, clock: Clock) -> dict[str, Any]:
-    """Load and export a folder in float16, then look once more for what the cast loses."""
+    """Load and export a folder in float16, look once more for what the cast loses, and hash what
+    was read and written, as a report does."""
     import torch
 
+    from rmsnorm_export.system.provenance import provenance
     from rmsnorm_export.torch.export.export import export
     from rmsnorm_export.torch.source.cast import check_files
     from rmsnorm_export.torch.source.example import example_of
     from rmsnorm_export.torch.source.load import load
 
-    start = time.perf_counter()
     clock.begin("loading, cast checked")
     loaded = load(str(folder), arguments={}, dtype="f16")
     given = example_of(loaded, None, seed=0, option="--shapes")
-    export(
+    result = export(
         loaded.module,
         given.args,
         output,
@@ -166,17 +196,27 @@ def cast(folder: Path, _: Any, output: Path, __: str, clock: Clock) -> dict[str,
         dynamic_shapes=given.dynamic,
         progress=lambda stage, *_: clock.begin(stage),
     )
-    exported = time.perf_counter()
+    clock.end()
+    exported = sum(stage["seconds"] for stage in clock.stages)
+    weights = sorted(folder.glob("*.safetensors"))
     clock.begin("the check alone")
-    check_files(sorted(folder.glob("*.safetensors")), [], torch.float16)
-    return {"check_share": (time.perf_counter() - exported) / (exported - start)}
+    check_files(weights, [], torch.float16)
+    clock.begin("hashing alone")
+    provenance(weights, sorted(output.parent.glob("m.onnx*")))
+    clock.end()
+    beside = {
+        stage["stage"]: [stage["seconds"] / exported, stage["peak_mb"] - stage["before_mb"]]
+        for stage in clock.stages[-2:]
+    }
+    return {"beside": beside, **counted(result.report)}
 
 
-def read_back(output: Path) -> float:
+def read_back(output: Path, values_known: bool) -> float:
     """MiB of weights that the file holds, checked at the ends of each.
 
     Raises:
-        SystemExit: a weight is cut off or has other values than `value_of` gave.
+        SystemExit: a weight is cut off or, where they are known, has other values than `value_of`
+            gave.
     """
     import numpy as np
     import onnx
@@ -192,7 +232,8 @@ def read_back(output: Path) -> float:
         total += data.nbytes
         if tensor.data_type == onnx.TensorProto.FLOAT16 and data.nbytes >= 4096:
             values = data.view(np.float16)
-            if values.size != np.prod(tensor.dims) or {*values[:9], *values[-9:]} != {VALUE}:
+            ends = {VALUE} if values_known else {*values[:9], *values[-9:]}
+            if values.size != np.prod(tensor.dims) or {*values[:9], *values[-9:]} != ends:
                 raise SystemExit(f"{tensor.name} was not written as it is")
     return total / MIB
 
@@ -210,14 +251,14 @@ def main() -> None:
     gc.collect()
     imported = resident_memory() / MIB
     start = time.perf_counter()
-    model = make_model(name)
+    model = make_model(name, absent=name == "7b" or weights == "cast")
     made = time.perf_counter() - start
     sizes = [p.numel() * p.element_size() for p in model.parameters()]
     count = sum(p.numel() for p in model.parameters())
     ids = torch.zeros((2, 3), dtype=torch.int64)
     if weights == "cast":
         folder = output.parent / "source"
-        model.model.bfloat16().save_pretrained(folder)
+        save_shards(model.model, folder)
         model = folder  # out of memory
         gc.collect()
     clock = Clock()
@@ -235,7 +276,7 @@ def main() -> None:
         "seconds": seconds,
         "peak_stage_mb": max(stage["peak_mb"] for stage in clock.stages),
         "written_mb": sum(p.stat().st_size for p in output.parent.glob("m.onnx*")) / MIB,
-        "read_back_mb": read_back(output),
+        "read_back_mb": read_back(output, weights != "cast"),
         "stages": clock.stages,
         **more,
     }

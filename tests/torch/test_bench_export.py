@@ -50,6 +50,28 @@ def test_quick(tmp_path: Path) -> None:
     assert "| tiny | 3 | 0 | ours embed | 5, 0 | " in page
 
 
+def test_a_cast_of_shards(tmp_path: Path) -> None:
+    """What the check and the hashes of a cast cost beside it."""
+    output = tmp_path / "cast.json"
+    command = module_command("bench.export", "--quick", "--output", str(output))
+    done = subprocess.run(
+        [*command, "--tools", "ours cast"],
+        env=module_environment(),
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads(output.read_text(encoding="utf-8"))["summary"]
+    assert (row["norms"], row["refused"]) == (5, 0)
+    assert set(row["beside"]) == {"the check alone", "hashing alone"}
+    for (share, *_), (memory, *_) in row["beside"].values():
+        assert 0 < share < 1
+        assert memory < row["weights_mb"]
+    assert "the check alone takes" in done.stdout
+
+
 def test_a_run_that_failed_is_told() -> None:
     failed = {"tool": "ours auto", "model": "7b", "status": "failed (1)", "detail": "no memory"}
     (row,) = export._summarise([failed])
