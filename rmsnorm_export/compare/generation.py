@@ -232,7 +232,7 @@ def _in_place_of_forward(model: Any, folder: Path) -> Iterator[None]:
             found=f"{folder}: {first_line(error)}",
             fix="choose another --target or --dtype",
         ) from error
-    runners = exported.runners
+    runners: dict[str, Any] = exported.runners
     original = model.forward
 
     @functools.wraps(original)  # generate() looks at its parameters

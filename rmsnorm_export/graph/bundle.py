@@ -54,9 +54,9 @@ def write_models(models: Mapping[str, ir.Model], folder: Path) -> list[Path]:
                         write_tensor(slot, tensor, file)
                         length = file.tell() - offset
                         stored[key] = stored_at(tensor, data.name, str(folder), offset, length)
-                    place = stored[key]
-                    at = (place.location, str(folder), place.offset, place.length)
-                    swaps.append((slot, stored_at(tensor, *at)))
+                    kept = stored[key]
+                    where = str(kept.location), str(folder)
+                    swaps.append((slot, stored_at(tensor, *where, kept.offset, kept.length)))
             encoding = encode(model, slots, swaps)
             if encoding.size > MAX_PROTO_BYTES:
                 raise too_large(f"{encoding.size} bytes")

@@ -108,7 +108,8 @@ def _exporters() -> tuple[Any, Any, Any]:
             fix=pip_install("transformers"),
         ) from error
     try:
-        from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
+        from transformers.exporters.configs import OnnxConfig
+        from transformers.exporters.exporter_onnx import OnnxExporter
         from transformers.exporters.utils import decompose_for_generation
     except ImportError as error:
         raise BackendMissingError(
