@@ -1,0 +1,92 @@
+"""A norm whose output is quantized is one kernel of TensorRT-RTX, in every form of the file.
+
+So the rewrite leaves QuantizeLinear where it is: the compiler takes it into the kernel of the norm,
+written out, as RMSNormalization and as a function body alike.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import rmsnorm_export as rx
+from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.tensorrt.engine.build import build_engine
+
+from .conftest import needs_rtx
+
+pytestmark = needs_rtx
+
+NORM = """
+ h = Add(x, r)
+ c = Cast<to = 1>(h)
+ sq = Pow(c, two)
+ m = ReduceMean<keepdims = 1>(sq, axes)
+ e = Add(m, eps)
+ s = Sqrt(e)
+ n = Div(c, s)
+ t = Cast<to = 10>(n)
+ y = Mul(t, w)
+"""
+STATIC = "q = QuantizeLinear(y, qs, qz)\n out = DequantizeLinear(q, qs, qz)"
+BEHIND = {
+    "int8": (STATIC, "float16[B,S,256] out", ""),
+    "float8e4m3fn": (STATIC, "float16[B,S,256] out", ""),
+    "int8 row by row": (
+        """f = Cast<to = 1>(y)
+        a = Abs(f)
+        top = ReduceMax<keepdims = 1>(a, axes)
+        rs = Div(top, largest)
+        d = Div(f, rs)
+        i = Round(d)
+        k = Clip(i, smallest, largest)
+        q = Cast<to = 3>(k)""",
+        "int8[B,S,256] q, float[B,S,1] rs",
+        ", float largest = {127}, float smallest = {-127}",
+    ),
+}
+
+
+def model(behind: str) -> onnx.ModelProto:
+    body, outputs, constants = BEHIND[behind]
+    made = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 19]>\n'
+        f"g (float16[B,S,256] x, float16[B,S,256] r) => ({outputs}, float16[B,S,256] h)\n"
+        f"<float two = {{2}}, float eps = {{0.00001}}, int64[1] axes = {{-1}}{constants}>\n"
+        f"{{ {NORM}\n{body} }}"
+    )
+    kind = TensorProto.FLOAT8E4M3FN if behind == "float8e4m3fn" else TensorProto.INT8
+    made.graph.initializer.extend(
+        [
+            numpy_helper.from_array(np.ones(256, np.float16), "w"),
+            numpy_helper.from_array(np.array(0.05, np.float16), "qs"),
+            helper.make_tensor("qz", kind, [], b"\0", raw=True),
+        ]
+    )
+    for node in made.graph.node:
+        node.name = f"node_{node.output[0]}"
+    return made
+
+
+@pytest.mark.parametrize("form", ["raw", "onnx", "portable"])
+@pytest.mark.parametrize("behind", BEHIND)
+def test_it_is_in_the_kernel_of_the_norm(behind: str, form: Target | str, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(model(behind), path)
+    if form != "raw":
+        result = rx.optimize(path, target=form)
+        assert len(result.report.fused) == 1
+        path = tmp_path / f"{form}.onnx"
+        result.save(path)
+    sizes = ((1, 1, 256), (1, 64, 256), (4, 64, 256))
+    record = build_engine(path, tmp_path / "e.engine", shapes={"x": sizes, "r": sizes}).record
+    (found,) = record.norms
+    assert (found.how, found.kernels) == ("fused", 1), found.reason
+    (kernel,) = (layer for layer in record.layers if layer.name in found.names)
+    last = "node_q" if "row" not in behind else "node_rs"
+    assert last in kernel.nodes
