@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.pipeline.run import run_pipeline
     from rmsnorm_export.proof.result import Proof
     from rmsnorm_export.recognize.refusal import Refusal
-    from rmsnorm_export.rewrite.optimize import Result, inspect, optimize
+    from rmsnorm_export.rewrite.optimize import Result, expand, inspect, optimize
     from rmsnorm_export.rewrite.result import GenerationExport, Report, Site
     from rmsnorm_export.serving.kserve import KServe
     from rmsnorm_export.serving.package import package_model
@@ -79,6 +79,7 @@ __all__ = [
     "build_engine",
     "check_engine",
     "check_report",
+    "expand",
     "export",
     "export_generation",
     "inspect",
@@ -103,7 +104,7 @@ _HOMES = {
     "pipeline.run": "run_pipeline",
     "proof.result": "Proof",
     "recognize.refusal": "Refusal",
-    "rewrite.optimize": "Result inspect optimize",
+    "rewrite.optimize": "Result expand inspect optimize",
     "rewrite.result": "GenerationExport Report Site",
     "serving.kserve": "KServe",
     "serving.package": "package_model",

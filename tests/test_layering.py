@@ -84,6 +84,7 @@ PUBLIC = [
     "build_engine",
     "check_engine",
     "check_report",
+    "expand",
     "export",
     "export_generation",
     "inspect",

@@ -23,6 +23,7 @@ _COMPLETE = "_RMSNORM_EXPORT_COMPLETE"
 _COMMANDS = (
     "optimize",
     "inspect",
+    "expand",
     "verify",
     "export",
     "build",

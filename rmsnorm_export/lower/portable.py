@@ -23,7 +23,7 @@ from rmsnorm_export.lower.builder import SharedConstants, SiteBuilder
 from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match, strictest
 from rmsnorm_export.lower.scale import MOST_ONES
 from rmsnorm_export.op.body import GROUPS_OPSET, MIN_OPSET, build_function
-from rmsnorm_export.op.body_key import BodyKey, assign_bodies, body_key
+from rmsnorm_export.op.body_key import BodyKey, assign_bodies, body_key, for_any_type
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import (
@@ -78,7 +78,7 @@ def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Ref
             continue
         name, body = next(bodies)
         if name not in functions:
-            functions[name] = build_function(name, body, context.opset)
+            functions[name] = build_function(name, for_any_type(body, context.opset), context.opset)
         result.append(_node(plan, body, functions[name], context, shared))
     return result
 

@@ -122,6 +122,19 @@ def body_key(
     return dataclasses.replace(key, scale_before_cast=False) if key.any_order else key
 
 
+def for_any_type(key: BodyKey, opset: int) -> BodyKey:
+    """The body for float32 rows as one that takes other types, too; others as they are.
+
+    What converts a model to float16 converts its nodes and leaves functions alone: with casts that
+    do nothing in float32 the body computes a float16 row in float32. ONNX Runtime 1.17 to 1.31 fuse
+    it in float32 all the same, and from 1.23 on after the conversion. Below opset 15 a body with
+    casts names one type, so there it has none.
+    """
+    if key.casts or key.stash_type != FLOAT or opset < CASTLIKE_OPSET:
+        return key
+    return dataclasses.replace(key, casts=True)
+
+
 def unify(a: BodyKey, b: BodyKey) -> BodyKey | None:
     """The body that serves the sites of both, or None when there is none.
 

@@ -1,4 +1,4 @@
-"""``optimize`` and ``inspect`` in plain steps: load, plan, prove, describe, apply."""
+"""``optimize``, ``expand`` and ``inspect`` in plain steps: load, plan, prove, describe, apply."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.rewrite.apply import apply
 from rmsnorm_export.rewrite.describe import count_nodes, describe_plan, own_functions
-from rmsnorm_export.rewrite.options import InspectOptions, OptimizeOptions
+from rmsnorm_export.rewrite.options import ExpandOptions, InspectOptions, OptimizeOptions
 from rmsnorm_export.rewrite.plan import Plan, make_plan, needed_opset, plan_at_opset
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.rewrite.runs import fit_model, runs_in
@@ -33,10 +33,10 @@ _MAX_SCALE = 1 << 24
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """Outcome of `optimize`.
+    """Outcome of `optimize` or `expand`.
 
     Attributes:
-        model: the optimized model; external weights are referenced, not loaded.
+        model: the new model; external weights are referenced, not loaded.
         report: what was done and why.
     """
 
@@ -93,20 +93,48 @@ def optimize(source: Source, options: OptimizeOptions) -> Result:
         UsageError: an option has no such value.
         BackendMissingError: ``prove`` without ONNX Runtime.
     """
+    return _rewritten(source, dataclasses.replace(options, target=options.form))
+
+
+@takes(ExpandOptions)
+def expand(source: Source, options: ExpandOptions) -> Result:
+    """Write the norms that are one node out in standard operators, at the opset that the file has.
+
+    Nodes of this package, RMSNormalization, SimplifiedLayerNormalization and
+    SkipSimplifiedLayerNormalization become the definition of the operator; norms that are plain
+    operators already stay as they are. The same model gives the same bytes.
+
+    Args:
+        source: as for `optimize`.
+
+    Returns:
+        The new model, and the report with target ``plain``.
+
+    Raises:
+        InputError: the model cannot be read.
+        UsageError: no such site.
+        BackendMissingError: ``prove`` without ONNX Runtime.
+    """
+    return _rewritten(source, options)
+
+
+def _rewritten(source: Source, options: OptimizeOptions | ExpandOptions) -> Result:
     start = time.perf_counter()
     with no_gc():
         loaded = load_model(source)
-        options = dataclasses.replace(options, target=options.form)
+        row = (
+            TARGETS[options.target or "portable"] if isinstance(options, OptimizeOptions) else None
+        )
         version, nodes = default_opset(loaded.model), count_nodes(loaded.model)
-        loaded = dataclasses.replace(loaded, model=unfold(loaded.model, TARGETS[options.form]))
+        loaded = dataclasses.replace(loaded, model=unfold(loaded.model, row))
         loaded, plan = plan_at_opset(loaded, options)
         plan, proofs = _prove(plan, options.seed, options.progress) if options.prove else (plan, {})
         report = describe_plan(loaded, plan, options, proofs=proofs)
         apply(plan.model, plan.sites, plan.names)
         remove_unused_own(plan.model)
         model, notes = plan.model, report.notes
-        if (row := options.consumer) is not None:
-            model, more = fit_model(model, row)
+        if isinstance(options, OptimizeOptions) and (known := options.consumer) is not None:
+            model, more = fit_model(model, known)
             notes = (*notes, f"for {options.runtime}: {'; '.join([options.form, *more])}")
         report = dataclasses.replace(
             report,

@@ -175,6 +175,37 @@ class OptimizeOptions(RewriteOptions):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExpandOptions(Options):
+    """The options of ``expand``."""
+
+    sites: Sequence[str] = option(
+        (),
+        flag="--site",
+        written=tuple[str, ...],
+        metavar="NAME",
+        help="Only the nodes with this name, in which * stands for anything; may be repeated.",
+    )
+    numerics: Numerics = option("reordered", help=NUMERICS_HELP)
+    prove: bool = option(
+        False, help="Run every site before and after on hard inputs, as optimize --prove does."
+    )
+    seed: int = option(
+        0, least=0, most=MOST_SEED, metavar="N", help="Of the random inputs of the proofs."
+    )
+    progress: Progress | None = only_api(
+        None, help="Called with the work at hand, the steps that are over and the steps in all."
+    )
+    drawings: bool = only_api(
+        False, help="Keep the old and new nodes of the sites for a report that draws them."
+    )
+
+    target: ClassVar[Target] = "plain"
+    opset: ClassVar[None] = None
+    fold_residual: ClassVar[bool] = False
+    fold_gate: ClassVar[bool] = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class InspectOptions(Options):
     """The options of ``inspect``."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
@@ -20,7 +21,7 @@ from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
 from rmsnorm_export.recognize.scan import foreign_functions, recognize
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.apply import Names, discard
-from rmsnorm_export.rewrite.options import InspectOptions, OptimizeOptions
+from rmsnorm_export.rewrite.options import ExpandOptions, InspectOptions, OptimizeOptions
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +61,7 @@ class Plan:
         )
 
 
-def make_plan(model: ir.Model, options: OptimizeOptions | InspectOptions) -> Plan:
+def make_plan(model: ir.Model, options: OptimizeOptions | ExpandOptions | InspectOptions) -> Plan:
     """Find the norms of ``model`` and make the nodes that could take their place."""
     row = TARGETS[options.target or "portable"]
     # Without a target the own form of every one is kept.
@@ -75,6 +76,9 @@ def make_plan(model: ir.Model, options: OptimizeOptions | InspectOptions) -> Pla
     refusals = [refusal for node, refusal in recognition.opaque if node.op_type not in operators]
     refusals += recognition.refusals
     parts = {match: _part_in_form(match, operators) for match in recognition.matches}
+    if isinstance(options, ExpandOptions):
+        parts = dict.fromkeys(_chosen_nodes(recognition.matches, options.sites))
+        refusals = [refusal for _, refusal in recognition.opaque]
     todo = [match for match, part in parts.items() if part is not match]
     if not options.target:
         todo = [match for match in todo if parts[match] is None]
@@ -137,7 +141,9 @@ def needed_opset(plan: Plan) -> int:
     return max((site.min_opset for site in plan.sites), default=0)
 
 
-def plan_at_opset(loaded: LoadedModel, options: OptimizeOptions) -> tuple[LoadedModel, Plan]:
+def plan_at_opset(
+    loaded: LoadedModel, options: OptimizeOptions | ExpandOptions
+) -> tuple[LoadedModel, Plan]:
     """The plan of a model, raised to ``options.opset``, or as far as the target needs.
 
     Where the target needs a version to which the model cannot be raised every site is refused.
@@ -182,6 +188,29 @@ def _part_in_form(match: Match, operators: Sequence[str]) -> Match | None:
     while part is not None and part.native not in operators:
         part = part.inner
     return part
+
+
+def _chosen_nodes(matches: Sequence[Match], names: Sequence[str]) -> list[Match]:
+    """The norms, or the parts of them, that are one node of any target, by these names.
+
+    Raises:
+        UsageError: a name that no such node has.
+    """
+    operators = [operator for row in TARGETS.values() for operator in row.operators]
+    parts = [_part_in_form(match, operators) for match in matches]
+    found = {part: name_of(part.nodes[-1]) for part in parts if part is not None}
+    for name in names:
+        if not fnmatch.filter(found.values(), name):
+            raise UsageError(
+                "No node that is an RMSNorm has this name.",
+                found=repr(name),
+                fix=f"the names are {', '.join(sorted(found.values())[:20]) or 'none'}",
+            )
+    return [
+        part
+        for part, own in found.items()
+        if not names or any(fnmatch.fnmatchcase(own, name) for name in names)
+    ]
 
 
 def _holds(match: Match, part: Match) -> bool:

@@ -15,15 +15,18 @@ from rmsnorm_export.lower.targets import TargetRow
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.scan import foreign_functions
+from rmsnorm_export.rewrite.apply import Names
 from rmsnorm_export.rewrite.mend import mend
 
+_INLINED = "_inlfunc_"
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
-def unfold(model: ir.Model, target: TargetRow) -> ir.Model:
-    """``model`` without fused nodes that ``target`` has no use for; changed in place.
+def unfold(model: ir.Model, target: TargetRow | None) -> ir.Model:
+    """``model`` without fused nodes that ``target`` has no use for; None: with all of them.
 
-    The default domain is called by its short name afterwards.
+    It is changed in place: its default domain is called by its short name afterwards, and no value
+    inside by a name that ONNX Runtime makes.
 
     This package's operators are replaced by their function bodies, which spell every rounding step.
     SkipSimplifiedLayerNormalization in f32 and f64 becomes Add and SimplifiedLayerNormalization; in
@@ -31,6 +34,9 @@ def unfold(model: ir.Model, target: TargetRow) -> ir.Model:
     RMSNormalization is mended where runtimes do not take it, whatever the target (see ``mend``).
     """
     _one_default_domain(model)
+    _rename_inlined(model)
+    if target is None:
+        return model
     if not any(operator.startswith(DOMAIN) for operator in target.operators):
         model = _inline_own(model)
     if SKIP_SIMPLIFIED not in target.operators and MICROSOFT_DOMAIN in model.opset_imports:
@@ -52,6 +58,27 @@ def _one_default_domain(model: ir.Model) -> None:
         for node in graph:
             if node.domain == "ai.onnx":
                 node.domain = ""
+
+
+def _rename_inlined(model: ir.Model) -> None:
+    """Give values that ONNX Runtime named when it inlined a function names of their own.
+
+    It makes the same names when it inlines the functions of the new file, and then finds them twice
+    and does not load it. Inputs and outputs of a graph keep theirs.
+    """
+    values = [
+        value
+        for graph in all_graphs(model)
+        for value in (
+            *graph.initializers.values(),
+            *(output for node in graph for output in node.outputs),
+        )
+        if (value.name or "").startswith(_INLINED)
+        and not (value.is_graph_input() or value.is_graph_output())
+    ]
+    names = Names(model)
+    for value in values:
+        value.name = names((value.name or "").replace(_INLINED, "inlined_"))
 
 
 def _inline_own(model: ir.Model) -> ir.Model:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.numerics import NUMERICS_MEANING
 from rmsnorm_export.printable import number, one_line, plural, printable
 from rmsnorm_export.rewrite.result import Report
@@ -61,7 +62,10 @@ def report_lines(
         f"  {printable(report.source)}: opset {opset}, {_nodes(report, '->', ' nodes')}",
         f"  {target}, numerics {report.numerics}, {report.seconds:.2f} s",
     ]
-    sections = [("fusable" if planned else "fused", report.fused), ("kept as is", report.kept)]
+    done = "fusable" if planned else "fused"
+    if TARGETS[report.target or "portable"].form != "one node":
+        done = "written out"
+    sections = [(done, report.fused), ("kept as is", report.kept)]
     for title, sites in sections:
         if sites:
             lines += ["", (f"{title} ({len(sites)})", "bold")]

@@ -1,0 +1,89 @@
+"""``expand``: what is one node in any form becomes standard operators, all of it or a part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+import rmsnorm_export as rx
+from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.rewrite.optimize import Result
+from rmsnorm_export.runtime.session import open_session
+from scripts.runtimes.models import BOUNDS, block, feed
+
+HALF = TensorProto.FLOAT16
+
+
+def _run(model: bytes) -> np.ndarray:
+    output: np.ndarray = open_session(model, threads=1).run(None, {"input": feed()})[0]
+    return output
+
+
+def _kinds(result: Result) -> list[str]:
+    return [node.op_type for node in onnx.load_from_string(result.to_bytes()).graph.node]
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.FLOAT, HALF])
+@pytest.mark.parametrize("target", ["portable", "onnx", "ort"])
+def test_every_form_becomes_plain_operators(target: Target, dtype: int) -> None:
+    fused = rx.optimize(block(dtype), target=target).to_bytes()
+    result = rx.expand(fused, prove=True)
+    assert len(result.report.fused) == 3
+    assert result.report.headline().endswith(" are plain operators")
+    assert all(s.proof is not None and s.proof.passed for s in result.report.fused)
+    assert result.report.opset_before == result.report.opset_after
+    assert not any("Norm" in kind for kind in _kinds(result))
+    assert {"Constant", "CastLike"}.isdisjoint(_kinds(result))
+    assert not result.model.functions
+    assert set(result.model.opset_imports) <= {"", "com.microsoft"}
+    onnx.checker.check_model(onnx.load_from_string(result.to_bytes()), full_check=True)
+    bound = BOUNDS["float16" if dtype == HALF else "float32"]
+    np.testing.assert_allclose(_run(result.to_bytes()), _run(fused), rtol=0, atol=bound)
+    again = rx.optimize(result.to_bytes(), target=target)
+    assert [site.op for site in again.report.fused] == [
+        site.op for site in rx.inspect(fused, target=target).kept
+    ]
+
+
+def test_portable_is_expanded_to_the_same_numbers() -> None:
+    """It is the function body that ran before, rounding by rounding."""
+    fused = rx.optimize(block(HALF)).to_bytes()
+    np.testing.assert_array_equal(_run(rx.expand(fused).to_bytes()), _run(fused))
+
+
+def test_the_same_model_gives_the_same_bytes() -> None:
+    fused = rx.optimize(block(HALF)).to_bytes()
+    once = rx.expand(fused).to_bytes()
+    assert rx.expand(fused).to_bytes() == once
+    unchanged = rx.expand(once)
+    assert not unchanged.report.fused
+    assert unchanged.to_bytes() == once
+
+
+def test_some_sites_alone() -> None:
+    fused = rx.optimize(block(TensorProto.FLOAT))
+    names = [site.name for site in fused.report.fused]
+    result = rx.expand(fused.to_bytes(), sites=[names[1]])
+    assert [site.nodes for site in result.report.fused] == [(names[1],)]
+    assert _kinds(result).count("SkipRMSNorm") == 2
+    assert len(result.model.functions) == 1
+    np.testing.assert_array_equal(_run(result.to_bytes()), _run(fused.to_bytes()))
+    assert len(rx.expand(fused.to_bytes(), sites=["*"]).report.fused) == 3
+    with pytest.raises(rx.UsageError, match="has this name") as caught:
+        rx.expand(fused.to_bytes(), sites=["layers*"])
+    assert names[0] in caught.value.fix
+
+
+def test_norms_that_are_plain_stay_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "raw.onnx"
+    onnx.save(block(TensorProto.FLOAT), path)
+    result = rx.expand(path)
+    assert not result.report.fused
+    assert not result.report.refused
+    assert [n.name for n in result.model.graph] == [
+        n.name for n in block(TensorProto.FLOAT).graph.node
+    ]
