@@ -1,0 +1,30 @@
+"""Architectures of ``transformers`` by TorchScript, which the architectures' own corpus leaves out.
+
+Their common exporter there is TorchDynamo (see ``architectures``).
+"""
+
+from __future__ import annotations
+
+import functools
+
+from scripts.corpus.packages.table import Made, Model
+
+_NAMES = (
+    "llama", "qwen3", "gemma3", "mamba2", "olmo2", "t5_encoder", "nemotron_h", "helium",
+    "gpt_oss", "exaone4",
+)  # fmt: skip
+
+
+def models() -> tuple[Model, ...]:
+    return tuple(
+        Model(name, functools.partial(_make, name), exporters=("torchscript17", "dynamo23-plain"),
+              light=name == "t5_encoder", dynamic=(0, 1))
+        for name in _NAMES
+    )  # fmt: skip
+
+
+def _make(name: str) -> Made:
+    from scripts.corpus import architectures
+
+    model, (tokens,) = architectures.architecture(name).make()
+    return model, {"x": tokens}

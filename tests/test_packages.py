@@ -1,0 +1,114 @@
+"""Models of other packages, as their exporters write them: every norm found, no number changed.
+
+How many norms there are is counted in PyTorch (``scripts/corpus/packages/count.py``). The ordinary
+run exports a few; ``--thorough`` goes through all packages that are installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
+pytest.importorskip("onnxruntime", reason="pip install 'rmsnorm-export[ort]'")
+
+import torch
+
+from scripts.corpus.packages import compare, count, exports
+from scripts.corpus.packages.table import PACKAGES, Package
+
+pytestmark = [pytest.mark.export, pytest.mark.slow]
+
+TRAILING = ("rms",)
+"""Kinds of which every one is found, whatever the target."""
+
+
+def _cases() -> Iterator[object]:
+    for package in PACKAGES.values():
+        yield pytest.param(package, True, id=package.name)
+        yield pytest.param(package, False, id=f"{package.name}-all", marks=pytest.mark.thorough)
+
+
+@pytest.mark.parametrize(("package", "light"), _cases())
+def test_every_norm_of_a_package(package: Package, light: bool) -> None:
+    why = package.missing()
+    if why:
+        pytest.skip(why)
+    made = [e for e in exports.exports(package.name, light=light) if e.path is not None]
+    if not made:
+        pytest.skip(f"{package.name} has no model in the ordinary run: scripts/test --thorough")
+    wrong = [line for export in made for line in _faults(export)]
+    assert wrong == []
+
+
+def _faults(export: exports.PackageExport) -> Iterator[str]:
+    """What is not as it should be with one file, in words."""
+    assert export.path is not None
+    expected = export.expected(*TRAILING)
+    try:
+        before = compare.run(export.path.read_bytes(), export, optimized=False)
+    except Exception:  # the exporter's own file does not load: nothing to compare, nothing to gain
+        before = None
+    best = compare.Found(0, 0)
+    for target in compare.TARGETS:
+        found, data = compare.ours(export.path, target, numerics="upcast")
+        if before is not None:
+            apart = compare.worst(compare.run(data, export, optimized=True), before)
+            if apart > compare.TOLERANCE[export.dtype]:
+                yield f"{export.key} {target}: numbers differ by {apart:.1e} of the largest"
+        if (before is not None or target == "portable") and found.norms < expected:
+            yield f"{export.key} {target}: {found.norms} of {expected} norms"
+        best = found if target == "ort" else best
+    for tool in compare.OTHERS if before is not None else ():
+        theirs = compare.others(export.path, tool)
+        if isinstance(theirs, compare.Found) and (
+            theirs.norms > best.norms or theirs.residuals > best.residuals
+        ):
+            yield f"{export.key}: {tool} finds {theirs}, this package {best}"
+
+
+class _Layers(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rms = torch.nn.RMSNorm(8)
+        self.layer = torch.nn.LayerNorm(8)
+        self.group = torch.nn.GroupNorm(2, 4)
+        self.linear = torch.nn.Linear(8, 8)
+        self.gelu = torch.nn.GELU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.rms(self.linear(self.rms(self.layer(x))))
+        return self.gelu(self.group(x))
+
+
+def test_norms_are_counted_by_what_they_compute() -> None:
+    counted = count.count(_Layers(), (torch.randn(3, 4, 8),))
+    assert counted.calls == {"rms": {"RMSNorm": 2}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("rms", lambda x, w: x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * w + w),
+        ("l2", lambda x, w: torch.nn.functional.normalize(x, dim=-1) * 8**0.5 * w),
+        ("rms", lambda x, w: torch.nn.functional.rms_norm(x.unflatten(-1, (2, 4)), (4,), eps=1e-6)
+         .flatten(-2) * w),
+        ("channel", lambda x, w: x * (x.square().mean(1, True) + 1e-6).rsqrt() * w[:, None]),
+        ("channel-l2", lambda x, w: torch.nn.functional.normalize(x, dim=1) * w[:, None]),
+        ("", lambda x, w: x * (x.var(-1, keepdim=True) + 1e-6).rsqrt() * w),
+        ("", lambda x, w: x / x.abs().mean(-1, keepdim=True) * w),
+        ("", lambda x, w: x * w),
+    ],
+)  # fmt: skip
+def test_kinds(kind: str, change) -> None:  # type: ignore[no-untyped-def]
+    class Norm(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.rand(8) + 0.5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return change(x, self.weight)
+
+    counted = count.count(torch.nn.Sequential(Norm()), (torch.randn(3, 8, 8),))
+    assert counted.calls == ({kind: {"Norm": 1}} if kind else {})
