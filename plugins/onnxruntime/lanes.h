@@ -39,6 +39,8 @@ using Vec = typename Choose<sizeof(C) == 4, Floats, Doubles>::type;
 template <class C>
 constexpr std::size_t kWidth = sizeof(Vec<C>) / sizeof(C);
 
+// For sums that may wrap around.
+using Bits = std::uint32_t __attribute__((vector_size(sizeof(Floats))));
 using Longs = std::int64_t __attribute__((vector_size(sizeof(Doubles))));
 using HalfFloats = float __attribute__((vector_size(sizeof(Doubles) / 2)));
 using HalfInts = std::int32_t __attribute__((vector_size(sizeof(Doubles) / 2)));
@@ -54,9 +56,9 @@ To bits_as(From from) {
 // ---- types: to lanes, from lanes, and rounding that stays in the lanes -------------------------
 
 Ints bfloat_bits(Floats v) {
-    const Ints bits = bits_as<Ints>(v);
-    const Ints rounded = bits + 0x7fff + ((bits >> 16) & 1);
-    return (v == v) ? rounded : (bits | 0x400000);
+    const Bits bits = bits_as<Bits>(v);
+    const Bits rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
+    return bits_as<Ints>((v == v) ? rounded : (bits | 0x400000U));
 }
 
 Floats read(const float* from) { return load(from); }
@@ -137,8 +139,8 @@ Floats round_to(Floats v) {
 template <class T>
 Floats round_number(Floats v) {
     if constexpr (kTypeOf<T> == kBfloat) {
-        const Ints bits = bits_as<Ints>(v);
-        return bits_as<Floats>((bits + 0x7fff + ((bits >> 16) & 1)) & ~0xffff);
+        const Bits bits = bits_as<Bits>(v);
+        return bits_as<Floats>((bits + 0x7fffU + ((bits >> 16) & 1U)) & 0xffff0000U);
     } else {
         return round_to<T>(v);
     }
@@ -243,7 +245,7 @@ INLINE Floats logistic(Floats z) {
     const Floats p = fused_multiply_add(square, high, line(-0x1.555556p-3F, 0.5F));
     const Floats s = fused_multiply_add(p, square, -u);
     const Floats whole = one + s, rest = s - (whole - one);
-    const Floats power = bits_as<Floats>((bits_as<Ints>(shifted) << 23) + bits_as<Ints>(one));
+    const Floats power = bits_as<Floats>((bits_as<Bits>(shifted) << 23) + bits_as<Bits>(one));
     const Floats e = whole * power, e_low = rest * power;
 #if FUSED
     const Floats d = one + e;

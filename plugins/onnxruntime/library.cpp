@@ -94,8 +94,8 @@ NamedOp make(const std::string& name, Kind kind, Type x) {
 constexpr const char* kWords[] = {
     "",           "stash_float32",   "stash_float16",  "stash_bfloat16",  "scale_before_cast",
     "round_rstd", "scale_after_cast", "rstd_not_rounded", "epsilon_outside", "epsilon_inside",
-    "whole",      "ungrouped",       "last_axis",      "last_2_axes",     "silu",
-    "sigmoid",    "gate_first",      "gate_last"};
+    "epsilon_clamp", "whole",         "ungrouped",      "last_axis",       "last_2_axes",
+    "silu",       "sigmoid",         "gate_first",     "gate_last"};
 
 std::deque<NamedOp> make_all() {
     std::deque<NamedOp> ops;

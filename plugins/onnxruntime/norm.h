@@ -23,11 +23,13 @@ struct Norm {
     float epsilon{1e-5F};
     float scale_offset{0.0F};
     bool epsilon_outside{false};
+    bool epsilon_clamp{false};
     bool scale_before_cast{false};
     bool round_rstd{false};
     bool sigmoid{false};  // activation of the gate; else silu
     bool gate_first{false};
     std::int64_t axis{-1};
+    std::int64_t last_axis{-1};
     std::int64_t partial_size{0};
     std::int64_t group_size{0};
     std::int64_t association{0};

@@ -51,6 +51,11 @@ struct Sizes {  // some of a shape
     Sizes without_leading_ones() const {
         return {std::find_if(first, last, [](std::int64_t size) { return size != 1; }), last};
     }
+    Sizes without_trailing_ones() const {
+        const auto* end = last;
+        while (end != first && end[-1] == 1) --end;
+        return {first, end};
+    }
     std::size_t elements() const {
         std::size_t product = 1;
         for (const auto* size = first; size != last; ++size) product *= static_cast<std::size_t>(*size);
@@ -63,6 +68,97 @@ struct Sizes {  // some of a shape
         }
         return "[" + joined + "]";
     }
+};
+
+// The rows of a call, in tasks that threads may share. Rows whose elements lie apart (inner > 1) are
+// brought together, as many at once as lie side by side in a line of the cache, and their result is
+// spread again.
+class Work {
+public:
+    bool failed{false};  // only ever set to true
+
+    Work(const Kernels& kernels, const Rows& rows, std::size_t inner, std::size_t elements,
+         std::size_t bytes, std::size_t lane)
+        : kernels_(kernels), rows_(rows), inner_(inner), segments_(elements / rows.segment),
+          bytes_(bytes), at_once_(std::min(inner, kLine / bytes)),
+          per_task_(std::max<std::size_t>(kTask / rows.segment, 1)) {
+        const Norm& norm = *rows.norm;
+        const bool skip = norm.kind == Kind::kSkipRMSNorm;
+        const bool buffered = norm.gate_first || (skip && !rows.sum && inner == 1);
+        scratch_ = buffered ? rows.segment * lane : 0;
+        // X, which Y replaces, then residual or gate, then the sum.
+        if (inner > 1) together_ = at_once_ * rows.segment * bytes;
+        buffers_ = 1 + (rows.second != nullptr) + skip;
+    }
+
+    std::size_t tasks() const {
+        return inner_ > 1 ? segments_ / inner_ * blocks() : (segments_ + per_task_ - 1) / per_task_;
+    }
+
+    void task(std::size_t index) {
+        const std::size_t size = scratch_ + buffers_ * together_;
+        const std::unique_ptr<char, void (*)(void*)> space(
+            size ? static_cast<char*>(std::malloc(size)) : nullptr, std::free);
+        if (size && !space) {
+            __atomic_store_n(&failed, true, __ATOMIC_RELAXED);
+        } else if (inner_ > 1) {
+            gathered(index, space.get());
+        } else {
+            const std::size_t begin = index * per_task_;
+            kernels_.run(rows_, begin, std::min(begin + per_task_, segments_), space.get());
+        }
+    }
+
+private:
+    static constexpr std::size_t kLine = 64;
+
+    std::size_t blocks() const { return (inner_ + at_once_ - 1) / at_once_; }
+
+    void gathered(std::size_t index, char* space) const {
+        const std::size_t first = index % blocks() * at_once_;
+        const std::size_t columns = std::min(at_once_, inner_ - first);
+        const std::size_t at = (index / blocks() * rows_.segment * inner_ + first) * bytes_;
+        char* const x = space + scratch_;
+        char* const second = rows_.second ? x + together_ : nullptr;
+        char* const sum = x + (second ? 2 : 1) * together_;
+        Rows rows = rows_;
+        rows.x = rows.y = x;
+        rows.second = second;
+        rows.sum = sum;
+        move<true>(x, const_cast<void*>(rows_.x), at, columns);
+        if (second) move<true>(second, const_cast<void*>(rows_.second), at, columns);
+        kernels_.run(rows, 0, columns, space);
+        move<false>(x, rows_.y, at, columns);
+        if (rows_.sum) move<false>(sum, rows_.sum, at, columns);
+    }
+
+    template <bool in>
+    void move(char* rows, void* tensor, std::size_t at, std::size_t columns) const {
+        char* const from = static_cast<char*>(tensor) + at;
+        if (bytes_ == 2) transpose<in, std::uint16_t>(rows, from, columns);
+        if (bytes_ == 4) transpose<in, std::uint32_t>(rows, from, columns);
+        if (bytes_ == 8) transpose<in, std::uint64_t>(rows, from, columns);
+    }
+    template <bool in, class Bits>
+    void transpose(char* rows, char* tensor, std::size_t columns) const {
+        auto* to = reinterpret_cast<Bits*>(rows);
+        auto* line = reinterpret_cast<Bits*>(tensor);
+        for (std::size_t i = 0; i < rows_.segment; ++i, line += inner_) {
+            for (std::size_t column = 0; column < columns; ++column) {
+                Bits& together = to[column * rows_.segment + i];
+                if (in) {
+                    together = line[column];
+                } else {
+                    line[column] = together;
+                }
+            }
+        }
+    }
+
+    const Kernels& kernels_;
+    const Rows& rows_;
+    const std::size_t inner_, segments_, bytes_, at_once_, per_task_;
+    std::size_t scratch_{0}, together_{0}, buffers_{0};
 };
 
 // The attributes of one node. ONNX Runtime fails alike for one that is absent and for one of
@@ -149,10 +245,12 @@ Operator::Operator(const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type
         const Attributes attributes(api_, info);
         attributes.read("epsilon", norm_.epsilon);
         attributes.read("axis", norm_.axis);
+        attributes.read("last_axis", norm_.last_axis);
         attributes.read("stash_type", stash);
         attributes.read("scale_before_cast", norm_.scale_before_cast);
         attributes.read("scale_offset", norm_.scale_offset);
         attributes.read("epsilon_outside", norm_.epsilon_outside);
+        attributes.read("epsilon_clamp", norm_.epsilon_clamp);
         attributes.read("partial_size", norm_.partial_size);
         attributes.read("group_size", norm_.group_size);
         attributes.read("round_rstd", norm_.round_rstd);
@@ -167,6 +265,10 @@ Operator::Operator(const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type
     must(std::isfinite(norm_.epsilon) && norm_.epsilon >= 0,
          "epsilon is " + std::to_string(norm_.epsilon), "make it finite and at least 0");
     must(norm_.axis < 0, "axis is " + std::to_string(norm_.axis), "count it from the end: -1");
+    must(norm_.axis <= norm_.last_axis && norm_.last_axis < 0,
+         "last_axis is " + std::to_string(norm_.last_axis) + ", axis is " +
+             std::to_string(norm_.axis),
+         "count it from the end, and not before axis");
     must(type_of(stash, norm_.stash), "stash_type is " + std::to_string(stash),
          "use 1 (f32), 10 (f16), 11 (f64) or 16 (bf16)");
     must(std::isfinite(norm_.scale_offset),
@@ -180,12 +282,17 @@ Operator::Operator(const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type
     must(norm_.axis == -1 || !(norm_.partial_size || norm_.group_size),
          "partial_size or group_size is given with axis " + std::to_string(norm_.axis),
          "use axis -1");
+    must(!(norm_.epsilon_outside && norm_.epsilon_clamp),
+         "epsilon_outside and epsilon_clamp are both set", "use one of them");
     must(norm_.association >= 0 && norm_.association <= 2,
          "association is " + std::to_string(norm_.association), "use 0, 1 or 2");
     must(norm_.association != 1 || norm_.round_rstd, "association is 1 without round_rstd",
          "set round_rstd, whose 1 / rms it multiplies");
     must(!(norm_.association && norm_.group_size), "association and group_size are both given",
          "use one of them");
+    must(!norm_.association || norm_.last_axis == -1,
+         "association is given with last_axis " + std::to_string(norm_.last_axis),
+         "use last_axis -1");
     must(activation == "silu" || activation == "sigmoid", "activation is '" + activation + "'",
          "use silu or sigmoid");
     must(!(norm_.round_rstd && norm_.scale_before_cast),
@@ -258,8 +365,14 @@ void Operator::compute(OrtKernelContext* context) const {
         refuse("X has the shape " + shape.text() + ", axis is " + std::to_string(norm_.axis),
                "give X at least " + std::to_string(-norm_.axis) + " dimensions");
     }
-    const Sizes normalised(shape.last + norm_.axis, shape.last);
+    const Sizes normalised(shape.last + norm_.axis, shape.last + norm_.last_axis + 1);
     const std::size_t all = shape.elements(), n = normalised.elements();
+    const std::size_t inner = Sizes(normalised.last, shape.last).elements();
+    // A scale may have a 1 for each axis behind its own.
+    const auto own_sizes = [&](const Sizes& sizes) {
+        const Sizes own = sizes.without_leading_ones();
+        return norm_.last_axis == -1 ? own : own.without_trailing_ones();
+    };
     const auto part = static_cast<std::size_t>(norm_.partial_size);
     const auto group = static_cast<std::size_t>(norm_.group_size);
     const auto row = [&] { return ", a row has " + std::to_string(n) + " elements"; };
@@ -274,7 +387,7 @@ void Operator::compute(OrtKernelContext* context) const {
     }
     for (const Tensor* tensor : {&scale, &bias}) {
         const Sizes own(tensor->shape);
-        if (tensor->present && own.without_leading_ones() != normalised.without_leading_ones()) {
+        if (tensor->present && own_sizes(own) != own_sizes(normalised)) {
             refuse((tensor == &scale ? "scale" : "bias") + (" has the shape " + own.text()) +
                        ", the normalised axes " + normalised.text(),
                    "give it one element per element of a row");
@@ -319,28 +432,9 @@ void Operator::compute(OrtKernelContext* context) const {
     rows.summed = part ? part : rows.segment;
     rows.per_row = n / rows.segment;
 
-    struct Work {
-        const Kernels& kernels;
-        const Rows& rows;
-        std::size_t segments, per_task, scratch;
-        bool failed{false};  // only ever set to true
-
-        void task(std::size_t index) {
-            const std::size_t begin = index * per_task, end = std::min(begin + per_task, segments);
-            const std::unique_ptr<void, void (*)(void*)> space(scratch ? std::malloc(scratch) : nullptr,
-                                                              std::free);
-            if (scratch && !space) {
-                __atomic_store_n(&failed, true, __ATOMIC_RELAXED);
-            } else {
-                kernels.run(rows, begin, end, space.get());
-            }
-        }
-    };
-    const std::size_t segments = all / rows.segment;
-    const bool buffered = norm.gate_first || (norm.kind == Kind::kSkipRMSNorm && !rows.sum);
-    Work work{kernels, rows, segments, std::max<std::size_t>(kTask / rows.segment, 1),
-              buffered ? rows.segment * lane : 0};
-    const std::size_t tasks = (segments + work.per_task - 1) / work.per_task;
+    constexpr std::size_t kBytes[kTypes] = {4, 2, 2, 8};
+    Work work(kernels, rows, inner, all, kBytes[norm.x], lane);
+    const std::size_t tasks = work.tasks();
     if (tasks == 1) {
         work.task(0);
     } else {

@@ -47,8 +47,10 @@ template <class S>
 double root_mean_square(const Norm& norm, double sum, std::size_t count) {
     const double epsilon = round_scalar<S>(norm.epsilon);
     const double mean = round_scalar<S>(sum / static_cast<double>(count));
-    if (norm.epsilon_outside) {
-        return round_scalar<S>(round_scalar<S>(__builtin_sqrt(mean)) + epsilon);
+    if (norm.epsilon_outside || norm.epsilon_clamp) {
+        const double root = round_scalar<S>(__builtin_sqrt(mean));
+        if (norm.epsilon_clamp) return root < epsilon ? epsilon : root;  // NaN stays
+        return round_scalar<S>(root + epsilon);
     }
     return round_scalar<S>(__builtin_sqrt(round_scalar<S>(mean + epsilon)));
 }

@@ -19,36 +19,43 @@ struct Field {
     Sort sort;
     double low;
     double high;
-    void (*set)(Node&, double);
+    double (*member)(Node&, double const*);  // what it is; after taking a value, where there is one
     char const* only{""};         // for the operators with this in their name
     std::string_view words[4]{};  // the value of a word is its place here
 };
 
 template <auto Member>
-void set(Node& node, double value) {
+double of(Node& node, double const* value) {
     auto& member = node.*Member;
-    member = static_cast<std::remove_reference_t<decltype(member)>>(value);
+    if (value) {
+        member = static_cast<std::remove_reference_t<decltype(member)>>(*value);
+    }
+    return static_cast<double>(member);
 }
 
-void setQuantize(Node& node, double value) {
-    node.problem.quantize = value < 2 ? Quantize::kStatic : Quantize::kPerRow;
-    node.problem.y = value == 0 || value == 2 ? Type::kFP8E4M3 : Type::kINT8;
+// No operator is quantised in a way that nobody chose: there is no value of before.
+double quantize(Node& node, double const* value) {
+    auto const given = value ? *value : -1;
+    node.problem.quantize = given < 2 ? Quantize::kStatic : Quantize::kPerRow;
+    node.problem.y = given == 0 || given == 2 ? Type::kFP8E4M3 : Type::kINT8;
+    return given;
 }
 
 constexpr Field kFields[] = {
-    {"epsilon", kReal, 0, FLT_MAX, set<&Norm::epsilon>},
-    {"axis", kInteger, -Dims::MAX_DIMS, -1, set<&Node::axis>},
-    {"stash_type", kInteger, 1, 16, set<&Node::stash_type>},
-    {"scale_before_cast", kInteger, 0, 1, set<&Norm::scale_before_cast>},
-    {"scale_offset", kReal, -FLT_MAX, FLT_MAX, set<&Norm::scale_offset>},
-    {"epsilon_outside", kInteger, 0, 1, set<&Norm::epsilon_outside>},
-    {"partial_size", kInteger, 0, kMaxRow, set<&Norm::partial_size>},
-    {"group_size", kInteger, 0, kMaxRow, set<&Norm::group_size>},
-    {"round_rstd", kInteger, 0, 1, set<&Norm::round_rstd>},
-    {"association", kInteger, 0, 2, set<&Norm::association>},
-    {"activation", kWord, 0, 1, set<&Norm::activation>, "Gated", {"silu", "sigmoid"}},
-    {"gate_first", kInteger, 0, 1, set<&Norm::gate_first>, "Gated"},
-    {"quantize", kWord, 0, 3, setQuantize, "Quantized",
+    {"epsilon", kReal, 0, FLT_MAX, of<&Norm::epsilon>},
+    {"axis", kInteger, -Dims::MAX_DIMS, -1, of<&Node::axis>},
+    {"stash_type", kInteger, 1, 16, of<&Node::stash_type>},
+    {"scale_before_cast", kInteger, 0, 1, of<&Norm::scale_before_cast>},
+    {"scale_offset", kReal, -FLT_MAX, FLT_MAX, of<&Norm::scale_offset>},
+    {"epsilon_outside", kInteger, 0, 1, of<&Norm::epsilon_outside>},
+    {"partial_size", kInteger, 0, kMaxRow, of<&Norm::partial_size>},
+    {"group_size", kInteger, 0, kMaxRow, of<&Norm::group_size>},
+    {"round_rstd", kInteger, 0, 1, of<&Norm::round_rstd>},
+    {"association", kInteger, 0, 2, of<&Norm::association>},
+    {"epsilon_clamp", kInteger, 0, 1, of<&Node::epsilon_clamp>},
+    {"activation", kWord, 0, 1, of<&Norm::activation>, "Gated", {"silu", "sigmoid"}},
+    {"gate_first", kInteger, 0, 1, of<&Norm::gate_first>, "Gated"},
+    {"quantize", kWord, 0, 3, quantize, "Quantized",
      {"fp8", "int8", "fp8_per_row", "int8_per_row"}}};
 static_assert(std::size(kFields) == Node::kCount);
 
@@ -102,34 +109,73 @@ bool refuseField(char const* who, Field const& field, PluginField const& given) 
                   std::min(given.length, 40), static_cast<char const*>(given.data));
 }
 
+// Fields that are no attributes: the library that wrote an engine, and two of the parser.
+constexpr char const* kLibraryField = "library";
+constexpr char const* kNoAttributes[] = {kLibraryField, "plugin_version", "plugin_namespace"};
+constexpr char kLibrary[] = RMSNORM_EXPORT_VERSION ", kernels " RMSNORM_EXPORT_KERNELS;
+
+bool belongs(Field const& field, char const* op) noexcept { return std::strstr(op, field.only); }
+
+PluginField const* find(PluginFieldCollection const& given, char const* name) noexcept {
+    auto const* const end = given.fields + given.nbFields;
+    auto const* const found = std::find_if(given.fields, end, [&](PluginField const& each) {
+        return each.name && !std::strcmp(each.name, name);
+    });
+    return found == end ? nullptr : found;
+}
+
+// What a later library computes with a field that this one does not know must not be computed
+// without it.
+bool knowsAll(char const* who, char const* op, PluginFieldCollection const& given) noexcept {
+    for (std::int32_t i = 0; i < given.nbFields; ++i) {
+        auto const* const name = given.fields[i].name ? given.fields[i].name : "";
+        auto const same = [&](char const* known) { return !std::strcmp(known, name); };
+        bool const known =
+            std::any_of(std::begin(kFields), std::end(kFields), [&](auto const& field) {
+                return belongs(field, op) && same(field.name);
+            });
+        if (known || std::any_of(std::begin(kNoAttributes), std::end(kNoAttributes), same)) {
+            continue;
+        }
+        auto const* const writer = find(given, kLibraryField);
+        bool const named = writer && writer->data && writer->type == kWord && writer->length > 0;
+        return refuse(
+            "%s: this library (%s) does not know the attribute '%.40s'; it was written by %.*s; "
+            "load the library of that version, or build the engine again with this one",
+            who, kLibrary, name, named ? std::min(writer->length, 40) : 40,
+            named ? static_cast<char const*>(writer->data) : "another version");
+    }
+    return true;
+}
+
 }  // namespace
 
 bool Node::read(char const* layer, PluginFieldCollection const* given) noexcept {
     char who[160];
     std::snprintf(who, sizeof who, "%s '%.80s'", name, layer ? layer : "");
-    if (!given || !given->fields) {
+    if (!given || given->nbFields < 0 || (given->nbFields > 0 && !given->fields)) {
         return refuse("%s: no fields were given", who);
     }
-    auto const* const end = given->fields + std::max(0, given->nbFields);
+    if (!knowsAll(who, name, *given)) {
+        return false;
+    }
     auto used = std::snprintf(id, sizeof id, "%s", name);
     for (auto const& field : kFields) {
-        if (!std::strstr(name, field.only)) {
+        if (!belongs(field, name)) {
             continue;
         }
-        auto const* const found = std::find_if(given->fields, end, [&](PluginField const& each) {
-            return each.name && !std::strcmp(each.name, field.name);
-        });
-        if (found == end) {
-            return refuse(
-                "%s: the attribute %s is missing; `rmsnorm-export optimize --target portable` "
-                "writes all of them",
-                who, field.name);
+        // One that is absent has the default of the schema, which is that of the members: so ONNX
+        // says, and an engine of an earlier library lacks what came later.
+        auto const* const found = find(*given, field.name);
+        double value = field.member(*this, nullptr);
+        bool const good = !found || parse(*found, field, value);
+        if (!found && value < field.low) {
+            return refuse("%s: the attribute %s is missing, and has no default", who, field.name);
         }
-        double value = 0;
-        if (!parse(*found, field, value) || !(value >= field.low && value <= field.high)) {
+        if (!good || !(value >= field.low && value <= field.high)) {
             return refuseField(who, field, *found);  // NaN too
         }
-        field.set(*this, value);
+        field.member(*this, &value);
         auto& own = values_[&field - kFields];
         own = {float(value), field.sort == kReal ? 0 : std::int32_t(value)};
         auto const word = field.words[field.sort == kWord ? own.integer : 0];  // empty of a number
@@ -148,18 +194,26 @@ bool Node::read(char const* layer, PluginFieldCollection const* given) noexcept 
     if ((partial_size || group_size) && axis != -1) {
         why = "partial_size and group_size need axis -1";
     }
+    if (epsilon_clamp) {
+        why = "the kernels do not clamp the root mean square: epsilon_clamp must be 0";
+    }
     if (stash_type != 1 && stash_type != 10 && stash_type != 16) {
         why =
             "stash_type must be 1 (float32), or 10 (float16) or 16 (bfloat16) for X of that type; "
             "there are no kernels for 11 (float64)";
     }
-    return !why || refuse("%s: %s; found %s", who, why, id);
+    if (why) {
+        return refuse("%s: %s; found %s", who, why, id);
+    }
+    // Kernels of other sources take other times.
+    std::snprintf(id + used, sizeof id - std::size_t(used), " kernels=%s", RMSNORM_EXPORT_KERNELS);
+    return true;
 }
 
-PluginFieldCollection const* Node::fields() noexcept {
+PluginFieldCollection const* Node::attributes() noexcept {
     collection_ = {0, fields_};
     for (auto const& field : kFields) {
-        if (std::strstr(name, field.only)) {
+        if (belongs(field, name)) {
             auto const& own = values_[&field - kFields];
             auto const word = field.words[field.sort == kWord ? own.integer : 0];
             void const* const number =
@@ -169,6 +223,12 @@ PluginFieldCollection const* Node::fields() noexcept {
             fields_[collection_.nbFields++] = {field.name, data, field.sort, length};
         }
     }
+    return &collection_;
+}
+
+PluginFieldCollection const* Node::serialized() noexcept {
+    attributes();
+    fields_[collection_.nbFields++] = {kLibraryField, kLibrary, kWord, sizeof kLibrary};
     return &collection_;
 }
 

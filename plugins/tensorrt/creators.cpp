@@ -16,7 +16,7 @@ class Creator final : public nvinfer1::IPluginCreatorV3One {
         return node.read(layer, fields) ? new (std::nothrow) Plugin{node} : nullptr;
     }
 
-    PluginFieldCollection const* getFieldNames() noexcept override { return blank_.fields(); }
+    PluginFieldCollection const* getFieldNames() noexcept override { return blank_.attributes(); }
     char const* getPluginName() const noexcept override { return blank_.name; }
     char const* getPluginVersion() const noexcept override { return kVersion; }
     char const* getPluginNamespace() const noexcept override { return kNamespace; }

@@ -53,7 +53,7 @@ inline bool matches(Dims const& dims, Dims const& x, std::int32_t ones) noexcept
 // that the kernels know are in the base. The quantised operators have one more, quantize: fp8 or
 // int8 (static), fp8_per_row or int8_per_row.
 struct Node : Norm {
-    static constexpr std::size_t kCount = 13;  // of fields, at most
+    static constexpr std::size_t kCount = 14;  // of fields, at most
 
     // Of an operator, whose name must outlive it.
     explicit Node(char const* op) noexcept : name{op} {
@@ -62,12 +62,15 @@ struct Node : Norm {
         kind = skip ? Kind::kSkipRMSNorm : gated ? Kind::kGatedRMSNorm : Kind::kRMSNorm;
     }
 
-    // Takes the value of every field, or refuses with the name of the layer.
+    // Takes the value of every field that is given, or refuses with the name of the layer.
     bool read(char const* layer, PluginFieldCollection const* given) noexcept;
 
     // In the order of the schema, with the values of `read`. They point into this object and are
     // written anew each time, because those of a copy still point into the original.
-    PluginFieldCollection const* fields() noexcept;
+    PluginFieldCollection const* attributes() noexcept;
+
+    // Those and the library, for an engine.
+    PluginFieldCollection const* serialized() noexcept;
 
     std::int32_t outputs() const noexcept {
         return 1 + (kind == Kind::kSkipRMSNorm) + (problem.quantize == Quantize::kPerRow);
@@ -180,8 +183,9 @@ struct Node : Norm {
     }
 
     char const* name;
-    char id[512]{};  // such as "RMSNorm epsilon=1e-05 axis=-1"
+    char id[512]{};  // such as "RMSNorm epsilon=1e-05 axis=-1 kernels=1a2b3c4d"
     std::int32_t axis{-1};
+    bool epsilon_clamp{false};   // which the kernels do not compute
     std::int32_t stash_type{1};  // ONNX element type: 1 float32, 10 float16, 16 bfloat16
     Problem problem;             // `read` and then `resolve` fill it
     std::int64_t rows{0};
@@ -192,7 +196,7 @@ struct Node : Norm {
         std::int32_t integer;  // of a word: its place in the table
     };
     Value values_[kCount]{};
-    PluginField fields_[kCount];
+    PluginField fields_[kCount + 1];
     PluginFieldCollection collection_{};
 };
 

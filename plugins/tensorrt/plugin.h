@@ -29,7 +29,9 @@ class Plugin final : public IPluginV3,
 
     IPluginV3* clone() noexcept override { return new (std::nothrow) Plugin(*this); }
     IPluginV3* attachToContext(IPluginResourceContext*) noexcept override { return clone(); }
-    PluginFieldCollection const* getFieldsToSerialize() noexcept override { return node_.fields(); }
+    PluginFieldCollection const* getFieldsToSerialize() noexcept override {
+        return node_.serialized();
+    }
 
     char const* getPluginName() const noexcept override { return node_.name; }
     char const* getPluginVersion() const noexcept override { return kVersion; }

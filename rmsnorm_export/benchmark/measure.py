@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
 import platform
 import tempfile
 import time
@@ -22,6 +23,7 @@ from rmsnorm_export.benchmark import sessions
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.benchmark.result import (
     AGAIN,
+    NATIVE,
     RAW,
     Benchmark,
     Case,
@@ -60,6 +62,7 @@ from rmsnorm_export.system.machine import (
 )
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.tensorrt.plugin.libraries import onnxruntime_library
 
 _PACKAGES = ("rmsnorm-export", "onnxruntime", "onnxruntime-gpu", "onnx", "onnx-ir", "numpy")
 
@@ -108,6 +111,7 @@ def bench(model: Source, options: BenchOptions) -> Benchmark:
             threads=options.threads or cores(),
             progress=options.progress or (lambda *_: None),
             steps=2 + len(targets) + len(peers) + len(chosen) * (1 + len(targets) + len(peers)),
+            kernels=os.fspath(onnxruntime_library()) if options.native else None,
         )
         cases, feeds = run.inputs(options, chosen)
         run.steps += len(chosen) * len(cases)
@@ -116,6 +120,8 @@ def bench(model: Source, options: BenchOptions) -> Benchmark:
             run.step(f"optimizing for {target}")
             path = run.place(target)
             variants.append(make_target(model, loaded, target, options.numerics, path))
+            if target == "portable" and options.native:
+                variants.append(dataclasses.replace(variants[-1], name=NATIVE, seconds=0.0))
         for peer in peers:
             run.step(f"running {peer}")
             variants.append(
@@ -180,6 +186,7 @@ class Measurement:
     """One call of ``bench``: its files and how far it is.
 
     Attributes:
+        kernels: the library that ``native`` runs with, None where it is not measured.
         labels, feeds: of the shapes, and the file of inputs for each of them.
         reference: provider that computed what is compared with.
     """
@@ -191,6 +198,7 @@ class Measurement:
     threads: int
     progress: Progress
     steps: int
+    kernels: str | None = None
     done: int = 0
     reference: str = "cpu"
     labels: tuple[str, ...] = ()
@@ -207,7 +215,13 @@ class Measurement:
         return folder / "model.onnx"
 
     def path(self, variant: str) -> str:
-        return self.raw if variant in (RAW, AGAIN) else str(self.place(variant))
+        if variant in (RAW, AGAIN):
+            return self.raw
+        return str(self.place("portable" if variant == NATIVE else variant))
+
+    def kernels_of(self, variant: str) -> str | None:
+        """The library that a variant is run with."""
+        return self.kernels if variant == NATIVE else None
 
     def inputs(
         self, options: BenchOptions, chosen: Sequence[str]
@@ -274,7 +288,7 @@ class Measurement:
             usable.append(provider)
             for variant in variants[1:]:
                 self.step(f"checking {variant.name} on {provider}")
-                if variant.status == "ok":
+                if variant.status == "ok" and (variant.name != NATIVE or provider == "cpu"):
                     trials.append(self.trial(variant.name, provider))
         return trials, usable
 
@@ -282,7 +296,15 @@ class Measurement:
         """A file of outputs for each shape."""
         return [self.folder / f"{name}.{i}.npz" for i in range(len(self.feeds))]
 
-    def run(self, model: str, provider: str, outputs: Sequence[Path], *, optimize: bool) -> Outcome:
+    def run(
+        self,
+        model: str,
+        provider: str,
+        outputs: Sequence[Path],
+        *,
+        optimize: bool,
+        kernels: str | None = None,
+    ) -> Outcome:
         """Load ``model`` and run it at every shape."""
         request = {
             "action": "trial",
@@ -290,6 +312,7 @@ class Measurement:
             "provider": provider,
             "threads": self.threads,
             "optimize": optimize,
+            "kernels": kernels,
             "feeds": [str(path) for path in self.feeds],
             "outputs": [str(path) for path in outputs],
         }
@@ -298,7 +321,8 @@ class Measurement:
     def trial(self, variant: str, provider: str) -> Trial:
         """Load and run a variant, and compare its outputs with the reference."""
         outputs = self.outputs("trial")
-        ended = self.run(self.path(variant), provider, outputs, optimize=True)
+        kernels = self.kernels_of(variant)
+        ended = self.run(self.path(variant), provider, outputs, optimize=True, kernels=kernels)
         if ended.status != "ok":
             return Trial(variant, provider, ended.status, ended.detail)
         if not ended.result["on"]:
@@ -361,7 +385,9 @@ class Measurement:
 
     def open(self, variant: str, provider: str, feeds: Mapping[str, Array]) -> Run:
         """A new session of a variant, to be run on ``feeds``."""
-        session = sessions.open_session(self.path(variant), provider, threads=self.threads)
+        session = sessions.open_session(
+            self.path(variant), provider, threads=self.threads, kernels=self.kernels_of(variant)
+        )
         return sessions.runner(session, feeds)
 
 

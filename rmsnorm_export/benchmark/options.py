@@ -49,6 +49,11 @@ class BenchOptions(Options):
         help="cpu, cuda, tensorrt.",
         shown="all that this ONNX Runtime has",
     )
+    native: bool = option(
+        False,
+        help="Measure what portable writes with the kernels for ONNX Runtime on the CPU, too, "
+        "which plugin build --runtime onnxruntime makes.",
+    )
     shapes: Shapes | None = shapes_option(
         POINTS,
         metavar='"NAME=SHAPE,...;..."',
@@ -98,6 +103,14 @@ class BenchOptions(Options):
                 "There is nothing to compare raw with.",
                 found="neither a target nor a peer",
                 fix="name some with --targets or --peers",
+            )
+        portable = self.native and "portable" in self.targets
+        cpu = self.providers is None or "cpu" in self.providers
+        if self.native and not (portable and cpu):
+            raise UsageError(
+                "The kernels on the CPU run what portable writes.",
+                found=f"targets {', '.join(self.targets)}; providers {self.providers or 'all'}",
+                fix="name portable and cpu among them, or leave native out",
             )
         if self.providers is not None and not self.providers:
             raise UsageError("No provider is named.", found="none", fix="use cpu, cuda, tensorrt")

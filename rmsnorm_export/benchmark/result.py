@@ -8,6 +8,9 @@ from typing import Literal
 RAW, AGAIN = "raw", "raw again"
 """The model as it was given, and a second session of the very same file."""
 
+NATIVE = "native"
+"""The file of ``portable``, run with the kernels for ONNX Runtime on the CPU."""
+
 NO_DIFFERENCE: Literal["no difference beyond noise"] = "no difference beyond noise"
 
 VariantKind = Literal["raw", "target", "peer"]
@@ -42,7 +45,7 @@ class Variant:
     """A file that was to be measured.
 
     Attributes:
-        name: ``raw``, a target, or a peer's optimizer.
+        name: ``raw``, a target, ``native``, or a peer's optimizer.
         kind: which of these it is.
         status: how its making went.
         detail: why it went wrong, or "".

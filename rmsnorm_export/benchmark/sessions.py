@@ -72,7 +72,9 @@ def settings(threads: int) -> dict[str, int | str]:
     }
 
 
-def open_session(path: str, provider: str, *, threads: int, optimize: bool = True) -> Any:
+def open_session(
+    path: str, provider: str, *, threads: int, optimize: bool = True, kernels: str | None = None
+) -> Any:
     """A session of the file ``path``; raises what ONNX Runtime raises.
 
     Args:
@@ -80,9 +82,10 @@ def open_session(path: str, provider: str, *, threads: int, optimize: bool = Tru
         provider: a key of ``PROVIDERS``.
         threads: of one operator.
         optimize: leave ONNX Runtime's graph optimization on, as a user would run it.
+        kernels: a library of custom operators to register.
     """
     ort = onnxruntime()
-    options = session_options(optimize=optimize, threads=threads)
+    options = session_options(optimize=optimize, threads=threads, kernels=kernels)
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     # Idle threads of one session would otherwise spin on the core that another one needs.

@@ -4,9 +4,9 @@ A peer may run out of memory, never end, or delete files in its working director
 a runtime. None of that reaches the caller.
 
 ``{"action": "peer", "name", "model", "output"}`` -> ``{"missing", "version"}``
-``{"action": "trial", "model", "provider", "threads", "optimize", "feeds", "outputs"}`` ->
-``{"on", "load_seconds", "base", "peak"}``, and the outputs of each file of feeds in the
-file of outputs at its place.
+``{"action": "trial", "model", "provider", "threads", "optimize", "kernels", "feeds", "outputs"}``
+-> ``{"on", "load_seconds", "base", "peak"}``, and the outputs of each file of feeds in the file of
+outputs at its place.
 """
 
 from __future__ import annotations
@@ -176,6 +176,7 @@ def _trial(request: Request) -> dict[str, Any]:
         request["provider"],
         threads=request["threads"],
         optimize=request["optimize"],
+        kernels=request["kernels"],
     )
     load_seconds = time.perf_counter() - start
     names = {item.name for item in session.get_inputs()}

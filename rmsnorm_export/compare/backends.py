@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     Model: TypeAlias = Source | torch.nn.Module | torch.export.ExportedProgram
 
 BackendChoice = Literal[
-    "auto", "onnxruntime", "onnxruntime-cuda", "torch", "tensorrt", "tensorrt-rtx"
+    "auto",
+    "onnxruntime",
+    "onnxruntime-native",
+    "onnxruntime-cuda",
+    "torch",
+    "tensorrt",
+    "tensorrt-rtx",
 ]
 
 
@@ -39,6 +45,10 @@ class BackendRow(NamedTuple):
 BACKENDS: dict[str, BackendRow] = {
     "onnxruntime": BackendRow(
         "rmsnorm_export.compare.onnx_backend:OnnxRuntime", "graph optimization"
+    ),
+    "onnxruntime-native": BackendRow(
+        "rmsnorm_export.compare.onnx_backend:OnnxRuntimeNative",
+        "kernels of rmsnorm-export, graph optimization",
     ),
     "onnxruntime-cuda": BackendRow(
         "rmsnorm_export.compare.onnx_backend:OnnxRuntimeCuda", "CUDA, graph optimization"

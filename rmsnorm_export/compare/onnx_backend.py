@@ -33,6 +33,7 @@ from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.system.files import copy_contents, refusals_as
 from rmsnorm_export.system.packages import pip_install
 from rmsnorm_export.tensorrt.engine.backends import gpu_visible
+from rmsnorm_export.tensorrt.plugin.libraries import onnxruntime_library
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +104,11 @@ class OnnxRuntime(OnnxBackend):
     optimization = "ONNX Runtime's graph optimization"
     device: ClassVar[Device] = "cpu"
 
+    @staticmethod
+    def kernels() -> Path | None:
+        """A library of custom operators that the model runs with."""
+        return None
+
     @classmethod
     def require(cls, chosen: Chosen) -> None:
         del chosen
@@ -127,7 +133,11 @@ class OnnxRuntime(OnnxBackend):
         folder = self.source.folder if isinstance(content, bytes) else None
         try:
             session = open_session(
-                content, optimize=self.optimized, external_folder=folder, device=self.device
+                content,
+                optimize=self.optimized,
+                external_folder=folder,
+                device=self.device,
+                kernels=self.kernels(),
             )
         except VerificationError as error:
             error.what = f"ONNX Runtime does not load the model: {self.source.description}"
@@ -138,6 +148,26 @@ class OnnxRuntime(OnnxBackend):
             return Answer(tuple(outputs), tuple(outputs.values()))
 
         return run
+
+
+class OnnxRuntimeNative(OnnxRuntime):
+    """A model that ONNX Runtime runs on the CPU, norms by the kernels of this package."""
+
+    __slots__ = ()
+    name = "onnxruntime-native"
+
+    @staticmethod
+    def kernels() -> Path:
+        return onnxruntime_library()
+
+    @classmethod
+    def require(cls, chosen: Chosen) -> None:
+        OnnxRuntime.require(chosen)
+        cls.kernels()
+
+    @property
+    def runtime(self) -> str:
+        return f"{runtime_name()} with the kernels of rmsnorm-export"
 
 
 class OnnxRuntimeCuda(OnnxRuntime):

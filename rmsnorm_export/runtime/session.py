@@ -63,6 +63,7 @@ def open_session(
     threads: int = 0,
     external_folder: str | None = None,
     device: Device = "cpu",
+    kernels: str | os.PathLike[str] | None = None,
 ) -> Any:
     """An ``InferenceSession``.
 
@@ -72,6 +73,7 @@ def open_session(
         threads: of one operator; 0 lets ONNX Runtime choose.
         external_folder: where the external data of serialised bytes lies.
         device: ``cuda``: the CUDA provider, and the CPU for what that has no kernel for.
+        kernels: a library of custom operators to register.
 
     Raises:
         BackendMissingError: ONNX Runtime is not installed, or cannot use the GPU.
@@ -80,7 +82,7 @@ def open_session(
         VerificationError: ONNX Runtime rejects the model.
     """
     ort = onnxruntime()
-    options = session_options(optimize=optimize, threads=threads)
+    options = session_options(optimize=optimize, threads=threads, kernels=kernels)
     if external_folder is not None:
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", external_folder

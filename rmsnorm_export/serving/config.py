@@ -24,8 +24,12 @@ def make_config(
     options: PackageOptions,
     max_batch: int,
     samples: Sequence[RequestShapes] = (),
+    kernels: str = "",
 ) -> Any:
-    """The ``ModelConfig`` of a model; ``samples`` are the requests to warm up with.
+    """The ``ModelConfig`` of a model.
+
+    ``samples`` are the requests to warm up with; ``kernels`` is the path that the server finds a
+    library of kernels for ONNX Runtime at, "" without one.
 
     Every version in the folder is served: by default the server would serve the latest only, and
     a new version would take the place of the one that clients use.
@@ -51,6 +55,8 @@ def make_config(
         config.dynamic_batching.max_queue_delay_microseconds = (
             QUEUE_DELAY_US if delay is None else delay
         )
+    if kernels:
+        config.model_operations.op_library_filename.append(kernels)
     _warm_up(config, samples)
     return config
 
@@ -163,6 +169,12 @@ def check_serving(subject: ServedModel, max_batch: int, options: PackageOptions)
     if options.kind == "cpu" and subject.backend == "tensorrt":
         raise UsageError(
             "An engine runs on a GPU only.", found="--kind cpu", fix="leave --kind away"
+        )
+    if options.kind != "cpu" and subject.backend == "onnxruntime" and options.plugin is not None:
+        raise UsageError(
+            "The library has kernels for the CPU only.",
+            found="--plugin-library with an ONNX model, to be run on GPUs",
+            fix="give --kind cpu, or leave --plugin-library away",
         )
     if not max_batch and (dynamic_batching or preferred):
         raise UsageError(

@@ -17,7 +17,7 @@ from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.serving.batching import Batching, RequestShapes
 from rmsnorm_export.serving.card import card
 from rmsnorm_export.serving.config import make_config, served
-from rmsnorm_export.serving.kserve import manifest
+from rmsnorm_export.serving.kserve import MOUNT, manifest
 from rmsnorm_export.serving.options import PackageOptions
 from rmsnorm_export.serving.place import Place
 from rmsnorm_export.serving.protos import config_text
@@ -90,9 +90,9 @@ def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Trial]:
     if wish.plugin is not None:
         library = folder / wish.plugin.name
         copy_file(wish.plugin, library)
-        load = load_line(
-            wish.plugin, f"/models/{wish.name}/{place.version}/{library.name}", "/models"
-        )
+        if wish.subject.backend == "tensorrt":
+            served_at = f"/models/{wish.name}/{place.version}/{library.name}"
+            load = load_line(wish.plugin, served_at, "/models")
         notes += filter(None, [mismatch(wish.subject, wish.plugin)])
     files = _listed(_files_below(folder), stage.folder, stage.folder)
     reports = {} if wish.report is None else {REPORT_FILE: wish.report[1]}
@@ -104,7 +104,8 @@ def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Trial]:
     samples, more = _warm_up(trial, wish)
     checks.append(_put_config(stage, place, wish, max_batch, samples))
     if (kserve := wish.options.kserve) is not None:
-        library_path = f"{wish.name}/{place.version}/{wish.plugin.name}" if wish.plugin else ""
+        loads = wish.plugin if wish.subject.backend == "tensorrt" else None
+        library_path = f"{wish.name}/{place.version}/{loads.name}" if loads else ""
         document = manifest(kserve, wish.name, wish.options.kind or "gpu", library_path)
         write_whole(stage.folder / MANIFEST_FILE, document)
         checks.append(PackageCheck(MANIFEST_FILE, "passed", "read back, equal"))
@@ -121,6 +122,11 @@ def fill(stage: Stage, place: Place, wish: Wish) -> tuple[PackageRecord, Trial]:
         notes=(*wish.subject.notes, *notes, *more),
     )
     return _put_record(stage, place, wish, max_batch, version), trial
+
+
+def kernels_of(wish: Wish) -> Path | None:
+    """The library that ONNX Runtime runs the model with."""
+    return wish.plugin if wish.subject.backend == "onnxruntime" else None
 
 
 def replaced(place: Place, wish: Wish) -> set[str]:
@@ -175,7 +181,7 @@ def _tried(model: Path, wish: Wish) -> tuple[Trial, int, list[str]]:
         )
         trial = untried(subject, batching.max_batch, wish.profile, outcome, reason)
     else:
-        trial = try_model(model, subject, batching.max_batch, wish.profile)
+        trial = try_model(model, subject, batching.max_batch, wish.profile, kernels_of(wish))
     missing = [check.detail for check in trial.checks if check.outcome == "not run"]
     if missing and wish.options.require_verified:
         raise NotRunError(
@@ -192,7 +198,7 @@ def _tried(model: Path, wish: Wish) -> tuple[Trial, int, list[str]]:
             fix="package with --max-batch 0, or export the model with a batch axis",
         )
     notes.append(f"requests are not batched: {trial.mixed}")
-    return try_model(model, subject, 0, wish.profile), 0, notes
+    return try_model(model, subject, 0, wish.profile, kernels_of(wish)), 0, notes
 
 
 def _warm_up(trial: Trial, wish: Wish) -> tuple[tuple[RequestShapes, ...], list[str]]:
@@ -217,7 +223,12 @@ def _put_config(
     if place.config is not None:
         path.write_bytes(place.config_bytes)
         return PackageCheck(CONFIG_FILE, "passed", "parsed; inputs and outputs agree")
-    config = make_config(wish.name, wish.subject, wish.options, max_batch, samples)
+    kernels = ""
+    if (library := kernels_of(wish)) is not None:
+        # The server takes the path as it is: that of the manifest, or the usual one of a container.
+        root = MOUNT if wish.options.kserve is not None else "/models"
+        kernels = f"{root}/{wish.name}/{place.version}/{library.name}"
+    config = make_config(wish.name, wish.subject, wish.options, max_batch, samples, kernels)
     write_whole(path, config_text(config, f"made by {_made_by()}"))
     return PackageCheck(CONFIG_FILE, "passed", "parsed back by Triton's definition, equal")
 

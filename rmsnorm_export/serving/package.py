@@ -10,7 +10,7 @@ from rmsnorm_export.graph.load import Source
 from rmsnorm_export.options import takes
 from rmsnorm_export.serving.batching import decide
 from rmsnorm_export.serving.config import check_agreement, check_others, check_serving, make_config
-from rmsnorm_export.serving.contents import Wish, fill, replaced
+from rmsnorm_export.serving.contents import Wish, fill, kernels_of, replaced
 from rmsnorm_export.serving.kserve import check_kserve
 from rmsnorm_export.serving.options import PackageOptions
 from rmsnorm_export.serving.place import Place, find_place, model_name
@@ -74,7 +74,7 @@ def package_model(
         place = find_place(repository, named, options.version, force=options.force)
     subject = _open_source(model_or_engine, options.backend, options.onnx)
     if place.config is not None:
-        _refuse_serving_options(options)
+        _refuse_serving_options(options, subject)
     profiles = _request_profiles(subject, options)
     promised = None if place.config is None else int(place.config.max_batch_size)
     batching = decide(subject, options.max_batch if promised is None else promised, profiles)
@@ -104,7 +104,7 @@ def _write(place: Place, wish: Wish, step: Progress) -> Packaged:
     version = place.folder / str(place.version)
     model = version / MODEL_FILE[wish.subject.backend]
     load = ""
-    if wish.plugin is not None:
+    if wish.plugin is not None and wish.subject.backend == "tensorrt":
         load = load_line(wish.plugin, str(version / wish.plugin.name), str(place.folder.parent))
     with Stage(place.folder) as stage:
         step("checking the package", 1, _PACKAGE_STEPS)
@@ -115,7 +115,7 @@ def _write(place: Place, wish: Wish, step: Progress) -> Packaged:
         stage.publish()
         checks = list(current.checks)
         if trial.checks[0].outcome == "passed":
-            checks.append(answers(model, trial, wish.subject))
+            checks.append(answers(model, trial, wish.subject, kernels_of(wish)))
     return Packaged(place.folder, place.version, record, tuple(checks), load, tuple(stage.notes))
 
 
@@ -154,9 +154,10 @@ def _request_profiles(subject: ServedModel, options: PackageOptions) -> tuple[En
     return subject.profiles
 
 
-def _refuse_serving_options(options: PackageOptions) -> None:
+def _refuse_serving_options(options: PackageOptions, subject: ServedModel) -> None:
     """The configuration belongs to all versions; adding one does not change it."""
-    if all(getattr(options, name) in (None, (), []) for name in _OF_THE_CONFIGURATION):
+    names = [*_OF_THE_CONFIGURATION, *(["plugin"] if subject.backend == "onnxruntime" else [])]
+    if all(getattr(options, name) in (None, (), []) for name in names):
         return
     raise UsageError(
         "Options of the configuration were given for a further version.",

@@ -32,7 +32,11 @@ from rmsnorm_export.tensorrt.engine.result import (
     read_record,
     sidecar_path,
 )
-from rmsnorm_export.tensorrt.plugin.libraries import inspect_library, sibling
+from rmsnorm_export.tensorrt.plugin.libraries import (
+    NATIVE_BUILD_FIX,
+    inspect_library,
+    sibling,
+)
 from rmsnorm_export.tensorrt.plugin.lines import command_lines, library
 from rmsnorm_export.tensorrt.plugin.result import FILES
 
@@ -259,20 +263,20 @@ def plugin_library(subject: ServedModel, given: StrPath | None) -> Path | None:
     """The library that the server must load for the model; None when it needs none.
 
     Raises:
-        UsageError: a library was given for a model that loads none.
+        UsageError: a library was given for an engine that loads none.
         InputError: the library is missing or of no use.
         BackendMissingError: none was given and none is built.
     """
+    if subject.record is None and given is not None:
+        return _kernels(given)
     state = subject.record.plugin if subject.record is not None else None
     if state is None or not state.library or state.embedded:
         if given is None:
             return None
         raise UsageError(
             "The model needs no plugin library.",
-            found="it is no engine"
-            if state is None
-            else "its plugin is inside it"
-            if state.embedded
+            found="its plugin is inside it"
+            if state is not None and state.embedded
             else "the engine uses no plugin",
             fix="leave --plugin-library away",
         )
@@ -286,6 +290,22 @@ def plugin_library(subject: ServedModel, given: StrPath | None) -> Path | None:
             fix=info.fix,
         )
     return sibling(given, "dlopen")
+
+
+def _kernels(given: StrPath) -> Path:
+    """The library of kernels for an ONNX model.
+
+    Raises:
+        InputError: it is none, or cannot be used.
+    """
+    info = inspect_library(given, creators=False)
+    if info.problem or info.style != "register":
+        raise InputError(
+            "The library has no kernels for ONNX Runtime, which runs this model.",
+            found=f"{info.path}: {info.problem or f'it is for {info.style}'}",
+            fix=info.fix or f"leave --plugin-library away, or {NATIVE_BUILD_FIX}",
+        )
+    return info.path
 
 
 def mismatch(subject: ServedModel, path: Path) -> str:

@@ -71,8 +71,8 @@ class _Asked:
     as an input may need to answer with numbers.
     """
 
-    def __init__(self, path: Path, subject: ServedModel) -> None:
-        self._session = open_session(path, optimize=True)
+    def __init__(self, path: Path, subject: ServedModel, kernels: Path | None) -> None:
+        self._session = open_session(path, optimize=True, kernels=kernels)
         self._declared = declared_inputs(self._session)
         self._limits = index_limits(subject.loaded.model)
         self.positive = False
@@ -122,7 +122,11 @@ class _Asked:
 
 
 def try_model(
-    path: Path, subject: ServedModel, max_batch: int, profile: EngineProfile | None
+    path: Path,
+    subject: ServedModel,
+    max_batch: int,
+    profile: EngineProfile | None,
+    kernels: Path | None = None,
 ) -> Trial:
     """Load the packaged model on the CPU and ask it; without a profile, small sizes are tried.
 
@@ -131,7 +135,7 @@ def try_model(
             to compare.
     """
     try:
-        model = _Asked(path, subject)
+        model = _Asked(path, subject, kernels)
     except BackendMissingError as error:
         return untried(subject, max_batch, profile, "not run", f"{error.found}; {error.fix}")
     except NoKernelError as error:
@@ -151,13 +155,15 @@ def try_model(
     return Trial(samples, warm, mixed, tuple(checks), model.positive)
 
 
-def answers(path: Path, trial: Trial, subject: ServedModel) -> PackageCheck:
+def answers(
+    path: Path, trial: Trial, subject: ServedModel, kernels: Path | None = None
+) -> PackageCheck:
     """The model in its final place: it loads and answers.
 
     Raises:
         VerificationError: it does not.
     """
-    model = _Asked(path, subject)
+    model = _Asked(path, subject, kernels)
     model.positive = trial.positive
     asked = model.words(trial.samples[:1])
     if lacking := model.lacking(trial.samples[0]):

@@ -1,7 +1,7 @@
 // A plugin library with one fault chosen by BUG, compiled together with the self-test of the real
 // one: with TensorRT's headers, or where there are none with those of the folder headers/.
 //
-// Every field that is given is kept as it is, so the plugin accepts what a real one has to refuse.
+// Every field that is given is kept as it is, behind one that says who wrote them, so the plugin accepts what a real one has to refuse.
 // NAMES are the fields of the creator NAME.
 #include <NvInferRuntime.h>
 
@@ -108,9 +108,13 @@ struct Creator final : IPluginCreatorV3One {
         if (BUG == kCrash) {
             std::raise(11);
         }
-        std::vector<Kept> values;
+        std::vector<Kept> values{{"library", PluginFieldType::kCHAR, 5, "fake"}};
+        values[0].data.push_back('\0');
         for (std::int32_t i = 0; i < given->nbFields; ++i) {
             auto const& f = given->fields[i];
+            if (f.name == values[0].name) {
+                continue;
+            }
             std::size_t const size = (f.type == PluginFieldType::kCHAR ? 1 : 4) * f.length;
             values.push_back({f.name, f.type, f.length,
                               f.data ? std::string(static_cast<char const*>(f.data), size) : ""});

@@ -35,6 +35,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"scale_before_cast": True},
     {"round_rstd": True},
     {"epsilon_outside": True},
+    {"epsilon_clamp": True},
     {"partial_size": 17},
     {"group_size": 37},
     {"scale_offset": 1.0},

@@ -8,9 +8,17 @@ import subprocess
 import adapter_build
 import pytest
 
+import rmsnorm_export as rx
+
 needs_tools = pytest.mark.skipif(
     adapter_build.missing_tools() is not None, reason=adapter_build.missing_tools() or ""
 )
+
+
+def test_the_library_has_the_version_of_the_package() -> None:
+    """Engines carry it."""
+    text = (adapter_build.PLUGINS / "CMakeLists.txt").read_text(encoding="utf-8")
+    assert f"project(rmsnorm_plugin VERSION {rx.__version__} " in text
 
 
 @needs_tools

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 import rmsnorm_export as rx
+from rmsnorm_export.cli.diagnosis import _MODEL
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import assign_bodies, body_key
@@ -67,7 +69,7 @@ def test_every_attribute_and_type(native_library: pathlib.Path, isa: str) -> Non
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "960 norms\n"
+    assert done.stdout == "1056 norms\n"
 
 
 def test_the_sigmoid_is_within_its_bound(native_library: pathlib.Path) -> None:
@@ -154,6 +156,48 @@ def test_the_kernel_wins_over_the_body(native_library: pathlib.Path) -> None:
     assert run_session(plain, feeds)["y"].max() == 2
 
 
+def _set(model: onnx.ModelProto, **attributes: Any) -> None:
+    """Give the one node these attributes."""
+    (node,) = model.graph.node
+    kept = [attribute for attribute in node.attribute if attribute.name not in attributes]
+    del node.attribute[:]
+    node.attribute.extend(kept + [helper.make_attribute(*item) for item in attributes.items()])
+
+
+@pytest.mark.parametrize("kind", ["RMSNorm", "SkipRMSNorm", "GatedRMSNorm"])
+@pytest.mark.parametrize("dtype", TYPES.values())
+@pytest.mark.parametrize("shape", [(2, 37, 5, 7), (3, 64, 1000), (1, 8, 1, 33), (2, 5, 1)])
+def test_rows_that_lie_apart(
+    native_library: pathlib.Path, kind: Any, dtype: Any, shape: tuple[int, ...]
+) -> None:
+    """Channels in front of positions: bit for bit what the same rows give in one piece."""
+    random = np.random.default_rng(0)
+    x, second = (random.normal(0, 1, shape).astype(dtype) for _ in range(2))
+    scale = random.normal(0, 1, (shape[1], *[1] * (len(shape) - 2))).astype(np.float32)
+    axis = 1 - len(shape)
+    given = None if kind == "RMSNorm" else second
+    for gate_first in (0, 1) if kind == "GatedRMSNorm" else (0,):
+        spec = NormSpec(kind=kind, epsilon=2.0**-17, gate_first=bool(gate_first))
+        model, feeds = node_model(spec, x, scale, None, given)
+        _set(model, axis=axis, last_axis=axis)
+        apart = run_session(_session(model, native_library, threads=3), feeds)
+        moved = {name: np.moveaxis(array, 1, -1) for name, array in feeds.items()}
+        moved["scale"] = scale.reshape(-1)
+        model, _ = node_model(spec, *map(moved.get, ("x", "scale", "bias", "second")))
+        together = run_session(_session(model, native_library), moved)
+        for name, array in apart.items():
+            assert np.moveaxis(array, 1, -1).tobytes() == together[name].tobytes()
+
+
+def test_the_root_is_at_least_epsilon(native_library: pathlib.Path) -> None:
+    x = np.array([[3, 4], [0, 0], [np.nan, 1], [0.3, 0.4]], np.float32)
+    model, feeds = node_model(NormSpec(epsilon=1.0, epsilon_clamp=True), x, None, None, None)
+    got = run_session(_session(model, native_library), feeds)["y"]
+    root = np.sqrt(np.float32(12.5))
+    expected = [[3 / root, 4 / root], [0, 0], [np.nan, np.nan], [0.3, 0.4]]
+    np.testing.assert_array_equal(got, np.array(expected, np.float32))
+
+
 def test_in_a_branch_and_in_a_function(native_library: pathlib.Path) -> None:
     x = np.full((2, 8), 2.0, np.float32)
     inner = helper.make_node("RMSNorm", ["X"], ["Y"], domain=DOMAIN, epsilon=0.0)
@@ -210,6 +254,10 @@ BAD_ATTRIBUTES: dict[str, dict[str, Any]] = {
     "partial_size": {"partial_size": -1},
     "group_size are both": {"partial_size": 1, "group_size": 1},
     "with axis -2": {"partial_size": 1, "axis": -2},
+    "last_axis is -2, axis is -1": {"last_axis": -2},
+    "last_axis is 0": {"last_axis": 0},
+    "epsilon_clamp are both": {"epsilon_outside": 1, "epsilon_clamp": 1},
+    "association is given with last_axis": {"association": 2, "axis": -2, "last_axis": -2},
     "association": {"association": 3},
     "without round_rstd": {"association": 1},
     "association and group_size": {"association": 2, "group_size": 2},
@@ -224,11 +272,7 @@ def test_a_bad_attribute_is_named_when_the_model_is_loaded(
 ) -> None:
     x = np.ones((2, 8), np.float16)
     model, _ = node_model(NormSpec(kind="GatedRMSNorm"), x, None, None, x)
-    node = model.graph.node[0]
-    for name, value in BAD_ATTRIBUTES[words].items():
-        kept = [attribute for attribute in node.attribute if attribute.name != name]
-        del node.attribute[:]
-        node.attribute.extend([*kept, helper.make_attribute(name, value)])
+    _set(model, **BAD_ATTRIBUTES[words])
     with pytest.raises(Exception, match=r"GatedRMSNorm node 'a norm': .*; |another type") as caught:
         _session(model, native_library)
     assert words in str(caught.value)
@@ -274,7 +318,10 @@ def test_any_attributes_and_shapes_are_computed_or_refused(
         "epsilon": draw(st.sampled_from([0.0, 0.5, 2.0**-17])),
         "axis": draw(st.integers(-3, -1)),
         "stash_type": draw(st.sampled_from([1, 10, 11, 16])),
-        **{n: draw(st.booleans()) for n in ("scale_before_cast", "epsilon_outside", "round_rstd")},
+        **{
+            name: draw(st.booleans())
+            for name in ("scale_before_cast", "epsilon_outside", "epsilon_clamp", "round_rstd")
+        },
         "scale_offset": draw(st.sampled_from([0.0, 1.0])),
         "partial_size": draw(st.sampled_from([0, 0, 1, 3, 100])),
         "group_size": draw(st.sampled_from([0, 0, 1, 3, 5])),
@@ -307,6 +354,67 @@ def test_any_attributes_and_shapes_are_computed_or_refused(
     for a, b in zip(got.values(), pair, strict=True):
         if a.size:
             assert np.nanmax(ulp_distance(a, b), initial=0) <= 4
+
+
+@pytest.fixture
+def kept_library(
+    native_library: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library is the build that this machine has."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    builds = tmp_path / "rmsnorm_export" / "plugins"
+    builds.mkdir(parents=True)
+    (builds / native_library.parent.name).symlink_to(native_library.parent)
+
+
+@pytest.mark.usefixtures("kept_library")
+def test_verify_runs_what_only_the_kernels_can() -> None:
+    """A node without its body, in bfloat16, of which ONNX Runtime has no norm on the CPU."""
+    model, _ = node_model(NormSpec(), np.ones((2, 8), TYPES[16]), None, None, None)
+    found = rx.verify(model, model, backend_a="onnxruntime-native", backend_b="onnxruntime-native")
+    assert found.passed
+    assert found.backends == ("onnxruntime-native", "onnxruntime-native")
+    assert "the kernels of rmsnorm-export" in found.runtime
+    assert not rx.verify(model, model, bisect=False).passed
+
+
+@pytest.mark.usefixtures("kept_library")
+def test_bench_has_a_row_with_the_kernels() -> None:
+    model = onnx.parser.parse_model(_MODEL)
+    options = {"targets": ["portable"], "providers": ["cpu"], "rounds": 20, "threads": 1}
+    result = rx.bench(model, native=True, **options)  # type: ignore[arg-type]
+    assert [variant.name for variant in result.variants] == ["raw", "portable", "native"]
+    assert {trial.variant: trial.status for trial in result.trials} == {
+        "raw": "ok",
+        "portable": "ok",
+        "native": "ok",
+    }
+    assert {timing.variant for timing in result.timings} >= {"portable", "native"}
+    with pytest.raises(UsageError, match="what portable writes"):
+        rx.bench(model, native=True, targets=["ort"])
+
+
+def test_a_package_has_the_library(native_library: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """A node without its body answers with the kernels alone; the server is told of them."""
+    model, _ = node_model(NormSpec(), np.ones((2, 8), np.float32), None, None, None)
+    options = {"name": "norm", "plugin": native_library}
+    packaged = rx.package_model(model, tmp_path / "models", kind="cpu", **options)
+    copied = packaged.path / "1" / native_library.name
+    assert copied.read_bytes() == native_library.read_bytes()
+    config = (packaged.path / "config.pbtxt").read_text()
+    assert f'op_library_filename: "/models/norm/1/{native_library.name}"' in config
+    assert packaged.load == ""
+    assert {check.outcome for check in packaged.checks} == {"passed"}
+    with pytest.raises(UsageError, match="for the CPU only"):
+        rx.package_model(model, tmp_path / "other", **options)
+    with pytest.raises(UsageError, match="Options of the configuration"):
+        rx.package_model(model, tmp_path / "models", version=2, **options)
+
+
+def test_bench_without_the_library(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(BackendMissingError, match="not built"):
+        rx.bench(onnx.parser.parse_model(_MODEL), native=True, providers=["cpu"])
 
 
 def test_check_finds_the_library_good(native_library: pathlib.Path) -> None:

@@ -22,6 +22,44 @@ void taken(std::string const& op, std::string const& what, Fields fields) {
     check(make(op, std::move(fields)) && sink->errors == before, "taken: " + op + " " + what);
 }
 
+// An attribute that is absent has its default, in an engine of an earlier library as in a model.
+void absent(std::string const& op) {
+    auto const* const names = creator(op)->getFieldNames();
+    for (std::int32_t i = 0; i < names->nbFields; ++i) {
+        std::string const name = names->fields[i].name;
+        if (name == "quantize") {
+            refused(op, "without " + name, ordinary(op).remove(name), name);
+            continue;
+        }
+        auto given = ordinary(op).real("epsilon", 1e-5F);
+        auto const whole = make(op, given);
+        auto const before = sink->errors;
+        auto const part = make(op, given.remove(name));
+        check(part && sink->errors == before &&
+                  bytes(*runtime(part).getFieldsToSerialize()) ==
+                      bytes(*runtime(whole).getFieldsToSerialize()),
+              op + " without " + name + ": its default");
+    }
+}
+
+// An engine of a later library is refused, with both versions.
+void later(std::string const& op) {
+    auto given = ordinary(op).integer("of_the_future", 0);
+    refused(op, "an unknown attribute", given, "'of_the_future'");
+    check(sink->last.find("another version") != sink->last.npos, "no version is no version");
+    given.text("library", "9.8.7, kernels 0123456789ab");
+    refused(op, "an unknown attribute of a library", given, "9.8.7, kernels 0123456789ab");
+    check(sink->last.find(RMSNORM_EXPORT_VERSION ", kernels " RMSNORM_EXPORT_KERNELS) !=
+              sink->last.npos,
+          "the library names itself");
+    given.set<char>("library", PluginFieldType::kCHAR, std::vector<char>(1000, 'x'));
+    refused(op, "an unknown attribute of a long version without an end", given, "xxxx");
+    given.integer("library", 7);
+    refused(op, "an unknown attribute of a version that is a number", given, "another version");
+    taken(op, "an engine of another library with known attributes",
+          ordinary(op).text("library", "9.8.7, kernels 0123456789ab"));
+}
+
 void refusedList(char const* what, PluginFieldCollection const* fields) {
     auto const before = sink->errors;
     Owner const plugin{creator("RMSNorm")->createPlugin("layer", fields, TensorRTPhase::kBUILD)};
@@ -57,7 +95,7 @@ void numbers() {
     for (int const type : {0, 7, 11, 17}) {
         refused(op, "stash_type", ordinary(op).integer("stash_type", type), "stash_type");
     }
-    for (auto const* flag : {"scale_before_cast", "epsilon_outside", "round_rstd"}) {
+    for (auto const* flag : {"scale_before_cast", "epsilon_outside", "epsilon_clamp", "round_rstd"}) {
         refused(op, "a flag of 2", ordinary(op).integer(flag, 2), flag);
         refused(op, "a flag of -1", ordinary(op).integer(flag, -1), flag);
     }
@@ -99,6 +137,8 @@ void combinations() {
             "axis");
     refused(op, "association 1 without round_rstd",
             ordinary(op).integer("association", 1).integer("stash_type", 10), "round_rstd");
+    refused(op, "a root that is clamped", ordinary(op).integer("epsilon_clamp", 1),
+            "epsilon_clamp must be 0");
     refused(op, "association of groups",
             ordinary(op).integer("association", 2).integer("group_size", 8), "association");
     refused(op, "round_rstd and scale_before_cast",
@@ -113,15 +153,15 @@ void badFields(Log& log) {
     words();
     combinations();
     for (std::string const op : {"RMSNorm", "GatedRMSNorm", "QuantizedSkipRMSNorm"}) {
-        auto const* const names = creator(op)->getFieldNames();
-        for (std::int32_t i = 0; i < names->nbFields; ++i) {
-            std::string const name = names->fields[i].name;
-            refused(op, "without " + name, ordinary(op).remove(name), name);
-        }
+        absent(op);
+        later(op);
     }
     refusedList("no collection", nullptr);
     PluginFieldCollection const none{0, nullptr};
-    refusedList("an empty collection", &none);
+    Owner const bare{creator("RMSNorm")->createPlugin("layer", &none, TensorRTPhase::kBUILD)};
+    check(bare && bytes(*runtime(bare).getFieldsToSerialize()) ==
+                      bytes(*ordinary("RMSNorm").real("epsilon", 1e-5F).collection()),
+          "taken: a node without attributes, the ordinary norm");
     PluginFieldCollection const lying{12, nullptr};
     refusedList("a collection without its fields", &lying);
     PluginField const anonymous{};

@@ -109,11 +109,14 @@ inline nvinfer1::IPluginV3OneRuntime& runtime(Owner const& plugin) {
         plugin->getCapabilityInterface(PluginCapabilityType::kRUNTIME));
 }
 
-// Names, types and bytes of fields, comparable.
+// Names, types and bytes of attributes, comparable.
 inline std::string bytes(PluginFieldCollection const& fields) {
     std::string all;
     for (std::int32_t i = 0; i < fields.nbFields; ++i) {
         auto const& field = fields.fields[i];
+        if (!std::strcmp(field.name, "library")) {
+            continue;
+        }
         auto const size = field.type == PluginFieldType::kCHAR ? 1 : 4;
         all += std::string{field.name} + ":" + std::to_string(static_cast<int>(field.type)) + ":";
         all.append(static_cast<char const*>(field.data),

@@ -80,7 +80,7 @@ inline Fields ordinary(std::string const& op) {
     fields.real("epsilon", 1e-6F).integer("axis", -1).integer("stash_type", 1);
     fields.integer("scale_before_cast", 0).real("scale_offset", 0).integer("epsilon_outside", 0);
     fields.integer("partial_size", 0).integer("group_size", 0).integer("round_rstd", 0);
-    fields.integer("association", 0);
+    fields.integer("association", 0).integer("epsilon_clamp", 0);
     if (op.find("Gated") != op.npos) {
         fields.text("activation", "silu").integer("gate_first", 0);
     }

@@ -165,6 +165,10 @@ void run(Case const& given, Log& log) {
     auto const wanted = bytes(*one.fields.collection());
     auto const* const list = runtime(original).getFieldsToSerialize();
     check(bytes(*list) == wanted, one.name + ": fields to serialise are those given");
+    auto const& last = list->fields[list->nbFields - 1];
+    check(!std::strcmp(last.name, "library") && last.type == PluginFieldType::kCHAR &&
+              std::strstr(static_cast<char const*>(last.data), ", kernels "),
+          one.name + ": and the library");
     Owner restored{creator(one.op)->createPlugin("layer", list, TensorRTPhase::kRUNTIME)};
     check(restored && bytes(*runtime(restored).getFieldsToSerialize()) == wanted &&
               builder(restored).getTimingCacheID() ==
@@ -182,7 +186,8 @@ void run(Case const& given, Log& log) {
     check(attached && attached->getCapabilityInterface(PluginCapabilityType::kCORE) &&
               attached->getCapabilityInterface(PluginCapabilityType::kBUILD) &&
               bytes(*runtime(attached).getFieldsToSerialize()) == wanted &&
-              std::strstr(builder(attached).getTimingCacheID(), "epsilon="),
+              std::strstr(builder(attached).getTimingCacheID(), "epsilon=") &&
+              std::strstr(builder(attached).getTimingCacheID(), " kernels="),
           one.name + ": attached, without the clone");
 
     int const least = one.needs_scale;

@@ -27,6 +27,7 @@ from rmsnorm_export.tensorrt.plugin.fields import (
     QUANTIZE,
     Value,
     faults,
+    field,
     fields_of,
     variants,
 )
@@ -226,15 +227,18 @@ def _try_creator(say: Say, creator: Creator) -> None:
         return
     quantized = "quantize" in creator.fields
     first: dict[str, Value] = {"quantize": QUANTIZE[0]} if quantized else {}
-    good = [(name, spec, first) for name, spec in variants(kind)]
+    good = [(name, fields_of(spec, first), first) for name, spec in variants(kind)]
+    # An attribute that a model leaves out has its default.
+    good.append(("nothing that has a default", [field(*item) for item in first.items()], first))
     if quantized:
-        good += [(value, NormSpec(kind=kind), {"quantize": value}) for value in QUANTIZE]
+        extras: list[dict[str, Value]] = [{"quantize": value} for value in QUANTIZE]
+        good += [(str(e["quantize"]), fields_of(NormSpec(kind=kind), e), e) for e in extras]
     bad = list(faults(kind, first))
     if creator.name not in (kind, f"Quantized{kind}"):
         good, bad = good[:1], bad[:1]
-    for name, spec, extra in good:
+    for name, given, extra in good:
         with Trying(say, f"create {creator.name}: {name}") as creating:
-            outputs = creator.outputs(fields_of(spec, extra))
+            outputs = creator.outputs(given)
             expected = OUTPUTS[kind] + str(extra.get("quantize", "")).endswith("_per_row")
             if outputs != expected:
                 raise FailedCheckError(f"it has {outputs} outputs, the operator {expected}")

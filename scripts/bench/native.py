@@ -1,0 +1,165 @@
+"""The kernels for ONNX Runtime on the CPU against what they replace, norm by norm.
+
+    python -m scripts.bench.native
+
+raw: the norm in plain operators, as ONNX Runtime runs it with all of its own optimization; ort:
+what the target of that name makes of it; portable: the operator's function body; native: the same
+file with the library registered; copy: NumPy copies as many bytes as the norm has to move. All of
+one shape are timed in turn. A ratio is to portable, round by round; below 1 is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.inliner
+import onnx_ir as ir
+
+import rmsnorm_export as rx
+from rmsnorm_export.errors import Error
+from rmsnorm_export.op.body import build_function
+from rmsnorm_export.op.body_key import assign_bodies, body_key
+from rmsnorm_export.op.dtypes import Array, element_type, numpy_dtype
+from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.runtime.session import onnxruntime, run_session, session_options
+from rmsnorm_export.tensorrt.plugin.native import node_model
+from scripts.bench.layernorm import ratio, samples, spread
+from scripts.lib.command import add_output, parser, say
+from scripts.lib.results import Start, about, bullets, write_results
+from scripts.lib.tables import markdown_table, print_table
+
+PACKAGES = ("rmsnorm-export", "onnxruntime", "onnx", "numpy")
+NORMS: dict[str, dict[str, Any]] = {
+    "plain": {"kind": "RMSNorm"},
+    "skip": {"kind": "SkipRMSNorm"},
+    "gated": {"kind": "GatedRMSNorm"},
+    "gated, groups": {"kind": "GatedRMSNorm", "gate_first": True, "group_size": 64},
+}
+TYPES = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16}
+_HEADINGS = ("shape", "dtype", "norm", "contender", "microseconds:", "to portable:", "to copy:")
+_OPSET = 18
+
+Run = Callable[[], object]
+
+
+def _arguments() -> argparse.Namespace:
+    options = parser("bench.native", __doc__)
+    add = options.add_argument
+    add("--shapes", nargs="+", default=["1x4096", "128x768", "2048x4096"], help="rows x n")
+    add("--dtypes", nargs="+", choices=TYPES, default=list(TYPES))
+    add("--norms", nargs="+", choices=NORMS, default=list(NORMS))
+    add("--rounds", type=int, default=25, help="samples of each contender")
+    add("--sample", type=float, default=0.02, help="least duration of a sample, seconds")
+    add("--threads", type=int, default=1, help="threads of a session")
+    add("--library", help="of plugin build --runtime onnxruntime; by default the newest")
+    add_output(options, "bench_native.json")
+    return options.parse_args()
+
+
+def contenders(
+    spec: NormSpec, dtype: int, rows: int, n: int, options: Any
+) -> Iterator[tuple[str, Run]]:
+    """Name and run of each that ONNX Runtime loads."""
+    random, stored = np.random.default_rng(0), numpy_dtype(dtype)
+    x, second = (random.normal(size=(rows, n)).astype(stored) for _ in range(2))
+    given = None if spec.kind == "RMSNorm" else second
+    scale = np.ones(n, stored)
+    own, feeds = node_model(spec, x, scale, None, given)
+    own.opset_import[0].version = _OPSET
+    key = body_key(
+        spec, dtype=dtype, scale_dtype=element_type(scale.dtype), bias_dtype=None, opset=_OPSET
+    )
+    ((name, body),) = assign_bodies([key])
+    own.graph.node[0].op_type = name
+    own.functions.append(ir.serde.serialize_function(build_function(name, body, _OPSET)))
+    raw = onnx.inliner.inline_local_functions(own)
+    plain = session_options(optimize=True, threads=options.threads)
+    native = rx.session_options(options.library, threads=options.threads)
+    models = {"raw": (raw, plain), "portable": (own, plain), "native": (own, native)}
+    result = rx.optimize(raw, target="ort")
+    if result.report.fused:
+        models["ort"] = (ir.to_proto(result.model), plain)
+    for label, (model, settings) in models.items():
+        try:
+            session = onnxruntime().InferenceSession(model.SerializeToString(), settings)
+            run_session(session, feeds)
+        # The binding raises classes of its own that share no public base.
+        except Exception as error:
+            say(f"{label} is not run: {str(error)[:120]}")
+            continue
+        yield label, _bound(session, feeds)
+    moved = [*feeds.values()][:-1] + [x] * (2 if spec.kind == "SkipRMSNorm" else 1)
+    parts = sum(array.nbytes for array in moved) // 2  # each byte of a copy is read and written
+    source, target = np.ones(parts, np.uint8), np.empty(parts, np.uint8)
+    yield "copy", lambda: np.copyto(target, source)
+
+
+def _bound(session: Any, feeds: dict[str, Array]) -> Run:
+    """A run without copies of inputs, into outputs that are kept."""
+    value, binding = onnxruntime().OrtValue, session.io_binding()
+    for name, array in feeds.items():
+        if array.dtype.itemsize == 2 and array.dtype != np.float16:
+            kept = value.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), BFLOAT16)
+        else:
+            kept = value.ortvalue_from_numpy(array)
+        binding.bind_ortvalue_input(name, kept)
+    for output in session.get_outputs():
+        binding.bind_output(output.name)
+    return lambda: session.run_with_iobinding(binding)
+
+
+def _measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for shape in arguments.shapes:
+        rows, n = map(int, shape.split("x"))
+        for dtype in arguments.dtypes:
+            for norm in arguments.norms:
+                say(f"{shape} {dtype}, {norm}")
+                spec = NormSpec(epsilon=2.0**-17, **NORMS[norm])
+                runs = dict(contenders(spec, TYPES[dtype], rows, n, arguments))
+                taken = samples(runs, arguments.rounds, arguments.sample)
+                for name, values in taken.items():
+                    yield {
+                        "shape": shape,
+                        "dtype": dtype,
+                        "norm": norm,
+                        "contender": name,
+                        "seconds": spread(values),
+                        "ratio": ratio(values, taken["portable"]) if "portable" in taken else None,
+                        "to_copy": ratio(values, taken["copy"]),
+                    }
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    numbers = [f"{row['seconds']['median'] * 1e6:,.1f}"]
+    numbers += [f"{of['median']:.2f}" if of else "" for of in (row["ratio"], row["to_copy"])]
+    return [row["shape"], row["dtype"], row["norm"], row["contender"], *numbers]
+
+
+def main() -> int:
+    """Exit code 3 where the library is not built."""
+    arguments, start = _arguments(), Start()
+    try:
+        rx.session_options(arguments.library)
+    except Error as error:
+        say(str(error))
+        return 3
+    rows = list(_measure(arguments))
+    report = start.facts(*PACKAGES) | {
+        "options": {key: value for key, value in vars(arguments).items() if key != "output"},
+        "rows": rows,
+    }
+    head = [*about(report, f", {arguments.threads} thread(s)"), "medians of interleaved samples"]
+    cells = [*map(_cells, rows)]
+    print_table(_HEADINGS, cells, above=head, same=3)
+    page = ["# Kernels for ONNX Runtime on the CPU", "", *bullets(head), ""]
+    page += markdown_table(_HEADINGS, cells)
+    print(write_results(report, "\n".join(page) + "\n", arguments.output))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
