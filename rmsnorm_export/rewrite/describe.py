@@ -64,7 +64,7 @@ def describe_plan(
         fused=tuple(fused),
         kept=tuple(kept),
         refused=plan.refusals,
-        unfolded=plan.unfolded,
+        unfolded=(*(s.apart for s in plan.sites if s.apart is not None), *plan.unfolded),
         opset_before=opset,
         opset_after=opset,
         nodes_before=nodes,

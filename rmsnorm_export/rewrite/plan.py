@@ -37,7 +37,8 @@ class Plan:
         rewritten: those of ``sites`` whose norm was one node in the target's form.
         opaque: operators of the target in a form that no other target could say: no refusal.
         refusals: what is left alone, and why.
-        unfolded: the residual sums that are no part of their norm's node, and why.
+        unfolded: the residual sums in front of ``kept``, and why they are no part of them; those
+            in front of ``sites`` are there (``Lowered.apart``).
     """
 
     model: ir.Model
@@ -110,19 +111,19 @@ def make_plan(model: ir.Model, options: OptimizeOptions | ExpandOptions | Inspec
                 continue
             outcome = None
         grown = outcome is not None and (part is None or _holds(outcome.part, part))
-        apart = None if outcome is None else outcome.apart
+        apart = (outcome.apart if outcome is not None else None) or match.apart
         if outcome is not None and not grown and not row.shares_functions:
             discard(outcome)
             outcome = None
         said = (part or match) if outcome is None else outcome.part
+        apart = apart or _left_apart(match) if one and said.residual is None else None
         if outcome is None:
             kept.append(said)
+            unfolded += [] if apart is None else [apart]
         else:
+            outcome = dataclasses.replace(outcome, apart=apart)
             sites.append(outcome)
             rewritten += [] if grown else [outcome]
-        if one and said.residual is None:
-            apart = apart or match.apart or _left_apart(match)
-            unfolded += [] if apart is None else [apart]
     return Plan(
         model=model,
         types=recognition.types,

@@ -7,7 +7,12 @@ import pytest
 from recognize.text_models import check_same, function, model, norm, ops, optimized
 
 import rmsnorm_export as rx
+from rmsnorm_export.graph.load import load_model
+from rmsnorm_export.lower.lower import refuse_match
 from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.rewrite.describe import describe_plan
+from rmsnorm_export.rewrite.options import OptimizeOptions
+from rmsnorm_export.rewrite.plan import make_plan
 from rmsnorm_export.show import to_html, to_text
 
 XR = "float[2,3,8] x, float[2,3,8] r"
@@ -147,3 +152,17 @@ def test_outputs_that_nobody_reads_are_not_written() -> None:
     _, again = optimized(proto, "ort")
     assert [list(node.output) for node in again.graph.node] == outputs
     check_same(source, again)
+
+
+def test_a_norm_that_is_refused_has_no_residual() -> None:
+    """A proof that does not hold gives up the site; the Add in front of it is no miss then."""
+    source = model("h = Add(x, r)\n" + norm("h", "y"), inputs=XR)
+    loaded = load_model(source)
+    plan = make_plan(loaded.model, OptimizeOptions(target="onnx"))
+    (site,) = plan.sites
+    assert site.apart is not None
+    assert len(describe_plan(loaded, plan, OptimizeOptions(target="onnx")).unfolded) == 1
+    failed = refuse_match(site.part, "proof-failed", "no", found="no", hint="no")
+    left = describe_plan(loaded, plan.without({site: failed}), OptimizeOptions(target="onnx"))
+    assert (left.unfolded, len(left.refused)) == ((), 1)
+    assert left.headline().startswith("0 of 1 RMSNorm ")
