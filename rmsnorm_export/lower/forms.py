@@ -225,6 +225,9 @@ def beyond_the_operator(match: Match, *, has_residual: bool = False) -> Refusal 
     elif spec.partial_size:
         found = f"the mean square of the first {spec.partial_size} elements"
         part = ("partial", "a partial row", found)
+    elif spec.last_axis != -1:
+        found = f"axis {spec.axis}; Transposes around the operator cost what it saves"
+        part = ("channels", "rows with axes behind them", found)
     elif spec.epsilon_outside:
         found = f"epsilon {spec.epsilon} is added to the root"
         part = ("epsilon-outside", "epsilon outside the root", found)

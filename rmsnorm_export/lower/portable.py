@@ -215,7 +215,8 @@ def _row_shape(part: Match, types: Types) -> tuple[int, ...]:
     """Shape of a neutral scale; one element, which broadcasts, where n is unknown or absurd."""
     dims = types.shape(part.x)
     tail = dims[part.spec.axis :] if dims is not None else (part.n,)
-    if part.spec.axis == -1 and part.n is not None:
+    strided = part.spec.last_axis != -1
+    if strided or (part.spec.axis == -1 and part.n is not None):
         tail = (part.n,)
     static = tuple(d for d in tail if isinstance(d, int))
     return static if len(static) == len(tail) and math.prod(static) <= MOST_ONES else (1,)
@@ -252,6 +253,8 @@ def plugin_refuses(
         return "it does not compute in float64"
     if spec.epsilon_clamp:
         return "it does not clamp the root mean square"
+    if spec.last_axis != -1:
+        return "it does not compute rows with axes behind them"
     if name not in creator_names(spec.kind):
         return "it has no creator of that name"
     if spec.stash_type not in (FLOAT, dtype):

@@ -86,6 +86,7 @@ class _Body:
             inputs.append(scale := self.value("scale"))
         if key.has_bias:
             inputs.append(bias := self.value("bias"))
+        scale, bias = self.behind_axes(scale, "scale"), self.behind_axes(bias, "bias")
 
         total = self.x
         if residual is not None:
@@ -108,6 +109,13 @@ class _Body:
             inputs, outputs, nodes=self.nodes, name=self.name, opset_imports={"": self.opset}
         )
         return ir.Function(DOMAIN, self.name, graph=graph, attributes=self.attributes())
+
+    def behind_axes(self, value: ir.Value | None, label: str) -> ir.Value | None:
+        """A scale or bias of a row with axes behind it, in a shape that broadcasts."""
+        if value is None or self.key.last_axis == -1:
+            return value
+        shape = self.integers([-1, *[1] * (-1 - self.key.last_axis)], f"{label}_shape")
+        return self.add("Reshape", f"{label}_column", [value, shape])
 
     def attributes(self) -> list[ir.Attr]:
         """Those that the body refers to; without defaults, for every node writes them."""
@@ -176,7 +184,7 @@ class _Body:
         return self.add("Reshape", "ungrouped", [v, shape], zero)
 
     def mean(self, square: ir.Value) -> ir.Value:
-        axes = list(range(self.key.axis, 0))
+        axes = list(range(self.key.axis, self.key.last_axis + 1))
         if self.opset < AXES_INPUT_OPSET:
             return self.add("ReduceMean", "mean", [square], {"axes": axes, "keepdims": 1})
         indices = self.integers(axes, "axes")

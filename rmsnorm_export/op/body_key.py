@@ -30,7 +30,7 @@ class BodyKey:
         has_scale, has_bias: formal inputs; a bias implies a scale, for inputs are positional.
         casts: X may be of another type than the stash type.
         stash_type, scale_before_cast, round_rstd, epsilon_outside, epsilon_clamp, partial_size,
-            group_size, axis, activation, gate_first, association: as in ``NormSpec``.
+            group_size, axis, last_axis, activation, gate_first, association: as in ``NormSpec``.
         has_offset: the attribute ``scale_offset`` is added to the scale.
         scale_cast, bias_cast: may be of another type than the one in which the product is computed.
         dtype: element type of X, where the body must name it (casts below opset 15).
@@ -58,6 +58,7 @@ class BodyKey:
     gate_first: bool = False
     association: int = 0
     epsilon_clamp: bool = False
+    last_axis: int = -1
 
     @property
     def rounds(self) -> bool:
@@ -222,7 +223,7 @@ def _name(body: BodyKey, names: dict[str, BodyKey], reserved: Collection[str]) -
     # number that those cannot hold has a name that no kernel has. One with an attribute that an
     # older library of kernels does not look at has a name that such a library does not have.
     literal = body.epsilon is not None or body.scale_offset is not None
-    plain = not (literal or body.epsilon_clamp)
+    plain = not (literal or body.epsilon_clamp or body.last_axis != -1)
     if plain and base not in names and base not in reserved:
         return base
     main = names.get(base, BodyKey(kind=body.kind))
@@ -239,6 +240,7 @@ def _name(body: BodyKey, names: dict[str, BodyKey], reserved: Collection[str]) -
 def _words(body: BodyKey) -> list[tuple[str, str]]:
     """A word for the value of each field that can keep two bodies apart."""
     order = "before" if body.scale_before_cast else "after"
+    axes = f"last_{-body.axis}_axes" if body.axis < -1 else "last_axis"
     return [
         ("stash_type", f"stash_{type_name(body.stash_type)}"),
         ("dtype", f"of_{type_name(body.dtype or body.stash_type)}"),
@@ -248,7 +250,8 @@ def _words(body: BodyKey) -> list[tuple[str, str]]:
         ("epsilon_clamp", "epsilon_clamp"),
         ("partial_size", f"partial_{body.partial_size}" if body.partial_size else "whole"),
         ("group_size", f"group_{body.group_size}" if body.group_size else "ungrouped"),
-        ("axis", f"last_{-body.axis}_axes" if body.axis < -1 else "last_axis"),
+        ("last_axis", f"axis_{-body.last_axis}_from_the_end"),
+        ("axis", axes if body.last_axis == -1 else ""),
         ("activation", body.activation),
         ("association", f"association_{body.association}"),
         ("gate_first", "gate_first" if body.gate_first else "gate_last"),

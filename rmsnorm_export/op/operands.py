@@ -28,7 +28,7 @@ def check_operands(
             found=f"shape {tuple(shape)} with axis {spec.axis}",
             fix=f"give x at least {-spec.axis} dimensions",
         )
-    check_row(spec, math.prod(shape[spec.axis :]))
+    check_row(spec, math.prod(row_shape(spec, shape)))
     check_offset(spec, scale)
     check_second(spec.kind, residual, gate)
 
@@ -83,6 +83,17 @@ def check_second(kind: Kind, residual: object | None, gate: object | None) -> No
                 found=f"{name} {'missing' if value is None else 'given'}",
                 fix=f"{'pass' if value is None else 'leave out'} {name}",
             )
+
+
+def row_shape(spec: NormSpec, shape: Sequence[int]) -> tuple[int, ...]:
+    """The sizes of the normalised axes."""
+    return tuple(shape[spec.axis : len(shape) + spec.last_axis + 1])
+
+
+def without_axes_behind(spec: NormSpec, given: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a scale without the ones that stand for the axes behind its row."""
+    row = len(given) + 1 + spec.last_axis
+    return given[:row] if row > 0 and all(size == 1 for size in given[row:]) else given
 
 
 def without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -19,7 +19,12 @@ import numpy as np
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.dtypes import Array, Float64Array, element_type, numpy_dtype, round_to
-from rmsnorm_export.op.operands import check_operands, without_leading_ones
+from rmsnorm_export.op.operands import (
+    check_operands,
+    row_shape,
+    without_axes_behind,
+    without_leading_ones,
+)
 from rmsnorm_export.op.spec import DOUBLE, FLOAT, NormSpec
 
 Result = Array | tuple[Array, Array]
@@ -71,8 +76,8 @@ def reference_float64(
         UsageError: operands that do not fit the spec or one another.
     """
     operands = _operands(spec, x, scale, bias, residual, gate)
-    y, total = _evaluate(spec, operands, _Rounding(_keep, _keep, _mean))
-    return (y, total) if spec.kind == "SkipRMSNorm" else y
+    y, total = _evaluate(spec.trailing(), operands, _Rounding(_keep, _keep, _mean))
+    return _in_place(spec, (y, total) if spec.kind == "SkipRMSNorm" else y)
 
 
 def reference_exact(
@@ -95,7 +100,7 @@ def reference_exact(
     """
     operands = _operands(spec, x, scale, bias, residual, gate)
     dtype = element_type(x.dtype)
-    spec = spec.canonical(dtype)
+    given, spec = spec, spec.canonical(dtype).trailing()
     rounding = _Rounding(
         stash=lambda values: round_to(values, spec.stash_type),
         out=lambda values: round_to(values, dtype),
@@ -110,8 +115,8 @@ def reference_exact(
     y, total = _evaluate(spec, operands, rounding)
     stored = y.astype(numpy_dtype(dtype))
     if spec.kind == "SkipRMSNorm":
-        return stored, total.astype(numpy_dtype(dtype))
-    return stored
+        return _in_place(given, (stored, total.astype(numpy_dtype(dtype))))
+    return _in_place(given, stored)
 
 
 def _evaluate(
@@ -252,21 +257,36 @@ def _operands(
     """Check the operands against the spec and one another, and widen them to float64."""
     element_type(x.dtype)
     check_operands(spec, x.shape, scale=scale, residual=residual, gate=gate)
+    like_x = (x.astype(np.float64), _like_x(x, residual, "residual"), _like_x(x, gate, "gate"))
+    rows, residuals, gates = (
+        None if value is None else np.moveaxis(value, spec.last_axis, -1) for value in like_x
+    )
+    assert rows is not None
     return _Operands(
-        x=x.astype(np.float64),
+        x=rows,
         scale=_per_element(spec, x, scale, "scale"),
         bias=_per_element(spec, x, bias, "bias"),
-        residual=_like_x(x, residual, "residual"),
-        gate=_like_x(x, gate, "gate"),
+        residual=residuals,
+        gate=gates,
     )
+
+
+def _in_place(spec: NormSpec, result: Result) -> Result:
+    """Results for rows on the last axis, moved to where the rows are."""
+    if isinstance(result, tuple):
+        return np.moveaxis(result[0], -1, spec.last_axis), np.moveaxis(
+            result[1], -1, spec.last_axis
+        )
+    return np.moveaxis(result, -1, spec.last_axis)
 
 
 def _per_element(spec: NormSpec, x: Array, value: Array | None, name: str) -> Float64Array | None:
     if value is None:
         return None
     element_type(value.dtype)
-    shape = x.shape[spec.axis :]
-    if without_leading_ones(value.shape) != without_leading_ones(shape):
+    shape = row_shape(spec, x.shape)
+    given = without_axes_behind(spec, value.shape)
+    if without_leading_ones(given) != without_leading_ones(shape):
         raise UsageError(
             f"{name} does not have the shape of the normalised axes.",
             found=f"{name} {value.shape}, normalised axes {shape}",

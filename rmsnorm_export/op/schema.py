@@ -80,7 +80,10 @@ def _schema(kind: Kind) -> onnx.defs.OpSchema:
     if kind in _SECOND_INPUT:
         name, description = _SECOND_INPUT[kind]
         inputs.append(schema.FormalParameter(name, "T", description))
-    shape = "n elements in the shape of the normalised axes, leading dimensions of 1 allowed."
+    shape = (
+        "n elements in the shape of the normalised axes, dimensions of 1 allowed in front, and "
+        "for the axes behind the row."
+    )
     inputs += [
         schema.FormalParameter("scale", "V", f"Scale, {shape}", param_option=optional),
         schema.FormalParameter("bias", "B", f"Added last, {shape}", param_option=optional),

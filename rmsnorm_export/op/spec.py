@@ -1,6 +1,6 @@
 """The operator's specification: the one definition that all else agrees on.
 
-For a row ``a`` of ``n`` elements (the axes from ``axis`` to the last, flattened), computed in
+For a row ``a`` of ``n`` elements (the axes from ``axis`` to ``last_axis``, flattened), computed in
 ``stash_type`` S, with X of type T::
 
     m   = mean(a_i ** 2)                    over the first partial_size elements, or each group
@@ -68,6 +68,8 @@ class NormSpec:
         association: in a half stash type, the order of the products: 0: as the other attributes
             say; 1: ``x * (scale / rms)``; 2: ``(x * scale) / rms``.
         epsilon_clamp: epsilon is the least that the root may be, and is not added; a NaN stays one.
+        last_axis: last normalised axis, negative; other than -1 only as ``axis`` itself, so that a
+            row is one axis with others behind it: the channels of an image are axis -3.
         activation: of the gate (``GatedRMSNorm`` only).
         gate_first: False: ``Y = T(S(norm) * act(gate))``, where ``norm`` is the ungated result, not
             rounded when ``scale_before_cast``. True: ``RMSNorm(S(X) * act(gate))``, the product
@@ -86,6 +88,7 @@ class NormSpec:
     round_rstd: bool = False
     association: int = 0
     epsilon_clamp: bool = False
+    last_axis: int = -1
     activation: Activation = "silu"
     gate_first: bool = False
 
@@ -112,6 +115,10 @@ class NormSpec:
             raise ValueError("association and group_size cannot be combined")
         if self.epsilon_outside and self.epsilon_clamp:
             raise ValueError("epsilon_outside and epsilon_clamp cannot be combined")
+        if self.last_axis not in (-1, self.axis):
+            raise ValueError(f"last_axis must be -1 or axis, got {self.last_axis}")
+        if self.last_axis != -1 and self.association:
+            raise ValueError("association needs last_axis = -1")
         if self.activation not in get_args(Activation):
             raise ValueError(f"activation must be silu or sigmoid, got {self.activation}")
         if self.round_rstd and self.scale_before_cast:
@@ -132,6 +139,16 @@ class NormSpec:
                 python_type: Any = type(field.default)
                 values[field.name] = python_type(attributes[field.name])
         return cls(**values)
+
+    def trailing(self) -> NormSpec:
+        """The same norm of rows that have been moved to the last axis."""
+        if self.last_axis == -1:
+            return self
+        return dataclasses.replace(self, axis=-1, last_axis=-1)
+
+    def row_axes(self) -> range:
+        """The normalised axes, negative."""
+        return range(self.axis, self.last_axis + 1)
 
     def canonical(self, dtype: int) -> NormSpec:
         """The same norm with the attributes that cannot matter for X of ``dtype`` at default.
@@ -185,6 +202,7 @@ ATTRIBUTE_WORDS = {
     "round_rstd": "1: 1 / rms is rounded to T and multiplied with X in T.",
     "association": "In a half stash type, 1: x * (scale / rms); 2: (x * scale) / rms.",
     "epsilon_clamp": "1: the root is max(sqrt(mean square), epsilon); nothing is added.",
+    "last_axis": "Last normalised axis, negative: -1, or axis for rows with axes behind them.",
     "activation": "Of the gate: silu or sigmoid.",
     "gate_first": "1: the gate multiplies X before the norm; 0: the gate multiplies the norm.",
 }
@@ -210,6 +228,7 @@ class NormAttributes(RowAttributes, total=False):
 
     epsilon: float
     axis: int
+    last_axis: int
 
 
 class GateAttributes(RowAttributes, total=False):

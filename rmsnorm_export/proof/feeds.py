@@ -196,6 +196,13 @@ class Layout:
     row: tuple[int, ...]
     weights: int
 
+    def shape(self, spec: NormSpec) -> tuple[int, ...]:
+        """That of x, with the row where it is in the model."""
+        if spec.last_axis == -1:
+            return (*self.lead, *self.row)
+        place = len(self.lead) + 1 + spec.last_axis
+        return (*self.lead[:place], *self.row, *self.lead[place:])
+
 
 def layouts(match: Match, lowered: Lowered, types: Types) -> Iterator[Layout]:
     """What to try, the likeliest first: free leading sizes, then those that the file declares or
@@ -204,8 +211,11 @@ def layouts(match: Match, lowered: Lowered, types: Types) -> Iterator[Layout]:
     Raises:
         InputError: the rows are too long, or have no elements.
     """
-    axes = -match.spec.axis
+    axes = -match.spec.trailing().axis
     declared = _declared(match, types)
+    place = match.spec.last_axis
+    if declared is not None and place != -1:
+        declared = (*declared[:place], *declared[place + 1 :], declared[place])
     shapes = tuple(_constant_shapes((*match.nodes, *lowered.nodes)))
     rank = match.rank or (len(declared) if declared else max(3, axes + 1))
     declared = declared or (None,) * rank
@@ -263,7 +273,7 @@ def _row_sizes(
     Declared by x, or by a weight; known to lowering, which made a weight or a Reshape of it; from
     n; or small where nothing is said.
     """
-    spec, axes, n = match.spec, -match.spec.axis, match.n
+    spec, axes, n = match.spec, -match.spec.trailing().axis, match.n
     if len(declared) == axes and all(size is not None for size in declared):
         return tuple(size for size in declared if size is not None)
     weights = [value for value in (match.scale, match.bias) if value is not None]

@@ -163,7 +163,7 @@ class _SiteRuns:
         self, pair: site.SitePair, layout: Layout, numerics: Numerics, seed: int, runtime: str
     ) -> None:
         self.pair, self.layout, self.seed, self.runtime = pair, layout, seed, runtime
-        self.spec = _stored_spec(pair.match.spec)
+        self.spec = _stored_spec(pair.match.spec).trailing()
         self.judge = Judge(pair.match, self.spec, math.prod(layout.row), numerics)
 
     def prove(self, stored_scale: Array | None) -> Proof:
@@ -172,13 +172,19 @@ class _SiteRuns:
             for side, model in (("original", pair.original), ("new", pair.new)):
                 result = run_float64(model, feeds)
                 for index, role in enumerate(pair.outputs):
-                    output = result.outputs[f"y{index}"]
+                    output = self._rows_last(result.outputs[f"y{index}"])
                     self.judge.mathematics(rows, side, role, output, result.constants)
             for label, before, after in self._runs(feeds):
                 for index, role in enumerate(pair.outputs):
                     name = f"y{index}"
-                    self.judge.distance(rows, role, before[name], after[name], label)
+                    old, new = (self._rows_last(side[name]) for side in (before, after))
+                    self.judge.distance(rows, role, old, new, label)
         return self.judge.proof()
+
+    def _rows_last(self, output: Array) -> Array:
+        """An output with its rows on the last axis, where the reference has them."""
+        place = self.pair.match.spec.last_axis
+        return output if output.ndim < -place else np.moveaxis(output, place, -1)
 
     def _inputs(self, stored_scale: Array | None) -> Iterator[tuple[dict[str, Array], Rows]]:
         """Every run: what to feed, and what the formula makes of it."""
@@ -227,7 +233,9 @@ class _SiteRuns:
         if spec.kind == "GatedRMSNorm":
             gate = batch.x if match.gate is match.x else batch.gate
         with np.errstate(all="ignore"):
-            result = reference_float64(spec, batch.x, scale, bias, residual=residual, gate=gate)
+            row = self.layout.row
+            weights = (None if value is None else value.reshape(row) for value in (scale, bias))
+            result = reference_float64(spec, batch.x, *weights, residual=residual, gate=gate)
             y, total = result if isinstance(result, tuple) else (result, batch.x)
             outputs = {"y": y, "sum": total} if isinstance(result, tuple) else {"y": y}
             squared = total.astype(np.float64)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
@@ -39,13 +40,12 @@ class SitePair:
 
     def feeds(self, batch: Batch, scale: Array | None, bias: Array | None) -> dict[str, Array]:
         """Arrays by name of the graph input."""
-        arrays = {
-            "x": batch.x,
-            "scale": scale,
-            "bias": bias,
-            "residual": batch.residual,
-            "gate": batch.gate,
-        }
+        place = self.match.spec.last_axis
+        x, residual, gate = (
+            np.ascontiguousarray(np.moveaxis(array, -1, place))
+            for array in (batch.x, batch.residual, batch.gate)
+        )
+        arrays = {"x": x, "scale": scale, "bias": bias, "residual": residual, "gate": gate}
         feeds: dict[str, Array] = {}
         for role, name in self.ports.items():
             array = arrays[role]
@@ -80,7 +80,7 @@ def cut_site(
 
 def _sizes_of(match: Match, layout: Layout, types: Types) -> SizesOf:
     """The sizes of any value where x has those of ``layout``, None for those not known."""
-    pairs = zip(types.shape(match.x) or (), (*layout.lead, *layout.row), strict=False)
+    pairs = zip(types.shape(match.x) or (), layout.shape(match.spec), strict=False)
     sizes: dict[object, int] = {dim: size for dim, size in pairs if isinstance(dim, str)}
 
     def sizes_of(value: ir.Value) -> list[int | None] | None:

@@ -79,6 +79,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     size = ctx.types.static_last(norm.x.root)
     narrow = norm.radial.narrow
     associated = int(stash) in HALF_TYPES and dtype == stash and norm.group is None
+    associated = associated and norm.radial.last == -1
     if int(norm.product) in HALF_TYPES and norm.association and not associated:
         narrow = (*narrow, f"scale applied before the division in {type_name(int(norm.product))}")
     elif norm.association and not associated:
@@ -91,6 +92,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         epsilon_outside=norm.radial.d != 0,
         epsilon_clamp=norm.radial.floor != 0,
         axis=norm.radial.axis,
+        last_axis=norm.radial.last,
         stash_type=int(stash),
         scale_before_cast=before,
         round_rstd=rstd,

@@ -75,7 +75,8 @@ class Radial:
     ``inverse``. Where there is a ``floor``, neither inner nor root is below it.
 
     Attributes:
-        axis: first of the trailing axes, negative.
+        axis: first of the averaged axes, negative.
+        last: last of them: -1, or ``axis`` where one axis with others behind it is averaged.
         size: elements that were averaged, None when not static.
         kept: the reduced axes are present with size 1 (else they were removed).
         dtype: type of this value; ``stash``: type in which the sum was formed.
@@ -110,6 +111,7 @@ class Radial:
     m: float = 1.0
     inverse_cast: ir.DataType | None = None
     floor: float = 0.0
+    last: int = -1
     epsilons: int = 0
     narrow: tuple[str, ...] = ()
     edges: tuple[str, ...] = ()

@@ -83,7 +83,7 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
         residual=second if skip else None,
         gate=second if gated else None,
         sum=total,
-        n=_row_size(ctx, x, spec.axis),
+        n=_row_size(ctx, x, spec),
         rank=rank,
         nodes=(node,),
         narrow=("sum not rounded",)
@@ -116,9 +116,11 @@ def _input(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
 
-def _row_size(ctx: Context, x: ir.Value, axis: int) -> int | None:
+def _row_size(ctx: Context, x: ir.Value, spec: NormSpec) -> int | None:
     dims = ctx.types.shape(x)
-    return ctx.types.static_last(x) if dims is None and axis == -1 else row_size(dims, axis)
+    if dims is None and spec.axis == -1:
+        return ctx.types.static_last(x)
+    return row_size(dims, spec.axis, spec.last_axis)
 
 
 def _own(node: ir.Node, kind: Kind | None) -> NormSpec | None:

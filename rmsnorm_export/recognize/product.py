@@ -200,7 +200,7 @@ def multiply_radial(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value
             )  # fmt: skip
         return
     if not ctx.same(other, radial.x.root) and ctx.types.dtype(other) is not None:
-        scale = as_weight(ctx, other, _whole_row(radial), radial.axis)
+        scale = as_weight(ctx, other, _whole_row(radial), radial.axis, radial.last)
         if scale is not None and radial.kept:
             ctx.facts[node.outputs[0]] = WeightedInverse(radial, scale, radial.dtype)
             return
@@ -234,7 +234,10 @@ def normalise(
         return
     if not _sound(ctx, node, view, radial):
         return
-    if scale is not None and as_weight(ctx, scale.value, view.root, radial.axis) is None:
+    if (
+        scale is not None
+        and as_weight(ctx, scale.value, view.root, radial.axis, radial.last) is None
+    ):
         return
     dtype = ctx.types.dtype(numerator)
     if dtype is None:
@@ -309,7 +312,7 @@ def _weighted(ctx: Context, numerator: ir.Value, radial: Radial) -> tuple[View, 
         part = _part_squared(ctx, ctx.view(x), radial)
         if part is None:
             continue
-        scale = as_weight(ctx, other, ctx.view(x).root, radial.axis)
+        scale = as_weight(ctx, other, ctx.view(x).root, radial.axis, radial.last)
         if scale is not None:
             return ctx.view(x), scale, part
     return None
@@ -395,10 +398,10 @@ def _root_of_n(ctx: Context, node: ir.Node, norm: Norm, radial: Radial, constant
 
 def _factor(ctx: Context, norm: Norm, other: ir.Value) -> Weight | None:
     x = norm.group[0].value if norm.group is not None else norm.x.value
-    axis = norm.radial.axis if norm.radial is not None else -1
+    axis, last = (norm.radial.axis, norm.radial.last) if norm.radial is not None else (-1, -1)
     if norm.native is not None:
-        axis = norm.native.spec.axis
-    return as_weight(ctx, other, x, axis)
+        axis, last = norm.native.spec.axis, norm.native.spec.last_axis
+    return as_weight(ctx, other, x, axis, last)
 
 
 def _with_event(norm: Norm, kind: str) -> Norm:

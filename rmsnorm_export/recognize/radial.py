@@ -100,10 +100,10 @@ def reduce(ctx: Context, node: ir.Node) -> None:
     candidate.centred = centred(ctx, fact.x.root)
     if fact.flaw is not None:
         ctx.flaw(candidate, node, *fact.flaw)
-    axis = _trailing(ctx, node, axes, fact.x, candidate)
+    axis, last = _row_axes(ctx, node, axes, fact.x, candidate) or (None, -1)
     kept = bool(node.attributes.get_int("keepdims", 1))
     dims = ctx.types.shape(fact.x.root) if axis is not None else None
-    size = row_size(dims, axis)
+    size = row_size(dims, axis, last)
     factor = fact.factor
     if size == 0:
         ctx.flaw(
@@ -121,7 +121,7 @@ def reduce(ctx: Context, node: ir.Node) -> None:
         factor *= size or 1
     radial = Radial(
         fact.x, candidate, node.graph, axis if axis is not None else -1, size, kept,
-        fact.dtype, fact.dtype, a=factor, narrow=fact.narrow, slack=fact.slack,
+        fact.dtype, fact.dtype, a=factor, narrow=fact.narrow, slack=fact.slack, last=last,
     )  # fmt: skip
     if op == "ReduceL2":
         radial = dataclasses.replace(radial, rooted=True)
@@ -132,10 +132,10 @@ def reduce(ctx: Context, node: ir.Node) -> None:
     ctx.set_radial(node.outputs[0], radial)
 
 
-def _trailing(
+def _row_axes(
     ctx: Context, node: ir.Node, axes: tuple[int, ...] | None, x: View, candidate: Candidate
-) -> int | None:
-    """First of the reduced axes as a negative number when they are the trailing ones."""
+) -> tuple[int, int] | None:
+    """First and last of the reduced axes, negative: the trailing ones, or those of channels."""
     rank = None
     if axes is None:
         ctx.flaw(
@@ -165,6 +165,9 @@ def _trailing(
                     f"no axes given, x has rank {rank}",
                     "a norm over all axes is left alone; name its axes if it is meant as one",
                 )  # fmt: skip
+    second = len(negative) == 1 and (ctx.types.rank(x.root) or 0) + negative[0] == 1
+    if second and negative[0] in _CHANNELS:
+        return negative[0], negative[0]
     trailing = negative == list(range(-len(negative), 0))  # none for a scalar
     if not (negative and trailing) or (rank is not None and -negative[0] > rank):
         ctx.flaw(
@@ -173,15 +176,19 @@ def _trailing(
             "RMSNorm normalises the last axes; transpose x so that they are last",
         )  # fmt: skip
         return None
-    return negative[0]
+    return negative[0], -1
 
 
-def row_size(dims: Dims, axis: int | None) -> int | None:
-    """Elements of a row from ``axis`` to the last; None where that is not static."""
+_CHANNELS = (-3, -4)
+"""The second axis of NCHW and NCDHW."""
+
+
+def row_size(dims: Dims, axis: int | None, last: int = -1) -> int | None:
+    """Elements of a row from ``axis`` to ``last``; None where that is not static."""
     if dims is None or axis is None or len(dims) < -axis:
         return None
     size = 1
-    for dim in dims[axis:]:
+    for dim in dims[axis : len(dims) + last + 1]:
         if not isinstance(dim, int):
             return None
         size *= dim
@@ -412,7 +419,7 @@ def _unsqueezed(ctx: Context, node: ir.Node, radial: Radial) -> bool:
         if rank is None:
             return False
         axes = tuple(axis if axis < 0 else axis - rank for axis in axes)
-    return sorted(axes) == list(range(radial.axis, 0))
+    return sorted(axes) == list(range(radial.axis, radial.last + 1))
 
 
 def same_dims(a: tuple[int | str | None, ...], b: tuple[int | str | None, ...]) -> bool:

@@ -13,9 +13,15 @@ _SHAPING = ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Flatten")
 
 
 def as_weight(
-    ctx: Context, value: ir.Value, x: ir.Value, axis: int, *, computed: bool = False
+    ctx: Context,
+    value: ir.Value,
+    x: ir.Value,
+    axis: int,
+    last: int = -1,
+    *,
+    computed: bool = False,
 ) -> Weight | None:
-    """``value`` as a weight of the axes of ``x`` from ``axis`` on, or None.
+    """``value`` as a weight of the axes of ``x`` from ``axis`` to ``last``, or None.
 
     It must hold one number per feature (leading dimensions of 1 allowed), leave the shape of x as
     it is, and be a weight: an initializer, a graph input, or computed from those alone. Anything
@@ -33,12 +39,12 @@ def as_weight(
     if shape is not None:
         if len(shape) < k or len(dims) > len(shape):
             return None
-        tail = shape[axis:]
+        tail = (*shape[axis : len(shape) + last + 1], *(1,) * (-1 - last))
     else:
-        last = ctx.types.static_last(x)
-        if k != 1 or last is None or len(dims) > 1:
+        n = ctx.types.static_last(x)
+        if k != 1 or n is None or len(dims) > 1:
             return None
-        tail = (last,)
+        tail = (n,)
     # A weight of fewer axes than are normalised repeats over the others: it is no scale of n.
     if tuple(dims[-k:]) != tail or any(d != 1 for d in dims[:-k]):
         return None

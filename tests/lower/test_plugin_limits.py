@@ -76,6 +76,7 @@ REFUSED = [
     (NormSpec(stash_type=DOUBLE), FLOAT, 64, (), "float64"),
     (NormSpec(stash_type=FLOAT16), FLOAT, 64, (), "in float16"),
     (NormSpec(epsilon_clamp=True), FLOAT, 64, (), "does not clamp"),
+    (NormSpec(axis=-3, last_axis=-3), FLOAT, 64, (), "axes behind them"),
     (NormSpec(), FLOAT, (1 << 20) + 1, (), "1048576 elements"),
     (NormSpec(), FLOAT16, 64, (("scale", BFLOAT16, (64,)),), "no bfloat16 scale"),
     (NormSpec(), FLOAT, 64, (("bias", FLOAT, (1,)),), "a bias of one element for each"),

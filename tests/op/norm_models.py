@@ -14,6 +14,7 @@ import onnxruntime as ort
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import BodyKey, assign_bodies, body_key
 from rmsnorm_export.op.dtypes import numpy_dtype, round_to
+from rmsnorm_export.op.operands import row_shape
 from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import (
     BFLOAT16,
@@ -50,7 +51,7 @@ class Case:
         """Inputs by name, in the order of the operator."""
         rng = np.random.default_rng(seed)
         shape = self.shape
-        row = shape[self.spec.axis :]
+        row = row_shape(self.spec, shape)
         wanted = {
             "x": (self.dtype, shape, 1.0),
             "residual": (self.dtype if self.spec.kind == "SkipRMSNorm" else None, shape, 1.0),
@@ -80,7 +81,7 @@ def model(
         assigned = [(f"{key.kind}_{index}", key) for index, key in enumerate(keys)]
     for index, (case, (name, key)) in enumerate(zip(cases, assigned, strict=True)):
         operands = case.operands()
-        row = case.shape[case.spec.axis :]
+        row = row_shape(case.spec, case.shape)
         neutral = numpy_dtype(key.product_type(case.dtype))
         if key.has_scale and "scale" not in operands:
             operands["scale"] = np.ones(row, neutral)
@@ -218,6 +219,8 @@ FORMS: dict[str, dict] = {
     "outside": {"epsilon_outside": True, "epsilon": 1e-3},
     "clamp": {"epsilon_clamp": True, "epsilon": 0.5},
     "axis2": {"axis": -2},
+    "channels": {"axis": -2, "last_axis": -2, "scale_offset": 1.0},
+    "channels_rstd": {"axis": -3, "last_axis": -3, "round_rstd": True},
     "group": {"group_size": 8},
     "partial": {"partial_size": 5},
     "rstd": {"round_rstd": True},

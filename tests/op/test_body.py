@@ -22,6 +22,7 @@ from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import BodyKey
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
+from rmsnorm_export.op.operands import row_shape
 from rmsnorm_export.op.reference import reference_float64
 from rmsnorm_export.op.spec import BFLOAT16, DOMAIN, DOUBLE, FLOAT, FLOAT16, NormSpec
 
@@ -58,6 +59,9 @@ def magnitude(case, operands):
     of some units of 2**-24, however small it is.
     """
     wide = {name: array.astype(np.float64) for name, array in operands.items()}
+    behind = (1,) * (-1 - case.spec.last_axis)
+    for name in wide.keys() & {"scale", "bias"}:
+        wide[name] = wide[name].reshape(*wide[name].shape, *behind)
     row = terms = wide["x"] + wide.get("residual", 0.0)
     gate = None
     if "gate" in wide:
@@ -70,6 +74,7 @@ def magnitude(case, operands):
     plain = NormSpec(
         epsilon=case.spec.epsilon,
         axis=case.spec.axis,
+        last_axis=case.spec.last_axis,
         epsilon_outside=case.spec.epsilon_outside,
         epsilon_clamp=case.spec.epsilon_clamp,
         partial_size=case.spec.partial_size,
@@ -95,7 +100,7 @@ def bound(case):
     ONNX Runtime computes half types in float32 on CPU and drops the roundings in between even with
     graph optimization disabled.
     """
-    n = int(np.prod(case.shape[case.spec.axis :]))
+    n = int(np.prod(row_shape(case.spec, case.shape)))
     stash = 2.0 ** -PRECISION[case.spec.stash_type]
     roundings = 12 * stash
     if case.spec.stash_type in (FLOAT, DOUBLE):

@@ -83,6 +83,7 @@ def test_unify_takes_over_the_order_of_the_site_where_it_matters():
         (key(), key(axis=-2)),
         (key(), key(epsilon_outside=True)),
         (key(), key(epsilon_clamp=True)),
+        (key(axis=-3), key(axis=-3, last_axis=-3)),
         (key(), key(kind="SkipRMSNorm")),
         (key(kind="GatedRMSNorm"), key(kind="GatedRMSNorm", activation="sigmoid")),
         (key(kind="GatedRMSNorm"), key(kind="GatedRMSNorm", gate_first=True)),

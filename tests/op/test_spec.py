@@ -18,6 +18,7 @@ def test_default_is_the_llama_norm():
         "round_rstd": 0,
         "association": 0,
         "epsilon_clamp": 0,
+        "last_axis": -1,
     }
     assert NormSpec(epsilon=1e-6).non_default() == {}
 

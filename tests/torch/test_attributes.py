@@ -21,6 +21,7 @@ FUNCTIONS = {
     "GatedRMSNorm": rt.gated_rms_norm,
 }
 GATED = NormSpec(kind="GatedRMSNorm")
+AXES = ("axis", "last_axis")
 X = torch.ones(2, 6)
 
 
@@ -45,7 +46,7 @@ def test_every_field_of_the_spec_is_an_attribute_of_the_gated_norm() -> None:
     [
         (NormAttributes, set(NormSpec().attributes())),
         (GatedNormAttributes, set(GATED.attributes())),
-        (GateAttributes, set(GATED.attributes()) - {"epsilon", "axis"}),
+        (GateAttributes, set(GATED.attributes()) - {"epsilon", *AXES}),
     ],
 )
 def test_the_types_for_a_type_checker_are_those_of_the_spec(typed, names) -> None:
@@ -64,14 +65,14 @@ def test_the_docstring_says_what_each_attribute_means_and_its_default(kind) -> N
     assert "\nReturns:\n" in text
 
 
-def test_the_module_shows_every_attribute_but_the_axis() -> None:
+def test_the_module_shows_every_attribute_but_the_axes() -> None:
     parameters = inspect.signature(rt.RMSNorm).parameters
     text = inspect.getdoc(rt.RMSNorm)
     for name in GATED.attributes():
         default = getattr(NormSpec(), name)
-        assert (name in parameters) == (name != "axis")
-        assert (f"        {name} ({default!r}): " in text) == (name != "axis")
-        assert name == "axis" or parameters[name].default == default
+        assert (name in parameters) == (name not in AXES)
+        assert (f"        {name} ({default!r}): " in text) == (name not in AXES)
+        assert name in AXES or parameters[name].default == default
     assert not [p for p in parameters.values() if p.kind is p.VAR_KEYWORD]
 
 

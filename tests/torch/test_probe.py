@@ -48,6 +48,10 @@ def in_float(x: Tensor, eps: float = 1e-6) -> Tensor:
     return unit(x.float(), eps)
 
 
+def in_channels(x: Tensor) -> Tensor:
+    return unit(x.float(), dim=1)
+
+
 def in_groups(x: Tensor, size: int) -> Tensor:
     return unit(x.unflatten(-1, (-1, size))).flatten(-2)
 
@@ -124,6 +128,18 @@ VARIANTS: dict[str, tuple[nn.Module, NormSpec]] = {
             gain=(N,),
         ),
         NormSpec(epsilon=0.0),
+    ),
+    "channels first": (
+        Norm(lambda m, x: in_channels(x).to(x.dtype) * m.a[:, None, None], a=(N,)),
+        NormSpec(epsilon=1e-6, axis=-3, last_axis=-3),
+    ),
+    "channels first, a gain of three dimensions": (
+        Norm(lambda m, x: in_channels(x).to(x.dtype) * m.a, a=(N, 1, 1)),
+        NormSpec(epsilon=1e-6, axis=-3, last_axis=-3),
+    ),
+    "channels of a volume": (
+        Norm(lambda m, x: in_channels(x).to(x.dtype) * m.a, a=(N, 1, 1, 1)),
+        NormSpec(epsilon=1e-6, axis=-4, last_axis=-4),
     ),
     "large epsilon": (
         Norm(lambda m, x: in_float(x, 3.0).to(x.dtype) * m.gain, gain=(N,)),
@@ -335,9 +351,9 @@ LOOK_ALIKES: dict[str, tuple[nn.Module, str]] = {
         Norm(lambda m, x: x / (x.abs().mean(-1, keepdim=True) + 1e-6) * m.a, a=(N,)),
         "not the root mean square",
     ),
-    "channels first": (
-        Norm(lambda m, x: unit(x, dim=1) * m.a[:, None, None], a=(N,)),
-        "normalises over axes (-3) of 4",
+    "rows of an image": (
+        Norm(lambda m, x: unit(x, dim=2) * m.a[:, None], a=(N,)),
+        "its divisor is not the root mean square",
     ),
     "over the batch": (
         Norm(lambda m, x: unit(x, dim=tuple(range(x.ndim))) * m.a, a=(N,)),

@@ -13,6 +13,7 @@ REASONS = {
     "axes-not-constant": "the axes of the mean are computed",
     "axes-not-trailing": "the mean is not over the last axes",
     "bias": "the target's operator has no bias",
+    "channels": "rows with axes behind them, and the target's operator has trailing axes only",
     "clamped": "Min, Relu, or a Max or Clip with anything but one constant",
     "count-not-constant": "the sum of squares is scaled by a computed number",
     "crosses-subgraph": "mean and division are in different graphs",

@@ -25,7 +25,15 @@ import torch
 from torch import Tensor
 
 from rmsnorm_export.op.spec import NormSpec
-from rmsnorm_export.torch.operator.eager import count, forward, in_groups, part_of, reduced_axes
+from rmsnorm_export.torch.operator.eager import (
+    count,
+    flat,
+    forward,
+    in_groups,
+    part_of,
+    reduced_axes,
+    trailing,
+)
 from rmsnorm_export.torch.operator.plan import NormPlan
 from rmsnorm_export.torch.operator.signature import OPERANDS
 
@@ -47,6 +55,21 @@ def gradients(
         By name, each in the type and shape of its tensor; None for what is not in ``needed``.
     """
     spec = plan.spec
+    if spec.last_axis != -1:
+        like_x = (grad_y, x, gate)
+        dy, rows, gates = (None if v is None else v.movedim(spec.axis, -1) for v in like_x)
+        assert dy is not None
+        assert rows is not None
+        found = gradients(trailing(plan), needed, dy, rows, gates, flat(scale), flat(bias))
+        places = {"x": x, "gate": gate, "scale": scale, "bias": bias}
+        return {
+            name: value.movedim(-1, spec.axis)
+            if name in ("x", "gate") and value is not None
+            else value.reshape(like.shape)
+            if value is not None and like is not None
+            else None
+            for (name, value), like in zip(found.items(), places.values(), strict=True)
+        }
     row = x.contiguous().to(plan.wide)
     dy = grad_y.contiguous().to(plan.wide)
     activation = slope = None

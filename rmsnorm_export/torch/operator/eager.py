@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import torch
@@ -35,6 +36,14 @@ def forward(
         ``y`` and the tensor that was normalised (``x``, or the sum with the residual); contiguous.
     """
     spec = plan.spec
+    if spec.last_axis != -1:
+        like_x = (x, residual, gate)
+        x, residual, gate = (None if v is None else v.movedim(spec.axis, -1) for v in like_x)  # type: ignore[assignment]
+        done = forward(
+            trailing(plan), x, flat(scale), flat(bias), residual=residual, gate=gate, reuse=reuse
+        )
+        y, total = (value.movedim(-1, spec.axis).contiguous() for value in done)
+        return y, total
     total = x.contiguous()
     if residual is not None:
         total = total + residual.contiguous()
@@ -56,6 +65,16 @@ def forward(
     if activation is not None and not spec.gate_first:
         y = y.to(plan.stash) * activation
     return y.to(plan.out), total
+
+
+def trailing(plan: NormPlan) -> NormPlan:
+    """The plan for rows that have been moved to the last axis."""
+    return dataclasses.replace(plan, spec=plan.spec.trailing())
+
+
+def flat(value: Tensor | None) -> Tensor | None:
+    """A scale or bias as a row."""
+    return None if value is None else value.reshape(-1)
 
 
 def _normalise(
@@ -126,7 +145,7 @@ def in_groups(spec: NormSpec, row: Tensor) -> Tensor:
 
 def reduced_axes(spec: NormSpec) -> list[int]:
     """The axes of a row; a grouped row has been cut before."""
-    return list(range(spec.axis, 0))
+    return list(spec.row_axes())
 
 
 def part_of(spec: NormSpec, row: Tensor) -> Tensor:

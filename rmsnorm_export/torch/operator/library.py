@@ -14,7 +14,12 @@ import torch
 from torch import Tensor
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.operands import check_operands, without_leading_ones
+from rmsnorm_export.op.operands import (
+    check_operands,
+    row_shape,
+    without_axes_behind,
+    without_leading_ones,
+)
 from rmsnorm_export.op.spec import DOMAIN, Kind, NormSpec
 from rmsnorm_export.torch.dtypes import ELEMENT_TYPES
 from rmsnorm_export.torch.operator.autograd import backward, save
@@ -40,13 +45,13 @@ def check(
         UsageError: operands that do not fit the spec or one another.
     """
     check_operands(spec, x.shape, scale=scale, residual=residual, gate=gate)
-    row = tuple(x.shape[spec.axis :])
+    row = row_shape(spec, x.shape)
     given = {"scale": scale, "bias": bias, "residual": residual, "gate": gate}
     for name, value in given.items():
         if value is None:
             continue
         if name in OPTIONAL:
-            _check_per_element(value, name, row)
+            _check_per_element(spec, value, name, row)
         else:
             _check_like_x(x, value, name)
         if value.device != x.device:
@@ -57,14 +62,14 @@ def check(
             )
 
 
-def _check_per_element(value: Tensor, name: str, row: tuple[int, ...]) -> None:
+def _check_per_element(spec: NormSpec, value: Tensor, name: str, row: tuple[int, ...]) -> None:
     if value.dtype not in ELEMENT_TYPES:
         raise UsageError(
             f"{name} must be a float tensor.",
             found=f"{name} of {value.dtype}",
             fix=f"convert {name} to float16, bfloat16, float32 or float64",
         )
-    shape = tuple(value.shape)
+    shape = without_axes_behind(spec, tuple(value.shape))
     if shape != row and not _equal_sizes(without_leading_ones(shape), without_leading_ones(row)):
         raise UsageError(
             f"{name} does not have the shape of the normalised axes.",

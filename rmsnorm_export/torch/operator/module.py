@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-_MODULE_ATTRIBUTES = tuple(name for name in attribute_defaults("GatedRMSNorm") if name != "axis")
+_AXES = ("axis", "last_axis")
+_MODULE_ATTRIBUTES = tuple(n for n in attribute_defaults("GatedRMSNorm") if n not in _AXES)
 """The attributes that a module takes: its shape says the axis."""
 
 
-@show_attributes("GatedRMSNorm", without=("axis",))
+@show_attributes("GatedRMSNorm", without=_AXES)
 class RMSNorm(torch.nn.Module):
     """Root mean square layer normalisation: ``y = x / sqrt(mean(x ** 2) + epsilon) * weight``.
 
@@ -133,6 +134,12 @@ class RMSNorm(torch.nn.Module):
         weight: torch.nn.Parameter | None,
         bias: torch.nn.Parameter | None,
     ) -> None:
+        if spec.last_axis != -1:
+            raise UsageError(
+                "The module normalises the last axes of a tensor.",
+                found=f"last_axis {spec.last_axis}",
+                fix="call the operator rms_norm, which takes any axis",
+            )
         check_row(spec, math.prod(shape))
         if spec.scale_offset and weight is None:
             raise UsageError(

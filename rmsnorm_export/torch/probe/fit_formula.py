@@ -62,6 +62,14 @@ def fit_formula(f: Function, x: torch.Tensor, values: Tensors, start: Formula) -
         RefusedError: ``f`` is no RMSNorm, or none that the operator can say.
     """
     support = dataclasses.replace(start, **find_support(lambda x: f(x, frozenset()), x))
+    if support.last_axis != -1:
+        axis = support.axis
+
+        def rows_last(x: torch.Tensor, zero: frozenset[str]) -> torch.Tensor:
+            return f(x.movedim(-1, axis), zero).movedim(axis, -1)
+
+        found = fit_formula(rows_last, x.movedim(axis, -1), values, start)
+        return dataclasses.replace(found, axis=axis, last_axis=axis)
     large = x * _LARGE
     up, down = f(large, frozenset()), f(-large, frozenset())
     bias, odd = (up + down) / 2, (up - down) / 2
@@ -100,7 +108,8 @@ def find_support(f: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> 
         Attributes of ``NormSpec``.
 
     Raises:
-        RefusedError: not the elements of trailing axes, leading groups or a leading part.
+        RefusedError: not the elements of trailing axes, of channels, of leading groups or of a
+            leading part.
     """
     y = f(x)
     lead = (0,) * (x.ndim - 1)
@@ -121,6 +130,8 @@ def find_support(f: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> 
     if axes == x.ndim:
         raise RefusedError("mixes the rows of a batch")
     block = first[(0,) * (x.ndim - axes)]
+    if touched == [1] and x.ndim in (4, 5):
+        return {"axis": -axes, "last_axis": -axes}
     if axes > 1:
         if not bool(block.all()):
             names = ", ".join(str(axis - x.ndim) for axis in touched)

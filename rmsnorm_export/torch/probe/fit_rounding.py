@@ -48,11 +48,15 @@ def probe_inputs(
     These are rows near epsilon, one of zeros, one ruled by a single element, one of large elements
     and, unless ``finite``, one with an infinite element and one with a NaN.
 
+    Rows with axes behind them stay where ``shape`` has them.
+
     Of ``shape`` only the sizes after the first are kept; ``elements`` says about how many.
     """
     generator = torch.Generator().manual_seed(seed)
     each = math.prod(shape[1:])
-    length = math.prod(shape[formula.axis :])
+    axis = formula.last_axis
+    shape = (*shape[:axis], *shape[axis:][1:], shape[axis])  # rows last
+    length = math.prod(shape[formula.trailing().axis :])
     count = max(-(-_LEAST_ROWS * length // each), min(1024, elements // each))
     x, other = (
         torch.randn((count * each // length, length), generator=generator, dtype=torch.float64)
@@ -72,7 +76,10 @@ def probe_inputs(
     if formula.kind == "SkipRMSNorm":
         other *= scales[:, None]
     operands = (x, other)[: formula.inputs]
-    return tuple(rows.reshape(count, *shape[1:]).to(device, dtype) for rows in operands)
+    return tuple(
+        rows.reshape(count, *shape[1:]).movedim(-1, axis).contiguous().to(device, dtype)
+        for rows in operands
+    )
 
 
 def fit_rounding(
@@ -152,7 +159,7 @@ def _orders(formula: Formula, dtype: torch.dtype) -> Iterator[NormSpec]:
     for rounded, offset in itertools.product((False, True), offsets):
         half = {"stash_type": own, "round_rstd": rounded, **offset}
         yield formula.spec(**half)
-        if scaled and not formula.group_size:
+        if scaled and not formula.group_size and formula.last_axis == -1:
             yield formula.spec(**half, association=2)
             if rounded:
                 yield formula.spec(**half, association=1)

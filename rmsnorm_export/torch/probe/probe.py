@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.operands import without_leading_ones
+from rmsnorm_export.op.operands import row_shape, without_leading_ones
 from rmsnorm_export.op.reference import reference_float64
 from rmsnorm_export.torch.dtypes import HALF_DTYPES
 from rmsnorm_export.torch.probe import fit_formula, fit_rounding
@@ -141,6 +141,8 @@ def _candidate_shapes(
     if example is not None:
         yield tuple(example[0].shape)
     row = _parameter_shape(copies)
+    if len(row) in (3, 4) and math.prod(row) == row[0]:  # a scale of channels, [C, 1, 1]
+        yield (2, row[0], *(2, 3, 4)[4 - len(row) :])
     trailing = [row]
     if not row:
         trailing = [*_sizes_among_attributes(copies.module), *((width,) for width in _WIDTHS)]
@@ -148,7 +150,7 @@ def _candidate_shapes(
         yield from ((3, 4, *last), (6, *last), (2, 3, 2, *last))
     for last in dict.fromkeys(trailing):
         if len(last) == 1:
-            yield from ((2, *last, 3, 3), (2, *last, 5))
+            yield from ((2, *last, 3, 3), (2, *last, 5), (2, *last, 2, 3, 3))
 
 
 def _sizes_among_attributes(module: torch.nn.Module) -> Iterator[tuple[int, ...]]:
@@ -280,11 +282,16 @@ def _confirmed_any_width(copies: ModuleCopies, formula: Formula, shape: tuple[in
     last = shape[formula.axis :]
     shapes = [shape, (5, *last), (2, 3, *last), (2, 3, 2, *last)]
     wider: list[tuple[int, ...]] = []
+    if formula.last_axis != -1:
+        # One rank, any sizes behind the row.
+        shapes = [shape, (5, *last), (2, last[0], *(size + 1 for size in last[1:]))]
     if not formula.parameters:
         # Without a parameter nothing ties the width.
         lead = shape[: formula.axis]
         step = formula.group_size or 1
         wider = [(*lead, *last[:-1], last[-1] + step), (*lead, 2 * last[0], *last[1:])]
+        if formula.last_axis != -1:
+            wider = wider[1:]
     taken = []
     for seed, each in enumerate(dict.fromkeys(shapes + wider)):
         operands = fit_rounding.probe_inputs(
@@ -354,7 +361,7 @@ def _fit_roundings(
         raise RefusedError(f"an RMSNorm in exact arithmetic, but in float32: {plain}")
     return Form(
         formula=formula,
-        shape=shape[formula.axis :],
+        shape=row_shape(formula, shape),
         any_width=any_width,
         roundings=tuple(roundings),
         refused=tuple(refused),

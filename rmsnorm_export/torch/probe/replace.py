@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.op.operands import row_shape
 from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.printable import collapse, family
 from rmsnorm_export.torch.dtypes import dtype_name
@@ -268,6 +269,8 @@ def _verified(module: torch.nn.Module, form: Form, rounding: Rounding, call: str
     device = device_of(module)
     with undisturbed(device):
         shape = (3, 4, *form.shape)
+        if formula.last_axis != -1:
+            shape = (3, *form.shape, *(4, 5, 2)[: -1 - formula.last_axis])
         operands = fit_rounding.probe_inputs(formula, shape, rounding.dtype, device, seed=101)
         copy = stand_in(module, {}, device, training=module.training)
         try:
@@ -334,8 +337,10 @@ def serve(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     parameters = {name: tensor_at(module, name) for name in formula.parameters}
     stored = next((value.dtype for value in parameters.values()), None)
     rounding = form.rounding(x.dtype, stored)
-    if rounding is None or not (form.any_width or tuple(x.shape[formula.axis :]) == form.shape):
+    if rounding is None or not (form.any_width or row_shape(formula, x.shape) == form.shape):
         return None
+    if formula.last_axis != -1 and x.ndim + formula.axis != 1:
+        return None  # its axis was counted from the front
     for other in operands[1:]:
         if other.dtype != x.dtype or other.shape != x.shape:
             return None
