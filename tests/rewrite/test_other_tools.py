@@ -14,6 +14,7 @@ from onnx import TensorProto
 import rmsnorm_export as rx
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.runtime.session import open_session
+from scripts.runtimes import tools
 from scripts.runtimes.models import BOUNDS, block, expected, feed
 
 
@@ -114,3 +115,11 @@ def test_what_was_converted_after_ours_is_fused_as_float16(target: Target) -> No
     result = rx.optimize(half, target=target, prove=True)
     assert [site.numerics for site in result.report.fused] == ["reordered"] * 3
     assert all(s.proof is not None and s.proof.passed for s in result.report.fused)
+
+
+@pytest.mark.thorough
+def test_the_page_says_what_the_tools_do() -> None:
+    written = tools.PAGE.read_text(encoding="utf-8").splitlines()
+    now = [line for line in tools.page().splitlines() if line.startswith("|")]
+    assert len(now) > 10
+    assert [line for line in now if line not in written] == []
