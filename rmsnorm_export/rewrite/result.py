@@ -12,7 +12,7 @@ from rmsnorm_export.printable import plural
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.rewrite.drawing import Drawing
-from rmsnorm_export.rewrite.runs import RunsIn
+from rmsnorm_export.runtime.consumers import RunsIn
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.printable import one_line, plural
-from rmsnorm_export.runtime.consumers import FUNCTIONS, Consumer, Evidence, by_name, versions
+from rmsnorm_export.runtime.consumers import FUNCTIONS, Consumer, RunsIn, by_name, versions
 
 _IR_OF_TYPES = {
     ir.DataType.FLOAT8E4M3FN: 9,
@@ -25,25 +25,6 @@ _IR_OF_TYPES = {
 }
 _PLAIN_IR = 8
 """Newest format version that brought what a model of ordinary types may need: functions."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RunsIn:
-    """Whether a runtime runs a file, as far as the table of runtimes knows.
-
-    Attributes:
-        runtime: its name.
-        since: first version of which this is known; "" where the newest does not run it.
-        versions: all that the table knows.
-        reason: why the newest does not run it; "" where it does.
-        evidence: how it is known, as in ``Consumer``.
-    """
-
-    runtime: str
-    since: str
-    versions: str
-    reason: str
-    evidence: Evidence
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

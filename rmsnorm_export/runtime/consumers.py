@@ -64,6 +64,25 @@ class Consumer:
         return f"{words[self.evidence]} {', '.join(self.seen)}"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunsIn:
+    """Whether a runtime runs a file, as far as the table of runtimes knows.
+
+    Attributes:
+        runtime: its name.
+        since: first version of which this is known; "" where the newest does not run it.
+        versions: all that the table knows.
+        reason: why the newest does not run it; "" where it does.
+        evidence: how it is known, as in ``Consumer``.
+    """
+
+    runtime: str
+    since: str
+    versions: str
+    reason: str
+    evidence: Evidence
+
+
 _ORT_FORMS = (FUNCTIONS, SIMPLIFIED, SKIP_SIMPLIFIED)
 _ORT_DOMAINS = (MICROSOFT_DOMAIN, "ai.onnx.ml", "com.microsoft.nchwc", "ai.onnx.preview.training")
 _FUSED = "one kernel a norm, residual sums in it"
