@@ -1,0 +1,73 @@
+"""The kernels of ONNX Runtime under sanitizers: any node, any tensors, threads."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from scripts.corpus import cache
+from tests.plugins import kernel_build
+
+SOURCES = kernel_build.PLUGINS / "onnxruntime"
+FUZZ = kernel_build.PLUGINS / "tests" / "onnxruntime" / "fuzz.cpp"
+
+_FLAGS = ("-std=c++17", "-O1", "-g", "-ffp-contract=off", "-fno-math-errno", "-Wno-psabi")
+_ISA = {
+    "rows_avx512.cpp": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c",
+    "rows_avx2.cpp": "-mavx2 -mfma -mf16c",
+    "rows_portable.cpp": "",
+}
+"""Of the instruction sets and what CMakeLists.txt compiles them with."""
+
+SANITIZERS = {
+    "address and undefined": kernel_build.SANITIZERS,
+    "thread": ("-fsanitize=thread",),
+}
+
+
+def _program(sanitizer: str) -> pathlib.Path:
+    flags = (*_FLAGS, *SANITIZERS[sanitizer])
+    version = kernel_build.run(["g++", "--version"]).splitlines()[0]
+
+    def fill(folder: pathlib.Path) -> None:
+        objects = []
+        for source in (FUZZ, *sorted(SOURCES.glob("*.cpp"))):
+            objects.append(folder / f"{source.name}.o")
+            # Threads meet outside of the instruction sets: one is enough.
+            isa = "" if sanitizer == "thread" else _ISA.get(source.name, "")
+            kernel_build.run(["g++", *flags, *isa.split(), "-c", source, "-o", objects[-1]])
+        kernel_build.run(["g++", *flags, *objects, "-o", folder / "fuzz"])
+
+    key = kernel_build.source_hash(SOURCES, FUZZ.parent, settings=(version, *flags, *_ISA.values()))
+    return cache.entry("native", "fuzz", key, fill) / "fuzz"
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on PATH: install g++ 10 or later")
+@pytest.mark.parametrize(
+    ("sanitizer", "isa"),
+    [
+        ("address and undefined", "avx512"),
+        ("address and undefined", "avx2"),
+        ("address and undefined", "portable"),
+        ("thread", "portable"),
+    ],
+)
+def test_any_node_is_computed_or_refused(sanitizer: str, isa: str) -> None:
+    done = subprocess.run(
+        [_program(sanitizer), "7", "2000"],
+        env={**os.environ, "RMSNORM_EXPORT_ISA": isa},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.fullmatch(r"(\d+) computed, (\d+) refused\n", done.stdout)
+    assert found is not None, done.stdout
+    assert int(found[1]) > 500
+    assert int(found[2]) > 500
