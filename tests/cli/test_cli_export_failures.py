@@ -193,6 +193,21 @@ def test_a_type_that_onnx_runtime_cannot_run(run: Run, tmp_path: Path) -> None:
     onnx.checker.check_model(tmp_path / "m.onnx")
 
 
+def test_module_and_file_that_agree_on_nan_only_are_no_pass(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "nan_only.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.RMSNorm):\n"
+        "    def forward(self, x):\n"
+        "        return super().forward(x) * float('nan')\n"
+        "def make():\n"
+        "    return Net(8)\n"
+    )
+    export = ("export", "nan_only:make", "-o", "m.onnx", "--shapes", "x=f32[rows=1..9,8]")
+    done = run(*export, "--prove", "--verify")
+    done.assert_error(4, "no finite number, so nothing was compared")
+    assert (tmp_path / "m.onnx").exists()
+
+
 def _small_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, 1 << 19))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -414,6 +415,21 @@ def test_models_that_cannot_be_run_here(tmp_path: Path) -> None:
     assert "their.own:Bend" in done.failed.failure.found
     (entry,) = done.step("verify").facts["comparisons"]
     assert (entry["passed"], entry["verdict"]) == (False, "not run")
+
+
+def test_models_that_agree_on_nan_only_are_no_pass(tmp_path: Path) -> None:
+    """Nor are they packaged."""
+    path = write(tmp_path, MODEL, OPTIMIZE, PROVE, VERIFY)
+    bad = model(3)
+    bad.graph.initializer.append(helper.make_tensor("nan", onnx.TensorProto.FLOAT, [], [math.nan]))
+    bad.graph.node.append(helper.make_node("Mul", ["out", "nan"], ["none"]))
+    bad.graph.output[0].name = "none"
+    onnx.save(bad, tmp_path / "three.onnx")
+    done = rx.run_pipeline(path)
+    assert states(done) == {"optimize": "done", "prove": "done", "verify": "failed"}
+    assert done.exit_code == 4
+    assert done.failed is not None
+    assert "no finite number" in done.failed.failure.found
 
 
 def test_what_has_to_be_verified_needs_a_step_that_does(tmp_path: Path) -> None:
