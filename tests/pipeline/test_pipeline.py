@@ -352,6 +352,29 @@ def test_a_module_that_cannot_be_run_in_its_own_type(tmp_path: Path) -> None:
 
 
 @needs_triton
+def test_every_report_of_a_run_is_true_of_its_files(tmp_path: Path) -> None:
+    """Also after all of it was moved; that of the run names every file of its steps."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    assert rx.run_pipeline(write(here, MODEL, OPTIMIZE, PROVE, VERIFY, PACKAGE)).passed
+    here.rename(there)
+    documents = {file: json.loads(file.read_text()) for file in there.rglob("*.json")}
+    reports = {file for file, document in documents.items() if "provenance" in document}
+    names = {file.relative_to(there / "out").as_posix() for file in reports}
+    assert {"deploy.json", "prove/report.json", "verify/raw-optimized.json"} <= names
+    assert "repository/net/1/report.json" in names
+    for file in reports:
+        checked = rx.check_report(file)
+        assert checked.passed, (file, checked.error)
+        assert not any(Path(one.path).is_absolute() for one in checked.files)
+    of_the_run = {one.path for one in rx.check_report(there / "out/deploy.json").files}
+    assert {"../three.onnx", "optimize/net.onnx", *(names - {"deploy.json"})} <= of_the_run
+    (there / "out/optimize/net.onnx").write_bytes(b"")
+    assert not rx.check_report(there / "out/deploy.json").passed
+    assert rx.check_report(there / "out/repository/net/1/report.json").passed
+
+
+@needs_triton
 def test_a_repository_that_is_somebody_elses(tmp_path: Path) -> None:
     path = write(tmp_path, MODEL, '[package]\nrepository = "models"\nmax_batch = 8')
     other = tmp_path / "other.onnx"
