@@ -38,8 +38,7 @@ OUTPUTS = "outputs of the node"
 _APPROXIMATED = 128.0
 """Roundings granted to what runtimes approximate: Sigmoid, Exp, Tanh, Erf, a general Pow."""
 
-_SIGMOID_ERROR = 4 * UNIT[F32]
-"""Absolute, of ONNX Runtime's Sigmoid in float32: 1.31 is up to 2.8 units of 1 off, for any x."""
+_SIGMOID_ERROR = 4 * UNIT[F32]  # absolute, of ONNX Runtime's: 1.31 is up to 2.8 off, for any x
 
 
 class CannotEvaluateError(Exception):
@@ -424,18 +423,25 @@ def _many(function: Callable[[Array, Array], Array], steps: float) -> Kernel:
     def kernel(c: Arithmetic, v: list[Value | None], _: Attributes) -> list[Value]:
         total = _need(v[0])
         for value in v[1:]:
-            total = c.elementwise(function, total, _need(value), steps=steps)
+            total = c.elementwise(function, total, _clamp_of(c, _need(value)), steps=steps)
         return [total]
 
     return kernel
 
 
+def _clamp_of(c: Arithmetic, value: Value) -> Value:
+    """A clamp of the mean square, in float64: any number whose root is the same float32."""
+    if not (c.mode.wide and c.mode.spread and value.constant and value.dtype in (*HALF, F32)):
+        return value
+    ends = [value.lo.astype(F64) * (1 + sign * 2 * UNIT[F32]) for sign in (-1, 1)]
+    return Value(min(ends, key=np.sum), max(ends, key=np.sum), value.dtype, True)
+
+
 def _clip(c: Arithmetic, v: list[Value | None], _: Attributes) -> list[Value]:
     value = _need(v[0])
-    if len(v) > 1 and v[1] is not None:
-        value = c.elementwise(np.maximum, value, _need(v[1]), steps=0)
-    if len(v) > 2 and v[2] is not None:
-        value = c.elementwise(np.minimum, value, _need(v[2]), steps=0)
+    for end, function in zip(v[1:], (np.maximum, np.minimum), strict=False):
+        if end is not None:
+            value = c.elementwise(function, value, _clamp_of(c, end), steps=0)
     return [value]
 
 

@@ -20,10 +20,10 @@ import onnx
 
 import rmsnorm_export as rx
 from rmsnorm_export.lower.targets import TARGETS
-from rmsnorm_export.op.numerics import NUMERICS_ORDER
 from scripts.fuzzing import mutants
 from scripts.fuzzing.feeds import Signature
 from scripts.fuzzing.judge import (
+    JUDGED,
     SETTINGS,
     Finding,
     Optimize,
@@ -174,7 +174,7 @@ def _settings(plan: Plan, index: int) -> tuple[tuple[Setting, ...], tuple[Settin
     if plan.every:
         return SETTINGS, SETTINGS
     rng = random.Random(f"settings {plan.seed}/{index}")
-    chosen = tuple(Setting(target, rng.choice(NUMERICS_ORDER)) for target in TARGETS)
+    chosen = tuple(Setting(target, rng.choice(JUDGED)) for target in TARGETS)
     return chosen, (rng.choice(chosen),)
 
 
