@@ -93,6 +93,10 @@ class Types:
         known = self._known
         if value in known:
             return known[value]
+        declared = self._told(value)
+        if declared[0] is not None and _complete(declared[1]):
+            known[value] = declared
+            return declared
         # Depth first with our own stack: chains of a million nodes are no recursion error. What a
         # value holds (True) is asked for where it is a size.
         stack = [(value, False)]

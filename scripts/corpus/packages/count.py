@@ -126,7 +126,7 @@ def _kind(module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> Kind | 
 def _normalises(x: torch.Tensor, y: torch.Tensor, axis: int, sizes: set[int]) -> bool:
     """Rows along ``axis`` are divided by their root mean square, whole or in groups."""
     n = x.shape[axis]
-    for groups in (g for g in range(1, n // 4 + 1) if n % g == 0):
+    for groups in (g for g in range(1, max(n // 4, 1) + 1) if n % g == 0):
         cut = x.unflatten(axis, (groups, n // groups))
         rms = cut.square().mean(axis + 1, keepdim=True).sqrt().expand_as(cut)
         rms = rms.flatten(axis, axis + 1)
