@@ -3,8 +3,9 @@
 PyTorch's exporter fuses a norm with the casts around it, so that X is float16 and the scale
 float32: the operator's own function body then multiplies two types, and ONNX Runtime does not load
 it. Such a node computes in the wider type, as PyTorch does, and keeps its output's type. A scale
-that is no row of numbers (a modulation ``[batch, 1, n]``, a scalar) broadcasts by the definition of
-the operator, but not on GPUs: it goes to a Mul behind the node, where the definition has it.
+that is no row of numbers (a modulation ``[batch, 1, n]``) broadcasts by the definition of the
+operator, but not on GPUs: it goes to a Mul behind the node, where the definition has it. A single
+number stays: ONNX Runtime takes it, and rounds in another order than a Mul.
 """
 
 from __future__ import annotations
@@ -89,5 +90,6 @@ def _needs_product(node: ir.Node, x: ir.Value, scale: ir.Value) -> int:
     n, dims = x.shape[-1] if len(x.shape) else None, tuple(scale.shape)
     if not isinstance(n, int) or n < 1 or not all(d is not None for d in dims):
         return 0
+    number = all(d == 1 for d in dims)
     row = bool(dims) and dims[-1] == n and all(d == 1 for d in dims[:-1])
-    return 0 if row else n
+    return 0 if row or number else n

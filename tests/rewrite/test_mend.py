@@ -58,7 +58,9 @@ def check(model: bytes, x: str, scale: str, shape: tuple[int, ...], target: str)
     return ops
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "target", [name for name, row in TARGETS.items() if row.form == "one node"]
+)
 @pytest.mark.parametrize(("x", "scale"), PAIRS)
 def test_two_types(x: str, scale: str, target: str) -> None:
     ops = check(source(x, scale, "8"), x, scale, (8,), target)
@@ -67,7 +69,7 @@ def test_two_types(x: str, scale: str, target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("x", ["float", "float16"])
-@pytest.mark.parametrize("shape", [(2, 1, 8), (2, 3, 8), (1,), (3, 8), ()])
+@pytest.mark.parametrize("shape", [(2, 1, 8), (2, 3, 8), (3, 8)])
 def test_scale_that_is_no_row(shape: tuple[int, ...], x: str, target: str) -> None:
     ops = check(source(x, x, ",".join(map(str, shape))), x, x, shape, target)
     assert "Mul" in ops
