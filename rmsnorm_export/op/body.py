@@ -18,7 +18,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.body_key import CASTLIKE_OPSET, BodyKey
 from rmsnorm_export.op.dtypes import numpy_dtype
-from rmsnorm_export.op.spec import BFLOAT16, DOMAIN, DOUBLE, FLOAT
+from rmsnorm_export.op.spec import BFLOAT16, DOMAIN, DOUBLE, FLOAT, HALF_TYPES
 
 MIN_OPSET = 13
 """Below it Constant cannot refer to an attribute by value and ReduceMean takes no bfloat16."""
@@ -184,7 +184,13 @@ class _Body:
         return self.add("Reshape", "ungrouped", [v, shape], zero)
 
     def mean(self, square: ir.Value) -> ir.Value:
-        axes = list(range(self.key.axis, self.key.last_axis + 1))
+        key, axes = self.key, list(range(self.key.axis, self.key.last_axis + 1))
+        if key.partial_size and key.stash_type not in HALF_TYPES:
+            # ONNX Runtime 1.31 does not reduce a tensor without elements to its mean; to its sum it
+            # does. A mean of the whole row broadcasts all the same.
+            total = self.add("ReduceSum", "sum", [square, self.integers(axes, "axes")])
+            count = self.constant(float(key.partial_size), key.stash_type, "count")
+            return self.add("Div", "mean", [total, count])
         if self.opset < AXES_INPUT_OPSET:
             return self.add("ReduceMean", "mean", [square], {"axes": axes, "keepdims": 1})
         indices = self.integers(axes, "axes")

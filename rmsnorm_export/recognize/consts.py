@@ -11,12 +11,16 @@ import onnx_ir as ir
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
 
 MAX_ELEMENTS = 8
+_MOST_REPEATED = 1 << 16
+"""Elements of a stored row that is read to see whether they are all one number."""
 _MAX_DEPTH = 12
 _UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "Sqrt": np.sqrt,
     "Neg": np.negative,
+    "Abs": np.abs,
     "Reciprocal": lambda a: (1 / a.astype(np.float64)).astype(a.dtype),
 }
+_SHAPING = ("Identity", "Cast", "CastLike", "Unsqueeze", "Squeeze", "Reshape")
 _BINARY = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Pow": np.power}
 
 
@@ -34,16 +38,26 @@ def depends_on_caller(node: ir.Node) -> bool:
 
 
 class Constants:
-    """Evaluates small constant expressions; results are cached per value."""
+    """Evaluates small constant expressions; results are cached per value.
+
+    Attributes:
+        earlier: values -> earlier ones of the same numbers, shape and element type.
+        type_of: element type of a value that the file does not say; asked for CastLike alone.
+    """
 
     def __init__(self) -> None:
         self._known: dict[ir.Value, np.ndarray | None] = {}
+        self._repeated: dict[ir.Value, np.ndarray | None] = {}
+        self._untyped = False
+        self.earlier: dict[ir.Value, ir.Value] = {}
+        self.type_of: Callable[[ir.Value], ir.DataType | None] | None = None
 
     def array(self, value: ir.Value | None) -> np.ndarray | None:
         """The elements of ``value`` if it is constant and small, else None.
 
         An initializer that is also a graph input can be overridden at run time: not constant.
         """
+        self._untyped = False
         return None if value is None else self._array(value, 0)
 
     def scalar(self, value: ir.Value | None) -> float | None:
@@ -64,21 +78,40 @@ class Constants:
             return None
         return tuple(int(element) for element in array.reshape(-1))
 
+    def repeated(self, value: ir.Value | None) -> np.ndarray | None:
+        """``value`` if it is a stored constant whose elements are all one number, else None.
+
+        Rows of up to 65,536 elements are read, if they stand in the file itself.
+        """
+        if value is None:
+            return None
+        if value not in self._repeated:
+            array = self.array(value)
+            tensor = _stored(value)
+            if array is None and tensor is not None and not isinstance(tensor, ir.ExternalTensor):
+                array = _small_array(tensor, _MOST_REPEATED)
+            same = array is not None and array.size > 0 and bool((array == array.flat[0]).all())
+            self._repeated[value] = array if same else None
+        return self._repeated[value]
+
     def _array(self, value: ir.Value, depth: int) -> np.ndarray | None:
         if value in self._known:
             return self._known[value]
-        result = self._known[value] = self._evaluate(value, depth)
+        result = self._evaluate(value, depth)
+        # A type that is not known yet may be known later, once the calls of a function are.
+        if result is not None or not self._untyped:
+            self._known[value] = result
         return result
 
     def _evaluate(self, value: ir.Value, depth: int) -> np.ndarray | None:
         if value.is_initializer():
-            tensor = value.const_value
-            if tensor is None or value.is_graph_input():
-                return None
-            return _small_array(tensor)
+            tensor = _stored(value)
+            return None if tensor is None else _small_array(tensor)
         node = value.producer()
         if node is None or depth > _MAX_DEPTH or node.domain not in DEFAULT_DOMAINS:
             return None
+        if value in self.earlier:
+            return self._array(self.earlier[value], depth + 1)
         op = node.op_type
         if op == "Constant":
             return _constant_node(node)
@@ -105,7 +138,7 @@ class Constants:
                     return np.asarray(_BINARY[op](left, right)).astype(left.dtype)
             except (TypeError, ValueError):
                 return None
-        if op not in ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape") and op not in _UNARY:
+        if op not in _SHAPING and op not in _UNARY:
             return None
         source = self._array(inputs[0], depth + 1)
         if source is None:
@@ -117,14 +150,23 @@ class Constants:
                 return None
             with np.errstate(all="ignore"):
                 return np.asarray(_UNARY[op](source)).astype(source.dtype)
-        if op == "Cast":
-            to = node.attributes.get_int("to", 0)
+        if op in ("Cast", "CastLike"):
+            to = node.attributes.get_int("to", 0) if op == "Cast" else self._type_like(node)
             try:
                 with np.errstate(all="ignore"):
                     return source.astype(ir.DataType(to).numpy())
             except (TypeError, ValueError):
                 return None
         return self._reshaped(node, source, depth)
+
+    def _type_like(self, node: ir.Node) -> int:
+        """The element type that a CastLike gives; 0 where it is not known."""
+        like = node.inputs[1]
+        dtype = node.outputs[0].dtype or (None if like is None else like.dtype)
+        if dtype is None and like is not None and self.type_of is not None:
+            dtype = self.type_of(like)
+        self._untyped = self._untyped or dtype is None
+        return int(dtype or 0)
 
     def _joined(self, node: ir.Node, depth: int) -> np.ndarray | None:
         parts = [None if v is None else self._array(v, depth + 1) for v in node.inputs]
@@ -172,8 +214,19 @@ class Constants:
         return np.full(index.shape, shape[position], np.int64)
 
 
-def _small_array(tensor: ir.TensorProtocol) -> np.ndarray | None:
-    if tensor.size > MAX_ELEMENTS or tensor.dtype == ir.DataType.STRING:
+def _stored(value: ir.Value) -> ir.TensorProtocol | None:
+    """The tensor of an initializer that no caller can replace, or of a Constant node."""
+    if value.is_initializer():
+        return None if value.is_graph_input() else value.const_value
+    node = value.producer()
+    if node is None or standard(node) != "Constant" or "value" not in node.attributes:
+        return None
+    attribute = node.attributes["value"]
+    return None if attribute.is_ref() else attribute.as_tensor()
+
+
+def _small_array(tensor: ir.TensorProtocol, most: int = MAX_ELEMENTS) -> np.ndarray | None:
+    if tensor.size > most or tensor.dtype == ir.DataType.STRING:
         return None
     try:
         return np.asarray(tensor.numpy())

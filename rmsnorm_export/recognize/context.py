@@ -30,6 +30,17 @@ _PURE = ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Slice", "Split", "Conc
          "QuantizeLinear", "DequantizeLinear")  # fmt: skip
 """Operators of which equal inputs give equal outputs, and that are no arithmetic of a norm."""
 
+_UNDONE = frozenset((
+    "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Neg", "Cast", "CastLike", "Shape",
+))  # fmt: skip
+"""Operators that a later node may take back."""
+
+_MOST_SIGNS = 8
+"""Neg and Abs nodes in front of a square."""
+
+_MOST_BETWEEN = 16
+"""Nodes between a value and the one that gives it back."""
+
 
 def _same_attributes(a: ir.Node, b: ir.Node) -> bool:
     return a.attributes.keys() == b.attributes.keys() and all(
@@ -51,42 +62,43 @@ class Context:
     types: Types
     facts: dict[ir.Value, Fact] = dataclasses.field(default_factory=dict)
     readers: dict[ir.Value, tuple[ir.Node, ...]] = dataclasses.field(default_factory=dict)
+    earlier: dict[ir.Value, ir.Value] = dataclasses.field(default_factory=dict)
     views: dict[ir.Value, View] = dataclasses.field(default_factory=dict)
     matches: dict[ir.Value, Match] = dataclasses.field(default_factory=dict)
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
     last: dict[Candidate, ir.Value] = dataclasses.field(default_factory=dict)
     opaque: list[OpaqueNode] = dataclasses.field(default_factory=list)
+    owners: dict[ir.Graph, ir.Node] = dataclasses.field(default_factory=dict)
+    crossed: set[ir.OperatorIdentifier] = dataclasses.field(default_factory=set)
     foreign: frozenset[ir.OperatorIdentifier] = frozenset()
     scope: str = "main"
 
     def view(self, value: ir.Value) -> View:
-        """``value`` behind its lossless casts; each cast of a chain is looked at once."""
+        """``value`` behind the nodes that keep its numbers; each of a chain is looked at once."""
         chain = [value]
         while chain[-1] not in self.views:
-            source = self._source(chain[-1])
+            source = self.earlier.get(chain[-1])
             if source is None:
                 break
             chain.append(source)
         for link, source in zip(reversed(chain), (None, *reversed(chain[1:])), strict=False):
             if link not in self.views:
                 behind = None if source is None else self.views[source]
-                latest = {} if behind is None else behind.latest
-                dtype = self.types.dtype(link)
+                first, latest = ({}, {}) if behind is None else (behind.first, behind.latest)
+                own = {self.types.dtype(link): link}
                 root = link if behind is None else behind.root
-                self.views[link] = View(root, link, {**latest, dtype: link})
+                self.views[link] = View(root, link, {**own, **first}, {**latest, **own})
         return self.views[value]
 
-    def _source(self, value: ir.Value) -> ir.Value | None:
-        """What a cast that loses nothing was made of."""
-        node = value.producer()
-        if node is None or standard(node) not in ("Cast", "Identity", "CastLike"):
-            return None
-        source = node.inputs[0]
-        if source is None or value.is_initializer():
-            return None
-        if node.op_type == "Identity":
-            return source
-        return source if widens(self.types.dtype(source), self.types.dtype(value)) else None
+    def magnitude(self, value: ir.Value) -> View:
+        """The view of what has the squares of ``value``: behind Neg and Abs."""
+        view = self.view(value)
+        for _ in range(_MOST_SIGNS):
+            node = view.root.producer()
+            if standard(node) not in ("Neg", "Abs") or node is None or node.inputs[0] is None:
+                break
+            view = self.view(node.inputs[0])
+        return view
 
     def same(self, a: ir.Value, b: ir.Value, depth: int = 4) -> bool:
         """Both values hold the same numbers: one root, or the same reshaping of one root."""
@@ -112,8 +124,8 @@ class Context:
         return True
 
     def of_type(self, view: View, dtype: ir.DataType) -> ir.Value | None:
-        """The value of the chain that has this element type, the latest one."""
-        return view.latest.get(dtype)
+        """The value of the chain that has this element type, the first one."""
+        return view.first.get(dtype)
 
     def fact(self, value: ir.Value | None) -> Fact | None:
         return None if value is None else self.facts.get(value)
@@ -145,14 +157,33 @@ class Context:
         self.set_radial(node.outputs[0], dataclasses.replace(radial, spoiled=True))
 
     def exclusive(self, value: ir.Value, node: ir.Node) -> bool:
-        """``node``, in the same graph, is the only one that sees this value."""
+        """``node``, in the same graph, is the only one that sees this value, or views of it."""
         producer = value.producer()
-        return (
-            producer is not None
-            and producer.graph is node.graph
-            and len(self.read_by(value)) == 1
-            and not value.is_graph_output()
-        )
+        if producer is None or producer.graph is not node.graph:
+            return False
+        between, stack = {node}, [value]
+        while stack:
+            seen = stack.pop()
+            if seen.is_graph_output():
+                return False
+            for reader in self.read_by(seen):
+                if reader in between:
+                    continue
+                views = standard(reader) in _UNDONE or reader.outputs[0] in self.earlier
+                if not views or reader.graph is not node.graph or len(between) > _MOST_BETWEEN:
+                    return False
+                between.add(reader)
+                stack.extend(reader.outputs)
+        return True
+
+    def in_branch_of(self, graph: object, outer: object) -> bool:
+        """``graph`` is ``outer``, or runs at most once for it: it is a branch of an If in it."""
+        while graph is not outer:
+            owner = self.owners.get(graph)  # type: ignore[call-overload]
+            if owner is None or standard(owner) != "If":
+                return False
+            graph = owner.graph
+        return True
 
     def read_by(self, value: ir.Value) -> tuple[ir.Node, ...]:
         """The nodes that read ``value``; one that thousands read is listed once, not for each."""

@@ -22,16 +22,16 @@ Flaw = tuple[str, str, str, str]
 
 @dataclasses.dataclass(slots=True, eq=False)
 class View:
-    """``root`` seen through lossless casts, from ``value``.
-
-    Only widening casts are looked through, so every value between them holds the same numbers.
+    """``root`` seen from ``value``, through nodes that keep its numbers and its shape.
 
     Attributes:
-        latest: of each element type on the way the value that is nearest to ``value``.
+        first: of each element type on the way the value that is nearest to ``root``.
+        latest: the same, nearest to ``value``.
     """
 
     root: ir.Value
     value: ir.Value
+    first: dict[ir.DataType | None, ir.Value]
     latest: dict[ir.DataType | None, ir.Value]
 
 

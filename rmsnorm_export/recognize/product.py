@@ -33,7 +33,9 @@ def mul(ctx: Context, node: ir.Node) -> None:
     facts = ctx.facts
     fact_a, fact_b = facts.get(a), facts.get(b)
     if _same_row(ctx, a, b):
-        if not isinstance(fact_a, Radial | WeightedInverse):
+        if isinstance(fact_a, Radial):
+            radials.root_squared(ctx, node, fact_a)
+        elif not isinstance(fact_a, WeightedInverse):
             radials.square(ctx, node, a)
         return
     if fact_a is None and fact_b is None:
@@ -72,11 +74,11 @@ def _made_by(value: ir.Value, *op_types: str) -> bool:
 
 
 def _same_row(ctx: Context, a: ir.Value, b: ir.Value) -> bool:
-    """Two values that hold the same numbers; only looked for where casts or reshapes made them."""
+    """Two values that hold the same numbers; only looked for where something may keep them."""
     if a is b:
         return True
-    kinds = ("Cast", "Identity", "CastLike", "Reshape")
-    return (_made_by(a, *kinds) or _made_by(b, *kinds)) and ctx.same(a, b)
+    some = any(v in ctx.earlier or _made_by(v, "Cast", "CastLike", "Reshape") for v in (a, b))
+    return some and ctx.same(a, b)
 
 
 def div(ctx: Context, node: ir.Node) -> None:
@@ -284,7 +286,7 @@ def _sound(ctx: Context, node: ir.Node, view: View, radial: Radial) -> bool:
             "the reduced axes were removed (keepdims = 0) and not restored, so the division pairs "
             "other axes", name_of(radial.candidate.node), "use keepdims = 1, or Unsqueeze the axes",
         ))  # fmt: skip
-    if radial.graph is not node.graph:
+    if not ctx.in_branch_of(node.graph, radial.graph):
         problems.append((
             "crosses-subgraph", "the chain crosses a subgraph boundary",
             f"mean in one graph, division {name_of(node)!r} in another",
@@ -328,7 +330,8 @@ def _whole_row(radial: Radial) -> ir.Value:
 
 def _part_squared(ctx: Context, view: View, radial: Radial) -> int | None:
     """0 when the whole row of ``view`` was squared, k when its first k elements were, else None."""
-    if view.root is radial.x.root or ctx.same(view.root, radial.x.root):
+    squared = radial.x.root
+    if view.root is squared or ctx.same(ctx.magnitude(view.root).root, squared):
         return 0
     return _leading_part(ctx, view, radial) or None
 
@@ -423,8 +426,20 @@ def lp_normalization(
     if producer is None or standard(producer) != "LpNormalization":
         return
     array, number = ctx.constants.array(other), ctx.constants.scalar(other)
-    if not number or array is None:
-        return
+    if number and array is not None:
+        _times_unit_row(ctx, node, producer, 1.0 / number if inverse else number, array)
+
+
+def lp_normalization_of_one(ctx: Context, node: ir.Node) -> None:
+    """``LpNormalization(x)`` of rows of one element, where sqrt(n) is 1."""
+    if node.inputs[0] is not None and ctx.types.static_last(node.inputs[0]) == 1:
+        _times_unit_row(ctx, node, node, 1.0, np.ones(()))
+
+
+def _times_unit_row(
+    ctx: Context, node: ir.Node, producer: ir.Node, number: float, constant: np.ndarray
+) -> None:
+    """``node`` is ``number`` times the LpNormalization ``producer``."""
     x, attributes = producer.inputs[0], producer.attributes
     if x is None or attributes.get_int("p", 2) != 2:
         return
@@ -436,7 +451,7 @@ def lp_normalization(
     candidate.rooted = True
     radial = Radial(
         ctx.view(x), candidate, node.graph, -1, size, True, dtype, dtype, a=float(size),
-        rooted=True, inverse=True, m=1.0 / number if inverse else number, zero_safe=True,
-        slack=rounding_of(array), plain=False,
+        rooted=True, inverse=True, m=number, zero_safe=True, slack=rounding_of(constant),
+        plain=False,
     )  # fmt: skip
     normalise(ctx, node, x, radial, None)

@@ -31,8 +31,8 @@ def _square_of(ctx: Context, value: ir.Value) -> Square | None:
             ctx.describe(value),
             "store types in the model (value_info); a function must be called with one type",
         )  # fmt: skip
-        return Square(ctx.view(value), ir.DataType.UNDEFINED, flaw=flaw)
-    return Square(ctx.view(value), dtype) if dtype in FLOATS else None
+        return Square(ctx.magnitude(value), ir.DataType.UNDEFINED, flaw=flaw)
+    return Square(ctx.magnitude(value), dtype) if dtype in FLOATS else None
 
 
 def power(ctx: Context, node: ir.Node) -> None:
@@ -40,10 +40,12 @@ def power(ctx: Context, node: ir.Node) -> None:
     base, exponent = node.inputs[0], node.inputs[1]
     if base is None or exponent is None:
         return
-    array = ctx.constants.array(exponent)
-    number = ctx.constants.scalar(exponent)
+    array, number = ctx.constants.array(exponent), ctx.constants.scalar(exponent)
     fact = ctx.facts.get(base)
     if isinstance(fact, Radial):
+        if number == 2.0 and array is not None and ctx.fits(array.ndim, fact):
+            root_squared(ctx, node, fact)
+            return
         if number in (0.5, -0.5, -1.0) and array is not None and ctx.fits(array.ndim, fact):
             if number == -1.0:
                 inverse_of(ctx, node, fact, 1.0)
@@ -59,6 +61,8 @@ def power(ctx: Context, node: ir.Node) -> None:
         return
     rank = 0 if array is None else array.ndim
     flaw: Flaw | None = None
+    if number is None:
+        number = _of_a_row(ctx, exponent, base)
     if number == 2.0:
         if rank > 1 and rank > (ctx.types.rank(base) or 0):
             flaw = (
@@ -76,6 +80,27 @@ def power(ctx: Context, node: ir.Node) -> None:
         if stored is not None and standard(stored) == "DequantizeLinear":
             flaw = quantized(stored)
         square(ctx, node, base, flaw)
+
+
+def _of_a_row(ctx: Context, value: ir.Value, base: ir.Value) -> float | None:
+    """The number that a constant of the trailing dimensions of ``base`` repeats."""
+    array, dims = ctx.constants.repeated(value), ctx.types.shape(base)
+    if array is None or dims is None or not 0 < array.ndim <= len(dims):
+        return None
+    return float(array.flat[0]) if same_dims(array.shape, dims[-array.ndim :]) else None
+
+
+def root_squared(ctx: Context, node: ir.Node, radial: Radial) -> None:
+    """The square of ``c * sqrt(inner)``, as after ReduceL2."""
+    if not radial.rooted or radial.inverse or radial.d:
+        ctx.spoil(
+            node, radial, "power-of-mean-square", "the mean square is squared again",
+            name_of(node), "an RMSNorm divides by the square root of the mean square, once",
+        )  # fmt: skip
+        return
+    a, b = radial.a * radial.c**2, radial.b * radial.c**2
+    step = dataclasses.replace(radial, rooted=False, a=a, b=b, c=1.0, plain=False)
+    ctx.set_radial(node.outputs[0], step)
 
 
 def reduce(ctx: Context, node: ir.Node) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import onnx_ir as ir
 
@@ -18,11 +18,13 @@ from rmsnorm_export.op.native import (
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize import product, structural
 from rmsnorm_export.recognize import radial as radials
-from rmsnorm_export.recognize.consts import Constants, depends_on_caller
+from rmsnorm_export.recognize.consts import Constants, depends_on_caller, standard
 from rmsnorm_export.recognize.context import Context, OpaqueNode
+from rmsnorm_export.recognize.facts import Norm, Radial, Square, WeightedInverse
 from rmsnorm_export.recognize.finish import finish, unmatched
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.native import native
+from rmsnorm_export.recognize.neutral import NEUTRAL, earlier
 from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.recognize.shape_rules import UNKNOWN, Dims, Info
 from rmsnorm_export.recognize.types import Types
@@ -45,11 +47,13 @@ _STANDARD: dict[str, Transfer] = {
     "Div": product.div,
     "Add": product.add,
     "Sub": radials.subtract,
+    "LpNormalization": product.lp_normalization_of_one,
     "Cast": structural.cast,
     "CastLike": structural.cast,
-    "Identity": structural.identity,
+    "Abs": structural.absolute,
     "Unsqueeze": structural.reshape,
     "Squeeze": structural.reshape,
+    "Gather": structural.gather,
     "Reshape": structural.reshape,
     "Expand": structural.reshape,
     "QuantizeLinear": radials.quantize,
@@ -59,6 +63,8 @@ _STANDARD: dict[str, Transfer] = {
     RMS_NORMALIZATION: native,
     SIMPLIFIED: native,
 }
+KNOWN = frozenset((*_STANDARD, *NEUTRAL))
+"""Operators of the default domain that a norm may be made of."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -70,12 +76,15 @@ class Recognition:
         opaque: nodes that are a norm by their operator, in a form that is not understood.
         refusals: a reason for every other value that looked like a norm.
         types: element types and shapes, as far as they were asked for.
+        crossed: functions that hold a part of what may be a norm, the rest of which does not stand
+            in the same function.
     """
 
     matches: tuple[Match, ...]
     opaque: tuple[OpaqueNode, ...]
     refusals: tuple[Refusal, ...]
     types: Types
+    crossed: frozenset[ir.OperatorIdentifier]
 
 
 def recognize(
@@ -90,6 +99,7 @@ def recognize(
     """
     constants = Constants()
     ctx = Context(constants, Types(model, constants), foreign=foreign_functions(model))
+    constants.type_of = ctx.types.dtype
     calls: dict[ir.OperatorIdentifier, list[list[Info]]] = {}
     _graph(ctx, model.graph, "main", model.functions, calls)
     for identifier in _callers_first(model):
@@ -98,10 +108,15 @@ def recognize(
             continue
         _seed(ctx, function, calls.get(identifier, []))
         scope = "::".join(part for part in identifier if part)
+        before = len(ctx.candidates)
         _graph(ctx, function, scope, model.functions, calls)
+        if any(_is_part(ctx, value) for value in function.outputs) or any(
+            not candidate.taken for candidate in ctx.candidates[before:]
+        ):
+            ctx.crossed.add(identifier)
     refusals = unmatched(ctx)
     matches = finish(ctx, fold_residual=fold_residual, fold_gate=fold_gate)
-    return Recognition(matches, tuple(ctx.opaque), refusals, ctx.types)
+    return Recognition(matches, tuple(ctx.opaque), refusals, ctx.types, frozenset(ctx.crossed))
 
 
 def foreign_functions(model: ir.Model) -> frozenset[ir.OperatorIdentifier]:
@@ -117,48 +132,73 @@ def foreign_functions(model: ir.Model) -> frozenset[ir.OperatorIdentifier]:
     )
 
 
+def _is_part(ctx: Context, value: ir.Value) -> bool:
+    """What is not a norm yet and may become one."""
+    fact = ctx.facts.get(value)
+    if isinstance(fact, Norm):
+        return fact.owner is None
+    if fact is None:
+        return standard(value.producer()) == "LpNormalization"
+    return isinstance(fact, Square | Radial | WeightedInverse)
+
+
 def _graph(
     ctx: Context,
     graph: ir.Graph | ir.Function,
     scope: str,
-    functions: object,
+    functions: Mapping[ir.OperatorIdentifier, ir.Function],
     calls: dict[ir.OperatorIdentifier, list[list[Info]]],
 ) -> None:
-    stack: list[tuple[Iterable[ir.Node], str]] = [(iter(graph), scope)]
+    stack: list[tuple[Iterable[ir.Node], str, ir.Graph | None]] = [(iter(graph), scope, None)]
     in_function = isinstance(graph, ir.Function)
     while stack:
-        nodes, where = stack[-1]
+        nodes, where, inner = stack[-1]
         ctx.scope = where
         for node in nodes:
             domain = node.domain
             if domain in DEFAULT_DOMAINS:
-                transfer = _STANDARD.get(node.op_type)
-                if transfer is not None and node.inputs and node.outputs:
-                    if in_function and depends_on_caller(node):
-                        radials.by_reference(ctx, node)
-                    else:
-                        transfer(ctx, node)
+                if node.op_type in KNOWN and node.inputs and node.outputs:
+                    _transfer(ctx, node, in_function)
                     continue
             elif domain == DOMAIN:
                 if node.op_type.startswith(KINDS):
                     native(ctx, node)
             elif domain == MICROSOFT_DOMAIN and node.op_type == SKIP_SIMPLIFIED:
                 native(ctx, node)
-            elif node.op_identifier() in functions:  # type: ignore[operator]
-                calls.setdefault(node.op_identifier(), []).append(
+            elif (called := node.op_identifier()) in functions:
+                given = [v for v in node.inputs if v is not None]
+                if any(_is_part(ctx, value) for value in given):
+                    ctx.crossed.add(called)
+                calls.setdefault(called, []).append(
                     [
                         UNKNOWN if v is None else (ctx.types.dtype(v), ctx.types.shape(v))
                         for v in node.inputs
                     ]
                 )
-            inner = _subgraphs(node)
-            if inner:
+            subgraphs = _subgraphs(node)
+            if subgraphs:
                 # The rest of this graph waits: what the subgraph captures is known by now.
                 name = node.name or node.op_type
-                stack.extend((iter(g), f"{where}/{name}.{label}") for label, g in reversed(inner))
+                for label, subgraph in reversed(subgraphs):
+                    ctx.owners[subgraph] = node
+                    stack.append((iter(subgraph), f"{where}/{name}.{label}", subgraph))
                 break
         else:
             stack.pop()
+            if inner is not None:
+                structural.leave(ctx, ctx.owners[inner], inner)
+
+
+def _transfer(ctx: Context, node: ir.Node, in_function: bool) -> None:
+    """What the operands are says what the output is."""
+    if in_function and depends_on_caller(node):
+        radials.by_reference(ctx, node)
+        return
+    source = earlier(ctx, node)
+    if source is not None:
+        structural.unchanged(ctx, node, source)
+    elif (transfer := _STANDARD.get(node.op_type)) is not None:
+        transfer(ctx, node)
 
 
 def _subgraphs(node: ir.Node) -> list[tuple[str, ir.Graph]]:

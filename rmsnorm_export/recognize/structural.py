@@ -13,53 +13,43 @@ from rmsnorm_export.recognize.context import FLOATS, Context, widens
 from rmsnorm_export.recognize.facts import (
     Activated,
     Event,
+    Fact,
     Norm,
     Radial,
     Square,
-    WeightedInverse,
 )
 from rmsnorm_export.recognize.product import extend
 from rmsnorm_export.recognize.refusal import name_of
 
 
-def cast(ctx: Context, node: ir.Node) -> None:
-    """Cast, CastLike: the same number, or one rounding step."""
-    fact = ctx.fact(node.inputs[0])
+def cast(ctx: Context, node: ir.Node, source: ir.Value | None = None) -> None:
+    """Cast, CastLike, of ``source`` where that is not the input: the same number, or one rounding
+    step."""
+    source, output = source or node.inputs[0], node.outputs[0]
+    fact = ctx.fact(source)
     if fact is None:
         return
-    output = node.outputs[0]
     to = ctx.types.dtype(output)
     if to is None or to not in FLOATS:
         if isinstance(fact, Radial):
             _lossy(ctx, node, fact, "an integer or unknown type")
         return
     if isinstance(fact, Norm):
-        source = node.inputs[0]
         if source is None or not ctx.exclusive(source, node):
-            return
-        if to == fact.dtype:
-            extend(ctx, node, fact)
             return
         event: Event = ("cast", to)
         extend(ctx, node, dataclasses.replace(fact, dtype=to, events=(*fact.events, event)))
     elif isinstance(fact, Radial):
         _cast_radial(ctx, node, fact, to)
     elif isinstance(fact, Square):
-        narrow = fact.narrow
-        if to != fact.dtype:
-            low = fact.dtype if widens(fact.dtype, to) else to
-            narrow = (*narrow, f"square rounded to {type_name(int(low))}")
+        low = fact.dtype if widens(fact.dtype, to) else to
+        narrow = (*fact.narrow, f"square rounded to {type_name(int(low))}")
         ctx.facts[output] = dataclasses.replace(fact, dtype=to, narrow=narrow)
-    elif isinstance(fact, WeightedInverse) and to == fact.dtype:
-        ctx.facts[output] = fact
 
 
 def _cast_radial(ctx: Context, node: ir.Node, radial: Radial, to: ir.DataType) -> None:
     """The operator rounds 1 / rms at most; any other rounding is noted as narrow."""
-    step = radial
-    if to == radial.dtype:
-        pass
-    elif widens(radial.dtype, to):
+    if widens(radial.dtype, to):
         if radial.dtype != radial.stash:
             _lossy(ctx, node, radial, radial.dtype.name)
             return
@@ -82,19 +72,60 @@ def _lossy(ctx: Context, node: ir.Node, radial: Radial, through: str) -> None:
     )  # fmt: skip
 
 
-def identity(ctx: Context, node: ir.Node) -> None:
-    """Identity, and Dropout outside training: the fact goes through."""
-    source = node.inputs[0]
-    fact = ctx.fact(source)
-    if fact is None or source is None:
+def unchanged(ctx: Context, node: ir.Node, source: ir.Value) -> None:
+    """The numbers of ``source``, in its shape: its fact is that of the output."""
+    ctx.earlier[node.outputs[0]] = source
+    recast = ctx.types.dtype(node.outputs[0]) != ctx.types.dtype(source)
+    if not recast:
+        ctx.constants.earlier[node.outputs[0]] = source
+    fact = ctx.facts.get(source)
+    if fact is None:
         return
-    if isinstance(fact, Norm):
+    if recast:
+        cast(ctx, node, source)
+    elif isinstance(fact, Norm):
         if ctx.exclusive(source, node):
             extend(ctx, node, fact)
     elif isinstance(fact, Radial):
         ctx.set_radial(node.outputs[0], fact)
     else:
         ctx.facts[node.outputs[0]] = fact
+
+
+def leave(ctx: Context, owner: ir.Node, graph: ir.Graph) -> None:
+    """What a branch or a loop body computes goes on behind it, as no norm, with the reason."""
+    skipped = 1 if owner.op_type == "Loop" else 0  # the condition
+    for value, outside in zip(graph.outputs[skipped:], owner.outputs, strict=False):
+        _lost(ctx, owner, ctx.facts.get(value), outside)
+
+
+def gather(ctx: Context, node: ir.Node) -> None:
+    """One step of what a loop has computed."""
+    fact = ctx.fact(node.inputs[0])
+    if isinstance(fact, Square) or (isinstance(fact, Radial) and fact.spoiled):
+        _lost(ctx, node, fact, node.outputs[0])
+
+
+def _lost(ctx: Context, node: ir.Node, fact: Fact | None, outside: ir.Value) -> None:
+    flaw = (
+        "crosses-subgraph", "the chain crosses a subgraph boundary",
+        f"a part is computed in {node.op_type} {name_of(node)!r}",
+        "keep the whole norm inside or outside the branch",
+    )  # fmt: skip
+    if isinstance(fact, Radial):
+        ctx.flaw(fact.candidate, node, *flaw)
+        ctx.set_radial(outside, dataclasses.replace(fact, spoiled=True))
+    elif isinstance(fact, Square):
+        ctx.facts[outside] = dataclasses.replace(fact, flaw=fact.flaw or flaw)
+
+
+def absolute(ctx: Context, node: ir.Node) -> None:
+    """Abs of what is not negative."""
+    fact = ctx.fact(node.inputs[0])
+    if isinstance(fact, Square) and fact.factor > 0:
+        ctx.facts[node.outputs[0]] = fact
+    elif isinstance(fact, Radial) and min(fact.b, fact.d) >= 0 and min(fact.a, fact.c, fact.m) > 0:
+        ctx.set_radial(node.outputs[0], fact)
 
 
 def reshape(ctx: Context, node: ir.Node) -> None:

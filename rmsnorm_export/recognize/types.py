@@ -195,7 +195,12 @@ class Types:
         inner._inferred = {}
         for position, value in enumerate(function.inputs):
             inner.seed(value, given[position] if position < len(given) else UNKNOWN)
-        return inner.info(function.outputs[call.index])
+        # The types of one call are not those of the function: a CastLike is no constant here.
+        type_of, self._constants.type_of = self._constants.type_of, None
+        try:
+            return inner.info(function.outputs[call.index])
+        finally:
+            self._constants.type_of = type_of
 
     def _library(self, value: ir.Value) -> Info:
         if self._inferred is None:
@@ -217,7 +222,7 @@ class Types:
         from onnx_ir.passes.common import ShapeInferencePass
 
         result: dict[ir.Value, Info] = {}
-        if _inlined_size(self._model) > _MOST_INLINED:
+        if inlined_size(self._model) > _MOST_INLINED:
             logger.warning("ONNX shape inference is left out: its functions call too many others")
             return result
         # The pass logs its own failures with a traceback; ours is one line.
@@ -239,7 +244,7 @@ class Types:
         return result
 
 
-def _inlined_size(model: ir.Model) -> int:
+def inlined_size(model: ir.Model) -> int:
     """Nodes of the model if every call were replaced by its body, as shape inference walks it."""
     functions, sizes = model.functions, dict[ir.OperatorIdentifier, int]()
     stack = list(functions)

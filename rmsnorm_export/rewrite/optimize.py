@@ -24,7 +24,7 @@ from rmsnorm_export.rewrite.options import ExpandOptions, InspectOptions, Optimi
 from rmsnorm_export.rewrite.plan import Plan, make_plan, needed_opset, plan_at_opset
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.rewrite.runs import fit_model, runs_in
-from rmsnorm_export.rewrite.unfold import remove_unused_own, unfold
+from rmsnorm_export.rewrite.unfold import remove_unused_own, unfold, with_defaults
 from rmsnorm_export.system.progress import Progress
 
 _MAX_SCALE = 1 << 24
@@ -121,7 +121,7 @@ def expand(source: Source, options: ExpandOptions) -> Result:
 def _rewritten(source: Source, options: OptimizeOptions | ExpandOptions) -> Result:
     start = time.perf_counter()
     with no_gc():
-        loaded = load_model(source)
+        loaded = with_defaults(load_model(source), options.constant_initializers)
         row = (
             TARGETS[options.target or "portable"] if isinstance(options, OptimizeOptions) else None
         )
@@ -159,7 +159,7 @@ def inspect(source: Source, options: InspectOptions) -> Report:
     """
     start = time.perf_counter()
     with no_gc():
-        loaded = load_model(source)
+        loaded = with_defaults(load_model(source), options.constant_initializers)
         target = TARGETS[options.target or "portable"]
         plan = make_plan(unfold(loaded.model, target), options)
         report = describe_plan(loaded, plan, options)

@@ -26,6 +26,11 @@ NUMERICS_HELP = (
     "become float32 sums; unclamped: an epsilon is added where the source takes a maximum with it, "
     "which changes the rows near it."
 )
+CONSTANT_HELP = (
+    "Initializers that are graph inputs as well, as all were before IR version 4, are constants: "
+    "these inputs are removed. Without it a caller may replace them, as ONNX Runtime has it, and "
+    "an epsilon or exponent among them is not known."
+)
 TRUST_HELP = (
     "Load a .pt2 file although it holds what can run code when it is read: pickled objects, "
     "unknown operators, compiled libraries. Only for files that you or people you trust have made; "
@@ -172,6 +177,7 @@ class OptimizeOptions(RewriteOptions):
         help="Leave the SiLU or sigmoid gate of a norm as it is, where the target could take it "
         "in.",
     )
+    constant_initializers: bool = option(False, help=CONSTANT_HELP)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +209,7 @@ class ExpandOptions(Options):
     opset: ClassVar[None] = None
     fold_residual: ClassVar[bool] = False
     fold_gate: ClassVar[bool] = False
+    constant_initializers: ClassVar[bool] = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +222,7 @@ class InspectOptions(Options):
         help="Say what this target can express; without it, what is an RMSNorm at all.",
     )
     numerics: Numerics = option("reordered", help=NUMERICS_HELP)
+    constant_initializers: bool = option(False, help=CONSTANT_HELP)
     drawings: bool = only_api(
         False, help="Keep the nodes of the sites for a report that draws them."
     )

@@ -18,9 +18,10 @@ from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.context import OpaqueNode
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
-from rmsnorm_export.recognize.scan import foreign_functions, recognize
+from rmsnorm_export.recognize.scan import Recognition, foreign_functions, recognize
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.apply import Names, discard
+from rmsnorm_export.rewrite.inline import inline_parts
 from rmsnorm_export.rewrite.options import ExpandOptions, InspectOptions, OptimizeOptions
 
 
@@ -70,9 +71,15 @@ def make_plan(model: ir.Model, options: OptimizeOptions | ExpandOptions | Inspec
     operators = [operator for kept in rows for operator in kept.operators]
     # What is written out anyway need not be taken in first.
     one = row.form == "one node"
-    recognition = recognize(
-        model, fold_residual=one and options.fold_residual, fold_gate=one and options.fold_gate
-    )
+
+    def recognized(given: ir.Model) -> Recognition:
+        return recognize(
+            given, fold_residual=one and options.fold_residual, fold_gate=one and options.fold_gate
+        )
+
+    recognition = recognized(model)
+    if one:
+        model, recognition = inline_parts(model, recognition, recognized)
     opaque = [entry for entry in recognition.opaque if entry[0].op_type in operators]
     refusals = [refusal for node, refusal in recognition.opaque if node.op_type not in operators]
     refusals += recognition.refusals

@@ -6,9 +6,12 @@ included.
 
 from __future__ import annotations
 
+import dataclasses
+
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.graph.load import LoadedModel
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.lower.builder import FORMERLY
 from rmsnorm_export.lower.targets import TargetRow
@@ -20,6 +23,26 @@ from rmsnorm_export.rewrite.mend import mend
 
 _INLINED = "_inlfunc_"
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+
+
+def with_defaults(loaded: LoadedModel, constant: bool) -> LoadedModel:
+    """The model with its overridable initializers as they are, or ``constant``: no inputs any more.
+
+    Either way a note says how many there are. Changed in place.
+    """
+    inputs = loaded.model.graph.inputs
+    defaults = [value for value in inputs if value.is_initializer()]
+    if not defaults:
+        return loaded
+    note = (
+        f"{len(defaults)} initializers are graph inputs as well, so a caller may replace them; "
+        "with constant_initializers they are constants"
+    )
+    if constant:
+        for value in defaults:
+            inputs.remove(value)
+        note = f"{len(defaults)} initializers were graph inputs as well; they are constants now"
+    return dataclasses.replace(loaded, notes=(*loaded.notes, note))
 
 
 def unfold(model: ir.Model, target: TargetRow | None) -> ir.Model:

@@ -21,6 +21,7 @@ import sys
 import time
 from pathlib import Path
 
+from scripts.fuzzing.found import shares
 from scripts.fuzzing.work import Counts, Plan, Sources, process, replay
 from scripts.lib.command import parser, say
 
@@ -40,6 +41,15 @@ def _replayed(paths: list[Path]) -> int:
     return int(wrong > 0)
 
 
+def _found(seed: int, count: int, sources: Sources) -> None:
+    """A line for each mutation, with one to three of them at once, and the sum."""
+    by_mutation = shares(sources.seeds(), seed, count, most=3)
+    for name, share in by_mutation.items():
+        print(f"{name}: {share}")
+    kept, found = (sum(getattr(s, k) for s in by_mutation.values()) for k in ("kept", "found"))
+    print(f"all: {found} of {kept}")
+
+
 def main() -> None:
     options = parser("fuzz", __doc__)
     add = options.add_argument
@@ -55,6 +65,8 @@ def main() -> None:
     add(
         "--every", action="store_true", help="every target with every numerics, and a proof of each"
     )
+    add("--found", action="store_true",
+        help="count the norms that are found behind mutations that keep their value")  # fmt: skip
     add("--output", type=Path, default=Path("fuzz-findings"), metavar="FOLDER",
         help="of the findings and the state; default fuzz-findings")  # fmt: skip
     add("--replay", type=Path, nargs="+", metavar="NAME.onnx", help="judge findings again")
@@ -63,6 +75,10 @@ def main() -> None:
         sys.exit(_replayed(given.replay))
     if given.count < 1 or given.jobs < 1 or given.seed < 0 or given.hours < 0:
         options.error("--count and --jobs take numbers from 1, --seed and --hours from 0")
+    if given.found:
+        _found(given.seed, given.count, Sources(None if given.no_corpus else given.only,
+               tuple(given.architectures), given.models))  # fmt: skip
+        return
     # Terminated, it ends its processes first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     until = time.time() + 3600 * given.hours if given.hours else 0.0

@@ -142,6 +142,14 @@ class Draft:
             if (dtype := self.dtype(name)) is not None and is_float(dtype)
         ]
 
+    def is_row(self, name: str) -> bool:
+        """A float input of the model with all dimensions, or a cast of one."""
+        for node in reversed(self.model.graph.node):
+            if node.op_type == "Cast" and node.output[0] == name:
+                name = node.input[0]
+        dims = self.signature.inputs.get(name, (None, ()))[1]
+        return name not in self.signature.examples and len(dims) > 1
+
     def producers(self, scope: Scope) -> dict[str, int]:
         return {name: i for i, node in enumerate(scope.nodes) for name in node.output if name}
 

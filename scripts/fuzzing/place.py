@@ -382,6 +382,9 @@ def residual(draft: Draft) -> tuple[str, bool] | None:
     shape, dtype = draft.shape(name), draft.dtype(name)
     if not shape or dtype is None:
         return None
+    # In front of every reader it is another row; of a gain, a mean or one reader, no norm is left.
+    earlier = {given for node in list(place.scope.nodes)[: place.index] for given in node.input}
+    keeps = name not in earlier and draft.is_row(name)
     other = name
     if draft.rng.random() < 0.7 and place.scope.function is None:
         wanted = draft.dims(shape) if draft.rng.random() < 0.7 else shape[-1:]
@@ -389,4 +392,4 @@ def residual(draft: Draft) -> tuple[str, bool] | None:
     new, place = draft.put(place, "Add", *draft.rng.sample([name, other], 2))
     for node in list(place.scope.nodes)[place.index :]:
         node.input[:] = [new if given == name else given for given in node.input]
-    return f"{name} plus {'itself' if other == name else 'a residual'}", True
+    return f"{name} plus {'itself' if other == name else 'a residual'}", keeps

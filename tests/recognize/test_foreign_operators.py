@@ -103,8 +103,8 @@ def test_a_referenced_keepdims_is_told(keep: int) -> None:
     )
     # Not run: ONNX Runtime's own fusion takes keepdims = 0 for 1 here (1.31, observed).
     report = rx.optimize(source).report
-    assert not report.fused
-    assert [refusal.reason for refusal in report.refused] == ["attribute-reference"]
+    assert len(report.fused) == keep
+    assert [refusal.reason for refusal in report.refused] == ["attribute-reference"] * (1 - keep)
 
 
 def test_a_constant_with_a_referenced_attribute_is_no_crash() -> None:
@@ -116,8 +116,7 @@ def test_a_constant_with_a_referenced_attribute_is_no_crash() -> None:
         functions=function("F", "<a>(x, w) => (y)", body, opset=12),
     )
     report, _ = optimized(source, "ort")
-    assert not report.fused
-    assert told(report) == 1
+    assert len(report.fused) == 1
 
 
 UNUSUAL_CONSTANTS = {

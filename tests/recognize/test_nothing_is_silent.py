@@ -74,7 +74,7 @@ def test_a_function_called_with_two_element_types() -> None:
         functions=function("F", "(x, w, e0) => (y)", body),
     )
     report, _ = optimized(source, "portable")
-    assert told(report) == 1
+    assert len(report.fused) == 2
 
 
 NATIVE = {

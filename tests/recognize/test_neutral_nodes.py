@@ -1,0 +1,189 @@
+"""Nodes that keep the numbers and the shape of a value lose no norm, wherever they stand; their
+look-alikes are not taken for them."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+import rmsnorm_export as rx
+
+from .text_models import CONSTANTS, WEIGHT, model, optimized
+
+_EXTRA = (
+    "float one = {1}, float[1] ones1 = {1}, float zero = {0}, float[1,1,1,1] ones4 = {1},"
+    "int64[2] flat = {-1, 8}, int64[3] back = {0, 0, -1}, int64[1] all = {-1},"
+    "int64[3] rows = {-1, 2, 1}, int64[3] rank3 = {1, 1, 1}, int64[4] rank4 = {1, 1, 1, 1},"
+    "int64[1] last = {-1}, int64[1] zeroth = {0}, int64[1] endless = {9223372036854775807},"
+    "int64[1] lowest = {-9223372036854775808}, bool yes = {1}, bool no = {0},"
+    "float[8] twos = {2,2,2,2,2,2,2,2},"
+    "float[8] nearly = {2,2,2,2,2,2,2,2.5}, float ratio = {0.5}"
+)
+
+NEUTRAL = {
+    "identity": "{y} = Identity({x})",
+    "negative twice": "{y}a = Neg({x})\n {y} = Neg({y}a)",
+    "times one": "{y} = Mul(one, {x})",
+    "times a row of one": "{y} = Mul({x}, ones1)",
+    "over one": "{y} = Div({x}, one)",
+    "plus zero": "{y} = Add({x}, zero)",
+    "minus zero": "{y} = Sub({x}, zero)",
+    "to the power of one": "{y} = Pow({x}, one)",
+    "dropout": "{y} = Dropout({x})",
+    "dropout that is told": "{y} = Dropout({x}, ratio, no)",
+    "sum of one": "{y} = Sum({x})",
+    "concat of one": "{y} = Concat<axis = -1>({x})",
+    "where": "{y} = Where(yes, {x}, {x})",
+    "expand to ones": "{y} = Expand({x}, rank3)",
+    "the whole slice": "{y} = Slice({x}, zeroth, endless, last)",
+    "cast to the same type": "{y} = Cast<to = 1>({x})",
+    "cast up and down": "{y}a = Cast<to = 11>({x})\n {y} = Cast<to = 1>({y}a)",
+    "cast like": "{y}a = Cast<to = 11>({x})\n {y} = CastLike({y}a, w)",
+    "transposed twice": (
+        "{y}a = Transpose<perm = [2, 0, 1]>({x})\n {y} = Transpose<perm = [1, 2, 0]>({y}a)"
+    ),
+    "transposed thrice": (
+        "{y}a = Transpose<perm = [2, 0, 1]>({x})\n {y}b = Transpose<perm = [2, 0, 1]>({y}a)\n"
+        " {y} = Transpose<perm = [2, 0, 1]>({y}b)"
+    ),
+    "unsqueezed": "{y}a = Unsqueeze({x}, last)\n {y} = Squeeze({y}a, last)",
+    "flat and back to its shape": (
+        "{y}a = Reshape({x}, all)\n {y}s = Shape({x})\n {y} = Reshape({y}a, {y}s)"
+    ),
+    "the same sizes": "{y} = Reshape({x}, back)",
+    "views in views": (
+        "{y}a = Neg({x})\n {y}b = Unsqueeze({y}a, zeroth)\n {y}c = Identity({y}b)\n"
+        " {y}d = Squeeze({y}c, zeroth)\n {y}e = Mul({y}d, one)\n {y} = Neg({y}e)"
+    ),
+}
+
+PLACES = ("row", "square", "numerator", "mean", "sum", "root", "normalised", "y")
+
+
+def _chain(place: str, nodes: str) -> onnx.ModelProto:
+    """A norm with nodes at one place: ``row`` is in front of both readers."""
+    name = {"row": "x", "square": "x", "numerator": "x"}.get(place, place)
+    read = {value: value for value in ("x", "mean", "sum", "root", "normalised", "y")}
+    inner = nodes.format(x=name, y="v")
+    lines = {
+        "x": "" if place not in ("row", "square", "numerator") else inner,
+        "mean": f"sq = Pow({'v' if place in ('row', 'square') else 'x'}, two)\n"
+        " mean = ReduceMean<axes = [-1], keepdims = 1>(sq)",
+        "sum": "sum = Add(MEAN, eps)",
+        "root": "root = Sqrt(SUM)",
+        "normalised": f"normalised = Div({'v' if place in ('row', 'numerator') else 'x'}, ROOT)",
+        "y": "y = Mul(NORMALISED, w)",
+    }
+    body = ""
+    for value in read:
+        line = lines[value]
+        for other in read:
+            line = line.replace(other.upper(), "v" if place == other else other)
+        body += f" {line}\n"
+        if place == value and value != "y":
+            body += f" {inner}\n"
+    if place == "y":
+        body += f" {inner}\n"
+    return model(
+        body,
+        outputs=f"float[B,S,8] {'v' if place == 'y' else 'y'}",
+        constants=f"{WEIGHT}, {CONSTANTS}, {_EXTRA}",
+    )
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_a_neutral_node_loses_no_norm(name: str, place: str) -> None:
+    report, proto = optimized(_chain(place, NEUTRAL[name]), "ort")
+    assert len(report.fused) == 1
+    assert {node.op_type for node in proto.graph.node} == {"SimplifiedLayerNormalization"}
+
+
+@pytest.mark.parametrize("place", ["square", "numerator", "row"])
+@pytest.mark.parametrize("name", ["Neg", "Abs"])
+def test_the_sign_of_a_row_is_squared_away(name: str, place: str) -> None:
+    report, _ = optimized(_chain(place, f"{{y}} = {name}({{x}})"), "portable")
+    assert len(report.fused) == 1
+
+
+def test_the_square_has_no_sign() -> None:
+    source = _chain("row", "{y} = Identity({x})")
+    for node in source.graph.node:
+        if node.op_type == "ReduceMean":
+            node.input[0] = "plain"
+    plain = onnx.helper.make_node("Abs", ["sq"], ["plain"])
+    source.graph.node.insert(2, plain)
+    assert len(optimized(source, "portable")[0].fused) == 1
+
+
+@pytest.mark.parametrize(("row", "norms"), [("twos", 1), ("nearly", 0)])
+def test_an_exponent_for_each_feature(row: str, norms: int) -> None:
+    source = _chain("row", "{y} = Identity({x})")
+    pow_node = next(node for node in source.graph.node if node.op_type == "Pow")
+    pow_node.input[1] = row
+    assert len(optimized(source, "portable")[0].fused) == norms
+
+
+_MIXED = "{y}a = Transpose<perm = [0, 2, 1]>({x})\n {y}s = Shape({x})\n {y} = Reshape({y}a, {y}s)"
+
+LOOK_ALIKES = {
+    "rows that are mixed": _MIXED,
+    "rows in another order": _MIXED.replace("[0, 2, 1]", "[1, 0, 2]"),
+    "one transpose too many": (
+        "{y}a = Transpose<perm = [2, 0, 1]>({x})\n {y}b = Transpose<perm = [2, 0, 1]>({y}a)\n"
+        " {y}s = Shape({x})\n {y} = Reshape({y}b, {y}s)"
+    ),
+    "a rounding": "{y}a = Cast<to = 10>({x})\n {y} = Cast<to = 1>({y}a)",
+    "an integer": "{y}a = Cast<to = 7>({x})\n {y} = Cast<to = 1>({y}a)",
+    "another rank": "{y} = Mul({x}, ones4)",
+    "another rank by an Expand": "{y} = Expand({x}, rank4)",
+    "a half": "{y} = Mul({x}, ratio)",
+    "one over it": "{y} = Div(one, {x})",
+    "it taken from zero thrice": "{y}a = Sub(zero, {x})\n {y}b = Exp({y}a)\n {y} = Neg({y}b)",
+    "a slice that runs back": "{y} = Slice({x}, endless, lowest, last, last)",
+    "the other one": "{y} = Where(no, {x}, z)",
+    "some of the other one": "{y} = Where(mask, {x}, z)",
+    "the larger one": "{y} = Max({x}, z)",
+    "without the negative": "{y} = Relu({x})",
+}
+
+
+@pytest.mark.parametrize("place", ["square", "numerator"])
+@pytest.mark.parametrize("name", LOOK_ALIKES)
+def test_what_changes_one_reader_is_not_neutral(name: str, place: str) -> None:
+    report, _ = optimized(_with_inputs(_chain(place, LOOK_ALIKES[name])), "portable")
+    assert not report.fused
+    assert report.refused
+
+
+@pytest.mark.parametrize("name", LOOK_ALIKES)
+def test_what_changes_the_row_is_another_row(name: str) -> None:
+    report, _ = optimized(_with_inputs(_chain("row", LOOK_ALIKES[name])), "portable")
+    assert len(report.fused) == 1
+
+
+def test_dropout_in_training_is_not_neutral() -> None:
+    source = _chain("square", "{y} = Dropout<seed = 3>({x}, ratio, yes)")
+    report = rx.optimize(source, numerics="upcast").report
+    assert not report.fused
+    assert {refusal.reason for refusal in report.refused} == {"different-numerator"}
+
+
+def test_dropout_whose_mode_is_fed_is_not_neutral() -> None:
+    source = _chain("square", "{y} = Dropout<seed = 3>({x}, ratio, mode)")
+    source.graph.input.append(onnx.helper.make_tensor_value_info("mode", 9, []))
+    assert not rx.optimize(source, numerics="upcast").report.fused
+
+
+def _with_inputs(source: onnx.ModelProto) -> onnx.ModelProto:
+    read = {given for node in source.graph.node for given in node.input}
+    source.graph.input.extend(
+        onnx.helper.make_tensor_value_info(value, kind, ["B", "S", 8])
+        for value, kind in (("z", 1), ("mask", 9))
+        if value in read
+    )
+    if not read.isdisjoint(("ones4", "rank4")):  # the output has four dimensions, or three
+        dims = source.graph.output[0].type.tensor_type.shape.dim
+        del dims[:]
+        dims.extend(onnx.TensorShapeProto.Dimension() for _ in range(4))
+    return source
