@@ -193,8 +193,6 @@ def _axes(v: Sequence[Value | None], attributes: Attributes, rank: int) -> tuple
         axes = _plain(v[1]).reshape(-1).tolist()
     if axes is None or len(axes) == 0:
         return () if attributes.get("noop_with_empty_axes", 0) else None
-    if rank == 0:
-        raise CannotEvaluateError("axes of a scalar")
     return tuple(int(axis) % rank for axis in axes)
 
 
