@@ -91,7 +91,8 @@ def make_plan(model: ir.Model, options: OptimizeOptions | ExpandOptions | Inspec
     if not options.target:
         todo = [match for match in todo if parts[match] is None]
     if todo and row.shares_functions:
-        todo = [match if match in todo else parts[match] or match for match in parts]
+        chosen = frozenset(todo)
+        todo = [match if match in chosen else parts[match] or match for match in parts]
     _type_operands(recognition.types, todo)
     names = Names(model)
     outcomes = lower_all(
