@@ -97,7 +97,9 @@ def test_the_problems_are_of_every_sort() -> None:
     jobs = [gpu("correct").draw(rng, small=False) for _ in range(300)]
     defaults = NormSpec().attributes()
     seen = {name for job in jobs for name in job.spec.attributes() if _differs(job.spec, name)}
-    assert seen >= set(defaults) - {"axis"} | {"activation", "gate_first"}
+    # Jobs have their axes flattened; there are no kernels for a clamped root and strided rows.
+    unknown = {"axis", "last_axis", "epsilon_clamp"}
+    assert seen >= set(defaults) - unknown | {"activation", "gate_first"}
     assert {job.quantize for job in jobs} == {"none", "static", "per_row"}
     assert max(job.x.shape[1] for job in jobs) > 100_000
 
@@ -132,7 +134,8 @@ def test_nvcc_builds_what_is_timed_and_what_is_checked() -> None:
     with pytest.raises(gpu("peers").UnavailableError, match="1 to 1048576 elements"):
         ours[0].make(work.Work("norm", 4, 1 << 21, "float16"))
     # Without a GPU the driver says so at the first allocation, and does not crash.
-    job = b"0 1e-5 0 0 0 0 0 0 0 0 0 0 8 0 0 0 0 1 0 0 1 1 90 0 0\n"
+    row = np.zeros((1, 8), np.float32)
+    job = shim._header(shim.Job(spec=NormSpec(), x=row, scale=row[0]), {})
     done = subprocess.run(
         [folder / "rmsnorm_driver"], input=job, capture_output=True, check=False, timeout=60
     )

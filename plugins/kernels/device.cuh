@@ -5,6 +5,7 @@
 #ifdef __CUDACC__
 
 #include <cooperative_groups.h>
+#include <cuda_pipeline.h>
 #include <cuda_runtime.h>
 
 namespace rmsnorm_export {
@@ -13,10 +14,55 @@ namespace rmsnorm_export {
 // there are: what comes before, in the order of the source, is computed before.
 __device__ inline void one_after_another(float& value) { asm volatile("" : "+f"(value)); }
 
+// Keeps the compiler from holding on to what was computed from a value, which takes registers: it
+// is computed again from here on.
+__device__ inline void compute_again(int& value) { asm volatile("" : "+r"(value)); }
+
 // Keeps the compiler from holding on to the unpacked elements of a vector, where they would take
 // twice the registers.
 __device__ inline void stay_packed(uint4& vector) {
     asm volatile("" : "+r"(vector.x), "+r"(vector.y), "+r"(vector.z), "+r"(vector.w));
+}
+
+// 2 to the power of z, and 1 / a, to 2 ulp; denormal results are 0.
+__device__ inline float exp2_fast(float z) {
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(z));
+    return result;
+}
+__device__ inline float reciprocal_fast(float a) {
+    float result;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a));
+    return result;
+}
+
+// The vector, which is read once only, or zeros; no branch, so that many are asked for at once.
+__device__ inline uint4 load_if(bool there, uint4 const* from) {
+    uint4 vector{};
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.s32 p, %4, 0;\n"
+        "@p ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%5];\n}"
+        : "+r"(vector.x), "+r"(vector.y), "+r"(vector.z), "+r"(vector.w)
+        : "r"(static_cast<int>(there)), "l"(from));
+    return vector;
+}
+
+// Of a kernel that may begin before the one in front of it in the stream has ended (programmatic
+// dependent launch): waits for that, and lets the next one begin. Else it does nothing.
+__device__ inline void after_predecessor() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Copies a vector to shared memory, without a register; it is there after copies_done().
+__device__ inline void copy_later(uint4* to, uint4 const* from) {
+    __pipeline_memcpy_async(to, from, sizeof(uint4));
+}
+__device__ inline void copies_done() {
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
 }
 
 // The block's shared memory. All of it is dynamic: the kernels divide it themselves.

@@ -9,15 +9,15 @@
 
 namespace rmsnorm_export {
 
-enum class Path : std::int32_t { kRegisters, kLong };
+enum class Path : std::int32_t { kHot, kRegisters, kLong };
 
 struct Choice {
     Path path;
-    int vectors;  // 16-byte vectors of a thread (kRegisters): 2, 4 or 8
+    int vectors;  // 16-byte vectors of a thread: 4 or 8 (kHot), 2, 4 or 8 (kRegisters)
     int lanes;    // threads of a segment, in a block
     int threads;  // of a block
     int cluster;  // blocks of a segment
-    int staged;   // vectors of a slice that a block keeps in shared memory (kLong)
+    int staged;   // vectors that a block keeps in shared memory: of x (kLong), of the scale (kHot)
 };
 
 constexpr std::int64_t kKilobyte = 1024;
@@ -43,6 +43,9 @@ constexpr std::int64_t kLatencySlice = std::int64_t{kLongBlock} * kVectorBytes;
 
 constexpr bool has_clusters(int sm) { return sm >= 90 && sm < 120; }
 
+// An architecture whose choices need no cluster.
+constexpr int kWithoutClusters = 80;
+
 // Half the shared memory of an SM, less the kilobyte that the system keeps of each block: two
 // blocks fit, so that one loads while the other sums. (CUDA C++ Programming Guide, compute
 // capabilities.)
@@ -62,6 +65,34 @@ constexpr int lanes_for(std::int64_t vectors, int per_thread) {
     int power = 1;
     while (power < needed && power < 32) power *= 2;
     return needed <= 32 ? power : round_up(needed, 32);
+}
+
+// Threads of the largest block of row_hot.cuh; with eight vectors each they hold so much of a row.
+constexpr int kHotThreads = 512;
+constexpr std::int64_t kHotSlice = std::int64_t{8} * kVectorBytes * kHotThreads;
+
+// For the kernels of the usual norms (row_hot.cuh); no threads for rows that are too long for them.
+constexpr Choice choose_hot(std::int64_t segment_bytes, int inputs, int sm, bool low_latency) {
+    // Slices of half a block: more blocks to an SM, one of which loads while another sums.
+    int cluster = 1;
+    std::int64_t const most = low_latency ? kLatencySlice : kHotSlice / 2;
+    if (segment_bytes > kHotSlice / 2 && has_clusters(sm)) {
+        while (cluster < kMostCluster && segment_bytes > cluster * most) cluster *= 2;
+    }
+    std::int64_t const vectors = (segment_bytes / kVectorBytes + cluster - 1) / cluster;
+    // The scale takes as much shared memory, which Turing has 64 KB of in all.
+    std::int64_t const room = sm < 80 ? kHotSlice / 2 : kHotSlice;
+    if (vectors * kVectorBytes > room) return {Path::kHot, 0, 0, 0, 0, 0};
+    // Eight vectors share the sum and its barrier among twice as many elements as four. Short rows
+    // take four so that a warp asks for whole sectors; with a second input, four are as many bytes;
+    // and for few rows more threads have fewer loads each.
+    std::int64_t const least = low_latency   ? kHotSlice / 2
+                               : inputs == 1 ? kKilobyte
+                                             : 16 * kKilobyte;
+    int const per_thread = segment_bytes > least ? 8 : 4;
+    int const lanes = lanes_for(vectors, per_thread);
+    int const threads = lanes <= 32 ? kShortBlock : lanes;
+    return {Path::kHot, per_thread, lanes, threads, cluster, per_thread == 8 ? 8 * threads : 0};
 }
 
 // `segment_bytes`: of a row, or of a group, in T; a multiple of 16. `inputs`: 2 with a residual or
@@ -88,7 +119,7 @@ constexpr Choice choose(std::int64_t segment_bytes, int inputs, int sm, bool low
     } else if (segment_bytes <= 16 * kKilobyte) {
         per_thread = 4;  // 64 bytes in flight per thread and input; a warp a row at 2 KB
     } else {
-        per_thread = 8;  // 256 threads at 32 KB, so three blocks to an SM instead of one
+        per_thread = 8;  // 256 threads at 32 KB, so two or three blocks to an SM
     }
     int const lanes = lanes_for(vectors, per_thread);
     int const threads = lanes <= 32 ? kShortBlock : lanes;

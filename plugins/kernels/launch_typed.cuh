@@ -1,6 +1,7 @@
 // From a problem to a launched kernel, for one T.
 #pragma once
 
+#include "row_hot.cuh"
 #include "row_long.cuh"
 #include "row_registers.cuh"
 
@@ -11,27 +12,78 @@ using Kernel = void (*)(Task);
 // Above this a kernel has to ask for its shared memory.
 constexpr int kSharedByDefault = 48 * 1024;
 
-inline cudaError_t enqueue(Kernel kernel, Task const& task, std::int64_t blocks,
-                           cudaStream_t stream) {
-    void const* const entry = reinterpret_cast<void const*>(kernel);
-    int const shared_bytes = kReductionBytes + task.choice.staged * kVectorBytes;
-    if (shared_bytes > kSharedByDefault) {
-        // Every time: the attribute is of the function on the current device.
-        cudaError_t const status = cudaFuncSetAttribute(
-            entry, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-        if (status != cudaSuccess) return status;
+constexpr int shared_bytes_of(Choice const& choice) {
+    return kReductionBytes + choice.staged * kVectorBytes;
+}
+
+// A launch, still without blocks. `early`: it may begin before its predecessor has ended.
+struct Configuration {
+    cudaLaunchAttribute attributes[2]{};
+    cudaLaunchConfig_t config{};
+
+    Configuration(Choice const& choice, bool early) {
+        config.blockDim = dim3(static_cast<unsigned>(choice.threads));
+        config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes_of(choice));
+        config.attrs = attributes;
+        if (choice.cluster > 1) {
+            cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+            cluster.id = cudaLaunchAttributeClusterDimension;
+            cluster.val.clusterDim = {static_cast<unsigned>(choice.cluster), 1, 1};
+        }
+        if (early) {
+            cudaLaunchAttribute& overlap = attributes[config.numAttrs++];
+            overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+            overlap.val.programmaticStreamSerializationAllowed = 1;
+        }
     }
-    cudaLaunchAttribute cluster{};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {static_cast<unsigned>(task.choice.cluster), 1, 1};
-    cudaLaunchConfig_t config{dim3(static_cast<unsigned>(blocks)),
-                              dim3(static_cast<unsigned>(task.choice.threads)),
-                              static_cast<std::size_t>(shared_bytes),
-                              stream,
-                              &cluster,
-                              task.choice.cluster > 1 ? 1U : 0U};
+    Configuration(Configuration const&) = delete;
+    Configuration& operator=(Configuration const&) = delete;
+};
+
+// Whether a launch may overlap its predecessor, in a graph as well: from driver 12.3 on.
+inline bool may_overlap(int sm) {
+    static bool const known = [] {
+        int version = 0;
+        return cudaDriverGetVersion(&version) == cudaSuccess && version >= 12030;
+    }();
+    return known && sm >= 90;
+}
+
+// Lets the kernel have its shared memory: every time, for the attribute is of the function on the
+// current device.
+inline cudaError_t allow_shared(Kernel kernel, Choice const& choice) {
+    int const bytes = shared_bytes_of(choice);
+    if (bytes <= kSharedByDefault) return cudaSuccess;
+    return cudaFuncSetAttribute(reinterpret_cast<void const*>(kernel),
+                                cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
+
+// The blocks, or clusters, that the device runs at once; 0 when it has no room for a cluster.
+inline cudaError_t at_once(Kernel kernel, Choice const& choice, Device const& device,
+                           std::int64_t& most) {
+    void const* const entry = reinterpret_cast<void const*>(kernel);
+    cudaError_t status = allow_shared(kernel, choice);
+    int found = 0;
+    if (status == cudaSuccess && choice.cluster > 1) {
+        Configuration launch{choice, false};
+        launch.config.gridDim = dim3(static_cast<unsigned>(choice.cluster));
+        status = cudaOccupancyMaxActiveClusters(&found, entry, &launch.config);
+    } else if (status == cudaSuccess) {
+        status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+            &found, entry, choice.threads, static_cast<std::size_t>(shared_bytes_of(choice)));
+        found = (found > 0 ? found : 1) * device.processors;
+    }
+    most = found;
+    return status;
+}
+
+inline cudaError_t enqueue(Kernel kernel, Task const& task, std::int64_t blocks, bool early,
+                           cudaStream_t stream) {
+    Configuration launch{task.choice, early};
+    launch.config.gridDim = dim3(static_cast<unsigned>(blocks));
+    launch.config.stream = stream;
     void* arguments[] = {const_cast<Task*>(&task)};
-    return cudaLaunchKernelExC(&config, entry, arguments);
+    return cudaLaunchKernelExC(&launch.config, reinterpret_cast<void const*>(kernel), arguments);
 }
 
 template <typename T, Mode mode, bool kQuantised>
@@ -53,6 +105,69 @@ Kernel fast_kernel(Task const& task) {
     return of_mode[static_cast<int>(task.mode)](task.choice);
 }
 
+// The order of the roundings, when a kernel was compiled for it.
+template <typename T>
+Order order_of(Task const& task) {
+    Problem const& problem = task.problem;
+    Norm const& norm = problem.norm;
+    bool const usual = problem.has_scale && problem.scale == problem.x && !problem.has_bias &&
+                       task.limit == task.size && task.groups == 1 && !norm.epsilon_outside &&
+                       !norm.round_rstd;
+    bool const offset = norm.scale_offset != 0.0F;
+    if (!usual || (kHalf<T> && offset && !norm.scale_before_cast)) return Order::kOther;
+    if (offset) return Order::kWideOffset;
+    return norm.scale_before_cast ? Order::kWide : Order::kNarrow;
+}
+
+template <typename T, Mode mode, Order order, Quantize quantize>
+Kernel hot_kernel_of(Choice const& choice) {
+    return choice.vectors == 8 ? row_hot<T, 8, mode, order, quantize>
+                               : row_hot<T, 4, mode, order, quantize>;
+}
+
+// Null where none was compiled: gates by a sigmoid, with codes or in another order; codes of f32;
+// INT8.
+template <typename T, Order order>
+Kernel hot_kernel(Task const& task) {
+    Choice const& choice = task.choice;
+    Quantize const quantize = task.problem.quantize;
+    bool const skip = task.mode == Mode::kSkip;
+    if (task.mode != Mode::kPlain && !skip) {
+        if constexpr (kHalf<T> && order == Order::kNarrow) {
+            bool const silu = task.problem.norm.activation == Activation::kSilu;
+            bool const fits = task.mode == Mode::kGated && silu && quantize == Quantize::kNone;
+            return fits ? hot_kernel_of<T, Mode::kGated, order, Quantize::kNone>(choice) : nullptr;
+        }
+        return nullptr;
+    }
+    if (quantize == Quantize::kNone) {
+        return skip ? hot_kernel_of<T, Mode::kSkip, order, Quantize::kNone>(choice)
+                    : hot_kernel_of<T, Mode::kPlain, order, Quantize::kNone>(choice);
+    }
+    if constexpr (kHalf<T>) {
+        if (task.problem.y != Type::kFP8E4M3) return nullptr;
+        if (quantize == Quantize::kStatic) {
+            return skip ? hot_kernel_of<T, Mode::kSkip, order, Quantize::kStatic>(choice)
+                        : hot_kernel_of<T, Mode::kPlain, order, Quantize::kStatic>(choice);
+        }
+        return skip ? hot_kernel_of<T, Mode::kSkip, order, Quantize::kPerRow>(choice)
+                    : hot_kernel_of<T, Mode::kPlain, order, Quantize::kPerRow>(choice);
+    }
+    return nullptr;
+}
+
+template <typename T>
+Kernel hot_kernel(Task const& task) {
+    switch (order_of<T>(task)) {
+        case Order::kNarrow: return hot_kernel<T, Order::kNarrow>(task);
+        case Order::kWideOffset: return hot_kernel<T, Order::kWideOffset>(task);
+        case Order::kWide:
+            if constexpr (kHalf<T>) return hot_kernel<T, Order::kWide>(task);
+            return nullptr;
+        default: return nullptr;
+    }
+}
+
 // Whether every vector of every row is whole and aligned, and the fast kernels know the problem.
 template <typename T>
 bool vectorises(Task const& task) {
@@ -65,32 +180,53 @@ bool vectorises(Task const& task) {
            at(p.y) % (quantised ? W : 16) == 0;
 }
 
+// A problem whose rows are whole aligned vectors.
+template <typename T>
+Kernel vector_kernel(Task& task, int sm, Tactic tactic) {
+    int const inputs = task.mode == Mode::kPlain ? 1 : 2;
+    std::int64_t const bytes = task.size * std::int64_t{sizeof(T)};
+    bool const low_latency = tactic == Tactic::kLowLatency;
+    task.choice = choose_hot(bytes, inputs, sm, low_latency);
+    Kernel const hot = task.choice.threads > 0 ? hot_kernel<T>(task) : nullptr;
+    if (hot != nullptr) return hot;
+    task.choice = choose(bytes, inputs, sm, low_latency);
+    bool const quantised = task.problem.quantize != Quantize::kNone;
+    return quantised ? fast_kernel<T, true>(task) : fast_kernel<T, false>(task);
+}
+
 template <typename T>
 cudaError_t launch_typed(Task task, Device const& device, Tactic tactic, cudaStream_t stream) {
-    Choice& choice = task.choice;
+    Choice const& choice = task.choice;
     Kernel kernel = nullptr;
+    std::int64_t most = 0;  // blocks, or clusters, that run at once
     if (vectorises<T>(task)) {
-        int const inputs = task.mode == Mode::kPlain ? 1 : 2;
-        choice = choose(task.size * std::int64_t{sizeof(T)}, inputs, device.sm,
-                        tactic == Tactic::kLowLatency);
-        bool const quantised = task.problem.quantize != Quantize::kNone;
-        kernel = quantised ? fast_kernel<T, true>(task) : fast_kernel<T, false>(task);
+        kernel = vector_kernel<T>(task, device.sm, tactic);
+        cudaError_t status = at_once(kernel, choice, device, most);
+        if (status == cudaSuccess && most == 0) {
+            // A part of a GPU, which has no room for the cluster.
+            kernel = vector_kernel<T>(task, kWithoutClusters, tactic);
+            status = at_once(kernel, choice, device, most);
+        }
+        if (status != cudaSuccess) return status;
     } else {
         int const threads = task.size < kLongBlock ? round_up(task.size, 32) : kLongBlock;
-        choice = {Path::kLong, 0, threads, threads, 1, 0};
+        task.choice = {Path::kLong, 0, threads, threads, 1, 0};
         kernel = task.problem.norm.stash_half ? row_long<T, T, 1, Mode::kAny, true>
                                               : row_long<T, float, 1, Mode::kAny, true>;
     }
     std::int64_t const of_block = std::int64_t{task.together} * (choice.threads / choice.lanes);
     std::int64_t blocks = (task.segments + of_block - 1) / of_block;
-    std::int64_t most = 0x7fffffff / choice.cluster;
-    if (choice.lanes < choice.threads) {
-        // Short rows: as many blocks as can run at once, each for many rows. Starting a block costs
-        // about as much as its few kilobytes do.
-        most = std::int64_t{device.processors} * (2048 / choice.threads);
+    if (choice.path == Path::kHot || choice.lanes < choice.threads) {
+        // As many blocks as run at once, each for many rows, and for as many as any other. Starting
+        // a block costs about as much as the few kilobytes of a short row, and fetches the scale.
+        std::int64_t const rounds = (blocks + most - 1) / most;
+        blocks = (blocks + rounds - 1) / rounds;
+    } else if (blocks > 0x7fffffff / choice.cluster) {
+        blocks = 0x7fffffff / choice.cluster;
     }
-    blocks = (blocks < most ? blocks : most) * choice.cluster;
-    return enqueue(kernel, task, blocks, stream);
+    bool const early =
+        choice.path == Path::kHot && tactic == Tactic::kLowLatency && may_overlap(device.sm);
+    return enqueue(kernel, task, blocks * choice.cluster, early, stream);
 }
 
 }  // namespace rmsnorm_export

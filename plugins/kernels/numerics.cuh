@@ -13,8 +13,8 @@ namespace rmsnorm_export {
 
 // Division of many values by one. f32 is IEEE division. A half type takes the reciprocal and one
 // correction step (Markstein 1990): an error of half an ulp of f32 and a hair, at a third of the
-// price. The correction would make NaN of an infinite quotient, and it underflows for divisors
-// that no sane row has; without it the error is at most 1.5 ulp of f32.
+// price. The correction would make NaN of an infinite quotient. Divisors that no sane row has
+// divide: for them the correction underflows, or there is no reciprocal.
 template <typename T>
 struct Divisor {
     float value;
@@ -28,8 +28,9 @@ struct Divisor {
     __device__ Floats<W> divide(Floats<W> const& values) const {
         return values.each([&](float dividend, int) {
             if constexpr (!kHalf<T>) return __fdiv_rn(dividend, value);
+            if (!correct) return __fdiv_rn(dividend, value);
             float const quotient = __fmul_rn(dividend, reciprocal);
-            if (!correct || !(fabsf(quotient) < INFINITY)) return quotient;
+            if (!(fabsf(quotient) < INFINITY)) return quotient;
             // q * b - a, not a - q * b: the sign of a zero survives.
             float const excess = __fmaf_rn(quotient, value, -dividend);
             return __fmaf_rn(-excess, reciprocal, quotient);

@@ -38,6 +38,36 @@ __device__ inline unsigned codes_of(float low, float high, Type type) {
     return code(low) | code(high) << 8;
 }
 
+// Products with 1 / scale, for FP8. A scale whose reciprocal f32 does not have, or has too few bits
+// of, is taken 2^64 times nearer to 1, and so are the values.
+struct CodeUnit {
+    float shift;
+    float reciprocal;
+
+    __device__ explicit CodeUnit(float scale) {
+        float const magnitude = fabsf(scale);
+        shift = magnitude < 0x1p-126F ? 0x1p64F : magnitude > 0x1p125F ? 0x1p-64F : 1.0F;
+        reciprocal = __fdiv_rn(1.0F, __fmul_rn(scale, shift));
+    }
+
+    // The codes of a vector of T at y[index].
+    template <typename T>
+    __device__ void store(uint4 const& vector, void* y, std::int64_t index) const {
+        constexpr int W = kWidth<T>;
+        auto const quotient = unpack<T>(vector).each([&](float value, int) {
+            return __fmul_rn(__fmul_rn(value, shift), reciprocal);
+        });
+        Packed<unsigned, W / 4> words;
+#pragma unroll
+        for (int i = 0; i < W; i += 4) {
+            words.at[i / 4] =
+                codes_of(quotient.at[i], quotient.at[i + 1], Type::kFP8E4M3) |
+                codes_of(quotient.at[i + 2], quotient.at[i + 3], Type::kFP8E4M3) << 16;
+        }
+        *reinterpret_cast<Packed<unsigned, W / 4>*>(static_cast<unsigned char*>(y) + index) = words;
+    }
+};
+
 // Divides W values by the scale and stores their codes at y[index].
 template <typename T, int W>
 __device__ void store_codes(Floats<W> const& values, Task const& task, Divisor<T> const& scale,

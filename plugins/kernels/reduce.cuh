@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "device.cuh"
+#include "types.cuh"
 
 namespace rmsnorm_export {
 
@@ -48,7 +48,16 @@ private:
             int const lane = static_cast<int>(threadIdx.x) % 32;
             if (lane == 0) of_warp[threadIdx.x / 32] = value;
             __syncthreads();
-            value = over_warp(lane < lanes / 32 ? of_warp[lane] : V{0}, combine, 32);
+            int const warps = lanes / 32;
+            if (warps <= 4) {
+                // One load, and no more shuffles.
+                Packed<V, 4> const of = *reinterpret_cast<Packed<V, 4> const*>(of_warp);
+                value = combine(of.at[0], of.at[1]);
+                if (warps > 2) value = combine(value, of.at[2]);
+                if (warps > 3) value = combine(value, of.at[3]);
+            } else {
+                value = over_warp(lane < warps ? of_warp[lane] : V{0}, combine, 32);
+            }
         }
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
         // Nobody reads the memory of a peer, so a block may end while its peers still sum.

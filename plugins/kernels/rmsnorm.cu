@@ -119,6 +119,7 @@ cudaError_t launch(Problem const& problem, Pointers const& pointers, std::int64_
     task.size = static_cast<std::int32_t>(size);
     task.groups = static_cast<std::int32_t>(problem.n / size);
     task.limit = static_cast<std::int32_t>(norm.partial_size != 0 ? norm.partial_size : size);
+    task.inverse = 1.0F / static_cast<float>(task.limit);
     task.together = problem.quantize == Quantize::kPerRow ? task.groups : 1;
     task.segments = rows * task.groups;
     Device device;

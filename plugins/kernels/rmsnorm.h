@@ -12,6 +12,9 @@
 //     y   = T(v) * T(scale_offset + scale) + bias                    in T, each step rounded to T
 //     y   = T(v * (scale_offset + scale) + bias)                     in S (scale_before_cast)
 //
+// With S = f32 a / rms may be a * (1 / rms), within 2 ulp of f32: the kernels of the usual norms
+// (row_hot.cuh) multiply, the others divide. So may y / *quant_scale and y / row_scale.
+//
 // Skip:   sum = T(x + residual), y = norm(sum); both are written.
 // Gated:  y = T(S(norm) * act(gate)), or, gate_first, norm(S(x) * act(gate)), that product not
 //         rounded to T; act = silu or sigmoid, computed in S.

@@ -13,11 +13,12 @@ template <int V>
 constexpr int kMostThreads = V == 8 ? 256 : 512;
 
 // So many of those blocks have to fit an SM; unasked, nvcc takes 215 registers a thread on sm_100.
-template <int V, bool kQuantised>
-constexpr int kLeastBlocks = V < 8 ? 1 : kQuantised ? 2 : 3;
+// Codes, and the divisions of a half type by any divisor, leave no room for a third.
+template <typename T, int V, bool kQuantised>
+constexpr int kLeastBlocks = V < 8 ? 1 : kQuantised || kHalf<T> ? 2 : 3;
 
 template <typename T, int V, Mode mode, bool kQuantised>
-__global__ void __launch_bounds__(kMostThreads<V>, kLeastBlocks<V, kQuantised>)
+__global__ void __launch_bounds__(kMostThreads<V>, kLeastBlocks<T, V, kQuantised>)
     row_registers(__grid_constant__ Task const task) {
     constexpr int W = kWidth<T>;
     Pointers const& pointers = task.pointers;

@@ -20,6 +20,7 @@ struct Task {
     std::int32_t size;      // elements of a segment
     std::int32_t groups;    // segments of a row
     std::int32_t limit;     // the first `limit` elements of a segment make its mean square
+    float inverse;          // 1 / limit
     std::int32_t together;  // segments with one scale for their codes: those of a row, or 1
 };
 

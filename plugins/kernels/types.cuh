@@ -131,10 +131,15 @@ __device__ Floats<W> load(void const* tensor, std::int64_t index) {
     return unpack<T>(vectors);
 }
 
+template <typename T, int W>
+__device__ Raw<T, W>* raw(void* tensor, std::int64_t index) {
+    return reinterpret_cast<Raw<T, W>*>(static_cast<T*>(tensor) + index);
+}
+
 // In one access: of a plain store in a loop nvcc makes four.
 template <typename T, int W>
 __device__ void store(Floats<W> const& values, void* tensor, std::int64_t index) {
-    __stwb(reinterpret_cast<Raw<T, W>*>(static_cast<T*>(tensor) + index), pack<T>(values));
+    __stwb(raw<T, W>(tensor, index), pack<T>(values));
 }
 
 }  // namespace rmsnorm_export

@@ -10,6 +10,9 @@ For a row ``a`` of ``n`` elements (the axes from ``axis`` to ``last_axis``, flat
     y   = T(v) * T(scale_offset + scale) + bias                         in T
     y   = T(v * (scale_offset + scale) + bias)                          in S (scale_before_cast)
 
+In f32 statistics an implementation may multiply by ``1 / rms`` where this divides: what it rounds
+is then within 2 ulp of f32 of the quotient.
+
 When T is S and a half type, ``association`` says which of the two products of x, 1 / rms and scale
 is rounded first: 0: with x, as above; 1: ``x * (scale / rms)``; 2: ``(x * scale) / rms``.
 

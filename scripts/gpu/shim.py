@@ -3,7 +3,7 @@
 ``Shim.run(Job)`` is one launch. ``allowed(job)`` gives the interval that the rounding-exact
 reference leaves: every step is rounded as declared, but the sum of squares may associate in any
 way. The reference is evaluated with the mean a little smaller and a little larger; y is monotone
-in it.
+in it. The usual norms may multiply by 1 / rms, which is an rms of 2 ulp of f32 less or more.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ LARGEST_CODE = {FP8: 448.0, INT8: 127.0}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """A launch; arrays are [rows, n] and [n]. ``misaligned`` counts elements."""
+    """A launch; arrays are [rows, n] and [n]. ``misaligned`` counts elements; ``clusters`` says
+    whether the device has room for them, where ``sm`` has any."""
 
     spec: NormSpec
     x: Array
@@ -46,6 +47,7 @@ class Job:
     quant_scale: float = 1.0
     low_latency: bool = False
     sm: int = 90
+    clusters: bool = True
     backwards: bool = False
     misaligned: int = 0
 
@@ -158,6 +160,7 @@ def _header(job: Job, overruled: dict[str, object]) -> bytes:
         "rows": len(job.x),
         "tactic": 2 if job.low_latency else 1,
         "sm": job.sm,
+        "clusters": job.clusters,
         "backwards": job.backwards,
         "misaligned": job.misaligned,
     }
@@ -173,20 +176,42 @@ def allowed(job: Job) -> tuple[Array, Array]:
     # One rounding for each of the elements that a thread adds in sequence, at 2**-24 each, and for
     # the tree; more than any order here needs, and far below an ulp of a half type.
     slack = 2.0**-24 * (24 + n / 512)
+    product = 2.0**-22 if multiplies(job) else 0.0
     bounds = []
-    for factor in (1 - slack, 1 + slack):
-        y = exact(job, factor)
+    for side in (-1, 1):
+        y = exact(job, 1 + side * slack, 1 + side * product)
         bounds.append((y[0] if isinstance(y, tuple) else y).astype(np.float64))
     with np.errstate(invalid="ignore"):
         return np.minimum(*bounds), np.maximum(*bounds)
 
 
-def exact(job: Job, factor: float = 1.0) -> reference.Result:
-    """``reference_exact`` with the mean multiplied by ``factor``."""
+def multiplies(job: Job) -> bool:
+    """Whether a kernel of row_hot.cuh may take it; all others divide by rms."""
+    spec = job.spec
+    usual = dataclasses.replace(
+        NormSpec(kind=spec.kind, epsilon=spec.epsilon),
+        scale_offset=spec.scale_offset,
+        scale_before_cast=spec.scale_before_cast,
+    )
+    own_scale = job.scale is not None and job.scale.dtype == job.x.dtype
+    vectors = job.x.shape[-1] * job.x.dtype.itemsize % 16 == 0 and not job.misaligned
+    return spec == usual and own_scale and job.bias is None and vectors
+
+
+def exact(job: Job, factor: float = 1.0, rms_factor: float = 1.0) -> reference.Result:
+    """``reference_exact`` with the mean multiplied by ``factor``, and rms by ``rms_factor``."""
     mean = reference._mean
     other = {"SkipRMSNorm": "residual", "GatedRMSNorm": "gate"}.get(job.spec.kind)
     inputs = {other: job.other} if other else {}
-    with mock.patch.object(reference, "_mean", lambda values: mean(values) * factor):
+
+    def changed(values: Array) -> Array:
+        found = mean(values) * factor
+        if rms_factor == 1.0:
+            return found
+        radicand = (found.astype(np.float64) + job.spec.epsilon) * rms_factor**2
+        return np.asarray((radicand - job.spec.epsilon).astype(found.dtype))
+
+    with mock.patch.object(reference, "_mean", changed):
         return reference.reference_exact(job.spec, job.x, job.scale, job.bias, **inputs)
 
 

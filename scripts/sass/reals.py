@@ -103,6 +103,18 @@ def _multiply_add_real(t: Thread, i: Instruction) -> None:
     t.put(i.operands[0], _real(function, [t.real(o) for o in i.operands[1:4]]))
 
 
+def _packed_minimum(t: Thread, i: Instruction) -> None:
+    """Of two words, or three."""
+    truth = t.truth(i.operands[-1])
+    pairs = [_halves(t, o, _is_bf16(i)) for o in i.operands[1:-1]]
+    known = [pair for pair in pairs if pair is not None]
+    if truth is None or len(known) < len(pairs):
+        return t.put(i.operands[0], None)
+    bits = bf16_bits if _is_bf16(i) else f16_bits
+    low, high = (bits((min if truth else max)(pair[half] for pair in known)) for half in (0, 1))
+    return t.put(i.operands[0], high << 16 | low)
+
+
 def _minimum(t: Thread, i: Instruction) -> None:
     truth = t.truth(i.operands[3])
     pick = min if truth else max
@@ -247,6 +259,7 @@ REALS: dict[str, Meaning] = {
     "FMUL": _reals(lambda a, b: a * b, 2),
     "FFMA": _multiply_add_real,
     "FMNMX": _minimum,
+    **dict.fromkeys(("HMNMX2", "VHMNMX"), _packed_minimum),
     "FSETP": _compare_reals,
     "DSETP": _compare_reals,
     "FCHK": lambda t, i: t.decide(i.operands[0], False),

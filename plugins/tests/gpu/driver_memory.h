@@ -12,6 +12,7 @@
 // The architecture is that of the GPU: what a job says of it is not used.
 struct Settings {
     int sm;
+    bool clusters;
     bool backwards;
 };
 inline Settings settings{};

@@ -77,6 +77,11 @@ cudaError_t cudaGetDevice(int* device) {
     return cudaSuccess;
 }
 
+cudaError_t cudaDriverGetVersion(int* version) {
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     switch (attribute) {
         case cudaDevAttrComputeCapabilityMajor: *value = kArchitecture / 10; break;
@@ -90,9 +95,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 cudaError_t cudaFuncSetAttribute(void const*, cudaFuncAttribute, int) { return cudaSuccess; }
 char const* cudaGetErrorString(cudaError_t) { return "recorded"; }
 
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, void const* entry,
-                                                                   int threads, std::size_t shared,
-                                                                   unsigned) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void const* entry,
+                                                          int threads, std::size_t shared) {
     int const warps = threads / 32;
     int most = kThreads / threads < kBlocks ? kThreads / threads : kBlocks;
     int const of_warp = (kernels()[entry].registers * 32 + 255) / 256 * 256;
@@ -100,6 +104,14 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, 
     int const by_shared = kShared / (static_cast<int>(shared) + 1024);
     *blocks = by_shared < most ? by_shared : most;
     return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, void const* entry,
+                                           cudaLaunchConfig_t const* config) {
+    cudaError_t const status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+        clusters, entry, static_cast<int>(config->blockDim.x), config->dynamicSmemBytes);
+    *clusters = *clusters * kProcessors / static_cast<int>(config->gridDim.x);
+    return status;
 }
 
 cudaError_t cudaLaunchKernelExC(cudaLaunchConfig_t const* config, void const* entry,

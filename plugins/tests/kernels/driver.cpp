@@ -80,6 +80,7 @@ Job read_job() {
     job.rows = next<std::int64_t>();
     job.tactic = next<Tactic>();
     settings.sm = next<int>();
+    settings.clusters = next<bool>();
     settings.backwards = next<bool>();
     job.misaligned = next<std::size_t>();
     if (std::getchar() != '\n') std::exit(2);

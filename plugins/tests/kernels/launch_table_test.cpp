@@ -17,6 +17,12 @@ static_assert(choose(32 * kKilobyte, 1, 90, false).vectors == 8);
 static_assert(choose(64 * kKilobyte, 1, 90, false).cluster == 2);
 static_assert(choose(64 * kKilobyte, 1, 89, false).cluster == 1);
 
+static_assert(choose_hot(512, 1, 90, false).vectors == 4);
+static_assert(choose_hot(8 * kKilobyte, 1, 90, false).threads == 64);
+static_assert(choose_hot(32 * kKilobyte, 1, 90, false).cluster == 1);
+static_assert(choose_hot(128 * kKilobyte, 1, 90, false).cluster == 4);
+static_assert(choose_hot(128 * kKilobyte, 1, 89, false).threads == 0);
+
 constexpr std::int64_t kLongest = 4 * 1024 * kKilobyte;  // kMaxRow of f32
 constexpr int kArchitectures[] = {75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121};
 
@@ -86,12 +92,50 @@ void test(int inputs, int sm, bool latency) {
     }
 }
 
+// The kernels of the usual norms.
+void test_hot(int inputs, int sm, bool latency) {
+    Choice before{};
+    for (std::int64_t bytes = 16; bytes <= kLongest; bytes += 16) {
+        auto const must = [&](bool holds, char const* what) {
+            require(holds, what, bytes, inputs, sm, latency);
+        };
+        Choice const choice = choose_hot(bytes, inputs, sm, latency);
+        bool const clusters = sm >= 90 && sm < 120;
+        if (choice.threads == 0) {
+            std::int64_t const most = sm < 80 ? kHotSlice / 2 : kHotSlice;
+            must(bytes > (clusters ? kMostCluster : 1) * most, "no kernel for a row that fits");
+            continue;
+        }
+        std::int64_t const slice = (bytes / 16 + choice.cluster - 1) / choice.cluster;
+        must(choice.vectors == 4 || choice.vectors == 8, "no such kernel");
+        must(choice.vectors * std::int64_t{choice.lanes} >= slice, "row not covered");
+        bool const shuffles = (choice.lanes & (choice.lanes - 1)) == 0 && choice.lanes <= 32;
+        must(shuffles || (choice.lanes % 32 == 0 && choice.lanes == choice.threads), "lanes");
+        must(choice.threads % 32 == 0 && choice.threads <= kHotThreads, "threads");
+        must(choice.threads % choice.lanes == 0, "part of a row in a block");
+        must(choice.cluster == 1 || (clusters && choice.vectors == 8), "no clusters here");
+        must(choice.cluster == 1 || choice.lanes == choice.threads, "two slices in a block");
+        must((choice.cluster & (choice.cluster - 1)) == 0 && choice.cluster <= kMostCluster,
+             "cluster");
+        must(choice.staged == (choice.vectors == 8 ? 8 * choice.threads : 0), "room for the scale");
+        must(1024 + 16 * choice.staged <= most_shared(sm), "shared memory");
+        if (bytes > 16) {
+            must(choice.cluster >= before.cluster, "smaller cluster for a longer row");
+            must(choice.vectors >= before.vectors, "fewer vectors");
+        }
+        before = choice;
+    }
+}
+
 }  // namespace
 
 int main() {
     for (int const sm : kArchitectures) {
         for (int const inputs : {1, 2}) {
-            for (bool const latency : {false, true}) test(inputs, sm, latency);
+            for (bool const latency : {false, true}) {
+                test(inputs, sm, latency);
+                test_hot(inputs, sm, latency);
+            }
         }
     }
     return wrong == 0 ? 0 : 1;

@@ -262,6 +262,11 @@ cudaError_t cudaGetDevice(int* device) {
     return cudaSuccess;
 }
 
+cudaError_t cudaDriverGetVersion(int* version) {
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     switch (attribute) {
         case cudaDevAttrComputeCapabilityMajor: *value = shim::settings.sm / 10; break;
@@ -272,11 +277,31 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     return cudaSuccess;
 }
 
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void const*, int threads,
+                                                          std::size_t) {
+    *blocks = 2048 / threads;
+    return cudaSuccess;
+}
+
+// Of a config whose grid is one cluster.
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, void const* entry,
+                                           cudaLaunchConfig_t const* config) {
+    cudaError_t const status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+        clusters, entry, static_cast<int>(config->blockDim.x), config->dynamicSmemBytes);
+    int const blocks = *clusters * shim::settings.processors;
+    *clusters = shim::settings.clusters ? blocks / static_cast<int>(config->gridDim.x) : 0;
+    return status;
+}
+
 cudaError_t cudaFuncSetAttribute(void const*, cudaFuncAttribute, int) { return cudaSuccess; }
 
 cudaError_t cudaLaunchKernelExC(cudaLaunchConfig_t const* config, void const* function,
                                 void** arguments) {
-    unsigned const blocks = config->numAttrs > 0 ? config->attrs[0].val.clusterDim.x : 1;
+    unsigned blocks = 1;
+    for (unsigned i = 0; i < config->numAttrs; ++i) {
+        cudaLaunchAttribute const& given = config->attrs[i];
+        if (given.id == cudaLaunchAttributeClusterDimension) blocks = given.val.clusterDim.x;
+    }
     if (config->blockDim.x == 0 || config->blockDim.x % shim::kWarp != 0 ||
         config->blockDim.x > 1024 || config->gridDim.x == 0 || config->gridDim.x % blocks != 0) {
         return cudaErrorInvalidConfiguration;

@@ -8,6 +8,7 @@ namespace shim {
 struct Settings {
     int sm{90};
     int processors{4};
+    bool clusters{true};    // whether the device has room for one
     bool backwards{false};  // the last warp of the last block runs first
 };
 

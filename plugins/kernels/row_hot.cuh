@@ -1,0 +1,202 @@
+// The usual norms: what row_registers.cuh and row_long.cuh do for every norm, with the order of the
+// roundings known while compiling. A row waits in the registers of a block, up to 64 KB of it, or
+// of the blocks of a cluster. Every row is one way to memory: all of x is asked for at once, and
+// the scale waits in the block from before its first row.
+//
+// Here a / rms is a * (1 / rms), as PyTorch computes it: rmsnorm.h allows that beside the division.
+#pragma once
+
+#include "quantise.cuh"
+#include "reduce.cuh"
+
+namespace rmsnorm_export {
+
+// Where the product with the scale is rounded. For f32 nothing is rounded in between.
+enum class Order : std::int32_t {
+    kNarrow,      // T(T(v) * scale): LLaMA
+    kWide,        // T(v * scale): torch.nn.RMSNorm
+    kWideOffset,  // T(v * (offset + scale)): Gemma
+    kOther,       // row_registers.cuh
+};
+
+// So many blocks of 512 threads have to fit an SM: two in 64 registers, or four of 256 threads,
+// with 128 KB under way when a thread has eight vectors. A second input takes more, and so do
+// eight vectors before sm_90, and those of f16 that wait for a scale of the row.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool kRoomForEight = false;
+#else
+constexpr bool kRoomForEight = true;
+#endif
+template <typename T, int V, Mode mode, Quantize quantize>
+constexpr int kHotBlocks =
+    mode == Mode::kPlain &&
+            (V == 4 || (kRoomForEight &&
+                        !(std::is_same_v<T, __half> && quantize == Quantize::kPerRow)))
+        ? 2
+        : 1;
+
+// The scale stays in registers where there is room for it, else in shared memory: each thread keeps
+// its own part, so that it waits for nobody's.
+template <int V>
+constexpr bool kGainShared = V == 8;
+
+template <typename T>
+using Pair = decltype(narrow_pair<T>(0.0F, 0.0F));
+
+// operation(a, b) of every two elements, in T, rounded once.
+template <typename T, typename Operation>
+__device__ uint4 of_pairs(uint4 const& a, uint4 const& b, Operation operation) {
+    auto result = bits<Packed<Pair<T>, 4>>(a);
+    auto const other = bits<Packed<Pair<T>, 4>>(b);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) result.at[i] = operation(result.at[i], other.at[i]);
+    return bits<uint4>(result);
+}
+
+// T(a + b).
+template <typename T>
+__device__ uint4 plus(uint4 const& a, uint4 const& b) {
+    if constexpr (kHalf<T>) {
+        return of_pairs<T>(a, b, [](auto x, auto y) { return __hadd2_rn(x, y); });
+    } else {
+        return pack<T>(unpack<T>(a) + unpack<T>(b));
+    }
+}
+
+// y, rounded to T.
+template <typename T, Order order>
+__device__ uint4 scaled(uint4 const& x, float rstd, uint4 const& gain, float offset) {
+    auto const v = unpack<T>(x).each([&](float value, int) { return __fmul_rn(value, rstd); });
+    if constexpr (kHalf<T> && order == Order::kNarrow) {
+        return of_pairs<T>(pack<T>(v), gain, [](auto a, auto b) { return __hmul2_rn(a, b); });
+    } else {
+        auto scale = unpack<T>(gain);
+        if constexpr (order == Order::kWideOffset) {
+            scale = scale.each([&](float value, int) { return __fadd_rn(offset, value); });
+        }
+        return pack<T>(v * scale);
+    }
+}
+
+// T(y * silu(gate)).
+template <typename T>
+__device__ uint4 gated(uint4 const& y, uint4 const& gate) {
+    auto const z = unpack<T>(gate);
+    return pack<T>(unpack<T>(y).each(
+        [&](float value, int i) { return __fmul_rn(value, quick_silu(z.at[i])); }));
+}
+
+// The greatest magnitude of a row, with those of x; NaN is above all.
+template <typename T>
+__device__ void widen(Pair<T>& greatest, uint4 const& x) {
+    auto const pairs = bits<Packed<Pair<T>, 4>>(x);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) greatest = __hmax2_nan(greatest, __habs2(pairs.at[i]));
+}
+
+template <typename T, int V, Mode mode, Order order, Quantize quantize>
+__global__ void __launch_bounds__(kHotThreads, kHotBlocks<T, V, mode, quantize>)
+    row_hot(__grid_constant__ Task const task) {
+    constexpr int W = kWidth<T>;
+    Pointers const& pointers = task.pointers;
+    int const lanes = task.choice.lanes;
+    int const lane = static_cast<int>(threadIdx.x) % lanes;
+    int const rows = static_cast<int>(blockDim.x) / lanes;
+    // Eight vectors may be those of a slice.
+    int const blocks = V == 8 ? task.choice.cluster : 1;
+    int const slice = (task.size / W + blocks - 1) / blocks;
+    int const begin = V == 8 ? static_cast<int>(blockIdx.x) % blocks * slice : 0;
+    int const whole = task.size / W - begin < slice ? task.size / W - begin : slice;
+    Team team{lanes, blocks};
+    after_predecessor();
+
+    uint4* const stage = shared_memory() + kReductionBytes / kVectorBytes + threadIdx.x;
+    uint4 gain[V];
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+        int const vector = lane + j * lanes;
+        uint4 const* const from = raw<T, W>(pointers.scale, (begin + vector) * W);
+        if constexpr (kGainShared<V>) {
+            if (vector < whole) copy_later(stage + j * blockDim.x, from);
+        } else {
+            gain[j] = uint4{};
+            if (vector < whole) gain[j] = *from;
+        }
+    }
+    CodeUnit unit{quantize == Quantize::kStatic ? *pointers.quant_scale : 1.0F};
+
+    // The bound is that of the block, not of the thread: every thread of a warp must shuffle.
+    std::int64_t const step = static_cast<std::int64_t>(gridDim.x) / blocks * rows;
+    for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) / blocks * rows;
+         first < task.segments; first += step) {
+        std::int64_t const number = first + static_cast<int>(threadIdx.x) / lanes;
+        int const vectors = number < task.segments ? whole : 0;
+        std::int64_t const start = number * task.size + (begin + lane) * W;
+
+        uint4 x[V];
+        uint4 other[V];
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+            bool const there = lane + j * lanes < vectors;
+            x[j] = load_if(there, raw<T, W>(pointers.x, start + j * lanes * W));
+            if (mode == Mode::kPlain) continue;
+            other[j] = load_if(there, raw<T, W>(pointers.other, start + j * lanes * W));
+        }
+
+        float sums[4]{};
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+            if (mode == Mode::kSkip) {
+                x[j] = plus<T>(x[j], other[j]);
+                if (lane + j * lanes < vectors) {
+                    __stwb(raw<T, W>(pointers.sum, start + j * lanes * W), x[j]);
+                }
+            }
+            auto const values = unpack<T>(x[j]);
+#pragma unroll
+            for (int i = 0; i < W; ++i) {
+                sums[i % 4] = __fmaf_rn(values.at[i], values.at[i], sums[i % 4]);
+            }
+        }
+        float const own = __fadd_rn(__fadd_rn(sums[0], sums[1]), __fadd_rn(sums[2], sums[3]));
+        float const sum = team.sum(own);
+        float const rstd = __frsqrt_rn(__fmaf_rn(sum, task.inverse, task.problem.norm.epsilon));
+        if (kGainShared<V>) copies_done();
+
+        Pair<T> greatest{};
+        int apart = lanes;
+        compute_again(apart);
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+            if (lane + j * apart >= vectors) continue;
+            if (kGainShared<V>) gain[j] = stage[j * blockDim.x];
+            stay_packed(x[j]);
+            stay_packed(gain[j]);
+            x[j] = scaled<T, order>(x[j], rstd, gain[j], task.problem.norm.scale_offset);
+            if (mode == Mode::kGated) {
+                x[j] = gated<T>(x[j], other[j]);
+            }
+            if (quantize == Quantize::kPerRow) {
+                widen<T>(greatest, x[j]);
+            } else if (quantize == Quantize::kStatic) {
+                unit.store<T>(x[j], pointers.y, start + j * apart * W);
+            } else {
+                __stwb(raw<T, W>(pointers.y, start + j * apart * W), x[j]);
+            }
+        }
+        if (quantize != Quantize::kPerRow) continue;
+
+        Floats<2> const both{static_cast<float>(greatest.x), static_cast<float>(greatest.y)};
+        float const scale = scale_of_row(team.greatest(peak(both, 0U)), Type::kFP8E4M3);
+        if (begin + lane == 0 && vectors > 0) pointers.row_scale[number] = scale;
+        CodeUnit const of_row{scale};
+        compute_again(apart);
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+            if (lane + j * apart >= vectors) continue;
+            of_row.store<T>(x[j], pointers.y, start + j * apart * W);
+        }
+    }
+}
+
+}  // namespace rmsnorm_export
