@@ -124,11 +124,10 @@ def click_options(*records: Any) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
-        every = [entry for record in records for entry in spread(record)]
+        every = [entry for record in records for entry in spread(record) if entry.facts.cli]
         known = {entry.name: entry for entry in reversed(every)}
         for entry in known.values():
-            if entry.facts.cli:
-                function = _click_option(entry)(function)
+            function = _click_option(entry)(function)
         return function
 
     return decorate

@@ -216,7 +216,7 @@ def _pad(call: Call) -> Info:
     dtype, dims = call.inputs[0]
     if dims is None:
         return (dtype, None)
-    rank, pads = len(dims), call.ints(1) or call.node.attributes.get_ints("pads", ())
+    rank, pads = len(dims), call.ints(1) or call.node.attributes.get_ints("pads", ()) or ()
     chosen = len(call.node.inputs) > 3 and call.node.inputs[3] is not None
     if chosen or len(pads) != 2 * rank:
         return (dtype, (None,) * rank)

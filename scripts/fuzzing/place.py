@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -333,6 +333,16 @@ def declared_shapes(draft: Draft) -> tuple[str, bool] | None:
     return f"declared shapes: {way}", way in ("value infos", "outputs")
 
 
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph, and the bodies in it: what they declare is the same sizes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                if inner.node:
+                    yield from _graphs(inner)
+
+
 @mutation
 def empty_dimension(draft: Draft) -> tuple[str, bool] | None:
     """A fixed size of an input is 0, everywhere where it stands."""
@@ -346,11 +356,12 @@ def empty_dimension(draft: Draft) -> tuple[str, bool] | None:
     size = draft.rng.choice(dims)
     for name, (dtype, shape) in list(draft.signature.inputs.items()):
         draft.signature.inputs[name] = (dtype, tuple(0 if d == size else d for d in shape))
-    for value in (*graph.input, *graph.output):
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_value == size:
-                dim.dim_value = 0
-    del graph.value_info[:]
+    for inner in _graphs(graph):
+        for value in (*inner.input, *inner.output):
+            for dim in value.type.tensor_type.shape.dim:
+                if dim.dim_value == size:
+                    dim.dim_value = 0
+        del inner.value_info[:]
     for index, tensor in enumerate(graph.initializer):
         array = numpy_helper.to_array(tensor)
         if size in array.shape and is_float(array.dtype):
