@@ -175,6 +175,8 @@ def reference() -> str:
                     end = "; required"
                 elif entry.default not in (None, ()):
                     end = f"; default {json.dumps(entry.default)}"
+                elif entry.facts.shown:
+                    end = f"; default: {entry.facts.shown}"
                 what = expected(entry.written, entry.facts.within)
                 lines.append(f"# {entry.key}: {what}{end}")
     return "\n".join([*lines, ""])
