@@ -26,6 +26,7 @@ _KEEPS = _MOVES - {"Cast"} | {
     *("Concat", "Gather", "GatherElements", "GatherND", "Pad", "ScatterND", "Slice", "Split"),
     *("Tile", "TopK", "Where"),
 }
+_SHAPED = frozenset({"Expand", "Reshape"})
 _RANKS = {ir.DataType.FLOAT16: 1, ir.DataType.BFLOAT16: 2}
 _SHOWN = 3
 """Names in a note."""
@@ -180,8 +181,12 @@ def _nodes_of_norm(match: Match) -> tuple[ir.Node, ...]:
 
 
 def _values_read(node: ir.Node, graph: ir.Graph) -> Iterator[ir.Value]:
-    """The values that a node reads, those that its subgraphs capture included."""
-    yield from (value for value in node.inputs if value is not None)
+    """The values that a node reads, those that its subgraphs capture included.
+
+    A shape is not one: where it differs, so does that of the value, which is compared first.
+    """
+    read = node.inputs[:1] if node.op_type in _SHAPED else node.inputs
+    yield from (value for value in read if value is not None)
     for inner in subgraphs(node):
         deep = [value for one in all_nodes(inner) for value in one.inputs if value is not None]
         for value in (*deep, *inner.outputs):

@@ -280,6 +280,7 @@ def test_doctor(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         "target portable",
         "target onnx",
         "target ort",
+        "target plain",
     ]
     assert all(test.passed and "right within" in test.detail for test in diagnosis.self_tests)
     text = run("doctor").text
