@@ -144,6 +144,10 @@ class RewriteOptions(Options):
         False, help="Keep the old and new nodes of the sites for a report that draws them."
     )
 
+    def agree(self) -> None:
+        if self.target is None and self.runtime is None:  # as if it had been written out
+            object.__setattr__(self, "target", "portable")
+
     @property
     def consumer(self) -> Consumer | None:
         """What is known of the runtime."""
