@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from html_pages import HOSTILE, Page, report, verification
 
+from rmsnorm_export.rewrite.result import GenerationExport
 from rmsnorm_export.serving.result import (
     PackageCheck,
     Packaged,
@@ -74,7 +75,14 @@ def packaged(name: str = "ids") -> Packaged:
     return Packaged(Path("models/net"), 2, record, (check,), name, (name,))
 
 
+def generation(name: str = "decode") -> GenerationExport:
+    """Two graphs, of which one has the sites and refusals of a hostile report."""
+    reports = {"prefill": report(), name: report()}
+    return GenerationExport(Path("decoder"), reports, (Path("decoder/export.json"),), name, 2.5)
+
+
 RESULTS = {
+    "generation": generation(),
     "report": report(),
     "verification": verification(),
     "engine": engine(),
@@ -96,7 +104,7 @@ def test_a_result_is_a_verdict_a_text_and_a_page(name: str) -> None:
     assert page.all("section")[0]["id"] == "summary"
 
 
-@pytest.mark.parametrize("result", [engine, packaged])
+@pytest.mark.parametrize("result", [engine, packaged, generation])
 def test_names_of_a_model_are_neither_tags_nor_control_characters(result: object) -> None:
     assert callable(result)
     for name in HOSTILE:
@@ -127,7 +135,8 @@ def test_every_home_has_the_function_that_the_table_names() -> None:
         if page := getattr(home, f"{prefix}_page", None):
             assert "about" in inspect.signature(page).parameters
             pages.add(prefix)
-    assert pages == {"report", "verification", "engine", "benchmark", "package", "deployment"}
+    named = {"report", "verification", "engine", "benchmark", "package", "deployment"}
+    assert pages == named | {"generation"}
 
 
 def test_what_has_no_page_or_is_no_result_is_an_error() -> None:
