@@ -137,9 +137,7 @@ def test_a_terminal_sees_every_step(tmp_path: Path) -> None:
 def test_keys(run: Run, tmp_path: Path) -> None:
     done = run("deploy", "--keys")
     assert (done.code, done.stderr) == (0, "")
-    targets = (
-        '# target: one of "portable", "onnx", "ort", "plain"; default: portable'
-    )
+    targets = '# target: one of "portable", "onnx", "ort", "plain"; default: portable'
     assert targets in done.text
     assert "# name: a string; required" in done.text
     assert "# seed: an integer from 0 to 2**63 - 1; default 0" in done.text
