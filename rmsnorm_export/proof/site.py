@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -54,6 +55,10 @@ class SitePair:
         return feeds
 
 
+_BOUNDED_SIZE = re.compile(r"Min\((\d+), (\w+)\)")
+"""How PyTorch names a size that a table of so many rows bounds: below that it is the second."""
+
+
 def cut_site(
     match: Match,
     lowered: Lowered,
@@ -82,6 +87,10 @@ def _sizes_of(match: Match, layout: Layout, types: Types) -> SizesOf:
     """The sizes of any value where x has those of ``layout``, None for those not known."""
     pairs = zip(types.shape(match.x) or (), layout.shape(match.spec), strict=False)
     sizes: dict[object, int] = {dim: size for dim, size in pairs if isinstance(dim, str)}
+    for dim, size in list(sizes.items()):
+        bounded = _BOUNDED_SIZE.fullmatch(str(dim))
+        if bounded is not None and size < int(bounded[1]):
+            sizes.setdefault(bounded[2], size)
 
     def sizes_of(value: ir.Value) -> list[int | None] | None:
         dims = types.shape(value)
