@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,7 @@ def trace_components(
             for name, (module, feeds) in stages.items():
                 program, metadata = exporter.export_program(module, feeds, config=config)
                 metadata.export_config = {
-                    **_plain(config.to_dict()),
+                    **json.loads(config.to_json_string()),
                     "multi_token_decode": options.multi_token,
                     "static_cache": options.static_cache,
                 }
@@ -147,11 +148,6 @@ def _generation_config(model: Any, options: GenerationOptions) -> Any:
         config.cache_implementation = "static"
         config.max_cache_len = options.static_cache
     return config
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in values.items() if key not in ("quantizer",)}
-    return {key: str(v) if isinstance(v, str) else v for key, v in kept.items()}
 
 
 def sample_inputs(model: Any, given: Mapping[str, Any], *, seed: int = 0) -> dict[str, Any]:
