@@ -298,14 +298,17 @@ class Judge:
         return expected if self._numerics == "upcast" or self._lenient else None
 
     def _tolerance(self, constants: Iterable[Array]) -> float:
-        """Constants such as 1/n and sqrt(n) are rounded to their type: one ulp of 1 for each."""
-        rounded = {
-            (str(constant.dtype), constant.tobytes())
-            for constant in constants
-            if constant.dtype != np.float64
-            and _is_rounded(constant)
-            and not np.all(constant.astype(np.float64) == self._spec.epsilon)
-        }
+        """Constants such as 1/n, sqrt(n) and the root of a clamp of the mean square are rounded to
+        their type: one ulp of 1 for each."""
+        rounded: set[tuple[str, bytes]] = set()
+        stored = False
+        for constant in constants:
+            if np.all(constant.astype(np.float64) == self._spec.epsilon):
+                stored = True
+            elif constant.dtype != np.float64 and _is_rounded(constant):
+                rounded.add((str(constant.dtype), constant.tobytes()))
+        if self._spec.epsilon_clamp and not stored:
+            rounded.add(("float32", b"epsilon"))
         units = sum(float(ulp_unit(np.dtype(name), np.float64(1.0))) for name, _ in rounded)
         return _MATHEMATICS + units
 

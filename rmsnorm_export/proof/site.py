@@ -108,7 +108,8 @@ def _cut_site(
     functions: Iterable[ir.Function],
     sizes_of: SizesOf,
 ) -> SitePair:
-    roles = {role: value for role in _ROLES if (value := getattr(match, role)) is not None}
+    roles = _operands(match)
+    _refuse_inner(match, roles)
     inputs = list(dict.fromkeys(roles.values()))
     names = {value: f"x{index}" for index, value in enumerate(inputs)}
     given = {
@@ -152,6 +153,30 @@ def _cut_site(
             for value in old
         ),
     )
+
+
+def _operands(match: Match) -> dict[str, ir.Value]:
+    return {role: value for role in _ROLES if (value := getattr(match, role)) is not None}
+
+
+def _refuse_inner(match: Match, operands: Mapping[str, ir.Value]) -> None:
+    """
+    Raises:
+        InputError: an operand, such as a gate, is a value on the way to 1/rms.
+    """
+    core = match
+    while core.inner is not None:
+        core = core.inner
+    own = {*_operands(core).values(), *core.aliases}
+    read = {value for node in core.nodes for value in node.inputs} - own
+    for role, value in operands.items():
+        if value in read:
+            raise InputError(
+                "An operand of the norm is also a value on the way to its root, so that it cannot"
+                " be chosen apart from x.",
+                found=f"the {role} {value.name!r}",
+                fix="keep the original nodes, or leave the proof out",
+            )
 
 
 def weight_shape(value: ir.Value, row: tuple[int, ...]) -> tuple[int, ...]:

@@ -84,6 +84,11 @@ def hull(corners: Sequence[Array]) -> tuple[Array, Array]:
     lo, hi = corners[0], corners[0]
     for corner in corners[1:]:
         lo, hi = np.minimum(lo, corner), np.maximum(hi, corner)
+    if (lo == 0).any() or (hi == 0).any():
+        # NumPy takes either of two zeros; a quotient tells them apart.
+        for corner in corners:
+            lo = np.where((lo == 0) & (corner == 0) & np.signbit(corner), corner, lo)
+            hi = np.where((hi == 0) & (corner == 0) & ~np.signbit(corner), corner, hi)
     if np.isnan(lo).any():
         every = np.isnan(corners[0])
         for corner in corners[1:]:
@@ -243,7 +248,8 @@ class Arithmetic:
         result = self.elementwise(divide, a, b)
         if b.point or not is_float(b.dtype):
             return result
-        straddles = (b.lo <= 0) & (b.hi >= 0) & (b.lo < b.hi)
+        either = np.signbit(b.lo) & ~np.signbit(b.hi)  # -0 to 0 is no point
+        straddles = (b.lo <= 0) & (b.hi >= 0) & ((b.lo < b.hi) | either)
         return self._not_where(straddles, result)
 
     def root(self, a: Value) -> Value:

@@ -423,17 +423,18 @@ def _many(function: Callable[[Array, Array], Array], steps: float) -> Kernel:
     def kernel(c: Arithmetic, v: list[Value | None], _: Attributes) -> list[Value]:
         total = _need(v[0])
         for value in v[1:]:
-            total = c.elementwise(function, total, _clamp_of(c, _need(value)), steps=steps)
+            total = c.elementwise(function, total, _clamp_of(c, total, _need(value)), steps=steps)
         return [total]
 
     return kernel
 
 
-def _clamp_of(c: Arithmetic, value: Value) -> Value:
-    """A clamp of the mean square, in float64: any number whose root is the same float32."""
-    if not (c.mode.wide and c.mode.spread and value.constant and value.dtype in (*HALF, F32)):
+def _clamp_of(c: Arithmetic, clamped: Value, value: Value) -> Value:
+    """A clamp of the mean square, in float64: any number whose root is the same in its type."""
+    only_it = value.constant and not clamped.constant
+    if not (c.mode.wide and c.mode.spread and only_it and value.dtype in (*HALF, F32)):
         return value
-    ends = [value.lo.astype(F64) * (1 + sign * 2 * UNIT[F32]) for sign in (-1, 1)]
+    ends = [value.lo.astype(F64) * (1 + sign * 2 * UNIT[value.dtype]) for sign in (-1, 1)]
     return Value(min(ends, key=np.sum), max(ends, key=np.sum), value.dtype, True)
 
 
@@ -441,7 +442,7 @@ def _clip(c: Arithmetic, v: list[Value | None], _: Attributes) -> list[Value]:
     value = _need(v[0])
     for end, function in zip(v[1:], (np.maximum, np.minimum), strict=False):
         if end is not None:
-            value = c.elementwise(function, value, _clamp_of(c, end), steps=0)
+            value = c.elementwise(function, value, _clamp_of(c, value, end), steps=0)
     return [value]
 
 

@@ -68,6 +68,32 @@ def test_what_is_not_known_stays_unknown() -> None:
         assert np.isposinf(value.hi), value
 
 
+def test_a_quotient_by_zero_of_either_sign_is_not_known() -> None:
+    """NumPy takes either of two zeros for the smaller one."""
+    calculus = Arithmetic(Mode(spread=True))
+    with np.errstate(all="ignore"):
+        zero = calculus.elementwise(np.multiply, _value(-1, 1), _value(0, 0))
+        quotient = calculus.divide(_value(1, 1), zero)
+        infinite = calculus.divide(_value(1, 1), _value(0, 0))
+    assert np.isneginf(quotient.lo)
+    assert np.isposinf(quotient.hi)
+    assert infinite.lo == infinite.hi == np.inf
+
+
+@pytest.mark.parametrize(("clamped", "width"), [("h", 2**-22), ("w", 0)])
+def test_only_the_clamp_of_a_computed_number_stands_for_its_neighbours(
+    clamped: str, width: float
+) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        graph (float[2] x) => (float[2] y) <float w = {0.25}, float one = {1.0}> {
+          h = Mul (x, x) c = Max (CLAMPED, one) y = Mul (c, x) }""".replace("CLAMPED", clamped)
+    )
+    feeds = {"x": np.asarray([0.5, 0.25], np.float32)}
+    value = Program(model).run(feeds, Mode(wide=True, spread=True))["y"]
+    np.testing.assert_allclose((value.hi - value.lo) / value.lo, width, rtol=1e-6, atol=2**-48)
+
+
 def test_sums_of_subnormal_numbers_are_exact() -> None:
     calculus = Arithmetic(Mode(spread=True))
     total = calculus.elementwise(np.add, _value(0, 0), _value(1e-45, 1e-45))

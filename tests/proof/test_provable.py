@@ -132,3 +132,34 @@ def test_odd_rows_are_no_failed_proof(text: str, reason: str, target: Any) -> No
     """The scale is the row itself, in the shape of ones for no scale; rows of no elements."""
     refused = optimized(text, target=target, prove=True).refused
     assert [(r.reason, r.kind) for r in refused] == [(reason, "norm")]
+
+
+CLAMPED = (
+    HEAD.format("") + "main (float[B, S, 64] x) => (float[B, S, 64] y) {" + CORE.format(row="x")
+)
+CLAMPED = CLAMPED.replace("Add (m, epsilon)", "Max (m, epsilon)") + "  y = Identity (v)\n}"
+
+
+@pytest.mark.parametrize("epsilon", ["0.00000011920928955078125", "0.000001"])
+def test_the_root_of_a_clamp_is_a_rounded_number(epsilon: str) -> None:
+    """2**-23 is one of float32, its root is not."""
+    (site,) = optimized(CLAMPED.replace("0.000001", epsilon), prove=True).fused
+    assert site.attributes["epsilon_clamp"] == 1
+    assert site.proof is not None
+    assert site.proof.passed
+
+
+GATED_BY_ITS_SQUARE = (
+    HEAD.format("")
+    + "main (float[B, S, 64] x) => (float[B, S, 64] y) {"
+    + CORE.format(row="x")
+    + "  g = Sigmoid (p)\n  y = Mul (v, g)\n}"
+)
+
+
+def test_a_gate_on_the_way_to_the_root_is_not_chosen_apart_from_x() -> None:
+    (site,) = optimized(GATED_BY_ITS_SQUARE).fused
+    assert site.op == "GatedRMSNorm"
+    (refused,) = optimized(GATED_BY_ITS_SQUARE, prove=True).refused
+    assert refused.reason == "not-provable"
+    assert "the gate 'p'" in refused.found
