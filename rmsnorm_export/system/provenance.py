@@ -6,6 +6,7 @@ rx.check_report("fused.json").require()
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import dataclasses
 import datetime
@@ -14,9 +15,10 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from rmsnorm_export.errors import InputError, VerificationError
 from rmsnorm_export.printable import one_line, plural, short
@@ -35,6 +37,7 @@ _PACKAGES = ("onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy")
 _LOADED = ("torch", "transformers", "tensorrt", "tensorrt_rtx")
 """Packages that are named where they were used."""
 
+_A, _B = TypeVar("_A"), TypeVar("_B")
 Role = Literal["input", "output"]
 FileVerdict = Literal["same", "changed", "missing"]
 
@@ -148,20 +151,21 @@ def provenance(
         inputs, outputs: files that were read and written; those that cannot be read are left out.
         sha256: of a file; each is asked for once.
     """
-    known: dict[tuple[int, int], str] = {}
+    digests: dict[tuple[int, int], Future[str]] = {}
 
-    def state(file: Path | FileState) -> Iterable[FileState]:
+    def begin(file: Path | FileState) -> Callable[[], FileState]:
         if isinstance(file, FileState):
-            return [file]
-        try:
-            info = file.stat()
-            key = info.st_dev, info.st_ino
-            if key not in known:
-                known[key] = sha256(file)
-        except (OSError, ValueError):
-            return []
-        return [FileState(os.path.abspath(file), info.st_size, known[key])]
+            return lambda: file
+        info = file.stat()
+        key = info.st_dev, info.st_ino
+        if key not in digests:
+            digests[key] = pool.submit(sha256, file)
+        return lambda: FileState(os.path.abspath(file), info.st_size, digests[key].result())
 
+    # A digest leaves the interpreter free, so that large files are read side by side.
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        begun = [[*_done(begin, dict.fromkeys(files))] for files in (inputs, outputs)]
+    read, written = (tuple(_done(lambda state: state(), states)) for states in begun)
     return Provenance(
         tool=f"rmsnorm-export {version_of('rmsnorm-export')}".rstrip(),
         versions=versions_of((*_PACKAGES, *(name for name in _LOADED if name in sys.modules))),
@@ -169,9 +173,16 @@ def provenance(
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         date=utc_now().isoformat(timespec="seconds"),
         command=COMMAND.get(),
-        inputs=tuple(one for file in dict.fromkeys(inputs) for one in state(file)),
-        outputs=tuple(one for file in dict.fromkeys(outputs) for one in state(file)),
+        inputs=read,
+        outputs=written,
     )
+
+
+def _done(step: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
+    """A step of each file, but for those that cannot be read."""
+    for item in items:
+        with contextlib.suppress(OSError, ValueError):
+            yield step(item)
 
 
 def piped_in(data: bytes) -> FileState:

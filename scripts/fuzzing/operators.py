@@ -414,9 +414,8 @@ def _cast_like(c: Arithmetic, v: list[Value | None], _: Attributes) -> list[Valu
 
 def _same(c: Arithmetic, v: list[Value | None], a: Attributes) -> list[Value]:
     value = _need(v[0])
-    if a[OUTPUTS] > 1:  # the mask of a Dropout
-        return [value, c.constant(np.ones(value.lo.shape, np.bool_))]
-    return [value]
+    masks = a[OUTPUTS] - 1  # of a Dropout
+    return [value, *[c.constant(np.ones(value.lo.shape, np.bool_))] * masks]
 
 
 def _many(function: Callable[[Array, Array], Array], steps: float) -> Kernel:
@@ -431,8 +430,8 @@ def _many(function: Callable[[Array, Array], Array], steps: float) -> Kernel:
 
 def _clamp_of(c: Arithmetic, clamped: Value, value: Value) -> Value:
     """A clamp of the mean square, in float64: any number whose root is the same in its type."""
-    only_it = value.constant and not clamped.constant
-    if not (c.mode.wide and c.mode.spread and only_it and value.dtype in (*HALF, F32)):
+    ideal = c.mode.wide and c.mode.spread and value.constant and not clamped.constant
+    if not ideal or value.dtype not in (*HALF, F32):
         return value
     ends = [value.lo.astype(F64) * (1 + sign * 2 * UNIT[value.dtype]) for sign in (-1, 1)]
     return Value(min(ends, key=np.sum), max(ends, key=np.sum), value.dtype, True)
