@@ -37,7 +37,8 @@ _PACKAGES = ("onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy")
 _LOADED = ("torch", "transformers", "tensorrt", "tensorrt_rtx")
 """Packages that are named where they were used."""
 
-_A, _B = TypeVar("_A"), TypeVar("_B")
+_A = TypeVar("_A")
+_B = TypeVar("_B")
 Role = Literal["input", "output"]
 FileVerdict = Literal["same", "changed", "missing"]
 
