@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rmsnorm_export.benchmark.folder import bench_folder
     from rmsnorm_export.benchmark.measure import bench
     from rmsnorm_export.benchmark.result import Benchmark
     from rmsnorm_export.compare.result import Difference, Verification
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
         UsageError,
         VerificationError,
     )
+    from rmsnorm_export.graph.bundle import Components
     from rmsnorm_export.graph.save import SaveResult
     from rmsnorm_export.op.spec import NormSpec
     from rmsnorm_export.pipeline.result import Deployment
     from rmsnorm_export.pipeline.run import run_pipeline
     from rmsnorm_export.proof.result import Proof
     from rmsnorm_export.recognize.refusal import Refusal
+    from rmsnorm_export.rewrite.folder import FolderResult, inspect_folder, optimize_folder
     from rmsnorm_export.rewrite.optimize import Result, expand, inspect, optimize
     from rmsnorm_export.rewrite.result import GenerationExport, Report, Site
     from rmsnorm_export.serving.kserve import KServe
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.tensorrt import plugin
     from rmsnorm_export.tensorrt.engine.build import build_engine
     from rmsnorm_export.tensorrt.engine.check import check_engine
+    from rmsnorm_export.tensorrt.engine.folder import build_engines
     from rmsnorm_export.tensorrt.engine.result import EngineCheck, EngineRecord, EngineResult
     from rmsnorm_export.tensorrt.plugin.native import session_options
     from rmsnorm_export.torch.export.export import ExportResult, export
@@ -51,6 +55,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BackendMissingError",
     "Benchmark",
+    "Components",
     "Deployment",
     "Difference",
     "EngineCheck",
@@ -59,6 +64,7 @@ __all__ = [
     "Error",
     "ExitCode",
     "ExportResult",
+    "FolderResult",
     "GenerationExport",
     "InputError",
     "KServe",
@@ -76,14 +82,18 @@ __all__ = [
     "Verification",
     "VerificationError",
     "bench",
+    "bench_folder",
     "build_engine",
+    "build_engines",
     "check_engine",
     "check_report",
     "expand",
     "export",
     "export_generation",
     "inspect",
+    "inspect_folder",
     "optimize",
+    "optimize_folder",
     "package_model",
     "plugin",
     "run_pipeline",
@@ -92,18 +102,21 @@ __all__ = [
 ]
 
 _HOMES = {
+    "benchmark.folder": "bench_folder",
     "benchmark.measure": "bench",
     "benchmark.result": "Benchmark",
     "compare.result": "Difference Verification",
     "compare.verify": "verify",
     "errors": "BackendMissingError Error ExitCode InputError RequirementError UsageError"
     " VerificationError",
+    "graph.bundle": "Components",
     "graph.save": "SaveResult",
     "op.spec": "NormSpec",
     "pipeline.result": "Deployment",
     "pipeline.run": "run_pipeline",
     "proof.result": "Proof",
     "recognize.refusal": "Refusal",
+    "rewrite.folder": "FolderResult inspect_folder optimize_folder",
     "rewrite.optimize": "Result expand inspect optimize",
     "rewrite.result": "GenerationExport Report Site",
     "serving.kserve": "KServe",
@@ -112,6 +125,7 @@ _HOMES = {
     "system.provenance": "ReportCheck check_report",
     "tensorrt.engine.build": "build_engine",
     "tensorrt.engine.check": "check_engine",
+    "tensorrt.engine.folder": "build_engines",
     "tensorrt.engine.result": "EngineCheck EngineRecord EngineResult",
     "tensorrt.plugin.native": "session_options",
     "torch.export.export": "ExportResult export",

@@ -10,8 +10,9 @@ from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files, file_options
+from rmsnorm_export.cli.folder import is_folder
 from rmsnorm_export.cli.options import State
-from rmsnorm_export.errors import VerificationError
+from rmsnorm_export.errors import UsageError, VerificationError
 
 
 @define(
@@ -21,6 +22,8 @@ from rmsnorm_export.errors import VerificationError
 @file_options("--report", "--png", "--html")
 def command(state: State, model: str, files: Files, **options: Any) -> None:
     """Measure MODEL, an ONNX file or - for stdin, against what each target makes of it.
+
+    Where MODEL is a folder of graphs, each is measured by itself; a plot is of one file.
 
     Every file is run once in a process of its own, for its memory and to compare its outputs with
     those of MODEL; those that are right are timed together, each once per round in random order.
@@ -38,14 +41,30 @@ def command(state: State, model: str, files: Files, **options: Any) -> None:
         from rmsnorm_export.benchmark.plot import check_matplotlib
 
         check_matplotlib()
+    if is_folder(model):
+        if "--png" in files.paths:
+            raise UsageError(
+                "A plot is of one file.", found=f"--png, and {model} is a folder", fix="use --html"
+            )
+        from rmsnorm_export.benchmark.folder import bench_folder
+
+        with console.progress(state, "Measuring") as step:
+            made = bench_folder(model, progress=step, **options)
+        wrong = [f"{name}: {one.reason}" for name, one in made.results.items() if not one.passed]
+        files.finish(made, _wrong("; ".join(wrong)), inputs=[model])
+        return
     source = files.source(model)
     with console.progress(state, "Measuring") as step:
         result = bench(source, progress=step, **options)
-    error = None
-    if not result.passed:
-        error = VerificationError(
-            "A target gives other outputs than the model, or none that can be compared.",
-            found=result.reason,
-            fix="see the site by site proof: rmsnorm-export optimize MODEL --target ... --prove",
-        )
-    files.finish(result, error, inputs=[model])
+    files.finish(result, _wrong(result.reason), inputs=[model])
+
+
+def _wrong(reason: str) -> VerificationError | None:
+    """The error of targets with other outputs; None where there are none."""
+    if not reason:
+        return None
+    return VerificationError(
+        "A target gives other outputs than the model, or none that can be compared.",
+        found=reason,
+        fix="see the site by site proof: rmsnorm-export optimize MODEL --target ... --prove",
+    )

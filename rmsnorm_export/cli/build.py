@@ -9,6 +9,7 @@ import click
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
+from rmsnorm_export.cli.folder import is_folder
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 
@@ -19,16 +20,26 @@ from rmsnorm_export.tensorrt.engine.options import BuildOptions
 def command(state: State, model: str, output: str, **options: Any) -> None:
     """Build an engine from MODEL, write it to ENGINE and what became of its norms to ENGINE.json.
 
-    MODEL is an ONNX file, as it was exported or as optimize wrote it, or - for stdin. It is never
-    changed. The backend runs in a process of its own.
+    MODEL is an ONNX file, as it was exported or as optimize wrote it, - for stdin, or a folder of
+    graphs: ENGINE is a folder then, with an engine of each. It is never changed. The backend runs
+    in a process of its own.
 
     \b
-    Example:
+    Examples:
+      rmsnorm-export build decoder/ -o engines/ \\
+        --dims batch=1,1,4 sequence=1,128,2048 past=1,512,4096
       rmsnorm-export build fused.onnx -o fused.engine --shapes "ids=1x1,4x128,8x2048"
     """
     from rmsnorm_export.tensorrt.engine.build import build_engine
+    from rmsnorm_export.tensorrt.engine.folder import build_engines
 
     files = Files(state)
+    if is_folder(model):
+        with console.progress(state, "Building engines") as step:
+            made = build_engines(model, output, progress=step, **options)
+        built = [file for one in made.results.values() for file in (one.path, one.sidecar)]
+        files.finish(made, inputs=[model], outputs=built)
+        return
     with console.progress(state, "Building an engine") as step:
         result = build_engine(files.source(model), output, progress=step, **options)
     files.finish(result, inputs=[model], outputs=[result.path, result.sidecar])

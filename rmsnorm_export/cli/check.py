@@ -10,6 +10,7 @@ import click
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
+from rmsnorm_export.cli.folder import is_folder
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.errors import BackendMissingError, Error, InputError, NotRunError, UsageError
 
@@ -25,6 +26,8 @@ def command(state: State, file: str) -> None:
     The record that build wrote beside it, ENGINE.json, is compared with the file and with what is
     installed; then the backend is asked, in a process of its own. Nothing is changed. Without a GPU
     no engine can be called good: the answer is then "unknown", unless something stands against it.
+
+    Where FILE is a folder of engines, each is checked.
 
     Where FILE is a JSON report (of --report or --format json, or the deploy.json of a run), say
     whether the files that it is about are still the same. Relative paths in it are looked for in
@@ -47,12 +50,35 @@ def command(state: State, file: str) -> None:
             checked = check_report(file)
         Files(state).finish(checked, checked.error)
         return
-    _refuse_model(file)
     from rmsnorm_export.tensorrt.engine.check import check_engine
 
+    if is_folder(file):
+        _check_folder(state, Path(file))
+        return
+    _refuse_model(file)
     with console.progress(state, "Asking the backend"):
         result = check_engine(file)
     Files(state).finish(result, _unusable_engine(result), inputs=[file])
+
+
+def _check_folder(state: State, folder: Path) -> None:
+    """Every engine in a folder, as build makes it of prefill and decode."""
+    from rmsnorm_export.graph.bundle import Components
+    from rmsnorm_export.tensorrt.engine.backends import is_engine
+    from rmsnorm_export.tensorrt.engine.check import check_engine
+
+    engines = [path for path in sorted(folder.iterdir()) if path.is_file() and is_engine(path)]
+    if not engines:
+        raise InputError(
+            "There is no engine in the folder.",
+            found=f"no file of {folder} is one",
+            fix="give a folder that build made, or an engine",
+        )
+    with console.progress(state, "Asking the backend"):
+        results = {path.name: check_engine(path) for path in engines}
+    errors = [error for error in map(_unusable_engine, results.values()) if error is not None]
+    worst = min(errors, key=lambda error: error.exit_code, default=None)
+    Files(state).finish(Components(folder, results), worst, inputs=[folder])
 
 
 def _refuse_model(file: str) -> None:

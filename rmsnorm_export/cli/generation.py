@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.failure import with_problem
-from rmsnorm_export.cli.files import Files, size_text
-from rmsnorm_export.cli.outcome import failed_proofs
-from rmsnorm_export.errors import Error, UsageError
+from rmsnorm_export.cli.files import Files
+from rmsnorm_export.cli.folder import finish_folder, first_problem
+from rmsnorm_export.errors import UsageError
 from rmsnorm_export.options import entries
 from rmsnorm_export.rewrite.options import GenerationOptions, Requirement
 
@@ -47,8 +47,9 @@ def export_decoder(
         )
     files.check(source, output)
     with console.progress(files.state, "Starting", log=__name__) as tell:
+        from rmsnorm_export.graph.bundle import check_folder
         from rmsnorm_export.rewrite.result import GenerationExport
-        from rmsnorm_export.torch.generation.export import check_folder, make_decoder
+        from rmsnorm_export.torch.generation.export import make_decoder
         from rmsnorm_export.torch.generation.source import load_generative
 
         folder = check_folder(output, force=files.force)
@@ -64,8 +65,7 @@ def export_decoder(
             name: dataclasses.replace(report, notes=(*report.notes, *notes))
             for name, report in decoder.reports.items()
         }
-        unmet: Error | None = next(filter(None, map(requirement.unmet, reports.values())), None)
-        error = unmet or next(filter(None, map(failed_proofs, reports.values())), None)
+        unmet, error = first_problem(reports, requirement)
         made = GenerationExport(folder, reports, (), decoder.log, decoder.seconds)
         if unmet is None:
             tell("writing", 0, 1)
@@ -77,7 +77,7 @@ def export_decoder(
                 error = error or parity.error()
             except Exception as problem:  # the folder is written: its report is not lost
                 error = with_problem(error, "--verify", problem)
-    _finish(files, source, made, error, parity)
+    finish_folder(files, source, made, error, parity)
 
 
 def _verification(
@@ -91,37 +91,4 @@ def _verification(
     tokens = _TOKENS if static is None else min(_TOKENS, static - feeds["input_ids"].shape[1])
     return verify_generation(
         model, made.path, feeds, tokens=tokens, static_cache=static, rtol=given["rtol"]
-    )
-
-
-def _finish(
-    files: Files,
-    source: str,
-    made: GenerationExport,
-    error: Error | None,
-    parity: Verification | None,
-) -> None:
-    """Print the outcome, write the report, and end the command."""
-    from rmsnorm_export.show import show_lines
-    from rmsnorm_export.show.verification import verification_section
-
-    verbose = files.state.verbosity
-    written = ["nothing was written"] if not made.files else []
-    written += [f"wrote {path} ({size_text(path.stat().st_size)})" for path in made.files]
-    lines = [*show_lines(made, verbose=verbose, output=written)]
-    extra: dict[str, object] = {}
-    sections = []
-    if parity is not None:
-        compared = ("PyTorch", str(made.path))
-        extra["verification"] = parity
-        lines += ["", *show_lines(parity, verbose=verbose, compared=compared)]
-        sections = [verification_section(parity, *compared)]
-    files.finish(
-        made,
-        error,
-        inputs=[source],
-        outputs=list(made.files),
-        lines=lines,
-        extra=extra,
-        sections=sections,
     )

@@ -9,6 +9,7 @@ import click
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files, file_options, file_size
+from rmsnorm_export.cli.folder import is_folder
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.rewrite.options import InspectOptions
 
@@ -19,13 +20,19 @@ from rmsnorm_export.rewrite.options import InspectOptions
 def command(state: State, model: str, files: Files, **options: Any) -> None:
     """List the RMSNorms of MODEL, and what looks like one but is not, with the reason.
 
-    Nothing is written but the page of --html. MODEL is an ONNX file, or - for stdin.
+    Nothing is written but the page of --html. MODEL is an ONNX file, - for stdin, or a folder of
+    graphs that an exporter of decoders has made.
     """
     import dataclasses
 
     import rmsnorm_export
 
     files.check(model)
+    if is_folder(model):
+        with console.progress(state, "Looking for RMSNorms"):
+            made = rmsnorm_export.inspect_folder(model, drawings=files.drawn, **options)
+        files.finish(made, inputs=[model], planned=True)
+        return
     source = files.source(model)
     with console.progress(state, "Looking for RMSNorms"):
         report = rmsnorm_export.inspect(source, drawings=files.drawn, **options)

@@ -10,6 +10,7 @@ import click
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
+from rmsnorm_export.cli.folder import is_folder, optimize_in_folder
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.cli.outcome import Output, failed_proofs, output_option, replacing_files
 from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement, SaveOptions
@@ -39,15 +40,20 @@ def command(
 ) -> None:
     """Make every RMSNorm of MODEL one node and write the result to OUT.
 
-    MODEL is an ONNX file, or - for stdin. It is never changed, unless -o
-    names it and --force replaces it.
+    MODEL is an ONNX file, - for stdin, or a folder of graphs that an exporter of
+    decoders has made; OUT is a folder then. It is never changed, unless -o names
+    it and --force replaces it.
 
     \b
-    Example:
+    Examples:
       rmsnorm-export optimize model.onnx -o fused.onnx --require all --prove
+      rmsnorm-export optimize exported/ -o decoder/ --target ort
     """
     import rmsnorm_export
 
+    if is_folder(model):
+        optimize_in_folder(model, output, files, Requirement(require=require), weights, options)
+        return
     place = Output(model, output, weights, files)
     place.check(is_model=True)
     source = files.source(model)

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 def command(state: State, a: str, b: str, files: Files, **options: Any) -> None:
     """Compare the outputs of model B with those of model A.
 
-    A and B are ONNX files, of which one may be - for stdin; engines; or PyTorch models as export
-    takes them: package.module:factory, a local Hugging Face folder, a config.json or a .pt2 file.
-    A factory runs code: give only one that you trust. A .pt2 file that could is refused.
+    A and B are ONNX files, of which one may be - for stdin; engines; two folders of graphs that an
+    exporter of decoders has made; or PyTorch models as export takes them: package.module:factory, a
+    local Hugging Face folder, a config.json or a .pt2 file. A factory runs code: give only one that
+    you trust. A .pt2 file that could is refused.
 
     ONNX files run in ONNX Runtime on the CPU, A without its graph optimization, B with it; with a
     tensorrt backend an engine is built from them, in a temporary folder. Exit code 4 when a bound
@@ -63,9 +64,13 @@ def command(state: State, a: str, b: str, files: Files, **options: Any) -> None:
 
 
 def _backend(argument: str, choice: BackendChoice) -> BackendChoice:
-    """``auto`` for what ``export`` takes and nothing else does: PyTorch."""
+    """``torch`` in place of ``auto`` for what ``export`` takes and nothing else does."""
     path = Path(argument)
     if choice != "auto" or argument == console.STDIO:
+        return choice
+    from rmsnorm_export.graph.bundle import bundle_at
+
+    if bundle_at(argument) is not None:
         return choice
     with contextlib.suppress(OSError, ValueError):
         if path.is_dir() or path.suffix == ".json":

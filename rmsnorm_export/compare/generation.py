@@ -24,6 +24,7 @@ from rmsnorm_export.compare.outputs import (
 )
 from rmsnorm_export.compare.result import OutputComparison, Verification, not_run
 from rmsnorm_export.errors import InputError, NotRunError, UsageError
+from rmsnorm_export.graph.bundle import EXPORT_FILE
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import first_line, plural
 from rmsnorm_export.runtime.inputs import read_npz
@@ -32,7 +33,6 @@ from rmsnorm_export.system.files import read_text
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.trace import inference
 from rmsnorm_export.torch.generation.components import sample_inputs
-from rmsnorm_export.torch.generation.export import MANIFEST
 from rmsnorm_export.torch.generation.source import load_generative
 
 _CACHE = "past_key_values"
@@ -49,7 +49,7 @@ def verify_export(a: Any, b: Any, options: VerifyOptions, tokens: int) -> Verifi
         InputError, BackendMissingError: as `verify_generation`, and where ``a`` cannot be loaded.
     """
     path = Path(b) if isinstance(b, str | os.PathLike) else Path()
-    manifest = path / MANIFEST
+    manifest = path / EXPORT_FILE
     if not manifest.is_file():
         raise UsageError(
             "Generated tokens are compared with the folder of an export.",

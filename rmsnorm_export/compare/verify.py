@@ -26,6 +26,7 @@ from rmsnorm_export.compare.outputs import (
 )
 from rmsnorm_export.compare.result import OutputComparison, Verification, not_run
 from rmsnorm_export.errors import Error, InputError, NotRunError, UsageError, VerificationError
+from rmsnorm_export.graph.bundle import bundle_at
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.options import takes
 from rmsnorm_export.printable import one_line
@@ -56,8 +57,9 @@ def verify(a: Model, b: Model, options: VerifyOptions) -> Verification:
     ``onnx_ir.Model``; a ``torch.nn.Module``, ``ExportedProgram`` or ``.pt2`` file; or an engine of
     TensorRT or TensorRT-RTX. ONNX models run in ONNX Runtime, on the CPU, unless a backend is
     given; with ``tensorrt`` or ``tensorrt-rtx`` an engine is built in a temporary folder, for the
-    shapes of the inputs, and run. Where two backends compute with unlike digits, as with TF32, the
-    default bound is wider, and each output says why (``OutputComparison.tolerance``).
+    shapes of the inputs, and run. Two folders of graphs, such as ``export_generation`` makes, are
+    compared component by component. Where two backends compute with unlike digits, as with TF32,
+    the default bound is wider, and each output says why (``OutputComparison.tolerance``).
 
     Args:
         a: the reference.
@@ -83,6 +85,17 @@ def verify(a: Model, b: Model, options: VerifyOptions) -> Verification:
         from rmsnorm_export.compare.generation import verify_export
 
         return verify_export(a, b, options, options.generate)
+    folders = bundle_at(a), bundle_at(b)
+    if folders[0] is not None and folders[1] is not None:
+        from rmsnorm_export.compare.folder import verify_folders
+
+        return verify_folders(folders[0], folders[1], options)
+    if folders[0] is not None or folders[1] is not None:
+        raise UsageError(
+            "A folder of graphs is compared with another one, or with PyTorch token by token.",
+            found="one of the two models is a folder of graphs",
+            fix="give two folders; or a model of transformers and its export, with --generate N",
+        )
     first, second = open_backends(
         *(
             choose_backend(model, choice, optimize=optimize, trust_source=options.trust_source)

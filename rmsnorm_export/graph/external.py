@@ -220,7 +220,11 @@ def _bad(slot: TensorSlot, location: str, reason: str, fix: str) -> InputError:
 
 
 def place_weights(
-    slots: Sequence[TensorSlot], target: Path, policy: WeightsPolicy, files: Transaction
+    slots: Sequence[TensorSlot],
+    target: Path,
+    policy: WeightsPolicy,
+    files: Transaction,
+    placed: dict[tuple[str, str], str] | None = None,
 ) -> Placement:
     """Put the external data where a model saved at ``target`` needs it, under temporary names.
 
@@ -231,13 +235,14 @@ def place_weights(
         target: absolute path of the output.
         policy: see ``WeightsPolicy``.
         files: owner of the temporary files.
+        placed: locations that are settled already, see ``save_model``.
 
     Raises:
         UsageError: ``reference`` from another folder, or the output would replace the weights.
         InputError: data that is not there, or no room for it.
         OSError: writing failed.
     """
-    placement = Placement(target, policy, files)
+    placement = Placement(target, policy, files, placed)
     for slot in slots:
         if isinstance(slot.tensor, ir.ExternalTensor):
             placement.place(slot, slot.tensor)
@@ -254,7 +259,13 @@ class Placement:
         notes: for the report.
     """
 
-    def __init__(self, target: Path, policy: WeightsPolicy, files: Transaction) -> None:
+    def __init__(
+        self,
+        target: Path,
+        policy: WeightsPolicy,
+        files: Transaction,
+        placed: dict[tuple[str, str], str] | None = None,
+    ) -> None:
         self.target = target
         self.folder = os.path.realpath(target.parent)
         self.policy = policy
@@ -263,7 +274,7 @@ class Placement:
         self.notes: list[str] = []
         self.pending: list[tuple[Path, Path]] = []
         self.swaps: list[tuple[TensorSlot, ir.TensorProtocol]] = []
-        self._locations: dict[tuple[str, str], str] = {}
+        self._locations = {} if placed is None else placed
 
     def place(self, slot: TensorSlot, tensor: ir.ExternalTensor) -> None:
         if self.used == "none":

@@ -66,6 +66,7 @@ def save_model(
     source: LoadedModel | None = None,
     weights: WeightsPolicy = "auto",
     force: bool = False,
+    placed: dict[tuple[str, str], str] | None = None,
 ) -> SaveResult:
     """Save ``model`` at ``path``, atomically.
 
@@ -78,6 +79,8 @@ def save_model(
         source: where the model came from, for messages.
         weights: what to do with external data.
         force: replace an existing file at ``path``. Data files are never replaced.
+        placed: where external data of other models went already, by its folder and location; what
+            this model needs is added. For models of one folder.
 
     Raises:
         UsageError: the output exists and ``force`` is not given, or ``weights`` does not fit.
@@ -89,10 +92,10 @@ def save_model(
     try:
         with no_gc(), Transaction() as files:
             slots = list(tensor_slots(model))
-            placed = place_weights(slots, target, weights, files)
-            spilled, spill = _spill(slots, placed.swaps, target, weights, files)
-            pending = [*placed.pending, *spill]
-            encoding = _encode(model, slots, [*placed.swaps, *spilled])
+            placement = place_weights(slots, target, weights, files, placed)
+            spilled, spill = _spill(slots, placement.swaps, target, weights, files)
+            pending = [*placement.pending, *spill]
+            encoding = _encode(model, slots, [*placement.swaps, *spilled])
             temp, descriptor = files.temp(target)
             with os.fdopen(descriptor, "wb") as file:
                 encoding.write(file)
@@ -105,13 +108,13 @@ def save_model(
         raise _exists(target, origin) from error
     except OSError as error:
         raise _unwritable(os.fspath(path), error, origin) from error
-    notes = list(placed.notes)
+    notes = list(placement.notes)
     if spill:
         notes.append(f"weights over 2 GiB were moved to {quoted(spill[0][1].name)}")
     return SaveResult(
         path=target,
         bytes=encoding.size,
-        weights=placed.used,
+        weights=placement.used,
         data_files=tuple(name for _, name in pending),
         notes=tuple(notes),
     )

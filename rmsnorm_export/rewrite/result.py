@@ -146,13 +146,13 @@ class Report:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GenerationExport:
-    """Outcome of ``export_generation``: a folder of graphs that generate.
+    """Outcome of ``export_generation``, or of ``optimize`` or ``inspect`` on a folder of graphs.
 
     Attributes:
         path: the folder.
         reports: of each graph, by its name.
         files: that were written.
-        log: what the exporters printed, logged and warned of.
+        log: what the exporters printed, logged and warned of; "" where there was no export.
         seconds: wall-clock time of it all.
     """
 

@@ -19,6 +19,7 @@ _HOMES = {
     "Built": ("plugin", "built"),
     "CheckResult": ("plugin", "plugin_check"),
     "CommandLines": ("plugin", "loader"),
+    "Components": ("components", "components"),
     "Deployment": ("deployment", "deployment"),
     "Diagnosis": ("doctor", "diagnosis"),
     "EngineCheck": ("engine", "engine_check"),

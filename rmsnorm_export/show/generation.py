@@ -1,4 +1,4 @@
-"""The export of a decoder: what became of the norms of each of its graphs."""
+"""A folder of graphs: what became of the norms of each."""
 
 from __future__ import annotations
 
@@ -13,46 +13,59 @@ from rmsnorm_export.show.report import report_lines, report_sections
 from rmsnorm_export.show.text import Line, Verdict, headline
 
 
-def _generation_verdict(export: GenerationExport) -> Verdict:
+def _generation_verdict(export: GenerationExport, *, planned: bool) -> Verdict:
     """Good where no RMSNorm of any graph is left as it was."""
+    if not export.reports or not any(
+        (*report.fused, *report.kept, *report.unfused) for report in export.reports.values()
+    ):
+        return f"no RMSNorm found in {plural(len(export.reports), 'graph')}", "warn"
     every = [one for report in export.reports.values() for one in (*report.fused, *report.kept)]
     left = [one for report in export.reports.values() for one in report.unfused]
     total = len(every) + len(left)
-    text = (
-        f"{len(every)} of {total} RMSNorms are one node, in {plural(len(export.reports), 'graph')}"
-    )
+    verb = "can be" if planned else "are"
+    graphs = plural(len(export.reports), "graph")
+    text = f"{len(every)} of {total} RMSNorms {verb} one node, in {graphs}"
     return text, "good" if every and not left else "warn"
 
 
 def generation_lines(
-    export: GenerationExport, *, verbose: int = 0, output: Sequence[str] = ()
+    export: GenerationExport,
+    *,
+    planned: bool = False,
+    verbose: int = 0,
+    output: Sequence[str] = (),
 ) -> list[Line]:
-    """The lines of an export; with ``verbose`` above 0 every site of every graph."""
-    lines: list[Line] = [headline(_generation_verdict(export))]
+    """The lines of a folder; with ``verbose`` above 0 every site of every graph."""
+    lines: list[Line] = [headline(_generation_verdict(export, planned=planned))]
     if verbose < 0:
         return lines
     for name, report in export.reports.items():
-        lines += ["", (printable(name), "bold"), *report_lines(report, verbose=verbose)]
-    return [*lines, "", *output]
+        shown = report_lines(report, planned=planned, verbose=verbose)
+        lines += ["", (printable(name), "bold"), *shown]
+    return [*lines, "", *output] if output else lines
 
 
 def generation_page(
-    export: GenerationExport, *, about: About, sections: Sequence[Section] = ()
+    export: GenerationExport,
+    *,
+    about: About,
+    planned: bool = False,
+    sections: Sequence[Section] = (),
 ) -> str:
-    """The page of an export: the rewrites, sites and refusals of each graph."""
+    """The page of a folder: the rewrites, sites and refusals of each graph."""
     pairs = [
         ("Folder", code(str(export.path))),
-        ("Files", names([path.name for path in export.files])),
+        ("Files", names([path.name for path in export.files]) if export.files else None),
         ("Time", f"{export.seconds:.1f} s"),
         *about.pairs(),
     ]
-    text, kind = _generation_verdict(export)
+    text, kind = _generation_verdict(export, planned=planned)
     unproved = any(report.unproved for report in export.reports.values())
     verdict = (text, "bad" if unproved or about.problem else kind)
     parts = [summary([verdict], about, facts(pairs, "facts wide"))]
     for name, report in export.reports.items():
         parts += [
             dataclasses.replace(part, id=f"{name}-{part.id}", title=f"{part.title} of {name}")
-            for part in report_sections(report)
+            for part in report_sections(report, planned=planned)
         ]
-    return document("Export of a decoder", export.path.name, [*parts, *sections])
+    return document("Graphs of a folder", export.path.name, [*parts, *sections])

@@ -136,7 +136,7 @@ def test_every_home_has_the_function_that_the_table_names() -> None:
             assert "about" in inspect.signature(page).parameters
             pages.add(prefix)
     named = {"report", "verification", "engine", "benchmark", "package", "deployment"}
-    assert pages == named | {"generation"}
+    assert pages == named | {"components", "generation"}
 
 
 def test_what_has_no_page_or_is_no_result_is_an_error() -> None:

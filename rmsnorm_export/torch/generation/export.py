@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.graph.bundle import write_models
+from rmsnorm_export.graph.bundle import check_folder, new_folder, write_manifest, write_models
 from rmsnorm_export.options import takes
 from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.rewrite.options import GenerationOptions
 from rmsnorm_export.rewrite.result import GenerationExport, Report
-from rmsnorm_export.system.files import refusals_as
-from rmsnorm_export.system.folders import Stage
 from rmsnorm_export.torch.generation.components import Component, sample_inputs, trace_components
 from rmsnorm_export.torch.generation.names import name_as_optimum, name_dimensions
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-MANIFEST = "export.json"
-"""Of transformers: the components of a folder, and what its runner needs to call them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -57,21 +49,18 @@ class Decoder:
             InputError: it cannot be written.
         """
         start = time.perf_counter()
-        folder = check_folder(path, force=force)
-        with _writing(folder), Stage(folder) as stage:
-            write_models(self.models, stage.folder)
+        with new_folder(path, force=force) as folder:
+            write_models(self.models, folder)
             if self.manifest is not None:
-                text = json.dumps(self.manifest, indent=2) + "\n"
-                (stage.folder / MANIFEST).write_text(text, encoding="utf-8")
+                write_manifest(folder, self.manifest)
             for config in self.configs:
-                config.save_pretrained(stage.folder)
-            written = sorted(entry.name for entry in stage.folder.iterdir())
-            stage.keep({*written, *_own_files(folder)})
-            stage.publish()
+                config.save_pretrained(folder)
+            written = sorted(entry.name for entry in folder.iterdir())
+        final = Path(os.path.abspath(path))
         return GenerationExport(
-            path=folder,
+            path=final,
             reports=self.reports,
-            files=tuple(folder / name for name in written),
+            files=tuple(final / name for name in written),
             log=self.log,
             seconds=self.seconds + time.perf_counter() - start,
         )
@@ -148,43 +137,6 @@ def make_decoder(
     )
 
 
-def check_folder(path: str | os.PathLike[str], *, force: bool) -> Path:
-    """The absolute path of a folder that can be made, or replaced with ``force``.
-
-    Raises:
-        UsageError: it exists and is not empty, and ``force`` is not given.
-        InputError: it is a file, or its parent is missing.
-    """
-    folder = Path(os.path.abspath(path))
-    if not folder.parent.is_dir():
-        raise InputError(
-            "The folder above the output does not exist.",
-            found=str(folder.parent),
-            fix="make it first, or check the path",
-        )
-    if os.path.lexists(folder) and not folder.is_dir():
-        raise InputError(
-            "The output of a generation export is a folder.",
-            found=f"{folder} is a file",
-            fix="give the name of a folder, e.g. -o decoder/",
-        )
-    if folder.is_dir() and any(folder.iterdir()) and not force:
-        raise UsageError(
-            "The folder of the output is not empty.",
-            found=str(folder),
-            fix="choose another one, or use --force to replace the export in it",
-        )
-    return folder
-
-
-def _own_files(folder: Path) -> Iterator[str]:
-    """Models that an earlier export left there, which its manifest names."""
-    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-        for entry in json.loads((folder / MANIFEST).read_text("utf-8"))["components"].values():
-            name = Path(str(entry["file"])).name
-            yield from (name, f"{name}.data")
-
-
 def _manifest(components: list[Component]) -> dict[str, Any]:
     from transformers.exporters.base import EXPORT_SCHEMA_VERSION
 
@@ -199,17 +151,6 @@ def _manifest(components: list[Component]) -> dict[str, Any]:
             for component in components
         },
     }
-
-
-@contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    with refusals_as(
-        "The folder cannot be written.",
-        folder,
-        fix="check the folder and its permissions; nothing was changed",
-        fix_full="free some space, or write to another place; nothing was changed",
-    ):
-        yield
 
 
 def _teller(options: GenerationOptions) -> Callable[[str], None]:

@@ -1,0 +1,280 @@
+"""Folders of graphs, such as exporters of decoders make, in the commands that take a model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import rmsnorm_export as rx
+from rmsnorm_export.cli.main import main
+from rmsnorm_export.graph.bundle import bundle_at
+from rmsnorm_export.graph.save import save_model
+from rmsnorm_export.runtime.sizes import ONE_POINT
+
+N, VOCABULARY = 8, 16
+LEAF = '{"type": null, "context": null, "children_spec": []}'
+SPEC = f'[1, {{"type": "builtins.tuple", "context": "null", "children_spec": [{LEAF}, {LEAF}]}}]'
+METADATA = {
+    "kwargs": {"input_ids": {"rank": 2}, "past_key_values": {"container": "DynamicCache"}},
+    "export_config": {"opset_version": 18},
+    "out_spec": SPEC,
+    "out_constants": [],
+}
+
+
+def graph(table: TensorProto, head: TensorProto, sequence: str | int) -> onnx.ModelProto:
+    """Embedding, norm, head; and a cache to which the norm's input is added."""
+    gain = np.linspace(0.5, 1.5, N, dtype=np.float32)
+    weights = [table, head, onnx.numpy_helper.from_array(gain, "norm.weight")]
+    for name, value in (("two", 2.0), ("eps", 1e-5)):
+        weights.append(onnx.numpy_helper.from_array(np.float32(value), name))
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["x"]),
+        helper.make_node("Pow", ["x", "two"], ["square"]),
+        helper.make_node("ReduceMean", ["square"], ["mean"], axes=[-1], keepdims=1),
+        helper.make_node("Add", ["mean", "eps"], ["sum"]),
+        helper.make_node("Sqrt", ["sum"], ["root"]),
+        helper.make_node("Div", ["x", "root"], ["normal"]),
+        helper.make_node("Mul", ["normal", "norm.weight"], ["y"]),
+        helper.make_node("MatMul", ["y", "head"], ["logits"]),
+    ]
+    inputs = [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", sequence])]
+    outputs = [
+        helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", sequence, VOCABULARY])
+    ]
+    total: str | int = "sequence"
+    if sequence == 1:
+        cache = "past_key_values.layers.0.keys"
+        nodes.append(
+            helper.make_node("Concat", [f"input.{cache}", "x"], [f"output.{cache}"], axis=1)
+        )
+        inputs.append(
+            helper.make_tensor_value_info(f"input.{cache}", TensorProto.FLOAT, ["batch", "past", N])
+        )
+        total = "past + 1"
+    else:
+        nodes.append(helper.make_node("Identity", ["x"], ["output.past_key_values.layers.0.keys"]))
+    outputs.append(
+        helper.make_tensor_value_info(
+            "output.past_key_values.layers.0.keys", TensorProto.FLOAT, ["batch", total, N]
+        )
+    )
+    made = helper.make_graph(nodes, "g", inputs, outputs, weights)
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    """Prefill and decode with weights in the data file of the first, as an export writes them."""
+    folder = tmp_path / "exported"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    data = b""
+    tensors = []
+    for name, shape in (("table", (VOCABULARY, N)), ("head", (N, VOCABULARY))):
+        array = random.standard_normal(shape).astype(np.float32)
+        tensor = TensorProto(name=name, data_type=1, dims=shape, data_location=1)
+        entries = {"location": "prefill.onnx.data", "offset": len(data), "length": array.nbytes}
+        for key, value in entries.items():
+            tensor.external_data.add(key=key, value=str(value))
+        tensors.append(tensor)
+        data += array.tobytes()
+    (folder / "prefill.onnx.data").write_bytes(data)
+    (folder / "decode.onnx.data").touch()
+    (folder / "prefill.onnx").write_bytes(graph(*tensors, "sequence").SerializeToString())
+    (folder / "decode.onnx").write_bytes(graph(*tensors, 1).SerializeToString())
+    (folder / "config.json").write_text("{}")
+    manifest = {
+        "schema_version": 1,
+        "export_format": "onnx",
+        "components": {
+            name: {"file": f"{name}.onnx", "metadata": METADATA} for name in ("prefill", "decode")
+        },
+    }
+    (folder / "export.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def state(folder: Path) -> dict[str, str]:
+    """Everything in a folder, by its hash."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
+
+
+def change_manifest(folder: Path, **changes: object) -> None:
+    path = folder / "export.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_optimize_writes_a_folder_with_manifest_config_and_weights_once(
+    exported: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, out = state(exported), exported.parent / "out"
+    report = exported.parent / "r.json"
+    assert main(["optimize", str(exported), "-o", str(out), "--require", "all", "--prove",
+                 "--report", str(report)]) == 0  # fmt: skip
+    assert capsys.readouterr().out.startswith("2 of 2 RMSNorms are one node, in 2 graphs\n")
+    assert state(exported) == before
+    assert set(state(out)) == set(before)
+    for name in ("config.json", "prefill.onnx.data"):
+        assert state(out)[name] == before[name]
+    assert (out / "decode.onnx.data").stat().st_size == 0
+    for name in ("prefill", "decode"):
+        onnxruntime.InferenceSession(out / f"{name}.onnx", providers=["CPUExecutionProvider"])
+        nodes = [node.op_type for node in onnx.load(out / f"{name}.onnx").graph.node]
+        assert "RMSNorm" in nodes
+    assert main(["check", str(report)]) == 0
+    assert rx.verify(exported, out).passed
+    assert not [entry for entry in exported.parent.iterdir() if entry.name.startswith(".")]
+
+
+def test_the_manifest_says_the_opset_that_the_graphs_have(exported: Path) -> None:
+    result = rx.optimize_folder(exported, target="onnx")
+    made = result.save(exported.parent / "out")
+    manifest = json.loads((made.path / "export.json").read_text())
+    versions = [
+        entry["metadata"]["export_config"]["opset_version"]
+        for entry in manifest["components"].values()
+    ]
+    assert versions == [report.opset_after for report in made.reports.values()] == [23, 23]
+
+
+@pytest.mark.parametrize("weights", ["auto", "embed"])
+def test_a_folder_can_be_optimized_in_its_place(exported: Path, weights: str) -> None:
+    (exported / "notes.txt").write_text("mine")
+    arguments = ["optimize", str(exported), "-o", str(exported), "--weights", weights]
+    before = state(exported)
+    assert main(arguments) == 2
+    assert state(exported) == before
+    assert main([*arguments, "--force"]) == 0
+    after = state(exported)
+    assert after.keys() == before.keys()
+    changed = {name for name in after if after[name] != before[name]}
+    data = "prefill.onnx.data"  # empty where all is embedded
+    written = {"prefill.onnx", "decode.onnx", "export.json"}
+    assert changed == written | ({data} if weights == "embed" else set())
+    assert (exported / data).stat().st_nlink == 1
+    assert [report.kept for report in rx.inspect_folder(exported).reports.values()].count(()) == 0
+
+
+def test_a_failure_half_way_leaves_everything_as_it_was(
+    exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second graph cannot be written: neither is, and no hidden folder stays."""
+    real, done = save_model, []
+
+    def failing(*args: object, **options: object) -> object:
+        done.append(args)
+        if len(done) == 2:
+            raise OSError(28, os.strerror(28), "decode.onnx")
+        return real(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("rmsnorm_export.graph.bundle.save_model", failing)
+    result, before = rx.optimize_folder(exported), state(exported.parent)
+    for place, force in ((exported.parent / "out", False), (exported, True)):
+        done.clear()
+        with pytest.raises(rx.InputError, match="nothing was changed"):
+            result.save(place, force=force)
+        assert state(exported.parent) == before
+    assert [entry.name for entry in exported.parent.iterdir()] == ["exported"]
+
+
+def test_a_requirement_that_one_graph_misses_writes_nothing(exported: Path) -> None:
+    out = exported.parent / "out"
+    assert main(["optimize", str(exported), "-o", str(out), "--require", "2"]) == 5
+    assert not out.exists()
+
+
+def test_a_difference_names_the_component(exported: Path) -> None:
+    other = exported.parent / "other"
+    shutil.copytree(exported, other)
+    model = onnx.load(other / "decode.onnx", load_external_data=False)
+    (gain,) = (one for one in model.graph.initializer if one.name == "norm.weight")
+    gain.raw_data = np.full(N, 2.0, np.float32).tobytes()
+    onnx.save(model, other / "decode.onnx")
+    outcome = rx.verify(exported, other)
+    assert outcome.verdict == "differ"
+    assert outcome.reason.startswith("decode: ")
+    assert [output.name for output in outcome.outputs if not output.passed] == ["decode: logits"]
+    assert outcome.first_difference is not None
+    assert outcome.first_difference.value == "y"
+    (other / "decode.onnx").unlink()
+    with pytest.raises(rx.InputError, match=r"disagree") as caught:
+        rx.verify(exported, other)
+    assert "decode.onnx" in str(caught.value)
+
+
+def test_sizes_go_to_the_components_that_have_them(exported: Path) -> None:
+    bundle = bundle_at(exported)
+    assert bundle is not None
+    sizes = bundle.sizes({"input_ids": (3, 1)}, "sequence=5 past=7", ONE_POINT)
+    assert sizes["prefill"] == ({"input_ids": ((3, 1),)}, {"sequence": ((5,),)})
+    assert sizes["decode"] == ({"input_ids": ((3, 1),)}, {"past": ((7,),)})
+    outcome = rx.verify(exported, exported, dims="batch=3 past=7 sequence=5")
+    assert "decode: input.past_key_values.layers.0.keys float32 [3, 7, 8]" in outcome.inputs
+    assert "prefill: input_ids int64 [3, 5]" in outcome.inputs
+    with pytest.raises(rx.UsageError, match="No component of the folder has this dimension"):
+        rx.verify(exported, exported, dims="width=3")
+
+
+def test_graphs_without_a_manifest_are_a_folder_too(exported: Path) -> None:
+    (exported / "export.json").unlink()
+    made = rx.optimize_folder(exported, target="ort").save(exported.parent / "out")
+    assert list(made.reports) == ["decode", "prefill"]
+    assert sorted(path.name for path in made.files) == [
+        "config.json", "decode.onnx", "prefill.onnx", "prefill.onnx.data",
+    ]  # fmt: skip
+    (exported / "model.safetensors").write_bytes(b"")  # of a PyTorch model, which verify loads
+    with pytest.raises(rx.InputError, match="no folder of ONNX graphs"):
+        rx.optimize_folder(exported)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"export_format": "openvino"}, "holds no ONNX graphs"),
+        ({"components": {}}, "holds no ONNX graphs"),
+        ({"components": 3}, "cannot be used"),
+        ({"components": {"decode": {"file": "../decode.onnx", "metadata": {}}}}, "cannot be used"),
+        ({"components": {"decode": {"file": "/etc/passwd", "metadata": {}}}}, "cannot be used"),
+        ({"components": {"decode": {"file": "none.onnx", "metadata": {}}}}, "disagree"),
+        (
+            {"components": {n: {"file": "decode.onnx", "metadata": METADATA} for n in "ab"}},
+            "two components",
+        ),
+        (
+            {"components": {"decode": {"file": "decode.onnx", "metadata": {"kwargs": {"x": {}}}}}},
+            "no input 'input_ids'",
+        ),
+        (
+            {"components": {"decode": {
+                "file": "decode.onnx",
+                "metadata": METADATA | {"out_spec": SPEC.replace(f"[{LEAF}", f"[{LEAF}, {LEAF}")},
+            }}},
+            "2 outputs, 3 in the manifest",
+        ),
+    ],
+)  # fmt: skip
+def test_a_manifest_that_its_files_contradict_is_refused(
+    exported: Path, changes: dict[str, object], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change_manifest(exported, **changes)
+    out = exported.parent / "out"
+    for arguments in (["optimize", exported, "-o", out], ["inspect", exported]):
+        assert main([str(argument) for argument in arguments]) == 3
+        error = capsys.readouterr().err
+        assert words in error
+        assert len(error.splitlines()) == 3
+    assert not out.exists()
