@@ -43,10 +43,11 @@ def optimize_in_folder(
     options: Mapping[str, Any],
 ) -> None:
     """``optimize`` with a folder as MODEL."""
-    from rmsnorm_export.graph.bundle import check_folder
+    from rmsnorm_export.graph.bundle import check_folder, open_folder
     from rmsnorm_export.rewrite.folder import optimize_folder
     from rmsnorm_export.rewrite.result import GenerationExport
 
+    open_folder(model)
     if output == console.STDIO:
         raise UsageError(
             "What comes of a folder is a folder.",

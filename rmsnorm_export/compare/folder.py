@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rmsnorm_export.compare.options import VerifyOptions
@@ -15,8 +16,15 @@ if TYPE_CHECKING:
     from rmsnorm_export.graph.bundle import Bundle
 
 
-def verify_folders(a: Bundle, b: Bundle, options: VerifyOptions) -> Verification:
+def verify_folders(
+    a: Bundle, b: Bundle, options: VerifyOptions, compare: Callable[..., Verification]
+) -> Verification:
     """Every component of ``a`` against that of the same name in ``b``, on random inputs of its own.
+
+    Args:
+        a, b: the folders.
+        options: of ``verify``.
+        compare: ``verify`` for two files.
 
     Returns:
         One comparison, in which an output is called ``component: name``.
@@ -25,8 +33,6 @@ def verify_folders(a: Bundle, b: Bundle, options: VerifyOptions) -> Verification
         UsageError: the folders have other components, or inputs are given.
         InputError, VerificationError, BackendMissingError: as ``verify``.
     """
-    from rmsnorm_export.compare.verify import verify
-
     if options.inputs is not None:
         raise UsageError(
             "The components of a folder have inputs of their own.",
@@ -42,7 +48,7 @@ def verify_folders(a: Bundle, b: Bundle, options: VerifyOptions) -> Verification
     parts: dict[str, Verification] = {}
     for name, (shapes, dims) in a.sizes(options.shapes, options.dims, ONE_POINT).items():
         own = dataclasses.replace(options, shapes=shapes, dims=dims)
-        parts[name] = verify(a.files[name], b.files[name], **keywords(own))
+        parts[name] = compare(a.files[name], b.files[name], **keywords(own))
     one = next(iter(parts.values()))
     failed = {name: part for name, part in parts.items() if not part.passed}
     firsts = (part.first_difference for part in parts.values())

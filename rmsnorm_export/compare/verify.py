@@ -89,7 +89,7 @@ def verify(a: Model, b: Model, options: VerifyOptions) -> Verification:
     if folders[0] is not None and folders[1] is not None:
         from rmsnorm_export.compare.folder import verify_folders
 
-        return verify_folders(folders[0], folders[1], options)
+        return verify_folders(folders[0], folders[1], options, verify)
     if folders[0] is not None or folders[1] is not None:
         raise UsageError(
             "A folder of graphs is compared with another one, or with PyTorch token by token.",
