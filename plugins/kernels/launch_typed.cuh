@@ -112,7 +112,7 @@ Order order_of(Task const& task) {
     Norm const& norm = problem.norm;
     bool const usual = problem.has_scale && problem.scale == problem.x && !problem.has_bias &&
                        task.limit == task.size && task.groups == 1 && !norm.epsilon_outside &&
-                       !norm.round_rstd;
+                       !norm.epsilon_clamp && !norm.round_rstd;
     bool const offset = norm.scale_offset != 0.0F;
     if (!usual || (kHalf<T> && offset && !norm.scale_before_cast)) return Order::kOther;
     if (offset) return Order::kWideOffset;
@@ -176,6 +176,7 @@ bool vectorises(Task const& task) {
     bool const quantised = task.problem.quantize != Quantize::kNone;
     auto const at = [](void const* tensor) { return reinterpret_cast<std::uintptr_t>(tensor); };
     return !task.problem.norm.stash_half && task.together == 1 && task.size % W == 0 &&
+           task.problem.inner == 1 &&
            (at(p.x) | at(p.other) | at(p.scale) | at(p.bias) | at(p.sum)) % 16 == 0 &&
            at(p.y) % (quantised ? W : 16) == 0;
 }

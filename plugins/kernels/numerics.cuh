@@ -59,10 +59,13 @@ __device__ float root_mean_square(Task const& task, float sum) {
     Norm const& norm = task.problem.norm;
     float const mean = rounded<S>(__fdiv_rn(sum, static_cast<float>(task.limit)));
     float const epsilon = rounded<S>(norm.epsilon);
+    // Nothing is branched for: a zero adds nothing, and no root is below it. NaN stays.
     bool const outside = norm.epsilon_outside;
-    float const root =
-        rounded<S>(__fsqrt_rn(outside ? mean : rounded<S>(__fadd_rn(mean, epsilon))));
-    return outside ? rounded<S>(__fadd_rn(root, epsilon)) : root;
+    bool const clamped = norm.epsilon_clamp;
+    float const radicand = rounded<S>(__fadd_rn(mean, outside || clamped ? 0.0F : epsilon));
+    float const root = rounded<S>(__fsqrt_rn(radicand));
+    float const least = clamped ? epsilon : 0.0F;
+    return rounded<S>(__fadd_rn(root < least ? least : root, outside ? epsilon : 0.0F));
 }
 
 // W elements of scale or bias, in the type of the product.

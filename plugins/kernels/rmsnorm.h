@@ -2,12 +2,14 @@
 //
 // No framework and no TensorRT in here: raw pointers, sizes and a stream. The operator is the one
 // that rmsnorm_export/op/spec.py defines; its field names are used unchanged. The axes that are
-// normalised have been flattened by the caller: a tensor is [rows, n], contiguous.
+// normalised have been flattened by the caller, and so have those before and behind them: a tensor
+// is [rows / inner, n, inner], contiguous. With inner = 1, the usual, a row lies in one piece.
 //
 // For a row a of n elements of type T, with S = f32 (or T, when stash_half):
 //
 //     m   = mean(a_i ^ 2)           over the first partial_size elements, or each group
 //     rms = sqrt(m + epsilon)       or sqrt(m) + epsilon             (epsilon_outside)
+//                                   or max(sqrt(m), epsilon)         (epsilon_clamp)
 //     v   = a / rms                 or T(a) * T(1 / rms)             (round_rstd)
 //     y   = T(v) * T(scale_offset + scale) + bias                    in T, each step rounded to T
 //     y   = T(v * (scale_offset + scale) + bias)                     in S (scale_before_cast)
@@ -46,6 +48,7 @@ struct Norm {
     float epsilon{1e-5F};
     float scale_offset{0.0F};
     bool epsilon_outside{false};
+    bool epsilon_clamp{false};
     bool scale_before_cast{false};
     bool round_rstd{false};
     bool stash_half{false};     // stash_type is T, a half type, instead of f32
@@ -60,6 +63,7 @@ struct Norm {
 struct Problem {
     Norm norm;
     std::int64_t n{0};             // elements of a row, 1 to kMaxRow
+    std::int64_t inner{1};         // from one of them to the next: those of the axes behind
     Type x{Type::kF32};            // T: of x, residual, gate and sum; f32, f16 or bf16
     Type scale{Type::kF32};        // T or f32
     Type bias{Type::kF32};         // T or f32
@@ -75,12 +79,12 @@ constexpr std::int64_t kMaxRow = std::int64_t{1} << 20;
 // no output. Null where the problem has no such tensor.
 struct Pointers {
     void const* x{nullptr};
-    void const* other{nullptr};        // residual or gate, [rows, n] of T
+    void const* other{nullptr};        // residual or gate, like x
     void const* scale{nullptr};        // [n]
     void const* bias{nullptr};         // [n]
     float const* quant_scale{nullptr}; // one f32 on the device (static)
-    void* y{nullptr};                  // [rows, n]
-    void* sum{nullptr};                // [rows, n] of T (Skip)
+    void* y{nullptr};                  // in the shape of x
+    void* sum{nullptr};                // like x (Skip)
     float* row_scale{nullptr};         // [rows] (per row)
 };
 

@@ -3,7 +3,8 @@
 // in shared memory for its root mean square; what does not fit is read again, from L2 as a rule.
 //
 // With W = 1 and Mode::kAny any problem at any alignment, an element at a time: rows that are no
-// whole number of vectors, a stash type of half precision, one scale for the codes of groups.
+// whole number of vectors, or whose elements lie apart, a stash type of half precision, one scale for
+// the codes of groups.
 #pragma once
 
 #include "reduce.cuh"
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(kLongBlock, kLeastLongBlocks<T, kMode, kQuanti
 
     // A thread comes back to the vectors that it loaded, so the stage needs no barrier.
     auto const output = [&](Row const& row, Divisor<T> const& rms, int vector) {
-        std::int64_t const index = row.start + vector * W;
+        std::int64_t const index = row.at(vector);
         void const* const source = mode == Mode::kSkip ? pointers.sum : pointers.x;
         R const x = vector < staged ? stage[vector] : *raw<T, W>(source, index);
         R other{};
@@ -87,9 +88,9 @@ __global__ void __launch_bounds__(kLongBlock, kLeastLongBlocks<T, kMode, kQuanti
                     if (!writes) {
                         greatest = peak(rounded<T>(y), greatest);
                     } else if (quantize == Quantize::kNone) {
-                        store<T>(y, pointers.y, row.start + vector * W);
+                        store<T>(y, pointers.y, row.at(vector));
                     } else {
-                        store_codes(rounded<T>(y), task, unit, row.start + vector * W);
+                        store_codes(rounded<T>(y), task, unit, row.at(vector));
                     }
                 }
             }

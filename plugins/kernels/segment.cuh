@@ -12,16 +12,21 @@ struct Segment {
     Mode mode;  // a constant after inlining, in all kernels but one
     std::int64_t number;
     int end;  // there are no vectors from here on
-    std::int64_t start{number * task.size};
+    std::int64_t start{first(task, number)};
     std::int64_t parameter{task.groups == 1 ? 0 : number % task.groups * task.size};
+
+    // Where a vector begins. Elements that are read one by one may lie apart.
+    __device__ std::int64_t at(int vector) const {
+        return W == 1 ? start + vector * task.problem.inner : start + vector * W;
+    }
 
     // The inputs are read once, so they should not push the weights out of the caches.
     __device__ void load(Raw<T, W>& x, Raw<T, W>& other, int vector) const {
         x = other = Raw<T, W>{};
         if (vector >= end) return;
-        x = __ldcs(raw<T, W>(task.pointers.x, start + vector * W));
+        x = __ldcs(raw<T, W>(task.pointers.x, at(vector)));
         if (mode == Mode::kPlain) return;
-        other = __ldcs(raw<T, W>(task.pointers.other, start + vector * W));
+        other = __ldcs(raw<T, W>(task.pointers.other, at(vector)));
     }
 
     // Their sum. For kSkip x becomes the sum with the residual, which is stored as well.
@@ -29,7 +34,7 @@ struct Segment {
         if (mode == Mode::kSkip) {
             Floats<W> const sum = unpack<T>(x) + unpack<T>(other);
             x = pack<T>(sum);
-            if (vector < end) store<T>(sum, task.pointers.sum, start + vector * W);
+            if (vector < end) store<T>(sum, task.pointers.sum, at(vector));
         }
         return sum_of_squares<S>(values(x, other, false), task.limit - vector * W);
     }
@@ -46,6 +51,12 @@ struct Segment {
     }
 
 private:
+    __device__ static std::int64_t first(Task const& task, std::int64_t number) {
+        std::int64_t const inner = W == 1 ? task.problem.inner : 1;
+        if (inner == 1) return number * task.size;
+        return number / inner * inner * task.size + number % inner;
+    }
+
     // What is normalised. `numerators`: it is going to be divided, not only squared.
     __device__ Floats<W> values(Raw<T, W> const& x, Raw<T, W> const& other, bool numerators) const {
         Floats<W> const values = unpack<T>(x);

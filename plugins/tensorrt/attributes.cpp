@@ -52,7 +52,8 @@ constexpr Field kFields[] = {
     {"group_size", kInteger, 0, kMaxRow, of<&Norm::group_size>},
     {"round_rstd", kInteger, 0, 1, of<&Norm::round_rstd>},
     {"association", kInteger, 0, 2, of<&Norm::association>},
-    {"epsilon_clamp", kInteger, 0, 1, of<&Node::epsilon_clamp>},
+    {"epsilon_clamp", kInteger, 0, 1, of<&Norm::epsilon_clamp>},
+    {"last_axis", kInteger, -Dims::MAX_DIMS, -1, of<&Node::last_axis>},
     {"activation", kWord, 0, 1, of<&Norm::activation>, "Gated", {"silu", "sigmoid"}},
     {"gate_first", kInteger, 0, 1, of<&Norm::gate_first>, "Gated"},
     {"quantize", kWord, 0, 3, quantize, "Quantized",
@@ -194,8 +195,11 @@ bool Node::read(char const* layer, PluginFieldCollection const* given) noexcept 
     if ((partial_size || group_size) && axis != -1) {
         why = "partial_size and group_size need axis -1";
     }
-    if (epsilon_clamp) {
-        why = "the kernels do not clamp the root mean square: epsilon_clamp must be 0";
+    if (last_axis < axis) {
+        why = "last_axis must not be before axis";
+    }
+    if (association != 0 && last_axis != -1) {
+        why = "association needs last_axis -1";
     }
     if (stash_type != 1 && stash_type != 10 && stash_type != 16) {
         why =

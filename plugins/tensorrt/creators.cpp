@@ -31,8 +31,8 @@ class Creator final : public nvinfer1::IPluginCreatorV3One {
 // the same plugin. Names with a size in them are left to the function body.
 constexpr char const* kSuffixes[] = {
     "", "_scale_before_cast", "_scale_after_cast", "_round_rstd", "_rstd_not_rounded",
-    "_epsilon_outside", "_epsilon_inside", "_stash_float32", "_stash_float16", "_stash_bfloat16",
-    "_whole", "_ungrouped", "_last_axis"};
+    "_epsilon_outside", "_epsilon_inside", "_epsilon_clamp", "_stash_float32", "_stash_float16",
+    "_stash_bfloat16", "_whole", "_ungrouped", "_last_axis"};
 constexpr char const* kGateSuffixes[] = {"_silu", "_sigmoid", "_gate_first", "_gate_last"};
 
 }  // namespace

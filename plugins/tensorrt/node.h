@@ -49,11 +49,31 @@ inline bool matches(Dims const& dims, Dims const& x, std::int32_t ones) noexcept
     return same;
 }
 
+// Whether a scale has the `count` normalised sizes of rows that do not end with the last axis: those
+// sizes, where 1s in front and behind may be missing or more. Of sizes that are not known, maybe.
+inline bool spans(Dims const& dims, std::int64_t const* sizes, std::int32_t count) noexcept {
+    auto const* first = dims.d;
+    auto const* last = dims.d + std::max(dims.nbDims, 0);
+    auto const* const end = sizes + count;
+    if (std::any_of(first, last, [](auto size) { return size < 0; }) ||
+        std::any_of(sizes, end, [](auto size) { return size < 0; })) {
+        return true;
+    }
+    auto const strip = [](auto const*& from, auto const*& to) {
+        while (from != to && *from == 1) ++from;
+        while (from != to && to[-1] == 1) --to;
+    };
+    auto const* wanted_end = end;
+    strip(first, last);
+    strip(sizes, wanted_end);
+    return std::equal(first, last, sizes, wanted_end);
+}
+
 // Names and meaning of the attributes are those of NormSpec in rmsnorm_export/op/spec.py; those
 // that the kernels know are in the base. The quantised operators have one more, quantize: fp8 or
 // int8 (static), fp8_per_row or int8_per_row.
 struct Node : Norm {
-    static constexpr std::size_t kCount = 14;  // of fields, at most
+    static constexpr std::size_t kCount = 15;  // of fields, at most
 
     // Of an operator, whose name must outlive it.
     explicit Node(char const* op) noexcept : name{op} {
@@ -154,9 +174,10 @@ struct Node : Norm {
         problem.x = problem.scale = problem.bias = kernelType(in[0].type);
         problem.y = quantized() ? problem.y : problem.x;
         problem.has_scale = problem.has_bias = false;
-        rows = problem.n = 1;
+        rows = problem.n = problem.inner = 1;
+        auto const behind = x.nbDims + last_axis + 1;
         for (std::int32_t i = 0; i < x.nbDims; ++i) {
-            auto& product = i < leading ? rows : problem.n;
+            auto& product = i < leading ? rows : i < behind ? problem.n : problem.inner;
             if (x.d[i] < 0 || product < 0) {
                 product = -1;
             } else if (__builtin_mul_overflow(product, x.d[i], &product)) {
@@ -170,7 +191,10 @@ struct Node : Norm {
                 continue;
             }
             auto const ones = role == kQuantScale ? x.nbDims : isWeight(role) ? leading : 0;
-            if (!accepts(role, in[i].type, in[0].type) || !matches(in[i].dims, x, ones)) {
+            bool const fits = isWeight(role) && last_axis != -1
+                                  ? spans(in[i].dims, x.d + leading, behind - leading)
+                                  : matches(in[i].dims, x, ones);
+            if (!accepts(role, in[i].type, in[0].type) || !fits) {
                 return refuseInput(role, in[i], in[0]);
             }
             if (isWeight(role)) {
@@ -178,6 +202,13 @@ struct Node : Norm {
                 (role == kScale ? problem.scale : problem.bias) = kernelType(in[i].type);
             }
         }
+        if (problem.inner < 0 || rows < 0) {
+            rows = -1;
+        } else if (__builtin_mul_overflow(rows, problem.inner, &rows)) {
+            return refuse("%s: X has more rows than can be counted; found %s", name,
+                          Text(in[0]).text);
+        }
+        problem.inner = std::max<std::int64_t>(problem.inner, 1);
         auto const* const why = problem.n < 0 ? nullptr : refusal(problem);
         return !why || refuse("%s: %s; found X, %s", name, why, Text(in[0]).text);
     }
@@ -185,7 +216,7 @@ struct Node : Norm {
     char const* name;
     char id[512]{};  // such as "RMSNorm epsilon=1e-05 axis=-1 kernels=1a2b3c4d"
     std::int32_t axis{-1};
-    bool epsilon_clamp{false};   // which the kernels do not compute
+    std::int32_t last_axis{-1};
     std::int32_t stash_type{1};  // ONNX element type: 1 float32, 10 float16, 16 bfloat16
     Problem problem;             // `read` and then `resolve` fill it
     std::int64_t rows{0};

@@ -29,9 +29,7 @@ class Plugin final : public IPluginV3,
 
     IPluginV3* clone() noexcept override { return new (std::nothrow) Plugin(*this); }
     IPluginV3* attachToContext(IPluginResourceContext*) noexcept override { return clone(); }
-    PluginFieldCollection const* getFieldsToSerialize() noexcept override {
-        return node_.serialized();
-    }
+    PluginFieldCollection const* getFieldsToSerialize() noexcept override { return node_.serialized(); }
 
     char const* getPluginName() const noexcept override { return node_.name; }
     char const* getPluginVersion() const noexcept override { return kVersion; }
@@ -61,7 +59,13 @@ class Plugin final : public IPluginV3,
         bool const good = node_.counts(inputs, outputs) && node_.ranked(given[0].nbDims);
         for (std::int32_t i = 0; good && i < outputs; ++i) {
             shapes[i] = given[0];
-            shapes[i].nbDims += node_.role(inputs + i, inputs) == kRowScale ? node_.axis : 0;
+            if (node_.role(inputs + i, inputs) == kRowScale) {  // X without what is normalised
+                auto const* const d = given[0].d;
+                auto const rank = given[0].nbDims;
+                std::copy(d + rank + node_.last_axis + 1, d + rank,
+                          shapes[i].d + rank + node_.axis);
+                shapes[i].nbDims -= node_.last_axis - node_.axis + 1;
+            }
         }
         return !good;
     }

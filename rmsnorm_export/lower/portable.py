@@ -47,8 +47,8 @@ MAX_ROW = 1 << 20
 
 _CREATORS = (
     "_scale_before_cast", "_scale_after_cast", "_round_rstd", "_rstd_not_rounded",
-    "_epsilon_outside", "_epsilon_inside", "_stash_float32", "_stash_float16", "_stash_bfloat16",
-    "_whole", "_ungrouped", "_last_axis",
+    "_epsilon_outside", "_epsilon_inside", "_epsilon_clamp", "_stash_float32", "_stash_float16",
+    "_stash_bfloat16", "_whole", "_ungrouped", "_last_axis",
 )  # fmt: skip
 _GATED_CREATORS = ("_silu", "_sigmoid", "_gate_first", "_gate_last")
 
@@ -251,10 +251,6 @@ def plugin_refuses(
     """
     if DOUBLE in (dtype, spec.stash_type):
         return "it does not compute in float64"
-    if spec.epsilon_clamp:
-        return "it does not clamp the root mean square"
-    if spec.last_axis != -1:
-        return "it does not compute rows with axes behind them"
     if name not in creator_names(spec.kind):
         return "it has no creator of that name"
     if spec.stash_type not in (FLOAT, dtype):

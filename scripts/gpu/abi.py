@@ -19,6 +19,7 @@ class Norm(ctypes.Structure):
         ("epsilon", ctypes.c_float),
         ("scale_offset", ctypes.c_float),
         ("epsilon_outside", ctypes.c_bool),
+        ("epsilon_clamp", ctypes.c_bool),
         ("scale_before_cast", ctypes.c_bool),
         ("round_rstd", ctypes.c_bool),
         ("stash_half", ctypes.c_bool),
@@ -36,6 +37,7 @@ class Problem(ctypes.Structure):
     _fields_ = (
         ("norm", Norm),
         ("n", ctypes.c_int64),
+        ("inner", ctypes.c_int64),
         ("x", ctypes.c_int32),
         ("scale", ctypes.c_int32),
         ("bias", ctypes.c_int32),

@@ -110,12 +110,15 @@ def draw(rng: np.random.Generator, *, small: bool) -> Job:
     association = 0
     if stash != FLOAT and not group and chance(0.5):
         association = int(rng.choice([1, 2])) if rounded else 2
-    has_scale = chance(0.85)
+    whole = not (group or partial or association)
+    beside = [d for d in (2, 3, 5, 17, 64, 100) if rows % d == 0] if whole else []
+    has_scale, outside = chance(0.85), chance(0.15)
     spec = NormSpec(
         kind=kind,
         epsilon=float(rng.choice([0.0, 1e-6, 1e-5, 0.5])),
         scale_offset=1.0 if has_scale and chance(0.3) else 0.0,
-        epsilon_outside=chance(0.15),
+        epsilon_outside=outside,
+        epsilon_clamp=not outside and chance(0.15),
         scale_before_cast=before,
         round_rstd=rounded,
         stash_type=stash,
@@ -138,6 +141,7 @@ def draw(rng: np.random.Generator, *, small: bool) -> Job:
         quant_scale=float(rng.choice([0.01, 0.03, 1.0])),
         low_latency=chance(0.5),
         misaligned=int(rng.choice([0, 0, 0, 1, 3])),
+        inner=int(rng.choice(beside)) if beside and chance(0.2) else 1,
     )
 
 
@@ -173,5 +177,6 @@ def describe(job: Job) -> str:
         parts.append("no scale")
     elif job.scale.dtype != job.x.dtype:
         parts.append(f"scale {job.scale.dtype}")
+    parts += [f"{job.inner} rows side by side"] * (job.inner > 1)
     parts += ["bias"] * (job.bias is not None) + ["low latency"] * job.low_latency
     return " ".join([*parts, *([f"misaligned {job.misaligned}"] if job.misaligned else [])])

@@ -34,8 +34,9 @@ LARGEST_CODE = {FP8: 448.0, INT8: 127.0}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """A launch; arrays are [rows, n] and [n]. ``misaligned`` counts elements; ``clusters`` says
-    whether the device has room for them, where ``sm`` has any."""
+    """A launch; arrays are [rows, n] and [n]. In memory ``inner`` rows lie side by side, so that
+    the elements of one are so many apart. ``misaligned`` counts elements; ``clusters`` says whether
+    the device has room for them, where ``sm`` has any."""
 
     spec: NormSpec
     x: Array
@@ -50,6 +51,7 @@ class Job:
     clusters: bool = True
     backwards: bool = False
     misaligned: int = 0
+    inner: int = 1
 
     @property
     def y_type(self) -> np.dtype[Any]:
@@ -105,7 +107,8 @@ class Shim:
         reason = self._line()
         if reason:
             raise RefusalError(reason)
-        for array in (job.x, job.other, job.scale, job.bias):
+        rows = [_beside(array, job.inner) for array in (job.x, job.other) if array is not None]
+        for array in (*rows, job.scale, job.bias):
             if array is not None:
                 self._process.stdin.write(np.ascontiguousarray(array).tobytes())
         if job.quantize == "static":
@@ -113,10 +116,9 @@ class Shim:
         self._process.stdin.flush()
         status, intact, *how = map(int, self._line().split())
         assert status == 0, f"cudaError_t {status}"
-        rows = len(job.x)
-        y = self._array(job.y_type, job.x.shape)
-        total = self._array(job.x.dtype, job.x.shape) if job.spec.kind == "SkipRMSNorm" else None
-        row_scale = self._array(F32, (rows,)) if job.quantize == "per_row" else None
+        y = self._rows(job.y_type, job)
+        total = self._rows(job.x.dtype, job) if job.spec.kind == "SkipRMSNorm" else None
+        row_scale = self._array(F32, job.x.shape[:1]) if job.quantize == "per_row" else None
         assert intact, "a guard zone was written to"
         return Outcome(y, total, row_scale, *how)
 
@@ -126,10 +128,20 @@ class Shim:
         assert line, f"the shim ended with {self._process.wait()}, see its output above"
         return line.decode().rstrip("\n")
 
+    def _rows(self, dtype: np.dtype[Any], job: Job) -> Array:
+        rows, n = job.x.shape
+        return _beside(self._array(dtype, (rows * n // job.inner, job.inner)), n).reshape(rows, n)
+
     def _array(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
         assert self._process.stdout is not None
         size = int(np.prod(shape)) * dtype.itemsize
         return np.frombuffer(self._process.stdout.read(size), dtype).reshape(shape)
+
+
+def _beside(rows: Array, inner: int) -> Array:
+    """[rows, n] as [rows / inner, n, inner], flattened to [rows / inner * n, inner]."""
+    count, n = rows.shape
+    return rows.reshape(count // inner, inner, n).swapaxes(1, 2).reshape(-1, inner)
 
 
 def _header(job: Job, overruled: dict[str, object]) -> bytes:
@@ -141,6 +153,7 @@ def _header(job: Job, overruled: dict[str, object]) -> bytes:
         "epsilon": spec.epsilon,
         "scale_offset": spec.scale_offset,
         "epsilon_outside": spec.epsilon_outside,
+        "epsilon_clamp": spec.epsilon_clamp,
         "scale_before_cast": spec.scale_before_cast,
         "round_rstd": spec.round_rstd,
         "stash_half": spec.stash_type != FLOAT,
@@ -150,6 +163,7 @@ def _header(job: Job, overruled: dict[str, object]) -> bytes:
         "partial_size": spec.partial_size,
         "group_size": spec.group_size,
         "n": job.x.shape[-1],
+        "inner": job.inner,
         "x": _TYPES.index(job.x.dtype),
         "scale": _TYPES.index(job.x.dtype if scale is None else scale.dtype),
         "bias": _TYPES.index(job.x.dtype if bias is None else bias.dtype),
@@ -195,7 +209,7 @@ def multiplies(job: Job) -> bool:
     )
     own_scale = job.scale is not None and job.scale.dtype == job.x.dtype
     vectors = job.x.shape[-1] * job.x.dtype.itemsize % 16 == 0 and not job.misaligned
-    return spec == usual and own_scale and job.bias is None and vectors
+    return spec == usual and own_scale and job.bias is None and vectors and job.inner == 1
 
 
 def exact(job: Job, factor: float = 1.0, rms_factor: float = 1.0) -> reference.Result:

@@ -75,8 +75,6 @@ REFUSED = [
     (NormSpec(), DOUBLE, 64, (), "float64"),
     (NormSpec(stash_type=DOUBLE), FLOAT, 64, (), "float64"),
     (NormSpec(stash_type=FLOAT16), FLOAT, 64, (), "in float16"),
-    (NormSpec(epsilon_clamp=True), FLOAT, 64, (), "does not clamp"),
-    (NormSpec(axis=-3, last_axis=-3), FLOAT, 64, (), "axes behind them"),
     (NormSpec(), FLOAT, (1 << 20) + 1, (), "1048576 elements"),
     (NormSpec(), FLOAT16, 64, (("scale", BFLOAT16, (64,)),), "no bfloat16 scale"),
     (NormSpec(), FLOAT, 64, (("bias", FLOAT, (1,)),), "a bias of one element for each"),
@@ -96,14 +94,22 @@ def test_taken():
         assert plugin_refuses("RMSNorm", NormSpec(), dtype=FLOAT16, n=64, weights=weights) == ""
     unknown = (("scale", FLOAT, (64,)),)
     assert plugin_refuses("RMSNorm", NormSpec(), dtype=FLOAT, n=None, weights=unknown) == ""
+    clamped = NormSpec(epsilon_clamp=True)
+    name = "RMSNorm_epsilon_clamp"
+    assert plugin_refuses(name, clamped, dtype=FLOAT, n=64, weights=unknown) == ""
+    channels = (("scale", FLOAT, (64, 1, 1)),)
+    strided = NormSpec(axis=-3, last_axis=-3)
+    assert plugin_refuses("RMSNorm", strided, dtype=FLOAT, n=64, weights=channels) == ""
 
 
 def test_second_bodies():
     assert "GatedRMSNorm_gate_first" in creator_names("GatedRMSNorm")
     assert "RMSNorm_gate_first" not in creator_names("RMSNorm")
-    name = "RMSNorm_group_16"
-    spec = NormSpec(group_size=16)
-    assert "no creator" in plugin_refuses(name, spec, dtype=FLOAT, n=64, weights=())
+    for name, spec in (
+        ("RMSNorm_group_16", NormSpec(group_size=16)),
+        ("RMSNorm_axis_3_from_the_end", NormSpec(axis=-3, last_axis=-3)),
+    ):
+        assert "no creator" in plugin_refuses(name, spec, dtype=FLOAT, n=64, weights=())
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))

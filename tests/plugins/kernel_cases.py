@@ -24,6 +24,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "offset in T": {"scale_offset": 0.7},
     "epsilon outside": {"epsilon_outside": True, "epsilon": 1e-2},
     "large epsilon": {"epsilon": 0.25},
+    "epsilon clamp": {"epsilon_clamp": True, "epsilon": 1.5},
     "rounded rstd": {"round_rstd": True},
     "rounded rstd, offset": {"round_rstd": True, "scale_offset": 1.0},
     "partial": {"partial_size": -1},
@@ -35,6 +36,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 STASHES: dict[str, dict[str, Any]] = {
     "plain": {},
     "epsilon outside": {"epsilon_outside": True, "epsilon": 1e-2},
+    "epsilon clamp": {"epsilon_clamp": True, "epsilon": 1.5},
     "rounded rstd": {"round_rstd": True},
     "association 1": {"round_rstd": True, "association": 1, "scale_offset": 1.0},
     "association 2": {"association": 2},

@@ -71,6 +71,7 @@ def _second_names(kind: Kind) -> set[str]:
         "scale_before_cast": (False, True),
         "round_rstd": (False, True),
         "epsilon_outside": (False, True),
+        "epsilon_clamp": (False, True),
         "stash_type": (FLOAT, FLOAT16, BFLOAT16),
         "partial_size": (0, 16),
         "group_size": (0, 16),

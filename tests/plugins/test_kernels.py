@@ -166,6 +166,26 @@ def test_order_of_threads_does_not_matter(shim: Shim, dtype: np.dtype[Any], n: i
         check(job, backwards)
 
 
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("quantize", ["none", "static", "per_row"])
+def test_rows_that_lie_apart(shim: Shim, dtype: np.dtype[Any], kind: str, quantize: Any) -> None:
+    """Channels in front of positions."""
+    for n, inner, variant in ((64, 3, "plain"), (7, 6, "gemma"), (600, 2, "epsilon clamp")):
+        job = job_for(
+            n,
+            dtype,
+            rows=6,
+            seed=n,
+            bias=n == 7,
+            attributes=KINDS[kind] | VARIANTS[variant],
+            quantize=quantize,
+            quant_scale=0.013,
+            inner=inner,
+        )
+        check(job, shim.run(job))
+
+
 def test_no_rows(shim: Shim) -> None:
     job = _rows(job_for(64, F16, attributes={}), slice(0, 0))
     assert shim.run(job).blocks == 0

@@ -41,6 +41,9 @@ REFUSALS: tuple[tuple[dict[str, object], str], ...] = (
     ({"association": -1}, "association must be 0, 1 or 2"),
     ({"association": 1}, "association 1 needs round_rstd"),
     ({"association": 2, "group_size": 8}, "cannot be combined"),
+    ({"epsilon_outside": True, "epsilon_clamp": True}, "cannot be combined"),
+    ({"inner": 0}, "at least 1 apart"),
+    ({"inner": 2, "group_size": 8}, "need the last axis"),
 )
 
 

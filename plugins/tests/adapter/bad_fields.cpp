@@ -137,8 +137,16 @@ void combinations() {
             "axis");
     refused(op, "association 1 without round_rstd",
             ordinary(op).integer("association", 1).integer("stash_type", 10), "round_rstd");
-    refused(op, "a root that is clamped", ordinary(op).integer("epsilon_clamp", 1),
-            "epsilon_clamp must be 0");
+    refused(op, "the last axis before the first", ordinary(op).integer("last_axis", -2), "last_axis");
+    refused(op, "a group of channels",
+            ordinary(op).integer("group_size", 8).integer("axis", -2).integer("last_axis", -2),
+            "axis");
+    refused(op, "epsilon outside and as a bound",
+            ordinary(op).integer("epsilon_outside", 1).integer("epsilon_clamp", 1),
+            "epsilon_clamp");
+    refused(op, "association of channels",
+            ordinary(op).integer("association", 2).integer("axis", -2).integer("last_axis", -2),
+            "association");
     refused(op, "association of groups",
             ordinary(op).integer("association", 2).integer("group_size", 8), "association");
     refused(op, "round_rstd and scale_before_cast",

@@ -91,8 +91,9 @@ void outputs(Case const& one, nvinfer1::IPluginV3OneBuild& plugin, int weights) 
                                   expressions) == 0;
     for (std::size_t i = 0; i < made.size(); ++i) {
         good = good && made[i].nbDims == all[static_cast<std::size_t>(inputs) + i].dims.nbDims;
+        bool const behind = made[i].nbDims == 2 && one.last_axis == -2;  // scales of the rows
         for (int d = 0; good && d < made[i].nbDims; ++d) {
-            good = made[i].d[d] == &sizes[d];
+            good = made[i].d[d] == &sizes[d == 1 && behind ? 2 : d];
         }
     }
     check(good, label + "output shapes");
@@ -115,6 +116,13 @@ void configured(Case const& one, nvinfer1::IPluginV3OneBuild& plugin, int weight
         auto absent = tensors(one, type, type, weights, {2, 4, 64});
         absent[static_cast<std::size_t>(one.inputs(0) - one.fixed())].dims = noDims();
         check(configure(absent) == 0, label + "configured, null scale");
+    }
+    if (weights > 0 && one.last_axis != -1) {
+        for (auto const& shape : {std::vector<std::int64_t>{4, 1}, {1, 4, 1}, {1, 1, 4, 1, 1}}) {
+            auto spread = tensors(one, type, type, weights, {2, 4, 64});
+            spread[static_cast<std::size_t>(one.inputs(0) - one.fixed())].dims = dims(shape);
+            check(configure(spread) == 0, label + "configured, scale with 1s around it");
+        }
     }
     if (one.fixed()) {
         auto deep = tensors(one, type, type, weights, {2, 4, 64});
@@ -219,6 +227,13 @@ void badBuild(Log& log) {
     refused(plain, "a scale of one number", "1", 1, [](auto& all) { all[1].dims = dims({1}); });
     refused(plain, "a scale for each row", "2x4x64", 1,
             [](auto& all) { all[1].dims = dims({2, 4, 64}); });
+    auto channels = of("RMSNorm", "axis", -2);
+    channels.fields.integer("last_axis", -2);
+    channels.axis = channels.last_axis = -2;
+    refused(channels, "a scale of the axis behind the channels", "64", 1,
+            [](auto& all) { all[1].dims = dims({64}); });
+    refused(channels, "a scale along the axis behind the channels", "4x64", 1,
+            [](auto& all) { all[1].dims = dims({4, 64}); });
     refused(of("RMSNorm", "axis", -2), "a scale of the last axis only", "64", 1,
             [](auto& all) { all[1].dims = dims({64}); });
     refused(skip, "a residual of another type", "type", 1,

@@ -129,8 +129,9 @@ inline std::string bytes(PluginFieldCollection const& fields) {
 // All tensors of a case at X of `shape`: inputs, then outputs.
 inline std::vector<PluginTensorDesc> tensors(Case const& one, DataType type, DataType weight,
                                              int weights, std::vector<std::int64_t> const& shape) {
-    std::vector<std::int64_t> const row{shape.end() + one.axis, shape.end()};
-    std::vector<std::int64_t> const rows{shape.begin(), shape.end() + one.axis};
+    std::vector<std::int64_t> const row{shape.end() + one.axis, shape.end() + one.last_axis + 1};
+    auto rows = shape;
+    rows.erase(rows.end() + one.axis, rows.end() + one.last_axis + 1);
     std::vector<PluginTensorDesc> made{tensor(type, dims(shape))};
     if (one.other()) {
         made.push_back(made[0]);

@@ -80,7 +80,7 @@ inline Fields ordinary(std::string const& op) {
     fields.real("epsilon", 1e-6F).integer("axis", -1).integer("stash_type", 1);
     fields.integer("scale_before_cast", 0).real("scale_offset", 0).integer("epsilon_outside", 0);
     fields.integer("partial_size", 0).integer("group_size", 0).integer("round_rstd", 0);
-    fields.integer("association", 0).integer("epsilon_clamp", 0);
+    fields.integer("association", 0).integer("epsilon_clamp", 0).integer("last_axis", -1);
     if (op.find("Gated") != op.npos) {
         fields.text("activation", "silu").integer("gate_first", 0);
     }
@@ -98,6 +98,7 @@ struct Case {
     int axis = -1;
     std::string quantize{};
     bool needs_scale = false;
+    int last_axis = -1;
 
     bool other() const { return op.find("Skip") != op.npos || op.find("Gated") != op.npos; }
     bool skip() const { return op.find("Skip") != op.npos; }
@@ -127,6 +128,9 @@ inline std::vector<Case> cases(std::string const& op) {
         ordinary(op).integer("stash_type", 16).integer("association", 1).integer("round_rstd", 1),
         16);
     add("two axes", ordinary(op).integer("axis", -2), 1, -2);
+    add("epsilon_clamp", ordinary(op).integer("epsilon_clamp", 1).real("epsilon", 1e-3F));
+    add("channels", ordinary(op).integer("axis", -2).integer("last_axis", -2), 1, -2);
+    all.back().last_axis = -2;
     if (op.find("Gated") != op.npos) {
         add("sigmoid", ordinary(op).text("activation", "sigmoid"));
         add("gate_first", ordinary(op).integer("gate_first", 1));

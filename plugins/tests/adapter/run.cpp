@@ -103,8 +103,10 @@ void launched(Case const& one, Owner const& plugin, int weights) {
         seen = {};
         bool good = changeShape(plugin, all, inputs) == 0 &&
                     enqueue(plugin, all, inputs, at) == 0 && seen.count == 1;
-        check(good && seen.rows == many * (one.axis == -2 ? 1 : 4) &&
-                  seen.problem.n == (one.axis == -2 ? 256 : 64),
+        bool const apart = one.last_axis == -2;
+        check(good && seen.rows == many * (apart ? 64 : one.axis == -2 ? 1 : 4) &&
+                  seen.problem.n == (apart ? 4 : one.axis == -2 ? 256 : 64) &&
+                  seen.problem.inner == (apart ? 64 : 1),
               label + "rows and row length past 2^31");
         check(pointersAre(one, at, weights), label + "addresses");
         auto const& problem = seen.problem;
@@ -144,6 +146,7 @@ bool normIs(Case one) {
            norm.scale_offset == value<float>(fields, "scale_offset") &&
            norm.scale_before_cast == (integer("scale_before_cast") == 1) &&
            norm.epsilon_outside == (integer("epsilon_outside") == 1) &&
+           norm.epsilon_clamp == (integer("epsilon_clamp") == 1) &&
            norm.partial_size == integer("partial_size") &&
            norm.group_size == integer("group_size") &&
            norm.round_rstd == (integer("round_rstd") == 1) &&

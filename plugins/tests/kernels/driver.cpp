@@ -61,6 +61,7 @@ Job read_job() {
     norm.epsilon = next_float();
     norm.scale_offset = next_float();
     norm.epsilon_outside = next<bool>();
+    norm.epsilon_clamp = next<bool>();
     norm.scale_before_cast = next<bool>();
     norm.round_rstd = next<bool>();
     norm.stash_half = next<bool>();
@@ -70,6 +71,7 @@ Job read_job() {
     norm.partial_size = next<std::int64_t>();
     norm.group_size = next<std::int64_t>();
     problem.n = next<std::int64_t>();
+    problem.inner = next<std::int64_t>();
     problem.x = next<Type>();
     problem.scale = next<Type>();
     problem.bias = next<Type>();

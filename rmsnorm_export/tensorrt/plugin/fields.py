@@ -61,9 +61,11 @@ def variants(kind: Kind) -> Iterator[tuple[str, NormSpec]]:
     gemma = NormSpec(kind=kind, epsilon=1e-6, scale_before_cast=True, scale_offset=1.0)
     yield "Gemma order and offset", gemma
     yield "epsilon outside", NormSpec(kind=kind, epsilon=0.0, epsilon_outside=True)
+    yield "epsilon clamp", NormSpec(kind=kind, epsilon_clamp=True)
     yield "partial", NormSpec(kind=kind, partial_size=16)
     yield "groups", NormSpec(kind=kind, group_size=128)
     yield "two axes", NormSpec(kind=kind, axis=-2)
+    yield "channels", NormSpec(kind=kind, axis=-3, last_axis=-3)
     yield "rounded 1/rms", NormSpec(kind=kind, round_rstd=True)
     for half, name in ((FLOAT16, "float16"), (BFLOAT16, "bfloat16")):
         yield f"stash {name}", NormSpec(kind=kind, stash_type=half, round_rstd=True, association=1)
@@ -106,6 +108,10 @@ _WRONG: dict[str, dict[str, Value]] = {
     "group_size is negative": {"group_size": -(2**31)},
     "partial_size and group_size": {"partial_size": 8, "group_size": 8},
     "groups over two axes": {"group_size": 8, "axis": -2},
+    "epsilon outside and clamped": {"epsilon_outside": 1, "epsilon_clamp": 1},
+    "last_axis before axis": {"last_axis": -2},
+    "groups of channels": {"group_size": 8, "axis": -3, "last_axis": -3},
+    "association of channels": {"association": 2, "stash_type": 10, "axis": -3, "last_axis": -3},
     "association is 3": {"association": 3, "round_rstd": 1},
     "association 1 without round_rstd": {"association": 1},
     "round_rstd and scale_before_cast": {"round_rstd": 1, "scale_before_cast": 1},
