@@ -1,12 +1,14 @@
 // Vectors of one instruction set: types, rounding, and the sigmoid. The file that includes this has
 // defined, in an unnamed namespace: kLanes; Floats, Ints, Doubles and Wide (kLanes floats or ints,
-// kLanes / 2 doubles, two Doubles); load, store, fused_multiply_add, any_below and widen for them;
-// FUSED, and where it is 1 reciprocal, within 2 ulp, else narrow. Nothing here may be shared with
-// other files, the standard library's templates included: the linker would keep one copy, of any
-// instruction set.
+// kLanes / 2 doubles, two Doubles); load, store, fused_multiply_add, smaller, times_power and widen
+// for them; kTogether, how many vectors the quick loops compute side by side; FUSED, and where it is
+// 1 reciprocal, within 2^-13, else narrow. Nothing here may be shared with other files, the standard
+// library's templates included: the linker would keep one copy, of any instruction set.
 
 #define INLINE inline __attribute__((always_inline))
 #define LAMBDA __attribute__((always_inline))
+// For each of K vectors that are computed side by side.
+#define EACH _Pragma("GCC unroll 8") for (int j = 0; j < K; ++j)
 
 struct Half {
     std::uint16_t bits;
@@ -161,6 +163,7 @@ Doubles round_to(Doubles v) {
 
 template <class T>
 double round_scalar(double v) {
+    if constexpr (kTypeOf<T> == kFloat) return static_cast<double>(static_cast<float>(v));
     Doubles lanes = {};
     lanes = lanes + v;
     return round_to<T>(lanes)[0];
@@ -180,19 +183,11 @@ void store_some(T* to, Vec<C> v, std::size_t count) {
     __builtin_memcpy(to, all, count * sizeof(T));
 }
 
-// `step(i, count)` for every vector of n elements; where it is to be quick, count is a constant for
-// those that are whole.
-template <class C, bool quick, class Step>
-INLINE void each_vector(std::size_t begin, std::size_t end, Step step) {
+// `step(i, count)` for every vector of n elements.
+template <class C, class Step>
+INLINE void each_vector(std::size_t n, Step step) {
     constexpr std::size_t width = kWidth<C>;
-    std::size_t i = begin;
-    if constexpr (quick) {
-        for (; i + width <= end; i += width) step(i, width);
-    } else {
-        for (; i < end; i += width) step(i, end - i < width ? end - i : width);
-        return;
-    }
-    if (i < end) step(i, end - i);
+    for (std::size_t i = 0; i < n; i += width) step(i, n - i < width ? n - i : width);
 }
 template <class C, class T>
 INLINE Vec<C> get(const T* from, std::size_t count) {
@@ -205,68 +200,4 @@ INLINE void put(T* to, Vec<C> v, std::size_t count) {
     } else {
         store_some<C>(to, v, count);
     }
-}
-
-// ---- the gate -----------------------------------------------------------------------------------
-
-Doubles logistic(Doubles z) {
-    for (std::size_t i = 0; i < kLanes / 2; ++i) z[i] = 1.0 / (1.0 + exp(-z[i]));
-    return z;
-}
-
-// That by way of f64, for what the quick way leaves out.
-__attribute__((noinline)) Floats logistic_exactly(Floats z) {
-    for (std::size_t i = 0; i < kLanes; ++i) {
-        z[i] = static_cast<float>(1.0 / (1.0 + exp(-static_cast<double>(z[i]))));
-    }
-    return z;
-}
-
-// 1 / (1 + e^-z) within 1.1 ulp: e^-z as the sum of two floats, and the quotient corrected by what
-// the sum 1 + e^-z lost and what the division left.
-INLINE Floats logistic(Floats z) {
-    const Floats one = Floats{} + 1.0F;
-    if (any_below(z, -87.0F)) return logistic_exactly(z);  // e^87 is nearly the largest float
-    const Floats a = (z > 87.0F) ? Floats{} + 87.0F : z;
-    constexpr float kToInteger = 12582912.0F;  // 1.5 * 2^23: the sum has no fraction, k is its end
-    const Floats shifted = fused_multiply_add(a, Floats{} - 0x1.715476p0F, Floats{} + kToInteger);
-    const Floats k = shifted - kToInteger;
-    constexpr float kHigh = 0x1.62e4p-1F, kLow = 0x1.7f7d1cp-20F;  // ln 2; k * kHigh is exact
-    const Floats u = fused_multiply_add(
-        k, Floats{} + kLow, fused_multiply_add(k, Floats{} + kHigh, a));  // e^-z = 2^k * e^-u
-    // (e^-u - 1 + u) / u^2, interpolated at the zeros of a Chebyshev polynomial, within 2^-32; in
-    // pairs, which need not wait for one another.
-    const auto line = [&](float slope, float start) LAMBDA {
-        return fused_multiply_add(u, Floats{} + slope, Floats{} + start);
-    };
-    const Floats square = u * u;
-    const Floats high = fused_multiply_add(square, line(-0x1.a124f2p-13F, 0x1.6d4324p-10F),
-                                           line(-0x1.1110e0p-7F, 0x1.5554eap-5F));
-    const Floats p = fused_multiply_add(square, high, line(-0x1.555556p-3F, 0.5F));
-    const Floats s = fused_multiply_add(p, square, -u);
-    const Floats whole = one + s, rest = s - (whole - one);
-    const Floats power = bits_as<Floats>((bits_as<Bits>(shifted) << 23) + bits_as<Bits>(one));
-    const Floats e = whole * power, e_low = rest * power;
-#if FUSED
-    const Floats d = one + e;
-    const Floats d_low = ((e > one) ? one - (d - e) : e - (d - one)) + e_low;
-    const Floats inverse = reciprocal(d);
-    const Floats left = fused_multiply_add(-d, inverse, one);
-    return fused_multiply_add(fused_multiply_add(-d_low, inverse, left), inverse, inverse);
-#else
-    const Wide w = widen(e), w_low = widen(e_low);
-    return narrow({1.0 / (1.0 + w.low + w_low.low), 1.0 / (1.0 + w.high + w_low.high)});
-#endif
-}
-
-template <class S, class V>
-INLINE V activation(V gate, bool sigmoid) {
-    const V z = round_to<S>(gate);
-    const V s = round_to<S>(logistic(z));
-    return sigmoid ? s : round_to<S>(z * s);
-}
-
-template <class S, class V>
-__attribute__((noinline)) V activation_apart(V gate, bool sigmoid) {
-    return activation<S>(gate, sigmoid);
 }

@@ -54,9 +54,13 @@ struct Rows {
     std::size_t per_row{1};        // segments of a row
 };
 
+// Elements that the kernels do at once where segments are shorter.
+constexpr std::size_t kScratch = 2048;
+
 struct Kernels {
     const char* name;
-    // Segments [begin, end). scratch: elements of a segment, of f64, for kinds that need it.
+    // Segments [begin, end). scratch: elements of a segment or kScratch, the more, of f64 where lanes
+    // are, else f32, for kinds that need it.
     void (*run)(const Rows&, std::size_t begin, std::size_t end, void* scratch);
     // offset + n values of type `from`, rounded to P, to f32 or f64.
     void (*operand)(const Norm&, Type from, const void* values, std::size_t n, float offset,

@@ -85,7 +85,7 @@ public:
         const Norm& norm = *rows.norm;
         const bool skip = norm.kind == Kind::kSkipRMSNorm;
         const bool buffered = norm.gate_first || (skip && !rows.sum && inner == 1);
-        scratch_ = buffered ? rows.segment * lane : 0;
+        scratch_ = buffered ? std::max(rows.segment, kScratch) * lane : 0;
         // X, which Y replaces, then residual or gate, then the sum.
         if (inner > 1) together_ = at_once_ * rows.segment * bytes;
         buffers_ = 1 + (rows.second != nullptr) + skip;

@@ -1,23 +1,27 @@
 // The kernels, for one instruction set, in the unnamed namespace of the file that includes this.
 #include "lanes.h"
+#include "gate.h"
 
 // ---- the root mean square -----------------------------------------------------------------------
 
 // The sum of squares that were rounded to S: in f64, in which 2^29 squares of f32 add up exactly
 // but for the last bits; of f64 with the rounding errors added at the end (Neumaier).
 struct SumOfFloats {
-    Doubles even{}, odd{};
+    Doubles low{}, high{};
 
     INLINE void add(Floats square) {
         const Wide w = widen(square);
-        even += w.low;
-        odd += w.high;
+        low += w.low;
+        high += w.high;
     }
-    double total(const SumOfFloats& other) const {
-        const Doubles all = (even + odd) + (other.even + other.odd);
-        double sum = 0;
-        for (std::size_t i = 0; i < kLanes / 2; ++i) sum += all[i];
-        return sum;
+    INLINE double total() const {
+        double sums[kLanes / 2];
+        const Doubles all = low + high;
+        __builtin_memcpy(sums, &all, sizeof sums);
+        for (std::size_t apart = kLanes / 4; apart; apart /= 2) {
+            for (std::size_t i = 0; i < apart; ++i) sums[i] += sums[i + apart];
+        }
+        return sums[0];
     }
 };
 struct SumOfDoubles {
@@ -31,7 +35,7 @@ struct SumOfDoubles {
         lost += (error == error) ? error : Doubles{};  // infinite sums have none
         sum = next;
     }
-    double total(const SumOfDoubles&) const {
+    double total() const {
         double high = 0, low = 0;
         for (std::size_t i = 0; i < kLanes / 2; ++i) {
             const double value = sum[i], next = high + value;
@@ -55,32 +59,6 @@ double root_mean_square(const Norm& norm, double sum, std::size_t count) {
     return round_scalar<S>(__builtin_sqrt(round_scalar<S>(mean + epsilon)));
 }
 
-// row / rms, correctly rounded (quotients below 2^-100: within an ulp). With FMA this is quicker
-// than to divide: from a quotient within an ulp, and 1 / rms rounded to nearest, one step with the
-// exact remainder leads to the nearest (Markstein 1990). Rows whose rms could make a step overflow
-// or underflow are divided.
-struct Divisor {
-    float rms, inverse, inverse_low;
-    bool quick;
-
-    explicit Divisor(double root) {
-        rms = static_cast<float>(root);
-        const double exact = 1.0 / root;
-        inverse = static_cast<float>(exact);
-        inverse_low = static_cast<float>(exact - static_cast<double>(inverse));
-        quick = FUSED && rms > 0x1p-60F && rms < 0x1p60F;
-    }
-    INLINE Floats quotient(Floats row) const {
-        const Floats r = Floats{} + inverse;
-        const Floats near = fused_multiply_add(row, r, row * inverse_low);
-        const Floats remainder = fused_multiply_add(-near, Floats{} + rms, row);
-        const Floats exact = fused_multiply_add(remainder, r, near);
-        // The step makes +0 of -0.
-        return bits_as<Floats>(bits_as<Ints>(exact) | (bits_as<Ints>(row) & Ints(kSign)));
-    }
-    static constexpr Ints kSign = Ints{} + static_cast<std::int32_t>(0x80000000);
-};
-
 // ---- one segment --------------------------------------------------------------------------------
 
 template <class T_, class S_>
@@ -93,153 +71,116 @@ struct Pair {
     static constexpr bool kUsual = kTypeOf<S> == kFloat && kTypeOf<T> != kDouble;
 };
 
-// What the loop that writes Y computes: any norm by asking at every vector, or one known order with
-// a quick quotient.
-enum Order { kAny, kCastFirst, kScaleFirst, kRoundRstd };
-
 // `from`: the row before it is rounded to S, or what is left of it afterwards, which is the same.
-template <class P, Order order, bool gated, class From>
+template <class P, bool gated, class From>
 void finish(const Rows& rows, const From* from, std::size_t at, std::size_t in_row, double root) {
     using T = typename P::T;
     using S = typename P::S;
     using C = typename P::C;
     using V = Vec<C>;
     const Norm norm = *rows.norm;
-    const bool round_rstd = order == kAny ? norm.round_rstd : order == kRoundRstd;
-    const bool scale_first = order == kAny ? norm.scale_before_cast : order == kScaleFirst;
-    const auto association = order == kAny ? norm.association : 0;
     const C* factor = rows.factor ? static_cast<const C*>(rows.factor) + in_row : nullptr;
     const C* bias = rows.bias ? static_cast<const C*>(rows.bias) + in_row : nullptr;
     const T* gate = gated ? static_cast<const T*>(rows.second) + at : nullptr;
     T* y = static_cast<T*>(rows.y) + at;
     const C rms = static_cast<C>(root);
     const C reciprocal =
-        round_rstd ? static_cast<C>(round_scalar<T>(round_scalar<S>(1.0 / root))) : C{};
-    const Divisor divisor(root);
-    const auto product = [&](V v) LAMBDA { return scale_first ? round_to<S>(v) : round_to<T>(v); };
-    each_vector<C, order != kAny>(0, rows.segment, [&](std::size_t i, std::size_t count) LAMBDA {
+        norm.round_rstd ? static_cast<C>(round_scalar<T>(round_scalar<S>(1.0 / root))) : C{};
+    const auto product = [&](V v) LAMBDA {
+        return norm.scale_before_cast ? round_to<S>(v) : round_to<T>(v);
+    };
+    each_vector<C>(rows.segment, [&](std::size_t i, std::size_t count) LAMBDA {
         V row = get<C>(from + i, count);
         const V scale = factor ? get<C>(factor + i, count) : V{};
-        if (association == 2) row = round_to<T>(row * scale);
+        if (norm.association == 2) row = round_to<T>(row * scale);
         V v;
-        if (round_rstd) {
+        if (norm.round_rstd) {
             V r = V{} + reciprocal;
-            if (association == 1) r = round_to<T>(r * scale);
+            if (norm.association == 1) r = round_to<T>(r * scale);
             v = round_to<T>((sizeof(From) == sizeof(T) ? row : round_to<T>(row)) * r);
-        } else if constexpr (order != kAny) {
-            v = divisor.quotient(row);
-            if (order == kCastFirst) v = round_number<T>(v);  // NaN would have made rms one
         } else {
             v = product(round_to<S>(round_to<S>(row) / rms));
         }
-        // What is stored is rounded to T by that: in the known orders nothing more is to be done.
-        if (factor && association == 0) {
-            v = v * scale;
-            if (order == kAny || bias || gated) v = product(v);
-        }
-        if (bias) {
-            v = v + get<C>(bias + i, count);
-            if (order == kAny || gated) v = product(v);
-        }
+        if (factor && norm.association == 0) v = product(v * scale);
+        if (bias) v = product(v + get<C>(bias + i, count));
         if constexpr (gated) {
             const V z = get<C>(gate + i, count);
-            v = round_to<S>(round_to<S>(v) * (P::kUsual ? activation<S>(z, norm.sigmoid)
-                                                        : activation_apart<S>(z, norm.sigmoid)));
+            v = round_to<S>(round_to<S>(v) * activation<S>(z, norm.sigmoid));
         }
         put<C>(y + i, v, count);
     });
-}
-
-template <class P, class From>
-void finish(const Rows& rows, const From* from, std::size_t at, std::size_t in_row, double root) {
-    const Norm& norm = *rows.norm;
-    const bool gated = norm.kind == Kind::kGatedRMSNorm && !norm.gate_first;
-    if constexpr (P::kUsual) {
-        constexpr bool half = kTypeOf<typename P::T> != kFloat;
-        if (norm.round_rstd && half) {
-            return gated ? finish<P, kRoundRstd, true>(rows, from, at, in_row, root)
-                         : finish<P, kRoundRstd, false>(rows, from, at, in_row, root);
-        }
-        // The quotient stays finite: |row| <= rms * sqrt(segment) where all of it is summed.
-        if (rows.summed == rows.segment && Divisor(root).quick) {
-            if (norm.scale_before_cast && half) {
-                return gated ? finish<P, kScaleFirst, true>(rows, from, at, in_row, root)
-                             : finish<P, kScaleFirst, false>(rows, from, at, in_row, root);
-            }
-            return gated ? finish<P, kCastFirst, true>(rows, from, at, in_row, root)
-                         : finish<P, kCastFirst, false>(rows, from, at, in_row, root);
-        }
-    }
-    return gated ? finish<P, kAny, true>(rows, from, at, in_row, root)
-                 : finish<P, kAny, false>(rows, from, at, in_row, root);
 }
 
 // The sum of squares of a segment; `row(i, count)` makes the row of it, and keeps what it has to.
 template <class P, class Row>
 INLINE double sum_of_squares(const Rows& rows, Row row) {
     using S = typename P::S;
-    using C = typename P::C;
-    constexpr std::size_t width = kWidth<C>;
-    typename P::Sum sum, sum2;  // two, so that one need not wait for the other
-    const auto add = [&](auto& to, std::size_t i, std::size_t count) LAMBDA {
-        const Vec<C> v = row(i, count);
-        to.add(round_to<S>(v * v));
-    };
+    constexpr std::size_t width = kWidth<typename P::C>;
+    typename P::Sum sum;
     std::size_t i = 0;
-    if constexpr (P::kUsual) {
-        for (; i + 2 * width <= rows.summed; i += 2 * width) {
-            add(sum, i, width);
-            add(sum2, i + width, width);
-        }
-    }
     for (; i < rows.summed; i += width) {
-        add(sum, i, rows.summed - i < width ? rows.summed - i : width);
+        const auto v = row(i, rows.summed - i < width ? rows.summed - i : width);
+        sum.add(round_to<S>(v * v));
     }
     // Behind a part that is summed: from its end, for vectors may overlap neither.
     for (i = rows.summed; i < rows.segment; i += width) {
         row(i, rows.segment - i < width ? rows.segment - i : width);
     }
-    return sum.total(sum2);
+    return sum.total();
 }
 
+// Any norm, by asking at every vector.
 template <class P>
-void run_pair(const Rows& rows, std::size_t begin, std::size_t end, void* scratch) {
+void run_segment(const Rows& rows, std::size_t index, void* scratch) {
     using T = typename P::T;
     using S = typename P::S;
     using C = typename P::C;
     const Norm& norm = *rows.norm;
-    for (std::size_t index = begin; index < end; ++index) {
-        const std::size_t at = index * rows.segment;
-        const std::size_t in_row = (index % rows.per_row) * rows.segment;
-        const T* x = static_cast<const T*>(rows.x) + at;
-        const T* second = static_cast<const T*>(rows.second) + (rows.second ? at : 0);
-        const auto root = [&](double sum) { return root_mean_square<S>(norm, sum, rows.summed); };
-        if (norm.kind == Kind::kSkipRMSNorm) {
-            T* total = rows.sum ? static_cast<T*>(rows.sum) + at : static_cast<T*>(scratch);
-            const double sum = sum_of_squares<P>(rows, [&](std::size_t i, std::size_t count) LAMBDA {
-                const Vec<C> t = round_to<T>(get<C>(x + i, count) + get<C>(second + i, count));
-                put<C>(total + i, t, count);
-                return round_to<S>(t);
-            });
-            finish<P>(rows, total, at, in_row, root(sum));
-        } else if (norm.kind == Kind::kGatedRMSNorm && norm.gate_first) {
-            C* buffer = static_cast<C*>(scratch);
-            const double sum = sum_of_squares<P>(rows, [&](std::size_t i, std::size_t count) LAMBDA {
-                const Vec<C> z = get<C>(second + i, count);
-                const Vec<C> gate = P::kUsual ? activation<S>(z, norm.sigmoid)
-                                              : activation_apart<S>(z, norm.sigmoid);
-                const Vec<C> row = round_to<S>(round_to<S>(get<C>(x + i, count)) * gate);
-                put<C>(buffer + i, row, count);
-                return row;
-            });
-            finish<P>(rows, buffer, at, in_row, root(sum));
+    const std::size_t at = index * rows.segment;
+    const std::size_t in_row = (index % rows.per_row) * rows.segment;
+    const T* x = static_cast<const T*>(rows.x) + at;
+    const T* second = static_cast<const T*>(rows.second) + (rows.second ? at : 0);
+    const auto root = [&](double sum) { return root_mean_square<S>(norm, sum, rows.summed); };
+    if (norm.kind == Kind::kSkipRMSNorm) {
+        T* total = rows.sum ? static_cast<T*>(rows.sum) + at : static_cast<T*>(scratch);
+        const double sum = sum_of_squares<P>(rows, [&](std::size_t i, std::size_t count) LAMBDA {
+            const Vec<C> t = round_to<T>(get<C>(x + i, count) + get<C>(second + i, count));
+            put<C>(total + i, t, count);
+            return round_to<S>(t);
+        });
+        finish<P, false>(rows, total, at, in_row, root(sum));
+    } else if (norm.gate_first) {
+        C* buffer = static_cast<C*>(scratch);
+        const double sum = sum_of_squares<P>(rows, [&](std::size_t i, std::size_t count) LAMBDA {
+            const Vec<C> gate = activation<S>(get<C>(second + i, count), norm.sigmoid);
+            const Vec<C> row = round_to<S>(round_to<S>(get<C>(x + i, count)) * gate);
+            put<C>(buffer + i, row, count);
+            return row;
+        });
+        finish<P, false>(rows, buffer, at, in_row, root(sum));
+    } else {
+        const double sum = sum_of_squares<P>(rows, [&](std::size_t i, std::size_t count) LAMBDA {
+            return round_to<S>(get<C>(x + i, count));
+        });
+        if (norm.kind == Kind::kGatedRMSNorm) {
+            finish<P, true>(rows, x, at, in_row, root(sum));
         } else {
-            const double sum = sum_of_squares<P>(rows, [&](std::size_t i, std::size_t count) LAMBDA {
-                return round_to<S>(get<C>(x + i, count));
-            });
-            finish<P>(rows, x, at, in_row, root(sum));
+            finish<P, false>(rows, x, at, in_row, root(sum));
         }
     }
+}
+
+#include "rows_quick.h"
+
+template <class P>
+void run_pair(const Rows& rows, std::size_t begin, std::size_t end, void* scratch) {
+    if constexpr (P::kUsual) {
+        // The quotient stays finite: |row| <= rms * sqrt(segment) where all of it is summed.
+        const bool quick = rows.summed == rows.segment && rows.norm->association == 0 &&
+                           (rows.factor || !rows.bias);
+        if (quick) return run_quick<P>(rows, begin, end, scratch);
+    }
+    for (std::size_t index = begin; index < end; ++index) run_segment<P>(rows, index, scratch);
 }
 
 // ---- tables -------------------------------------------------------------------------------------
@@ -262,7 +203,7 @@ void fill(const void* values, std::size_t n, float offset, void* out) {
     const Vec<W> shift = round_to<P>(Vec<W>{} + static_cast<W>(offset));
     const From* from = static_cast<const From*>(values);
     C* to = static_cast<C*>(out);
-    each_vector<W, false>(0, n, [&](std::size_t i, std::size_t count) {
+    each_vector<W>(n, [&](std::size_t i, std::size_t count) {
         Vec<W> v = round_to<P>(get<W>(from + i, count));
         if (offset != 0) v = round_to<P>(shift + v);
         put<W>(to + i, v, count);

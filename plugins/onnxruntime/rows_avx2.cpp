@@ -10,6 +10,7 @@ namespace rmsnorm_export {
 namespace {
 
 constexpr std::size_t kLanes = 8;
+constexpr int kTogether = 2;
 #define FUSED 1
 using Floats = float __attribute__((vector_size(32)));
 using Ints = std::int32_t __attribute__((vector_size(32)));
@@ -48,7 +49,16 @@ Floats reciprocal(Floats v) {
     const __m256 near = _mm256_rcp_ps((__m256)v);
     return (Floats)_mm256_fmadd_ps(_mm256_fnmadd_ps((__m256)v, near, _mm256_set1_ps(1.0F)), near, near);
 }
-bool any_below(Floats v, float bound) { return _mm256_movemask_ps((__m256)(v < bound)) != 0; }
+Floats smaller(Floats a, Floats b) { return (Floats)_mm256_min_ps((__m256)a, (__m256)b); }
+void times_power(Floats& a, Floats& b, Floats k) {  // in two steps: 2^k may be subnormal
+    const __m256i whole = _mm256_cvtps_epi32((__m256)k), half = _mm256_srai_epi32(whole, 1);
+    const __m256i bias = _mm256_set1_epi32(127);
+    const Floats first = (Floats)_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
+    const Floats second = (Floats)_mm256_slli_epi32(
+        _mm256_add_epi32(_mm256_sub_epi32(whole, half), bias), 23);
+    a = a * first * second;
+    b = b * first * second;
+}
 Wide widen(Floats v) {
     return {(Doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v)),
             (Doubles)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1))};

@@ -10,6 +10,7 @@ namespace rmsnorm_export {
 namespace {
 
 constexpr std::size_t kLanes = 16;
+constexpr int kTogether = 4;
 #define FUSED 1
 using Floats = float __attribute__((vector_size(64)));
 using Ints = std::int32_t __attribute__((vector_size(64)));
@@ -42,12 +43,11 @@ Floats round_half(Floats v) {
 Floats fused_multiply_add(Floats a, Floats b, Floats c) {
     return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 }
-Floats reciprocal(Floats v) {
-    const __m512 near = _mm512_rcp14_ps((__m512)v);
-    return (Floats)_mm512_fmadd_ps(_mm512_fnmadd_ps((__m512)v, near, _mm512_set1_ps(1.0F)), near, near);
-}
-bool any_below(Floats v, float bound) {
-    return _mm512_cmp_ps_mask((__m512)v, _mm512_set1_ps(bound), _CMP_LT_OQ) != 0;
+Floats reciprocal(Floats v) { return (Floats)_mm512_rcp14_ps((__m512)v); }
+Floats smaller(Floats a, Floats b) { return (Floats)_mm512_min_ps((__m512)a, (__m512)b); }
+void times_power(Floats& a, Floats& b, Floats k) {
+    a = (Floats)_mm512_scalef_ps((__m512)a, (__m512)k);
+    b = (Floats)_mm512_scalef_ps((__m512)b, (__m512)k);
 }
 Wide widen(Floats v) {
     return {(Doubles)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v)),

@@ -10,6 +10,7 @@ namespace rmsnorm_export {
 namespace {
 
 constexpr std::size_t kLanes = 4;
+constexpr int kTogether = 1;
 #define FUSED 0
 using Floats = float __attribute__((vector_size(16)));
 using Ints = std::int32_t __attribute__((vector_size(16)));
@@ -40,7 +41,6 @@ Wide widen(Floats v) {
 Floats narrow(Wide v) {
     return (Floats)_mm_movelh_ps(_mm_cvtpd_ps((__m128d)v.low), _mm_cvtpd_ps((__m128d)v.high));
 }
-bool any_below(Floats v, float bound) { return _mm_movemask_ps((__m128)(v < bound)) != 0; }
 #else
 using Shorts = std::uint16_t __attribute__((vector_size(8)));
 using Two = float __attribute__((vector_size(8)));
@@ -63,9 +63,6 @@ Floats narrow(Wide v) {
     Floats all;
     __builtin_memcpy(&all, parts, sizeof all);
     return all;
-}
-bool any_below(Floats v, float bound) {
-    return v[0] < bound || v[1] < bound || v[2] < bound || v[3] < bound;
 }
 #endif
 
@@ -92,6 +89,15 @@ void store_half(std::uint16_t* to, Floats v) { store_shorts(to, float_to_half(v)
 void store_upper(std::uint16_t* to, Ints v) { store_shorts(to, v >> 16); }
 Floats round_half(Floats v) { return half_to_float(float_to_half(v)); }
 Floats fused_multiply_add(Floats a, Floats b, Floats c) { return a * b + c; }
+Floats smaller(Floats a, Floats b) { return (a < b) ? a : b; }  // b where one is NaN
+void times_power(Floats& a, Floats& b, Floats k) {  // in two steps: 2^k may be subnormal
+    using Bits = std::uint32_t __attribute__((vector_size(16)));
+    const Ints whole = (Ints)((Bits)(k + 12582912.0F) - 0x4b400000U), half = whole >> 1;
+    const Floats first = (Floats)(((Bits)half + 127U) << 23);
+    const Floats second = (Floats)(((Bits)whole - (Bits)half + 127U) << 23);
+    a = a * first * second;
+    b = b * first * second;
+}
 
 #include "rows.h"
 

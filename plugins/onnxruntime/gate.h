@@ -1,0 +1,73 @@
+// The gate: sigmoid and silu, for one instruction set.
+
+Doubles logistic(Doubles z) {
+    for (std::size_t i = 0; i < kLanes / 2; ++i) z[i] = 1.0 / (1.0 + exp(-z[i]));
+    return z;
+}
+
+// 1 / (1 + e^-z) within 1.2 ulp, subnormals included, of K vectors side by side, each step of which
+// waits for the one before: with e = e^-|z|, which is at most 1, as the sum of two floats, 1 or e is
+// divided by 1 + e, and the quotient corrected by what that sum lost and the division left.
+template <int K>
+INLINE void logistic(const Floats (&z)[K], Floats (&y)[K]) {
+    const Floats one = Floats{} + 1.0F;
+    constexpr float kToInteger = 12582912.0F;  // 1.5 * 2^23: the sum has no fraction, k is its end
+    constexpr float kHigh = 0x1.62e4p-1F, kLow = 0x1.7f7d1cp-20F;  // ln 2; k * kHigh is exact
+    Floats k[K], u[K], p[K], square[K], e[K], e_low[K], d[K];
+    // Below e^-104 there is no float. NaN stays.
+    EACH u[j] = smaller(Floats{} + 104.0F, bits_as<Floats>(bits_as<Ints>(z[j]) & 0x7fffffff));
+    EACH k[j] = fused_multiply_add(u[j], Floats{} - 0x1.715476p0F, Floats{} + kToInteger);
+    EACH k[j] = k[j] - kToInteger;  // e^-|z| = 2^k * e^-u
+    EACH u[j] = fused_multiply_add(k[j], Floats{} + kHigh, u[j]);
+    EACH u[j] = fused_multiply_add(k[j], Floats{} + kLow, u[j]);
+    // (e^-u - 1 + u) / u^2, interpolated at the zeros of a Chebyshev polynomial, within 2^-32; in
+    // pairs, which need not wait for one another.
+    const auto line = [&](Floats x, float slope, float start) LAMBDA {
+        return fused_multiply_add(x, Floats{} + slope, Floats{} + start);
+    };
+    EACH square[j] = u[j] * u[j];
+    EACH p[j] = fused_multiply_add(square[j], line(u[j], -0x1.a124f2p-13F, 0x1.6d4324p-10F),
+                                   line(u[j], -0x1.1110e0p-7F, 0x1.5554eap-5F));
+    EACH p[j] = fused_multiply_add(square[j], p[j], line(u[j], -0x1.555556p-3F, 0.5F));
+    EACH p[j] = fused_multiply_add(p[j], square[j], -u[j]);
+    EACH e[j] = one + p[j];
+    EACH e_low[j] = p[j] - (e[j] - one);
+    EACH times_power(e[j], e_low[j], k[j]);
+    EACH d[j] = one + e[j];
+    EACH {
+        const Ints negative = z[j] < 0.0F;
+        const Floats over = negative ? e[j] : one;
+        const Floats over_low = negative ? e_low[j] : Floats{};
+        const Floats d_low = (e[j] - (d[j] - one)) + e_low[j];
+#if FUSED
+        const Floats inverse = reciprocal(d[j]);
+        const Floats near = over * inverse;
+        const Floats left = fused_multiply_add(-d[j], near, over) + over_low;
+        y[j] = fused_multiply_add(fused_multiply_add(-d_low, near, left), inverse, near);
+#else
+        const Wide o = widen(over), o_low = widen(over_low), w = widen(d[j]), w_low = widen(d_low);
+        y[j] = narrow({(o.low + o_low.low) / (w.low + w_low.low),
+                       (o.high + o_low.high) / (w.high + w_low.high)});
+#endif
+    }
+}
+INLINE Floats logistic(Floats z) {
+    Floats one[1] = {z}, y[1];
+    logistic(one, y);
+    return y[0];
+}
+
+// Of K vectors of a type whose stash type is f32.
+template <int K>
+INLINE void activations(Floats (&z)[K], bool sigmoid) {
+    Floats s[K];
+    logistic(z, s);
+    EACH z[j] = sigmoid ? s[j] : z[j] * s[j];
+}
+
+template <class S, class V>
+__attribute__((noinline)) V activation(V gate, bool sigmoid) {
+    const V z = round_to<S>(gate);
+    const V s = round_to<S>(logistic(z));
+    return sigmoid ? s : round_to<S>(z * s);
+}

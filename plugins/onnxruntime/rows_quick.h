@@ -1,0 +1,226 @@
+// Norms as models have them, for one instruction set: T is not f64, S is f32, all of a segment is
+// summed, and of the rounding orders the one that the loop is made for. Short segments are done
+// many at a time, pass by pass, so that the processor need not wait for the root of each.
+
+// row / rms. Of f32, with FMA, correctly rounded (quotients below 2^-100: within an ulp), which is
+// quicker than to divide: from a quotient within an ulp, and 1 / rms rounded to nearest, one step
+// with the exact remainder leads to the nearest (Markstein 1990). Of half types row * (1 / rms), that
+// in two parts: within 2^-46 of the quotient before it is rounded to f32, and then to T.
+template <class T>
+struct Divisor {
+    static constexpr bool kHalfType = kTypeOf<T> != kFloat;
+    float rms, inverse, inverse_low;
+
+    INLINE explicit Divisor(double root) {
+        rms = static_cast<float>(root);
+        const double exact = 1.0 / root;
+        inverse = static_cast<float>(exact);
+        // Of half types rounded down: -0 stays what it is only if the second part is not negative.
+        if (kHalfType && static_cast<double>(inverse) > exact) {
+            std::uint32_t bits = bits_as<std::uint32_t>(inverse) - 1;
+            inverse = bits_as<float>(bits);
+        }
+        inverse_low = static_cast<float>(exact - static_cast<double>(inverse));
+    }
+    // Whether no step overflows or underflows.
+    static INLINE bool good(double root) { return root > 0x1p-60 && root < 0x1p60; }
+
+    INLINE Floats quotient(Floats row) const {
+#if FUSED
+        const Floats r = Floats{} + inverse;
+        const Floats near = fused_multiply_add(row, r, row * inverse_low);
+        if constexpr (kHalfType) return near;
+        const Floats remainder = fused_multiply_add(-near, Floats{} + rms, row);
+        const Floats exact = fused_multiply_add(remainder, r, near);
+        // The step makes +0 of -0.
+        return bits_as<Floats>(bits_as<Ints>(exact) | (bits_as<Ints>(row) & (-0x7fffffff - 1)));
+#else
+        return row / rms;
+#endif
+    }
+};
+
+template <int count>
+struct Lot {
+    static constexpr int kVectors = count;
+};
+
+// `step(Lot<K>, i, count)` for n elements: K whole vectors side by side, then one, then the rest.
+template <class Step>
+INLINE void each_lot(std::size_t n, Step step) {
+    std::size_t i = 0;
+    for (; i + kTogether * kLanes <= n; i += kTogether * kLanes) {
+        step(Lot<kTogether>{}, i, kLanes);
+    }
+    for (; i + kLanes <= n; i += kLanes) step(Lot<1>{}, i, kLanes);
+    if (i < n) step(Lot<1>{}, i, n - i);
+}
+
+// The sum of squares of n elements; `row(Lot<K>, i, count, v)` makes K vectors of the row.
+template <class Row>
+INLINE double sum_quick(std::size_t n, Row row) {
+    SumOfFloats sums[2];  // so that one need not wait for the other
+    each_lot(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+        constexpr int K = decltype(lot)::kVectors;
+        Floats v[K];
+        row(lot, i, count, v);
+        EACH sums[j % 2].add(v[j] * v[j]);
+    });
+    sums[0].low += sums[1].low;
+    sums[0].high += sums[1].high;
+    return sums[0].total();
+}
+
+enum Order { kCastFirst, kScaleFirst, kRoundRstd };
+enum Operands { kNone, kFactor, kFactorAndBias };
+
+template <class T, Order order, Operands operands, bool gated, class From>
+void finish_quick(const Rows& rows, const From* from, std::size_t at, std::size_t in_row,
+                  double root) {
+    const float* factor = operands == kNone ? nullptr : static_cast<const float*>(rows.factor) + in_row;
+    const float* bias =
+        operands == kFactorAndBias ? static_cast<const float*>(rows.bias) + in_row : nullptr;
+    const T* gate = gated ? static_cast<const T*>(rows.second) + at : nullptr;
+    T* y = static_cast<T*>(rows.y) + at;
+    const bool sigmoid = rows.norm->sigmoid;
+    const Divisor<T> divisor(root);
+    const auto reciprocal =
+        static_cast<float>(round_scalar<T>(round_scalar<float>(1.0 / root)));
+    const auto product = [&](Floats v) LAMBDA { return order == kScaleFirst ? v : round_to<T>(v); };
+    each_lot(rows.segment, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+        constexpr int K = decltype(lot)::kVectors;
+        Floats v[K], z[K];
+        EACH v[j] = get<float>(from + i + j * kLanes, count);
+        if constexpr (gated) {
+            EACH z[j] = get<float>(gate + i + j * kLanes, count);
+            activations(z, sigmoid);
+        }
+        if constexpr (order == kRoundRstd) {
+            EACH v[j] = (sizeof(From) == sizeof(T) ? v[j] : round_to<T>(v[j])) * reciprocal;
+        } else {
+            EACH v[j] = divisor.quotient(v[j]);
+        }
+        // What is stored is rounded to T by that. NaN would have made rms one.
+        if constexpr (order != kScaleFirst && (gated || operands != kNone)) {
+            EACH v[j] = round_number<T>(v[j]);
+        }
+        if constexpr (operands != kNone) {
+            EACH v[j] = v[j] * get<float>(factor + i + j * kLanes, count);
+            if (gated || operands == kFactorAndBias) {
+                EACH v[j] = product(v[j]);
+            }
+        }
+        if constexpr (operands == kFactorAndBias) {
+            EACH v[j] = v[j] + get<float>(bias + i + j * kLanes, count);
+            if (gated) {
+                EACH v[j] = product(v[j]);
+            }
+        }
+        if constexpr (gated) EACH v[j] = v[j] * z[j];
+        EACH put<float>(y + i + j * kLanes, v[j], count);
+    });
+}
+
+template <class From>
+using Finish = void (*)(const Rows&, const From*, std::size_t, std::size_t, double);
+
+template <class T, Order order, class From>
+Finish<From> finish_of(const Rows& rows, bool gated) {
+    constexpr Finish<From> all[2][3] = {{finish_quick<T, order, kNone, false, From>,
+                                         finish_quick<T, order, kFactor, false, From>,
+                                         finish_quick<T, order, kFactorAndBias, false, From>},
+                                        {finish_quick<T, order, kNone, true, From>,
+                                         finish_quick<T, order, kFactor, true, From>,
+                                         finish_quick<T, order, kFactorAndBias, true, From>}};
+    return all[gated][rows.bias ? kFactorAndBias : rows.factor ? kFactor : kNone];
+}
+
+// Segments [begin, end): the sum of squares of each, their roots, and what is made of them.
+// `sum(at, i)`: of the segment that is i-th of those done at once; `row(at, i)`: what it left.
+template <class P, class From, class Sum, class Row>
+INLINE void run_lots(const Rows& rows, std::size_t begin, std::size_t end, void* scratch, Sum sum,
+                     Row row) {
+    using T = typename P::T;
+    const Norm& norm = *rows.norm;
+    const bool gated = norm.kind == Kind::kGatedRMSNorm && !norm.gate_first;
+    const auto finish = [&] {
+        if constexpr (kTypeOf<T> != kFloat) {
+            if (norm.round_rstd) return finish_of<T, kRoundRstd, From>(rows, gated);
+            if (norm.scale_before_cast) return finish_of<T, kScaleFirst, From>(rows, gated);
+        }
+        return finish_of<T, kCastFirst, From>(rows, gated);
+    }();
+    constexpr std::size_t kMost = 32;
+    std::size_t at_once = kScratch / rows.segment;
+    at_once = at_once < 1 ? 1 : at_once > kMost ? kMost : at_once;
+    double roots[kMost];
+    for (; begin < end; begin += at_once) {
+        const std::size_t count = end - begin < at_once ? end - begin : at_once;
+        for (std::size_t i = 0; i < count; ++i) roots[i] = sum((begin + i) * rows.segment, i);
+        for (std::size_t i = 0; i < count; ++i) {
+            roots[i] = root_mean_square<float>(norm, roots[i], rows.summed);
+        }
+        bool good = true;
+        for (std::size_t i = 0; i < count; ++i) {
+            const std::size_t index = begin + i, at = index * rows.segment;
+            if (Divisor<T>::good(roots[i])) {
+                finish(rows, row(at, i), at, (index % rows.per_row) * rows.segment, roots[i]);
+            } else {
+                good = false;
+            }
+        }
+        // Last, for they use the scratch.
+        for (std::size_t i = 0; i < count && !good; ++i) {
+            if (!Divisor<T>::good(roots[i])) run_segment<P>(rows, begin + i, scratch);
+        }
+    }
+}
+
+template <class P>
+void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scratch) {
+    using T = typename P::T;
+    const Norm& norm = *rows.norm;
+    const std::size_t n = rows.segment;
+    const T* const x = static_cast<const T*>(rows.x);
+    const T* const second = static_cast<const T*>(rows.second);
+    if (norm.kind == Kind::kSkipRMSNorm) {
+        // Where nobody reads the sum it is in the scratch, segment by segment.
+        T* const totals = static_cast<T*>(rows.sum ? rows.sum : scratch);
+        const auto total = [&](std::size_t at, std::size_t i) LAMBDA {
+            return totals + (rows.sum ? at : i * n);
+        };
+        const auto sum = [&](std::size_t at, std::size_t index) LAMBDA {
+            T* const to = total(at, index);
+            return sum_quick(n, [&](auto lot, std::size_t i, std::size_t count, auto& v) LAMBDA {
+                constexpr int K = decltype(lot)::kVectors;
+                EACH v[j] = round_to<T>(get<float>(x + at + i + j * kLanes, count) +
+                                        get<float>(second + at + i + j * kLanes, count));
+                EACH put<float>(to + i + j * kLanes, v[j], count);
+            });
+        };
+        run_lots<P, T>(rows, begin, end, scratch, sum, total);
+    } else if (norm.gate_first) {
+        float* const buffer = static_cast<float*>(scratch);
+        const auto sum = [&](std::size_t at, std::size_t index) LAMBDA {
+            return sum_quick(n, [&](auto lot, std::size_t i, std::size_t count, auto& v) LAMBDA {
+                constexpr int K = decltype(lot)::kVectors;
+                Floats z[K];
+                EACH z[j] = get<float>(second + at + i + j * kLanes, count);
+                activations(z, norm.sigmoid);
+                EACH v[j] = get<float>(x + at + i + j * kLanes, count) * z[j];
+                EACH put<float>(buffer + index * n + i + j * kLanes, v[j], count);
+            });
+        };
+        const auto row = [&](std::size_t, std::size_t i) LAMBDA { return buffer + i * n; };
+        run_lots<P, float>(rows, begin, end, scratch, sum, row);
+    } else {
+        const auto sum = [&](std::size_t at, std::size_t) LAMBDA {
+            return sum_quick(n, [&](auto lot, std::size_t i, std::size_t count, auto& v) LAMBDA {
+                constexpr int K = decltype(lot)::kVectors;
+                EACH v[j] = get<float>(x + at + i + j * kLanes, count);
+            });
+        };
+        const auto row = [&](std::size_t at, std::size_t) LAMBDA { return x + at; };
+        run_lots<P, T>(rows, begin, end, scratch, sum, row);
+    }
+}
