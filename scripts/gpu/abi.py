@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
+from typing import Any
 
 TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "float8_e4m3": 3, "int8": 4}
 KINDS = {"RMSNorm": 0, "SkipRMSNorm": 1, "GatedRMSNorm": 2}
@@ -46,6 +47,9 @@ class Problem(ctypes.Structure):
         ("has_bias", ctypes.c_bool),
         ("quantize", ctypes.c_int32),
     )
+
+    def __init__(self, *, inner: int = 1, **values: Any) -> None:
+        super().__init__(inner=inner, **values)
 
 
 class Pointers(ctypes.Structure):
