@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -16,6 +15,7 @@ from rmsnorm_export.op.dtypes import Array, numpy_dtype
 from rmsnorm_export.proof.cut import SizesOf, cut
 from rmsnorm_export.proof.feeds import Batch, Layout, static_shape
 from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.shape_values import bounded
 from rmsnorm_export.recognize.types import Types
 
 _ROLES = ("x", "scale", "bias", "residual", "gate")
@@ -55,10 +55,6 @@ class SitePair:
         return feeds
 
 
-_BOUNDED_SIZE = re.compile(r"Min\((\d+), (\w+)\)")
-"""How PyTorch names a size that a table of so many rows bounds: below that it is the second."""
-
-
 def cut_site(
     match: Match,
     lowered: Lowered,
@@ -88,9 +84,9 @@ def _sizes_of(match: Match, layout: Layout, types: Types) -> SizesOf:
     pairs = zip(types.shape(match.x) or (), layout.shape(match.spec), strict=False)
     sizes: dict[object, int] = {dim: size for dim, size in pairs if isinstance(dim, str)}
     for dim, size in list(sizes.items()):
-        bounded = _BOUNDED_SIZE.fullmatch(str(dim))
-        if bounded is not None and size < int(bounded[1]):
-            sizes.setdefault(bounded[2], size)
+        found = bounded(dim)
+        if found is not None and size < found[0]:
+            sizes.setdefault(found[1], size)
 
     def sizes_of(value: ir.Value) -> list[int | None] | None:
         dims = types.shape(value)

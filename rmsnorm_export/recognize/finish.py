@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 
 import onnx_ir as ir
 
@@ -14,6 +13,7 @@ from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
 from rmsnorm_export.recognize.shape_rules import Dims
+from rmsnorm_export.recognize.shape_values import bounded
 
 
 def finish(ctx: Context, *, fold_residual: bool, fold_gate: bool) -> tuple[Match, ...]:
@@ -148,13 +148,11 @@ def same_where_added(left: Dims, right: Dims) -> bool:
     if left is None or right is None or len(left) != len(right):
         return False
     for pair in zip(left, right, strict=True):
-        bounds = [_BOUNDED.fullmatch(f"{a} {b}") for a, b in (pair, pair[::-1])]
-        if pair[0] != pair[1] and not any(match and int(match[1]) > 1 for match in bounds):
+        bounds = [(bounded(a), b) for a, b in (pair, pair[::-1])]
+        summed = any(found and found[1] == b and found[0] > 1 for found, b in bounds)
+        if pair[0] != pair[1] and not summed:
             return False
     return None not in left
-
-
-_BOUNDED = re.compile(r"Min\((\d+), (\w+)\) \2")
 
 
 def _repeats(left: Dims, right: Dims) -> bool:

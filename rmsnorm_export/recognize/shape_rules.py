@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.op.native import RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.recognize.consts import Constants
-from rmsnorm_export.recognize.shape_values import Dim, Elements
+from rmsnorm_export.recognize.shape_values import Dim, Elements, Unnamed
 
 Dims = Elements
 Info = tuple[ir.DataType | None, Dims]
@@ -46,10 +46,14 @@ def merge_dims(first: Dims, second: Dims) -> Dims:
     """The more definite of two descriptions of one shape."""
     if first is None or second is None or len(first) != len(second):
         return second if first is None else first
-    return tuple(
-        b if a is None or (isinstance(b, int) and not isinstance(a, int)) else a
-        for a, b in zip(first, second, strict=True)
-    )
+    return tuple(b if definite(b) > definite(a) else a for a, b in zip(first, second, strict=True))
+
+
+def definite(size: Dim) -> int:
+    """How much a size says: nothing, that it is equal to itself, a name of the file, a number."""
+    if size is None or isinstance(size, int):
+        return 0 if size is None else 3
+    return 1 if isinstance(size, Unnamed) else 2
 
 
 def broadcast(shapes: Sequence[Dims]) -> Dims:
@@ -118,6 +122,22 @@ def _matmul(call: Call) -> Info:
     return (dtype, None if lead is None else (*lead, left[-2], right[-1]))
 
 
+def _einsum(call: Call) -> Info:
+    dtype = next((i[0] for i in call.inputs if i[0] is not None), None)
+    equation = call.node.attributes.get_string("equation", "").replace(" ", "")
+    terms, arrow, output = equation.partition("->")
+    named = list(zip(terms.split(","), (i[1] for i in call.inputs), strict=False))
+    known = all(dims is not None and len(term) == len(dims) for term, dims in named)
+    if not arrow or not known or len(named) != terms.count(",") + 1:
+        return (dtype, None)  # an ellipsis has the rank wrong, too
+    sizes: list[Dim] = []
+    for label in output:
+        column = [(dims[term.index(label)],) for term, dims in named if dims and label in term]
+        joined = broadcast(column)
+        sizes.append(None if joined is None else joined[0])
+    return (dtype, tuple(sizes))
+
+
 def _gemm(call: Call) -> Info:
     (dtype, left), (_, right) = call.inputs[0], call.inputs[1]
     if left is None or right is None or len(left) != 2 or len(right) != 2:
@@ -174,6 +194,15 @@ def _expand(call: Call) -> Info:
 def _filled(call: Call) -> Info:
     fill = call.node.attributes.get("value")
     return (ir.DataType.FLOAT if fill is None else fill.as_tensor().dtype, call.elements.get(0))
+
+
+def _range(call: Call) -> Info:
+    """From 0 in steps of 1: as many as the limit says, which is a size and not negative."""
+    start, limit, step = (call.elements.get(i) for i in range(3))
+    plain = start == (0,) and step == (1,) and limit is not None and len(limit) == 1
+    if not plain or not limit or (isinstance(limit[0], int) and limit[0] < 0):
+        limit = (None,)
+    return (call.inputs[1][0], limit)
 
 
 def _remaining(dims: tuple[Dim, ...], result: list[Dim], hole: int) -> Dim:
@@ -395,6 +424,7 @@ RULES: dict[str, Rule] = {
     "CastLike": _cast_like,
     "MatMul": _matmul,
     "Gemm": _gemm,
+    "Einsum": _einsum,
     "Gather": _gather,
     "Transpose": _transpose,
     "Reshape": _reshape,
@@ -405,6 +435,7 @@ RULES: dict[str, Rule] = {
     "DepthToSpace": _depth_to_space,
     "Resize": _same_rank,
     "ConstantOfShape": _filled,
+    "Range": _range,
     "Unsqueeze": _unsqueeze,
     "Squeeze": _reduce,
     "Concat": _concat,

@@ -7,6 +7,7 @@ symbol (the size of some dimension, so not negative) or None.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
@@ -25,6 +26,15 @@ class Unnamed(str):
         return "?"
 
     __repr__ = __str__
+
+
+_BOUNDED = re.compile(r"Min\((\d+), (\w+)\)")
+
+
+def bounded(size: Dim) -> tuple[int, str] | None:
+    """(k, n) where PyTorch calls a size ``Min(k, n)``: n, but k at most, as a table has k rows."""
+    found = _BOUNDED.fullmatch(size) if isinstance(size, str) else None
+    return (int(found[1]), found[2]) if found else None
 
 
 _MOST = 16
@@ -53,6 +63,7 @@ SIZES: dict[str, tuple[int, ...]] = {
     "Split": (1,),
     "Slice": (1, 2, 3, 4),
     "ConstantOfShape": (0,),
+    "Range": (0, 1, 2),
 }
 """Operators whose output's shape depends on the elements of these inputs."""
 

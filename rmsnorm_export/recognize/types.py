@@ -12,7 +12,16 @@ import onnx_ir as ir
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, MICROSOFT_DOMAIN
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.consts import Constants, depends_on_caller, standard
-from rmsnorm_export.recognize.shape_rules import RULES, UNKNOWN, Call, Dims, Info, Rule, merge_dims
+from rmsnorm_export.recognize.shape_rules import (
+    RULES,
+    UNKNOWN,
+    Call,
+    Dims,
+    Info,
+    Rule,
+    definite,
+    merge_dims,
+)
 from rmsnorm_export.recognize.shape_values import OPERATORS, SIZES, Elements, Unnamed, elements
 
 _KNOWN_DOMAINS = (*DEFAULT_DOMAINS, DOMAIN, MICROSOFT_DOMAIN)
@@ -235,7 +244,7 @@ class Types:
             pairs = zip(self._model.graph.all_nodes(), inferred.graph.all_nodes(), strict=True)
             for ours, theirs in pairs:
                 for value, other in zip(ours.outputs, theirs.outputs, strict=True):
-                    result[value] = _declared(other)
+                    result[value] = _inferred(other)
         except Exception as error:
             # Inference is an aid: a model that it cannot read only keeps its unknown shapes.
             logger.warning("ONNX shape inference failed, unknown shapes stay unknown: %s", error)
@@ -270,7 +279,9 @@ def _rule(node: ir.Node) -> Rule | None:
 
 def _complete(dims: Dims) -> bool:
     """The file says enough: a symbol may stand for a known number, which matters in a row alone."""
-    return dims is not None and None not in dims and (not dims or isinstance(dims[-1], int))
+    if dims is None or any(definite(d) < 2 for d in dims):
+        return False
+    return not dims or isinstance(dims[-1], int)
 
 
 def _said(info: Info) -> Info:
@@ -279,6 +290,15 @@ def _said(info: Info) -> Info:
     if dims is None:
         return info
     return (dtype, tuple(None if isinstance(d, Unnamed) else d for d in dims))
+
+
+def _inferred(value: ir.Value) -> Info:
+    """What shape inference says; the symbols that it made up are names of no file."""
+    dtype, dims = _declared(value)
+    if dims is None:
+        return (dtype, None)
+    made_up = [isinstance(d, str) and d.startswith("unk__") for d in dims]
+    return (dtype, tuple(Unnamed(d) if new else d for d, new in zip(dims, made_up, strict=True)))
 
 
 def _declared(value: ir.Value) -> Info:

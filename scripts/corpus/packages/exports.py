@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import pathlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,9 +76,8 @@ def jobs(package: Package, *, light: bool = False) -> Iterator[tuple[Model, str,
     """What there is to export: model, element type and exporter."""
     for model in package.models():
         if model.light or not light:
-            for dtype in model.dtypes[: 1 if light else None]:
-                for exporter in model.exporters[: 1 if light else None]:
-                    yield model, dtype, exporter
+            for dtype, exporter in model.exports[: 1 if light else None]:
+                yield model, dtype, exporter
 
 
 def export(package: Package, model: Model, dtype: str, exporter: str) -> PackageExport:
@@ -109,6 +109,8 @@ def export(package: Package, model: Model, dtype: str, exporter: str) -> Package
 
 def _norms(package: Package, model: Model, key: str) -> dict[str, Any]:
     """The norms that ``model`` runs, counted in float32 and kept apart from its exports."""
+    if model.norms is not None:
+        return {"calls": {kind: {"": n} for kind, n in model.norms.items()}, "named": ()}
 
     def fill(folder: pathlib.Path) -> None:
         positional, args, _ = _positional(model)
@@ -149,28 +151,44 @@ def _positional(model: Model) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]
 
 
 def _fill(folder: pathlib.Path, model: Model, dtype: str, exporter: str) -> None:
-    about = {"reason": _fill_torch(folder, model, dtype, exporter), "norms": None}
-    (folder / "about.json").write_text(json.dumps(about))
-
-
-def _fill_torch(folder: pathlib.Path, model: Model, dtype: str, exporter: str) -> str:
-    module, args, names = _positional(model)
-    module = module.to(DTYPES[dtype])
-    args = tuple(a.to(DTYPES[dtype]) if a.is_floating_point() else a for a in args)
-    arrays = {n: exporters.to_numpy(a) for n, a in zip(names, args, strict=True)}
+    path = folder / "model.onnx"
+    arrays, write = (_own if exporter in model.own else _by_torch)(path, model, dtype, exporter)
     cache.save_arrays(folder / "arrays.npz", arrays)
     reason = ""
     for axes in dict.fromkeys((model.dynamic, ())):
         try:
-            exporters.export_module(
-                module, args, folder / "model.onnx", exporter, dynamic_axes=axes, names=names
-            )
+            write(axes)
         except Exception as error:  # the reason is the entry
             reason = reason or exporters.first_line(error)
-            (folder / "model.onnx").unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
             continue
-        return ""
-    return reason
+        reason = ""
+        break
+    (folder / "about.json").write_text(json.dumps({"reason": reason, "norms": None}))
+
+
+_Job = tuple[dict[str, np.ndarray], Callable[[tuple[int, ...]], None]]
+"""The example inputs, and what writes the file with some axes symbolic."""
+
+
+def _own(path: pathlib.Path, model: Model, _dtype: str, exporter: str) -> _Job:
+    source, given = _made(model)
+    if isinstance(source, torch.nn.Module):
+        _enliven(source)
+    arrays = {n: np.asarray(value) for n, value in given.items()}
+    return arrays, functools.partial(model.own[exporter], source, given, path)
+
+
+def _by_torch(path: pathlib.Path, model: Model, dtype: str, exporter: str) -> _Job:
+    module, args, names = _positional(model)
+    module = module.to(DTYPES[dtype])
+    args = tuple(a.to(DTYPES[dtype]) if a.is_floating_point() else a for a in args)
+    arrays = {n: exporters.to_numpy(a) for n, a in zip(names, args, strict=True)}
+
+    def write(axes: tuple[int, ...]) -> None:
+        exporters.export_module(module, args, path, exporter, dynamic_axes=axes, names=names)
+
+    return arrays, write
 
 
 def _enliven(model: torch.nn.Module) -> None:

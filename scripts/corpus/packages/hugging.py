@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 
-from scripts.corpus.packages.table import Made, Model
+from scripts.corpus.packages.table import TORCH, Made, Model
 
 _NAMES = (
     "llama", "qwen3", "gemma3", "mamba2", "olmo2", "t5_encoder", "nemotron_h", "helium",
@@ -17,7 +17,7 @@ _NAMES = (
 
 def models() -> tuple[Model, ...]:
     return tuple(
-        Model(name, functools.partial(_make, name), exporters=("torchscript17", "dynamo23-plain"),
+        Model(name, functools.partial(_make, name), exports=(*TORCH[:2], TORCH[3]),
               light=name == "t5_encoder", dynamic=(0, 1))
         for name in _NAMES
     )  # fmt: skip

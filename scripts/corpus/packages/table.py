@@ -9,11 +9,20 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
-from collections.abc import Callable
+import pathlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 Made = tuple[Any, dict[str, Any]]
 """A model and its example inputs by the name of the parameter."""
+
+Write = Callable[[Any, dict[str, Any], pathlib.Path, tuple[int, ...]], None]
+"""Writes a model with these inputs to a path, the given axes of every input symbolic."""
+
+FULL, HALF = "float32", "float16"
+TORCH = ((FULL, "torchscript17"), (HALF, "torchscript17"), (FULL, "dynamo18"),
+         (HALF, "dynamo23-plain"))  # fmt: skip
+"""Element types and exporters of PyTorch (``exporters.EXPORTERS``)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,16 +32,19 @@ class Model:
     Attributes:
         name: unique in the package.
         make: gives the model in float32 and its inputs.
-        dtypes: element types that it is exported in.
-        exporters: that are asked for it.
+        exports: element types and exporters, the one for the ordinary test run first.
+        own: exporters of its own framework, by name.
+        norms: how many norms it runs by kind (``count.Kind``) where its framework has no hooks for
+            ``count``, which counts them otherwise.
         light: exported in the ordinary test run, too.
         dynamic: axes that are symbolic in every input, where the exporter can.
     """
 
     name: str
     make: Callable[[], Made]
-    dtypes: tuple[str, ...] = ("float32", "float16")
-    exporters: tuple[str, ...] = ("torchscript17", "dynamo18", "dynamo23-plain")
+    exports: tuple[tuple[str, str], ...] = TORCH
+    own: Mapping[str, Write] = dataclasses.field(default_factory=dict)
+    norms: Mapping[str, int] | None = None
     light: bool = False
     dynamic: tuple[int, ...] = (0,)
 
@@ -75,6 +87,8 @@ PACKAGES: dict[str, Package] = {
         Package("timm", "images", ("timm", "torchvision"), "pip install timm"),
         Package("vit-pytorch", "vits", ("vit_pytorch", "torchvision"), "pip install vit-pytorch"),
         Package("litgpt", "lit", ("litgpt", "lightning"), "pip install litgpt"),
+        Package("keras", "keras_models", ("keras",), "pip install keras"),
+        Package("flax", "flax_models", ("flax", "jax2onnx"), "pip install flax jax2onnx"),
         Package("titans-pytorch", "titans", ("titans_pytorch",), "pip install titans-pytorch"),
     )
 }
