@@ -41,12 +41,33 @@ _MOST_SIGNS = 8
 _MOST_BETWEEN = 16
 """Nodes between a value and the one that gives it back."""
 
+_MOST_COMPARED = 1 << 20
+"""Bytes of a tensor that is compared with another."""
 
-def _same_attributes(a: ir.Node, b: ir.Node) -> bool:
+
+def same_attributes(a: ir.Node, b: ir.Node) -> bool:
+    """Certainly the same; graphs and large tensors are not looked into."""
     return a.attributes.keys() == b.attributes.keys() and all(
-        not x.is_ref() and not b.attributes[name].is_ref() and x.value == b.attributes[name].value
+        not x.is_ref()
+        and not b.attributes[name].is_ref()
+        and _same(x.value, b.attributes[name].value)
         for name, x in a.attributes.items()
     )
+
+
+def _same(a: object, b: object) -> bool:
+    if isinstance(a, ir.TensorProtocol) and isinstance(b, ir.TensorProtocol):
+        return same_tensors(a, b)
+    return a is b or bool(a == b)
+
+
+def same_tensors(a: ir.TensorProtocol | None, b: ir.TensorProtocol | None) -> bool:
+    """Certainly the same; those that stand in other files, or are large, are not read."""
+    if a is b or a is None or b is None:
+        return a is b
+    alike = a.dtype == b.dtype and tuple(a.shape) == tuple(b.shape) and a.nbytes <= _MOST_COMPARED
+    external = isinstance(a, ir.ExternalTensor) or isinstance(b, ir.ExternalTensor)
+    return alike and not external and a.tobytes() == b.tobytes()
 
 
 def widens(source: ir.DataType | None, to: ir.DataType | None) -> bool:
@@ -100,6 +121,14 @@ class Context:
             view = self.view(node.inputs[0])
         return view
 
+    def maker(self, value: ir.Value | None, *op_types: str) -> ir.Node | None:
+        """The node of one of these types behind ``value``, or behind the value of its element type
+        whose numbers it holds."""
+        if value is None:
+            return None
+        node = self.view(value).first[self.types.dtype(value)].producer()
+        return node if standard(node) in op_types else None
+
     def same(self, a: ir.Value, b: ir.Value, depth: int = 4) -> bool:
         """Both values hold the same numbers: one root, or the same reshaping of one root."""
         a, b = self.view(a).root, self.view(b).root
@@ -110,7 +139,7 @@ class Context:
             return False
         if standard(left) != standard(right) or standard(left) not in _PURE:
             return False
-        if len(left.inputs) != len(right.inputs) or not _same_attributes(left, right):
+        if len(left.inputs) != len(right.inputs) or not same_attributes(left, right):
             return False
         for x, y in zip(left.inputs, right.inputs, strict=True):
             if x is y:

@@ -76,16 +76,8 @@ def _with(number: float, *positions: int) -> Callable[[Context, ir.Node], ir.Val
 
 
 def _sign_back(ctx: Context, node: ir.Node) -> ir.Value | None:
-    inner = _maker(ctx, node.inputs[0], "Neg")
+    inner = ctx.maker(node.inputs[0], "Neg")
     return None if inner is None else inner.inputs[0]
-
-
-def _maker(ctx: Context, value: ir.Value | None, *op_types: str) -> ir.Node | None:
-    """The node behind ``value``, or behind the value of this type whose numbers it holds."""
-    if value is None:
-        return None
-    node = ctx.view(value).first[ctx.types.dtype(value)].producer()
-    return node if standard(node) in op_types else None
 
 
 def _same_choice(ctx: Context, node: ir.Node) -> ir.Value | None:
@@ -164,7 +156,7 @@ def _axes_back(ctx: Context, node: ir.Node) -> ir.Value | None:
             return None
         if order == sorted(order):
             return source
-        before = _maker(ctx, source, "Transpose")
+        before = ctx.maker(source, "Transpose")
         inner = None if before is None else _order(ctx, before)
         if before is None or inner is None or len(inner) != len(order):
             return None

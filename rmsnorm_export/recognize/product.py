@@ -305,8 +305,8 @@ def _sound(ctx: Context, node: ir.Node, view: View, radial: Radial) -> bool:
 
 def _weighted(ctx: Context, numerator: ir.Value, radial: Radial) -> tuple[View, Weight, int] | None:
     """``x * w`` with the x that was squared."""
-    node = numerator.producer()
-    if node is None or standard(node) != "Mul" or node.graph is not radial.graph:
+    node = ctx.maker(numerator, "Mul")
+    if node is None or node.graph is not radial.graph:
         return None
     for x, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
         if x is None or other is None:
@@ -422,8 +422,8 @@ def lp_normalization(
     ctx: Context, node: ir.Node, value: ir.Value, other: ir.Value, *, inverse: bool
 ) -> None:
     """``LpNormalization(x) * sqrt(n)``, or divided by ``1 / sqrt(n)``."""
-    producer = value.producer()
-    if producer is None or standard(producer) != "LpNormalization":
+    producer = ctx.maker(value, "LpNormalization")
+    if producer is None:
         return
     array, number = ctx.constants.array(other), ctx.constants.scalar(other)
     if number and array is not None:

@@ -1,7 +1,8 @@
-"""Functions that hold a part of a norm, put in the place of their calls.
+"""Functions and branches that hold a part of a norm, put in the place of their call.
 
 Exporters write an ATen operator or a Python function as a function of the model: a square here, a
-mean there, epsilon handed over. A function that holds a whole norm stays.
+mean there, epsilon handed over. A function that holds a whole norm stays. The branches of an If are
+a part where both are the same.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ from collections.abc import Callable, Set
 
 import onnx_ir as ir
 
+from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.op.spec import DOMAIN
+from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.context import same_attributes, same_tensors
 from rmsnorm_export.recognize.scan import KNOWN, Recognition
 from rmsnorm_export.recognize.types import inlined_size
+from rmsnorm_export.rewrite.apply import Names
 
 _MOST_ROUNDS = 4
 _MOST_NODES = 1_000_000
@@ -43,6 +48,12 @@ def inline_parts(
         trial, seen = inlined, recognize(inlined)
         if len(seen.matches) > len(found.matches):
             best, found = trial, seen
+    unbranched = _without_equal_branches(best) if found.refusals else None
+    if unbranched is not None:
+        seen = recognize(unbranched)
+        # A norm in both branches was two.
+        if len(seen.refusals) < len(found.refusals):
+            best, found = unbranched, seen
     return best, found
 
 
@@ -69,3 +80,61 @@ def _without(model: ir.Model, functions: Set[ir.OperatorIdentifier]) -> ir.Model
         return InlinePass(criteria=lambda f: f.identifier() in functions)(model.clone()).model
     except (ValueError, PassError):
         return None
+
+
+def _without_equal_branches(model: ir.Model) -> ir.Model | None:
+    """A copy without an If whose branches are the same, their nodes in its place; None: no such."""
+    if not any(_decides_nothing(node) for graph in all_graphs(model) for node in graph):
+        return None
+    copy = model.clone()
+    names = Names(copy)
+    for graph in all_graphs(copy):
+        for node in list(graph):
+            if _decides_nothing(node):
+                _put_in_place(graph, node, names)
+    return copy
+
+
+def _decides_nothing(node: ir.Node) -> bool:
+    """An If of two branches that are the same, node by node."""
+    if standard(node) != "If":
+        return False
+    one, other = (node.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
+    stored, twins = (tuple(graph.initializers.values()) for graph in (one, other))
+    if len(one) != len(other) or len(stored) != len(twins):
+        return False
+    if not all(
+        same_tensors(a.const_value, b.const_value) for a, b in zip(stored, twins, strict=True)
+    ):
+        return False
+    same: dict[ir.Value | None, ir.Value | None] = dict(zip(twins, stored, strict=True))
+    for a, b in zip(one, other, strict=True):
+        alike = a.op_identifier() == b.op_identifier() and same_attributes(a, b)
+        if not alike or len(a.outputs) != len(b.outputs):
+            return False
+        if a.inputs != tuple(same.get(value, value) for value in b.inputs):
+            return False
+        same.update(zip(b.outputs, a.outputs, strict=True))
+    return list(one.outputs) == [same.get(value, value) for value in other.outputs]
+
+
+def _put_in_place(graph: ir.Graph, node: ir.Node, names: Names) -> None:
+    """The nodes of the first branch in the place of an If."""
+    branch = node.attributes["then_branch"].as_graph()
+    results = list(branch.outputs)
+    branch.outputs.clear()
+    inner = list(branch)
+    branch.remove(inner)
+    for stored in branch.initializers.values():
+        tensor = ir.AttrTensor("value", stored.const_value)
+        constant = ir.Node("", "Constant", [], [tensor])
+        ir.convenience.replace_all_uses_with(stored, constant.outputs[0])
+        results = [constant.outputs[0] if value is stored else value for value in results]
+        inner.insert(0, constant)
+    for value in (value for made in inner for value in made.outputs):
+        value.name = names(value.name or "branch")
+    ends = [ir.Node("", "Identity", [value]) for value in results]
+    outputs = [end.outputs[0] for end in ends]
+    ir.convenience.replace_nodes_and_values(
+        graph, node, [node], [*inner, *ends], node.outputs, outputs
+    )

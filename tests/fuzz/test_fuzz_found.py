@@ -8,8 +8,8 @@ from fuzz.norms import norm
 from fuzz.spelled import spelled_seeds
 from scripts.fuzzing.found import Share, shares
 
-FLOORS = {"into_if": 0.7, "into_loop": 0.3}
-"""A part of a norm in a loop, or computed in a branch and used behind it, is told, not found."""
+FLOORS = {"into_loop": 0.3}
+"""A part of a norm in a loop is told, not found."""
 
 LEAST = 0.9
 
@@ -29,7 +29,7 @@ def test_several_mutations_at_once() -> None:
     found = shares(spelled_seeds(60), 2, 240, most=3)
     kept, good = (sum(getattr(s, name) for s in found.values()) for name in ("kept", "found"))
     assert kept >= 50
-    assert good >= 0.8 * kept  # most of the others are cut by a branch or a loop
+    assert good >= 0.9 * kept  # most of the others are cut by a loop
     # A chain that is cut by a function and a loop at once may end where nothing speaks of it.
     silent = sum(share.reasons[""] for share in found.values())
     assert silent <= 0.03 * kept

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from recognize.text_models import check_same, function, model, norm, ops, optimized
+from recognize.text_models import (
+    CONSTANTS,
+    WEIGHT,
+    check_same,
+    function,
+    model,
+    norm,
+    ops,
+    optimized,
+)
 
 import rmsnorm_export as rx
 from rmsnorm_export.graph.load import load_model
@@ -55,6 +64,34 @@ def test_in_a_function(target: Target) -> None:
     )
     source = model("y = my.block(x, r, w)", inputs=XR, imports=', "my" : 1', functions=body)
     report, proto = optimized(source, target)
+    assert (report.folded, report.unfolded) == (1, ())
+    check_same(source, proto)
+
+
+_ROWS = (
+    "length = Shape<start = 1, end = 2>(x)\n k = Squeeze(length)\n at = Range(none, k, one)\n"
+    "found = Gather(table, at)\n"
+)
+# Each gives r the shape of x, which no shape in the file says.
+SIZED = {
+    "rows of a table, from 0 to the length": "batch = Shape<end = 1>(x)\n"
+    "times = Concat<axis = 0>(batch, length, to)\n r = Expand(found, times)\n",
+    "attention": 'scores = Einsum<equation = "i d, b j d -> b i j">(found, x)\n'
+    "share = Softmax(scores)\n"
+    'r0 = Einsum<equation = "bij,bjd->bid">(share, x)\n r = MatMul(r0, square)\n',
+}
+
+
+@pytest.mark.parametrize("sizes", SIZED)
+def test_a_shape_that_follows_from_others(sizes: str) -> None:
+    rows = ", ".join(["0.5"] * 64)
+    source = model(
+        _ROWS + SIZED[sizes] + "h = Add(r, x)\n" + norm("h", "y"),
+        constants=f"{WEIGHT}, {CONSTANTS}, int64 none = {{0}}, int64 one = {{1}}, "
+        f"int64[1] to = {{8}}, "
+        f"float[8,8] table = {{{rows}}}, float[8,8] square = {{{rows}}}",
+    )
+    report, proto = optimized(source, "ort")
     assert (report.folded, report.unfolded) == (1, ())
     check_same(source, proto)
 

@@ -1,4 +1,4 @@
-"""Models of ``keras`` on PyTorch, by keras' own exporter and by PyTorch's."""
+"""Models of ``keras`` on PyTorch, by keras' own exporter; PyTorch's do not take its models."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ _MODELS = {
     "decoder": {"rms": 2 * _LAYERS + 1},
     "decoder-qk": {"rms": 4 * _LAYERS + 1},
     "images": {"rms": 2},
-    "images-channels-first": {"channel": 2},
 }
 
 
 def models() -> tuple[Model, ...]:
     return tuple(
-        Model(name, functools.partial(_make, name, dtype), ((dtype, "keras"), (dtype, exporter)),
-              {"keras": _write}, norms, light=name == "decoder", dynamic=())
+        Model(name, functools.partial(_make, name, dtype), ((dtype, "keras"),), {"keras": _write},
+              norms, light=name == "decoder", dynamic=())
         for name, norms in _MODELS.items()
-        for dtype, exporter in ((FULL, "dynamo18"), (HALF, "dynamo23-plain"))
+        for dtype in (FULL, HALF)
     )  # fmt: skip
 
 
@@ -40,7 +39,7 @@ def _make(name: str, dtype: str) -> Made:
             tokens = torch.randint(3, 64, (2, 7), dtype=torch.int32)
             return _decoder(heads_too=name.endswith("qk")), {"tokens": tokens}
         pictures = torch.randn(2, 16, 16, 3, dtype=getattr(torch, dtype))
-        return _images(1 if name.endswith("first") else -1), {"pictures": pictures}
+        return _images(), {"pictures": pictures}
     finally:
         keras.config.set_dtype_policy(before)
 
@@ -73,17 +72,15 @@ def _decoder(*, heads_too: bool) -> Any:
     return keras.Model(tokens, layers.Dense(101)(layers.RMSNormalization()(x)))
 
 
-def _images(axis: int) -> Any:
+def _images() -> Any:
     import keras
     from keras import layers
 
-    pictures = keras.Input((16, 16, 3), name="pictures")
-    x = layers.Permute((3, 1, 2))(pictures) if axis == 1 else pictures
-    where = "channels_first" if axis == 1 else "channels_last"
+    x = pictures = keras.Input((16, 16, 3), name="pictures")
     for width in (16, 24):
-        x = layers.Conv2D(width, 3, 2, "same", data_format=where, activation="silu")(x)
-        x = layers.RMSNormalization(axis=axis)(x)
-    return keras.Model(pictures, layers.GlobalAveragePooling2D(data_format=where)(x))
+        x = layers.Conv2D(width, 3, 2, "same", activation="silu")(x)
+        x = layers.RMSNormalization()(x)
+    return keras.Model(pictures, layers.GlobalAveragePooling2D()(x))
 
 
 def _write(model: Any, given: dict[str, Any], path: pathlib.Path, _axes: tuple[int, ...]) -> None:
