@@ -17,7 +17,7 @@ _NAMES = (
 
 def models() -> tuple[Model, ...]:
     return tuple(
-        Model(name, functools.partial(_make, name), exports=(*TORCH[:2], TORCH[3]),
+        Model(name, functools.partial(_make, name), exports=TORCH[:2],
               light=name == "t5_encoder", dynamic=(0, 1))
         for name in _NAMES
     )  # fmt: skip
