@@ -24,7 +24,7 @@ class Site:
         op: operator type of the new node.
         nodes: names of the nodes that it replaces (op types where a node has no name).
         spelling: op types of those nodes in order, e.g. ``Pow ReduceMean Add Sqrt Div Mul``.
-        numerics: class of the rewrite (see the README).
+        numerics: class of the rewrite (see docs/reference/numerics.md).
         dtype: element type of the input, e.g. ``float16``.
         n: elements in a row; None when the file does not say.
         epsilon: as the source has it.

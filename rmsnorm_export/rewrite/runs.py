@@ -107,7 +107,7 @@ def fit_model(model: ir.Model, row: Consumer) -> tuple[ir.Model, tuple[str, ...]
         raise InputError(
             f"{row.name} {row.since} cannot run this model.",
             found=one_line(reason),
-            fix="see its row in the README for what it runs, or choose another runtime",
+            fix="choose another runtime, or see docs/reference/targets.md for what runs where",
         )
     return model, tuple(notes)
 

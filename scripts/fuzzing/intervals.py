@@ -150,7 +150,9 @@ class Arithmetic:
             lo2 = lo.astype(dtype, copy=False)
             return Value(lo2, lo2 if hi is lo else hi.astype(dtype), dtype, constant)
         work = F64 if mode.wide else F32 if dtype in HALF else dtype
-        if mode.spread and steps and (dtype not in HALF or steps > PRODUCT or mode.wide):
+        # A product is exact in float64, unless a half type's rounding gives way to one of float32.
+        rounds = dtype not in HALF or steps > PRODUCT or mode.wide or mode.free
+        if mode.spread and steps and rounds:
             lo, hi = self._widened(lo, hi, work, steps, underflows)
         if dtype in HALF and not mode.wide:
             return self._rounded_to_half(lo, hi, dtype)
@@ -317,7 +319,7 @@ class Arithmetic:
 
     def cast(self, value: Value, dtype: np.dtype[Any]) -> Value:
         if is_float(dtype) and is_float(value.dtype):
-            if value.constant:
+            if value.constant and not (self.mode.free and dtype in HALF):
                 return self.constant(value.lo.astype(dtype))
             if self.mode.wide:
                 return dataclasses.replace(value, dtype=dtype)

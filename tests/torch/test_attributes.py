@@ -59,8 +59,8 @@ def test_the_docstring_says_what_each_attribute_means_and_its_default(kind) -> N
     text = inspect.getdoc(FUNCTIONS[kind])
     for name in NormSpec(kind=kind).attributes():
         default = getattr(NormSpec(kind=kind), name)
-        assert f"        {name} ({default!r}): " in text
-        meaning = text.split(f"        {name} ({default!r}): ")[1].split("\n")[0]
+        assert f"        - {name} ({default!r}): " in text
+        meaning = text.split(f"        - {name} ({default!r}): ")[1].split("\n")[0]
         assert len(meaning.split()) > 3
     assert "\nReturns:\n" in text
 
@@ -71,7 +71,7 @@ def test_the_module_shows_every_attribute_but_the_axes() -> None:
     for name in GATED.attributes():
         default = getattr(NormSpec(), name)
         assert (name in parameters) == (name not in AXES)
-        assert (f"        {name} ({default!r}): " in text) == (name not in AXES)
+        assert (f"        - {name} ({default!r}): " in text) == (name not in AXES)
         assert name in AXES or parameters[name].default == default
     assert not [p for p in parameters.values() if p.kind is p.VAR_KEYWORD]
 
@@ -125,7 +125,7 @@ def test_a_new_attribute_of_the_spec_reaches_everything(kind) -> None:
 
     assert inspect.signature(norm).parameters["temperature"].default == 2.5
     assert norm.__doc__ is not None
-    assert "        temperature (2.5): divides the row.\n\nReturns:" in norm.__doc__
+    assert "        - temperature (2.5): divides the row.\n\nReturns:" in norm.__doc__
 
 
 @pytest.mark.parametrize("kind", NAMES)

@@ -1,6 +1,6 @@
-"""What the reasons of refusals mean: the README's table, in the page itself.
+"""What the reasons of refusals mean: the table of docs/reference/reasons.md, in the page itself.
 
-The tests hold these texts against the README.
+The tests hold these texts against that page.
 """
 
 from __future__ import annotations

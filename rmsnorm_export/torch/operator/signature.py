@@ -101,14 +101,14 @@ def _documented(text: str, attributes: dict[str, Any], spec: type[NormSpec]) -> 
         textwrap.fill(
             f"{name} ({value!r}): {' '.join(meanings.get(name, '').split())}",
             width=100,
-            initial_indent=" " * 8,
-            subsequent_indent=" " * 12,
+            initial_indent=" " * 8 + "- ",
+            subsequent_indent=" " * 10,
         )
         for name, value in attributes.items()
     ]
     return re.sub(
         r"^    \*\*attributes: .*$",
-        lambda line: "\n".join([line[0], *entries]),
+        lambda line: "\n".join([line[0], "", *entries]),
         text,
         flags=re.MULTILINE,
     )
