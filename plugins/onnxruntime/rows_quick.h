@@ -22,9 +22,6 @@ struct Divisor {
         }
         inverse_low = static_cast<float>(exact - static_cast<double>(inverse));
     }
-    // Whether no step overflows or underflows.
-    static INLINE bool good(double root) { return root > 0x1p-60 && root < 0x1p60; }
-
     INLINE Floats quotient(Floats row) const {
 #if FUSED
         const Floats r = Floats{} + inverse;
@@ -39,6 +36,9 @@ struct Divisor {
 #endif
     }
 };
+
+// Whether no step of it overflows or underflows.
+INLINE bool good_root(double root) { return root > 0x1p-60 && root < 0x1p60; }
 
 template <int count>
 struct Lot {
@@ -74,55 +74,64 @@ INLINE double sum_quick(std::size_t n, Row row) {
 enum Order { kCastFirst, kScaleFirst, kRoundRstd };
 enum Operands { kNone, kFactor, kFactorAndBias };
 
+// Segments [begin, begin + segments), of which `from` has what is divided by each's root.
 template <class T, Order order, Operands operands, bool gated, class From>
-void finish_quick(const Rows& rows, const From* from, std::size_t at, std::size_t in_row,
-                  double root) {
-    const float* factor = operands == kNone ? nullptr : static_cast<const float*>(rows.factor) + in_row;
-    const float* bias =
-        operands == kFactorAndBias ? static_cast<const float*>(rows.bias) + in_row : nullptr;
-    const T* gate = gated ? static_cast<const T*>(rows.second) + at : nullptr;
-    T* y = static_cast<T*>(rows.y) + at;
+void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::size_t segments,
+                  const double* roots) {
     const bool sigmoid = rows.norm->sigmoid;
-    const Divisor<T> divisor(root);
-    const auto reciprocal =
-        static_cast<float>(round_scalar<T>(round_scalar<float>(1.0 / root)));
     const auto product = [&](Floats v) LAMBDA { return order == kScaleFirst ? v : round_to<T>(v); };
-    each_lot(rows.segment, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
-        constexpr int K = decltype(lot)::kVectors;
-        Floats v[K], z[K];
-        EACH v[j] = get<float>(from + i + j * kLanes, count);
-        if constexpr (gated) {
-            EACH z[j] = get<float>(gate + i + j * kLanes, count);
-            activations(z, sigmoid);
-        }
-        if constexpr (order == kRoundRstd) {
-            EACH v[j] = (sizeof(From) == sizeof(T) ? v[j] : round_to<T>(v[j])) * reciprocal;
-        } else {
-            EACH v[j] = divisor.quotient(v[j]);
-        }
-        // What is stored is rounded to T by that. NaN would have made rms one.
-        if constexpr (order != kScaleFirst && (gated || operands != kNone)) {
-            EACH v[j] = round_number<T>(v[j]);
-        }
-        if constexpr (operands != kNone) {
-            EACH v[j] = v[j] * get<float>(factor + i + j * kLanes, count);
-            if (gated || operands == kFactorAndBias) {
-                EACH v[j] = product(v[j]);
+    const std::size_t row = rows.per_row * rows.segment;
+    std::size_t at = begin * rows.segment, in_row = at % row;  // a division is dear: once
+    for (const double* end = roots + segments; roots != end; ++roots, from += rows.segment,
+                       at += rows.segment, in_row += rows.segment) {
+        if (in_row == row) in_row = 0;
+        if (!good_root(*roots)) continue;
+        const float* factor =
+            operands == kNone ? nullptr : static_cast<const float*>(rows.factor) + in_row;
+        const float* bias =
+            operands == kFactorAndBias ? static_cast<const float*>(rows.bias) + in_row : nullptr;
+        const T* gate = gated ? static_cast<const T*>(rows.second) + at : nullptr;
+        T* y = static_cast<T*>(rows.y) + at;
+        const Divisor<T> divisor(*roots);
+        const auto reciprocal =
+            static_cast<float>(round_scalar<T>(round_scalar<float>(1.0 / *roots)));
+        each_lot(rows.segment, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+            constexpr int K = decltype(lot)::kVectors;
+            Floats v[K], z[K];
+            EACH v[j] = get<float>(from + i + j * kLanes, count);
+            if constexpr (gated) {
+                EACH z[j] = get<float>(gate + i + j * kLanes, count);
+                activations(z, sigmoid);
             }
-        }
-        if constexpr (operands == kFactorAndBias) {
-            EACH v[j] = v[j] + get<float>(bias + i + j * kLanes, count);
-            if (gated) {
-                EACH v[j] = product(v[j]);
+            if constexpr (order == kRoundRstd) {
+                EACH v[j] = (sizeof(From) == sizeof(T) ? v[j] : round_to<T>(v[j])) * reciprocal;
+            } else {
+                EACH v[j] = divisor.quotient(v[j]);
             }
-        }
-        if constexpr (gated) EACH v[j] = v[j] * z[j];
-        EACH put<float>(y + i + j * kLanes, v[j], count);
-    });
+            // What is stored is rounded to T by that. NaN would have made rms one.
+            if constexpr (order != kScaleFirst && (gated || operands != kNone)) {
+                EACH v[j] = round_number<T>(v[j]);
+            }
+            if constexpr (operands != kNone) {
+                EACH v[j] = v[j] * get<float>(factor + i + j * kLanes, count);
+                if (gated || operands == kFactorAndBias) {
+                    EACH v[j] = product(v[j]);
+                }
+            }
+            if constexpr (operands == kFactorAndBias) {
+                EACH v[j] = v[j] + get<float>(bias + i + j * kLanes, count);
+                if (gated) {
+                    EACH v[j] = product(v[j]);
+                }
+            }
+            if constexpr (gated) EACH v[j] = v[j] * z[j];
+            EACH put<float>(y + i + j * kLanes, v[j], count);
+        });
+    }
 }
 
 template <class From>
-using Finish = void (*)(const Rows&, const From*, std::size_t, std::size_t, double);
+using Finish = void (*)(const Rows&, const From*, std::size_t, std::size_t, const double*);
 
 template <class T, Order order, class From>
 Finish<From> finish_of(const Rows& rows, bool gated) {
@@ -136,10 +145,10 @@ Finish<From> finish_of(const Rows& rows, bool gated) {
 }
 
 // Segments [begin, end): the sum of squares of each, their roots, and what is made of them.
-// `sum(at, i)`: of the segment that is i-th of those done at once; `row(at, i)`: what it left.
-template <class P, class From, class Sum, class Row>
+// `sum(at, i)`: of the segment that is i-th of those done at once; `left(at)`: what they left.
+template <class P, class From, class Sum, class Left>
 INLINE void run_lots(const Rows& rows, std::size_t begin, std::size_t end, void* scratch, Sum sum,
-                     Row row) {
+                     Left left) {
     using T = typename P::T;
     const Norm& norm = *rows.norm;
     const bool gated = norm.kind == Kind::kGatedRMSNorm && !norm.gate_first;
@@ -160,18 +169,9 @@ INLINE void run_lots(const Rows& rows, std::size_t begin, std::size_t end, void*
         for (std::size_t i = 0; i < count; ++i) {
             roots[i] = root_mean_square<float>(norm, roots[i], rows.summed);
         }
-        bool good = true;
-        for (std::size_t i = 0; i < count; ++i) {
-            const std::size_t index = begin + i, at = index * rows.segment;
-            if (Divisor<T>::good(roots[i])) {
-                finish(rows, row(at, i), at, (index % rows.per_row) * rows.segment, roots[i]);
-            } else {
-                good = false;
-            }
-        }
-        // Last, for they use the scratch.
-        for (std::size_t i = 0; i < count && !good; ++i) {
-            if (!Divisor<T>::good(roots[i])) run_segment<P>(rows, begin + i, scratch);
+        finish(rows, left(begin * rows.segment), begin, count, roots);
+        for (std::size_t i = 0; i < count; ++i) {  // last, for they use the scratch
+            if (!good_root(roots[i])) run_segment<P>(rows, begin + i, scratch);
         }
     }
 }
@@ -186,11 +186,9 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
     if (norm.kind == Kind::kSkipRMSNorm) {
         // Where nobody reads the sum it is in the scratch, segment by segment.
         T* const totals = static_cast<T*>(rows.sum ? rows.sum : scratch);
-        const auto total = [&](std::size_t at, std::size_t i) LAMBDA {
-            return totals + (rows.sum ? at : i * n);
-        };
+        const auto left = [&](std::size_t at) LAMBDA { return totals + (rows.sum ? at : 0); };
         const auto sum = [&](std::size_t at, std::size_t index) LAMBDA {
-            T* const to = total(at, index);
+            T* const to = totals + (rows.sum ? at : index * n);
             return sum_quick(n, [&](auto lot, std::size_t i, std::size_t count, auto& v) LAMBDA {
                 constexpr int K = decltype(lot)::kVectors;
                 EACH v[j] = round_to<T>(get<float>(x + at + i + j * kLanes, count) +
@@ -198,7 +196,7 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
                 EACH put<float>(to + i + j * kLanes, v[j], count);
             });
         };
-        run_lots<P, T>(rows, begin, end, scratch, sum, total);
+        run_lots<P, T>(rows, begin, end, scratch, sum, left);
     } else if (norm.gate_first) {
         float* const buffer = static_cast<float*>(scratch);
         const auto sum = [&](std::size_t at, std::size_t index) LAMBDA {
@@ -211,8 +209,8 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
                 EACH put<float>(buffer + index * n + i + j * kLanes, v[j], count);
             });
         };
-        const auto row = [&](std::size_t, std::size_t i) LAMBDA { return buffer + i * n; };
-        run_lots<P, float>(rows, begin, end, scratch, sum, row);
+        const auto left = [&](std::size_t) LAMBDA { return buffer; };
+        run_lots<P, float>(rows, begin, end, scratch, sum, left);
     } else {
         const auto sum = [&](std::size_t at, std::size_t) LAMBDA {
             return sum_quick(n, [&](auto lot, std::size_t i, std::size_t count, auto& v) LAMBDA {
@@ -220,7 +218,7 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
                 EACH v[j] = get<float>(x + at + i + j * kLanes, count);
             });
         };
-        const auto row = [&](std::size_t at, std::size_t) LAMBDA { return x + at; };
-        run_lots<P, T>(rows, begin, end, scratch, sum, row);
+        const auto left = [&](std::size_t at) LAMBDA { return x + at; };
+        run_lots<P, T>(rows, begin, end, scratch, sum, left);
     }
 }

@@ -28,11 +28,13 @@ class Creator final : public nvinfer1::IPluginCreatorV3One {
 
 // A function body has one rounding order, so `optimize` gives the sites of a second one another
 // operator name (rmsnorm_export/op/body_key.py). Here all is in the attributes, and those names are
-// the same plugin. Names with a size in them are left to the function body.
+// the same plugin. Other names, of several words or a third size, are left to the function body.
 constexpr char const* kSuffixes[] = {
     "", "_scale_before_cast", "_scale_after_cast", "_round_rstd", "_rstd_not_rounded",
     "_epsilon_outside", "_epsilon_inside", "_epsilon_clamp", "_stash_float32", "_stash_float16",
-    "_stash_bfloat16", "_whole", "_ungrouped", "_last_axis"};
+    "_stash_bfloat16", "_whole", "_ungrouped", "_last_axis", "_partial", "_partial_2", "_grouped",
+    "_grouped_2", "_several_axes", "_several_axes_2", "_channels", "_channels_2",
+    "_epsilon_clamp_channels"};
 constexpr char const* kGateSuffixes[] = {"_silu", "_sigmoid", "_gate_first", "_gate_last"};
 
 }  // namespace

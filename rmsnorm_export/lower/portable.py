@@ -48,7 +48,9 @@ MAX_ROW = 1 << 20
 _CREATORS = (
     "_scale_before_cast", "_scale_after_cast", "_round_rstd", "_rstd_not_rounded",
     "_epsilon_outside", "_epsilon_inside", "_epsilon_clamp", "_stash_float32", "_stash_float16",
-    "_stash_bfloat16", "_whole", "_ungrouped", "_last_axis",
+    "_stash_bfloat16", "_whole", "_ungrouped", "_last_axis", "_partial", "_partial_2", "_grouped",
+    "_grouped_2", "_several_axes", "_several_axes_2", "_channels", "_channels_2",
+    "_epsilon_clamp_channels",
 )  # fmt: skip
 _GATED_CREATORS = ("_silu", "_sigmoid", "_gate_first", "_gate_last")
 

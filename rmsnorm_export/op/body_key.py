@@ -238,9 +238,13 @@ def _name(body: BodyKey, names: dict[str, BodyKey], reserved: Collection[str]) -
 
 
 def _words(body: BodyKey) -> list[tuple[str, str]]:
-    """A word for the value of each field that can keep two bodies apart."""
+    """A word for the value of each field that can keep two bodies apart.
+
+    No word has a size in it, so that a library of kernels can list the names; bodies that differ in
+    a size alone are numbered.
+    """
     order = "before" if body.scale_before_cast else "after"
-    axes = f"last_{-body.axis}_axes" if body.axis < -1 else "last_axis"
+    axes = "several_axes" if body.axis < -1 else "last_axis"
     return [
         ("stash_type", f"stash_{type_name(body.stash_type)}"),
         ("dtype", f"of_{type_name(body.dtype or body.stash_type)}"),
@@ -248,9 +252,9 @@ def _words(body: BodyKey) -> list[tuple[str, str]]:
         ("round_rstd", "round_rstd" if body.round_rstd else "rstd_not_rounded"),
         ("epsilon_outside", "epsilon_outside" if body.epsilon_outside else "epsilon_inside"),
         ("epsilon_clamp", "epsilon_clamp"),
-        ("partial_size", f"partial_{body.partial_size}" if body.partial_size else "whole"),
-        ("group_size", f"group_{body.group_size}" if body.group_size else "ungrouped"),
-        ("last_axis", f"axis_{-body.last_axis}_from_the_end"),
+        ("partial_size", "partial" if body.partial_size else "whole"),
+        ("group_size", "grouped" if body.group_size else "ungrouped"),
+        ("last_axis", "channels"),
         ("axis", axes if body.last_axis == -1 else ""),
         ("activation", body.activation),
         ("association", f"association_{body.association}"),

@@ -106,8 +106,8 @@ def test_second_bodies():
     assert "GatedRMSNorm_gate_first" in creator_names("GatedRMSNorm")
     assert "RMSNorm_gate_first" not in creator_names("RMSNorm")
     for name, spec in (
-        ("RMSNorm_group_16", NormSpec(group_size=16)),
-        ("RMSNorm_axis_3_from_the_end", NormSpec(axis=-3, last_axis=-3)),
+        ("RMSNorm_grouped_3", NormSpec(group_size=16)),
+        ("RMSNorm_grouped_stash_float16", NormSpec(group_size=16, stash_type=FLOAT16)),
     ):
         assert "no creator" in plugin_refuses(name, spec, dtype=FLOAT, n=64, weights=())
 

@@ -141,7 +141,7 @@ def test_most_sites_have_the_plain_name_and_the_others_say_why_not():
         "RMSNorm_scale_before_cast",
         "RMSNorm",
         "RMSNorm",
-        "RMSNorm_group_64",
+        "RMSNorm_grouped",
         "RMSNorm",
         "SkipRMSNorm",
     ]
