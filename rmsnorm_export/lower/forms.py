@@ -35,7 +35,16 @@ _SMALLEST_SAFE_EPSILON = {FLOAT16: 65504.0**-2, BFLOAT16: 2.0**-256}
 
 # A match refused for one of these is tried again without the part in question.
 STRUCTURAL = frozenset(
-    {"bias", "gate", "residual", "group", "partial", "epsilon-outside", "residual-kept"}
+    {
+        "bias",
+        "epsilon-outside",
+        "gate",
+        "group",
+        "partial",
+        "quantizer",
+        "residual",
+        "residual-kept",
+    }
 )
 
 
@@ -214,7 +223,9 @@ def beyond_the_operator(match: Match, *, has_residual: bool = False) -> Refusal 
     """The part of the norm for which the operator has no word, if there is one."""
     spec = match.spec
     hint = "use the portable target to have it in the node"
-    if match.bias is not None:
+    if match.quantized is not None:
+        part = ("quantizer", "codes as its output", f"codes of {match.quantized.how}")
+    elif match.bias is not None:
         part = ("bias", "a bias", "a bias is added")
     elif match.gate is not None:
         part = ("gate", "a gate", f"a {spec.activation} gate")
@@ -263,12 +274,15 @@ def lower_largest_part(
         if isinstance(outcome, ScaleInput):
             outcome = lower_one(part, outcome)
         if isinstance(outcome, Lowered):
-            others = [r for r in refusals if r.kind != "residual"]
+            others = [r for r in refusals if r.kind == "norm"]
             kept = [f"part of the norm stays as it was: {r.message}" for r in others]
-            apart = next((r for r in refusals if r.kind == "residual"), None)
+            firsts = {r.kind: r for r in reversed(refusals) if r.kind != "norm"}
             add = None if match.sum is None else match.sum.producer()
-            if apart is not None and add is not None:
-                apart = dataclasses.replace(apart, node=name_of(add), op=add.op_type)
+            if "residual" in firsts and add is not None:
+                firsts["residual"] = dataclasses.replace(
+                    firsts["residual"], node=name_of(add), op=add.op_type
+                )
+            apart = tuple(firsts.values())
             return dataclasses.replace(outcome, notes=[*outcome.notes, *kept], apart=apart)
         refusals.append(outcome)
         part = part.inner

@@ -56,7 +56,8 @@ class Lowered:
         functions: model-local functions that the nodes call.
         min_opset: lowest version of the default domain that knows the new nodes; 0: any.
         notes: what the user may want to know about this site.
-        apart: why the residual Add of the match stays a node of its own.
+        apart: why the residual Add, or what makes codes of the norm, stays as it is.
+        unquantized: makes the nodes of the same norm, if this one gives codes of it: for proofs.
     """
 
     nodes: Sequence[ir.Node]
@@ -67,7 +68,8 @@ class Lowered:
     functions: Sequence[ir.Function] = ()
     min_opset: int = 0
     notes: Sequence[str] = ()
-    apart: Refusal | None = None
+    apart: tuple[Refusal, ...] = ()
+    unquantized: Callable[[], Lowered] | None = None
 
 
 def strictest(match: Match) -> tuple[Numerics, str]:

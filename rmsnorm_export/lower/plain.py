@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.lower.builder import SharedConstants, SiteBuilder
 from rmsnorm_export.lower.lower import LowerContext, Lowered
-from rmsnorm_export.lower.portable import Planned, operands, plan_site
+from rmsnorm_export.lower.portable import Planned, operands, output_type, plan_site
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.spec import FLOAT
 from rmsnorm_export.recognize.match import Match
@@ -40,7 +40,9 @@ def _nodes(plan: Planned, context: LowerContext, shared: SharedConstants) -> Low
         **dict(zip(body.inputs, given, strict=True)),
     }
     numbers = {"epsilon": spec.epsilon, "scale_offset": spec.scale_offset}
-    results = [part.output] if part.sum is None else [part.output, part.sum]
+    results = [part.output, *([] if part.residual is None else [part.sum])]
+    if part.quantized is not None and part.quantized.row_scales is not None:
+        results.append(part.quantized.row_scales)
     replace: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
     for node in body:
         output = node.outputs[0]
@@ -59,7 +61,7 @@ def _nodes(plan: Planned, context: LowerContext, shared: SharedConstants) -> Low
             (old for old, new in zip(results, body.outputs, strict=False) if new is output), None
         )
         if old is part.output:
-            made = site.like(old, part.dtype, "output")
+            made = site.like(old, output_type(part), "output")
             attributes = {a.name: a.value for a in node.attributes.values()}
             site.norm(node.op_type, operands_, attributes, [made])
         else:
@@ -69,4 +71,4 @@ def _nodes(plan: Planned, context: LowerContext, shared: SharedConstants) -> Low
         values[output] = made
         if old is not None:
             replace[old] = (old, made)
-    return site.lowered(*(replace[old] for old in results), notes=plan.notes)
+    return site.lowered(*(replace[old] for old in results if old is not None), notes=plan.notes)

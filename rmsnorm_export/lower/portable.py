@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -27,6 +27,7 @@ from rmsnorm_export.op.body_key import BodyKey, assign_bodies, body_key, for_any
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import (
+    CODE_TYPES,
     DOMAIN,
     DOUBLE,
     FLOAT,
@@ -34,6 +35,7 @@ from rmsnorm_export.op.spec import (
     OPSET_VERSION,
     PLUGIN_NAMESPACE,
     PLUGIN_VERSION,
+    QUANTIZE,
     Kind,
     NormSpec,
 )
@@ -44,6 +46,8 @@ from rmsnorm_export.recognize.types import Types
 
 MAX_ROW = 1 << 20
 """Elements of a row (``kMaxRow``)."""
+
+CODE_SCALE = "scale of the codes"
 
 _CREATORS = (
     "_scale_before_cast", "_scale_after_cast", "_round_rstd", "_rstd_not_rounded",
@@ -74,15 +78,29 @@ def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Ref
     functions: dict[str, ir.Function] = {}
     shared = SharedConstants(context)
     result: list[Lowered | Refusal] = []
-    for plan in plans:
+    for match, plan in zip(matches, plans, strict=True):
         if isinstance(plan, Refusal):
             result.append(plan)
             continue
         name, body = next(bodies)
         if name not in functions:
             functions[name] = build_function(name, for_any_type(body, context.opset), context.opset)
-        result.append(_node(plan, body, functions[name], context, shared))
+        lowered = _node(plan, body, functions[name], context, shared)
+        if match.quantized is not None and plan.part.quantized is None:
+            lowered = dataclasses.replace(lowered, apart=(_codes_kept(match),))
+        result.append(lowered)
     return result
+
+
+def _codes_kept(match: Match) -> Refusal:
+    needed = _codes_class(match)
+    return refuse_match(
+        match,
+        "quantizer-kept",
+        "what quantizes the norm is not folded: the operator makes some codes otherwise",
+        found=needed[1],
+        hint=f"allow --numerics {needed[0]}",
+    )
 
 
 def plan_site(match: Match, context: LowerContext) -> Planned | Refusal:
@@ -106,6 +124,7 @@ def plan_site(match: Match, context: LowerContext) -> Planned | Refusal:
                 scale_dtype=_dtype(part.scale, context.types),
                 bias_dtype=_dtype(part.bias, context.types),
                 opset=context.opset,
+                quantize=None if part.quantized is None else part.quantized.how,
             )
             return Planned(part, spec, numerics, key, notes)
         part = part.inner
@@ -124,13 +143,24 @@ def _class(part: Match, context: LowerContext) -> tuple[NormSpec, Numerics, tupl
     wide = spec
     if half:
         wide = dataclasses.replace(spec, stash_type=FLOAT, round_rstd=False, association=0)
-    least, why = strictest(part)
+    least, why = _codes_class(part)
     if least != "exact":
         return wide, least, (why,)
     if half and context.allows("upcast"):
         note = f"the source computes in {type_name(spec.stash_type)}, the new node in float32"
         return wide, "upcast", (note,)
     return spec, "exact", ()
+
+
+def _codes_class(part: Match) -> tuple[Numerics, str]:
+    """As ``strictest``; the scale of a row of codes has no bound in the operator."""
+    if part.quantized is None or not part.quantized.least:
+        return strictest(part)
+    least = f"{part.quantized.least:.3g}"
+    return "unclamped", (
+        f"the source divides a row by {least} at least to make codes of it, the new node divides "
+        "a row of zeros by 1 and any other by a scale of its own"
+    )
 
 
 def _dtype(value: ir.Value | None, types: Types) -> int | None:
@@ -151,7 +181,7 @@ def _node(
     site = SiteBuilder(part, plan.numerics, context, spec.kind)
 
     inputs, weights = operands(plan, body, site, types, shared)
-    outputs = [site.like(part.output, part.dtype, "output")]
+    outputs = [site.like(part.output, output_type(part), "output")]
     replace = [(part.output, outputs[0])]
     if part.residual is not None:
         # The body has both outputs, whether the sum is used or not.
@@ -159,6 +189,12 @@ def _node(
         outputs.append(site.like(total, part.dtype, "sum"))
         if part.sum is not None:
             replace.append((part.sum, outputs[1]))
+    made: dict[str, str] = {}
+    if part.quantized is not None:
+        made = {QUANTIZE: part.quantized.how}
+        if part.quantized.row_scales is not None:
+            outputs.append(site.like(part.quantized.row_scales, FLOAT, "row_scale"))
+            replace.append((part.quantized.row_scales, outputs[-1]))
     why = plugin_refuses(
         function.name,
         spec,
@@ -173,18 +209,31 @@ def _node(
     site.norm(
         function.name,
         [*inputs, *(value for _, value in weights)],
-        {**spec.attributes(), **({} if why else plugin)},
+        {**spec.attributes(), **made, **({} if why else plugin)},
         outputs,
         domain=DOMAIN,
         version=OPSET_VERSION,
         name=part.nodes[-1].name if part.native.startswith(DOMAIN) else None,
     )
     notes = list(plan.notes)
-    if function.name != spec.kind:
+    if function.name not in (spec.kind, f"Quantized{spec.kind}"):
         notes.append(f"computed otherwise than the model's other sites: operator {function.name}")
     if why:
         notes.append(f"TensorRT runs the function body, not the plugin: {why}")
-    return site.lowered(*replace, functions=[function], notes=notes)
+    made_of = _unquantized(part.inner, context) if part.quantized and part.inner else None
+    lowered = site.lowered(*replace, functions=[function], notes=notes)
+    return dataclasses.replace(lowered, unquantized=made_of)
+
+
+def _unquantized(part: Match, context: LowerContext) -> Callable[[], Lowered]:
+    """Makes the node of the norm whose codes are asked for."""
+
+    def norm() -> Lowered:
+        (lowered,) = lower([part], context)
+        assert isinstance(lowered, Lowered)
+        return lowered
+
+    return norm
 
 
 def operands(
@@ -210,7 +259,16 @@ def operands(
         weights.append(("scale", scale))
     if body.has_bias:
         weights.append(("bias", part.bias if part.bias is not None else neutral(0.0)))
+    if part.quantized is not None and part.quantized.scale is not None:
+        weights.append((CODE_SCALE, site.cast(part.quantized.scale, FLOAT, "code_scale")))
     return inputs, weights
+
+
+def output_type(part: Match) -> int:
+    """Element type of the output: T, or that of its codes."""
+    if part.quantized is None:
+        return part.dtype
+    return CODE_TYPES[part.quantized.how.partition("_")[0]][0]
 
 
 def _row_shape(part: Match, types: Types) -> tuple[int, ...]:
@@ -231,7 +289,7 @@ def creator_names(kind: Kind) -> frozenset[str]:
     from the attributes, and has a creator for each such name without a size in it.
     """
     suffixes = ("", *_CREATORS, *(_GATED_CREATORS if kind == "GatedRMSNorm" else ()))
-    return frozenset(kind + suffix for suffix in suffixes)
+    return frozenset((f"Quantized{kind}", *(kind + suffix for suffix in suffixes)))
 
 
 def plugin_refuses(
@@ -249,7 +307,8 @@ def plugin_refuses(
         spec: the norm.
         dtype: element type of X.
         n: elements of a row, None when unknown.
-        weights: name, element type and shape of the scale and the bias that the node has.
+        weights: name, element type and shape of the scale, the bias and the scale of the codes
+            that the node has.
     """
     if DOUBLE in (dtype, spec.stash_type):
         return "it does not compute in float64"
@@ -260,6 +319,8 @@ def plugin_refuses(
     if n is not None and n > MAX_ROW:
         return f"it takes rows of {MAX_ROW} elements at most"
     for label, weight, shape in weights:
+        if label == CODE_SCALE:
+            continue
         if weight not in (dtype, FLOAT):
             return f"it takes no {type_name(weight)} {label} for {type_name(dtype)} rows"
         sizes = [size for size in shape or () if isinstance(size, int)]

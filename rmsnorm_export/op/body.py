@@ -18,7 +18,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.body_key import CASTLIKE_OPSET, BodyKey
 from rmsnorm_export.op.dtypes import numpy_dtype
-from rmsnorm_export.op.spec import BFLOAT16, DOMAIN, DOUBLE, FLOAT, HALF_TYPES
+from rmsnorm_export.op.spec import BFLOAT16, CODE_TYPES, DOMAIN, DOUBLE, FLOAT, HALF_TYPES
 
 MIN_OPSET = 13
 """Below it Constant cannot refer to an attribute by value and ReduceMean takes no bfloat16."""
@@ -35,8 +35,9 @@ _Attributes: TypeAlias = Mapping[str, int | Sequence[int] | ir.TensorProtocol]
 def build_function(name: str, key: BodyKey, opset: int) -> ir.Function:
     """The function ``rmsnorm_export.<name>`` for ``key``.
 
-    Inputs in order: X, residual or gate, scale, bias, as the key has them; all are required.
-    Outputs: Y, and for ``SkipRMSNorm`` the sum. Attributes that it reads from the node: ``epsilon``
+    Inputs in order: X, residual or gate, scale, bias, scale of the codes, as the key has them; all
+    are required. Outputs: Y or its codes, for ``SkipRMSNorm`` the sum, and the scales of the rows
+    where those are computed. Attributes that it reads from the node: ``epsilon``
     and, where a scale may have an offset, ``scale_offset``. Nodes may carry more.
 
     Args:
@@ -104,7 +105,10 @@ class _Body:
             # In T already unless the scale came before the cast.
             ungated = y if key.scale_before_cast else self.to_stash(y, "ungated")
             y = self.to_x(self.add("Mul", "gated", [ungated, activation]), "Y")
-        outputs = [y, total] if residual is not None else [y]
+        code_scales: list[ir.Value] = []
+        if key.quantize is not None:
+            y, code_scales = self.codes(y, inputs)
+        outputs = [y, *([total] if residual is not None else []), *code_scales]
         graph = ir.Graph(
             inputs, outputs, nodes=self.nodes, name=self.name, opset_imports={"": self.opset}
         )
@@ -231,6 +235,35 @@ class _Body:
         if self.key.activation == "sigmoid":
             return sigmoid
         return self.add("Mul", "silu", [z, sigmoid])
+
+    def codes(self, y: ir.Value, inputs: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
+        """The codes of ``y``, and the scales of its rows; a scale that is given joins ``inputs``.
+
+        They end in QuantizeLinear, so that the runtime saturates and rounds as it always does; it
+        takes float32, so that a half y is not rounded again when it is divided.
+        """
+        name, _, per_row = (self.key.quantize or "").partition("_")
+        element_type, largest = CODE_TYPES[name]
+        zero = ir.tensor(np.zeros((), ir.DataType(element_type).numpy()))
+        zero_point = self.add("Constant", "zero_point", [], {"value": zero})
+        half = self.key.casts or self.key.stash_type != FLOAT
+        wide = self.cast(y, FLOAT, "wide_y") if half else y
+        if not per_row:
+            scale = self.value("code_scale")
+            inputs.append(scale)
+            return self.add("QuantizeLinear", "codes", [wide, scale, zero_point]), []
+        size = self.add("Abs", "size", [wide])
+        if self.opset < AXES_INPUT_OPSET:
+            top = self.add("ReduceMax", "largest", [size], {"axes": [-1], "keepdims": 1})
+        else:
+            axes = self.integers([-1], "code_axes")
+            top = self.add("ReduceMax", "largest", [size, axes], {"keepdims": 1})
+        quotient = self.add("Div", "step", [top, self.constant(largest, FLOAT, "largest_code")])
+        one, nothing = self.constant(1.0, FLOAT, "unit"), self.constant(0.0, FLOAT, "nothing")
+        empty = self.add("Equal", "is_zero", [quotient, nothing])
+        rows = self.add("Where", "row_scale", [empty, one, quotient])
+        scaled = self.add("Div", "in_steps", [wide, rows])
+        return self.add("QuantizeLinear", "codes", [scaled, one, zero_point]), [rows]
 
     def scalar(
         self, attribute: str, literal: float | None, label: str, *, like_x: bool

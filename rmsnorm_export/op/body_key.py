@@ -15,7 +15,16 @@ from itertools import chain, count
 
 from rmsnorm_export.op.dtypes import round_to, type_name
 from rmsnorm_export.op.operands import check_offset
-from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, Activation, Kind, NormSpec
+from rmsnorm_export.op.spec import (
+    DOUBLE,
+    FLOAT,
+    HALF_TYPES,
+    QUANTIZE,
+    Activation,
+    Kind,
+    NormSpec,
+    Quantize,
+)
 
 CASTLIKE_OPSET = 15
 """First opset with CastLike; below it a body with casts is for one type of X only."""
@@ -35,6 +44,7 @@ class BodyKey:
         scale_cast, bias_cast: may be of another type than the one in which the product is computed.
         dtype: element type of X, where the body must name it (casts below opset 15).
         epsilon, scale_offset: literal values, where a float32 attribute cannot hold them.
+        quantize: the output is codes, made so (``op.spec.QUANTIZE``); None: the norm.
     """
 
     kind: Kind = "RMSNorm"
@@ -59,6 +69,7 @@ class BodyKey:
     association: int = 0
     epsilon_clamp: bool = False
     last_axis: int = -1
+    quantize: Quantize | None = None
 
     @property
     def rounds(self) -> bool:
@@ -87,6 +98,7 @@ def body_key(
     scale_dtype: int | None,
     bias_dtype: int | None,
     opset: int,
+    quantize: Quantize | None = None,
 ) -> BodyKey:
     """The smallest body for one site.
 
@@ -95,6 +107,7 @@ def body_key(
         dtype: ONNX element type of X.
         scale_dtype, bias_dtype: element types, None where the site has no such operand.
         opset: version of the default ONNX domain in the model.
+        quantize: as in ``BodyKey``.
 
     Raises:
         UsageError: ``scale_offset`` without a scale.
@@ -119,6 +132,7 @@ def body_key(
         scale_cast=scale_dtype not in (None, product_type),
         bias_cast=bias_dtype not in (None, product_type),
         dtype=dtype if casts and opset < CASTLIKE_OPSET else None,
+        quantize=quantize,
     )
     return dataclasses.replace(key, scale_before_cast=False) if key.any_order else key
 
@@ -142,7 +156,7 @@ def unify(a: BodyKey, b: BodyKey) -> BodyKey | None:
     The result may ask for operands that a site does not have (``has_scale``, ``has_bias``); the
     site then passes ones or zeros (of ``product_type``), which change nothing.
     """
-    if any(getattr(a, name) != getattr(b, name) for name in _FIXED):
+    if any(getattr(a, name) != getattr(b, name) for name in (*_FIXED, QUANTIZE)):
         return None
     if (a.dtype is not None or b.dtype is not None) and _named_type(a) != _named_type(b):
         return None
@@ -218,7 +232,7 @@ def _literal(value: float, used_in: int) -> float | None:
 
 def _name(body: BodyKey, names: dict[str, BodyKey], reserved: Collection[str]) -> str:
     """The operator's name, or that and what distinguishes the body from the operator's first."""
-    base: str = body.kind
+    base = body.kind if body.quantize is None else f"Quantized{body.kind}"
     # A kernel registered for the operator reads numbers from float32 attributes: a body with a
     # number that those cannot hold has a name that no kernel has. One with an attribute that an
     # older library of kernels does not look at has a name that such a library does not have.
@@ -226,7 +240,7 @@ def _name(body: BodyKey, names: dict[str, BodyKey], reserved: Collection[str]) -
     plain = not (literal or body.epsilon_clamp or body.last_axis != -1)
     if plain and base not in names and base not in reserved:
         return base
-    main = names.get(base, BodyKey(kind=body.kind))
+    main = names.get(base, BodyKey(kind=body.kind, quantize=body.quantize))
     words = [
         word
         for field, word in _words(body)
@@ -259,6 +273,7 @@ def _words(body: BodyKey) -> list[tuple[str, str]]:
         ("activation", body.activation),
         ("association", f"association_{body.association}"),
         ("gate_first", "gate_first" if body.gate_first else "gate_last"),
+        (QUANTIZE, body.quantize or ""),
         ("epsilon", "epsilon_literal" if body.epsilon is not None else "epsilon_attribute"),
         ("scale_offset", "offset_literal" if body.scale_offset is not None else "offset_attribute"),
     ]

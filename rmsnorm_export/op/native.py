@@ -14,6 +14,9 @@ MICROSOFT_DOMAIN = "com.microsoft"
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Operators of this package's domain."""
 
+QUANTIZED_KINDS = tuple(f"Quantized{kind}" for kind in KINDS)
+"""Those that give codes of the norm."""
+
 RMS_NORMALIZATION = "RMSNormalization"
 """Of the default domain, from opset 23 on."""
 

@@ -20,7 +20,8 @@ NUMERICS_MEANING: dict[Numerics, str] = {
     "unclamped": "The source divides by max(rms, epsilon), the new node by sqrt(mean + epsilon ** "
     "2). Rows of zeros stay zeros. A row whose root mean square is near epsilon comes out smaller, "
     "by up to 29 % where it is epsilon; in float32 those above 3,000 and below 1 / 3,000 of it "
-    "agree to an ulp. Else as upcast.",
+    "agree to an ulp. Where codes are made of rows, the source divides a row by at least a number, "
+    "the new node does not: rows below it have other codes, and zeros stay zeros. Else as upcast.",
 }
 """What each class promises, for the reader of a report."""
 

@@ -36,6 +36,7 @@ PLUGIN_VERSION = "1"
 
 Kind = Literal["RMSNorm", "SkipRMSNorm", "GatedRMSNorm"]
 Activation = Literal["silu", "sigmoid"]
+Quantize = Literal["fp8", "int8", "fp8_per_row", "int8_per_row"]
 
 FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 1, 10, 11, 16
 """ONNX element types (TensorProto.DataType) that the operator takes."""
@@ -192,6 +193,18 @@ class NormSpec:
             if name != "epsilon" and value != ordinary[name]
         }
 
+
+QUANTIZE = "quantize"
+"""The attribute that ``QuantizedRMSNorm``, ``QuantizedSkipRMSNorm`` and ``QuantizedGatedRMSNorm``
+have beside those of the norm. With y the norm, rounded to T, and codes of INT8 or FP8 E4M3::
+
+    codes = saturate(round_to_even(y / s))
+
+``fp8``, ``int8``: s is one float32 number, the last input. ``fp8_per_row``, ``int8_per_row``: s is
+max |y| of the row / 448 or / 127, and 1 where that is 0; it is the last output, float32."""
+
+CODE_TYPES = {"int8": (3, 127.0), "fp8": (17, 448.0)}
+"""ONNX element type of the codes, and the largest of them that a row is scaled to."""
 
 ATTRIBUTE_WORDS = {
     "epsilon": "Added to the mean square, or to its root, or the least that the root may be.",

@@ -35,11 +35,13 @@ from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.reference import activated, reference_float64
 from rmsnorm_export.op.spec import DOUBLE, HALF_TYPES, NormSpec
 from rmsnorm_export.proof import site
+from rmsnorm_export.proof.codes import differing_codes
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
 from rmsnorm_export.proof.feeds import (
     Batch,
     Layout,
     batches,
+    case_names,
     layouts,
     random_weights,
     spread_weights,
@@ -90,6 +92,10 @@ def prove_site(
     """
     runtime = runtime_name()
     functions = tuple(functions)
+    if match.quantized is not None:
+        return _prove_codes(
+            match, lowered, types, opset_imports, functions, stored_scale, seed, runtime
+        )
     failure: Error | None = None
     try:
         tried = tuple(layouts(match, lowered, types))
@@ -118,10 +124,13 @@ def prove_site(
         except Error as error:
             # The first layout is the likelier one: its error says more.
             failure = failure or error
-    reason = "no sizes to try" if failure is None else _sentence(failure)
+    return _not_compared(runtime, failure)
+
+
+def _not_compared(runtime: str, failure: Error | None) -> Proof:
     return Proof(
         passed=False,
-        reason=reason,
+        reason="no sizes to try" if failure is None else _sentence(failure),
         cases=(),
         max_ulp=math.inf,
         mismatch=1.0,
@@ -132,6 +141,48 @@ def prove_site(
         runtime=runtime,
         compared=False,
     )
+
+
+def _prove_codes(
+    match: Match,
+    lowered: Lowered,
+    types: Types,
+    opset_imports: Mapping[str, int],
+    functions: tuple[ir.Function, ...],
+    stored_scale: Array | None,
+    seed: int,
+    runtime: str,
+) -> Proof:
+    """The proof of the norm, and of the codes that are made of it (see ``proof.codes``)."""
+    proof = Proof(passed=True, reason="", cases=case_names(match.dtype), max_ulp=0.0, mismatch=0.0,
+                  max_abs=0.0, error_before=0.0, error_after=0.0, bound_ulp=0.0,
+                  runtime=runtime)  # fmt: skip
+    if match.inner is not None and lowered.unquantized is not None:
+        norm = lowered.unquantized()
+        proof = prove_site(
+            match.inner, norm, types=types, opset_imports=opset_imports, functions=functions,
+            numerics=norm.numerics, stored_scale=stored_scale, seed=seed,
+        )  # fmt: skip
+    if not proof.passed:
+        return proof
+    failure: Error | None = None
+    try:
+        for layout in layouts(match, lowered, types):
+            try:
+                reason = differing_codes(
+                    match, lowered, layout, types=types, opset_imports=opset_imports,
+                    functions=functions, seed=seed,
+                )  # fmt: skip
+                return dataclasses.replace(proof, passed=not reason, reason=reason)
+            except BackendMissingError:
+                raise
+            except Error as error:
+                failure = failure or error
+    except BackendMissingError:
+        raise
+    except Error as error:
+        failure = error
+    return _not_compared(runtime, failure)
 
 
 def _proof_key(

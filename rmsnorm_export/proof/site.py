@@ -18,7 +18,7 @@ from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.shape_values import bounded
 from rmsnorm_export.recognize.types import Types
 
-_ROLES = ("x", "scale", "bias", "residual", "gate")
+_ROLES = ("x", "scale", "bias", "residual", "gate", "code_scale")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class SitePair:
             np.ascontiguousarray(np.moveaxis(array, -1, place))
             for array in (batch.x, batch.residual, batch.gate)
         )
-        arrays = {"x": x, "scale": scale, "bias": bias, "residual": residual, "gate": gate}
+        arrays = {"x": x, "scale": scale, "bias": bias, "residual": residual, "gate": gate,
+                  "code_scale": None}  # fmt: skip
         feeds: dict[str, Array] = {}
         for role, name in self.ports.items():
             array = arrays[role]
@@ -111,11 +112,12 @@ def _cut_site(
     given = {
         value: weight_dtype(value, layout) if role in ("scale", "bias") else match.dtype
         for role, value in reversed(roles.items())
+        if role != "code_scale"
     }
     old = [pair[0] for pair in lowered.replace]
     new = [pair[1] for pair in lowered.replace]
     for value, replacement in lowered.replace:
-        if value is match.output or value is match.sum:
+        if value is match.sum or (value is match.output and match.quantized is None):
             given[value] = given[replacement] = match.dtype
 
     def type_of(value: ir.Value) -> int | None:

@@ -11,12 +11,15 @@ from rmsnorm_export.recognize.complete import gated_input
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.quantizer import quantizer
 from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
 from rmsnorm_export.recognize.shape_rules import Dims
 from rmsnorm_export.recognize.shape_values import bounded
 
 
-def finish(ctx: Context, *, fold_residual: bool, fold_gate: bool) -> tuple[Match, ...]:
+def finish(
+    ctx: Context, *, fold_residual: bool, fold_gate: bool, fold_quantize: bool
+) -> tuple[Match, ...]:
     """The matches of the whole model, in graph order; each Add is folded once."""
     folded: set[ir.Node] = set()
     # The output of one match is no part of another, or both would replace the same nodes.
@@ -37,6 +40,8 @@ def finish(ctx: Context, *, fold_residual: bool, fold_gate: bool) -> tuple[Match
             taken = _input_gate(ctx, taken)
         if taken.x not in outputs:
             taken = _residual(ctx, taken, folded, fold_residual)
+        if fold_quantize:
+            taken = _quantizer(ctx, taken)
         matches.append(taken)
     return tuple(matches)
 
@@ -48,9 +53,26 @@ def _with_nodes(match: Match) -> Match:
     return dataclasses.replace(match, nodes=_between(match), inner=inner)
 
 
+def _quantizer(ctx: Context, match: Match) -> Match:
+    """The norm with what makes codes of its output."""
+    found = quantizer(ctx, match)
+    if isinstance(found, Refusal):
+        return dataclasses.replace(match, apart=(*match.apart, found))
+    if found is None:
+        return match
+    codes, how, edges = found
+    grown = dataclasses.replace(
+        match, output=codes, quantized=how, edges=(*match.edges, *edges), inner=match, native="",
+        nodes=(),
+    )  # fmt: skip
+    return dataclasses.replace(grown, nodes=_between(grown))
+
+
 def _between(match: Match) -> tuple[ir.Node, ...]:
     """The nodes that compute ``match.output`` from its inputs, constants left out."""
     stop = {match.x, *match.aliases, match.scale, match.bias, match.residual, match.gate, None}
+    if match.quantized is not None:
+        stop.add(match.quantized.scale)
     order: list[ir.Node] = []
     seen: set[ir.Node] = set()
     stack: list[tuple[ir.Value | None, bool]] = [(match.output, False)]
@@ -128,7 +150,7 @@ def _residual(ctx: Context, match: Match, folded: set[ir.Node], fold: bool) -> M
     if why is not None:
         message = f"the residual Add is not folded: {why[0]}"
         apart = refuse(node, "residual-kept", message, why[1], why[2], match.scope)
-        return dataclasses.replace(match, apart=apart)
+        return dataclasses.replace(match, apart=(apart,))
     spec: NormSpec = dataclasses.replace(match.spec, kind="SkipRMSNorm")
     folded.add(node)
     grown = dataclasses.replace(

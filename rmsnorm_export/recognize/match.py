@@ -7,7 +7,7 @@ import dataclasses
 
 import onnx_ir as ir
 
-from rmsnorm_export.op.spec import NormSpec
+from rmsnorm_export.op.spec import NormSpec, Quantize
 from rmsnorm_export.recognize.refusal import Refusal
 
 
@@ -35,6 +35,23 @@ def module_path(node: ir.Node) -> str | None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Quantized:
+    """How codes are made of a norm (see ``op.spec.QUANTIZE``).
+
+    Attributes:
+        how: element type of the codes, and whether each row has a scale of its own.
+        scale: one number, of any float type; None: per row.
+        row_scales: the scales of the rows; None: one for all.
+        least: the scale of a row is at least that in the source.
+    """
+
+    how: Quantize
+    scale: ir.Value | None = None
+    row_scales: ir.Value | None = None
+    least: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Match:
     """A value of the graph that is an RMSNorm of another value.
 
@@ -51,7 +68,7 @@ class Match:
         bias: as ``scale``, added last.
         residual: second operand of the sum (``SkipRMSNorm``).
         gate: (``GatedRMSNorm``) before the activation; the element type of ``x``.
-        output: the last value of the chain, replaced by the operator's first output.
+        output: the last value of the chain, or its codes, replaced by the operator's first output.
         sum: (``SkipRMSNorm``) the value of the residual Add, replaced by the second output.
         dtype: ONNX element type T.
         n: elements in a row; None when not static.
@@ -68,8 +85,9 @@ class Match:
             multiplied with x first",)``; () when every row is the same.
         opaque_scale: the scale is computed from other values in the graph (not an initializer,
             input or a view of one), so it may depend on anything before it.
-        apart: why the sum that is normalised is no part of this match, though it looks like a
-            residual.
+        apart: why the sum that is normalised, or what makes codes of the output, is no part of
+            this match, though it looks like it.
+        quantized: the output is codes of the norm, and not the norm.
         native: operator type when the source already is one node, e.g. ``RMSNormalization``.
         scope: ``main`` or the function or subgraph that holds the match.
     """
@@ -92,9 +110,15 @@ class Match:
     narrow: tuple[str, ...] = ()
     edges: tuple[str, ...] = ()
     opaque_scale: bool = False
-    apart: Refusal | None = None
+    apart: tuple[Refusal, ...] = ()
+    quantized: Quantized | None = None
     native: str = ""
     scope: str = "main"
+
+    @property
+    def code_scale(self) -> ir.Value | None:
+        """The one scale of the codes, where they are made with one."""
+        return None if self.quantized is None else self.quantized.scale
 
     @property
     def module(self) -> str | None:

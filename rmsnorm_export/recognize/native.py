@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op.native import KINDS, MICROSOFT_DOMAIN, RMS_NORMALIZATION, SKIP_SIMPLIFIED
-from rmsnorm_export.op.spec import DOMAIN, DOUBLE, HALF_TYPES, Kind, NormSpec
+from rmsnorm_export.op.spec import (
+    DOMAIN,
+    DOUBLE,
+    HALF_TYPES,
+    QUANTIZE,
+    Kind,
+    NormSpec,
+    Quantize,
+)
 from rmsnorm_export.recognize.consts import depends_on_caller, standard
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Norm
-from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.match import Match, Quantized
 from rmsnorm_export.recognize.radial import row_size
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.recognize.weights import as_weight
@@ -25,10 +33,11 @@ def native(ctx: Context, node: ir.Node) -> None:
         ctx.opaque.append((node, match))
     if not isinstance(match, Match):
         return
-    ctx.facts[match.output] = Norm(
-        ctx.view(match.x), None, ir.DataType(match.dtype), ir.DataType(match.dtype),
-        owner=match, native=match,
-    )  # fmt: skip
+    if match.quantized is None:
+        ctx.facts[match.output] = Norm(
+            ctx.view(match.x), None, ir.DataType(match.dtype), ir.DataType(match.dtype),
+            owner=match, native=match,
+        )  # fmt: skip
     ctx.matches[match.output] = match
 
 
@@ -47,7 +56,8 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
         return _opaque(ctx, node, "sum-bias", "the residual sum has a bias",
                          ctx.describe(_input(node, 3)))  # fmt: skip
     rank = ctx.types.rank(x)
-    kind = next((k for k in KINDS if node.op_type.startswith(k)), None)
+    own_name = node.op_type.removeprefix("Quantized")
+    kind = next((k for k in KINDS if own_name.startswith(k)), None)
     spec = _own(node, kind) if node.domain == DOMAIN else _standard(node, rank, int(dtype))
     if spec is None:
         return _opaque(
@@ -55,9 +65,12 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
             "counterpart", f"attributes {sorted(node.attributes)}, x is {ctx.describe(x)}",
         )  # fmt: skip
     skip, gated = spec.kind == "SkipRMSNorm", spec.kind == "GatedRMSNorm"
-    second = _input(node, 1)
-    scale = _input(node, 2 if skip or gated else 1)
-    bias = _input(node, 3 if skip or gated else 2)
+    quantized = _quantized(node) if node.domain == DOMAIN else None
+    last = len(node.inputs) - (quantized is not None and quantized.scale is not None)
+    second, scale, bias = (
+        _input(node, place) if place is not None and place < last else None
+        for place in ((1, 2, 3) if skip or gated else (None, 1, 2))
+    )
     if scale is not None and node.domain != DOMAIN and ctx.types.dtype(scale) != dtype:
         return _opaque(ctx, node, "scale-type", "the scale is of another type than x",
                          f"{ctx.describe(scale)}, x is {dtype.name}")  # fmt: skip
@@ -93,8 +106,19 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
             v is None or v.is_initializer() or v.is_graph_input() for v in (scale, bias)
         ),
         native=node.op_type if node.domain != DOMAIN else f"{DOMAIN}.{spec.kind}",
+        quantized=quantized,
         scope=ctx.scope,
     )
+
+
+def _quantized(node: ir.Node) -> Quantized | None:
+    """How a node of this package makes codes of its norm."""
+    how = node.attributes.get_string(QUANTIZE, "")
+    if how not in get_args(Quantize):
+        return None
+    if how.endswith("_per_row"):
+        return Quantized(how, row_scales=node.outputs[-1])
+    return Quantized(how, scale=node.inputs[-1])
 
 
 def _opaque(ctx: Context, node: ir.Node, reason: str, message: str, found: str) -> Refusal:

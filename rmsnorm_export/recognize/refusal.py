@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+RefusalKind = Literal["norm", "look-alike", "residual", "quantizer"]
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
@@ -23,7 +25,8 @@ class Refusal:
         scope: ``main`` or the function or subgraph.
         kind: ``norm``: an RMSNorm that was not fused, or one as far as the file tells;
             ``look-alike``: it computes something else; ``residual``: the Add in front of a norm
-            that is one node stays a node of its own.
+            that is one node stays a node of its own; ``quantizer``: so does what makes codes of
+            its output.
     """
 
     node: str
@@ -33,7 +36,7 @@ class Refusal:
     found: str
     hint: str
     scope: str
-    kind: Literal["norm", "look-alike", "residual"] = "norm"
+    kind: RefusalKind = "norm"
 
 
 LOOK_ALIKES = frozenset((
@@ -45,14 +48,19 @@ LOOK_ALIKES = frozenset((
 ))  # fmt: skip
 """Reasons that say: this computes something else. Any other reason leaves an RMSNorm unfused."""
 
+QUANTIZERS = frozenset(("quantizer", "quantizer-kept"))
+"""Reasons that leave what quantizes the output of a norm as it is, and the norm as it may be."""
+
 RESIDUALS = frozenset(("residual", "residual-kept"))
 """Reasons that leave the Add in front of a norm a node of its own, and the norm as it may be."""
 
 
-def kind_of(reason: str) -> Literal["norm", "look-alike", "residual"]:
+def kind_of(reason: str) -> RefusalKind:
     """What a refusal for this reason is of (``Refusal.kind``)."""
     if reason in LOOK_ALIKES:
         return "look-alike"
+    if reason in QUANTIZERS:
+        return "quantizer"
     return "residual" if reason in RESIDUALS else "norm"
 
 

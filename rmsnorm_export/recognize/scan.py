@@ -11,6 +11,7 @@ from rmsnorm_export.op.native import (
     DEFAULT_DOMAINS,
     KINDS,
     MICROSOFT_DOMAIN,
+    QUANTIZED_KINDS,
     RMS_NORMALIZATION,
     SIMPLIFIED,
     SKIP_SIMPLIFIED,
@@ -88,7 +89,11 @@ class Recognition:
 
 
 def recognize(
-    model: ir.Model, *, fold_residual: bool = True, fold_gate: bool = True
+    model: ir.Model,
+    *,
+    fold_residual: bool = True,
+    fold_gate: bool = True,
+    fold_quantize: bool = False,
 ) -> Recognition:
     """Find every RMSNorm of ``model``; the model is not changed.
 
@@ -96,6 +101,7 @@ def recognize(
         model: any valid ONNX model; nodes in topological order.
         fold_residual: let a match take the Add in front of it (``SkipRMSNorm``).
         fold_gate: let a match take a SiLU or sigmoid gate (``GatedRMSNorm``).
+        fold_quantize: let a match take what makes codes of its output.
     """
     constants = Constants()
     ctx = Context(constants, Types(model, constants), foreign=foreign_functions(model))
@@ -115,7 +121,9 @@ def recognize(
         ):
             ctx.crossed.add(identifier)
     refusals = unmatched(ctx)
-    matches = finish(ctx, fold_residual=fold_residual, fold_gate=fold_gate)
+    matches = finish(
+        ctx, fold_residual=fold_residual, fold_gate=fold_gate, fold_quantize=fold_quantize
+    )
     return Recognition(matches, tuple(ctx.opaque), refusals, ctx.types, frozenset(ctx.crossed))
 
 
@@ -161,7 +169,7 @@ def _graph(
                     _transfer(ctx, node, in_function)
                     continue
             elif domain == DOMAIN:
-                if node.op_type.startswith(KINDS):
+                if node.op_type.startswith((*KINDS, *QUANTIZED_KINDS)):
                     native(ctx, node)
             elif domain == MICROSOFT_DOMAIN and node.op_type == SKIP_SIMPLIFIED:
                 native(ctx, node)

@@ -18,7 +18,7 @@ from rmsnorm_export.lower.builder import REPLACES
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.dtypes import type_name
-from rmsnorm_export.op.spec import DOMAIN
+from rmsnorm_export.op.spec import DOMAIN, QUANTIZE
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.context import FLOATS
 from rmsnorm_export.recognize.match import Match
@@ -64,7 +64,7 @@ def describe_plan(
         fused=tuple(fused),
         kept=tuple(kept),
         refused=plan.refusals,
-        unfolded=(*(s.apart for s in plan.sites if s.apart is not None), *plan.unfolded),
+        unfolded=(*(r for site in plan.sites for r in site.apart), *plan.unfolded),
         opset_before=opset,
         opset_after=opset,
         nodes_before=nodes,
@@ -114,9 +114,13 @@ def _described_site(
         n=match.n,
         epsilon=match.spec.epsilon,
         scope=match.scope,
-        attributes=match.spec.non_default(),
+        attributes={
+            **match.spec.non_default(),
+            **({} if match.quantized is None else {QUANTIZE: match.quantized.how}),
+        },
         module=match.module,
         residual=match.residual is not None,
+        quantized=match.quantized is not None,
         drawing=None if gallery is None else gallery.add(match, new, name),
     )
 

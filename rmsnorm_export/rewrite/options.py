@@ -181,6 +181,12 @@ class OptimizeOptions(RewriteOptions):
         help="Leave the SiLU or sigmoid gate of a norm as it is, where the target could take it "
         "in.",
     )
+    fold_quantize: bool = option(
+        False,
+        help="Take what makes int8 or FP8 codes of a norm, by one scale or one for each row, into "
+        "the node, where the target can say it. TensorRT-RTX makes one kernel of both without it; "
+        "it is for the plugin, whose node is a kernel of its own.",
+    )
     constant_initializers: bool = option(False, help=CONSTANT_HELP)
 
 
@@ -213,6 +219,7 @@ class ExpandOptions(Options):
     opset: ClassVar[None] = None
     fold_residual: ClassVar[bool] = False
     fold_gate: ClassVar[bool] = False
+    fold_quantize: ClassVar[bool] = False
     constant_initializers: ClassVar[bool] = False
 
 
@@ -233,6 +240,7 @@ class InspectOptions(Options):
 
     fold_residual: ClassVar[bool] = True
     fold_gate: ClassVar[bool] = True
+    fold_quantize: ClassVar[bool] = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

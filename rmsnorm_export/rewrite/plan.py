@@ -38,8 +38,8 @@ class Plan:
         rewritten: those of ``sites`` whose norm was one node in the target's form.
         opaque: operators of the target in a form that no other target could say: no refusal.
         refusals: what is left alone, and why.
-        unfolded: the residual sums in front of ``kept``, and why they are no part of them; those
-            in front of ``sites`` are there (``Lowered.apart``).
+        unfolded: the residual sums in front of ``kept`` and what makes codes behind them, and why
+            they are no part of them; those of ``sites`` are there (``Lowered.apart``).
     """
 
     model: ir.Model
@@ -74,7 +74,10 @@ def make_plan(model: ir.Model, options: OptimizeOptions | ExpandOptions | Inspec
 
     def recognized(given: ir.Model) -> Recognition:
         return recognize(
-            given, fold_residual=one and options.fold_residual, fold_gate=one and options.fold_gate
+            given,
+            fold_residual=one and options.fold_residual,
+            fold_gate=one and options.fold_gate,
+            fold_quantize=one and options.fold_quantize,
         )
 
     recognition = recognized(model)
@@ -119,17 +122,23 @@ def make_plan(model: ir.Model, options: OptimizeOptions | ExpandOptions | Inspec
                 continue
             outcome = None
         grown = outcome is not None and (part is None or _holds(outcome.part, part))
-        apart = (outcome.apart if outcome is not None else None) or match.apart
+        apart = {r.kind: r for r in (*match.apart, *(outcome.apart if outcome else ()))}
         if outcome is not None and not grown and not row.shares_functions:
             discard(outcome)
             outcome = None
         said = (part or match) if outcome is None else outcome.part
-        apart = apart or _left_apart(match) if one and said.residual is None else None
+        left = _left_apart(match) if one and said.residual is None else None
+        if left is not None:
+            apart.setdefault("residual", left)
+        if not one or said.residual is not None:
+            apart.pop("residual", None)
+        if not one or said.quantized is not None:
+            apart.pop("quantizer", None)
         if outcome is None:
             kept.append(said)
-            unfolded += [] if apart is None else [apart]
+            unfolded += apart.values()
         else:
-            outcome = dataclasses.replace(outcome, apart=apart)
+            outcome = dataclasses.replace(outcome, apart=tuple(apart.values()))
             sites.append(outcome)
             rewritten += [] if grown else [outcome]
     return Plan(

@@ -10,7 +10,7 @@ from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.printable import plural
 from rmsnorm_export.proof.result import Proof
-from rmsnorm_export.recognize.refusal import Refusal
+from rmsnorm_export.recognize.refusal import Refusal, RefusalKind
 from rmsnorm_export.rewrite.drawing import Drawing
 from rmsnorm_export.runtime.consumers import RunsIn
 
@@ -35,6 +35,7 @@ class Site:
         module: path of the PyTorch module it came from, where the exporter wrote it down.
         drawing: position in ``Report.drawings``, where drawings were asked for.
         residual: whether the sum in front is in the node.
+        quantized: whether the node gives codes of the norm.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Site:
     module: str | None = None
     drawing: int | None = None
     residual: bool = False
+    quantized: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ class Report:
         nodes_before, nodes_after: nodes in the model, subgraphs and functions included, but not the
             bodies of this package's own operators.
         functions: own operators that the result defines by a function (target ``portable``).
-        unfolded: residual sums that stay apart from a norm that is one node, with the reason.
+        unfolded: residual sums, and what makes codes of its output, that stay apart from a norm
+            that is one node, with the reason.
         drawings: the different rewrites as graphs, where they were asked for.
         runs_in: for each runtime of the table, whether it runs the file, by its norms, opset,
             format and domains alone, not by its other operators.
@@ -115,6 +118,10 @@ class Report:
         """How many residual sums are in the node of their norm."""
         return sum(site.residual for site in (*self.fused, *self.kept))
 
+    def apart(self, kind: RefusalKind) -> tuple[Refusal, ...]:
+        """Those of ``unfolded`` that are a ``residual`` or a ``quantizer``."""
+        return tuple(refusal for refusal in self.unfolded if refusal.kind == kind)
+
     def headline(self, *, planned: bool = False) -> str:
         """The line that says it all, e.g. ``9 of 9 RMSNorms, 8 of 8 residuals are one node``.
 
@@ -128,8 +135,10 @@ class Report:
         aside = f"; {plural(alike, 'look-alike')} left alone" if alike else ""
         if total == 0:
             return f"no RMSNorm found{aside or ', and nothing that looks like one'}"
-        residuals = self.folded + len(self.unfolded)
-        one = total == 1 and not residuals
+        residuals = self.folded + len(self.apart("residual"))
+        quantized = sum(site.quantized for site in (*self.fused, *self.kept))
+        codes = quantized + len(self.apart("quantizer"))
+        one = total == 1 and not residuals and not codes
         form = TARGETS[self.target or "portable"].form
         verb = f"{'can be' if planned else 'is' if one else 'are'} {form}"
         parts = [f"{fused} {'fusable' if planned else 'fused'}"] if kept or refused else []
@@ -140,6 +149,8 @@ class Report:
         what = f"{fused + kept} of {plural(total, 'RMSNorm')}"
         if residuals:
             what += f", {self.folded} of {plural(residuals, 'residual')}"
+        if codes:
+            what += f", {quantized} of {plural(codes, 'quantized output')}"
         what += f" {verb}"
         return f"{what}{': ' if parts else ''}{', '.join(parts)}{aside}"
 

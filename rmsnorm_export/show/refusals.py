@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rmsnorm_export.printable import collapse, family, one_line, plural, printable
-from rmsnorm_export.recognize.refusal import Refusal
+from rmsnorm_export.recognize.refusal import Refusal, RefusalKind
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.show.page.document import Section
 from rmsnorm_export.show.page.markup import Markup, code, facts, join, more_of, note, shortened, tag
@@ -13,6 +13,12 @@ from rmsnorm_export.show.page.plain_table import plain_table
 from rmsnorm_export.show.page.reasons import REASONS
 from rmsnorm_export.show.proofs import scoped
 from rmsnorm_export.show.text import FAMILIES, Line, grouped, name_lines
+
+APART: dict[RefusalKind, str] = {
+    "residual": "in front of a norm",
+    "quantizer": "behind a norm",
+}
+"""What stays apart from the node of a norm, and where it stands."""
 
 _OPEN = 12
 """Groups with more nodes than this are closed at first."""
@@ -82,9 +88,10 @@ def refusal_sections(report: Report, *, planned: bool) -> list[Section]:
     if refused := report.unfused:
         intro = f"{plural(len(refused), 'RMSNorm')} (as far as the file tells) that {left}."
         sections.append(_refusal_section("refused", "Refused norms", intro, refused))
-    if apart := report.unfolded:
-        intro = f"{plural(len(apart), 'Add')} in front of a norm that are no part of its node."
-        sections.append(_refusal_section("residuals", "Residuals", intro, apart))
+    for kind, where in APART.items():
+        if apart := report.apart(kind):
+            intro = f"{plural(len(apart), 'node')} {where} that are no part of its node."
+            sections.append(_refusal_section(f"{kind}s", f"{kind.title()}s", intro, apart))
     if alike := report.look_alikes:
         intro = (
             f"{plural(len(alike), 'place')} where the nodes look like an RMSNorm and compute"

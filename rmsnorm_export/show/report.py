@@ -17,7 +17,7 @@ from rmsnorm_export.show.page.document import About, Section, document, page_not
 from rmsnorm_export.show.page.markup import ARROW, Markup, Pairs, badge, code, facts, paragraphs
 from rmsnorm_export.show.page.plain_table import bare_table
 from rmsnorm_export.show.proofs import proof_lines, proved
-from rmsnorm_export.show.refusals import refusal_lines, refusal_sections
+from rmsnorm_export.show.refusals import APART, refusal_lines, refusal_sections
 from rmsnorm_export.show.rewrites import group_lines, rewrites_of, rewrites_section, site_lines
 from rmsnorm_export.show.sites import sites_section
 from rmsnorm_export.show.text import Line, Verdict, headline, largest, note_lines
@@ -74,10 +74,10 @@ def report_lines(
         title = "cannot be fused" if planned else "were not fused"
         lines += ["", (f"refused ({len(refused)}): RMSNorms that {title}", "bold yellow")]
         lines += refusal_lines(refused, verbose=verbose)
-    if apart := report.unfolded:
-        title = "Adds in front of a norm that are not in its node"
-        lines += ["", (f"residuals ({len(apart)}): {title}", "bold")]
-        lines += refusal_lines(apart, verbose=verbose)
+    for kind, title in APART.items():
+        if apart := report.apart(kind):
+            lines += ["", (f"{kind}s ({len(apart)}): nodes {title} that are not in its", "bold")]
+            lines += refusal_lines(apart, verbose=verbose)
     if alike := report.look_alikes:
         lines += ["", (f"look-alikes ({len(alike)}): no RMSNorms, left alone", "bold")]
         lines += refusal_lines(alike, verbose=verbose)
@@ -173,7 +173,7 @@ def _key_numbers(report: Report, *, planned: bool) -> Markup:
         (f"{len(report.unfused):,}", "refused"),
         (f"{len(report.look_alikes):,}", "look-alikes"),
     ]
-    if residuals := report.folded + len(report.unfolded):
+    if residuals := report.folded + len(report.apart("residual")):
         shown.insert(2, (f"{report.folded:,} of {residuals:,}", "residuals folded"))
     if report.nodes_after != report.nodes_before:
         shown.append((_change(report.nodes_before, report.nodes_after, ARROW), "nodes"))

@@ -108,6 +108,8 @@ CATALOGUE = (
     *(
         Installable("onnxruntime", version, "onnxruntime", (f"onnxruntime=={version}", *others))
         for version, *others in (
+            ("1.15.1", _NUMPY),
+            ("1.16.3", _NUMPY),
             ("1.17.3", _NUMPY),
             ("1.18.1", _NUMPY),
             ("1.19.2",),

@@ -118,4 +118,6 @@ def test_the_library_has_a_creator_of_every_name(kind):
     source = (ROOT / "plugins" / "tensorrt" / "creators.cpp").read_text(encoding="utf-8")
     tables = dict(re.findall(r"(kSuffixes|kGateSuffixes)\[\] = \{(.*?)\};", source, re.DOTALL))
     written = tables["kSuffixes"] + (tables["kGateSuffixes"] if kind == "GatedRMSNorm" else "")
-    assert creator_names(kind) == {kind + suffix for suffix in re.findall(r'"(\w*)"', written)}
+    names = {kind + suffix for suffix in re.findall(r'"(\w*)"', written)}
+    assert 'new Creator("Quantized" + kind)' in source
+    assert creator_names(kind) == {f"Quantized{kind}", *names}

@@ -45,6 +45,8 @@ REASONS = {
     "power-of-mean-square": "another power than a root or an inverse",
     "proof-failed": "--prove found a difference; the old nodes were kept",
     "quantized": "QuantizeLinear and DequantizeLinear stand inside the norm",
+    "quantizer": "the target's operator gives no codes",
+    "quantizer-kept": "what makes codes of the norm cannot be taken into the node",
     "rank-unknown": "positive axes, and the rank of x is not known",
     "residual": "the target's operator has no residual sum",
     "residual-kept": "the Add in front cannot be taken into the node",

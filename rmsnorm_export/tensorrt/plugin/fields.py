@@ -11,14 +11,14 @@ import dataclasses
 import math
 import struct
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import ClassVar, get_args
 
-from rmsnorm_export.op.spec import BFLOAT16, FLOAT16, Kind, NormSpec
+from rmsnorm_export.op.spec import BFLOAT16, FLOAT16, Kind, NormSpec, Quantize
 
 FLOAT32, INT32, CHAR = 1, 5, 6
 """PluginFieldType of NvInferPluginBase.h."""
 
-QUANTIZE = ("fp8", "int8", "fp8_per_row", "int8_per_row")
+QUANTIZE: tuple[Quantize, ...] = get_args(Quantize)
 """Values of the field ``quantize``, which the quantised plugins have beside those of the spec."""
 
 Value = int | float | str

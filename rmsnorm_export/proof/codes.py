@@ -1,0 +1,135 @@
+"""Prove a site that gives codes of its norm: the norm as any other, then the codes by themselves.
+
+Eight bits would hide most of what a norm can get wrong, so the norm is proved with its own output.
+What makes codes of it is then run on the very numbers of the new norm, and the codes have to be
+those of the new node: the same, but where the class says otherwise (``_differences``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from rmsnorm_export.lower.lower import Lowered
+from rmsnorm_export.op.dtypes import Array, numpy_dtype
+from rmsnorm_export.op.spec import FLOAT
+from rmsnorm_export.proof import site
+from rmsnorm_export.proof.cut import cut
+from rmsnorm_export.proof.evaluate import run_numpy
+from rmsnorm_export.proof.feeds import Layout, batches, random_weights
+from rmsnorm_export.recognize.match import Match, Quantized
+from rmsnorm_export.recognize.types import Types
+from rmsnorm_export.runtime.session import NoKernelError, run_onnxruntime
+
+_SCALES = (0.02, 1e-3, 4.0)
+"""Of codes: ordinary, all saturated, most of them 0."""
+
+
+def differing_codes(
+    match: Match,
+    lowered: Lowered,
+    layout: Layout,
+    *,
+    types: Types,
+    opset_imports: Mapping[str, int],
+    functions: Iterable[ir.Function],
+    seed: int,
+) -> str:
+    """Where the codes of the new node are not those of the source; "" where they are everywhere.
+
+    Args:
+        match: with ``quantized``.
+        lowered: its new nodes.
+        layout: sizes of the inputs.
+        types, opset_imports, functions, seed: as for ``prove_site``.
+
+    Raises:
+        InputError: one of them cannot be cut out.
+    """
+    made, inner = match.quantized, match.inner
+    assert made is not None
+    pair = site.cut_site(match, lowered, layout, types=types, opset_imports=opset_imports,
+                         functions=functions)  # fmt: skip
+    ends = [v for v in (match.output, made.row_scales) if v is not None]
+    names = [f"y{[old for old, _ in lowered.replace].index(value)}" for value in ends]
+    norm = source = None
+    if inner is not None and lowered.unquantized is not None:
+        plain = lowered.unquantized()
+        norm = site.cut_site(inner, plain, layout, types=types, opset_imports=opset_imports,
+                             functions=functions).new  # fmt: skip
+        starts = [v for v in (inner.output, made.scale) if v is not None]
+        source = cut(ends, starts, opset_imports=opset_imports, type_of=types.dtype)
+    scale, bias = (
+        None if value is None else site.weight(value, values, layout)
+        for value, values in zip(
+            (match.scale, match.bias),
+            random_weights(match.spec, math.prod(layout.row), seed),
+            strict=True,
+        )
+    )
+    runs = [run_numpy, *([run_onnxruntime] if match.dtype == FLOAT else [])]
+    for batch in batches(match.spec, match.dtype, layout.lead, layout.row, seed):
+        feeds = pair.feeds(batch, scale, bias)
+        for step in _steps(made, types):
+            given = {**feeds, **({} if step is None else {pair.ports["code_scale"]: step})}
+            for run in runs:
+                try:
+                    after = run(pair.new, given)
+                    if norm is None or source is None:
+                        before = run(pair.original, given)
+                        old = [before[name] for name in names]
+                    else:
+                        y = run(norm, feeds)["y0"]
+                        x1 = {} if step is None else {"x1": step}
+                        old = list(run(source, {"x0": y, **x1}).values())
+                except NoKernelError:
+                    continue
+                new = [after[name] for name in names]
+                for place in _differences(match, made, old, new):
+                    return f"codes: {place}, case {batch.cases}"
+    return ""
+
+
+def _steps(made: Quantized, types: Types) -> Iterator[Array | None]:
+    """Scales of codes to be tried, in their type and shape; None where rows have their own."""
+    if made.scale is None:
+        yield None
+        return
+    dtype = numpy_dtype(int(types.dtype(made.scale) or FLOAT))
+    shape = (1,) * len(types.shape(made.scale) or ())
+    for number in _SCALES:
+        yield np.full(shape, number, dtype)
+
+
+def _differences(
+    match: Match, made: Quantized, old: list[Array], new: list[Array]
+) -> Iterator[str]:
+    """What is not as it should be, in words."""
+    before, after = (_ordered(codes[0]) for codes in (old, new))
+    if before.shape != after.shape or old[0].dtype != new[0].dtype:
+        yield f"{old[0].dtype} {before.shape} and {new[0].dtype} {after.shape}"
+        return
+    judged = np.ones(before.shape, bool)
+    if made.row_scales is not None:
+        rows = old[1]
+        # Where the source divides by 0, by its bound, or by no number, the class says so.
+        usual = np.isfinite(rows) & (rows > made.least)
+        if old[1].shape != new[1].shape or np.any((old[1] != new[1]) & usual):
+            yield "the scales of the rows differ"
+        judged &= np.broadcast_to(usual, before.shape)
+    far = np.abs(before - after) * judged
+    most = 1 if match.edges and made.row_scales is None else 0
+    if far.max(initial=0) > most:
+        yield f"{far.max()} steps apart, {most} allowed"
+
+
+def _ordered(codes: Array) -> Array:
+    """Codes as integers in the order of their numbers; every NaN is one."""
+    if codes.dtype == np.int8:
+        return codes.astype(np.int64)
+    bits = codes.view(np.uint8).astype(np.int64)
+    number = np.where(bits & 0x80, -(bits & 0x7F), bits & 0x7F)
+    return np.where(np.isnan(codes.astype(np.float32)), 1 << 10, number)

@@ -1,0 +1,184 @@
+"""What makes codes of a norm: QuantizeLinear, or a scale for each row and a division by it."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import onnx_ir as ir
+
+from rmsnorm_export.op.spec import CODE_TYPES, FLOAT, HALF_TYPES, Quantize
+from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.context import Context
+from rmsnorm_export.recognize.match import Match, Quantized
+from rmsnorm_export.recognize.refusal import Refusal, refuse
+
+Found = tuple[ir.Value, Quantized, tuple[str, ...]]
+"""The codes, how they are made, and what the source does otherwise (as ``Match.edges``)."""
+
+_STATIC: dict[int, Quantize] = {CODE_TYPES["int8"][0]: "int8", CODE_TYPES["fp8"][0]: "fp8"}
+_ROWS: dict[int, Quantize] = {
+    CODE_TYPES["int8"][0]: "int8_per_row",
+    CODE_TYPES["fp8"][0]: "fp8_per_row",
+}
+
+
+def quantizer(ctx: Context, match: Match) -> Found | Refusal | None:
+    """What makes codes of the output of ``match``, or why it does so by itself; None: nothing."""
+    y = match.output
+    for node in ctx.read_by(y):
+        if standard(node) == "Cast" and match.dtype in HALF_TYPES and node.inputs[0] is y:
+            wide = node.outputs[0]
+            if ctx.types.dtype(wide) == FLOAT and any(map(_divides, ctx.read_by(wide))):
+                y = wide
+                break
+    for node in ctx.read_by(y):
+        if standard(node) == "QuantizeLinear" and node.inputs[0] is y:
+            return _static(ctx, match, y, node)
+    for node in ctx.read_by(y):
+        if standard(node) == "Div" and node.inputs[0] is y:
+            found = _per_row(ctx, match, y, node)
+            if found is not None:
+                return found
+    return None
+
+
+def _divides(node: ir.Node) -> bool:
+    return standard(node) in ("QuantizeLinear", "Div")
+
+
+def _kept(match: Match, node: ir.Node, why: str, found: str, hint: str) -> Refusal:
+    message = f"what quantizes the norm is not folded: {why}"
+    return refuse(node, "quantizer-kept", message, found, hint, match.scope)
+
+
+def _static(ctx: Context, match: Match, y: ir.Value, node: ir.Node) -> Found | Refusal:
+    """One QuantizeLinear with one scale for all rows."""
+    _, scale, zero = (*node.inputs, None, None)[:3]
+    codes, plain = node.outputs[0], node.attributes
+    dtype = ctx.types.dtype(codes) or (None if zero is None else ctx.types.dtype(zero))
+    if dtype is None or int(dtype) not in _STATIC or scale is None:
+        found = "uint8" if dtype is None and zero is None else str(dtype)
+        return _kept(match, node, "the codes are neither int8 nor float8e4m3fn", found,
+                     "quantize to one of these, symmetrically")  # fmt: skip
+    dims = ctx.types.shape(scale)
+    if dims is None or any(size != 1 for size in dims):
+        return _kept(match, node, "it has no single scale", ctx.describe(scale),
+                     "quantize per tensor, or row by row")  # fmt: skip
+    if zero is not None and ctx.constants.scalar(zero) != 0:
+        return _kept(match, node, "its zero point is not the constant 0", ctx.describe(zero),
+                     "quantize symmetrically")  # fmt: skip
+    odd = {"saturate": (1,), "block_size": (0,), "precision": (0, FLOAT)}
+    for name, usual in odd.items():
+        if plain.get_int(name, usual[0]) not in usual:
+            return _kept(match, node, f"the node has no counterpart of its {name}",
+                         f"{name} {plain.get_int(name)}", "leave that attribute out")  # fmt: skip
+    if (apart := _shared(ctx, match, y, {node})) is not None:
+        return apart
+    own = ctx.types.dtype(scale)
+    # With a scale of a half type the definition rounds the quotient to it.
+    edges = () if own == FLOAT else ("a quotient that is rounded before the codes are",)
+    return codes, Quantized(_STATIC[int(dtype)], scale=scale), edges
+
+
+def _shared(ctx: Context, match: Match, y: ir.Value, nodes: Set[ir.Node]) -> Refusal | None:
+    """Why the norm is needed beside its codes, which ``nodes`` make of it; None: it is not."""
+    first, graph = next(iter(nodes)), match.output.producer()
+    readers = {*ctx.read_by(y), *ctx.read_by(match.output)} - {y.producer()}
+    if readers <= nodes and not y.is_graph_output() and not match.output.is_graph_output():
+        same = graph is not None and all(node.graph is graph.graph for node in nodes)
+        return None if same else _kept(match, first, "it is in another graph than the norm",
+                                       match.scope, "keep both in one graph")  # fmt: skip
+    others = [f"{n.op_type} {n.name!r}" for n in readers - nodes] or ["an output of the graph"]
+    return _kept(match, first, "the norm is read by others, too", ", ".join(sorted(others)[:4]),
+                 "quantize once for all that read the norm")  # fmt: skip
+
+
+def _per_row(ctx: Context, match: Match, y: ir.Value, division: ir.Node) -> Found | None:
+    """``codes(y / s)`` with ``s = max |y| of the row / 127 or / 448``; other forms are nothing."""
+    scales, nodes, least = division.inputs[1], {division}, 0.0
+    current, guarded = scales, False
+    node = None if current is None else current.producer()
+    if standard(node) == "Where" and node is not None:  # 1 for a row of zeros: the definition
+        test, one, current = node.inputs
+        equal = None if test is None else test.producer()
+        if standard(equal) != "Equal" or equal is None or equal.inputs[0] is not current:
+            return None
+        if ctx.constants.scalar(one) != 1 or ctx.constants.scalar(equal.inputs[1]) != 0:
+            return None
+        nodes |= {node, equal}
+        guarded = True
+    current, least = _clamped(ctx, current, nodes)
+    node = None if current is None else current.producer()
+    largest = None if node is None else ctx.constants.scalar((*node.inputs, None)[1])
+    if standard(node) != "Div" or node is None or largest not in (127.0, 448.0):
+        return None
+    nodes.add(node)
+    current, before = _clamped(ctx, node.inputs[0], nodes)
+    least = max(least, before / largest)
+    node = None if current is None else current.producer()
+    if standard(node) != "ReduceMax" or node is None or not _last_axis(ctx, node, match.rank):
+        return None
+    size = node.inputs[0].producer() if node.inputs[0] is not None else None
+    if standard(size) != "Abs" or size is None or size.inputs[0] is not y:
+        return None
+    nodes |= {node, size}
+    codes = _rounded(ctx, division.outputs[0], largest, nodes)
+    if codes is None or scales is None or ctx.types.dtype(y) != FLOAT or match.spec.axis != -1:
+        return None
+    dtype = int(ctx.types.dtype(codes) or 0)
+    if _ROWS.get(dtype) is None or CODE_TYPES[_ROWS[dtype].partition("_")[0]][1] != largest:
+        return None
+    inside = {v for n in nodes for v in n.outputs} - {codes, scales}
+    if any(v.is_graph_output() or not set(ctx.read_by(v)) <= nodes for v in inside):
+        return None
+    if _shared(ctx, match, y, nodes) is not None:
+        return None
+    edges = () if guarded or least else ("rows of zeros that are divided by a scale of 0",)
+    return codes, Quantized(_ROWS[dtype], row_scales=scales, least=least), edges
+
+
+def _clamped(
+    ctx: Context, value: ir.Value | None, nodes: set[ir.Node]
+) -> tuple[ir.Value | None, float]:
+    """What a constant bounds from below, and that bound; ``value`` and 0 where nothing does."""
+    node = None if value is None else value.producer()
+    if node is None or standard(node) not in ("Max", "Clip"):
+        return value, 0.0
+    low, high = (*node.inputs, None, None)[1:3]
+    least = ctx.constants.scalar(low)
+    if high is not None or least is None or least <= 0:
+        return value, 0.0
+    nodes.add(node)
+    return node.inputs[0], least
+
+
+def _last_axis(ctx: Context, node: ir.Node, rank: int | None) -> bool:
+    axes = tuple(node.attributes.get_ints("axes", ()))
+    if len(node.inputs) > 1:
+        axes = ctx.constants.ints(node.inputs[1]) or ()
+    return node.attributes.get_int("keepdims", 1) == 1 and axes in (
+        (-1,),
+        *([(rank - 1,)] if rank else []),
+    )
+
+
+def _rounded(ctx: Context, value: ir.Value, largest: float, nodes: set[ir.Node]) -> ir.Value | None:
+    """The codes of ``value``: Round, Clip and Cast, or QuantizeLinear with a scale of 1."""
+    rounds = False
+    for _ in range(3):
+        readers = ctx.read_by(value)
+        if len(readers) != 1 or readers[0].inputs[0] is not value:
+            return None
+        node = readers[0]
+        numbers = [ctx.constants.scalar(v) for v in node.inputs[1:]]
+        nodes.add(node)
+        value, kind = node.outputs[0], standard(node)
+        if kind == "QuantizeLinear":
+            return value if not rounds and numbers == [1.0, 0.0] else None
+        if kind == "Cast":
+            return value if rounds == (largest == 127.0) else None
+        if kind == "Round" and not rounds:
+            rounds = True
+        elif kind != "Clip" or numbers not in ([-largest, largest], [-largest - 1, largest]):
+            return None
+    return None
