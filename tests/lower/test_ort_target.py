@@ -154,9 +154,9 @@ def test_a_residual_in_half_is_folded_at_class_upcast_only(spec: NormSpec, dtype
     assert ops(kept) == PLAIN
     assert isinstance(kept, Lowered)
     assert norm_node(kept).inputs[0] is built.values["sum"]
-    assert kept.apart is not None
-    assert (kept.apart.reason, kept.apart.kind) == ("residual-kept", "residual")
-    assert (kept.apart.op, kept.apart.found) == ("Add", "class upcast, reordered is allowed")
+    (apart,) = kept.apart
+    assert (apart.reason, apart.kind) == ("residual-kept", "residual")
+    assert (apart.op, apart.found) == ("Add", "class upcast, reordered is allowed")
     folded = _lower(built, "upcast")
     assert ops(folded) == SKIP
     assert isinstance(folded, Lowered)
@@ -177,8 +177,8 @@ def _kept(built: Built, match: Match, numerics: Numerics = "upcast", **options: 
     assert isinstance(lowered, Lowered)
     assert set(ops(lowered)) & {*PLAIN}
     assert norm_node(lowered).inputs[0] is not built.values["x"]
-    assert lowered.apart is not None
-    assert (lowered.apart.message, lowered.apart.op) == (alone.message, "Add")
+    (apart,) = lowered.apart
+    assert (apart.message, apart.op) == (alone.message, "Add")
     return lowered
 
 

@@ -197,7 +197,7 @@ def test_a_norm_that_is_refused_has_no_residual() -> None:
     loaded = load_model(source)
     plan = make_plan(loaded.model, OptimizeOptions(target="onnx"))
     (site,) = plan.sites
-    assert site.apart is not None
+    assert site.apart
     assert len(describe_plan(loaded, plan, OptimizeOptions(target="onnx")).unfolded) == 1
     failed = refuse_match(site.part, "proof-failed", "no", found="no", hint="no")
     left = describe_plan(loaded, plan.without({site: failed}), OptimizeOptions(target="onnx"))
