@@ -14,6 +14,7 @@ from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.graph.save import SaveResult, WeightsPolicy, save_model, to_bytes
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.lower.targets import TARGETS
+from rmsnorm_export.op.native import SKIP_SIMPLIFIED
 from rmsnorm_export.options import takes
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.match import Match
@@ -93,7 +94,11 @@ def optimize(source: Source, options: OptimizeOptions) -> Result:
         UsageError: an option has no such value.
         BackendMissingError: ``prove`` without ONNX Runtime.
     """
-    return _rewritten(source, dataclasses.replace(options, target=options.form))
+    row, residual = options.consumer, options.fold_residual
+    if row is not None and options.target is None and row.target == "ort":
+        residual = residual and SKIP_SIMPLIFIED in row.forms
+    options = dataclasses.replace(options, target=options.form, fold_residual=residual)
+    return _rewritten(source, options)
 
 
 @takes(ExpandOptions)

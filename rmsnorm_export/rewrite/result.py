@@ -75,7 +75,7 @@ class Report:
             that is one node, with the reason.
         drawings: the different rewrites as graphs, where they were asked for.
         runs_in: for each runtime of the table, whether it runs the file, by its norms, opset,
-            format and domains alone, not by its other operators.
+            format and operators, as far as these were tried.
         notes: what was done to the model as a whole (opset raised, weights policy, ...).
         seconds: wall-clock time of recognising and rewriting.
     """

@@ -13,6 +13,7 @@ from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.runtime.consumers import FUNCTIONS, Consumer, RunsIn, by_name, versions
+from rmsnorm_export.runtime.operators import has_operator, unknown
 
 _IR_OF_TYPES = {
     ir.DataType.FLOAT8E4M3FN: 9,
@@ -34,28 +35,31 @@ class Needs:
     Attributes:
         opset, ir_version: versions of the default domain and of the format.
         forms: form of a norm -> name of a node in it.
-        operators: domain -> an operator of it that the file does not define, and its node.
+        operators: other operators that the file does not define, with their domain -> a node.
     """
 
     opset: int
     ir_version: int
     forms: Mapping[str, str]
-    operators: Mapping[str, tuple[str, str]]
+    operators: Mapping[tuple[str, str], str]
 
     @classmethod
     def of(cls, model: ir.Model) -> Needs:
         """Those of ``model``."""
         forms: dict[str, str] = {}
-        operators: dict[str, tuple[str, str]] = {}
+        operators: dict[tuple[str, str], str] = {}
+        first: dict[ir.OperatorIdentifier, ir.Node] = {}
         for graph in all_graphs(model):
             for node in graph:
-                name = node.name or node.op_type
-                if node.op_identifier() in model.functions:
-                    forms.setdefault(FUNCTIONS, f"{node.domain}.{node.op_type}, node {name}")
-                elif node.op_type in (RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED):
-                    forms.setdefault(node.op_type, f"node {name}")
-                elif node.domain not in DEFAULT_DOMAINS:
-                    operators.setdefault(node.domain, (f"{node.domain}.{node.op_type}", name))
+                first.setdefault((node.domain, node.op_type, node.overload), node)
+        for key, node in first.items():
+            name = node.name or node.op_type
+            if key in model.functions:
+                forms.setdefault(FUNCTIONS, f"{node.domain}.{node.op_type}, node {name}")
+            elif node.op_type in (RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED):
+                forms.setdefault(node.op_type, f"node {name}")
+            else:
+                operators.setdefault(key[:2], name)
         return cls(default_opset(model), model.ir_version, forms, operators)
 
     def refused_by(self, row: Consumer) -> str:
@@ -63,9 +67,12 @@ class Needs:
         for form, where in self.forms.items():
             if form not in row.forms:
                 return f"it was not seen to run {form} ({where})"
-        for domain, (operator, name) in self.operators.items():
-            if domain not in row.domains:
-                return f"it has no operator {operator} (node {name})"
+        for (domain, operator), name in self.operators.items():
+            if domain in DEFAULT_DOMAINS:
+                if has_operator(row, domain, operator) is False:
+                    return f"none of ONNX's own tests of {operator} loads in it (node {name})"
+            elif domain not in row.domains or has_operator(row, domain, operator) is False:
+                return f"it has no operator {domain}.{operator} (node {name})"
         if row.opset and self.opset > row.opset:
             return f"opset {self.opset}; it loads {row.opset} at most"
         if row.ir and self.ir_version > row.ir:
@@ -83,7 +90,8 @@ def runs_in(model: ir.Model) -> tuple[RunsIn, ...]:
             if reason:
                 break
             since = row.since
-        found.append(RunsIn(name, since, versions(rows), reasons[-1], rows[-1].evidence))
+        open_ = "" if reasons[-1] else unknown(rows[-1], tuple(needs.operators))
+        found.append(RunsIn(name, since, versions(rows), reasons[-1], rows[-1].evidence, open_))
     return tuple(found)
 
 
@@ -103,12 +111,15 @@ def fit_model(model: ir.Model, row: Consumer) -> tuple[ir.Model, tuple[str, ...]
     if row.ir and model.ir_version > row.ir >= _needed_ir(model):
         notes.append(f"format version {row.ir} instead of {model.ir_version}")
         model.ir_version = row.ir
-    if reason := Needs.of(model).refused_by(row):
+    needs = Needs.of(model)
+    if reason := needs.refused_by(row):
         raise InputError(
             f"{row.name} {row.since} cannot run this model.",
             found=one_line(reason),
             fix="choose another runtime, or see docs/reference/targets.md for what runs where",
         )
+    if open_ := unknown(row, tuple(needs.operators)):
+        notes.append(open_)
     return model, tuple(notes)
 
 

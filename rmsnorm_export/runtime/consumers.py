@@ -74,6 +74,7 @@ class RunsIn:
         versions: all that the table knows.
         reason: why the newest does not run it; "" where it does.
         evidence: how it is known, as in ``Consumer``.
+        unknown: what is not known of its newest version, half a sentence; "" where all is.
     """
 
     runtime: str
@@ -81,6 +82,7 @@ class RunsIn:
     versions: str
     reason: str
     evidence: Evidence
+    unknown: str = ""
 
 
 _ORT_FORMS = (FUNCTIONS, SIMPLIFIED, SKIP_SIMPLIFIED)
@@ -115,16 +117,15 @@ CONSUMERS: tuple[Consumer, ...] = (
     Consumer(
         name="onnxruntime",
         since="1.15",
-        seen=("1.15",),
-        evidence="measured",
+        seen=("1.15.1",),
         opset=19,
         ir=9,
-        forms=(FUNCTIONS,),
+        forms=(FUNCTIONS, SIMPLIFIED),
         domains=_ORT_DOMAINS,
-        target="portable",
-        why="it fuses the function in float32, and has no kernel for a residual norm",
+        target="ort",
+        why="one kernel a norm; residual sums stay Adds, for it has no kernel with them",
     ),
-    _ort("1.16", "1.16", opset=19, ir=9, evidence="measured"),
+    _ort("1.16", "1.16.3", opset=19, ir=9),
     _ort("1.17", "1.17.3", opset=20, ir=9),
     _ort("1.18", "1.18.1", "1.19.2", "1.20.1", opset=21, ir=10),
     _ort("1.22", "1.22.1", opset=22, ir=10),

@@ -95,6 +95,9 @@ def _runner_lines(report: Report) -> list[Line]:
     for reason in reasons:
         names = [entry.runtime for entry in report.runs_in if entry.reason == reason]
         lines.append(f"  not in {', '.join(names)}: {one_line(reason)}")
+    for open_ in dict.fromkeys(entry.unknown for entry in report.runs_in if entry.unknown):
+        names = [entry.runtime for entry in report.runs_in if entry.unknown == open_]
+        lines.append(f"  {', '.join(names)}: {one_line(open_)}")
     return lines
 
 
@@ -139,6 +142,10 @@ def report_page(
             paragraphs(
                 [f"{e.runtime} {e.versions}: {e.reason}" for e in report.runs_in if e.reason]
             ),
+        ),
+        (
+            "Not known",
+            paragraphs([f"{e.runtime}: {e.unknown}" for e in report.runs_in if e.unknown]),
         ),
         ("Time", f"{report.seconds:.2f} s"),
         *about.pairs(),

@@ -10,7 +10,7 @@ export async function runAll(ort, request, read, say) {
       const bytes = new Uint8Array(await read(model));
       for (let count = 0; count < sessions; count++) {
         const session = await ort.InferenceSession.create(bytes, { logSeverityLevel: 4 });
-        for (let again = 0; again < 2; again++) {
+        for (let again = 0; again < request.runs; again++) {
           const feeds = { input: new ort.Tensor("float32", x, request.shape) };
           const { output } = await session.run(feeds);
           let off = 0;

@@ -126,7 +126,7 @@ def main():
                 run = prepare(model["model"], x)
                 if hasattr(run, "norms"):
                     answer["norms"] = run.norms
-                for _ in range(2):  # the second run meets the memory of the first
+                for _ in range(request["runs"]):  # the second run meets the memory of the first
                     y = np.asarray(run()).astype(np.float32).ravel()
                     off = np.abs(y - expected).max() if y.shape == expected.shape else np.inf
                     answer["off"].append(float(np.nan_to_num(off, nan=1e30, posinf=1e30)))

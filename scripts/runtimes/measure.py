@@ -59,8 +59,9 @@ def run_files(
     x: Array,
     *,
     sessions: int = 1,
+    runs: int = 2,
 ) -> dict[str, Outcome]:
-    """Run each file on ``x``, twice in each of ``sessions`` sessions.
+    """Run each file on ``x``, ``runs`` times in each of ``sessions`` sessions.
 
     Args:
         runtime: it must be installed.
@@ -73,7 +74,8 @@ def run_files(
     labels = {str(path): label for label, (path, _) in files.items()}
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
-        request: dict[str, Any] = {"input": str(folder / "x"), "shape": list(x.shape), "models": []}
+        request: dict[str, Any] = {"input": str(folder / "x"), "shape": list(x.shape), "runs": runs}
+        request["models"] = []
         x.astype(np.float32).tofile(folder / "x")
         for number, (path, expected) in enumerate(files.values()):
             expected.astype(np.float32).tofile(folder / str(number))

@@ -131,6 +131,25 @@ def test_factory_with_arguments_proved_and_verified(run: Run, tmp_path: Path) ->
     assert left(tmp_path) == {"m.onnx", "r.txt"}
 
 
+def test_a_runtime_chooses_target_opset_and_format(run: Run, tmp_path: Path) -> None:
+    """PyTorch's own choice is newer than what that version loads."""
+    done = run("export", "factories:with_inputs", "-o", "m.onnx", "--for", "onnxruntime@1.17")
+    assert done.code == 0, done.stderr
+    assert "for onnxruntime@1.17: ort" in done.text
+    model = onnx.load(tmp_path / "m.onnx")
+    assert model.ir_version <= 9
+    assert max(entry.version for entry in model.opset_import if not entry.domain) <= 20
+    assert any(node.op_type.endswith("SimplifiedLayerNormalization") for node in model.graph.node)
+    run("export", "factories:with_inputs", "-o", "x.onnx", "--for", "onnxruntime@9").assert_error(
+        2, "this version of onnxruntime is not in the table", "1.15 to"
+    )
+    given = ("--for", "opencv", "--target", "ort")
+    run("export", "factories:with_inputs", "-o", "x.onnx", *given).assert_error(
+        3, "pencv 5.0 cannot run this model", "SimplifiedLayerNormalization"
+    )
+    assert left(tmp_path) == {"m.onnx"}
+
+
 @pytest.mark.parametrize("name", ["with_inputs", "named"])
 def test_factory_with_inputs(run: Run, name: str) -> None:
     done = run("export", f"factories:{name}", "-o", "m.onnx", "--verify", "--target", "ort")

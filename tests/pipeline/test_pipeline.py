@@ -94,6 +94,20 @@ def test_a_default_that_is_written_out_is_no_change(tmp_path: Path) -> None:
     assert ran(rx.run_pipeline(write(tmp_path, MODEL, spelled))) == []
 
 
+def test_a_runtime_chooses_the_target(tmp_path: Path) -> None:
+    for_openvino = OPTIMIZE + '\nfor = "openvino"'
+    step = rx.run_pipeline(write(tmp_path, MODEL, for_openvino)).step("optimize")
+    assert step.summary == "3 of 3 RMSNorms are plain operators"
+    assert any(note.startswith("for openvino: plain") for note in step.facts["notes"])
+    made = onnx.load(tmp_path / "out/optimize/net.onnx")
+    assert not made.functions
+    done = rx.run_pipeline(write(tmp_path, MODEL, OPTIMIZE + '\nfor = "opencv"'))
+    assert why(done, "optimize") == 'for: "openvino" became "opencv"'
+    with pytest.raises(rx.UsageError, match="no such runtime") as caught:
+        rx.run_pipeline(write(tmp_path, MODEL, OPTIMIZE + '\nfor = "openvin"'))
+    assert "did you mean openvino?" in caught.value.fix
+
+
 def test_another_package_version_runs_the_step_again(tmp_path: Path) -> None:
     path = write(tmp_path, MODEL, OPTIMIZE)
     rx.run_pipeline(path)

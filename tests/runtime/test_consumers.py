@@ -11,6 +11,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.rewrite.runs import runs_in
 from rmsnorm_export.runtime.consumers import CONSUMERS, FORMS, FUNCTIONS, by_name, consumer
+from rmsnorm_export.runtime.operators import has_operator, unknown
 from scripts.runtimes.models import block
 
 
@@ -144,3 +145,65 @@ def test_plain_has_no_norm_and_is_found_again() -> None:
         kinds = {node.op_type for node in proto.graph.node}
         assert not kinds & {"Constant", "CastLike"}
         assert len(rx.inspect(proto).fused) == 3
+
+
+def _with_operator(kind: str, domain: str = "", **attributes: object) -> onnx.ModelProto:
+    """The block, its output by an operator of one input."""
+    model = block(TensorProto.FLOAT)
+    given, kind_of = model.graph.node[-1].input[0], {"name": "odd", "domain": domain}
+    model.graph.node[-1].CopyFrom(
+        helper.make_node(kind, [given], ["output"], **kind_of, **attributes)
+    )
+    if domain:
+        model.opset_import.append(helper.make_opsetid(domain, 1))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "runtime", "found"),
+    [
+        ("MeanVarianceNormalization", "opencv", "none of ONNX's own tests of"),
+        ("Det", "openvino", "none of ONNX's own tests of"),
+        ("com.microsoft.LinearAttention", "onnxruntime@1.20", "has no operator"),
+        ("com.microsoft.NoSuchThing", "onnxruntime", "has no operator"),
+    ],
+)
+def test_every_operator_is_looked_at(kind: str, runtime: str, found: str) -> None:
+    domain, _, name = kind.rpartition(".")
+    with pytest.raises(rx.InputError, match="cannot run this model") as caught:
+        rx.optimize(_with_operator(name, domain), runtime=runtime)
+    assert found in caught.value.found
+    assert name in caught.value.found
+    assert "node odd" in caught.value.found
+
+
+def test_what_is_not_known_is_said_and_not_refused() -> None:
+    gelu = _with_operator("QuickGelu", "com.microsoft")
+    (note,) = [n for n in rx.optimize(gelu, runtime="tract").report.notes if "for tract" in n]
+    assert "not known whether it has com.microsoft.QuickGelu" in note
+    runs = {entry.runtime: entry for entry in rx.optimize(gelu).report.runs_in}
+    assert (runs["onnxruntime"].reason, runs["onnxruntime"].unknown) == ("", "")
+    assert runs["tensorrt-rtx"].reason.startswith("it has no operator com.microsoft.QuickGelu")
+    plain = {entry.runtime: entry for entry in rx.inspect(block(TensorProto.FLOAT)).runs_in}
+    assert plain["openvino"].unknown == ""
+    assert plain["tensorrt"].unknown == "its operators other than norms were not tried"
+
+
+def test_a_row_has_an_operator_if_all_its_versions_have() -> None:
+    assert has_operator(consumer("onnxruntime@1.18"), "", "MatMul") is True
+    assert has_operator(consumer("onnxruntime@1.18"), "", "DeformConv") is False
+    assert has_operator(consumer("onnxruntime@1.15"), "com.microsoft", "QuickGelu") is None
+    assert has_operator(consumer("onnxruntime"), "ai.onnx.ml", "Scaler") is None
+    assert has_operator(consumer("mnn"), "", "MatMul") is None
+
+
+def test_the_operators_that_models_are_made_of_are_known() -> None:
+    """In every runtime whose operators were tried; those of a transformer are in all of them."""
+    usual = ("Add", "Cast", "Concat", "Conv", "Div", "Gather", "Gemm", "MatMul", "Mul", "Pow",
+             "ReduceMean", "Reshape", "Sigmoid", "Slice", "Softmax", "Split", "Sqrt", "Squeeze",
+             "Sub", "Tanh", "Transpose", "Unsqueeze", "Where")  # fmt: skip
+    tried = [row for row in CONSUMERS if not unknown(row, ())]
+    assert len({row.name for row in tried}) > 4
+    for row in tried:
+        if row.evidence == "run":
+            assert [op for op in usual if has_operator(row, "", op) is not True] == [], row.name

@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from packaging.version import Version
 import rmsnorm_export as rx
 from rmsnorm_export.rewrite.runs import Needs
 from rmsnorm_export.runtime.consumers import CONSUMERS, consumer
-from scripts.runtimes import models
+from rmsnorm_export.runtime.operators import OPERATORS
+from scripts.runtimes import models, operators
 from scripts.runtimes.catalogue import CATALOGUE, INSTALL, Installable
 from scripts.runtimes.measure import run_files
 
@@ -73,7 +75,14 @@ def test_the_forms_that_run_are_those_of_the_table(runtime: Installable, files: 
 @onnxruntimes
 def test_no_session_of_many_is_wrong(runtime: Installable, files: Files) -> None:
     """An output that nobody reads let ONNX Runtime before 1.19 reuse memory that was in use."""
-    chosen = {label: files[label] for label in files if label.startswith(("ort", "portable"))}
+    row = consumer(runtime.label)
+    chosen = {
+        label: files[label]
+        for label in files
+        if label.startswith(("ort", "portable"))
+        and not Needs.of(ir.load(files[label][0])).refused_by(row)
+    }
+    assert len(chosen) > 2
     for label, outcome in run_files(runtime, chosen, models.feed(), sessions=SESSIONS).items():
         assert not outcome.error
         assert len(outcome.off) == 2 * SESSIONS
@@ -90,6 +99,8 @@ def test_what_is_converted_to_float16_afterwards_is_one_kernel_a_norm(
     made: Files = {}
     for form in ("portable", "ort"):
         source, wanted = files[f"{form}-float32"]
+        if Needs.of(ir.load(source)).refused_by(consumer(runtime.label)):
+            continue
         path = tmp_path / f"{form}.onnx"
         save(convert_float_to_float16(load(source), keep_io_types=True), path)
         made[form] = (path, wanted)
@@ -143,6 +154,20 @@ def test_what_is_written_for_a_runtime_runs_there(
         assert not outcome.error
         assert max(outcome.off) <= models.BOUNDS[label.rpartition("-")[2]], label
         assert outcome.norms in (None, models.NORMS), label
+
+
+@every_runtime
+def test_the_operators_are_those_that_are_written_down(
+    runtime: Installable, tmp_path: Path
+) -> None:
+    """Of each kind a few: ``scripts.runtimes.operators`` tries all of them."""
+    if runtime.label not in json.loads(OPERATORS.read_text()):
+        pytest.skip(f"the operators of {runtime.label} were not tried")
+    known = json.loads(OPERATORS.read_text())[runtime.label]
+    some = {*known["lacks"].split()[:4], "Add", "Gather", "MatMul", "Softmax", "Transpose"}
+    takes, lacks = operators.tried(runtime, tmp_path, some)
+    assert takes == some & set(known["takes"].split())
+    assert lacks == some & set(known["lacks"].split())
 
 
 def test_every_row_that_says_run_has_a_runtime_that_is_run() -> None:
