@@ -113,8 +113,9 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
 
 def _quantized(node: ir.Node) -> Quantized | None:
     """How a node of this package makes codes of its norm."""
-    how = node.attributes.get_string(QUANTIZE, "")
-    if how not in get_args(Quantize):
+    given = node.attributes.get_string(QUANTIZE, "")
+    how: Quantize | None = next((known for known in get_args(Quantize) if known == given), None)
+    if how is None:
         return None
     if how.endswith("_per_row"):
         return Quantized(how, row_scales=node.outputs[-1])
