@@ -15,6 +15,9 @@ import shutil
 import subprocess
 import sys
 
+_NPM = ("node", "web", "webgpu")
+"""Kinds whose packages are npm's."""
+
 INSTALL = "python -m scripts.runtimes --install"
 """The command that enables the tests of these runtimes."""
 
@@ -38,7 +41,7 @@ class Installable:
     @property
     def folder(self) -> pathlib.Path:
         """Where it is, or would be."""
-        name = "npm" if self.kind in ("node", "web") else f"{self.runtime}-{self.version}"
+        name = "npm" if self.kind in _NPM else f"{self.runtime}-{self.version}"
         return home() / name
 
     @property
@@ -50,7 +53,9 @@ class Installable:
         """What is not there to run it; "" when it can be run."""
         if self.packages and not (self.folder / _DONE.format(self.version)).is_file():
             return "not installed"
-        programs = {"node": ("node",), "web": ("chromium",)}.get(self.kind, ())
+        programs = {"node": ("node",), "web": ("chromium",), "webgpu": ("chromium",)}.get(
+            self.kind, ()
+        )
         absent = [name for name in programs if shutil.which(name) is None]
         return f"the program {absent[0]} is missing" if absent else ""
 
@@ -62,7 +67,7 @@ class Installable:
         if not self.packages or (self.folder / _DONE.format(self.version)).is_file():
             return ""
         self.folder.mkdir(parents=True, exist_ok=True)
-        npm = self.kind in ("node", "web")
+        npm = self.kind in _NPM
         command = [sys.executable, "-m", "pip", "install", "-q", "--only-binary", ":all:"]
         command += ["--no-deps", "--upgrade", "--target", str(self.folder)]
         if npm:

@@ -9,7 +9,8 @@ export async function runAll(ort, request, read, say) {
       const wanted = new Float32Array(await read(expected));
       const bytes = new Uint8Array(await read(model));
       for (let count = 0; count < sessions; count++) {
-        const session = await ort.InferenceSession.create(bytes, { logSeverityLevel: 4 });
+        const options = { logSeverityLevel: 4, ...request.options };
+        const session = await ort.InferenceSession.create(bytes, options);
         for (let again = 0; again < request.runs; again++) {
           const feeds = { input: new ort.Tensor("float32", x, request.shape) };
           const { output } = await session.run(feeds);

@@ -25,8 +25,14 @@ _HERE = pathlib.Path(__file__).parent
 _SECONDS = 300
 SAVED = ".optimized"
 """What ``child.py`` writes behind the name of a file for ONNX Runtime's optimized model."""
+_GRAPHICS = {
+    "wasm": ("--disable-gpu",),
+    # A GPU in software: it has float32 alone.
+    "webgpu": ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader",
+               "--enable-features=Vulkan", "--use-vulkan=swiftshader"),
+}  # fmt: skip
 _PAGE = """<!doctype html><script type="module">
-import * as ort from "/npm/node_modules/onnxruntime-web/dist/ort.wasm.min.mjs";
+import * as ort from "/npm/node_modules/onnxruntime-web/dist/ort.PROVIDER.min.mjs";
 import { runAll } from "/child.mjs";
 ort.env.wasm.numThreads = 1;
 ort.env.wasm.wasmPaths = "/npm/node_modules/onnxruntime-web/dist/";
@@ -85,7 +91,7 @@ def run_files(
         answers: dict[str, Outcome] = {}
         while request["models"]:
             end = ""
-            if runtime.kind == "web":
+            if runtime.kind in ("web", "webgpu"):
                 lines = _in_browser(runtime, request)
             else:
                 lines, end = _in_child(runtime, request)
@@ -144,6 +150,8 @@ def _in_child(runtime: Installable, request: Mapping[str, object]) -> tuple[list
 def _in_browser(runtime: Installable, request: Mapping[str, Any]) -> list[Any]:
     """A page that a headless browser opens, served from here; its answers come back by POST."""
     answers: list[Any] = []
+    provider = "wasm" if runtime.kind == "web" else runtime.kind
+    request = {**request, "options": {"executionProviders": [provider]}}
     over = threading.Event()
     named = {str(request["input"])}
     named |= {str(model[key]) for model in request["models"] for key in ("model", "expected")}
@@ -152,7 +160,7 @@ def _in_browser(runtime: Installable, request: Mapping[str, Any]) -> list[Any]:
         def do_GET(self) -> None:
             kind, body = "application/octet-stream", b""
             if self.path == "/":
-                kind, body = "text/html", _PAGE.encode()
+                kind, body = "text/html", _PAGE.replace("PROVIDER", provider).encode()
             elif self.path == "/request":
                 kind, body = "application/json", json.dumps(request).encode()
             elif self.path == "/child.mjs":
@@ -186,7 +194,7 @@ def _in_browser(runtime: Installable, request: Mapping[str, Any]) -> list[Any]:
         tempfile.TemporaryDirectory() as profile,
     ):
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu"]
+        command = ["chromium", "--headless", "--no-sandbox", *_GRAPHICS[provider]]
         command += [f"--user-data-dir={profile}", f"http://127.0.0.1:{server.server_port}/"]
         browser = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
