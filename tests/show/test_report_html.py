@@ -229,7 +229,9 @@ def test_the_words_are_those_of_the_documentation() -> None:
         rows = [line for line in text.splitlines() if line.startswith(f"| {reason} |")]
         assert len(rows) == 1, reason
         assert rows[0].rstrip(" |").endswith(f"| {meaning}"), reason
-    named = re.findall(r"^\| ([a-z-]+) \| (?:norm|look-alike|residual) \|", text, re.MULTILINE)
+    named = re.findall(
+        r"^\| ([a-z-]+) \| (?:norm|look-alike|residual|quantizer) \|", text, re.MULTILINE
+    )
     assert set(named) == set(REASONS)
 
 
