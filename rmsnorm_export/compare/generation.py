@@ -234,21 +234,35 @@ def _in_place_of_forward(model: Any, folder: Path) -> Iterator[None]:
         ) from error
     runners: dict[str, Any] = exported.runners
     original = model.forward
+    seen = 0
 
     @functools.wraps(original)  # generate() looks at its parameters
     def forward(**kwargs: Any) -> Any:
-        cache = kwargs.get(_CACHE)
-        first = cache is None or int(cache.get_seq_length()) == 0
-        if first and "prefill" not in runners:
-            _fill_with_nothing(cache, runners["decode"].session, len(kwargs["input_ids"]))
-        runner = runners["prefill" if first and "prefill" in runners else "decode"]
-        return runner(**{key: kwargs[key] for key in runner.metadata.kwargs if key in kwargs})
+        nonlocal seen
+        if not seen and "prefill" not in runners:
+            _fill_with_nothing(kwargs[_CACHE], runners["decode"].session, len(kwargs["input_ids"]))
+        runner = runners["decode" if seen or "prefill" not in runners else "prefill"]
+        answer = runner(**{key: kwargs[key] for key in runner.metadata.kwargs if key in kwargs})
+        seen += kwargs["input_ids"].shape[1]
+        _count(answer.get(_CACHE), seen)
+        return answer
 
     model.forward = forward
     try:
         yield
     finally:
         model.forward = original
+
+
+def _count(cache: Any, seen: int) -> None:
+    """Tell the layers with a sliding window how many tokens they have seen.
+
+    They count in Python, so that the number is the one of the tracing in what a runner returns.
+    """
+    for layer in getattr(cache, "layers", ()):
+        for name in ("cumulative_length", "cumulative_length_int"):
+            if type(getattr(layer, name, None)) is int:
+                setattr(layer, name, seen)
 
 
 def _fill_with_nothing(cache: Any, session: Any, rows: int) -> None:
