@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import itertools
-import json
 import os
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,68 +24,152 @@ from rmsnorm_export.compare.outputs import (
     failed_outputs,
 )
 from rmsnorm_export.compare.result import OutputComparison, Verification, not_run
-from rmsnorm_export.errors import InputError, NotRunError, UsageError
-from rmsnorm_export.graph.bundle import EXPORT_FILE
+from rmsnorm_export.compare.widened import save_as_float32
+from rmsnorm_export.errors import Error, InputError, NotRunError, UsageError
+from rmsnorm_export.graph.bundle import EXPORT_FILE, Bundle, bundle_at, write_manifest
+from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.printable import first_line, plural
+from rmsnorm_export.printable import first_line, one_line, plural, short
 from rmsnorm_export.runtime.inputs import read_npz
 from rmsnorm_export.runtime.session import runtime_name
-from rmsnorm_export.system.files import read_text
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.trace import inference
 from rmsnorm_export.torch.generation.components import sample_inputs
-from rmsnorm_export.torch.generation.source import load_generative
+from rmsnorm_export.torch.generation.export import plain_component
+from rmsnorm_export.torch.generation.source import load_frame, load_generative
 
 _CACHE = "past_key_values"
 _CACHE_TYPES = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}
 
 
-def verify_export(a: Any, b: Any, options: VerifyOptions, tokens: int) -> Verification:
-    """``verify`` with ``generate``: a model, or its source, against the folder of its export.
+def verify_export(
+    a: Any, b: Any, options: VerifyOptions, compare: Callable[..., Verification]
+) -> Verification:
+    """``verify`` with ``generate``: a model, its source or another folder against an export of it.
 
-    The source is loaded in the type of the export.
+    A source is loaded in the type of the export.
+
+    Args:
+        a, b, options: of ``verify``.
+        compare: ``verify`` for two files.
 
     Raises:
         UsageError: ``b`` is no folder of an export.
         InputError, BackendMissingError: as `verify_generation`, and where ``a`` cannot be loaded.
     """
-    path = Path(b) if isinstance(b, str | os.PathLike) else Path()
-    manifest = path / EXPORT_FILE
-    if not manifest.is_file():
+    assert options.generate is not None
+    bundle = bundle_at(b)
+    if bundle is None or bundle.manifest is None:
         raise UsageError(
             "Generated tokens are compared with the folder of an export.",
-            found=f"no {manifest}" if isinstance(b, str | os.PathLike) else type(b).__name__,
+            found=short(os.fspath(b), 300)
+            if isinstance(b, str | os.PathLike)
+            else type(b).__name__,
             fix="give the folder that export --task generation made with transformers' names as B",
         )
-    fix = "export the model again"
-    text = read_text(manifest, "The manifest of the export cannot be read.", fix=fix)
     try:
-        metadata = [entry["metadata"] for entry in json.loads(text)["components"].values()]
+        metadata = [entry["metadata"] for entry in bundle.manifest["components"].values()]
         dtype, config = str(metadata[-1]["export_dtype"]), metadata[-1]["export_config"]
+        settings = dict(config)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
             "The manifest of the export cannot be used.",
-            found=f"{manifest}: {first_line(error) or type(error).__name__}",
-            fix=fix,
+            found=f"{bundle.folder / EXPORT_FILE}: {first_line(error) or type(error).__name__}",
+            fix="export the model again",
         ) from error
     inputs: Mapping[str, Any] = {}
     if isinstance(options.inputs, Mapping):
         inputs = options.inputs
     elif options.inputs is not None:
         inputs = read_npz(options.inputs)
-    model = a
-    if isinstance(a, str | os.PathLike):
+    model, other = a, bundle_at(a)
+    if other is not None:
+        model = load_frame(other.folder, str(metadata[-1].get("architecture")), dtype)
+    elif isinstance(a, str | os.PathLike):
         model, _, _ = load_generative(
             os.fspath(a), arguments={}, dtype=dtype, shapes=None, dims=None, seed=options.seed
         )
     given = {name: torch.from_numpy(np.asarray(array)) for name, array in inputs.items()}
-    return verify_generation(
-        model,
-        path,
-        sample_inputs(model, given, seed=options.seed),
-        tokens=tokens,
-        static_cache=config.get("static_cache"),
-        rtol=options.rtol,
+    feeds = sample_inputs(model, given, seed=options.seed)
+    how: Any = {
+        "tokens": options.generate,
+        "static_cache": settings.get("static_cache"),
+        "rtol": options.rtol,
+    }
+    reference = None if other is None else other.folder
+    outcome = verify_generation(model, bundle.folder, feeds, **how, reference=reference)
+    if outcome.not_run and other is None and not options.require_verified:
+        with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as name:
+            if _widen(bundle, Path(name)):
+                wide = copy.deepcopy(model).float()
+                again = verify_generation(wide, name, feeds, **how)
+                note = (
+                    "both were run as float32, with the same weights, widened exactly, and nothing"
+                    f" rounded to bfloat16: {one_line(outcome.not_run, 300)}"
+                )
+                return dataclasses.replace(again, notes=(*again.notes, note))
+    if outcome.verdict != "differ" or not options.bisect:
+        return outcome
+    return _located(outcome, model, bundle, other, feeds, options, compare)
+
+
+def _located(
+    outcome: Verification,
+    model: Any,
+    bundle: Bundle,
+    other: Bundle | None,
+    feeds: Mapping[str, Any],
+    options: VerifyOptions,
+    compare: Callable[..., Verification],
+) -> Verification:
+    """The outcome with the place where the first step that differs begins to.
+
+    The component of that step is given the step's own inputs, and is compared, value by value, with
+    that of the other folder; or, where the other is PyTorch, with a new export of the model in
+    which no norm is rewritten.
+    """
+    config = (bundle.manifest or {})["components"][next(reversed(bundle.files))]["metadata"]
+    settings = config["export_config"]
+    step = next(n for n, one in enumerate(outcome.outputs) if not one.passed)
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as name,
+            collected(),
+            inference(model),
+        ):
+            kept: dict[str, Any] = {"step": int(outcome.outputs[step].name.rsplit(" ", 1)[1]) - 1}
+            generating = _settings(model, kept["step"] + 1, settings.get("static_cache"))
+            place = bundle.folder if other is None else other.folder
+            with contextlib.ExitStack() as stack:
+                if other is not None:
+                    stack.enter_context(_in_place_of_forward(model, place))
+                expected = _generated(model, feeds, generating)
+            length = next(iter(feeds.values())).shape[1]
+            chosen = expected.sequences[:, -len(expected.logits) :]
+            with _in_place_of_forward(model, bundle.folder, kept):
+                _generated(model, feeds, generating, _Forced(chosen, length))
+            component = kept["component"]
+            if other is not None:
+                first = other.files[component]
+            else:
+                first = plain_component(model, feeds, component, settings, Path(name))
+            found = compare(first, bundle.files[component], inputs=kept["feeds"], rtol=options.rtol)
+    except Error as error:
+        what = f"{one_line(error.what, 200)} {one_line(error.found, 300)}".strip()
+        note = f"the first difference was not looked for: {what}"
+        return dataclasses.replace(outcome, notes=(*outcome.notes, note))
+    note = f"token {kept['step'] + 1} is computed by {component}"
+    if found.passed:
+        note += (
+            ", which agrees with "
+            + ("a new export without rewrites" if other is None else "that of the other folder")
+            + " on the inputs of that step: the difference is in what came before, or in the export"
+            " itself"
+        )
+    return dataclasses.replace(
+        outcome,
+        first_difference=found.first_difference,
+        notes=(*outcome.notes, note, *found.notes),
     )
 
 
@@ -96,6 +181,7 @@ def verify_generation(
     tokens: int,
     static_cache: int | None = None,
     rtol: float | None = None,
+    reference: Path | None = None,
 ) -> Verification:
     """Greedy tokens of a model and of its export, and their logits at every step.
 
@@ -113,6 +199,7 @@ def verify_generation(
         static_cache: of the export.
         rtol: the largest difference relative to the largest logit of a step; None: 1e-4 for
             float32, 1e-2 for float16, 4e-2 for bfloat16.
+        reference: a folder that computes what the model would; its weights are not used then.
 
     Raises:
         InputError: the folder cannot be loaded, or the model cannot generate on these inputs.
@@ -122,19 +209,18 @@ def verify_generation(
         "optimized": (False, True),
         "backends": ("torch", "onnxruntime"),
     }
-    config = copy.deepcopy(model.generation_config)
-    config.do_sample, config.num_beams, config.use_cache = False, 1, True
-    config.max_new_tokens = config.min_new_tokens = tokens
-    config.max_length = None
-    config.return_dict_in_generate = config.output_logits = True
-    if static_cache is not None:
-        config.cache_implementation, config.max_cache_len = "static", static_cache
+    if reference is not None:
+        how = {"runtime": runtime_name(), "optimized": (True, True)}
+    config = _settings(model, tokens, static_cache)
     feeds = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
     length = next(iter(feeds.values())).shape[1]
     with collected(), inference(model):
-        expected = _generated(model, inputs, config)
-        chosen = expected.sequences[:, -len(expected.logits) :]
         try:
+            with contextlib.ExitStack() as stack:
+                if reference is not None:
+                    stack.enter_context(_in_place_of_forward(model, reference))
+                expected = _generated(model, inputs, config)
+            chosen = expected.sequences[:, -len(expected.logits) :]
             with _in_place_of_forward(model, Path(path)):
                 computed = _generated(model, inputs, config, _Forced(chosen, length))
         except NotRunError as error:
@@ -143,6 +229,7 @@ def verify_generation(
     notes: list[str] = []
     other = 0
     bounds = Bounds(rtol=rtol)
+    whose = "PyTorch" if reference is None else "the first folder"
     for step, (one, two) in enumerate(zip(expected.logits, computed.logits, strict=True), 1):
         name = f"logits of token {step}"
         outputs += compare_outputs({name: _array(one)}, {name: _array(two)}, bounds)
@@ -154,7 +241,7 @@ def verify_generation(
             if len(notes) < 3:
                 notes.append(
                     f"token {step}, row {row}: the export chooses {got} instead of {wanted}, whose "
-                    f"logit in PyTorch is larger by {margin:.3g}; logits may differ by "
+                    f"logit in {whose} is larger by {margin:.3g}; logits may differ by "
                     f"{outputs[-1].bound_abs:.3g} each"
                 )
             if margin > 2 * outputs[-1].bound_abs:
@@ -174,6 +261,32 @@ def verify_generation(
         notes=tuple(notes),
         **how,
     )
+
+
+def _settings(model: Any, tokens: int, static_cache: int | None) -> Any:
+    """Greedy, so many tokens and no fewer, with their logits."""
+    config = copy.deepcopy(model.generation_config)
+    config.do_sample, config.num_beams, config.use_cache = False, 1, True
+    config.max_new_tokens = config.min_new_tokens = tokens
+    config.max_length = None
+    config.return_dict_in_generate = config.output_logits = True
+    if static_cache is not None:
+        config.cache_implementation, config.max_cache_len = "static", static_cache
+    return config
+
+
+def _widen(bundle: Bundle, folder: Path) -> bool:
+    """Write a folder with float32 in place of bfloat16; False, and no folder, without bfloat16."""
+    if not all(
+        save_as_float32(load_model(file), folder / file.name) for file in bundle.files.values()
+    ):
+        return False
+    manifest = copy.deepcopy(bundle.manifest) or {}
+    for name, file in bundle.files.items():
+        manifest["components"][name]["metadata"]["export_dtype"] = "float32"
+        (folder / f"{file.name}.data").touch()
+    write_manifest(folder, manifest)
+    return True
 
 
 class _Forced:
@@ -209,14 +322,22 @@ def _generated(model: Any, inputs: Mapping[str, Any], config: Any, *processors: 
 
 
 @contextlib.contextmanager
-def _in_place_of_forward(model: Any, folder: Path) -> Iterator[None]:
+def _in_place_of_forward(
+    model: Any, folder: Path, kept: dict[str, Any] | None = None
+) -> Iterator[None]:
     """``model.forward`` runs the components of a folder.
+
+    Args:
+        model: of transformers.
+        folder: of its export.
+        kept: gets, of the call number ``step``, the name of the component and its inputs.
 
     Raises:
         InputError: it is no folder of an export.
         NotRunError: ONNX Runtime does not load a component.
     """
     from transformers.exporters.base import ExportedModel
+    from transformers.exporters.utils import onnx_feed
 
     try:
         exported = ExportedModel.from_pretrained(folder, device="cpu", local_files_only=True)
@@ -234,14 +355,21 @@ def _in_place_of_forward(model: Any, folder: Path) -> Iterator[None]:
         ) from error
     runners: dict[str, Any] = exported.runners
     original = model.forward
-    seen = 0
+    seen = calls = 0
 
     @functools.wraps(original)  # generate() looks at its parameters
     def forward(**kwargs: Any) -> Any:
-        nonlocal seen
+        nonlocal seen, calls
         if not seen and "prefill" not in runners:
             _fill_with_nothing(kwargs[_CACHE], runners["decode"].session, len(kwargs["input_ids"]))
-        runner = runners["decode" if seen or "prefill" not in runners else "prefill"]
+        component = "decode" if seen or "prefill" not in runners else "prefill"
+        runner = runners[component]
+        if kept is not None and kept["step"] == calls:
+            names = [one.name for one in runner.session.get_inputs()]
+            fed = onnx_feed(names, kwargs)
+            copies = {name: np.copy(array) for name, array in fed.items()}
+            kept.update(component=component, feeds=copies)
+        calls += 1
         answer = runner(**{key: kwargs[key] for key in runner.metadata.kwargs if key in kwargs})
         seen += kwargs["input_ids"].shape[1]
         _count(answer.get(_CACHE), seen)

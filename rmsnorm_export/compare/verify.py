@@ -84,7 +84,7 @@ def verify(a: Model, b: Model, options: VerifyOptions) -> Verification:
     if options.generate is not None:
         from rmsnorm_export.compare.generation import verify_export
 
-        return verify_export(a, b, options, options.generate)
+        return verify_export(a, b, options, verify)
     folders = bundle_at(a), bundle_at(b)
     if folders[0] is not None and folders[1] is not None:
         from rmsnorm_export.compare.folder import verify_folders

@@ -122,10 +122,51 @@ def test_verify_compares_tokens_and_says_which_differ(decoder: Path, tmp_path: P
     (scale,) = (one for one in model.graph.initializer if one.name == "model.norm.weight")
     scale.raw_data = np.full(32, 1.01, np.float32).tobytes()
     onnx.save(model, broken / "decode.onnx")
-    other = rx.verify(config, broken, generate=4)
+    other = rx.verify(config, broken, generate=4, bisect=False)
     assert other.verdict == "differ"
     assert [output.passed for output in other.outputs] == [True, False, False, False]
     assert "logits of token 2" in other.reason
+    folders = rx.verify(decoder, broken, generate=3)  # on what the first folder writes
+    assert [output.passed for output in folders.outputs] == [True, False, False]
+    assert "token 2 is computed by decode" in folders.notes
+    assert folders.first_difference is not None
+    assert folders.first_difference.site is not None
+    assert folders.first_difference.site.module == "model.norm"
+    assert folders.first_difference.site.place == "at"
+
+
+@pytest.mark.thorough
+def test_the_norm_at_which_an_export_leaves_pytorch_is_named(decoder: Path, tmp_path: Path) -> None:
+    """Against a new export without rewrites, on the inputs of the step that differs."""
+    broken = tmp_path / "broken"
+    shutil.copytree(decoder, broken)
+    model = onnx.load(broken / "decode.onnx", load_external_data=False)
+    name = "model.layers.1.post_attention_layernorm"
+    (scale,) = (one for one in model.graph.initializer if one.name == f"{name}.weight")
+    scale.raw_data = np.full(32, 1.01, np.float32).tobytes()
+    onnx.save(model, broken / "decode.onnx")
+    outcome = rx.verify(decoder.parent / "config.json", broken, generate=3)
+    assert outcome.verdict == "differ"
+    assert outcome.first_difference is not None
+    assert outcome.first_difference.site is not None
+    assert outcome.first_difference.site.module == name
+    assert "token 2 is computed by decode" in outcome.notes
+
+
+def test_two_folders_need_no_weights_of_the_model(decoder: Path) -> None:
+    """Its configs stand in the folder; without them it has to be given."""
+    assert rx.verify(decoder, decoder, generate=3).passed
+
+
+@pytest.mark.thorough
+def test_bfloat16_is_compared_as_float32_with_the_same_weights(tmp_path: Path) -> None:
+    """ONNX Runtime has no kernels for it on the CPU."""
+    model = llama().to(torch.bfloat16)
+    made = rx.export_generation(model, tmp_path / "made", None)
+    outcome = rx.verify(model, made.path, generate=8)
+    assert outcome.passed
+    assert any("run as float32" in note for note in outcome.notes)
+    assert rx.verify(model, made.path, generate=8, require_verified=True).verdict == "not run"
 
 
 def test_an_export_without_a_finite_logit_is_no_pass(decoder: Path, tmp_path: Path) -> None:
@@ -136,7 +177,8 @@ def test_an_export_without_a_finite_logit_is_no_pass(decoder: Path, tmp_path: Pa
         if one.name == "model.norm.weight":
             one.raw_data = np.full(32, np.nan, np.float32).tobytes()
     onnx.save(model, broken / "prefill.onnx")
-    assert not rx.verify(decoder.parent / "config.json", broken, generate=2).passed
+    config = decoder.parent / "config.json"
+    assert not rx.verify(config, broken, generate=2, bisect=False).passed
 
 
 def test_what_is_no_folder_of_an_export_is_refused(decoder: Path, tmp_path: Path) -> None:
@@ -152,6 +194,10 @@ def test_what_is_no_folder_of_an_export_is_refused(decoder: Path, tmp_path: Path
     (copy / "decode.onnx").unlink()
     with pytest.raises(rx.InputError, match=r"decode\.onnx"):
         rx.verify(config, copy, generate=2)
+    shutil.copy(decoder / "decode.onnx", copy)
+    (copy / "config.json").unlink()
+    with pytest.raises(rx.InputError, match="does not say which model"):
+        rx.verify(copy, decoder, generate=2)
     with pytest.raises(rx.UsageError, match="inputs"):
         rx.verify(config, copy, generate=2, dims={"batch": 1})
 
@@ -235,12 +281,13 @@ ARCHITECTURES: dict[str, dict[str, object]] = {
     "qwen3": {},
     "gemma2": {"query_pre_attn_scalar": 8},
     "gemma3_text": {"query_pre_attn_scalar": 8},
+    "gemma4_text": {},
     "phi3": {},
     "olmo2": {},
     "glm4": {},
     "granite": {},
     "smollm3": {},
-    "mistral": {},
+    "mistral": {"sliding_window": 8},  # fewer than are written
     "deepseek_v3": {
         "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
         "topk_group": 1, "moe_intermediate_size": 16, "first_k_dense_replace": 1,

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import torch
+
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.printable import first_line
 from rmsnorm_export.torch.source.example import example_of
 from rmsnorm_export.torch.source.load import load
 
@@ -49,3 +53,34 @@ def load_generative(
         made = example_of(loaded, shapes, seed=seed, option="--shapes", dims=dims)
         inputs = dict(made.kwargs)
     return model, inputs, loaded.notes
+
+
+def load_frame(folder: Path, architecture: str, dtype: str) -> Any:
+    """The model that an export was made of, without weights: for its ``generate`` alone.
+
+    Args:
+        folder: of the export, with the model's configs.
+        architecture: name of the model's class in transformers.
+        dtype: of the export.
+
+    Raises:
+        InputError: there is no such class, or the configs cannot be read.
+    """
+    import transformers
+    from transformers import AutoConfig, GenerationConfig
+
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        with torch.device("meta"):
+            model = getattr(transformers, architecture)(config).to(getattr(torch, dtype)).eval()
+        if (folder / "generation_config.json").is_file():
+            model.generation_config = GenerationConfig.from_pretrained(folder)
+    except (OSError, ValueError, AttributeError, TypeError, KeyError) as error:
+        raise InputError(
+            "The folder does not say which model it was exported from.",
+            found=f"{folder}, {architecture}: {first_line(error)}",
+            fix="keep config.json beside the graphs, or give the model in place of the folder",
+        ) from error
+    on_cpu = {"device": property(lambda _: torch.device("cpu"))}
+    model.__class__ = type(architecture, (type(model),), on_cpu)
+    return model
