@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.rewrite.folder import FolderResult, inspect_folder, optimize_folder
     from rmsnorm_export.rewrite.optimize import Result, expand, inspect, optimize
     from rmsnorm_export.rewrite.result import GenerationExport, Report, Site
+    from rmsnorm_export.serving.folder import package_decoder
     from rmsnorm_export.serving.kserve import KServe
     from rmsnorm_export.serving.package import package_model
     from rmsnorm_export.serving.result import Packaged
@@ -94,6 +95,7 @@ __all__ = [
     "inspect_folder",
     "optimize",
     "optimize_folder",
+    "package_decoder",
     "package_model",
     "plugin",
     "run_pipeline",
@@ -119,6 +121,7 @@ _HOMES = {
     "rewrite.folder": "FolderResult inspect_folder optimize_folder",
     "rewrite.optimize": "Result expand inspect optimize",
     "rewrite.result": "GenerationExport Report Site",
+    "serving.folder": "package_decoder",
     "serving.kserve": "KServe",
     "serving.package": "package_model",
     "serving.result": "Packaged",

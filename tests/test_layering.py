@@ -95,6 +95,7 @@ PUBLIC = [
     "inspect_folder",
     "optimize",
     "optimize_folder",
+    "package_decoder",
     "package_model",
     "plugin",
     "run_pipeline",

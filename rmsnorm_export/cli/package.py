@@ -10,6 +10,7 @@ import click
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
+from rmsnorm_export.cli.folder import is_folder
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.serving.options import ManifestOptions, PackageOptions
 
@@ -27,8 +28,9 @@ from rmsnorm_export.serving.options import ManifestOptions, PackageOptions
 def command(state: State, model: str, output: str, **options: Any) -> None:
     """Put MODEL into a Triton model repository, as REPOSITORY/NAME/VERSION.
 
-    MODEL is an ONNX file, a TensorRT engine that build wrote, or - for an ONNX model on stdin. It
-    is never changed. The packaged model is loaded and asked in ONNX Runtime before it is in place.
+    MODEL is an ONNX file, a TensorRT engine that build wrote, - for an ONNX model on stdin, or a
+    folder of graphs: each is a model NAME_COMPONENT then, and their cards hold a client. It is
+    never changed. The packaged model is loaded and asked in ONNX Runtime before it is in place.
 
     \b
     Example:
@@ -40,6 +42,18 @@ def command(state: State, model: str, output: str, **options: Any) -> None:
     names = [field.name for field in dataclasses.fields(ManifestOptions)]
     manifest = ManifestOptions(**{name: options.pop(name) for name in names}).manifest()
     files = Files(state)
+    if is_folder(model):
+        from rmsnorm_export.serving.folder import package_decoder
+
+        with console.progress(state, "Packaging") as step:
+            made = package_decoder(model, output, kserve=manifest, progress=step, **options)
+        paths = [
+            one.path / file.path
+            for one in made.results.values()
+            for file in (*one.record.files, *one.current.files)
+        ]
+        files.finish(made, inputs=[model], outputs=paths)
+        return
     source = files.source(model)
     with console.progress(state, "Packaging") as step:
         packaged = package_model(source, output, kserve=manifest, progress=step, **options)

@@ -19,17 +19,27 @@ from rmsnorm_export.serving.result import (
 _BENCHMARK_ROWS = 40
 """Rows of a benchmark that are shown; the file beside the model has all."""
 
+_CLIENT_TEXT = (
+    "The client keeps the cache: prefill answers with it, and each request of decode has it. The "
+    "server keeps no state between requests, so any instance answers any of them; sequences of one "
+    "length can be joined into a batch. On one host, Triton's shared memory saves the copies."
+)
 
-def card(record: PackageRecord, benchmarks: Sequence[BenchmarkDocument]) -> str:
+
+def card(record: PackageRecord, benchmarks: Sequence[BenchmarkDocument], client: str = "") -> str:
     """The card.
 
     Args:
         record: of the model; the newest version is described, the others are listed.
         benchmarks: of the version that was packaged.
+        client: Python that asks the model.
     """
     lines = [f"# {record.name}", "", _introduction(record), ""]
     lines += ["## Requests and answers", "", _batch(record), ""]
     lines += _markdown_table(("", "name", "type", "shape"), _tensors(record))
+    if client:
+        lines += ["", "## Generating text", "", _CLIENT_TEXT, "", "```python"]
+        lines += [*client.splitlines(), "```"]
     for version in sorted(record.versions, key=lambda v: -v.version):
         lines += _version_section(version)
     for benchmark in benchmarks:

@@ -114,6 +114,7 @@ class PackageOptions(Options):
         help="Record of a benchmark (JSON), for the model card. Repeat for several.",
     )
     kserve: KServe | None = only_api(None, help="Write an InferenceService manifest, too.")
+    client: str = only_api("", help="Python that asks the model, for the model card.")
     check: bool = option(True, help="Do not run the packaged model in ONNX Runtime on the CPU.")
     require_verified: bool = option(
         False,

@@ -229,6 +229,45 @@ def test_sizes_go_to_the_components_that_have_them(exported: Path) -> None:
         rx.verify(exported, exported, dims="width=3")
 
 
+def test_a_package_that_fails_half_way_is_taken_back(exported: Path) -> None:
+    """Decode cannot be packaged as asked for: prefill is not left behind."""
+    pytest.importorskip("tritonclient", reason="pip install 'tritonclient[http]'")
+    (exported / "prefill.onnx").rename(exported / "model.onnx")  # decode's data has this name
+    models = exported.parent / "models"
+    change_manifest(
+        exported,
+        components={
+            "prefill": {"file": "model.onnx", "metadata": METADATA},
+            "decode": {"file": "decode.onnx", "metadata": METADATA},
+        },
+    )
+    kept = rx.package_decoder(exported, models, name="one", kind="cpu", check=False)
+    assert [packaged.path.name for packaged in kept.results.values()] == [
+        "one_prefill", "one_decode",
+    ]  # fmt: skip
+    card = (models / "one_decode" / "README.md").read_text()
+    assert "Generating text" not in card  # its cache has three axes, which the client does not know
+    before = state(models)
+    (models / "two_decode").mkdir()
+    (models / "two_decode" / "notes.txt").write_text("mine")
+    with pytest.raises(rx.UsageError, match="did not make it"):
+        rx.package_decoder(exported, models, kind="cpu", name="two")
+    broken = onnx.load(exported / "decode.onnx", load_external_data=False)
+    broken.graph.node[0].op_type = "NoSuchOperator"
+    onnx.save(broken, exported / "decode.onnx")
+    for place in (models, exported.parent / "others"):
+        with pytest.raises(rx.Error, match="NoSuchOperator"):
+            rx.package_decoder(exported, place, kind="cpu", name="three")
+    assert not (exported.parent / "others").exists()
+    assert state(models) == before | state_of_one(models, "two_decode/notes.txt")
+    with pytest.raises(rx.UsageError, match="of one file"):
+        rx.package_decoder(exported, models, report=exported.parent / "r.json")
+
+
+def state_of_one(folder: Path, name: str) -> dict[str, str]:
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest()}
+
+
 def test_graphs_without_a_manifest_are_a_folder_too(exported: Path) -> None:
     (exported / "export.json").unlink()
     made = rx.optimize_folder(exported, target="ort").save(exported.parent / "out")

@@ -23,6 +23,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.torch.generation.components import sample_inputs
+from rmsnorm_export.torch.generation.source import load_generative
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 
@@ -200,6 +201,43 @@ def test_what_is_no_folder_of_an_export_is_refused(decoder: Path, tmp_path: Path
         rx.verify(copy, decoder, generate=2)
     with pytest.raises(rx.UsageError, match="inputs"):
         rx.verify(config, copy, generate=2, dims={"batch": 1})
+
+
+def test_the_client_of_the_model_card_generates_what_pytorch_does(
+    decoder: Path, tmp_path: Path
+) -> None:
+    """Its own code, with the calls of a session in the place of the server's."""
+    made = rx.package_decoder(decoder, tmp_path / "models", name="llama", kind="cpu")
+    assert list(made.results) == ["prefill", "decode"]
+    for name, packaged in made.results.items():
+        card = (packaged.path / "README.md").read_text()
+        assert "The client keeps the cache" in card
+        assert packaged.path.name == f"llama_{name}"
+    code = card.split("```python\n")[1].split("```")[0]
+    client: dict[str, object] = {"__name__": "client"}
+    exec(compile(code, "client", "exec"), client)
+    sessions = {
+        packaged.path.name: onnxruntime.InferenceSession(packaged.path / "1" / "model.onnx")
+        for packaged in made.results.values()
+    }
+
+    def infer(model: str, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        session = sessions[model]
+        names = [value.name for value in session.get_outputs()]
+        return dict(zip(names, session.run(names, given), strict=True))
+
+    ids = np.array([[5, 9, 11], [7, 8, 1]])
+    mask = np.array([[0, 1, 1], [1, 1, 1]])
+    got = client["generate"](infer, ids, mask, 12)  # type: ignore[operator]
+    model, _, _ = load_generative(
+        str(decoder.parent / "config.json"),
+        arguments={}, dtype=None, shapes=None, dims=None, seed=0,
+    )  # fmt: skip
+    model.generation_config.eos_token_id = None
+    expected = model.generate(
+        torch.tensor(ids), attention_mask=torch.tensor(mask), max_new_tokens=12, do_sample=False
+    )
+    np.testing.assert_array_equal(got, expected[:, 3:])
 
 
 def test_an_existing_folder_is_kept_unless_it_may_be_replaced(tmp_path: Path) -> None:
