@@ -29,7 +29,7 @@ from rmsnorm_export.serving.place import find_place, model_name
 from rmsnorm_export.serving.result import Packaged
 from rmsnorm_export.system.files import StrPath
 
-_PLAIN = frozenset({"input_ids", "attention_mask", "position_ids"})
+_FED = frozenset({"input_ids", "attention_mask", "position_ids"})
 _CACHE = re.compile(r"(input\.)?past_key_values\.")
 
 _CLIENT = '''\
@@ -142,7 +142,7 @@ def _client(bundle: Bundle, names: Mapping[str, str]) -> str:
     inputs: dict[str, list[str]] = {}
     for name, file in bundle.files.items():
         values = [declared_tensor(value) for value in given_inputs(load_model(file).model)]
-        if not all(one.name in _PLAIN or _grows(one, name) for one in values):
+        if not all(one.name in _FED or _grows(one, name) for one in values):
             return ""
         inputs[names[name]] = [one.name for one in values]
     return _CLIENT.format(inputs=inputs, prefill=names["prefill"], decode=names["decode"])
