@@ -45,6 +45,12 @@ def export_decoder(
             found=f"--weights {given['weights']}",
             fix="leave --weights away",
         )
+    if given["input_names"] or given["output_names"]:
+        raise UsageError(
+            "The graphs of a decoder have the names that its runner knows.",
+            found="--input-name or --output-name",
+            fix="leave them away, or use --names optimum",
+        )
     files.check(source, output)
     with console.progress(files.state, "Starting", log=__name__) as tell:
         from rmsnorm_export.graph.bundle import check_folder

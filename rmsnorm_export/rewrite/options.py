@@ -259,13 +259,24 @@ class ExportOptions(RewriteOptions):
     dynamic_shapes: Any = only_api(
         None, help="As for torch.export.export; a string names a dynamic dimension."
     )
-    input_names: Sequence[str] | None = only_api(
-        None, help="Of the graph; by default the names of the parameters of ``forward``."
-    )
-    output_names: Sequence[str] | None = only_api(
+    input_names: Sequence[str] | None = option(
         None,
-        help="Of the graph; by default the keys of what ``forward`` returns, or ``output``, "
-        "``output_1``.",
+        flag="--input-name",
+        written=tuple[str, ...],
+        toml=False,
+        metavar="NAME",
+        help="Name of an input of the graph; once for each, those of *past and of dictionaries "
+        "included.",
+        shown="the names of the parameters of forward",
+    )
+    output_names: Sequence[str] | None = option(
+        None,
+        flag="--output-name",
+        written=tuple[str, ...],
+        toml=False,
+        metavar="NAME",
+        help="Name of an output of the graph; once for each.",
+        shown="the keys of what forward returns, or output, output_1",
     )
     state: Any = only_api(
         None,

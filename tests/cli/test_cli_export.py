@@ -66,6 +66,17 @@ def with_inputs():
 def named():
     return make(), (), {"ids": torch.zeros(2, 3, dtype=torch.int64)}
 
+class Cached(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = Norm(8)
+    def forward(self, x, *past):
+        y = self.norm(x)
+        return (y, *(torch.cat([one, y], 1) for one in past))
+
+def cached():
+    return Cached(), (torch.ones(2, 1, 8), torch.ones(2, 3, 8), torch.ones(2, 3, 8))
+
 def branch():
     return nn.Sequential(nn.Identity(), Branch()), (torch.ones(2, 2),)
 
@@ -357,3 +368,16 @@ def test_a_source_that_is_another_model_each_time(run: Run, tmp_path: Path) -> N
     done = run(*export, "--verify")
     assert (done.code, done.stderr) == (0, "")
     assert "not in its own bfloat16: its weights are not the same each time" in done.text
+
+
+def test_a_cache_of_any_number_of_arguments_has_names(run: Run) -> None:
+    inputs, outputs = ["x", "past.0", "past.1"], ["y", "present.0", "present.1"]
+    named = [part for name in inputs for part in ("--input-name", name)]
+    named += [part for name in outputs for part in ("--output-name", name)]
+    done = run("export", "factories:cached", "-o", "m.onnx", *named)
+    assert (done.code, done.stderr) == (0, "")
+    graph = onnx.load("m.onnx").graph
+    assert [value.name for value in graph.input] == inputs
+    assert [value.name for value in graph.output] == outputs
+    run("export", "factories:cached", "-o", "n.onnx", *named[2:]).assert_error(2, "2 names", "past_0")
+    assert not Path("n.onnx").exists()
