@@ -128,7 +128,7 @@ def _located(
     that of the other folder; or, where the other is PyTorch, with a new export of the model in
     which no norm is rewritten.
     """
-    config = (bundle.manifest or {})["components"][next(reversed(bundle.files))]["metadata"]
+    config = (bundle.manifest or {})["components"][list(bundle.files)[-1]]["metadata"]
     settings = config["export_config"]
     step = next(n for n, one in enumerate(outcome.outputs) if not one.passed)
     try:

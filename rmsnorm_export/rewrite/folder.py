@@ -56,8 +56,10 @@ class FolderResult:
 
     def _manifest(self) -> Mapping[str, object] | None:
         """That of the folder; where it says the opset, the one that the graphs have now."""
+        if self.bundle.manifest is None:
+            return None
         manifest = copy.deepcopy(self.bundle.manifest)
-        for name, report in self.reports.items() if manifest is not None else ():
+        for name, report in self.reports.items():
             config = manifest["components"][name]["metadata"].get("export_config") or {}
             if config.get("opset_version"):
                 config["opset_version"] = report.opset_after

@@ -379,5 +379,7 @@ def test_a_cache_of_any_number_of_arguments_has_names(run: Run) -> None:
     graph = onnx.load("m.onnx").graph
     assert [value.name for value in graph.input] == inputs
     assert [value.name for value in graph.output] == outputs
-    run("export", "factories:cached", "-o", "n.onnx", *named[2:]).assert_error(2, "2 names", "past_0")
+    run("export", "factories:cached", "-o", "n.onnx", *named[2:]).assert_error(
+        2, "2 names", "past_0"
+    )
     assert not Path("n.onnx").exists()
