@@ -15,13 +15,14 @@ from __future__ import annotations
 import argparse
 import re
 import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
 from scripts.lib.command import add_output, parser, say
 from scripts.lib.results import Start, about, bullets, write_results
 from scripts.lib.tables import markdown_table, print_table
-from scripts.lib.timing import interleaved, seconds_of
+from scripts.lib.timing import Clock, interleaved, seconds_of
 
 PACKAGES = ("rmsnorm-export", "torch", "onnxruntime", "onnx")
 _NORM_HEADINGS = ("rows x n", "dtype", "backend, pass", "norm", "microseconds:", "ratio:")
@@ -51,14 +52,17 @@ def _arguments() -> argparse.Namespace:
 
 
 def samples(
-    runs: dict[str, Callable[[], object]], rounds: int, least: float
+    runs: dict[str, Callable[[], object]],
+    rounds: int,
+    least: float,
+    clock: Clock = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Interleaved samples of each function, in seconds per call; a sample takes ``least``."""
 
     def sampler(run: Callable[[], object]) -> Callable[[], float]:
-        seconds_of(run, 3)
-        times = max(1, round(least / seconds_of(run, 5)))
-        return lambda: seconds_of(run, times)
+        seconds_of(run, 3, clock)
+        times = max(1, round(least / max(seconds_of(run, 5, clock), 1e-9)))
+        return lambda: seconds_of(run, times, clock)
 
     return dict(zip(runs, interleaved([*map(sampler, runs.values())], rounds), strict=True))
 

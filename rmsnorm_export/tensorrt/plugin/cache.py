@@ -27,6 +27,9 @@ MANIFEST = "manifest.json"
 MANIFEST_COPY = "librmsnorm_plugin.json"
 """The manifest's name among files that are not ours; ``.json`` after the library's for others."""
 
+_PACKAGED = Path(__file__).parent / "_built"
+"""The build that a wheel has inside (setup.py)."""
+
 LOG = "build.log"
 _SCHEMA = 1
 
@@ -94,7 +97,13 @@ def read_entry(folder: Path) -> Entry:
     return Entry(folder, "", Built(folder=folder, libraries=libraries, cached=True, **facts))
 
 
-def entries(cache: Path) -> tuple[Entry, ...]:
+def kept_builds(cache: StrPath | None = None) -> tuple[Entry, ...]:
+    """Every build: that of the wheel, unless a folder is given, then those that are kept."""
+    packaged = (read_entry(_PACKAGED),) if cache is None and _PACKAGED.is_dir() else ()
+    return (*packaged, *_entries(cache_folder(cache)))
+
+
+def _entries(cache: Path) -> tuple[Entry, ...]:
     """Every build in ``cache``, newest first, then those that are of no use."""
     if not cache.is_dir():
         return ()

@@ -11,7 +11,7 @@ from rmsnorm_export.errors import BackendMissingError, InputError
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.tensorrt.plugin.arch import of_gpus
-from rmsnorm_export.tensorrt.plugin.cache import cache_folder, entries
+from rmsnorm_export.tensorrt.plugin.cache import cache_folder, kept_builds
 from rmsnorm_export.tensorrt.plugin.probe import DIRECT, run_probe
 from rmsnorm_export.tensorrt.plugin.result import (
     FILES,
@@ -105,7 +105,7 @@ def list_plugins(*libraries: StrPath, cache: StrPath | None = None) -> Plugins:
         cache: folder of the builds; by default that of ``build``.
     """
     folder = cache_folder(cache)
-    return Plugins(folder, entries(folder), tuple(inspect_library(path) for path in libraries))
+    return Plugins(folder, kept_builds(cache), tuple(inspect_library(path) for path in libraries))
 
 
 def installed_major() -> str:
@@ -120,7 +120,7 @@ def best_build(cache: StrPath | None = None, runtime: PluginRuntime = "tensorrt"
         BackendMissingError: there is none.
     """
     folder = cache_folder(cache)
-    kept = entries(folder)
+    kept = kept_builds(cache)
     whole = [e.built for e in kept if e.built is not None and e.built.runtime == runtime]
     if not whole:
         names = ", ".join(entry.folder.name for entry in kept if entry.built is None)
@@ -142,7 +142,7 @@ def best_build(cache: StrPath | None = None, runtime: PluginRuntime = "tensorrt"
 
 
 def onnxruntime_library(*, cache: StrPath | None = None) -> Path:
-    """The library with ONNX Runtime's CPU kernels, of the newest build.
+    """The library with ONNX Runtime's CPU kernels, of this wheel or else of the newest build.
 
     Args:
         cache: folder of the builds; by default that of ``build``.

@@ -1,0 +1,98 @@
+"""A wheel that is built here has the kernels for ONNX Runtime; one without a compiler is pure."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+BUILT = "rmsnorm_export/tensorrt/plugin/_built/"
+
+
+def _build(backend: str, folder: pathlib.Path, **environment: str) -> str:
+    """What a call of the build backend prints, in a copy of what a release has."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, '.'); import setup\n{backend}"],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def sources(tmp_path: pathlib.Path) -> pathlib.Path:
+    folder = tmp_path / "sources"
+    hidden = shutil.ignore_patterns(".*", "__pycache__", "tests", "build", "*.egg-info")
+    for name in ("rmsnorm_export", "plugins"):
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=hidden)
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def _wheel(folder: pathlib.Path) -> tuple[str, list[str]]:
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return wheel.name, [name for name in archive.namelist() if name.startswith(BUILT)]
+
+
+def test_without_a_compiler_the_wheel_is_pure_and_says_so(sources: pathlib.Path) -> None:
+    said = _build("print(setup.build_wheel('dist'))", sources, CXX="no-such-compiler")
+    assert "no kernels for ONNX Runtime are built: no C++ compiler" in said
+    name, built = _wheel(sources / "dist")
+    assert name.endswith("-py3-none-any.whl")
+    assert built == []
+
+
+def test_only_a_wheel_asks_for_cmake_where_it_can_be_used(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "c++").write_text("#!/bin/sh\n", encoding="utf-8")
+    (tmp_path / "c++").chmod(0o755)
+    ask = """
+setup.build_meta.get_requires_for_build_wheel = lambda settings: []
+print(setup.get_requires_for_build_wheel())
+assert setup.get_requires_for_build_editable == setup.build_meta.get_requires_for_build_editable
+"""
+    assert "cmake" in _build(ask, ROOT, PATH=str(tmp_path), CXX="c++")
+    assert "cmake" not in _build(ask, ROOT, PATH=str(tmp_path), RMSNORM_EXPORT_PURE="1")
+
+
+@pytest.mark.thorough
+def test_a_wheel_of_this_machine_is_enough(sources: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Installed with [ort] in an environment of its own: a norm without a body runs."""
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+    constraints = ["--constraint", ROOT / "constraints.txt"]
+    subprocess.run([*pip, *constraints, f"{sources}[ort]"], check=True)
+    program = """
+import numpy as np, pathlib
+import rmsnorm_export as rx
+from rmsnorm_export.op.spec import NormSpec
+from rmsnorm_export.tensorrt.plugin.native import node_model
+import onnxruntime
+model, feeds = node_model(NormSpec(), np.ones((2, 8), np.float32), None, None, None)
+session = onnxruntime.InferenceSession(model.SerializeToString(), rx.session_options())
+print(float(session.run(None, feeds)[0].sum()), rx.plugin.onnxruntime_library())
+"""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment.pop("PYTHONPATH", None)
+    done = subprocess.run(
+        [python, "-c", program],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    value, library = done.stdout.split()
+    assert float(value) == pytest.approx(16, rel=1e-4)
+    assert str(tmp_path / "venv") in library
