@@ -189,12 +189,6 @@ def _node(
         outputs.append(site.like(total, part.dtype, "sum"))
         if part.sum is not None:
             replace.append((part.sum, outputs[1]))
-    made: dict[str, str] = {}
-    if part.quantized is not None:
-        made = {QUANTIZE: part.quantized.how}
-        if part.quantized.row_scales is not None:
-            outputs.append(site.like(part.quantized.row_scales, FLOAT, "row_scale"))
-            replace.append((part.quantized.row_scales, outputs[-1]))
     why = plugin_refuses(
         function.name,
         spec,
@@ -205,6 +199,14 @@ def _node(
             for label, value in weights
         ],
     )
+    made: dict[str, str] = {}
+    if part.quantized is not None:
+        made = {QUANTIZE: part.quantized.how}
+        if part.quantized.row_scales is not None:
+            # The plugin's scales of rows have no axis of one element at the end.
+            why = why or "it gives the scales of rows in another shape"
+            outputs.append(site.like(part.quantized.row_scales, FLOAT, "row_scale"))
+            replace.append((part.quantized.row_scales, outputs[-1]))
     plugin = {"plugin_version": PLUGIN_VERSION, "plugin_namespace": PLUGIN_NAMESPACE}
     site.norm(
         function.name,
