@@ -18,14 +18,12 @@ from rmsnorm_export.compare.result import OutputComparison
 from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.runtime.inputs import array_type
-from rmsnorm_export.runtime.metrics import compare_arrays, is_float, without_evidence
-
-# Largest |a - b| over the largest |a|. A fused norm differs from its source by some units of
-# roundoff (u), and each layer of a residual network passes such differences on about as large as
-# they came; tens of layers make tens of u. float32: u = 6e-8, and the sums inside matrix products
-# and softmax add to it; 1e-4 is 1700 u. float16: u = 4.9e-4; 1e-2 is 20 u. bfloat16: u = 3.9e-3;
-# 4e-2 is 10 u. A wrong epsilon, weight or axis moves a trained model's logits by far more.
-DEFAULT_RTOL = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2}
+from rmsnorm_export.runtime.metrics import (
+    DEFAULT_RTOL,
+    compare_arrays,
+    is_float,
+    without_evidence,
+)
 
 _ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """Unit roundoff u: half the distance from 1 to the next number of the type."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterator
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -173,8 +174,10 @@ def _misfit(slot: TensorSlot, found: str, needed: str) -> InputError:
 
 
 def memory_of(tensor: ir.TensorProtocol | None) -> Hashable | None:
-    """What two views of one piece of PyTorch's memory have in common; None for other tensors."""
+    """What two views of one piece of PyTorch's or NumPy's memory have in common; else None."""
     raw: Any = getattr(tensor, "raw", None)
+    if isinstance(raw, np.ndarray) and raw.size:
+        return raw.ctypes.data, raw.dtype.str, raw.shape, raw.strides
     with contextlib.suppress(AttributeError, RuntimeError, TypeError):
         if raw.device.type != "meta" and raw.numel() and raw.data_ptr():
             return str(raw.device), raw.data_ptr(), raw.dtype, tuple(raw.shape), raw.stride()

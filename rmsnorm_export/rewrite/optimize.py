@@ -141,8 +141,16 @@ def _rewritten(source: Source, options: OptimizeOptions | ExpandOptions) -> Resu
         if isinstance(options, OptimizeOptions) and (known := options.consumer) is not None:
             model, more = fit_model(model, known)
             notes = (*notes, f"for {options.runtime}: {'; '.join([options.form, *more])}")
+        fusions = None
+        if options.fusions is not None:
+            from rmsnorm_export.rewrite.fusions import fuse
+
+            model, fusions = fuse(model, options.fusions, seed=options.seed)
+            if fusions.residuals >= len(report.apart("residual")):
+                report = dataclasses.replace(report, unfolded=report.apart("quantizer"))
         report = dataclasses.replace(
             report,
+            fusions=fusions,
             opset_before=version,
             opset_after=default_opset(model),
             nodes_before=nodes,

@@ -160,8 +160,34 @@ class RewriteOptions(Options):
         return self.target or ("portable" if row is None else row.target)
 
 
+FusionProvider = Literal["cpu", "cuda", "webgpu", "dml"]
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizeOptions(RewriteOptions):
+class FusedOptions(RewriteOptions):
+    """Options of a rewrite that others may follow, for ONNX Runtime alone."""
+
+    fusions: FusionProvider | None = option(
+        None,
+        help="Then run transformers' fusions for this provider of ONNX Runtime: attention with its "
+        "cache, rotary embeddings, mixtures of experts, products of one input in one. The target "
+        "is ort. The outputs are compared; a fusion that changes them is left out and named.",
+    )
+
+    def agree(self) -> None:
+        if self.fusions is not None and self.target is None and self.runtime is None:
+            object.__setattr__(self, "target", "ort")
+        RewriteOptions.agree(self)
+        if self.fusions is not None and self.form != "ort":
+            raise UsageError(
+                "The fusions write operators that ONNX Runtime alone has.",
+                found=f"--fusions {self.fusions} with the target {self.form}",
+                fix="use --target ort, or leave --fusions away",
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizeOptions(FusedOptions):
     """The options of ``optimize``, of the command and of the table [optimize]."""
 
     opset: int | None = option(
@@ -216,6 +242,7 @@ class ExpandOptions(Options):
     )
 
     target: ClassVar[Target] = "plain"
+    fusions: ClassVar[None] = None
     opset: ClassVar[None] = None
     fold_residual: ClassVar[bool] = False
     fold_gate: ClassVar[bool] = False
@@ -291,7 +318,7 @@ class ExportOptions(RewriteOptions):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationOptions(RewriteOptions):
+class GenerationOptions(FusedOptions):
     """The options of ``export_generation``, and of the command with ``--task generation``."""
 
     opset: int | None = option(

@@ -57,6 +57,46 @@ class Site:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Fusions:
+    """What transformers' fusions for one provider of ONNX Runtime did, after the norms were fused.
+
+    Attributes:
+        provider: ``cpu``, ``cuda``, ``webgpu`` or ``dml``.
+        version: of transformers.
+        operators: how many nodes there were before and after, of operators that are new in the
+            graph, and of norms and products of matrices.
+        norms: norms that attention nodes compute themselves now (of queries and keys).
+        residuals: residual sums that are in the node of their norm now, and were not before.
+        nodes_before, nodes_after: of the graph.
+        left_out: the step that was not applied, ``all of them``, or "".
+        problem: what was wrong with it, or "".
+        compared: how the outputs compare with those of the graph before, or "".
+        not_compared: why they were not, or "".
+    """
+
+    provider: str
+    version: str
+    operators: dict[str, tuple[int, int]]
+    norms: int
+    residuals: int
+    nodes_before: int
+    nodes_after: int
+    left_out: str = ""
+    problem: str = ""
+    compared: str = ""
+    not_compared: str = ""
+
+    def summary(self) -> str:
+        """One line, e.g. ``fusions for cpu: 2 GroupQueryAttention, MatMul 19 to 9, ...``."""
+        changes = [
+            f"{after} {name}" if not before else f"{name} {before} to {after}"
+            for name, (before, after) in self.operators.items()
+        ]
+        nodes = f"nodes {self.nodes_before:,} to {self.nodes_after:,}"
+        return f"fusions for {self.provider}: {', '.join([*changes, nodes])}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Report:
     """Outcome of ``inspect`` or ``optimize`` on one model.
 
@@ -76,6 +116,7 @@ class Report:
         drawings: the different rewrites as graphs, where they were asked for.
         runs_in: for each runtime of the table, whether it runs the file, by its norms, opset,
             format and operators, as far as these were tried.
+        fusions: those of transformers, where they were asked for.
         notes: what was done to the model as a whole (opset raised, weights policy, ...).
         seconds: wall-clock time of recognising and rewriting.
     """
@@ -96,6 +137,7 @@ class Report:
     drawings: tuple[Drawing, ...] = ()
     unfolded: tuple[Refusal, ...] = ()
     runs_in: tuple[RunsIn, ...] = ()
+    fusions: Fusions | None = None
 
     @property
     def unfused(self) -> tuple[Refusal, ...]:
@@ -116,7 +158,8 @@ class Report:
     @property
     def folded(self) -> int:
         """How many residual sums are in the node of their norm."""
-        return sum(site.residual for site in (*self.fused, *self.kept))
+        later = 0 if self.fusions is None else self.fusions.residuals
+        return later + sum(site.residual for site in (*self.fused, *self.kept))
 
     def apart(self, kind: RefusalKind) -> tuple[Refusal, ...]:
         """Those of ``unfolded`` that are a ``residual`` or a ``quantizer``."""
@@ -135,13 +178,17 @@ class Report:
         aside = f"; {plural(alike, 'look-alike')} left alone" if alike else ""
         if total == 0:
             return f"no RMSNorm found{aside or ', and nothing that looks like one'}"
-        residuals = self.folded + len(self.apart("residual"))
+        inside = 0 if self.fusions is None else self.fusions.norms
+        later = 0 if self.fusions is None else self.fusions.residuals
+        residuals = self.folded - later + max(len(self.apart("residual")), later)
         quantized = sum(site.quantized for site in (*self.fused, *self.kept))
         codes = quantized + len(self.apart("quantizer"))
         one = total == 1 and not residuals and not codes
         form = TARGETS[self.target or "portable"].form
         verb = f"{'can be' if planned else 'is' if one else 'are'} {form}"
         parts = [f"{fused} {'fusable' if planned else 'fused'}"] if kept or refused else []
+        if inside:
+            parts.append(f"{inside} in attention")
         if kept:
             parts.append(f"{kept} already one node")
         if refused:

@@ -25,6 +25,13 @@ NOTHING_COMPARED = (NO_FINITE_NUMBER, NO_ELEMENT)
 
 BFLOAT16_DTYPE = np.dtype(ml_dtypes.bfloat16)
 
+# Largest |a - b| over the largest |a|. A fused norm differs from its source by some units of
+# roundoff (u), and each layer of a residual network passes such differences on about as large as
+# they came; tens of layers make tens of u. float32: u = 6e-8, and the sums inside matrix products
+# and softmax add to it; 1e-4 is 1700 u. float16: u = 4.9e-4; 1e-2 is 20 u. bfloat16: u = 3.9e-3;
+# 4e-2 is 10 u. A wrong epsilon, weight or axis moves a trained model's logits by far more.
+DEFAULT_RTOL = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2}
+
 # dtype -> (bits of the significand with the hidden one, exponent of the smallest normal number)
 _FORMATS: dict[np.dtype[np.generic], tuple[int, int]] = {
     np.dtype(np.float16): (11, -14),

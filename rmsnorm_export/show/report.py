@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.numerics import NUMERICS_MEANING
 from rmsnorm_export.printable import number, one_line, plural, printable
-from rmsnorm_export.rewrite.result import Report
+from rmsnorm_export.rewrite.result import Fusions, Report
 from rmsnorm_export.show.page.document import About, Section, document, page_notes, strip, summary
 from rmsnorm_export.show.page.markup import ARROW, Markup, Pairs, badge, code, facts, paragraphs
 from rmsnorm_export.show.page.plain_table import bare_table
@@ -81,8 +81,23 @@ def report_lines(
     if alike := report.look_alikes:
         lines += ["", (f"look-alikes ({len(alike)}): no RMSNorms, left alone", "bold")]
         lines += refusal_lines(alike, verbose=verbose)
+    if report.fusions is not None:
+        lines += ["", *fusion_lines(report.fusions)]
     for part in (proof_lines(report), _runner_lines(report), note_lines(report.notes), output):
         lines += ["", *part] if part else []
+    return lines
+
+
+def fusion_lines(fusions: Fusions) -> list[Line]:
+    """What transformers' fusions did; which one was left out, and why."""
+    lines: list[Line] = [(one_line(fusions.summary()), "bold")]
+    if fusions.left_out:
+        lines.append((f"  left out: {one_line(fusions.left_out)}", "yellow"))
+        lines.append(f"    {one_line(fusions.problem)}")
+    if fusions.compared:
+        lines.append(f"  {one_line(fusions.compared)}")
+    if fusions.not_compared:
+        lines.append((f"  not compared: {one_line(fusions.not_compared)}", "yellow"))
     return lines
 
 
@@ -109,6 +124,14 @@ def _runners(report: Report) -> str:
         if not entry.reason
     ]
     return ", ".join(names) or "no runtime of the table"
+
+
+def _fusion_text(report: Report) -> Markup | None:
+    """The lines on transformers' fusions, for a page."""
+    if report.fusions is None:
+        return None
+    lines = fusion_lines(report.fusions)
+    return paragraphs([(line if isinstance(line, str) else line[0]).strip() for line in lines])
 
 
 def report_page(
@@ -147,6 +170,7 @@ def report_page(
             "Not known",
             paragraphs([f"{e.runtime}: {e.unknown}" for e in report.runs_in if e.unknown]),
         ),
+        ("Fusions", _fusion_text(report)),
         ("Time", f"{report.seconds:.2f} s"),
         *about.pairs(),
     ]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 import rmsnorm_export as rx
-from rmsnorm_export.compare.outputs import DEFAULT_RTOL
+from rmsnorm_export.runtime.metrics import DEFAULT_RTOL
 from rmsnorm_export.op.dtypes import Array, Float64Array, numpy_dtype
 from rmsnorm_export.proof.bounds import UNIT_ROUNDOFF
 from rmsnorm_export.runtime.metrics import ulp_unit

@@ -119,8 +119,10 @@ def make_decoder(
         result = optimize(
             component.model,
             target=options.target,
+            runtime=options.runtime,
             numerics=options.numerics,
             prove=options.prove,
+            fusions=options.fusions,
             seed=options.seed,
             drawings=options.drawings,
         )
@@ -128,6 +130,12 @@ def make_decoder(
         models[name] = result.model
         source = f"{type(model).__name__}, {component.name}"
         reports[name] = dataclasses.replace(result.report, source=source)
+        if options.fusions is not None:
+            component.metadata.export_config |= {"ort_fusions": options.fusions, "optimize": True}
+    if options.fusions is not None:
+        from rmsnorm_export.rewrite.fusions import share_weights
+
+        share_weights(models.values())
     return Decoder(
         models=models,
         reports=reports,

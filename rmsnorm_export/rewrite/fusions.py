@@ -1,0 +1,321 @@
+"""transformers' fusions for ONNX Runtime: attention, rotary embeddings, MoE, packed products.
+
+They run after ours, and after onnxscript's optimizer, which brings a graph into the forms that they
+look for: measured on LLaMA, Qwen3, Gemma 3 and Phi-3 (float32 for cpu; Qwen3, Gemma 3 in float16
+for cuda) this order leaves as many norms and attentions one node as either alone; without the
+optimizer no rotary embedding goes into its attention.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rmsnorm_export.errors import BackendMissingError, Error
+from rmsnorm_export.graph.bundle import write_models
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
+from rmsnorm_export.printable import first_line
+from rmsnorm_export.rewrite.describe import count_nodes
+from rmsnorm_export.rewrite.options import FusionProvider
+from rmsnorm_export.rewrite.result import Fusions
+from rmsnorm_export.runtime.input_sizes import Declared, is_fixed
+from rmsnorm_export.runtime.inputs import (
+    SIZE_CHOICES,
+    declared_inputs,
+    index_limits,
+    input_shapes,
+    make_inputs,
+)
+from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, compare_arrays, is_float, without_evidence
+from rmsnorm_export.runtime.session import onnxruntime, open_session, run_session
+from rmsnorm_export.runtime.sizes import Shape
+from rmsnorm_export.runtime.support import CUDA
+from rmsnorm_export.system.packages import pip_install, version_of
+
+_NORMS = frozenset({SIMPLIFIED, SKIP_SIMPLIFIED, "RMSNormalization"})
+_ATTENTION = "GroupQueryAttention"
+_PROVIDERS = {
+    "cuda": CUDA,
+    "webgpu": "WebGpuExecutionProvider",
+    "dml": "DmlExecutionProvider",
+}
+"""What ONNX Runtime calls them; what is left runs on the CPU."""
+
+Step = tuple[str, Callable[[ir.Model], object]]
+
+
+def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[ir.Model, Fusions]:
+    """The model with transformers' fusions for one provider of ONNX Runtime.
+
+    The result is run beside the model, on random inputs. Where it does not run, is off by more than
+    ``verify`` allows, or has fewer norms, each step is left out in turn, until it is right; else
+    the model stays as it was.
+
+    Args:
+        model: whose norms are one node; left as it is.
+        provider: what the fusions are for.
+        seed: of the inputs.
+
+    Raises:
+        BackendMissingError: transformers with its exporters, or ONNX Runtime, is missing.
+    """
+    steps = _steps(provider)
+    with tempfile.TemporaryDirectory(prefix="rmsnorm-export-fusions-") as folder:
+        judge = _Judge(model, provider, Path(folder), seed)
+        fused, problem = judge.attempt(steps)
+        left_out = ""
+        if problem:
+            fused, left_out = model, "all of them"
+            for name, others in _without_one(steps):
+                other, why = judge.attempt(others)
+                if not why:
+                    fused, left_out = other, name
+                    break
+        before, after = _operators(model), _operators(fused)
+        new = {node.op_type for node in fused.graph.all_nodes() if node.domain == MICROSOFT_DOMAIN}
+        changed = {
+            name: (before[name], after[name])
+            for name in sorted(before | after)
+            if before[name] != after[name] and (name in _KNOWN or name in new)
+        }
+        return fused, Fusions(
+            provider=provider,
+            version=version_of("transformers"),
+            operators=changed,
+            norms=_norms_in_attention(fused),
+            residuals=after[SKIP_SIMPLIFIED] - before[SKIP_SIMPLIFIED],
+            nodes_before=count_nodes(model),
+            nodes_after=count_nodes(fused),
+            left_out=left_out,
+            problem=problem,
+            compared=judge.compared if fused is not model else "",
+            not_compared=judge.not_compared,
+        )
+
+
+def share_weights(models: Iterable[ir.Model]) -> None:
+    """Let equal weights that the fusions have made in several graphs be one piece of memory."""
+    first: dict[Hashable, Array] = {}
+    for model in models:
+        for value in model.graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.Tensor) and isinstance(tensor.raw, np.ndarray):
+                digest = hashlib.sha256(np.ascontiguousarray(tensor.raw).view(np.uint8)).digest()
+                key = tensor.dtype, tuple(tensor.shape), digest
+                one = first.setdefault(key, tensor.raw)
+                value.const_value = ir.Tensor(one, dtype=tensor.dtype, name=tensor.name)
+
+
+_KNOWN = frozenset({"MatMul", "Softmax", "Gemm", *_NORMS})
+"""Operators of ONNX whose numbers say what became of a graph, beside those that are new in it."""
+
+
+def _steps(provider: FusionProvider) -> list[Step]:
+    """What is done, by name; transformers' own steps, where this release has them apart.
+
+    Raises:
+        BackendMissingError: there is no such module.
+    """
+    try:
+        from onnxscript import optimizer
+        from transformers.exporters import onnxruntime_fusions as theirs
+    except ImportError as error:
+        raise BackendMissingError(
+            "The fusions are those of transformers, which cannot be imported.",
+            found=first_line(error),
+            fix=pip_install("transformers>=5.20", "[torch]"),
+        ) from error
+    named: dict[int, str] = {}
+    for name, value in vars(theirs).items():
+        named[id(value)] = name.strip("_").lower()
+    steps: list[Step] = [("onnxscript's optimizer", optimizer.optimize)]
+    listed: Sequence[tuple[Any, Any]] = getattr(theirs, "_STEPS", ())
+    for number, (step, providers) in enumerate(listed, 1):
+        if providers is None or provider in providers:
+            inner = getattr(step, "func", step)
+            owner = getattr(inner, "__self__", inner)
+            name = named.get(id(owner)) or getattr(inner, "__name__", "step")
+            steps.append((f"{name} (step {number})", step))
+    if not listed:
+        whole = functools.partial(theirs.fuse_for_onnxruntime, ort_fusions=provider)
+        steps.append(("fuse_for_onnxruntime", whole))
+    return steps
+
+
+def _without_one(steps: Sequence[Step]) -> Iterator[tuple[str, list[Step]]]:
+    """What is left out, and the steps without it; from what costs least to be without.
+
+    An attention that rotates can be told to leave that to a node of its own: ONNX Runtime 1.31 on
+    the CPU takes the positions of the first row for every row of a prefill, which is wrong in
+    a batch with padding on the left.
+    """
+    for at, (_, step) in enumerate(steps):
+        if "rotary" in inspect.signature(getattr(step, "func", step)).parameters:
+            other = functools.partial(step, rotary=False)
+            yield (
+                "rotary embeddings in attention nodes",
+                [*steps[:at], ("attention", other), *steps[at + 1 :]],
+            )
+    for at, (name, _) in reversed(list(enumerate(steps))):
+        yield name, [*steps[:at], *steps[at + 1 :]]
+
+
+class _Judge:
+    """Applies steps to copies of one model and says what is wrong with what comes of it."""
+
+    def __init__(self, model: ir.Model, provider: str, folder: Path, seed: int) -> None:
+        self._model, self._provider, self._folder, self._seed = model, provider, folder, seed
+        self._expected: dict[str, Array] | None = None
+        self._feeds: dict[str, Array] = {}
+        self.compared = self.not_compared = self._unknown = ""
+        name = _PROVIDERS.get(provider)
+        self._elsewhere = name is not None and name not in onnxruntime().get_available_providers()
+
+    def attempt(self, steps: Sequence[Step]) -> tuple[ir.Model, str]:
+        """The model after the steps, and what is wrong with it, or ""."""
+        model = self._model.clone()
+        kept = [(value.name, value.type, value.shape) for value in model.graph.outputs]
+        self.compared = self.not_compared = ""
+        for name, step in steps:
+            try:
+                step(model)
+            except Exception as error:
+                return model, f"{name} fails: {type(error).__name__}: {first_line(error)}"
+        if [value.name for value in model.graph.outputs] != [name for name, _, _ in kept]:
+            return model, "the outputs have other names"
+        for value, (_, of_type, shape) in zip(model.graph.outputs, kept, strict=True):
+            value.type, value.shape = of_type, shape
+        for node in model.graph.all_nodes():
+            model.opset_imports.setdefault(node.domain, 1)
+        before, after = _operators(self._model), _operators(model)
+        had = sum(before[name] for name in _NORMS)
+        has = sum(after[name] for name in _NORMS) + _norms_in_attention(model)
+        if has < had:
+            return model, f"{has} of {had} norms are left one node"
+        return model, self._compare(model)
+
+    def _compare(self, model: ir.Model) -> str:
+        """Why the outputs are not those of the model before, or ""."""
+        if self._expected is None:
+            self._expected = self._reference()
+            if none := without_evidence(self._expected):
+                self._unknown = "; ".join(f"{name}: {why}" for name, why in none.items())
+                self._expected = {}
+        if not self._expected:
+            self.not_compared = self._unknown
+            return ""
+        if self._elsewhere and _norms_in_attention(model):
+            self.not_compared = (
+                f"this ONNX Runtime has no provider for {self._provider}, and its CPU provider "
+                "does not normalise queries and keys in the attention"
+            )
+            return ""
+        try:
+            path = self._write(model)
+            device: Any = "cuda" if self._provider == "cuda" and not self._elsewhere else "cpu"
+            computed = run_session(open_session(path, device=device), self._feeds)
+        except Error as error:
+            if not self._elsewhere:
+                return f"ONNX Runtime does not run it: {first_line(error.found)}"
+            self.not_compared = (
+                f"this ONNX Runtime has no provider for {self._provider}, and its CPU provider "
+                f"does not run the graph: {first_line(error.found)}"
+            )
+            return ""
+        furthest = 0.0
+        for name, expected in self._expected.items():
+            metrics = compare_arrays(computed[name], expected)
+            share = metrics.max_abs / _largest(expected)
+            furthest = max(furthest, share)
+            allowed = DEFAULT_RTOL[metrics.dtype] if is_float(expected.dtype) else 0.0
+            if not metrics.nan_inf_agree or share > allowed:
+                return f"{name} is off by {share:.2g} of its largest element, {allowed:g} allowed"
+        self.compared = (
+            f"{len(self._expected)} outputs differ by at most {furthest:.2g} of the largest element"
+        )
+        return ""
+
+    def _reference(self) -> dict[str, Array]:
+        """Outputs of the model as it was; none where it cannot be run here."""
+        try:
+            session = open_session(self._write(self._model))
+            declared, limits = declared_inputs(session), index_limits(self._model)
+        except Error as error:
+            self._unknown = f"the graph before them does not run: {first_line(error.found)}"
+            return {}
+        for sizes in SIZE_CHOICES:
+            try:
+                shapes = input_shapes(declared, None, usual={}, sizes=sizes)
+                shapes = _with_whole_mask(shapes, declared)
+                self._feeds = make_inputs(declared, limits, shapes, seed=self._seed)
+                _like_tokens(self._feeds)
+                return run_session(session, self._feeds)
+            except Error as error:
+                self._unknown = f"the graph before them does not run: {first_line(error.found)}"
+        return {}
+
+    def _write(self, model: ir.Model) -> Path:
+        """A file of the model, in a folder that later ones replace."""
+        for entry in self._folder.iterdir():
+            entry.unlink()
+        return write_models({"model": model}, self._folder)[0]
+
+
+def _with_whole_mask(
+    shapes: Mapping[str, Shape], declared: Mapping[str, Declared]
+) -> dict[str, Shape]:
+    """The shapes, with a mask over the cache and the tokens, also where no name tells its sizes."""
+    ids, mask = shapes.get("input_ids", ()), shapes.get("attention_mask", ())
+    if len(ids) != 2 or len(mask) != 2:
+        return dict(shapes)
+    cache = next((s for name, s in shapes.items() if "past_key_values" in name and len(s) == 4), ())
+    whole = ids[0], ids[1] + (cache[2] if cache else 0)
+    sizes = zip(declared["attention_mask"].shape or (), whole, strict=False)
+    fitted = tuple(size if is_fixed(size) else wanted for size, wanted in sizes)
+    return {**shapes, "attention_mask": fitted}
+
+
+def _like_tokens(feeds: Mapping[str, Array]) -> None:
+    """A first row that is padded on the left, and positions after it, in place.
+
+    Ones alone would hide that an attention takes one row's positions for all.
+    """
+    mask, positions = feeds.get("attention_mask"), feeds.get("position_ids")
+    if mask is None or mask.ndim != 2:
+        return
+    mask[0, 0] = 0
+    if positions is not None and positions.ndim == 2:
+        counted = np.maximum(mask.cumsum(axis=1) - 1, 0)[:, -positions.shape[1] :]
+        if counted.shape == positions.shape:
+            positions[:] = counted
+
+
+def _largest(array: Array) -> float:
+    """The largest finite magnitude; 1 where there is none above 0."""
+    finite = np.abs(array.astype(np.float64))
+    finite = finite[np.isfinite(finite)]
+    return float(finite.max(initial=0.0)) or 1.0
+
+
+def _operators(model: ir.Model) -> Counter[str]:
+    return Counter(node.op_type for node in model.graph.all_nodes())
+
+
+def _norms_in_attention(model: ir.Model) -> int:
+    """Norms of queries and of keys that attention nodes compute themselves."""
+    return 2 * sum(
+        node.op_type == _ATTENTION
+        and node.domain == MICROSOFT_DOMAIN
+        and "qk_norm_epsilon" in node.attributes
+        for node in model.graph.all_nodes()
+    )
