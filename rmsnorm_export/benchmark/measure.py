@@ -98,6 +98,12 @@ def bench(model: Source, options: BenchOptions) -> Benchmark:
             the model refuses.
         BackendMissingError: ONNX Runtime or a named provider is missing.
     """
+    if options.generate is not None:
+        raise UsageError(
+            "Only a folder of graphs generates.",
+            found=f"generate {options.generate}, and no folder",
+            fix="give the folder that export --task generation made to bench --generate",
+        )
     targets, peers = options.targets, options.peers
     chosen, absent = choose_providers(options.providers)
     start, load_before = time.perf_counter(), load_average()

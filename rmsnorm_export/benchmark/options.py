@@ -12,7 +12,7 @@ from rmsnorm_export.errors import UsageError
 from rmsnorm_export.lower import targets
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.options import MOST_SEED, Options, only_api, option
+from rmsnorm_export.options import MOST_INT32, MOST_SEED, Options, only_api, option
 from rmsnorm_export.rewrite.options import NUMERICS_HELP
 from rmsnorm_export.runtime.sizes import POINTS, Dims, Shapes, dims_option, shapes_option
 from rmsnorm_export.system.progress import Progress
@@ -53,6 +53,15 @@ class BenchOptions(Options):
         False,
         help="Measure what portable writes with the kernels for ONNX Runtime on the CPU, too, "
         "which plugin build --runtime onnxruntime makes.",
+    )
+    generate: int | None = option(
+        None,
+        least=1,
+        most=MOST_INT32,
+        toml=False,
+        metavar="N",
+        help="Of a folder with prefill and decode: the time to the first token, and of each of N "
+        "tokens after it; as it is, for ort, with --fusions, and with transformers' fusions alone.",
     )
     shapes: Shapes | None = shapes_option(
         POINTS,

@@ -46,6 +46,13 @@ def command(state: State, model: str, files: Files, **options: Any) -> None:
             raise UsageError(
                 "A plot is of one file.", found=f"--png, and {model} is a folder", fix="use --html"
             )
+        if options["generate"] is not None:
+            from rmsnorm_export.benchmark.generation import bench_generation
+
+            with console.progress(state, "Measuring") as step:
+                text = bench_generation(model, progress=step, **options)
+            files.finish(text, _wrong(text.reason), inputs=[model])
+            return
         from rmsnorm_export.benchmark.folder import bench_folder
 
         with console.progress(state, "Measuring") as step:

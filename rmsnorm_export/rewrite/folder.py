@@ -63,6 +63,8 @@ class FolderResult:
             config = manifest["components"][name]["metadata"].get("export_config") or {}
             if config.get("opset_version"):
                 config["opset_version"] = report.opset_after
+            if config and report.fusions is not None:
+                config |= {"ort_fusions": report.fusions.provider, "optimize": True}
         return manifest
 
 

@@ -103,6 +103,18 @@ def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[i
         )
 
 
+def fuse_as_they_do(model: ir.Model, provider: FusionProvider) -> ir.Model:
+    """A copy of the model with their fusions alone, none compared: what ours are measured by.
+
+    Raises:
+        BackendMissingError: transformers with its exporters is missing.
+    """
+    model = model.clone()
+    for _, step in _steps(provider):
+        step(model)
+    return model
+
+
 def share_weights(models: Iterable[ir.Model]) -> None:
     """Let equal weights that the fusions have made in several graphs be one piece of memory."""
     first: dict[Hashable, Array] = {}

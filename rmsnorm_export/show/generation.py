@@ -24,7 +24,10 @@ def _generation_verdict(export: GenerationExport, *, planned: bool) -> Verdict:
     total = len(every) + len(left)
     verb = "can be" if planned else "are"
     graphs = plural(len(export.reports), "graph")
+    fusions = [report.fusions for report in export.reports.values() if report.fusions]
+    inside = sum(fusion.norms for fusion in fusions)
     text = f"{len(every)} of {total} RMSNorms {verb} one node, in {graphs}"
+    text += f"; {inside} of them in attention" if inside else ""
     return text, "good" if every and not left else "warn"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
 pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
 pytest.importorskip("transformers.exporters", reason="pip install 'transformers>=5.20'")
 
+import onnx_ir as ir
 import onnxruntime
 import torch
 import transformers
@@ -303,6 +305,81 @@ def test_a_transformers_without_exporters_is_named(
         rx.export_generation(llama(), tmp_path / "made", None)
 
 
+def test_fusions_follow_and_the_folder_still_generates(decoder: Path, tmp_path: Path) -> None:
+    """The attention takes its cache in; as many norms are one node as without."""
+    fused = rx.optimize_folder(decoder, fusions="cpu")
+    for report in fused.reports.values():
+        assert report.target == "ort"
+        assert report.unfused == ()
+        made = report.fusions
+        assert made is not None
+        assert made.left_out == made.problem == made.not_compared == ""
+        assert made.compared.startswith("5 outputs differ by at most")
+        assert made.operators["GroupQueryAttention"] == (0, 2)
+        assert made.operators["MatMul"] == (19, 9)
+        assert made.nodes_after < made.nodes_before - 40
+    written = fused.save(tmp_path / "fused")
+    graph = onnx.load(written.path / "decode.onnx", load_external_data=False).graph
+    norms = [node for node in graph.node if node.op_type.endswith("SimplifiedLayerNormalization")]
+    assert len(norms) == 5
+    outputs = {value.name: dims(value) for value in graph.output}
+    assert outputs["output.past_key_values.layers.1.keys"] == ["batch", 2, "past + 1", 8]
+    manifest = json.loads((written.path / "export.json").read_text())
+    config = manifest["components"]["decode"]["metadata"]["export_config"]
+    assert config["ort_fusions"] == "cpu"
+    outcome = rx.verify(decoder.parent / "config.json", written.path, generate=4)
+    assert outcome.passed
+    assert outcome.notes[0] == "8 of 8 greedy tokens are the same"
+
+
+def _halved(model: ir.Model) -> None:
+    for node in model.graph:
+        if node.op_type == "GroupQueryAttention":
+            scale = node.attributes.get_float("scale", 8**-0.5)
+            node.attributes["scale"] = ir.AttrFloat32("scale", scale / 2)
+
+
+def _raising(_: ir.Model) -> None:
+    raise RuntimeError("no such pattern")
+
+
+@pytest.mark.parametrize("defect", [_halved, pytest.param(_raising, marks=pytest.mark.thorough)])
+def test_a_fusion_that_fails_is_left_out_and_named(
+    decoder: Path, monkeypatch: pytest.MonkeyPatch, defect: Callable[[ir.Model], None]
+) -> None:
+    from transformers.exporters import onnxruntime_fusions
+
+    steps = (*onnxruntime_fusions._STEPS, (defect, ("cpu",)))
+    monkeypatch.setattr(onnxruntime_fusions, "_STEPS", steps)
+    made = rx.optimize(decoder / "decode.onnx", fusions="cpu").report.fusions
+    assert made is not None
+    assert defect.__name__ in made.left_out
+    assert ("fails: RuntimeError" if defect is _raising else "is off by") in made.problem
+    assert made.operators["GroupQueryAttention"] == (0, 2)
+    assert made.compared
+
+
+def test_where_every_fusion_fails_the_graph_is_as_before(
+    decoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.exporters import onnxruntime_fusions
+
+    steps = ((_raising, ("cpu",)), (_raising, ("cpu",)))
+    monkeypatch.setattr(onnxruntime_fusions, "_STEPS", steps)
+    result = rx.optimize(decoder / "decode.onnx", fusions="cpu")
+    assert result.report.fusions is not None
+    assert result.report.fusions.left_out == "all of them"
+    without = rx.optimize(decoder / "decode.onnx", target="ort")
+    assert result.to_bytes(weights="embed") == without.to_bytes(weights="embed")
+
+
+def test_fusions_are_for_one_target(decoder: Path, tmp_path: Path) -> None:
+    with pytest.raises(rx.UsageError, match="ONNX Runtime alone"):
+        rx.optimize(decoder / "decode.onnx", target="portable", fusions="cpu")
+    with pytest.raises(rx.UsageError, match="target"):
+        rx.export_generation(llama(), tmp_path / "made", None, runtime="openvino", fusions="cpu")
+
+
 SMALL = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -355,5 +432,27 @@ def test_architectures_write_what_pytorch_writes(
     outcome = verify_generation(
         model, made.path, sample_inputs(model, {}), tokens=32, static_cache=static
     )
+    assert outcome.passed, outcome.found
+    assert outcome.notes[0] == "64 of 64 greedy tokens are the same"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma3_text", "phi3"])
+def test_fusions_of_architectures_write_what_pytorch_writes(kind: str, tmp_path: Path) -> None:
+    """Heads of 16, which the attention could rotate itself, in a batch with padding."""
+    torch.manual_seed(5)
+    sizes = {**SMALL, **ARCHITECTURES[kind], "hidden_size": 64, "head_dim": 16}
+    model = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(kind, **sizes)
+    ).eval()
+    made = rx.export_generation(model, tmp_path / "made", None, fusions="cpu")
+    for report in made.reports.values():
+        assert report.unfused == ()
+        assert report.fusions is not None
+        assert report.fusions.operators["GroupQueryAttention"] == (0, 2)
+    weights = sum(p.numel() * p.element_size() for p in model.parameters() if p.ndim > 1)
+    stored = sum(path.stat().st_size for path in made.path.glob("*.data"))
+    assert stored <= 1.05 * weights
+    outcome = verify_generation(model, made.path, sample_inputs(model, {}), tokens=32)
     assert outcome.passed, outcome.found
     assert outcome.notes[0] == "64 of 64 greedy tokens are the same"
