@@ -54,8 +54,8 @@ PROMPT = 16
 """Tokens of the prompt; one row."""
 
 _PARTS = ("prefill", "decode")
-_PACKAGES = ("rmsnorm-export", "onnxruntime", "onnxruntime-gpu", "onnxscript", "transformers")
-Files = Mapping[str, Path]
+_TOOK_PART = ("rmsnorm-export", "onnxruntime", "onnxruntime-gpu", "onnxscript", "transformers")
+Graphs = Mapping[str, Path]
 
 
 @takes(BenchOptions)
@@ -148,7 +148,7 @@ def bench_generation(folder: str | os.PathLike[str], options: BenchOptions) -> B
             load_before=load_before,
             load_after=load_average(),
         ),
-        versions=versions_of(_PACKAGES),
+        versions=versions_of(_TOOK_PART),
         notes=(
             *(f"the provider {one} is not in this ONNX Runtime" for one in absent),
             *_rates(measured, cases[1].label),
@@ -161,8 +161,8 @@ _VARIANTS = ("ort", "ort + fusions", "transformers")
 
 
 def _make(
-    name: str, raw: Files, folder: Path, options: BenchOptions
-) -> tuple[Variant, Files | None]:
+    name: str, raw: Graphs, folder: Path, options: BenchOptions
+) -> tuple[Variant, Graphs | None]:
     """What one variant makes of both graphs, and its files."""
     start, models, fused, refused = time.perf_counter(), {}, 0, 0
     provider: Any = "cuda" if options.providers and "cuda" in options.providers else "cpu"
@@ -205,7 +205,7 @@ class _Text:
 class _Decoder:
     """Sessions of prefill and decode; caches stay in the memory of the provider."""
 
-    def __init__(self, files: Files, provider: str, threads: int, seed: int) -> None:
+    def __init__(self, files: Graphs, provider: str, threads: int, seed: int) -> None:
         self._sessions = {
             part: sessions.open_session(str(path), provider, threads=threads)
             for part, path in files.items()

@@ -380,6 +380,29 @@ def test_fusions_are_for_one_target(decoder: Path, tmp_path: Path) -> None:
         rx.export_generation(llama(), tmp_path / "made", None, runtime="openvino", fusions="cpu")
 
 
+@pytest.mark.thorough
+def test_the_speed_of_generating_is_measured(decoder: Path, tmp_path: Path) -> None:
+    """Every variant writes raw's tokens, and all are timed at the first and at later tokens."""
+    report = tmp_path / "speed.json"
+    arguments = ["bench", decoder, "--generate", "3", "--provider", "cpu", "--rounds", "9"]
+    assert main([str(one) for one in (*arguments, "--report", report)]) == 0
+    found = json.loads(report.read_text())
+    names = {"raw", "raw again", "ort", "ort + fusions", "transformers"}
+    for case in ("first token", "each of 3 tokens"):
+        assert {t["variant"] for t in found["timings"] if t["case"] == case} == names
+    assert all(len(trial["checks"]) == 4 for trial in found["trials"])
+    assert found["notes"][-1].startswith("tokens per second on cpu: raw ")
+
+
+def test_what_does_not_generate_is_not_measured(decoder: Path) -> None:
+    from rmsnorm_export.benchmark.generation import bench_generation
+
+    with pytest.raises(rx.UsageError, match="Only a folder"):
+        rx.bench(decoder / "decode.onnx", generate=2)
+    with pytest.raises(rx.UsageError, match="a prompt of its own"):
+        bench_generation(decoder, generate=2, peers=["onnxsim"])
+
+
 SMALL = {
     "hidden_size": 32,
     "intermediate_size": 48,
