@@ -14,7 +14,7 @@ import platform
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,8 @@ def bench_generation(folder: str | os.PathLike[str], options: BenchOptions) -> B
     with tempfile.TemporaryDirectory(prefix="rmsnorm-export-bench-") as name:
         raw = {part: bundle.files[part] for part in _PARTS}
         steps = 4 + len(chosen)
-        variants, files = [Variant(RAW, "raw", nodes=count_nodes(raw["decode"]))], {RAW: raw}
+        variants = [Variant(RAW, "raw", nodes=count_nodes(raw["decode"]))]
+        files: dict[str, Graphs] = {RAW: raw}
         for done, made in enumerate(_VARIANTS):
             tell(f"making {made}", done, steps)
             variant, paths = _make(made, raw, Path(name) / made, options)
@@ -278,7 +279,7 @@ def _leaf(name: str) -> str:
     return re.sub(r"^(input|output)\.", "", name)
 
 
-def _trial(variant: str, provider: str, opens: Any, expected: _Text) -> Trial:
+def _trial(variant: str, provider: str, opens: Callable[[], _Decoder], expected: _Text) -> Trial:
     """The variant writes the same tokens; its logits beside those of raw."""
     try:
         start = time.perf_counter()
@@ -297,7 +298,7 @@ def _trial(variant: str, provider: str, opens: Any, expected: _Text) -> Trial:
 def _time(
     provider: str,
     names: Sequence[str],
-    opens: Mapping[str, Any],
+    opens: Mapping[str, Callable[[], _Decoder]],
     cases: Sequence[Case],
     expected: _Text,
     options: BenchOptions,

@@ -24,11 +24,11 @@ from rmsnorm_export.errors import BackendMissingError, Error
 from rmsnorm_export.graph.bundle import write_models
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
-from rmsnorm_export.printable import first_line
+from rmsnorm_export.printable import first_line, one_line
 from rmsnorm_export.rewrite.describe import count_nodes
 from rmsnorm_export.rewrite.options import FusionProvider
 from rmsnorm_export.rewrite.result import Fusions
-from rmsnorm_export.runtime.input_sizes import Declared, is_fixed
+from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.runtime.inputs import (
     SIZE_CHOICES,
     declared_inputs,
@@ -122,10 +122,15 @@ def share_weights(models: Iterable[ir.Model]) -> None:
         for value in model.graph.initializers.values():
             tensor = value.const_value
             if isinstance(tensor, ir.Tensor) and isinstance(tensor.raw, np.ndarray):
-                digest = hashlib.sha256(np.ascontiguousarray(tensor.raw).view(np.uint8)).digest()
+                digest = hashlib.sha256(memoryview(_bytes_of(tensor.raw))).digest()
                 key = tensor.dtype, tuple(tensor.shape), digest
                 one = first.setdefault(key, tensor.raw)
                 value.const_value = ir.Tensor(one, dtype=tensor.dtype, name=tensor.name)
+
+
+def _bytes_of(array: Array) -> Any:
+    """Its memory, of a type that every hash takes."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 _KNOWN = frozenset({"MatMul", "Softmax", "Gemm", *_NORMS})
@@ -156,8 +161,8 @@ def _steps(provider: FusionProvider) -> list[Step]:
         if providers is None or provider in providers:
             inner = getattr(step, "func", step)
             owner = getattr(inner, "__self__", inner)
-            name = named.get(id(owner)) or getattr(inner, "__name__", "step")
-            steps.append((f"{name} (step {number})", step))
+            title = named.get(id(owner)) or getattr(inner, "__name__", "step")
+            steps.append((f"{title} (step {number})", step))
     if not listed:
         whole = functools.partial(theirs.fuse_for_onnxruntime, ort_fusions=provider)
         steps.append(("fuse_for_onnxruntime", whole))
@@ -173,7 +178,8 @@ def _without_one(steps: Sequence[Step]) -> Iterator[tuple[str, list[Step]]]:
     """
     for at, (_, step) in enumerate(steps):
         if "rotary" in inspect.signature(getattr(step, "func", step)).parameters:
-            other = functools.partial(step, rotary=False)
+            unrotated: Callable[..., object] = step
+            other = functools.partial(unrotated, rotary=False)
             yield (
                 "rotary embeddings in attention nodes",
                 [*steps[:at], ("attention", other), *steps[at + 1 :]],
@@ -238,10 +244,10 @@ class _Judge:
             computed = run_session(open_session(path, device=device), self._feeds)
         except Error as error:
             if not self._elsewhere:
-                return f"ONNX Runtime does not run it: {first_line(error.found)}"
+                return f"ONNX Runtime does not run it: {one_line(error.found, 300)}"
             self.not_compared = (
                 f"this ONNX Runtime has no provider for {self._provider}, and its CPU provider "
-                f"does not run the graph: {first_line(error.found)}"
+                f"does not run the graph: {one_line(error.found, 300)}"
             )
             return ""
         furthest = 0.0
@@ -263,7 +269,7 @@ class _Judge:
             session = open_session(self._write(self._model))
             declared, limits = declared_inputs(session), index_limits(self._model)
         except Error as error:
-            self._unknown = f"the graph before them does not run: {first_line(error.found)}"
+            self._unknown = f"the graph before them does not run: {one_line(error.found, 300)}"
             return {}
         for sizes in SIZE_CHOICES:
             try:
@@ -273,7 +279,7 @@ class _Judge:
                 _like_tokens(self._feeds)
                 return run_session(session, self._feeds)
             except Error as error:
-                self._unknown = f"the graph before them does not run: {first_line(error.found)}"
+                self._unknown = f"the graph before them does not run: {one_line(error.found, 300)}"
         return {}
 
     def _write(self, model: ir.Model) -> Path:
@@ -293,7 +299,7 @@ def _with_whole_mask(
     cache = next((s for name, s in shapes.items() if "past_key_values" in name and len(s) == 4), ())
     whole = ids[0], ids[1] + (cache[2] if cache else 0)
     sizes = zip(declared["attention_mask"].shape or (), whole, strict=False)
-    fitted = tuple(size if is_fixed(size) else wanted for size, wanted in sizes)
+    fitted = tuple(size if isinstance(size, int) else wanted for size, wanted in sizes)
     return {**shapes, "attention_mask": fitted}
 
 

@@ -11,10 +11,9 @@ import numpy as np
 import torch
 
 import rmsnorm_export as rx
-from rmsnorm_export.runtime.metrics import DEFAULT_RTOL
 from rmsnorm_export.op.dtypes import Array, Float64Array, numpy_dtype
 from rmsnorm_export.proof.bounds import UNIT_ROUNDOFF
-from rmsnorm_export.runtime.metrics import ulp_unit
+from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, ulp_unit
 from rmsnorm_export.torch import replace_norms
 from rmsnorm_export.torch.export.export import convert
 from scripts.corpus.architectures import Architecture, architecture, architectures, count_norms
