@@ -69,7 +69,7 @@ def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[i
     Raises:
         BackendMissingError: transformers with its exporters, or ONNX Runtime, is missing.
     """
-    steps = _steps(provider)
+    steps = _their_steps(provider)
     with tempfile.TemporaryDirectory(prefix="rmsnorm-export-fusions-") as folder:
         judge = _Judge(model, provider, Path(folder), seed)
         fused, problem = judge.attempt(steps)
@@ -110,7 +110,7 @@ def fuse_as_they_do(model: ir.Model, provider: FusionProvider) -> ir.Model:
         BackendMissingError: transformers with its exporters is missing.
     """
     model = model.clone()
-    for _, step in _steps(provider):
+    for _, step in _their_steps(provider):
         step(model)
     return model
 
@@ -137,7 +137,7 @@ _KNOWN = frozenset({"MatMul", "Softmax", "Gemm", *_NORMS})
 """Operators of ONNX whose numbers say what became of a graph, beside those that are new in it."""
 
 
-def _steps(provider: FusionProvider) -> list[Step]:
+def _their_steps(provider: FusionProvider) -> list[Step]:
     """What is done, by name; transformers' own steps, where this release has them apart.
 
     Raises:
