@@ -12,7 +12,7 @@ import collections
 import json
 from typing import Any
 
-from scripts.corpus.packages.compare import OTHERS, TARGETS, TOLERANCE, Found, others, ours, run
+from scripts.corpus.packages.compare import ONE_NODE, OTHERS, TOLERANCE, Found, others, ours, run
 from scripts.corpus.packages.compare import worst as difference
 from scripts.corpus.packages.exports import PackageExport, export, jobs
 from scripts.corpus.packages.table import PACKAGES
@@ -37,7 +37,7 @@ def measure(made: PackageExport) -> dict[str, Any]:
         before, row["reason"] = None, f"ONNX Runtime: {str(error)[:200]}"
     found: dict[str, Any] = {}
     apart = 0.0
-    for target in TARGETS:
+    for target in ONE_NODE:
         counted, data = ours(made.path, target, numerics="upcast")
         found[target] = [counted.norms, counted.residuals]
         if before is not None:
@@ -52,7 +52,7 @@ def measure(made: PackageExport) -> dict[str, Any]:
 
 def markdown(report: dict[str, Any]) -> str:
     """The page of a record."""
-    tools = (*TARGETS, *OTHERS)
+    tools = (*ONE_NODE, *OTHERS)
     packages: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
     for row in report["exports"]:
         packages[row["package"]].append(row)

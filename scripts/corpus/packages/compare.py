@@ -15,12 +15,14 @@ import onnxruntime as ort
 
 import rmsnorm_export as rx
 from rmsnorm_export.benchmark.worker import PEERS
+from rmsnorm_export.lower.targets import TARGETS as ROWS
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.native import KINDS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from scripts.corpus.packages.exports import PackageExport
 from scripts.lib.quiet import quiet
 
 TARGETS: tuple[Target, ...] = get_args(Target)
+ONE_NODE = tuple(target for target in TARGETS if ROWS[target].form == "one node")
 OTHERS = ("session", "ort.transformers", "onnxscript")
 """ONNX Runtime's own session optimizer, its transformers optimizer, onnxscript's rewriter."""
 
