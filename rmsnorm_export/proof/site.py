@@ -83,7 +83,7 @@ def cut_site(
 def _sizes_of(match: Match, layout: Layout, types: Types) -> SizesOf:
     """The sizes of any value where x has those of ``layout``, None for those not known."""
     pairs = zip(types.shape(match.x) or (), layout.shape(match.spec), strict=False)
-    sizes: dict[object, int] = {dim: size for dim, size in pairs if isinstance(dim, str)}
+    sizes: dict[int | str | None, int] = {dim: size for dim, size in pairs if isinstance(dim, str)}
     for dim, size in list(sizes.items()):
         found = bounded(dim)
         if found is not None and size < found[0]:

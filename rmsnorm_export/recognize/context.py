@@ -63,8 +63,8 @@ def _same(a: object, b: object) -> bool:
 
 def same_tensors(a: ir.TensorProtocol | None, b: ir.TensorProtocol | None) -> bool:
     """Certainly the same; those that stand in other files, or are large, are not read."""
-    if a is b or a is None or b is None:
-        return a is b
+    if a is None or b is None or a is b:
+        return a is not None and b is not None
     alike = a.dtype == b.dtype and tuple(a.shape) == tuple(b.shape) and a.nbytes <= _MOST_COMPARED
     external = isinstance(a, ir.ExternalTensor) or isinstance(b, ir.ExternalTensor)
     return alike and not external and a.tobytes() == b.tobytes()

@@ -126,8 +126,9 @@ def _put_in_place(graph: ir.Graph, node: ir.Node, names: Names) -> None:
     inner = list(branch)
     branch.remove(inner)
     for stored in branch.initializers.values():
-        tensor = ir.AttrTensor("value", stored.const_value)
-        constant = ir.Node("", "Constant", [], [tensor])
+        if stored.const_value is None:  # not the same as any other
+            continue
+        constant = ir.Node("", "Constant", [], [ir.AttrTensor("value", stored.const_value)])
         ir.convenience.replace_all_uses_with(stored, constant.outputs[0])
         results = [constant.outputs[0] if value is stored else value for value in results]
         inner.insert(0, constant)
