@@ -12,6 +12,8 @@ import collections
 import json
 from typing import Any
 
+import numpy as np
+
 from scripts.corpus.packages.compare import ONE_NODE, OTHERS, TOLERANCE, Found, others, ours, run
 from scripts.corpus.packages.compare import worst as difference
 from scripts.corpus.packages.exports import PackageExport, export, jobs
@@ -33,6 +35,8 @@ def measure(made: PackageExport) -> dict[str, Any]:
         return row
     try:
         before = run(made.path.read_bytes(), made, optimized=False)
+        if not np.isfinite(before).all():
+            row["reason"] = "its own numbers are not finite"
     except Exception as error:  # an exporter's file that does not load has no numbers
         before, row["reason"] = None, f"ONNX Runtime: {str(error)[:200]}"
     found: dict[str, Any] = {}
