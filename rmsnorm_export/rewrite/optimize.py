@@ -130,6 +130,9 @@ def _rewritten(source: Source, options: OptimizeOptions | ExpandOptions) -> Resu
         row = (
             TARGETS[options.target or "portable"] if isinstance(options, OptimizeOptions) else None
         )
+        if isinstance(options, OptimizeOptions) and row and (runtime := options.consumer):
+            kept = tuple(o for o in row.operators if o != SKIP_SIMPLIFIED or o in runtime.forms)
+            row = dataclasses.replace(row, operators=kept)
         version, nodes = default_opset(loaded.model), count_nodes(loaded.model)
         loaded = dataclasses.replace(loaded, model=unfold(loaded.model, row))
         loaded, plan = plan_at_opset(loaded, options)
