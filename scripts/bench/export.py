@@ -7,8 +7,9 @@
   ``"embed"`` (below 2 GiB both make one file), and by ``torch.onnx.export(dynamo=True)`` with its
   weights in a data file (its default) and inside the model.
 - ``3b``: 6.5 GiB, for ``ours cast`` alone, which loads a folder of bfloat16 in shards and exports
-  it in float16, for which every weight is checked. The check, and the hashing of all that was read
-  and written for a report, are then made once more, alone. It takes the other models, too.
+  it in float16, for which every weight is checked. It is loaded without the check, too, each time
+  from the disk, and what was read and written is hashed as for a report. It takes the other models,
+  too.
 
 Every run is a process of its own with one thread; the repeats of the tools are interleaved, and
 each number is a median with its smallest and largest value. Peak memory is what a process has in
@@ -201,7 +202,7 @@ def markdown(report: dict[str, Any]) -> str:
         *markdown_table(("model", "tool", "stage", "seconds:", "peak, MiB:"), stages),
         "",
         *(
-            f"- {m}, {tool}: {what} takes {_spread_text(share, 3)} of the time of loading and"
+            f"- {m}, {tool}: {what} adds {_spread_text(share, 3)} to the time of loading and"
             f" exporting, and {_spread_text(memory, 0)} MiB of memory"
             for (m, tool), row in rows.items()
             for what, (share, memory) in row.get("beside", {}).items()

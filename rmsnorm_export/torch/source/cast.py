@@ -7,8 +7,11 @@ ordinary numbers alone, which three instructions tell.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,57 +35,82 @@ _SIGNED = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MOST_NAMES = 4
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Range:
+    """What one tensor has at the ends of the type that it is to be cast to.
+
+    Attributes:
+        name: of the tensor.
+        largest: magnitude of its largest finite value, if that is near the limit.
+        beyond: whether that becomes infinite.
+        vanished: how many values become zero.
+    """
+
+    name: str
+    largest: float = 0.0
+    beyond: bool = False
+    vanished: int = 0
+
+
 def check_tensors(tensors: Iterable[tuple[str, torch.Tensor]], target: torch.dtype) -> list[str]:
     """Notes on what a cast of these tensors to ``target`` loses; those without values are left out.
 
     Raises:
         InputError: a finite value becomes infinite; it names the tensors.
     """
-    return _check(
-        (
-            (name, tensor.dtype, _chunks(tensor))
+    return notes_on(
+        [
+            _range(name, tensor.dtype, _chunks(tensor), target)
             for name, tensor in tensors
             if tensor.is_floating_point() and not tensor.is_meta
-        ),
+        ],
         target,
     )
 
 
-def check_files(paths: Iterable[Path], spared: Iterable[str], target: torch.dtype) -> list[str]:
-    """As `check_tensors`, for the tensors of safetensors files, except those ``spared``."""
-    return _check(_stored_tensors(paths, frozenset(spared)), target)
+def ranges_of_files(
+    paths: Iterable[Path], target: torch.dtype, stop: threading.Event | None = None
+) -> list[Range]:
+    """Of every tensor of safetensors files; of those up to where ``stop`` is set.
+
+    Raises:
+        OSError, ValueError: a file cannot be read, or is none of that format.
+    """
+    tensors = _stored_tensors(paths)
+    going = itertools.takewhile(lambda _: stop is None or not stop.is_set(), tensors)
+    return [_range(name, dtype, chunks, target) for name, dtype, chunks in going]
 
 
-def _check(tensors: Iterable[tuple[str, torch.dtype, Chunks]], target: torch.dtype) -> list[str]:
-    count = 0
-    beyond: dict[str, float] = {}
-    vanished: dict[str, int] = {}
-    for name, dtype, chunks in tensors:
-        count += 1
-        if not _loses(dtype, target):
-            continue
-        largest, zeros = _examine(chunks, dtype, target)
-        if torch.tensor(largest, dtype=torch.float64).to(dtype).to(target).isinf():
-            beyond[name] = largest
-        if zeros:
-            vanished[name] = zeros
+def notes_on(ranges: Collection[Range], target: torch.dtype) -> list[str]:
+    """As `check_tensors`, of what was found before."""
+    beyond = [tensor for tensor in ranges if tensor.beyond]
     type_name, limit = dtype_name(target), torch.finfo(target).max
     if beyond:
-        shown = [f"{name} (up to {value:.6g})" for name, value in beyond.items()][:_MOST_NAMES]
+        shown = [f"{tensor.name} (up to {tensor.largest:.6g})" for tensor in beyond][:_MOST_NAMES]
         raise InputError(
             f"Weights become infinite in {type_name}.",
-            found=f"{len(beyond)} of {count} tensors have values above {limit:.6g}: "
+            found=f"{len(beyond)} of {len(ranges)} tensors have values above {limit:.6g}: "
             + ", ".join([*shown, "..."] if len(beyond) > _MOST_NAMES else shown),
             fix="use --dtype bf16, which has the range of float32, or --dtype f32; or build the "
             "model in a factory that leaves these tensors in float32",
         )
+    vanished = [tensor for tensor in ranges if tensor.vanished]
     if not vanished:
         return []
-    first = max(vanished, key=lambda name: vanished[name])
+    first = max(vanished, key=lambda tensor: tensor.vanished)
     return [
-        f"{sum(vanished.values())} weights that are not zero become zero in {type_name}, in "
-        f"{len(vanished)} of {count} tensors, the most in {first} ({vanished[first]})"
+        f"{sum(tensor.vanished for tensor in vanished)} weights that are not zero become zero in "
+        f"{type_name}, in {len(vanished)} of {len(ranges)} tensors, the most in {first.name} "
+        f"({first.vanished})"
     ]
+
+
+def _range(name: str, dtype: torch.dtype, chunks: Chunks, target: torch.dtype) -> Range:
+    if not _loses(dtype, target):
+        return Range(name)
+    largest, zeros = _examine(chunks, dtype, target)
+    cast = torch.tensor(largest, dtype=torch.float64).to(dtype).to(target)
+    return Range(name, largest, bool(cast.isinf()), zeros)
 
 
 def _loses(dtype: torch.dtype, target: torch.dtype) -> bool:
@@ -127,14 +155,12 @@ def _chunks(tensor: torch.Tensor) -> Chunks:
         yield part.cpu().view(integer).numpy().view(kind)
 
 
-def _stored_tensors(
-    paths: Iterable[Path], spared: frozenset[str]
-) -> Iterator[tuple[str, torch.dtype, Chunks]]:
+def _stored_tensors(paths: Iterable[Path]) -> Iterator[tuple[str, torch.dtype, Chunks]]:
     for path in paths:
         with path.open("rb") as file:
             start = 8 + int.from_bytes(file.read(8), "little")
             for name, entry in json.loads(file.read(start - 8)).items():
-                if name in spared or entry.get("dtype") not in _STORED:
+                if entry.get("dtype") not in _STORED:
                     continue
                 begin, end = entry["data_offsets"]
                 dtype = _STORED[entry["dtype"]]

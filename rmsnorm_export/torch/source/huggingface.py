@@ -6,9 +6,12 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,9 +20,10 @@ from rmsnorm_export.printable import first_line
 from rmsnorm_export.system.machine import memory_available
 from rmsnorm_export.system.packages import pip_install
 from rmsnorm_export.torch.dtypes import dtype_name
-from rmsnorm_export.torch.source.cast import check_files
+from rmsnorm_export.torch.source.cast import Range, notes_on, ranges_of_files
 from rmsnorm_export.torch.source.example import Loaded
 
+_T = TypeVar("_T")
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _OPTIONS = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}
 """Plain attention, and one matrix product over all experts: a loop over the experts that are in use
@@ -47,7 +51,7 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
         # PyTorch looks up, at the first use of a device and for good, which functions take one;
         # transformers has another torch.linspace in place while it loads.
         torch.empty(0)
-    with _offline():
+    with _offline(), _beside(partial(_ranges, path, dtype)) as ranges:
         config, cls = _model_class(path, settings)
         with _explained(path, "The weights cannot be loaded.", settings):
             model, info = cls.from_pretrained(
@@ -59,18 +63,39 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
                 trust_remote_code=False,
                 output_loading_info=True,
             )
-    lacking = sorted(info["missing_keys"])
-    if lacking:
-        raise InputError(
-            "The folder lacks weights of the model.",
-            found=f"{len(lacking)} of {cls.__name__}, the first is {lacking[0]}",
-            fix="complete the folder, or name the right class under architectures in config.json",
-        )
-    target = dtype or model.dtype
-    kept = [name for name, tensor in model.state_dict().items() if tensor.dtype != target]
-    with _explained(path, "The weights cannot be read.", settings):
-        notes = check_files(_weight_files(path), [*info["unexpected_keys"], *kept], target)
+        lacking = sorted(info["missing_keys"])
+        if lacking:
+            raise InputError(
+                "The folder lacks weights of the model.",
+                found=f"{len(lacking)} of {cls.__name__}, the first is {lacking[0]}",
+                fix="complete the folder, or name the right class under architectures in "
+                "config.json",
+            )
+        target = dtype or model.dtype
+        kept = [name for name, tensor in model.state_dict().items() if tensor.dtype != target]
+        with _explained(path, "The weights cannot be read.", settings):
+            spared = {*info["unexpected_keys"], *kept}
+            found = ranges.result() if dtype else _ranges(path, target)
+            notes = notes_on([one for one in found if one.name not in spared], target)
     return _finished(model, path.name or str(path), dtype, notes)
+
+
+@contextlib.contextmanager
+def _beside(work: Callable[[threading.Event], _T]) -> Iterator[Future[_T]]:
+    """``work`` in a thread meanwhile; at the end of the block its event tells it to stop."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        try:
+            yield pool.submit(work, stop)
+        finally:
+            stop.set()
+
+
+def _ranges(
+    path: Path, target: torch.dtype | None, stop: threading.Event | None = None
+) -> list[Range]:
+    """Beside the loading, a file of many GB is read from the disk once, for both."""
+    return ranges_of_files(_weight_files(path), target, stop) if target else []
 
 
 def _weight_files(path: Path) -> list[Path]:
