@@ -187,7 +187,8 @@ def open_folder(folder: str | os.PathLike[str]) -> Bundle:
 
 
 def bundle_at(source: object) -> Bundle | None:
-    """The folder of graphs that a path names; None where it names something else.
+    """The folder of graphs that a path names, with a manifest or a config.json; None where it names
+    something else.
 
     Raises:
         InputError: its manifest cannot be used, or says something else than its files.
@@ -204,7 +205,8 @@ def bundle_at(source: object) -> Bundle | None:
             if any(entry.suffix in _WEIGHTS for entry in entries):  # of a PyTorch model
                 return None
             graphs = {entry.stem: entry for entry in entries if entry.suffix == ".onnx"}
-            return Bundle(folder, graphs, None) if graphs else None
+            described = (folder / "config.json").is_file()
+            return Bundle(folder, graphs, None) if graphs and described else None
     except (OSError, ValueError):
         return None
     return _with_manifest(folder, manifest)
