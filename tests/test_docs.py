@@ -234,16 +234,30 @@ def test_figures_are_those_of_the_results() -> None:
         page = importlib.import_module(f"scripts.{module}").markdown(report)
         assert result.with_suffix(".md").read_text(encoding="utf-8") == page
         made += page.splitlines()
+    measured = PAGES["docs/measured.md"]
     quoted = [
         line
-        for page, title in (("README.md", "| graph |"), ("docs/measured.md", "| graph |"))
-        for line in PAGES[page][PAGES[page].index(title) :].splitlines()
+        for line in measured.splitlines()
         if line.startswith(("| decoder", "| sparse", "| Qwen3", "| Mamba", "| graph", "| model"))
     ]
-    dated = [line for line in PAGES["docs/measured.md"].splitlines() if line.startswith("- ")]
+    dated = [line for line in measured.splitlines() if line.startswith("- ")]
     assert len(quoted) > 20
     assert len(dated) > 6
     assert [line for line in (*quoted, *dated) if line not in made] == []
+
+
+def test_what_others_find_is_that_of_the_results() -> None:
+    """The README's table is some columns of that of the packages."""
+
+    def rows(text: str) -> list[list[str]]:
+        lines = [line for line in text.splitlines() if line.startswith("|")][2:]
+        return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+    result = (ROOT / "scripts" / "results" / "packages.md").read_text(encoding="utf-8")
+    made = [[row[i] for i in (0, 3, 4, 6, 7, 8, 9)] for row in rows(result)]
+    assert len(made) > 6
+    assert rows(PAGES["README.md"]) == made
+    assert {row[-1] for row in rows(result)} == {"0"}  # wrong
 
 
 def test_links_lead_somewhere() -> None:
