@@ -67,8 +67,9 @@ def test_a_cast_of_shards(tmp_path: Path) -> None:
     assert (row["norms"], row["refused"]) == (5, 0)
     assert set(row["beside"]) == {"the check", "hashing"}
     for (share, *_), (memory, *_) in row["beside"].values():
-        assert -1 < share < 1  # the check is within what two loadings differ
+        assert -1 < share < 1  # the check is the difference of two loadings
         assert memory < row["weights_mb"]
+    assert row["beside"]["hashing"][0][0] > 0
     assert "the check adds" in done.stdout
 
 
