@@ -19,7 +19,7 @@ def sha256_of(path: Path) -> str:
     """
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
+        while block := file.read(1 << 18):
             digest.update(block)
     return digest.hexdigest()
 
