@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.benchmark.result import Benchmark
     from rmsnorm_export.compare.result import Difference, Verification
     from rmsnorm_export.compare.verify import verify
+    from rmsnorm_export.diagnosis import Diagnosis, doctor
     from rmsnorm_export.errors import (
         BackendMissingError,
         Error,
@@ -58,6 +59,7 @@ __all__ = [
     "Benchmark",
     "Components",
     "Deployment",
+    "Diagnosis",
     "Difference",
     "EngineCheck",
     "EngineRecord",
@@ -88,6 +90,7 @@ __all__ = [
     "build_engines",
     "check_engine",
     "check_report",
+    "doctor",
     "expand",
     "export",
     "export_generation",
@@ -109,6 +112,7 @@ _HOMES = {
     "benchmark.result": "Benchmark",
     "compare.result": "Difference Verification",
     "compare.verify": "verify",
+    "diagnosis": "Diagnosis doctor",
     "errors": "BackendMissingError Error ExitCode InputError RequirementError UsageError"
     " VerificationError",
     "graph.bundle": "Components",
@@ -151,4 +155,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*__all__, "__version__"])

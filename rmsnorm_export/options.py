@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -29,6 +30,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.records import Limits, expected, limits_text
+from rmsnorm_export.system.progress import shown_progress
 
 A = TypeVar("A", contravariant=True)
 B = TypeVar("B", contravariant=True)
@@ -410,7 +412,10 @@ def takes(record: Callable[P, R]) -> _Taker[P, R]:
                     f"{function.__name__}() takes {len(own)} positional arguments, not {len(args)}:"
                     " options are keywords"
                 )
-            return function(*args, **positional, **{last.name: cls(**given)})
+            with contextlib.ExitStack() as shown:
+                if "progress" in known:  # a function that this one calls goes on with the same bar
+                    given["progress"] = shown.enter_context(shown_progress(given.get("progress")))
+                return function(*args, **positional, **{last.name: cls(**given)})
 
         types_ = {field.name: field.type for field in dataclasses.fields(cls)}
         listed = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmsnorm_export.cli import diagnosis as _doctor
+from rmsnorm_export import diagnosis as _doctor
 from rmsnorm_export.system import machine
 from rmsnorm_export.system.machine import Gpu, gpus
 from rmsnorm_export.tensorrt.engine import backends

@@ -42,6 +42,7 @@ FLOORS = [
     "compare",
     "benchmark",
     "pipeline",
+    "diagnosis",
     "show",
     "cli",
 ]
@@ -49,6 +50,9 @@ FLOORS = [
 
 SEEN_BY = {"show": {"cli"}}
 """Floor -> the only other floors of the package that may import it."""
+
+LOOKED_UP = {("rmsnorm_export.system.shown", "rmsnorm_export.show")}
+"""The one call that goes up: a result that is asked to show itself finds out by name who does."""
 
 # The package itself is the public API, for the command line as for everyone.
 MAY_IMPORT_ROOT = {"cli"}
@@ -58,6 +62,7 @@ PUBLIC = [
     "Benchmark",
     "Components",
     "Deployment",
+    "Diagnosis",
     "Difference",
     "EngineCheck",
     "EngineRecord",
@@ -88,6 +93,7 @@ PUBLIC = [
     "build_engines",
     "check_engine",
     "check_report",
+    "doctor",
     "expand",
     "export",
     "export_generation",
@@ -182,7 +188,7 @@ def _violations(name: str, path: Path) -> list[str]:
         else:
             allowed = FLOORS.index(other) <= FLOORS.index(floor)
             allowed = allowed and floor in {other, *SEEN_BY.get(other, FLOORS)}
-        if not allowed:
+        if not allowed and (name, target) not in LOOKED_UP:
             found.append(f"{path.relative_to(ROOT)}:{line}: {floor} imports {target}")
     return found
 

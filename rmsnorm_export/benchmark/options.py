@@ -15,7 +15,7 @@ from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.options import MOST_INT32, MOST_SEED, Options, only_api, option
 from rmsnorm_export.rewrite.options import NUMERICS_HELP
 from rmsnorm_export.runtime.sizes import POINTS, Dims, Shapes, dims_option, shapes_option
-from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.system.progress import PROGRESS_HELP, ProgressChoice
 
 PeerName = Literal["ort.transformers", "onnxscript", "onnxsim", "onnxslim"]
 Provider = Literal["cpu", "cuda", "tensorrt"]
@@ -102,9 +102,7 @@ class BenchOptions(Options):
         metavar="N",
         help="Of the random inputs and of the order within a round.",
     )
-    progress: Progress | None = only_api(
-        None, help="Called with the work at hand, the steps that are over and the steps in all."
-    )
+    progress: ProgressChoice = only_api(None, help=PROGRESS_HELP)
 
     def agree(self) -> None:
         if not self.targets and not self.peers:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from rmsnorm_export.system.shown import Shown
+
 RAW, AGAIN = "raw", "raw again"
 """The model as it was given, and a second session of the very same file."""
 
@@ -156,8 +158,8 @@ class Machine:
     load_after: float | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Benchmark:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class Benchmark(Shown):
     """Outcome of ``bench``.
 
     Attributes:

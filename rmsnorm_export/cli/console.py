@@ -6,23 +6,14 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.errors import InputError, UsageError
-
-if TYPE_CHECKING:
-    from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.system.progress import Progress, is_styled, terminal_bar
 
 STDIO = "-"
 """The path that stands for stdin or stdout."""
-
-
-def is_styled(stream: TextIO) -> bool:
-    """Whether ``stream`` is a terminal that shows styles (see no-color.org)."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return False
-    return stream.isatty()
 
 
 @contextlib.contextmanager
@@ -68,24 +59,10 @@ def progress(state: State, message: str, *, log: str = "") -> Iterator[Progress]
     if state.verbosity != 0 or state.debug or not is_styled(sys.stderr):
         yield lambda what, done, total: _log(log, what, done, total)
         return
-    from rich import progress as rich_progress
-    from rich.console import Console
-    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[steps]}"),
-        TimeElapsedColumn(),
-    )
-    with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(message, total=None, steps="")
+    with terminal_bar(message) as bar:
 
         def step(what: str, done: int, total: int) -> None:
-            text = what[:1].upper() + what[1:]
-            steps = f"{done} of {total}"
-            bar.update(task, description=text, completed=done, total=total, steps=steps)
+            bar(what, done, total)
             _log(log, what, done, total)
 
         yield step

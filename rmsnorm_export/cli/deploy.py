@@ -11,6 +11,7 @@ from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files, file_options
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.pipeline.tables import STEPS, StepName
+from rmsnorm_export.system.progress import is_styled
 
 if TYPE_CHECKING:
     from rmsnorm_export.pipeline.result import StepOutcome
@@ -80,7 +81,7 @@ def command(
     from rmsnorm_export.show.deployment import step_line
 
     files.check(pipeline)
-    lines = state.verbosity == 0 and not state.debug and console.is_styled(sys.stderr)
+    lines = state.verbosity == 0 and not state.debug and is_styled(sys.stderr)
     logger = logging.getLogger(__name__)
 
     def told(outcome: StepOutcome) -> None:

@@ -11,7 +11,7 @@ from rmsnorm_export.cli.options import State
 from rmsnorm_export.errors import BackendMissingError, Error, VerificationError
 
 if TYPE_CHECKING:
-    from rmsnorm_export.show.doctor import Diagnosis
+    from rmsnorm_export.diagnosis import Diagnosis
 
 
 @define("doctor", short_help="Check this installation.")
@@ -22,10 +22,10 @@ def command(state: State) -> None:
     Exit code 0 when the core works, whatever else is missing; 6 when a package
     that it needs is missing or broken; 4 when the self test fails.
     """
-    from rmsnorm_export.cli.diagnosis import diagnose
+    from rmsnorm_export.diagnosis import doctor
 
     with console.progress(state, "Importing packages, running the self test"):
-        diagnosis = diagnose()
+        diagnosis = doctor()
     Files(state).finish(diagnosis, _broken_core(diagnosis))
 
 

@@ -21,6 +21,7 @@ from rmsnorm_export.cli import console
 from rmsnorm_export.cli.failure import ReportedError, error_document, explain, with_problem
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.errors import Error, InputError, UsageError
+from rmsnorm_export.system.progress import is_styled
 
 if TYPE_CHECKING:
     from rmsnorm_export.show.page.document import About, Section
@@ -204,7 +205,7 @@ class Files:
         else:
             stream = sys.stderr if self.state.model_on_stdout else sys.stdout
             width = shutil.get_terminal_size().columns if stream.isatty() else None
-            shown = text(Path(), styled=console.is_styled(stream), width=width)
+            shown = text(Path(), styled=is_styled(stream), width=width)
             click.echo(shown, nl=False, file=stream, color=True)
         if error is not None:
             raise ReportedError(explain(error)) from error

@@ -31,10 +31,10 @@ def command(state: State, model: str, files: Files, **options: Any) -> None:
     if is_folder(model):
         with console.progress(state, "Looking for RMSNorms"):
             made = rmsnorm_export.inspect_folder(model, drawings=files.drawn, **options)
-        files.finish(made, inputs=[model], planned=True)
+        files.finish(made, inputs=[model])
         return
     source = files.source(model)
     with console.progress(state, "Looking for RMSNorms"):
         report = rmsnorm_export.inspect(source, drawings=files.drawn, **options)
     report = dataclasses.replace(report, source=console.source_name(model, report.source))
-    files.finish(report, inputs=[model], facts=file_size(model), planned=True)
+    files.finish(report, inputs=[model], facts=file_size(model))

@@ -6,7 +6,9 @@ import dataclasses
 from typing import Any, Literal
 
 from rmsnorm_export.errors import NotRunError, VerificationError
+from rmsnorm_export.printable import one_line
 from rmsnorm_export.runtime.metrics import NOTHING_COMPARED, ErrorMetrics
+from rmsnorm_export.system.shown import Shown
 
 _BOUNDS = "see the table for where; --rtol, --atol and --max-ulp set the bounds"
 NO_OUTPUT = "the models have no output, so nothing was compared"
@@ -55,7 +57,7 @@ class DifferenceSite:
     place: Literal["at", "among", "before"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Difference:
     """The first value that differs, computed from values that agree.
 
@@ -92,9 +94,12 @@ class Difference:
     output: str
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return one_line(f"<Difference at {self.value}: {self.conclusion}>")
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Verification:
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class Verification(Shown):
     """Outcome of ``verify``.
 
     Attributes:

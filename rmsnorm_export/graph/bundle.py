@@ -30,6 +30,7 @@ from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs
 from rmsnorm_export.runtime.sizes import DIMENSION, INPUT, Dims, Given, Shapes, SizeKind, Use, read
 from rmsnorm_export.system.files import copy_file, read_text, refusals_as
 from rmsnorm_export.system.folders import Stage
+from rmsnorm_export.system.shown import Shown
 
 EXPORT_FILE = "export.json"
 """Of transformers: the components of a folder, and what its runner needs to call them."""
@@ -44,8 +45,8 @@ _COMPANIONS = (".json", ".txt", ".model", ".jinja", ".md")
 _FIX = "export the model again, or put back the files as they were exported"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Components:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class Components(Shown):
     """Outcome of a command for a folder of graphs: that of each component.
 
     Attributes:

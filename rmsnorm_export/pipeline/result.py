@@ -9,6 +9,7 @@ from typing import Any, Literal
 from rmsnorm_export.errors import Error, Failure
 from rmsnorm_export.pipeline.tables import StepName
 from rmsnorm_export.system.provenance import Provenance
+from rmsnorm_export.system.shown import Shown
 
 State = Literal["done", "skipped", "failed", "not run"]
 Plan = Literal["run", "skip", "maybe"]
@@ -92,8 +93,8 @@ class StepOutcome:
     failure: Failure | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Deployment:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class Deployment(Shown):
     """Outcome of ``run_pipeline``; as JSON it stands in ``FOLDER/deploy.json``.
 
     Attributes:

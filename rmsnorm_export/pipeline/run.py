@@ -43,7 +43,7 @@ from rmsnorm_export.records import from_json, to_json
 from rmsnorm_export.system.files import write_whole
 from rmsnorm_export.system.folders import Stage
 from rmsnorm_export.system.packages import version_of
-from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.system.progress import Progress, ProgressChoice, shows_progress
 from rmsnorm_export.system.provenance import Provenance, provenance, utc_now
 
 Told = Callable[[StepOutcome], None]
@@ -62,6 +62,7 @@ _ORDER = ("option", "file", "step", "machine", "package", "program")
 """Kinds of what a result depends on: the first that changed is told, options before files."""
 
 
+@shows_progress
 def run_pipeline(
     path: str | os.PathLike[str],
     *,
@@ -70,7 +71,7 @@ def run_pipeline(
     dry_run: bool = False,
     force: bool = False,
     require_verified: bool = False,
-    progress: Progress | None = None,
+    progress: ProgressChoice = None,
     told: Told | None = None,
 ) -> Deployment:
     """Run a pipeline: export, optimize, prove, build, verify, bench, package, as a TOML file says.
@@ -89,7 +90,8 @@ def run_pipeline(
             files of it that were edited.
         require_verified: as if [verify] and [package] said so: what could not be run here to
             compare it is a failure.
-        progress: called with the work at hand, the steps of it that are over and its steps in all.
+        progress: called with the work at hand, the steps of it that are over and its steps in all;
+            None: a bar in notebooks and terminals; False: nothing.
         told: called with the outcome of each step when it is known.
 
     Returns:

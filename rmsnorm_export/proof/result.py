@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from rmsnorm_export.printable import number, one_line
 
-@dataclasses.dataclass(frozen=True, slots=True)
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Proof:
     """One site, original nodes against new nodes.
 
@@ -38,3 +40,8 @@ class Proof:
     runtime: str
     ulp_histogram: tuple[tuple[str, int], ...] = ()
     compared: bool = True
+
+    def __repr__(self) -> str:
+        verdict = "holds" if self.passed else f"FAILED, {one_line(self.reason)}"
+        measured = f"{number(self.max_ulp)} ulp, {number(self.bound_ulp)} allowed"
+        return f"<Proof: {verdict}: {measured}>"

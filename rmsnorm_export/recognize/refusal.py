@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Literal
 
+from rmsnorm_export.printable import one_line
+
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 RefusalKind = Literal["norm", "look-alike", "residual", "quantizer"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Refusal:
     """A value that looked like an RMSNorm and was left as it was.
 
@@ -37,6 +39,9 @@ class Refusal:
     hint: str
     scope: str
     kind: RefusalKind = "norm"
+
+    def __repr__(self) -> str:
+        return one_line(f"<Refusal {self.node}: {self.reason}, {self.found}>")
 
 
 LOOK_ALIKES = frozenset((

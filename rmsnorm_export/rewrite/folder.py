@@ -14,10 +14,11 @@ from rmsnorm_export.options import keywords, takes
 from rmsnorm_export.rewrite.optimize import Result, inspect, optimize
 from rmsnorm_export.rewrite.options import InspectOptions, OptimizeOptions
 from rmsnorm_export.rewrite.result import GenerationExport, Report
+from rmsnorm_export.system.shown import Shown
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class FolderResult:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False, eq=False)
+class FolderResult(Shown):
     """Outcome of `optimize_folder`.
 
     Attributes:
@@ -35,7 +36,10 @@ class FolderResult:
         """The report of each component."""
         return {name: result.report for name, result in self.results.items()}
 
-    def save(
+    def _shown(self) -> GenerationExport:
+        return GenerationExport(self.bundle.folder, self.reports, (), "", self.seconds)
+
+    def save(  # type: ignore[override]  # of graphs: their weights have a policy
         self, path: str | os.PathLike[str], *, weights: WeightsPolicy = "auto", force: bool = False
     ) -> GenerationExport:
         """Write the folder, whole or not at all: the graphs, the manifest, weights and configs.

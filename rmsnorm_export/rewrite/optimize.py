@@ -26,14 +26,15 @@ from rmsnorm_export.rewrite.plan import Plan, make_plan, needed_opset, plan_at_o
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.rewrite.runs import fit_model, runs_in
 from rmsnorm_export.rewrite.unfold import remove_unused_own, unfold, with_defaults
-from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.system.progress import ProgressChoice
+from rmsnorm_export.system.shown import Shown
 
 _MAX_SCALE = 1 << 24
 """Elements of a scale that a proof may read: 64 MiB in f32, far above any row length."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Result:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Result(Shown):
     """Outcome of `optimize` or `expand`.
 
     Attributes:
@@ -45,7 +46,10 @@ class Result:
     report: Report
     source: LoadedModel
 
-    def save(
+    def _shown(self) -> Report:
+        return self.report
+
+    def save(  # type: ignore[override]  # of a model: its weights have a policy
         self, path: str | os.PathLike[str], *, weights: WeightsPolicy = "auto", force: bool = False
     ) -> SaveResult:
         """Write the model atomically.
@@ -184,11 +188,12 @@ def inspect(source: Source, options: InspectOptions) -> Report:
             report,
             opset_after=opset,
             runs_in=runs_in(loaded.model),
+            planned=True,
             seconds=time.perf_counter() - start,
         )
 
 
-def _prove(plan: Plan, seed: int, progress: Progress | None) -> tuple[Plan, dict[Lowered, Proof]]:
+def _prove(plan: Plan, seed: int, progress: ProgressChoice) -> tuple[Plan, dict[Lowered, Proof]]:
     """The plan with the sites whose proof passed, and the proof of each.
 
     Raises:
@@ -199,7 +204,7 @@ def _prove(plan: Plan, seed: int, progress: Progress | None) -> tuple[Plan, dict
     functions = tuple(plan.model.functions.values())
     proofs: dict[Lowered, Proof] = {}
     for done, site in enumerate(plan.sites):
-        if progress is not None:
+        if progress:
             progress("proving", done, len(plan.sites))
         proofs[site] = prove_site(
             site.part,
@@ -211,7 +216,7 @@ def _prove(plan: Plan, seed: int, progress: Progress | None) -> tuple[Plan, dict
             stored_scale=_stored_scale(site.part),
             seed=seed,
         )
-    if progress is not None:
+    if progress:
         progress("proving", len(plan.sites), len(plan.sites))
     failed = {site: _refuse(site.part, proof) for site, proof in proofs.items() if not proof.passed}
     return plan.without(failed), proofs

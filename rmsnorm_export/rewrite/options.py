@@ -18,7 +18,7 @@ from rmsnorm_export.options import MOST_INT32, MOST_SEED, Options, only_api, opt
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.runtime.consumers import Consumer, by_name, consumer
 from rmsnorm_export.runtime.sizes import DECLARED, Dims, dims_option
-from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.system.progress import PROGRESS_HELP, ProgressChoice
 
 NUMERICS_HELP = (
     "Loosest change of rounding allowed. exact: the same rounding steps; reordered: one rounding "
@@ -137,9 +137,7 @@ class RewriteOptions(Options):
         metavar="N",
         help="Of the random inputs of the proofs, and of export --verify.",
     )
-    progress: Progress | None = only_api(
-        None, help="Called with the work at hand, the steps that are over and the steps in all."
-    )
+    progress: ProgressChoice = only_api(None, help=PROGRESS_HELP)
     drawings: bool = only_api(
         False, help="Keep the old and new nodes of the sites for a report that draws them."
     )
@@ -234,9 +232,7 @@ class ExpandOptions(Options):
     seed: int = option(
         0, least=0, most=MOST_SEED, metavar="N", help="Of the random inputs of the proofs."
     )
-    progress: Progress | None = only_api(
-        None, help="Called with the work at hand, the steps that are over and the steps in all."
-    )
+    progress: ProgressChoice = only_api(None, help=PROGRESS_HELP)
     drawings: bool = only_api(
         False, help="Keep the old and new nodes of the sites for a report that draws them."
     )

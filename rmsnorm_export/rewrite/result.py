@@ -8,14 +8,15 @@ from pathlib import Path
 
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.printable import plural
+from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.refusal import Refusal, RefusalKind
 from rmsnorm_export.rewrite.drawing import Drawing
 from rmsnorm_export.runtime.consumers import RunsIn
+from rmsnorm_export.system.shown import Shown
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Site:
     """One RMSNorm that is (or already was) one node.
 
@@ -54,6 +55,11 @@ class Site:
     drawing: int | None = None
     residual: bool = False
     quantized: bool = False
+
+    def __repr__(self) -> str:
+        what = f"{self.op} {self.dtype} n={self.n} {self.numerics}"
+        proof = "" if self.proof is None else f", {self.proof!r}"
+        return one_line(f"<Site {self.name}: {what}{proof}>")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,8 +102,8 @@ class Fusions:
         return f"fusions for {self.provider}: {', '.join([*changes, nodes])}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Report:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class Report(Shown):
     """Outcome of ``inspect`` or ``optimize`` on one model.
 
     Attributes:
@@ -119,6 +125,7 @@ class Report:
         fusions: those of transformers, where they were asked for.
         notes: what was done to the model as a whole (opset raised, weights policy, ...).
         seconds: wall-clock time of recognising and rewriting.
+        planned: nothing was changed (``inspect``): what could be, not what is.
     """
 
     source: str
@@ -138,6 +145,7 @@ class Report:
     unfolded: tuple[Refusal, ...] = ()
     runs_in: tuple[RunsIn, ...] = ()
     fusions: Fusions | None = None
+    planned: bool = False
 
     @property
     def unfused(self) -> tuple[Refusal, ...]:
@@ -165,13 +173,10 @@ class Report:
         """Those of ``unfolded`` that are a ``residual`` or a ``quantizer``."""
         return tuple(refusal for refusal in self.unfolded if refusal.kind == kind)
 
-    def headline(self, *, planned: bool = False) -> str:
+    def headline(self) -> str:
         """The line that says it all, e.g. ``9 of 9 RMSNorms, 8 of 8 residuals are one node``.
 
         Look-alikes are no part of the total.
-
-        Args:
-            planned: nothing was changed (``inspect``), so say what can be, not what is.
         """
         fused, kept, refused = len(self.fused), len(self.kept), len(self.unfused)
         total, alike = fused + kept + refused, len(self.look_alikes)
@@ -185,8 +190,8 @@ class Report:
         codes = quantized + len(self.apart("quantizer"))
         one = total == 1 and not residuals and not codes
         form = TARGETS[self.target or "portable"].form
-        verb = f"{'can be' if planned else 'is' if one else 'are'} {form}"
-        parts = [f"{fused} {'fusable' if planned else 'fused'}"] if kept or refused else []
+        verb = f"{'can be' if self.planned else 'is' if one else 'are'} {form}"
+        parts = [f"{fused} {'fusable' if self.planned else 'fused'}"] if kept or refused else []
         if inside:
             parts.append(f"{inside} in attention")
         if kept:
@@ -202,8 +207,8 @@ class Report:
         return f"{what}{': ' if parts else ''}{', '.join(parts)}{aside}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class GenerationExport:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class GenerationExport(Shown):
     """Outcome of ``export_generation``, or of ``optimize`` or ``inspect`` on a folder of graphs.
 
     Attributes:
@@ -219,3 +224,8 @@ class GenerationExport:
     files: tuple[Path, ...]
     log: str
     seconds: float
+
+    @property
+    def planned(self) -> bool:
+        """Nothing was changed (``inspect``)."""
+        return any(report.planned for report in self.reports.values())

@@ -12,7 +12,7 @@ from rmsnorm_export.options import MOST_INT32, Options, only_api, option
 from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes, dims_option, shapes_option
 from rmsnorm_export.serving.result import InstanceKind
 from rmsnorm_export.system.files import StrPath
-from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.system.progress import PROGRESS_HELP, ProgressChoice
 
 if TYPE_CHECKING:
     from rmsnorm_export.serving.kserve import KServe
@@ -127,9 +127,7 @@ class PackageOptions(Options):
         help="Replace the version, and write the configuration anew. Files that this tool did not "
         "make are kept.",
     )
-    progress: Progress | None = only_api(
-        None, help="Called with the work at hand, the steps that are over and the steps in all."
-    )
+    progress: ProgressChoice = only_api(None, help=PROGRESS_HELP)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

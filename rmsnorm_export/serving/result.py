@@ -6,6 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
+from rmsnorm_export.system.shown import Shown
+
 ServingBackend = Literal["onnxruntime", "tensorrt"]
 InstanceKind = Literal["gpu", "cpu"]
 Outcome = Literal["passed", "skipped", "not run"]
@@ -122,8 +124,8 @@ class PackageRecord:
     versions: tuple[PackagedVersion, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Packaged:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class Packaged(Shown):
     """Outcome of ``package_model``.
 
     Attributes:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from rmsnorm_export.show.page.document import About
     from rmsnorm_export.show.text import Line
 
@@ -75,10 +77,42 @@ def to_html(result: object, *, about: About | None = None, **options: object) ->
     Args:
         result: a report, verification, engine, benchmark, package or deployment.
         about: date, versions and the like, which the result does not know.
-        options: of the function that makes the page: ``planned`` and ``sections`` for a report,
-            ``compared`` and ``sections`` for a verification.
+        options: of the function that makes the page: ``sections`` for a report, ``compared`` and
+            ``sections`` for a verification.
     """
     from rmsnorm_export.show.page.document import About
 
     html: str = _function(result, "page")(result, about=about or About(), **options)
     return html
+
+
+def to_json(result: object) -> str:
+    """A result as its JSON document."""
+    from rmsnorm_export.records import to_json
+
+    return to_json(result)
+
+
+def to_rich(result: object) -> Text:
+    """A result as rich prints it, with styles."""
+    from rmsnorm_export.show.text import rich_text
+
+    return rich_text(show_lines(result))
+
+
+def headline_of(result: object) -> str:
+    """The verdict as one line."""
+    from rmsnorm_export.show.text import text_of
+
+    return "; ".join(text_of(line).strip() for line in show_lines(result, verbose=-1))
+
+
+def to_fragment(result: object) -> str:
+    """A result for a notebook: its verdict, its tables, and its text to open."""
+    from rmsnorm_export.show.page.fragment import fragment
+
+    try:
+        tables = _function(result, "tables")(result)
+    except TypeError:
+        tables = ()
+    return fragment(show_lines(result, verbose=-1), tables, show_lines(result))

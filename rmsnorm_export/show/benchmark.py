@@ -13,7 +13,17 @@ from rmsnorm_export.benchmark.result import AGAIN, Benchmark, Timing, Variant, h
 from rmsnorm_export.printable import one_line, printable
 from rmsnorm_export.show.page.document import About, Section, document, page_notes, summary
 from rmsnorm_export.show.page.forest import Scale, axis, row_plot
-from rmsnorm_export.show.page.markup import Content, Pairs, badge, code, facts, join, names, tag
+from rmsnorm_export.show.page.markup import (
+    Content,
+    Markup,
+    Pairs,
+    badge,
+    code,
+    facts,
+    join,
+    names,
+    tag,
+)
 from rmsnorm_export.show.page.plain_table import bare_table, plain_table
 from rmsnorm_export.show.text import Line, note_lines, table
 
@@ -91,6 +101,19 @@ def benchmark_lines(result: Benchmark, *, verbose: int = 0) -> list[Line]:
     if verbose > 0:
         lines += ["", ("files", "bold"), *(f"  {_file_text(v)}" for v in result.variants)]
     return lines + (["", *note_lines(result.notes)] if result.notes else [])
+
+
+def benchmark_tables(result: Benchmark) -> list[Markup]:
+    """For a notebook: a table for each provider and shape."""
+    return [
+        bare_table(
+            title,
+            (*_TIMING_HEADS, "verdict"),
+            [[*_timing_texts(result, t, "\u2013"), _timing_verdict(t)] for t in timings],
+            numbers=_TIMING_HEADS[1:],
+        )
+        for title, timings in _tables(result)
+    ]
 
 
 def _made_on(result: Benchmark, *, verbose: int) -> list[str]:

@@ -28,8 +28,8 @@ from rmsnorm_export.show.page.document import (
     problem_box,
     summary,
 )
-from rmsnorm_export.show.page.markup import Content, Pairs, badge, code, facts
-from rmsnorm_export.show.page.plain_table import plain_table
+from rmsnorm_export.show.page.markup import Content, Markup, Pairs, badge, code, facts
+from rmsnorm_export.show.page.plain_table import bare_table, plain_table
 from rmsnorm_export.show.report import report_sections
 from rmsnorm_export.show.text import Line, Verdict, headline, table
 from rmsnorm_export.show.verification import verification_section
@@ -82,6 +82,14 @@ def deployment_lines(deployment: Deployment, *, verbose: int = 0) -> list[Line]:
             lines += [f"      file   {printable(name)}" for name in step.outputs]
             lines += [f"      note   {note}" for note in _step_notes(step)]
     return lines
+
+
+def deployment_tables(deployment: Deployment) -> list[Markup]:
+    """For a notebook: a row for each step."""
+    dry_run = deployment.dry_run
+    heads = ("Step", "State", "Time", "Why" if dry_run else "What came out")
+    rows = [_step_texts(step, dry_run=dry_run) for step in deployment.steps]
+    return [bare_table("Steps", heads, rows, numbers=("Time",))]
 
 
 def step_line(step: StepOutcome) -> str:

@@ -1,82 +1,15 @@
-"""What ``doctor`` finds: packages, tools, the plugin and the self test; and its text."""
+"""What ``doctor`` finds: packages, tools, the plugin and the self test."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Literal
-
+from rmsnorm_export.diagnosis import Component, Diagnosis
 from rmsnorm_export.printable import one_line, printable
+from rmsnorm_export.show.page.markup import Markup, code
+from rmsnorm_export.show.page.plain_table import bare_table
 from rmsnorm_export.show.text import Line, headline, table
-from rmsnorm_export.tensorrt.plugin import Entry, Tool
-
-Status = Literal["ok", "missing", "broken"]
+from rmsnorm_export.tensorrt.plugin import Tool
 
 _STATUS_STYLES = {"ok": "", "missing": "dim", "broken": "bold red"}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Component:
-    """A package that this one uses or works with.
-
-    Attributes:
-        name: as imported.
-        required: the core does not work without it.
-        status: ok, missing, or broken (found, but its import fails).
-        version: "" when unknown.
-        detail: e.g. execution providers, or why the import failed.
-        enables: what it is for.
-        install: the command that brings it.
-    """
-
-    name: str
-    required: bool
-    status: Status
-    version: str
-    detail: str
-    enables: str
-    install: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SelfTest:
-    """A tiny model made in memory and optimized for one target.
-
-    Attributes:
-        name: what was tested.
-        passed: it did what it should.
-        detail: what was measured, or what went wrong.
-    """
-
-    name: str
-    passed: bool
-    detail: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """Outcome of ``diagnose``.
-
-    Attributes:
-        version: of this package.
-        python: version and executable of the interpreter.
-        platform: operating system and machine.
-        gpus: NVIDIA GPUs with driver version, () when none is visible.
-        components: packages, required ones first.
-        build_tools: what building the TensorRT plugin needs.
-        plugins: the builds of the plugin that are kept.
-        self_tests: one per target; () when a required package is not ok.
-        works: every required package is ok and every self test passed.
-    """
-
-    version: str
-    python: str
-    platform: str
-    gpus: tuple[str, ...]
-    components: tuple[Component, ...]
-    build_tools: tuple[Tool, ...]
-    plugins: tuple[Entry, ...]
-    self_tests: tuple[SelfTest, ...]
-    works: bool
 
 
 def diagnosis_lines(diagnosis: Diagnosis, *, verbose: int = 0) -> list[Line]:
@@ -108,6 +41,20 @@ def diagnosis_lines(diagnosis: Diagnosis, *, verbose: int = 0) -> list[Line]:
     for test, row in zip(diagnosis.self_tests, table(tests), strict=True):
         lines.append((row, "" if test.passed else "bold red"))
     return lines
+
+
+def diagnosis_tables(diagnosis: Diagnosis) -> list[Markup]:
+    """For a notebook: packages, and the self test."""
+    packages = [
+        (code(c.name), c.version, c.status, one_line(c.detail if c.status == "ok" else c.install))
+        for c in diagnosis.components
+    ]
+    tests = [
+        (test.name, "ok" if test.passed else "FAILED", one_line(test.detail))
+        for test in diagnosis.self_tests
+    ]
+    tables = [bare_table("Packages", ("Package", "Version", "State", "Found, or to do"), packages)]
+    return tables + ([bare_table("Self test", ("Test", "", "Found"), tests)] if tests else [])
 
 
 def _component_lines(components: tuple[Component, ...]) -> list[Line]:

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from rmsnorm_export.printable import plural, printable
 from rmsnorm_export.rewrite.result import GenerationExport
 from rmsnorm_export.show.page.document import About, Section, document, summary
-from rmsnorm_export.show.page.markup import code, facts, names
-from rmsnorm_export.show.report import report_lines, report_sections
+from rmsnorm_export.show.page.markup import Markup, code, facts, names
+from rmsnorm_export.show.page.plain_table import bare_table
+from rmsnorm_export.show.report import report_lines, report_sections, report_tables
 from rmsnorm_export.show.text import Line, Verdict, headline
 
 
-def _generation_verdict(export: GenerationExport, *, planned: bool) -> Verdict:
+def _generation_verdict(export: GenerationExport) -> Verdict:
     """Good where no RMSNorm of any graph is left as it was."""
     if not export.reports or not any(
         (*report.fused, *report.kept, *report.unfused) for report in export.reports.values()
@@ -22,7 +23,7 @@ def _generation_verdict(export: GenerationExport, *, planned: bool) -> Verdict:
     every = [one for report in export.reports.values() for one in (*report.fused, *report.kept)]
     left = [one for report in export.reports.values() for one in report.unfused]
     total = len(every) + len(left)
-    verb = "can be" if planned else "are"
+    verb = "can be" if export.planned else "are"
     graphs = plural(len(export.reports), "graph")
     fusions = [report.fusions for report in export.reports.values() if report.fusions]
     inside = sum(fusion.norms for fusion in fusions)
@@ -32,27 +33,29 @@ def _generation_verdict(export: GenerationExport, *, planned: bool) -> Verdict:
 
 
 def generation_lines(
-    export: GenerationExport,
-    *,
-    planned: bool = False,
-    verbose: int = 0,
-    output: Sequence[str] = (),
+    export: GenerationExport, *, verbose: int = 0, output: Sequence[str] = ()
 ) -> list[Line]:
     """The lines of a folder; with ``verbose`` above 0 every site of every graph."""
-    lines: list[Line] = [headline(_generation_verdict(export, planned=planned))]
+    lines: list[Line] = [headline(_generation_verdict(export))]
     if verbose < 0:
         return lines
     for name, report in export.reports.items():
-        shown = report_lines(report, planned=planned, verbose=verbose)
+        shown = report_lines(report, verbose=verbose)
         lines += ["", (printable(name), "bold"), *shown]
     return [*lines, "", *output] if output else lines
+
+
+def generation_tables(export: GenerationExport) -> list[Markup]:
+    """For a notebook: the verdict on each graph, then its norms."""
+    rows = [(code(name), report.headline()) for name, report in export.reports.items()]
+    tables = [table for report in export.reports.values() for table in report_tables(report)]
+    return [bare_table("Graphs", ("Graph", "RMSNorms"), rows), *tables]
 
 
 def generation_page(
     export: GenerationExport,
     *,
     about: About,
-    planned: bool = False,
     sections: Sequence[Section] = (),
 ) -> str:
     """The page of a folder: the rewrites, sites and refusals of each graph."""
@@ -62,13 +65,13 @@ def generation_page(
         ("Time", f"{export.seconds:.1f} s"),
         *about.pairs(),
     ]
-    text, kind = _generation_verdict(export, planned=planned)
+    text, kind = _generation_verdict(export)
     unproved = any(report.unproved for report in export.reports.values())
     verdict = (text, "bad" if unproved or about.problem else kind)
     parts = [summary([verdict], about, facts(pairs, "facts wide"))]
     for name, report in export.reports.items():
         parts += [
             dataclasses.replace(part, id=f"{name}-{part.id}", title=f"{part.title} of {name}")
-            for part in report_sections(report, planned=planned)
+            for part in report_sections(report)
         ]
     return document("Graphs of a folder", export.path.name, [*parts, *sections])

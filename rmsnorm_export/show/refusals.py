@@ -30,7 +30,7 @@ _GROUPS = 100
 """Groups on a page."""
 
 
-def _reasons(refused: Sequence[Refusal]) -> list[list[Refusal]]:
+def reasons_of(refused: Sequence[Refusal]) -> list[list[Refusal]]:
     """Refusals with the same reason as one group, the largest first."""
     return grouped(refused, lambda refusal: (refusal.reason, refusal.message, refusal.hint))
 
@@ -41,7 +41,7 @@ def refusal_lines(refused: Sequence[Refusal], *, verbose: int) -> list[Line]:
     What was found and what to do are left out for look-alikes, where nothing is to be done, unless
     every one is listed.
     """
-    groups = _reasons(refused)
+    groups = reasons_of(refused)
     width = len(str(len(groups[0])))
     lines: list[Line] = []
     for members in groups:
@@ -81,9 +81,9 @@ def _findings(members: Sequence[Refusal]) -> list[Line]:
     return lines
 
 
-def refusal_sections(report: Report, *, planned: bool) -> list[Section]:
+def refusal_sections(report: Report) -> list[Section]:
     """A section each for refused norms and for look-alikes, where there are any."""
-    left = "cannot become one node" if planned else "did not become one node"
+    left = "cannot become one node" if report.planned else "did not become one node"
     sections = []
     if refused := report.unfused:
         intro = f"{plural(len(refused), 'RMSNorm')} (as far as the file tells) that {left}."
@@ -102,7 +102,7 @@ def refusal_sections(report: Report, *, planned: bool) -> list[Section]:
 
 
 def _refusal_section(id_: str, title: str, intro: str, refused: Sequence[Refusal]) -> Section:
-    groups = _reasons(refused)
+    groups = reasons_of(refused)
     parts = [tag("p", intro), *map(_reason_article, groups[:_GROUPS])]
     if len(groups) > _GROUPS:
         parts.append(note(f"{plural(len(groups) - _GROUPS, 'more reason')}."))

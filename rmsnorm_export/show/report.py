@@ -11,22 +11,29 @@ from collections.abc import Sequence
 
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.numerics import NUMERICS_MEANING
-from rmsnorm_export.printable import number, one_line, plural, printable
-from rmsnorm_export.rewrite.result import Fusions, Report
+from rmsnorm_export.printable import collapse, number, one_line, plural, printable
+from rmsnorm_export.rewrite.result import Fusions, Report, Site
 from rmsnorm_export.show.page.document import About, Section, document, page_notes, strip, summary
 from rmsnorm_export.show.page.markup import ARROW, Markup, Pairs, badge, code, facts, paragraphs
 from rmsnorm_export.show.page.plain_table import bare_table
 from rmsnorm_export.show.proofs import proof_lines, proved
-from rmsnorm_export.show.refusals import APART, refusal_lines, refusal_sections
-from rmsnorm_export.show.rewrites import group_lines, rewrites_of, rewrites_section, site_lines
+from rmsnorm_export.show.refusals import APART, reasons_of, refusal_lines, refusal_sections
+from rmsnorm_export.show.rewrites import (
+    MOST,
+    epsilon_text,
+    group_lines,
+    rewrites_of,
+    rewrites_section,
+    site_lines,
+)
 from rmsnorm_export.show.sites import sites_section
 from rmsnorm_export.show.text import Line, Verdict, headline, largest, note_lines
 
 
-def _report_verdict(report: Report, *, planned: bool) -> Verdict:
+def _report_verdict(report: Report) -> Verdict:
     """Good where no RMSNorm is left as it was."""
     good = (report.fused or report.kept) and not report.unfused
-    return report.headline(planned=planned), "good" if good else "warn"
+    return report.headline(), "good" if good else "warn"
 
 
 def _change(before: int, after: int, arrow: str, noun: str = "") -> str:
@@ -42,18 +49,15 @@ def _nodes(report: Report, arrow: str, noun: str = "") -> str:
     return f"{text} + {plural(counted, 'function')}" if counted else text
 
 
-def report_lines(
-    report: Report, *, planned: bool = False, verbose: int = 0, output: Sequence[str] = ()
-) -> list[Line]:
+def report_lines(report: Report, *, verbose: int = 0, output: Sequence[str] = ()) -> list[Line]:
     """The lines of a report; with ``verbose`` above 0 every site is listed.
 
     Args:
         report: outcome of ``optimize`` or ``inspect``.
-        planned: nothing was changed (``inspect``), so say what can be, not what is.
         verbose: as for ``show.show_lines``.
         output: lines that say where the output went (``optimize``).
     """
-    lines: list[Line] = [headline(_report_verdict(report, planned=planned))]
+    lines: list[Line] = [headline(_report_verdict(report))]
     if verbose < 0:
         return lines
     opset = _change(report.opset_before, report.opset_after, "->")
@@ -62,7 +66,7 @@ def report_lines(
         f"  {printable(report.source)}: opset {opset}, {_nodes(report, '->', ' nodes')}",
         f"  {target}, numerics {report.numerics}, {report.seconds:.2f} s",
     ]
-    done = "fusable" if planned else "fused"
+    done = "fusable" if report.planned else "fused"
     if TARGETS[report.target or "portable"].form != "one node":
         done = "written out"
     sections = [(done, report.fused), ("kept as is", report.kept)]
@@ -71,7 +75,7 @@ def report_lines(
             lines += ["", (f"{title} ({len(sites)})", "bold")]
             lines += site_lines(sites) if verbose > 0 else group_lines(sites)
     if refused := report.unfused:
-        title = "cannot be fused" if planned else "were not fused"
+        title = "cannot be fused" if report.planned else "were not fused"
         lines += ["", (f"refused ({len(refused)}): RMSNorms that {title}", "bold yellow")]
         lines += refusal_lines(refused, verbose=verbose)
     for kind, title in APART.items():
@@ -86,6 +90,39 @@ def report_lines(
     for part in (proof_lines(report), _runner_lines(report), note_lines(report.notes), output):
         lines += ["", *part] if part else []
     return lines
+
+
+def report_tables(report: Report) -> list[Markup]:
+    """For a notebook: the kinds of sites, and what was refused for which reason."""
+    kinds = [
+        (
+            f"{len(kind.sites):,}",
+            code(kind.sites[0].op),
+            kind.sites[0].dtype,
+            "?" if kind.sites[0].n is None else f"{kind.sites[0].n:,}",
+            epsilon_text(kind.sites[0]),
+            "kept" if kind.kept else kind.sites[0].numerics,
+            _held(kind.sites),
+            code(collapse(site.name for site in kind.sites)[0], 100),
+        )
+        for kind in rewrites_of(report)[:MOST]
+    ]
+    reasons = [
+        (f"{len(group):,}", code(group[0].reason), group[0].kind, one_line(group[0].message))
+        for group in reasons_of([*report.refused, *report.unfolded])
+    ]
+    heads = ("Sites", "Operator", "Type", "n", "Epsilon", "Numerics", "Proofs", "Names")
+    numbers = ("Sites", "n")
+    tables = [bare_table("RMSNorms", heads, kinds, numbers=numbers)] if kinds else []
+    if reasons:
+        columns = ("Nodes", "Reason", "Kind", "Why it stays")
+        tables.append(bare_table("Left as it was", columns, reasons, numbers=("Nodes",)))
+    return tables
+
+
+def _held(sites: Sequence[Site]) -> str:
+    proofs = [proof for _, proof in proved(sites)]
+    return f"{sum(p.passed for p in proofs)} of {len(sites)} hold" if proofs else "not proved"
 
 
 def fusion_lines(fusions: Fusions) -> list[Line]:
@@ -138,7 +175,6 @@ def report_page(
     report: Report,
     *,
     about: About,
-    planned: bool = False,
     sections: Sequence[Section] = (),
 ) -> str:
     """The page of a report; sites are drawn where it was made with ``drawings=True``.
@@ -146,13 +182,12 @@ def report_page(
     Args:
         report: outcome of ``optimize`` or ``inspect``.
         about: date, versions and the like, which the report does not know.
-        planned: nothing was changed (``inspect``), so say what can be, not what is.
         sections: more parts, at the end, e.g. ``verification_section(...)``.
 
     Raises:
         ValueError: two sections have one id.
     """
-    text, kind = _report_verdict(report, planned=planned)
+    text, kind = _report_verdict(report)
     pairs: Pairs = [
         ("Model", code(report.source)),
         ("Target", report.target or "none: what is an RMSNorm at all"),
@@ -177,29 +212,29 @@ def report_page(
     head = summary(
         [(text, "bad" if report.unproved or about.problem else kind)],
         about,
-        _key_numbers(report, planned=planned),
+        _key_numbers(report),
         facts(pairs, "facts wide"),
         *page_notes(report.notes),
         _classes(report),
     )
-    parts = [head, *report_sections(report, planned=planned), *sections]
+    parts = [head, *report_sections(report), *sections]
     return document("RMSNorm report", report.source, parts)
 
 
-def report_sections(report: Report, *, planned: bool = False) -> list[Section]:
+def report_sections(report: Report) -> list[Section]:
     """All but the summary: rewrites, sites, refusals and look-alikes, where there are any."""
     rewrites = rewrites_of(report)
     return [
         *rewrites_section(report, rewrites),
         *sites_section(report, rewrites),
-        *refusal_sections(report, planned=planned),
+        *refusal_sections(report),
     ]
 
 
-def _key_numbers(report: Report, *, planned: bool) -> Markup:
+def _key_numbers(report: Report) -> Markup:
     """The numbers that carry the verdict."""
     shown = [
-        (f"{len(report.fused):,}", "fusable" if planned else "fused"),
+        (f"{len(report.fused):,}", "fusable" if report.planned else "fused"),
         (f"{len(report.kept):,}", "already one node"),
         (f"{len(report.unfused):,}", "refused"),
         (f"{len(report.look_alikes):,}", "look-alikes"),

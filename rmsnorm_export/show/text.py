@@ -10,10 +10,13 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rmsnorm_export.printable import collapse, one_line, plural, printable
 from rmsnorm_export.system.provenance import FileState, Provenance, ReportCheck
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 Item = TypeVar("Item")
 
@@ -30,6 +33,19 @@ _KIND_STYLES = {"good": "bold green", "warn": "bold yellow", "bad": "bold red", 
 
 _LABEL = re.compile(r"( +(\d+ x|[a-z]{3,5}) {2,3}| {13})(?=\S)")
 """What the continuation of a line hangs under: a count, a label, or the place below a label."""
+
+
+def text_of(line: Line) -> str:
+    """A line without its style."""
+    return line if isinstance(line, str) else line[0]
+
+
+def rich_text(lines: Iterable[Line]) -> Text:
+    """``lines`` as one text with styles, for rich."""
+    from rich.text import Text
+
+    styled = [Text(*((line,) if isinstance(line, str) else line)) for line in lines]
+    return Text("\n").join(styled)
 
 
 def render(lines: Iterable[Line], *, styled: bool = False, width: int | None = None) -> str:

@@ -22,7 +22,7 @@ from rmsnorm_export.show.page.markup import (
     shortened,
     tag,
 )
-from rmsnorm_export.show.page.plain_table import plain_table
+from rmsnorm_export.show.page.plain_table import bare_table, plain_table
 from rmsnorm_export.show.text import Line, headline, largest, note_lines, table
 
 _HISTOGRAMS = 60
@@ -165,6 +165,13 @@ def _difference_lines(first: Difference, verbose: int) -> list[Line]:
         lines.append(f"      {one_line(first.comparison.tolerance)}")
         lines += [f"      computed from {printable(name)}" for name in first.inputs]
     return lines + note_lines(first.notes, "  ")
+
+
+def verification_tables(verified: Verification) -> list[Markup]:
+    """For a notebook: every output with its distance and what is allowed."""
+    heads = ("Output", "Type", *_TEXT_NUMBERS, "Verdict")
+    rows = [_output_texts(output) for output in verified.outputs[:_OUTPUTS]]
+    return [bare_table(_CAPTION, heads, rows, numbers=_TEXT_NUMBERS)] if rows else []
 
 
 def verification_page(

@@ -26,6 +26,7 @@ from rmsnorm_export.records import Unfit, decode
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath, read_text
 from rmsnorm_export.system.packages import version_of, versions_of
+from rmsnorm_export.system.shown import Shown
 
 COMMAND: contextvars.ContextVar[str] = contextvars.ContextVar("command", default="Python API")
 """The command line that runs, for the reports that are written meanwhile."""
@@ -209,8 +210,8 @@ class FileCheck:
     found: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ReportCheck:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class ReportCheck(Shown):
     """Outcome of ``check_report``.
 
     Attributes:

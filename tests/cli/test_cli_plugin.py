@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmsnorm_export.cli import plugin as commands
-from rmsnorm_export.cli.diagnosis import Diagnosis
+from rmsnorm_export.diagnosis import Diagnosis
 from rmsnorm_export.records import from_json
 from rmsnorm_export.tensorrt import plugin
 from rmsnorm_export.tensorrt.plugin import (
@@ -183,7 +183,7 @@ def test_a_wrong_output(run: Run, standin: Standin, tmp_path: Path) -> None:
 def test_doctor_shows_the_tools_and_the_builds(
     run: Run, standin: Standin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rmsnorm_export.cli import diagnosis as _doctor
+    from rmsnorm_export import diagnosis as _doctor
 
     monkeypatch.setattr(_doctor, "_KNOWN", _doctor._KNOWN[:1])
     monkeypatch.setattr("rmsnorm_export.tensorrt.plugin.toolchain._SYSTEM_INCLUDES", ())

@@ -12,8 +12,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from rmsnorm_export import Verification
-from rmsnorm_export.cli import diagnosis as doctor
-from rmsnorm_export.cli.diagnosis import Diagnosis, _Known
+from rmsnorm_export import diagnosis as doctor
+from rmsnorm_export.diagnosis import Diagnosis, _Known
 from rmsnorm_export.records import from_json
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.system.packages import is_installed

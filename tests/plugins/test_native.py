@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 import rmsnorm_export as rx
-from rmsnorm_export.cli.diagnosis import _MODEL
+from rmsnorm_export.diagnosis import _MODEL
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import assign_bodies, body_key

@@ -31,7 +31,7 @@ ABOUT = About(
 )
 PAGES = {
     "report": lambda: to_html(report(), about=ABOUT),
-    "planned": lambda: to_html(report(), planned=True),
+    "planned": lambda: to_html(report(planned=True)),
     "empty": lambda: to_html(report(0, kept=(), refused=(), drawings=())),
     "undrawn": lambda: to_html(report(drawings=())),
     "verification": lambda: to_html(verification(), about=ABOUT, compared=("a.onnx", "b.onnx")),
@@ -126,7 +126,7 @@ def test_norms_and_look_alikes_are_apart() -> None:
     refused = html[html.index('<section id="refused"') : html.index('<section id="look-alikes"')]
     assert "epsilon-not-constant" in refused
     assert "layer-norm" not in refused
-    assert "cannot become one node" in to_html(report(), planned=True)
+    assert "cannot become one node" in to_html(report(planned=True))
 
 
 def test_numbers_are_right_aligned_and_headings_are_headings() -> None:

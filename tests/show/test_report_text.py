@@ -124,7 +124,7 @@ def test_quiet_is_the_first_line() -> None:
 
 def test_head_line_says_what_is_planned_and_what_was_one_node_already() -> None:
     report = dataclasses.replace(REPORT, kept=tuple(sites(2)), target=None)
-    planned = render(report_lines(report, planned=True)).splitlines()[0]
+    planned = render(report_lines(dataclasses.replace(report, planned=True))).splitlines()[0]
     assert planned == "3 of 3 RMSNorms can be one node: 1 fusable, 2 already one node"
     assert text(fused=(), kept=(SITE,)).splitlines()[0] == (
         "1 of 1 RMSNorm is one node: 0 fused, 1 already one node"
@@ -203,7 +203,7 @@ def test_look_alikes_are_a_section_of_their_own_and_not_counted_as_norms() -> No
     assert text(refused=alikes).splitlines()[0] == (
         "1 of 1 RMSNorm is one node; 200 look-alikes left alone"
     )
-    planned = render(report_lines(report, planned=True)).splitlines()
+    planned = render(report_lines(dataclasses.replace(report, planned=True))).splitlines()
     assert planned[0].startswith("1 of 2 RMSNorms can be one node: 1 fusable, 1 refused; 200")
     assert "refused (1): RMSNorms that cannot be fused" in planned
 

@@ -107,7 +107,7 @@ def build_engine(model: Source, path: StrPath, options: BuildOptions) -> EngineR
                         "timing_cache": str(cache or ""),
                         "inspect": gpu_visible(),
                     }
-                    ended = run_backend(request, info, options.progress)
+                    ended = run_backend(request, info, options.progress or None)
                     if ended.first("done") is None:
                         raise failure(ended, info, library=str(library or ""))
                     plugin = PluginState(

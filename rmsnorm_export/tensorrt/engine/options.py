@@ -12,7 +12,7 @@ from rmsnorm_export.options import Options, only_api, option
 from rmsnorm_export.printable import quoted
 from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes, dims_option, shapes_option
 from rmsnorm_export.system.files import StrPath
-from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.system.progress import PROGRESS_HELP, ProgressChoice
 from rmsnorm_export.tensorrt.engine.backends import BackendInfo
 from rmsnorm_export.tensorrt.engine.result import PluginUse
 
@@ -83,9 +83,7 @@ class BuildOptions(Options):
         help="Most workspace memory of the engine, in bytes or e.g. 4GiB.",
     )
     force: bool = option(False, toml=False, help="Replace an existing engine and its record.")
-    progress: Progress | None = only_api(
-        None, help="Called with what is done, the steps that are over and the steps in all."
-    )
+    progress: ProgressChoice = only_api(None, help=PROGRESS_HELP)
 
     def agree(self) -> None:
         if self.embed_plugin and not self.version_compatible:

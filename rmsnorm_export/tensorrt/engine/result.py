@@ -13,6 +13,7 @@ from typing import Literal
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.records import from_json
 from rmsnorm_export.system.files import read_text
+from rmsnorm_export.system.shown import Shown
 
 Backend = Literal["tensorrt", "tensorrt-rtx"]
 PluginUse = Literal["auto", "require", "never"]
@@ -195,8 +196,8 @@ class EngineRecord:
     notes: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class EngineResult:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class EngineResult(Shown):
     """Outcome of ``build_engine``: the engine, and the JSON file beside it, which holds the
     record."""
 
@@ -205,8 +206,8 @@ class EngineResult:
     record: EngineRecord
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class EngineCheck:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class EngineCheck(Shown):
     """Outcome of ``check_engine``.
 
     Attributes:

@@ -24,7 +24,7 @@ from rmsnorm_export.system.files import StrPath, Transaction
 from rmsnorm_export.system.machine import cores
 from rmsnorm_export.system.packages import pip_install
 from rmsnorm_export.system.process import end_group
-from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.system.progress import Progress, ProgressChoice, shows_progress
 from rmsnorm_export.tensorrt.plugin import cache as store
 from rmsnorm_export.tensorrt.plugin.arch import Arch, choose_architectures, parse
 from rmsnorm_export.tensorrt.plugin.result import (
@@ -56,6 +56,7 @@ _TAIL = 20
 """Lines of a log that are shown."""
 
 
+@shows_progress
 def build(
     *,
     runtime: PluginRuntime = "tensorrt",
@@ -67,7 +68,7 @@ def build(
     force: bool = False,
     jobs: int | None = None,
     source: StrPath | None = None,
-    progress: Progress | None = None,
+    progress: ProgressChoice = None,
 ) -> Built:
     """Compile the TensorRT plugin, or the kernels of ONNX Runtime, or return the build of before.
 
@@ -88,7 +89,8 @@ def build(
         force: build even if there is a build; replace other files in ``output``.
         jobs: compilers at the same time; by default one per processor.
         source: the CMake project; by default that of this package.
-        progress: called with the work at hand, the steps that are over and the steps in all.
+        progress: called with the work at hand, the steps that are over and the steps in all; None:
+            a bar in notebooks and terminals; False: nothing.
 
     Raises:
         BackendMissingError: nvcc, a host compiler, CMake or TensorRT's headers are missing; it says
@@ -147,7 +149,7 @@ def build(
                 if os.path.lexists(entry.folder) and entry.built is None:
                     notes = (*notes, f"the kept build was damaged ({entry.problem}); built again")
                 made = _compiled(
-                    replace(built, notes=notes), folder, project, tools, jobs, progress
+                    replace(built, notes=notes), folder, project, tools, jobs, progress or None
                 )
                 entry = replace(entry, built=made, problem="")
     assert entry.built is not None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from rmsnorm_export.errors import Error
+from rmsnorm_export.system.shown import Shown
 
 Style = Literal["load_library", "dlopen", "register"]
 """How a program loads a plugin library: ``IPluginRegistry::loadLibrary``, which asks the library
@@ -61,8 +62,8 @@ class Library:
     bytes: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Built:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class Built(Shown):
     """A plugin that has been built.
 
     Attributes:
@@ -145,8 +146,8 @@ class LibraryInfo:
     creators: tuple[Creator, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Plugins:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class Plugins(Shown):
     """Outcome of ``list_plugins``: the builds in a folder, newest first, and the library files that
     were asked about."""
 
@@ -197,8 +198,8 @@ class RuntimeCheck:
     checks: tuple[Check, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class CheckResult:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class CheckResult(Shown):
     """Outcome of ``check``.
 
     Attributes:
@@ -235,8 +236,8 @@ class LoaderLine:
     note: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class CommandLines:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class CommandLines(Shown):
     """Outcome of ``command_lines``: a line for each program that was asked about."""
 
     model: str

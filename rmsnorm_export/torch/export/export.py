@@ -18,6 +18,7 @@ from rmsnorm_export.rewrite.optimize import Result, optimize
 from rmsnorm_export.rewrite.options import ExportOptions
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.system.shown import Shown
 from rmsnorm_export.torch.export.chatter import DECOMPOSING, TRACING, TRANSLATING
 from rmsnorm_export.torch.export.trace import OLDEST_OPSET, TIDYING, trace
 
@@ -30,8 +31,8 @@ STAGES = (TRACING, DECOMPOSING, TRANSLATING, TIDYING, RECOGNISING, WRITING)
 """What ``progress`` is told, in order."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class ExportResult:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False, eq=False)
+class ExportResult(Shown):
     """Outcome of `export`.
 
     Attributes:
@@ -49,6 +50,9 @@ class ExportResult:
     saved: SaveResult
     log: str
     seconds: float
+
+    def _shown(self) -> Report:
+        return self.report
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +97,7 @@ def export(
     start = time.perf_counter()
     check_output(path, force=options.force)
     converted = _convert(module, args, options)
-    _teller(options.progress)(WRITING)
+    _teller(options.progress or None)(WRITING)
     saved = converted.result.save(path, weights=options.weights, force=options.force)
     return ExportResult(
         path=saved.path,
@@ -120,7 +124,7 @@ def _convert(
     args: Sequence[Any],
     options: ExportOptions,
 ) -> Converted:
-    tell = _teller(options.progress)
+    tell = _teller(options.progress or None)
     opset = _opset(options)
     model, log = trace(module, args, dataclasses.replace(options, opset=opset), tell)
     tell(RECOGNISING)

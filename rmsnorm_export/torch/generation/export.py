@@ -194,7 +194,7 @@ def _manifest(components: list[Component]) -> dict[str, Any]:
 
 def _teller(options: GenerationOptions) -> Callable[[str], None]:
     def tell(stage: str) -> None:
-        if options.progress is not None:
+        if options.progress:
             options.progress(stage, 0, 1)
 
     return tell

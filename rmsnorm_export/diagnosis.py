@@ -9,19 +9,86 @@ import dataclasses
 import platform
 import sys
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from rmsnorm_export.lower.targets import Target
-from rmsnorm_export.show.doctor import Component, Diagnosis, SelfTest, Status
 from rmsnorm_export.system.machine import gpus
 from rmsnorm_export.system.packages import is_installed, pip_install, version_of
 from rmsnorm_export.system.process import Child
-from rmsnorm_export.tensorrt.plugin import build_tools, list_plugins
+from rmsnorm_export.system.shown import Shown
+from rmsnorm_export.tensorrt.plugin import Entry, Tool, build_tools, list_plugins
+
+Status = Literal["ok", "missing", "broken"]
 
 _TIMEOUT = 120
 """Seconds for the import of one package; torch takes ten on a cold disk."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Component:
+    """A package that this one uses or works with.
+
+    Attributes:
+        name: as imported.
+        required: the core does not work without it.
+        status: ok, missing, or broken (found, but its import fails).
+        version: "" when unknown.
+        detail: e.g. execution providers, or why the import failed.
+        enables: what it is for.
+        install: the command that brings it.
+    """
+
+    name: str
+    required: bool
+    status: Status
+    version: str
+    detail: str
+    enables: str
+    install: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SelfTest:
+    """A tiny model made in memory and optimized for one target.
+
+    Attributes:
+        name: what was tested.
+        passed: it did what it should.
+        detail: what was measured, or what went wrong.
+    """
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class Diagnosis(Shown):
+    """Outcome of `doctor`.
+
+    Attributes:
+        version: of this package.
+        python: version and executable of the interpreter.
+        platform: operating system and machine.
+        gpus: NVIDIA GPUs with driver version, () when none is visible.
+        components: packages, required ones first.
+        build_tools: what building the TensorRT plugin needs.
+        plugins: the builds of the plugin that are kept.
+        self_tests: one per target; () when a required package is not ok.
+        works: every required package is ok and every self test passed.
+    """
+
+    version: str
+    python: str
+    platform: str
+    gpus: tuple[str, ...]
+    components: tuple[Component, ...]
+    build_tools: tuple[Tool, ...]
+    plugins: tuple[Entry, ...]
+    self_tests: tuple[SelfTest, ...]
+    works: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,8 +158,8 @@ self_test (float[rows, {_N}] x) => (float[rows, {_N}] y)
 """A norm as torch.onnx spells it."""
 
 
-def diagnose() -> Diagnosis:
-    """Look at this installation and try its core.
+def doctor() -> Diagnosis:
+    """Look at this installation and try its core: packages, GPUs, the plugin, each target.
 
     Every package is imported in a process of its own, all at the same time, because a broken one
     may raise anything, hang or end the process.
@@ -165,10 +232,10 @@ def _self_tests(*, with_runtime: bool) -> Iterator[SelfTest]:
 def _test(target: Target, with_runtime: bool) -> SelfTest:
     import onnx.parser
 
-    import rmsnorm_export
+    from rmsnorm_export.rewrite.optimize import optimize
 
     name = f"target {target}"
-    result = rmsnorm_export.optimize(onnx.parser.parse_model(_MODEL), target=target)
+    result = optimize(onnx.parser.parse_model(_MODEL), target=target)
     if len(result.report.fused) != 1 or result.report.refused:
         reasons = ", ".join(refusal.reason for refusal in result.report.refused)
         return SelfTest(name, False, f"the norm was not made one node; refused: {reasons or '-'}")
