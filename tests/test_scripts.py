@@ -192,3 +192,16 @@ def test_demo_of_one_architecture(tmp_path: Path) -> None:
     page = (tmp_path / "llama.html").read_text(encoding="utf-8")
     assert page.count("<svg") >= 2
     assert page.count("<h2") == 5  # summary, rewrites, sites, engine, verification
+
+
+@pytest.mark.thorough
+def test_decoders_quick(tmp_path: Path) -> None:
+    pytest.importorskip("transformers.exporters", reason="pip install 'transformers>=5.20'")
+    output = tmp_path / "decoders.json"
+    done = _run("bench.decoders", "--quick", "--output", str(output))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads(output.read_text(encoding="utf-8"))["rows"]
+    assert row["norms"] == {"prefill": 5, "decode": 5}
+    assert row["tokens"] == "64 of 64 greedy tokens are the same"
+    assert row["worst"] < 1
+    assert "| llama | dynamic | f32 |" in output.with_suffix(".md").read_text(encoding="utf-8")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import platform
 import re
 import tempfile
 import time
@@ -47,7 +46,7 @@ from rmsnorm_export.rewrite.fusions import fuse_as_they_do
 from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.runtime.inputs import declared_inputs, index_limits, numpy_type
 from rmsnorm_export.runtime.session import onnxruntime
-from rmsnorm_export.system.machine import cores, cpu_name, load_average, memory_gib
+from rmsnorm_export.system.machine import cores, load_average
 from rmsnorm_export.system.packages import versions_of
 
 PROMPT = 16
@@ -140,15 +139,7 @@ def bench_generation(folder: str | os.PathLike[str], options: BenchOptions) -> B
         session=sessions.settings(threads),
         numerics=options.numerics,
         seed=options.seed,
-        machine=Machine(
-            cpu=cpu_name(),
-            cores=cores(),
-            memory_gib=memory_gib(),
-            system=platform.system(),
-            python=platform.python_version(),
-            load_before=load_before,
-            load_after=load_average(),
-        ),
+        machine=Machine.here(load_before),
         versions=versions_of(_TOOK_PART),
         notes=(
             *(f"the provider {one} is not in this ONNX Runtime" for one in absent),

@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import math
 import os
-import platform
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,13 +52,7 @@ from rmsnorm_export.runtime.inputs import (
     write_arrays,
 )
 from rmsnorm_export.runtime.metrics import NOTHING_COMPARED
-from rmsnorm_export.system.machine import (
-    cores,
-    cpu_name,
-    load_average,
-    memory_available,
-    memory_gib,
-)
+from rmsnorm_export.system.machine import cores, load_average, memory_available
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.plugin.libraries import onnxruntime_library
@@ -155,15 +148,7 @@ def bench(model: Source, options: BenchOptions) -> Benchmark:
             for provider in usable
             for timing in run.time(provider, cases, feeds, trials, options)
         ]
-    facts = Machine(
-        cpu=cpu_name(),
-        cores=cores(),
-        memory_gib=memory_gib(),
-        system=platform.system(),
-        python=platform.python_version(),
-        load_before=load_before,
-        load_after=load_average(),
-    )
+    facts = Machine.here(load_before)
     notes += _reader_notes(facts, trials, run.reference)
     packages = dict.fromkeys((*_PACKAGES, *(PEERS[peer].package for peer in peers)))
     wrong = _wrong_targets(trials, variants)

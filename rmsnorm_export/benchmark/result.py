@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import platform
 from typing import Literal
 
+from rmsnorm_export.system.machine import cores, cpu_name, load_average, memory_gib
 from rmsnorm_export.system.shown import Shown
 
 RAW, AGAIN = "raw", "raw again"
@@ -156,6 +158,19 @@ class Machine:
     python: str
     load_before: float | None
     load_after: float | None
+
+    @classmethod
+    def here(cls, load_before: float | None) -> Machine:
+        """This machine, at the end of a measurement that began under ``load_before``."""
+        return cls(
+            cpu=cpu_name(),
+            cores=cores(),
+            memory_gib=memory_gib(),
+            system=platform.system(),
+            python=platform.python_version(),
+            load_before=load_before,
+            load_after=load_average(),
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)

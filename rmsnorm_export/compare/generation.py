@@ -34,7 +34,11 @@ from rmsnorm_export.runtime.inputs import read_npz
 from rmsnorm_export.runtime.session import runtime_name
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.trace import inference
-from rmsnorm_export.torch.generation.components import sample_inputs
+from rmsnorm_export.torch.generation.components import (
+    sample_inputs,
+    whole_static_caches,
+    written_name,
+)
 from rmsnorm_export.torch.generation.export import plain_component
 from rmsnorm_export.torch.generation.source import load_frame, load_generative
 
@@ -144,10 +148,9 @@ def _located(
                 if other is not None:
                     stack.enter_context(_in_place_of_forward(model, place))
                 expected = _generated(model, feeds, generating)
-            length = next(iter(feeds.values())).shape[1]
             chosen = expected.sequences[:, -len(expected.logits) :]
             with _in_place_of_forward(model, bundle.folder, kept):
-                _generated(model, feeds, generating, _Forced(chosen, length))
+                _generated(model, feeds, generating, _Forced(chosen))
             component = kept["component"]
             if other is not None:
                 first = other.files[component]
@@ -213,7 +216,6 @@ def verify_generation(
         how = {"runtime": runtime_name(), "optimized": (True, True)}
     config = _settings(model, tokens, static_cache)
     feeds = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
-    length = next(iter(feeds.values())).shape[1]
     with collected(), inference(model):
         try:
             with contextlib.ExitStack() as stack:
@@ -222,7 +224,7 @@ def verify_generation(
                 expected = _generated(model, inputs, config)
             chosen = expected.sequences[:, -len(expected.logits) :]
             with _in_place_of_forward(model, Path(path)):
-                computed = _generated(model, inputs, config, _Forced(chosen, length))
+                computed = _generated(model, inputs, config, _Forced(chosen))
         except NotRunError as error:
             return not_run(error, **how)
     outputs: list[OutputComparison] = []
@@ -292,8 +294,8 @@ def _widen(bundle: Bundle, folder: Path) -> bool:
 class _Forced:
     """A processor of logits that lets ``generate`` choose the given tokens."""
 
-    def __init__(self, tokens: torch.Tensor, length: int) -> None:
-        self._tokens, self._length, self._step = tokens, length, 0
+    def __init__(self, tokens: torch.Tensor) -> None:
+        self._tokens, self._step = tokens, 0
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         del input_ids
@@ -354,14 +356,13 @@ def _in_place_of_forward(
             fix="choose another --target or --dtype",
         ) from error
     runners: dict[str, Any] = exported.runners
-    original = model.forward
     seen = calls = 0
 
-    @functools.wraps(original)  # generate() looks at its parameters
     def forward(**kwargs: Any) -> Any:
         nonlocal seen, calls
+        tokens = kwargs[written_name(model)]
         if not seen and "prefill" not in runners:
-            _fill_with_nothing(kwargs[_CACHE], runners["decode"].session, len(kwargs["input_ids"]))
+            _fill_with_nothing(kwargs[_CACHE], runners["decode"].session, len(tokens))
         component = "decode" if seen or "prefill" not in runners else "prefill"
         runner = runners[component]
         if kept is not None and kept["step"] == calls:
@@ -370,16 +371,33 @@ def _in_place_of_forward(
             copies = {name: np.copy(array) for name, array in fed.items()}
             kept.update(component=component, feeds=copies)
         calls += 1
-        answer = runner(**{key: kwargs[key] for key in runner.metadata.kwargs if key in kwargs})
-        seen += kwargs["input_ids"].shape[1]
+        answer = _run(runner, **kwargs)
+        seen += tokens.shape[1]
         _count(answer.get(_CACHE), seen)
         return answer
 
-    model.forward = forward
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_forward_of(model, forward))
+        if "encoder" in runners:
+            encode = functools.partial(_run, runners["encoder"])
+            stack.enter_context(_forward_of(model.get_encoder(), encode))
+        stack.enter_context(whole_static_caches())
+        yield
+
+
+@contextlib.contextmanager
+def _forward_of(module: Any, forward: Callable[..., Any]) -> Iterator[None]:
+    """A module computes what ``forward`` does; ``generate`` looks at its parameters."""
+    original = module.forward
+    module.forward = functools.wraps(original)(forward)
     try:
         yield
     finally:
-        model.forward = original
+        module.forward = original
+
+
+def _run(runner: Any, **kwargs: Any) -> Any:
+    return runner(**{key: kwargs[key] for key in runner.metadata.kwargs if key in kwargs})
 
 
 def _count(cache: Any, seen: int) -> None:

@@ -168,7 +168,7 @@ class Verification(Shown):
             fix: where they differ; "": as for ``verify``.
         """
         fixes = {
-            "differ": fix or "; ".join(self.notes) or _BOUNDS,
+            "differ": fix or _BOUNDS,
             "not compared": "look for overflow in the models, or give inputs whose outputs are"
             " finite",
             "not run": "compare it where a runtime has what is missing, as on a GPU",

@@ -24,8 +24,10 @@ import transformers
 import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.compare.generation import verify_generation
-from rmsnorm_export.torch.generation.components import sample_inputs
+from rmsnorm_export.torch.generation.components import sample_inputs, whole_static_caches
 from rmsnorm_export.torch.generation.source import load_generative
+from scripts.corpus.decoders import DECODERS
+from scripts.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 
@@ -292,7 +294,33 @@ def test_what_cannot_generate_is_refused(tmp_path: Path) -> None:
         rx.export_generation(llama().model, tmp_path / "made", None)
     with pytest.raises(rx.UsageError, match="max_position_embeddings is 64"):
         rx.export_generation(llama(), tmp_path / "made", None, static_cache=65)
+    with pytest.raises(rx.UsageError, match="6 tokens, of 7 that are needed"):
+        rx.export_generation(llama(), tmp_path / "made", None, static_cache=6)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_encoder_decoder_is_not_one_graph(tmp_path: Path) -> None:
+    """Its three are refused before any is made; they are traced with two tokens of the decoder."""
+    model = decoder_of("t5")
+    with pytest.raises(rx.UsageError, match="encoder, prefill and decode"):
+        rx.export_generation(model, tmp_path / "made", None, names="optimum")
+    assert list(tmp_path.iterdir()) == []
+    assert sample_inputs(model, {})["decoder_input_ids"].shape == (2, 2)
+
+
+@pytest.mark.parametrize("window", [4, 8, 40])
+def test_a_static_cache_holds_more_than_the_window(window: int) -> None:
+    """As transformers' own caches write, whichever is shorter: prompt, window or cache."""
+    model = decoder_of("mistral", sliding_window=window)
+    feeds = sample_inputs(model, {})
+    how = {"max_new_tokens": 16, "min_new_tokens": 16, "do_sample": False}
+    expected = model.generate(**feeds, **how)
+    with whole_static_caches():
+        written = model.generate(
+            **feeds, **how, cache_implementation="static", return_dict_in_generate=True
+        )
+    assert {layer.keys.shape[2] for layer in written.past_key_values.layers} == {20}
+    np.testing.assert_array_equal(written.sequences, expected)
 
 
 def test_a_transformers_without_exporters_is_named(
@@ -403,51 +431,16 @@ def test_what_does_not_generate_is_not_measured(decoder: Path) -> None:
         bench_generation(decoder, generate=2, peers=["onnxsim"])
 
 
-SMALL = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 64,
-    "max_position_embeddings": 64,
-    "head_dim": 8,
-    "pad_token_id": 0,
-}
-ARCHITECTURES: dict[str, dict[str, object]] = {
-    "llama": {},
-    "qwen3": {},
-    "gemma2": {"query_pre_attn_scalar": 8},
-    "gemma3_text": {"query_pre_attn_scalar": 8},
-    "gemma4_text": {},
-    "phi3": {},
-    "olmo2": {},
-    "glm4": {},
-    "granite": {},
-    "smollm3": {},
-    "mistral": {"sliding_window": 8},  # fewer than are written
-    "deepseek_v3": {
-        "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
-        "topk_group": 1, "moe_intermediate_size": 16, "first_k_dense_replace": 1,
-        "kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
-        "v_head_dim": 8,
-    },
-    "mamba2": {"num_heads": 4, "head_dim": 16, "state_size": 8, "n_groups": 2, "chunk_size": 8},
-}  # fmt: skip
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("static", [None, 48], ids=["dynamic", "static"])
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("kind", DECODERS)
 def test_architectures_write_what_pytorch_writes(
     kind: str, static: int | None, tmp_path: Path
 ) -> None:
     """All norms, and 32 greedy tokens, of prefill and decode."""
     if kind == "mamba2" and static is not None:
         pytest.skip("Mamba-2 has no keys and values, whose size could be fixed")
-    torch.manual_seed(5)
-    config = transformers.AutoConfig.for_model(kind, **{**SMALL, **ARCHITECTURES[kind]})
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    model = decoder_of(kind)
     made = rx.export_generation(model, tmp_path / "made", None, static_cache=static)
     for report in made.reports.values():
         assert report.unfused == ()
@@ -463,11 +456,7 @@ def test_architectures_write_what_pytorch_writes(
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma3_text", "phi3"])
 def test_fusions_of_architectures_write_what_pytorch_writes(kind: str, tmp_path: Path) -> None:
     """Heads of 16, which the attention could rotate itself, in a batch with padding."""
-    torch.manual_seed(5)
-    sizes = {**SMALL, **ARCHITECTURES[kind], "hidden_size": 64, "head_dim": 16}
-    model = transformers.AutoModelForCausalLM.from_config(
-        transformers.AutoConfig.for_model(kind, **sizes)
-    ).eval()
+    model = decoder_of(kind, hidden_size=64, head_dim=16)
     made = rx.export_generation(model, tmp_path / "made", None, fusions="cpu")
     for report in made.reports.values():
         assert report.unfused == ()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -60,23 +62,25 @@ def trace_components(
         BackendMissingError: transformers is not installed, or has no exporters.
     """
     exporter_class, config_class, decompose = _exporters()
-    settings = _generation_config(model, options)
+    settings = _generation_config(model, inputs, options)
     config = config_class(
         dynamic=True, optimize=False, opset_version=options.opset, dynamic_shapes=None
     )
     components: list[Component] = []
-    with collected(tell) as lines, inference(model):
+    with collected(tell) as lines, inference(model), whole_static_caches():
         name = "generate"
         try:
             exporter = exporter_class()
-            stages = decompose(
-                model,
-                dict(inputs),
-                generation_config=settings,
-                multi_token_decode=options.multi_token,
-            )
+            with _encoder_calls(model) as encoder:
+                stages = decompose(
+                    model,
+                    dict(inputs),
+                    generation_config=settings,
+                    multi_token_decode=options.multi_token,
+                )
             if options.multi_token:  # it is the prefill, too, with an empty cache
                 stages.pop("prefill", None)
+            stages = {**encoder, **stages}
             for name, (module, feeds) in stages.items():
                 program, metadata = exporter.export_program(module, feeds, config=config)
                 metadata.export_config = {
@@ -121,12 +125,12 @@ def _exporters() -> tuple[Any, Any, Any]:
     return OnnxExporter, OnnxConfig, decompose_for_generation
 
 
-def _generation_config(model: Any, options: GenerationOptions) -> Any:
+def _generation_config(model: Any, inputs: Mapping[str, Any], options: GenerationOptions) -> Any:
     """How ``model.generate`` is run to see its caches.
 
     Raises:
         InputError: the model cannot generate.
-        UsageError: the cache is longer than the model's positions.
+        UsageError: the cache is longer than the model's positions, or too short for the inputs.
     """
     if not callable(getattr(model, "can_generate", None)) or not model.can_generate():
         raise InputError(
@@ -134,6 +138,12 @@ def _generation_config(model: Any, options: GenerationOptions) -> Any:
             found=f"{type(model).__name__} has no generate()",
             fix="name a class with a language model's head under architectures in config.json, "
             "e.g. LlamaForCausalLM, or leave --task away",
+        )
+    if model.config.is_encoder_decoder and options.multi_token:
+        raise UsageError(
+            "An encoder-decoder has no decode of several tokens.",
+            found="--multi-token or --names optimum",
+            fix="leave it away: encoder, prefill and decode are written",
         )
     config = copy.deepcopy(model.generation_config)
     config.do_sample, config.num_beams, config.use_cache = False, 1, True
@@ -145,15 +155,73 @@ def _generation_config(model: Any, options: GenerationOptions) -> Any:
                 found=f"{options.static_cache} tokens, max_position_embeddings is {limit}",
                 fix=f"use --static-cache {limit} or less",
             )
+        tokens = inputs.get(written_name(model))
+        least = 2 if tokens is None else tokens.shape[1] + 2
+        if options.static_cache < least:
+            raise UsageError(
+                "The cache is shorter than the text that the model is traced with.",
+                found=f"{options.static_cache} tokens, of {least} that are needed",
+                fix=f"use --static-cache {least} or more, or a shorter prompt (--shapes)",
+            )
         config.cache_implementation = "static"
         config.max_cache_len = options.static_cache
     return config
 
 
+@contextlib.contextmanager
+def _encoder_calls(model: Any) -> Iterator[dict[str, tuple[Any, dict[str, Any]]]]:
+    """The encoder of an encoder-decoder and what it is called with, which the exporter leaves out.
+
+    It gives the components that begin with the encoder's result.
+    """
+    stages: dict[str, tuple[Any, dict[str, Any]]] = {}
+    if not model.config.is_encoder_decoder:
+        yield stages
+        return
+
+    def keep(module: Any, _: Any, feeds: dict[str, Any]) -> None:
+        known = inspect.signature(module.forward).parameters
+        tensors = {key: one for key, one in feeds.items() if isinstance(one, torch.Tensor)}
+        stages["encoder"] = module, {key: one for key, one in tensors.items() if key in known}
+
+    handle = model.get_encoder().register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        yield stages
+    finally:
+        handle.remove()
+
+
+def written_name(model: Any) -> str:
+    """The input of ``generate`` with the tokens that the model continues."""
+    return "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
+
+
+@contextlib.contextmanager
+def whole_static_caches() -> Iterator[None]:
+    """Static caches hold every token in layers with a window, too; the mask keeps to the window.
+
+    transformers' own layers hold the window alone and, once it is full, move along it: which of the
+    two happens is decided in Python, so that a traced step would do for ever what it did once.
+    """
+    from transformers import cache_utils
+
+    layers = getattr(cache_utils, "STATIC_LAYER_TYPE_MAPPING", {})
+    whole = {"sliding_attention": "full_attention", "chunked_attention": "full_attention"}
+    whole["hybrid_sliding"] = "hybrid"
+    before = dict(layers)
+    layers.update({name: before[other] for name, other in whole.items() if name in before})
+    try:
+        yield
+    finally:
+        layers.update(before)
+
+
 def sample_inputs(model: Any, given: Mapping[str, Any], *, seed: int = 0) -> dict[str, Any]:
     """Inputs of ``generate``: those given, and an attention mask with padding on the left.
 
-    A mask of ones alone is dropped while tracing, and the graph would take no padded batch.
+    A mask of ones alone is dropped while tracing, and the graph would take no padded batch. An
+    encoder-decoder begins with two tokens: with its start alone, the length of its cache would be
+    fixed.
 
     Args:
         given: inputs by name; ``input_ids`` of shape [batch, sequence] are made where there are
@@ -169,4 +237,9 @@ def sample_inputs(model: Any, given: Mapping[str, Any], *, seed: int = 0) -> dic
         mask = torch.ones_like(ids)
         mask[0, 0] = 0
         inputs["attention_mask"] = mask
+    if ids is not None and model.config.is_encoder_decoder and "decoder_input_ids" not in inputs:
+        start = model.generation_config.decoder_start_token_id
+        start = model.generation_config.bos_token_id if start is None else start
+        begin = torch.full((len(ids), 1), 0 if start is None else start, dtype=ids.dtype)
+        inputs["decoder_input_ids"] = torch.cat([begin, ids[:, -1:]], dim=1)
     return inputs

@@ -11,7 +11,10 @@ from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.order import all_graphs
 
 _SYMBOL = re.compile(r"\b[A-Za-z_]\w*\b")
-_LEAF = re.compile(r"(?:input\.|output\.)?past_key_values\.layers\.(\d+)\.(key|value)s")
+_LEAF = re.compile(
+    r"(?:input\.|output\.)?past_key_values\.(?:(?:self|(cross))_attention_cache\.)?layers"
+    r"\.(\d+)\.(key|value)s"
+)
 
 
 def is_state(name: str) -> bool:
@@ -27,35 +30,38 @@ def state_name(name: str) -> str:
 def name_dimensions(model: ir.Model, static_cache: int | None = None) -> None:
     """``batch``, ``sequence`` and ``past`` for the symbols that tracing invented, in place.
 
-    A mask over cache and tokens has the dimension ``past + sequence``.
+    A mask over cache and tokens has the dimension ``past + sequence``; what an encoder has read is
+    of ``encoder_sequence``.
 
     Args:
         static_cache: the size of the caches, which stands for ``past`` then.
     """
     graph = model.graph
     names: dict[str, str] = {}
-    tokens = next(
-        (v for v in graph.inputs if v.name in ("input_ids", "inputs_embeds", "decoder_input_ids")),
-        None,
-    )
+    given = {str(value.name): value for value in graph.inputs}
+    order = ("decoder_input_ids", "input_ids", "inputs_embeds")
+    tokens = next((given[name] for name in order if name in given), None)
+    encodes = "decoder_input_ids" in given
     sequence: int | str = "sequence"
     if tokens is not None and tokens.shape is not None:
         _call(names, tokens.shape[0], "batch")
         _call(names, tokens.shape[1], "sequence")
         sequence = tokens.shape[1] if isinstance(tokens.shape[1], int) else "sequence"
     past: str | int | None = None
-    for value in graph.inputs:
-        if value.shape is None or not is_state(str(value.name)) or not value.shape:
+    for name, value in given.items():
+        if value.shape is None or not value.shape or not is_state(name):
             continue
         _call(names, value.shape[0], "batch")
-        if _LEAF.fullmatch(str(value.name)) and len(value.shape) == 4:
+        leaf = _LEAF.fullmatch(name)
+        if leaf is not None and len(value.shape) == 4 and not leaf[1]:
             _call(names, value.shape[2], str(static_cache or "past"))
             past = past or _text(names, value.shape[2])
     total = f"{past} + {sequence}" if isinstance(past, str) else past or "sequence"
-    for value in graph.inputs:
-        if value.name == "attention_mask" and value.shape is not None and len(value.shape) == 2:
-            _call(names, value.shape[0], "batch")
-            _call(names, value.shape[1], str(total))
+    for name in ("attention_mask", "encoder_outputs.last_hidden_state"):
+        shape = None if name not in given else given[name].shape
+        if shape is not None and len(shape) == (2 if name == "attention_mask" else 3):
+            _call(names, shape[0], "batch")
+            _call(names, shape[1], "encoder_sequence" if encodes else str(total))
     for value in _values(model):
         if value.shape is not None and any(not isinstance(dim, int) for dim in value.shape):
             value.shape = ir.Shape([_renamed(names, dim) for dim in value.shape])
@@ -71,8 +77,8 @@ def name_as_optimum(graph: ir.Graph) -> None:
         for value in values:
             name = str(value.name)
             leaf = _LEAF.fullmatch(name)
-            if leaf is not None:
-                value.name = f"{kind}.{leaf[1]}.{leaf[2]}"
+            if leaf is not None and "_attention_cache" not in name:
+                value.name = f"{kind}.{leaf[2]}.{leaf[3]}"
             elif is_state(name):
                 raise UsageError(
                     "This model's cache has no names that optimum knows.",
