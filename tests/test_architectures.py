@@ -28,10 +28,29 @@ import rmsnorm_export as rx
 from rmsnorm_export.lower.targets import Target
 from scripts.corpus.architectures import TYPES, ArchExport, architecture, architectures
 from scripts.corpus.architectures import export_architecture as export
+from tests.sample import sampled
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 
 CASES = [(a.name, dtype) for a in architectures() for dtype in TYPES]
+NAMES = [a.name for a in architectures()]
+# One of each sort of norm or of place for it, in float32 and in float16 in turn.
+QUICK = (
+    "llama",
+    "gemma3",
+    "mamba2",
+    "imagegpt",
+    "nanochat",
+    "deepseek_v3",
+    "t5_encoder",
+    "bamba",
+    "olmo2",
+    "gpt_oss",
+    "aimv2_vision",
+    "llama4",
+)
+SAMPLE = {(name, TYPES[i % len(TYPES)]) for i, name in enumerate(QUICK)}
+IN_FLOAT32 = {name for name, dtype in SAMPLE if dtype == "float32"}
 COMPUTES_IN_HALF = {"imagegpt"}
 TARGETS = ("portable", "onnx", "ort")
 
@@ -68,10 +87,11 @@ def logits(model: str | bytes, made: ArchExport, *, optimized: bool = True) -> n
 
 
 def test_there_are_enough() -> None:
+    assert set(QUICK) < set(NAMES)
     assert len({name for name, _ in CASES}) >= 25
 
 
-@pytest.mark.parametrize(("name", "dtype"), CASES)
+@sampled("name, dtype", CASES, SAMPLE)
 def test_every_norm_is_one_node(name: str, dtype: str) -> None:
     path, made = path_of(name, dtype), exported(name, dtype)
     before = logits(path, made, optimized=False)
@@ -93,7 +113,7 @@ def test_every_norm_is_one_node(name: str, dtype: str) -> None:
         assert np.abs(after - before).max() <= TOLERANCE[dtype] * largest, target
 
 
-@pytest.mark.parametrize("name", [a.name for a in architectures()])
+@sampled("name", NAMES, IN_FLOAT32)
 def test_found_without_any_stored_shape(name: str) -> None:
     """Types and shapes are then inferred, by local rules or by ONNX."""
     model = onnx.load(path_of(name, "float32"))
@@ -101,7 +121,7 @@ def test_found_without_any_stored_shape(name: str) -> None:
     assert len(rx.inspect(model).fused) == exported(name, "float32").expected_norms
 
 
-@pytest.mark.parametrize("name", [a.name for a in architectures()])
+@sampled("name", NAMES, IN_FLOAT32)
 def test_logits_are_those_of_pytorch(name: str) -> None:
     made = exported(name, "float32")
     path = path_of(name, "float32")
@@ -124,7 +144,7 @@ def folded_by_onnx_runtime(path: str) -> int:
     return folded
 
 
-@pytest.mark.parametrize("name", [a.name for a in architectures()])
+@sampled("name", NAMES, IN_FLOAT32)
 def test_no_fewer_residuals_than_onnx_runtime(name: str) -> None:
     path = path_of(name, "float32")
     report = rx.inspect(path, target="ort", numerics="upcast")

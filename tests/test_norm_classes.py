@@ -7,6 +7,7 @@ RMSNorms, so this list is not written by hand anywhere.
 from __future__ import annotations
 
 import functools
+import operator
 
 import numpy as np
 import onnx
@@ -20,6 +21,7 @@ import onnx_ir as ir
 import rmsnorm_export as rx
 from scripts.corpus.exporters import NormExport, combinations, export_norm
 from scripts.corpus.norm_classes import NormClass, norm_classes
+from tests.sample import one_each, sampled
 
 pytestmark = pytest.mark.export
 
@@ -29,6 +31,10 @@ EXPORTS = [
 ]
 RMSNORMS = [case for case in EXPORTS if NORMS[case[0]].is_rmsnorm]
 OTHERS = [case for case in EXPORTS if not NORMS[case[0]].is_rmsnorm]
+# Every norm once, every type with every exporter: an export of each takes most of a cold run.
+SAMPLE = one_each(RMSNORMS, key=operator.itemgetter(0)) | one_each(
+    OTHERS, key=operator.itemgetter(0)
+)
 
 
 @functools.cache
@@ -52,9 +58,11 @@ def test_the_scan_found_the_catalogue() -> None:
     rms: list[NormClass] = [norm for norm in NORMS.values() if norm.is_rmsnorm]
     assert len(rms) >= 22
     assert len(NORMS) > len(rms), "the corpus also holds norms that are no RMSNorm"
+    assert {case[0] for case in SAMPLE} == {case[0] for case in EXPORTS}
+    assert {case[1:] for case in SAMPLE if case in RMSNORMS} == {case[1:] for case in RMSNORMS}
 
 
-@pytest.mark.parametrize("case", RMSNORMS, ids=name)
+@sampled("case", RMSNORMS, SAMPLE, ids=name)
 def test_portable_is_one_proved_node(case: tuple[str, str, str]) -> None:
     """At the default numerics, whatever the class, the type and the exporter."""
     result = rx.optimize(path_of(case), prove=True)
@@ -67,7 +75,7 @@ def test_portable_is_one_proved_node(case: tuple[str, str, str]) -> None:
 
 
 @pytest.mark.parametrize("target", ["ort", "onnx"])
-@pytest.mark.parametrize("case", RMSNORMS, ids=name)
+@sampled("case", RMSNORMS, SAMPLE, ids=name)
 def test_other_targets_take_it_or_say_why(case: tuple[str, str, str], target: str) -> None:
     """Fused with proof; a chain computed wholly in a half type only where that is allowed."""
     path = path_of(case)
@@ -79,7 +87,7 @@ def test_other_targets_take_it_or_say_why(case: tuple[str, str, str], target: st
     assert len(report.fused) + len(report.kept) == 1, report.refused
 
 
-@pytest.mark.parametrize("case", OTHERS, ids=name)
+@sampled("case", OTHERS, SAMPLE, ids=name)
 def test_no_other_norm_is_taken(case: tuple[str, str, str]) -> None:
     """LayerNorm, L2 norm, batch norm: not one node changes."""
     path = path_of(case)
@@ -92,7 +100,7 @@ def _as_loaded(path: str) -> onnx.ModelProto:
     return ir.serde.serialize_model(ir.load(path))
 
 
-@pytest.mark.parametrize("case", [c for c in RMSNORMS if c[1] == "float32"], ids=name)
+@sampled("case", [c for c in RMSNORMS if c[1] == "float32"], SAMPLE, ids=name)
 def test_numbers_are_those_of_pytorch(case: tuple[str, str, str]) -> None:
     """Optimized for each target and run in ONNX Runtime, against the module itself in PyTorch."""
     ort = pytest.importorskip("onnxruntime", reason="pip install 'rmsnorm-export[ort]'")

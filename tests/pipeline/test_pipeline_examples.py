@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import onnx
@@ -69,11 +68,8 @@ def test_a_decoder(examples: Path, tmp_path: Path) -> None:
     parts = {"sites", "engine", "verification-raw-optimized", "benchmark", "package"}
     assert parts <= set(ids)
 
-    start = time.perf_counter()
     again = deploy(path, "--format", "json")
-    seconds = time.perf_counter() - start
     assert {step["state"] for step in json.loads(again.stdout)["steps"]} == {"skipped"}
-    assert seconds < 10
 
 
 @needs_triton
