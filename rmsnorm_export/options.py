@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import inspect
 import math
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.printable import did_you_mean, nearest
 from rmsnorm_export.records import Limits, expected, limits_text
 from rmsnorm_export.system.progress import shown_progress
 
@@ -171,7 +171,7 @@ class OptionEntry:
                 raise self.error(
                     f"There is no such {_words(self.name, one=many)}.",
                     item,
-                    f"use one of {', '.join(choices)}",
+                    did_you_mean(str(item), choices) + f"use one of {', '.join(choices)}",
                 )
             if choices and item in items[:number]:
                 raise self.error(
@@ -310,11 +310,6 @@ def item_type(hint: Any) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     sequence = isinstance(origin, type) and issubclass(origin, Collection)
     return args[0] if sequence and not issubclass(origin, Mapping) else None
-
-
-def nearest(name: str, known: Collection[str]) -> str:
-    """The known name that is most like ``name``; "" where none is."""
-    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), "")
 
 
 def fits(value: Any, hint: Any) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _NUMBERS = re.compile(r"([0-9]+)")
@@ -106,3 +107,14 @@ def number(value: float) -> str:
 def plural(count: int, noun: str) -> str:
     """``1 norm``, ``2 norms``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def nearest(name: str, known: Collection[str], *, alike: float = 0.5) -> str:
+    """The known name that is most like ``name``; "" where none is, to the ratio ``alike``."""
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=alike)), "")
+
+
+def did_you_mean(name: str, known: Collection[str], *, alike: float = 0.5) -> str:
+    """``did you mean 'ort'? ``, to begin a fix with; "" where no known name is near."""
+    near = nearest(name, known, alike=alike)
+    return f"did you mean {quoted(near)}? " if near else ""

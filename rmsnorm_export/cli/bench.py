@@ -11,14 +11,14 @@ from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files, file_options
 from rmsnorm_export.cli.folder import is_folder
-from rmsnorm_export.cli.options import State
+from rmsnorm_export.cli.options import FILE, State
 from rmsnorm_export.errors import UsageError, VerificationError
 
 
 @define(
     "bench", BenchOptions, short_help="Measure a model against its targets and other optimizers."
 )
-@click.argument("model")
+@click.argument("model", type=FILE)
 @file_options("--report", "--png", "--html")
 def command(state: State, model: str, files: Files, **options: Any) -> None:
     """Measure MODEL, an ONNX file or - for stdin, against what each target makes of it.

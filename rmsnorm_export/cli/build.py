@@ -10,13 +10,13 @@ from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.folder import is_folder
-from rmsnorm_export.cli.options import State
+from rmsnorm_export.cli.options import FILE, State
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 
 
 @define("build", BuildOptions, short_help="Build a TensorRT or TensorRT-RTX engine.")
-@click.argument("model")
-@click.option("-o", "--output", required=True, metavar="ENGINE", help="File to write.")
+@click.argument("model", type=FILE)
+@click.option("-o", "--output", required=True, type=FILE, metavar="ENGINE", help="File to write.")
 def command(state: State, model: str, output: str, **options: Any) -> None:
     """Build an engine from MODEL, write it to ENGINE and what became of its norms to ENGINE.json.
 

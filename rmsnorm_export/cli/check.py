@@ -11,7 +11,7 @@ from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.folder import is_folder
-from rmsnorm_export.cli.options import State
+from rmsnorm_export.cli.options import FILE, State
 from rmsnorm_export.errors import BackendMissingError, Error, InputError, NotRunError, UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @define("check", short_help="Say whether an engine can run here, or a report still holds.")
-@click.argument("file", metavar="ENGINE|REPORT.json")
+@click.argument("file", type=FILE, metavar="ENGINE|REPORT.json")
 def command(state: State, file: str) -> None:
     """Say whether FILE, an engine, can run on this machine, before something tries to run it.
 

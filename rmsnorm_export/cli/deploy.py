@@ -9,7 +9,7 @@ import click
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files, file_options
-from rmsnorm_export.cli.options import State
+from rmsnorm_export.cli.options import FILE, Choice, State
 from rmsnorm_export.pipeline.tables import STEPS, StepName
 from rmsnorm_export.system.progress import is_styled
 
@@ -27,13 +27,13 @@ def _keys(context: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 @define("deploy", short_help="Run a whole pipeline: export to package.")
-@click.argument("pipeline", metavar="PIPELINE.toml")
+@click.argument("pipeline", type=FILE, metavar="PIPELINE.toml")
 @click.option(
-    "--until", type=click.Choice(STEPS), help="The last step to run; later ones stay as they are."
+    "--until", type=Choice(STEPS), help="The last step to run; later ones stay as they are."
 )
 @click.option(
     "--force-step",
-    type=click.Choice(STEPS),
+    type=Choice(STEPS),
     help="Run this step and those after it, changed or not.",
 )
 @click.option(

@@ -10,7 +10,7 @@ import click
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
-from rmsnorm_export.cli.options import State
+from rmsnorm_export.cli.options import FILE, State
 from rmsnorm_export.cli.outcome import Output, failed_proofs, output_option, replacing_files
 from rmsnorm_export.rewrite.options import ExpandOptions, SaveOptions
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @define("expand", ExpandOptions, SaveOptions, short_help="Write norms that are one node out again.")
-@click.argument("model")
+@click.argument("model", type=FILE)
 @output_option
 @replacing_files
 def command(

@@ -13,7 +13,7 @@ from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.failure import with_problem
 from rmsnorm_export.cli.files import Files
-from rmsnorm_export.cli.options import State
+from rmsnorm_export.cli.options import FILE, Choice, State
 from rmsnorm_export.cli.outcome import Output, failed_proofs, output_option, replacing_files
 from rmsnorm_export.errors import Error
 from rmsnorm_export.options import entries
@@ -59,7 +59,7 @@ def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
     Requirement,
     short_help="Export a PyTorch model, every RMSNorm one node.",
 )
-@click.argument("source")
+@click.argument("source", type=FILE)
 @output_option
 @click.option(
     "--arg",
@@ -71,7 +71,7 @@ def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
 )
 @click.option(
     "--task",
-    type=click.Choice(["generation"]),
+    type=Choice(["generation"]),
     help="generation: a decoder with its cache, which transformers' exporter splits into prefill "
     "and decode; OUT is a folder then. Without it: one graph without cache.",
 )

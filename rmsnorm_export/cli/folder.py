@@ -1,9 +1,11 @@
-"""A folder of graphs where a command takes a model: the same for each, and one report."""
+"""A folder of graphs, or several models, where a command takes one: the same for each, and one
+report."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ from rmsnorm_export.cli import console
 from rmsnorm_export.cli.files import Files, size_text
 from rmsnorm_export.cli.outcome import failed_proofs
 from rmsnorm_export.errors import Error, RequirementError, UsageError
+from rmsnorm_export.printable import plural, short
 
 if TYPE_CHECKING:
     from rmsnorm_export.compare.result import Verification
@@ -30,8 +33,110 @@ def first_problem(
     reports: Mapping[str, Report], requirement: Requirement
 ) -> tuple[RequirementError | None, Error | None]:
     """The requirement that a graph does not meet; and that, or a proof that failed."""
-    unmet = next(filter(None, map(requirement.unmet, reports.values())), None)
+    unmet = next(
+        filter(None, (requirement.unmet(report, name=name) for name, report in reports.items())),
+        None,
+    )
     return unmet, unmet or next(filter(None, map(failed_proofs, reports.values())), None)
+
+
+def inspect_several(
+    models: Sequence[str], files: Files, requirement: Requirement, options: Mapping[str, Any]
+) -> None:
+    """``inspect`` with a folder or several models; one that cannot be read does not end the rest.
+
+    Raises:
+        ReportedError: a model cannot be read, or a requirement is not met.
+    """
+    from rmsnorm_export.rewrite.folder import inspect_folder
+    from rmsnorm_export.rewrite.optimize import inspect
+    from rmsnorm_export.rewrite.result import GenerationExport
+
+    reports: dict[str, Report] = {}
+    problem: Error | None = None
+    start = time.perf_counter()
+    with console.progress(files.state, "Looking for RMSNorms") as step:
+        for number, model in enumerate(models):
+            if len(models) > 1:
+                step(model, number, len(models))
+            try:
+                if is_folder(model):
+                    folder = inspect_folder(model, drawings=files.drawn, **options).reports
+                    inside = "" if len(models) == 1 else f"{model.rstrip('/')}/"
+                    reports |= {f"{inside}{name}": one for name, one in folder.items()}
+                else:
+                    reports[model] = inspect(files.source(model), drawings=files.drawn, **options)
+            except Error as error:
+                problem = problem or error
+    if problem and not reports:
+        raise problem
+    path = Path(models[0]) if len(models) == 1 else Path()
+    made = GenerationExport(path, reports, (), "", time.perf_counter() - start)
+    error = problem or first_problem(reports, requirement)[0]
+    files.finish(made, error, inputs=models)
+
+
+def optimize_several(
+    models: Sequence[str],
+    output: str,
+    files: Files,
+    requirement: Requirement,
+    weights: WeightsPolicy,
+    options: Mapping[str, Any],
+) -> None:
+    """``optimize`` with several files: each is written to the folder ``output`` under its name.
+
+    A model that cannot be read, or does not meet the requirement, does not end the rest.
+
+    Raises:
+        UsageError, InputError: an output cannot be written; nothing was done.
+        ReportedError: a model failed.
+    """
+    from rmsnorm_export.graph.bundle import check_folder
+    from rmsnorm_export.graph.save import check_output
+    from rmsnorm_export.rewrite.optimize import optimize
+    from rmsnorm_export.rewrite.result import GenerationExport
+
+    places = {model: Path(output, Path(model).name) for model in models}
+    wrong = [model for model in models if model == console.STDIO or is_folder(model)]
+    if wrong or output == console.STDIO or Path(output).suffix == ".onnx":
+        raise UsageError(
+            "Several models are files, and their output is a folder.",
+            found=f"{len(models)} models, {short([*wrong, models[-1]][0])} among them, and "
+            f"-o {short(output)}",
+            fix="give stdin and folders of graphs alone, and -o FOLDER for several files",
+        )
+    if len(set(places.values())) < len(models):
+        raise UsageError(
+            "Two models would be written to the same file.",
+            found=f"{len(models)} models with {plural(len(set(places.values())), 'name')}",
+            fix="optimize those of one name by themselves",
+        )
+    files.check(*models, *places.values())
+    folder = check_folder(output, force=True)
+    for model, place in places.items():
+        if folder.exists():
+            check_output(place, source=model, force=files.force)
+    reports: dict[str, Report] = {}
+    written: list[Path] = []
+    problem: Error | None = None
+    start = time.perf_counter()
+    for model, place in places.items():
+        files.remember(model)  # before the output may take its place
+        with console.progress(files.state, f"Optimizing {short(model)}") as step:
+            try:
+                result = optimize(model, progress=step, drawings=files.drawn, **options)
+                reports[model] = result.report
+                if requirement.unmet(result.report) is None:
+                    folder.mkdir(exist_ok=True)
+                    saved = result.save(place, weights=weights, force=files.force)
+                    written += [saved.path, *saved.data_files]
+            except Error as error:
+                problem = problem or error
+    if problem and not reports:
+        raise problem
+    made = GenerationExport(folder, reports, tuple(written), "", time.perf_counter() - start)
+    finish_folder(files, models, made, problem or first_problem(reports, requirement)[1])
 
 
 def optimize_in_folder(
@@ -64,12 +169,12 @@ def optimize_in_folder(
         files.remember(model)  # before the output may take its place
         with console.progress(files.state, "Writing"):
             made = result.save(output, weights=weights, force=files.force)
-    finish_folder(files, model, made, error)
+    finish_folder(files, [model], made, error)
 
 
 def finish_folder(
     files: Files,
-    source: str,
+    sources: Sequence[str],
     made: GenerationExport,
     error: Error | None,
     parity: Verification | None = None,
@@ -78,7 +183,7 @@ def finish_folder(
 
     Args:
         files: of the report.
-        source: SOURCE or MODEL of the command.
+        sources: SOURCE or the MODELs of the command.
         made: the folder.
         error: what the command ends with.
         parity: the comparison with PyTorch, where there was one.
@@ -100,7 +205,7 @@ def finish_folder(
     files.finish(
         made,
         error,
-        inputs=[source],
+        inputs=sources,
         outputs=list(made.files),
         lines=lines,
         extra=extra,

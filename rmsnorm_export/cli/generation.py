@@ -85,7 +85,7 @@ def export_decoder(
                 error = error or parity.error(fix=_RTOL)
             except Exception as problem:  # the folder is written: its report is not lost
                 error = with_problem(error, "--verify", problem)
-    finish_folder(files, source, made, error, parity)
+    finish_folder(files, [source], made, error, parity)
 
 
 def _verification(

@@ -17,6 +17,7 @@ import click
 from rmsnorm_export.cli import failure
 from rmsnorm_export.cli.options import PROGRAM, State, logging_options
 from rmsnorm_export.errors import ExitCode
+from rmsnorm_export.printable import nearest
 
 _COMPLETE = "_RMSNORM_EXPORT_COMPLETE"
 
@@ -53,6 +54,10 @@ Data goes to stdout, logs and errors to stderr. An error is three lines:
   error: what happened
   found: what was found
   fix:   what to do
+Completion of commands, options and files (bash; or zsh; fish: ..._source | source):
+  eval "$(_RMSNORM_EXPORT_COMPLETE=bash_source rmsnorm-export)"
+
+\b
 With --format json stdout holds exactly one JSON document, errors included: a
 document of kind "error", or the report with a key "error", each with what,
 found, fix and exit_code.
@@ -71,6 +76,17 @@ class _Commands(click.Group):
         module = importlib.import_module(f"rmsnorm_export.cli.{cmd_name}")
         command: click.Command = module.command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if near := nearest(args[0], _COMMANDS):
+                message = f"No such command {args[0]!r}. Did you mean {near!r}?"
+                raise click.UsageError(message, ctx) from error
+            raise
 
 
 @click.group(
@@ -93,13 +109,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     state = State.of_arguments(arguments)
     _escape_unencodable()
-    if not arguments:
-        click.echo(cli.get_help(click.Context(cli, info_name=PROGRAM)), err=True)
-        return int(ExitCode.USAGE)
-    if instruction := os.environ.get(_COMPLETE):
+    if instruction := os.environ.get(_COMPLETE):  # the shell asks, without arguments
         from click.shell_completion import shell_complete
 
         return shell_complete(cli, {}, PROGRAM, _COMPLETE, instruction)
+    if not arguments:
+        click.echo(cli.get_help(click.Context(cli, info_name=PROGRAM)), err=True)
+        return int(ExitCode.USAGE)
     try:
         with _broken_pipe_as_one_kind():
             with cli.make_context(PROGRAM, arguments, obj=state) as context:

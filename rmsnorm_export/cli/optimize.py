@@ -10,8 +10,8 @@ import click
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
-from rmsnorm_export.cli.folder import is_folder, optimize_in_folder
-from rmsnorm_export.cli.options import State
+from rmsnorm_export.cli.folder import is_folder, optimize_in_folder, optimize_several
+from rmsnorm_export.cli.options import FILE, State
 from rmsnorm_export.cli.outcome import Output, failed_proofs, output_option, replacing_files
 from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement, SaveOptions
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     SaveOptions,
     short_help="Make every RMSNorm of a model one node.",
 )
-@click.argument("model")
+@click.argument("models", type=FILE, nargs=-1, required=True, metavar="MODEL...")
 @output_option
 @replacing_files
 def command(
     state: State,
-    model: str,
+    models: tuple[str, ...],
     output: str,
     files: Files,
     require: Any,
@@ -41,18 +41,23 @@ def command(
     """Make every RMSNorm of MODEL one node and write the result to OUT.
 
     MODEL is an ONNX file, - for stdin, or a folder of graphs that an exporter of
-    decoders has made; OUT is a folder then. It is never changed, unless -o names
-    it and --force replaces it.
+    decoders has made; OUT is a folder then, as for several files, which keep
+    their names. It is never changed, unless -o names it and --force replaces it.
 
     \b
     Examples:
       rmsnorm-export optimize model.onnx -o fused.onnx --require all --prove
       rmsnorm-export optimize exported/ -o decoder/ --target ort
+      rmsnorm-export optimize encoder.onnx head.onnx -o optimized/
     """
     import rmsnorm_export
 
+    requirement, model = Requirement(require=require), models[0]
+    if len(models) > 1:
+        optimize_several(models, output, files, requirement, weights, options)
+        return
     if is_folder(model):
-        optimize_in_folder(model, output, files, Requirement(require=require), weights, options)
+        optimize_in_folder(model, output, files, requirement, weights, options)
         return
     place = Output(model, output, weights, files)
     place.check(is_model=True)
@@ -61,7 +66,7 @@ def command(
         result = rmsnorm_export.optimize(source, progress=step, drawings=files.drawn, **options)
     name = console.source_name(model, result.report.source)
     report = dataclasses.replace(result.report, source=name)
-    unmet, written = Requirement(require=require).unmet(report), None
+    unmet, written = requirement.unmet(report), None
     if unmet is None:
         with console.progress(state, "Writing"):
             written = place.write(result)

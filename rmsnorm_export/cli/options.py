@@ -9,13 +9,15 @@ import itertools
 import operator
 import shlex
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from rmsnorm_export.options import REQUIRED, OptionEntry, item_type, members, spread
+from rmsnorm_export.printable import nearest
 from rmsnorm_export.records import UNLIMITED, Limits
 
 PROGRAM = "rmsnorm-export"
@@ -64,6 +66,36 @@ class State:
         return state
 
 
+class Choice(click.Choice):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.2
+    """Names, of which the one that is most like a mistyped one is suggested."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            error.message += _suggestion(str(value), [str(name) for name in self.choices])
+            raise
+
+
+def _suggestion(name: str, known: Collection[str]) -> str:
+    near = nearest(name, known)
+    return f" Did you mean {near!r}?" if near else ""
+
+
+class _FileText(click.ParamType):
+    """A path as it was written, - included; a shell completes the names of files."""
+
+    name = "text"
+
+    def shell_complete(
+        self, _context: click.Context, _parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type="file")]
+
+
+FILE = _FileText()
+
+
 def _state_option(
     attribute: str, change: Callable[[Any, Any], Any], *flags: str, **settings: Any
 ) -> Callable[[F], F]:
@@ -110,7 +142,7 @@ format_option = _state_option(
     "json",
     lambda _, value: value == "json",
     "--format",
-    type=click.Choice(("text", "json")),
+    type=Choice(("text", "json")),
     default="text",
     show_default=True,
     help="How the result is printed; json: one document, with a schema_version.",
@@ -210,7 +242,7 @@ def _click_kind(entry: OptionEntry, kinds: Sequence[Any]) -> dict[str, Any]:
 def _click_type(kind: Any, within: Limits) -> Any:
     """The type of one value."""
     if typing.get_origin(kind) is typing.Literal:
-        return click.Choice(typing.get_args(kind))
+        return Choice(typing.get_args(kind))
     if kind is Path:
         return click.Path(path_type=Path)
     if kind in (int, float):
@@ -233,7 +265,9 @@ def _comma_names(
             return ()
         for name in names:
             if name not in known:
-                raise click.BadParameter(f"{name!r} is not one of {', '.join(known)}")
+                raise click.BadParameter(
+                    f"{name!r} is not one of {', '.join(known)}.{_suggestion(name, known)}"
+                )
         return names
 
     return read

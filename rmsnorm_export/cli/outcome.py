@@ -9,7 +9,9 @@ import click
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.files import Files, file_options, file_size, size_text
+from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.errors import Error, VerificationError
+from rmsnorm_export.printable import one_line, plural, printable
 
 if TYPE_CHECKING:
     from rmsnorm_export.compare.result import Verification
@@ -29,7 +31,12 @@ _WEIGHTS = {
 
 
 output_option = click.option(
-    "-o", "--output", required=True, metavar="OUT", help="File to write, or - for stdout."
+    "-o",
+    "--output",
+    required=True,
+    type=FILE,
+    metavar="OUT",
+    help="File to write, or - for stdout.",
 )
 replacing_files = file_options("--report", "--html", replaces=FORCE_HELP)
 
@@ -132,9 +139,12 @@ def failed_proofs(report: Report) -> Error | None:
     if not unproved:
         return None
     first = next((r for r in unproved if r.reason == "proof-failed"), unproved[0])
-    how = "proofs failed" if first.reason == "proof-failed" else "rewrites cannot be proved"
+    many = len(unproved)
+    how = f"{plural(many, 'proof')} failed"
+    if first.reason != "proof-failed":
+        how = f"{plural(many, 'rewrite')} cannot be proved"
     return VerificationError(
-        f"{len(unproved)} {how}; the output was written with the original nodes there.",
+        f"{how}; the output was written with the original nodes there.",
         found=f"{first.node}: {first.found}",
         fix="see the refusals in the report; the output computes what the source computes",
     )
@@ -142,8 +152,6 @@ def failed_proofs(report: Report) -> Error | None:
 
 def outcome_lines(written: SaveResult | dict[str, object] | None) -> list[str]:
     """Where the output went, and what became of the weights."""
-    from rmsnorm_export.printable import one_line, printable
-
     if written is None:
         return ["nothing was written"]
     if isinstance(written, dict):

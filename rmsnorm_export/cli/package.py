@@ -11,7 +11,7 @@ from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.folder import is_folder
-from rmsnorm_export.cli.options import State
+from rmsnorm_export.cli.options import FILE, State
 from rmsnorm_export.serving.options import ManifestOptions, PackageOptions
 
 
@@ -21,9 +21,14 @@ from rmsnorm_export.serving.options import ManifestOptions, PackageOptions
     ManifestOptions,
     short_help="Make a Triton model repository.",
 )
-@click.argument("model")
+@click.argument("model", type=FILE)
 @click.option(
-    "-o", "--output", required=True, metavar="REPOSITORY", help="Folder of models; made if missing."
+    "-o",
+    "--output",
+    required=True,
+    type=FILE,
+    metavar="REPOSITORY",
+    help="Folder of models; made if missing.",
 )
 def command(state: State, model: str, output: str, **options: Any) -> None:
     """Put MODEL into a Triton model repository, as REPOSITORY/NAME/VERSION.

@@ -10,7 +10,7 @@ import click
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
-from rmsnorm_export.cli.options import F, State, logging_options
+from rmsnorm_export.cli.options import FILE, Choice, F, State, logging_options
 from rmsnorm_export.errors import InputError, VerificationError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _runtime_option(function: F) -> F:
     """--runtime NAME."""
     return click.option(
         "--runtime",
-        type=click.Choice(("tensorrt", "onnxruntime")),
+        type=Choice(("tensorrt", "onnxruntime")),
         default="tensorrt",
         show_default=True,
         help="The TensorRT plugin, or the CPU kernels of ONNX Runtime.",
@@ -199,11 +199,11 @@ def check_plugin(
 
 
 @define("lines", short_help="How each program is told to load the plugin.", group=command)
-@click.argument("model", default="model.onnx")
+@click.argument("model", type=FILE, default="model.onnx")
 @click.option(
     "--for",
     "loader",
-    type=click.Choice(PROGRAMS),
+    type=Choice(PROGRAMS),
     help="Only this program, and only its line.",
 )
 @click.option(

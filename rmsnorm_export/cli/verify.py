@@ -12,7 +12,7 @@ import click
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files, file_options
-from rmsnorm_export.cli.options import State
+from rmsnorm_export.cli.options import FILE, State
 from rmsnorm_export.compare.backends import BackendChoice
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.errors import UsageError
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 @define("verify", VerifyOptions, short_help="Compare the outputs of two models.")
-@click.argument("a")
-@click.argument("b")
+@click.argument("a", type=FILE)
+@click.argument("b", type=FILE)
 @file_options("--report", "--html")
 def command(state: State, a: str, b: str, files: Files, **options: Any) -> None:
     """Compare the outputs of model B with those of model A.

@@ -24,7 +24,7 @@ from rmsnorm_export.graph.load import LoadedModel, load_model, no_gc
 from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.graph.save import save_model
 from rmsnorm_export.graph.tensors import MAX_PROTO_BYTES, memory_of, tensor_slots
-from rmsnorm_export.printable import first_line, quoted, short
+from rmsnorm_export.printable import first_line, plural, quoted, short
 from rmsnorm_export.runtime.input_sizes import names_in
 from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs
 from rmsnorm_export.runtime.sizes import DIMENSION, INPUT, Dims, Given, Shapes, SizeKind, Use, read
@@ -225,7 +225,7 @@ def _with_manifest(folder: Path, manifest: Path) -> Bundle:
     if kind != "onnx" or not places:
         raise InputError(
             "The folder holds no ONNX graphs.",
-            found=f"{short(str(manifest), 300)}: {kind}, {len(places)} components",
+            found=f"{short(str(manifest), 300)}: {kind}, {plural(len(places), 'component')}",
             fix="export the model to ONNX, e.g. with rmsnorm-export export --task generation",
         )
     files: dict[str, Path] = {}
@@ -300,7 +300,7 @@ def check_folder(path: str | os.PathLike[str], *, force: bool) -> Path:
         )
     if os.path.lexists(folder) and not folder.is_dir():
         raise InputError(
-            "The output is a folder.",
+            "The output is no folder.",
             found=f"{folder} is a file",
             fix="give the name of a folder, e.g. -o decoder/",
         )

@@ -41,8 +41,8 @@ from rmsnorm_export.graph.wellformed import (
     proto_too_deep,
     too_deep,
 )
-from rmsnorm_export.printable import quoted, short
-from rmsnorm_export.system.files import refusals_as
+from rmsnorm_export.printable import plural, quoted, short
+from rmsnorm_export.system.files import missing_fix, refusals_as
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
@@ -129,7 +129,8 @@ class LoadedModel:
         if self.external:
             raise UsageError(
                 "A model with external data must be given as a file.",
-                found=f"{len(self.external)} locations, the first is {quoted(self.external[0])}",
+                found=f"{plural(len(self.external), 'location')}, the first is "
+                f"{quoted(self.external[0])}",
                 fix="save it first, e.g. with result.save(path), and give the path",
             )
         with tempfile.TemporaryDirectory(prefix="rmsnorm-model-") as folder:
@@ -257,7 +258,7 @@ def _from_path(source: str | os.PathLike[str]) -> LoadedModel:
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise InputError(
-            "The model file does not exist.", found=shown, fix="check the path"
+            "The model file does not exist.", found=shown, fix=missing_fix(path)
         ) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.options import REQUIRED, OptionError, make, nearest, spread
+from rmsnorm_export.options import REQUIRED, OptionError, make, spread
 from rmsnorm_export.pipeline.tables import TABLES
-from rmsnorm_export.printable import one_line, quoted, short
+from rmsnorm_export.printable import nearest, one_line, quoted, short
 from rmsnorm_export.records import Unfit, decode, found
+from rmsnorm_export.system.files import missing_fix
 
 LARGEST = 1 << 20
 """Bytes of a pipeline file."""
@@ -88,6 +89,12 @@ def _read_text(file: Path) -> str:
         if len(data) > LARGEST:
             raise ValueError("it is larger than 1 MiB")
         return data.decode("utf-8")
+    except FileNotFoundError as error:
+        raise InputError(
+            "The pipeline file does not exist.",
+            found=shown,
+            fix=f"{missing_fix(file)}; see scripts/examples for some",
+        ) from error
     except (OSError, ValueError) as error:
         raise InputError(
             "The pipeline file cannot be read.",

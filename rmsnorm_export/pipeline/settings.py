@@ -29,6 +29,7 @@ from rmsnorm_export.pipeline.tables import (
     Verify,
 )
 from rmsnorm_export.printable import quoted, short
+from rmsnorm_export.system.files import missing_fix
 
 Pair = tuple[str, str]
 PathLike = str | os.PathLike[str]
@@ -202,7 +203,7 @@ def _must_exist(document: Document, table: str, key: str, path: PathLike) -> Non
         raise InputError(
             f"{place(document, table, key)}: the file does not exist.",
             found=short(str(path), 300),
-            fix="check the path; it is relative to the pipeline file",
+            fix=f"{missing_fix(path)}; it is relative to the pipeline file",
         )
 
 

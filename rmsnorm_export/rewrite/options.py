@@ -15,6 +15,7 @@ from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.type_names import FloatName, float_name
 from rmsnorm_export.options import MOST_INT32, MOST_SEED, Options, only_api, option
+from rmsnorm_export.printable import plural
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.runtime.consumers import Consumer, by_name, consumer
 from rmsnorm_export.runtime.sizes import DECLARED, Dims, dims_option
@@ -68,25 +69,50 @@ class Requirement(Options):
         "there is a norm and none was refused (look-alikes do not count).",
     )
 
-    def unmet(self, report: Report) -> RequirementError | None:
-        """The error of a report that does not meet it; None where it does."""
+    _consequence: ClassVar[str] = "; nothing was written"
+
+    def unmet(self, report: Report, *, name: str = "") -> RequirementError | None:
+        """The error of a report that does not meet it; None where it does.
+
+        Args:
+            report: of the model.
+            name: of the model, where there are several.
+        """
         done, refused = len(report.fused) + len(report.kept), report.unfused
         if self.require is None:
             return None
         if done > 0 and not refused if self.require == "all" else done >= self.require:
             return None
-        found = f"{done} norms are one node, {len(refused)} refused"
+        state = ("are" if done != 1 else "is") if report.target else "can be"
+        found = f"{f'{name}: ' if name else ''}{plural(done, 'norm')} {state} one node"
+        found += f", {len(refused)} refused"
         if refused:
             found += f" ({', '.join(dict.fromkeys(refusal.reason for refusal in refused))})"
         if alike := report.look_alikes:
-            found += f"; {len(alike)} look-alikes, which are no RMSNorm, left alone"
+            found += f"; {plural(len(alike), 'look-alike')}, no RMSNorm, left alone"
         return RequirementError(
-            f"--require {self.require} is not met; nothing was written.",
+            f"--require {self.require} is not met{self._consequence}.",
             found=found,
             fix="see the hints of the refusals in the report, or lower --require"
             if refused
             else "check that this is the right model, or leave --require away",
         )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class InspectRequirement(Requirement):
+    """How many norms ``inspect`` must find for its exit code to be 0."""
+
+    require: Literal["all"] | int | None = option(
+        None,
+        least=1,
+        read=requirement,
+        metavar="N|all",
+        help="Fail with exit code 5 unless N norms of each model can be one node, or are; all: "
+        "unless there is a norm and none is refused (look-alikes do not count).",
+    )
+
+    _consequence: ClassVar[str] = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

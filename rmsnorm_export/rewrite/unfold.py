@@ -17,6 +17,7 @@ from rmsnorm_export.lower.builder import FORMERLY
 from rmsnorm_export.lower.targets import TargetRow
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import DOMAIN
+from rmsnorm_export.printable import plural
 from rmsnorm_export.recognize.scan import foreign_functions
 from rmsnorm_export.rewrite.apply import Names
 from rmsnorm_export.rewrite.mend import mend
@@ -34,14 +35,13 @@ def with_defaults(loaded: LoadedModel, constant: bool) -> LoadedModel:
     defaults = [value for value in inputs if value.is_initializer()]
     if not defaults:
         return loaded
-    note = (
-        f"{len(defaults)} initializers are graph inputs as well, so a caller may replace them; "
-        "with constant_initializers they are constants"
-    )
+    many = plural(len(defaults), "initializer")
+    which = f"{many} {'is a graph input' if len(defaults) == 1 else 'are graph inputs'} as well"
+    note = f"{which}, which a caller may replace; constant with constant_initializers"
     if constant:
         for value in defaults:
             inputs.remove(value)
-        note = f"{len(defaults)} initializers were graph inputs as well; they are constants now"
+        note = f"{which} in the source; constant now"
     return dataclasses.replace(loaded, notes=(*loaded.notes, note))
 
 

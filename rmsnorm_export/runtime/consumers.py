@@ -18,7 +18,7 @@ from rmsnorm_export.op.native import (
     SIMPLIFIED,
     SKIP_SIMPLIFIED,
 )
-from rmsnorm_export.options import nearest
+from rmsnorm_export.printable import did_you_mean
 
 Evidence = Literal["run", "measured", "read"]
 """``run`` by the tests; ``measured`` by hand on 2026-11-22; ``read`` in documentation, not run."""
@@ -255,12 +255,11 @@ def consumer(text: str) -> Consumer:
     name, at, version = text.strip().lower().partition("@")
     rows = by_name().get(name, ())
     if not rows:
-        near = nearest(name, by_name().keys())
         raise UsageError(
             "There is no such runtime in the table.",
             found=repr(text[:100]),
-            fix=(f"did you mean {near}? " if near else "")
-            + "The known ones: "
+            fix=did_you_mean(name, by_name().keys())
+            + "the known ones are "
             + ", ".join(f"{name} ({versions(rows)})" for name, rows in by_name().items()),
         )
     if not at:

@@ -25,7 +25,7 @@ from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs
 from rmsnorm_export.serving.result import PackagedNorm, ServingBackend
 from rmsnorm_export.system.digest import sha256_of
-from rmsnorm_export.system.files import StrPath
+from rmsnorm_export.system.files import StrPath, missing_fix
 from rmsnorm_export.tensorrt.engine.result import (
     EngineProfile,
     EngineRecord,
@@ -201,7 +201,7 @@ def open_engine(source: StrPath, model: StrPath | None) -> ServedModel:
 def _recorded_engine(path: Path) -> EngineRecord:
     shown = short(str(path), 300)
     if not path.is_file():
-        raise InputError("The engine does not exist.", found=shown, fix="check the path")
+        raise InputError("The engine does not exist.", found=shown, fix=missing_fix(path))
     record = read_record(path)
     if record is None:
         raise InputError(

@@ -13,7 +13,7 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.pipeline.result import Deployment, StepOutcome
 from rmsnorm_export.pipeline.steps import bench, build, package, verify
 from rmsnorm_export.pipeline.steps.base import REPORT
-from rmsnorm_export.printable import one_line, printable
+from rmsnorm_export.printable import one_line, plural, printable
 from rmsnorm_export.records import from_json
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.serving.result import Packaged
@@ -49,7 +49,8 @@ def _deployment_verdict(deployment: Deployment) -> Verdict:
         runs = sum(step.plan == "run" for step in steps)
         may = sum(step.plan == "maybe" for step in steps)
         also = f", {may} more may have to" if may else ""
-        return f"{name}: {runs} of {len(steps)} steps would run{also}; nothing was changed", ""
+        planned = f"{runs} of {plural(len(steps), 'step')} would run{also}"
+        return f"{name}: {planned}; nothing was changed", ""
     done = sum(step.state == "done" for step in steps)
     skipped = sum(step.state == "skipped" for step in steps)
     counts = f"{done} done, {skipped} up to date, {deployment.seconds:.1f} s"

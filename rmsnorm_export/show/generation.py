@@ -23,11 +23,11 @@ def _generation_verdict(export: GenerationExport) -> Verdict:
     every = [one for report in export.reports.values() for one in (*report.fused, *report.kept)]
     left = [one for report in export.reports.values() for one in report.unfused]
     total = len(every) + len(left)
-    verb = "can be" if export.planned else "are"
+    verb = "can be" if export.planned else "is" if total == 1 else "are"
     graphs = plural(len(export.reports), "graph")
     fusions = [report.fusions for report in export.reports.values() if report.fusions]
     inside = sum(fusion.norms for fusion in fusions)
-    text = f"{len(every)} of {total} RMSNorms {verb} one node, in {graphs}"
+    text = f"{len(every)} of {plural(total, 'RMSNorm')} {verb} one node, in {graphs}"
     text += f"; {inside} of them in attention" if inside else ""
     return text, "good" if every and not left else "warn"
 

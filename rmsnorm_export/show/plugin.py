@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmsnorm_export.printable import one_line, printable
+from rmsnorm_export.printable import one_line, plural, printable
 from rmsnorm_export.show.text import Line, headline, note_lines, table
 from rmsnorm_export.tensorrt.plugin import (
     Built,
@@ -91,7 +91,7 @@ def plugin_check_lines(result: CheckResult, *, verbose: int = 0) -> list[Line]:
     ran = [trial for trial in result.runtimes if trial.status not in ("missing", "broken")]
     good = sum(trial.status == "passed" for trial in ran)
     verdict, kind = ("works", "good") if result.passed else ("does NOT work", "bad")
-    text = f"the plugin {verdict}: {good} of {len(ran)} trials passed"
+    text = f"the plugin {verdict}: {good} of {plural(len(ran), 'trial')} passed"
     lines: list[Line] = [headline((text, kind))]
     if verbose < 0:
         return lines
@@ -108,7 +108,7 @@ def plugin_check_lines(result: CheckResult, *, verbose: int = 0) -> list[Line]:
 def _trial_texts(trial: RuntimeCheck) -> list[str]:
     name = "without TensorRT" if trial.runtime == "none" else trial.runtime
     passed = sum(check.passed for check in trial.checks)
-    checks = f"{passed} of {len(trial.checks)} checks" if trial.checks else ""
+    checks = f"{passed} of {plural(len(trial.checks), 'check')}" if trial.checks else ""
     return [name, trial.version or "-", printable(trial.library), trial.status, checks]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from rmsnorm_export.printable import number, one_line, printable
+from rmsnorm_export.printable import number, one_line, plural, printable
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.rewrite.result import Report, Site
 from rmsnorm_export.runtime.metrics import add_histograms
@@ -32,7 +32,8 @@ def proof_lines(report: Report) -> list[Line]:
         return []
     passed = sum(proof.passed for _, proof in proofs)
     runtimes = ", ".join(dict.fromkeys(one_line(proof.runtime) for _, proof in proofs))
-    summary = f"proofs: {passed} of {len(report.fused)} sites hold, computed by {runtimes}"
+    holds = f"{plural(len(report.fused), 'site')} hold{'s' if len(report.fused) == 1 else ''}"
+    summary = f"proofs: {passed} of {holds}, computed by {runtimes}"
     style = "green" if passed == len(report.fused) else "bold red"
     site, worst = max(proofs, key=lambda pair: badness(pair[1].max_ulp))
     where = f", at {printable(scoped(site.name, site.scope))}" if worst.max_ulp else ""

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.printable import short
+from rmsnorm_export.printable import did_you_mean, short
 
 TEMP_SUFFIX = ".rmsnorm-export.tmp"
 
@@ -29,6 +29,15 @@ LARGEST_TEXT = 1 << 28
 """Bytes of a text that is read; the record of a large model has a few millions."""
 
 StrPath = str | os.PathLike[str]
+
+
+def missing_fix(path: StrPath) -> str:
+    """What to do about a path that names no file: the name in its folder that is most like it."""
+    folder, name = os.path.split(os.fspath(path))
+    with contextlib.suppress(OSError, ValueError):
+        if near := did_you_mean(name, os.listdir(folder or "."), alike=0.8):
+            return f"{near}or check the path"
+    return "check the path"
 
 
 def is_full(number: int | None) -> bool:

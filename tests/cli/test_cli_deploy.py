@@ -68,7 +68,7 @@ def test_json_is_the_document_in_the_folder(run: Run, tmp_path: Path) -> None:
 
 def test_errors(run: Run, tmp_path: Path) -> None:
     path = write(tmp_path, MODEL, OPTIMIZE)
-    run("deploy", "none.toml").assert_error(3, "pipeline file cannot be read")
+    run("deploy", "none.toml").assert_error(3, "pipeline file does not exist")
     wrong = write(tmp_path, MODEL, "[optimize]\nnumeric = 'exact'")
     run("deploy", wrong).assert_error(
         2, "In pipeline.toml, line 7, [optimize] numeric", "did you mean numerics?"

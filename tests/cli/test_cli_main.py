@@ -91,7 +91,7 @@ def test_version(run: Run) -> None:
         (["verify", "a", "b", "--shape", "x=1", "--shape", "x=2"], "twice"),
         (["verify", "a", "b", "--rtol", "small"], "small"),
         (["doctor", "now"], "now"),
-        (["inspect", "a\x1b[2J\nb", "c\x1b[2J\nd"], "\\x1b[2J"),
+        (["doctor", "a\x1b[2J\nb"], "\\x1b[2J"),
     ],
 )
 def test_wrong_usage(run: Run, arguments: list[str], word: str) -> None:

@@ -361,7 +361,7 @@ def test_a_look_alike_does_not_fail_require_all(run: Run, tmp_path: Path) -> Non
     alone = run("inspect", "m.onnx", "-q")
     assert alone.text == "1 of 1 RMSNorm can be one node; 1 look-alike left alone\n"
     unmet = run("optimize", "m.onnx", "-o", "q.onnx", "--require", "2")
-    unmet.assert_error(5, "1 norms are one node, 0 refused; 1 look-alikes")
+    unmet.assert_error(5, "1 norm is one node, 0 refused; 1 look-alike,")
 
 
 def folder_without_permission(folder: Path) -> Path:
@@ -422,4 +422,4 @@ def test_a_runtime_is_named_and_its_choice_is_said(run: Run, three: Path) -> Non
     assert "\n  not in openvino, opencv, " in shown
     assert "does not run in" in page.read_text(encoding="utf-8").lower()
     unknown = run("optimize", three, "-o", "x.onnx", "--for", "openvin")
-    unknown.assert_error(2, "did you mean openvino?")
+    unknown.assert_error(2, "did you mean 'openvino'?")

@@ -108,7 +108,7 @@ def test_check_that_passes(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(checking, "run_probe", lambda *_, **__: passed)
     done = run("plugin", "check", library)
     assert (done.code, done.stderr) == (0, "")
-    assert done.text.startswith("the plugin works: 1 of 1 trials passed\n")
+    assert done.text.startswith("the plugin works: 1 of 1 trial passed\n")
     assert "pip install tensorrt_lean" in done.text
 
 

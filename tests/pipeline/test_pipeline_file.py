@@ -130,8 +130,8 @@ def test_no_toml(tmp_path: Path, content: bytes, words: str) -> None:
 
 
 def test_no_file(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.toml", tmp_path):
-        with pytest.raises(rx.InputError, match="pipeline file cannot be read"):
+    for path, words in (tmp_path / "none.toml", "does not exist"), (tmp_path, "cannot be read"):
+        with pytest.raises(rx.InputError, match=f"pipeline file {words}"):
             rx.run_pipeline(path)
 
 

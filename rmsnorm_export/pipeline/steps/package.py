@@ -13,7 +13,7 @@ from rmsnorm_export.pipeline.place import named_errors, read_claim, read_record,
 from rmsnorm_export.pipeline.steps import bench, build
 from rmsnorm_export.pipeline.steps.base import REPORT, Made, Step
 from rmsnorm_export.pipeline.tables import Package, StepName, Subject
-from rmsnorm_export.printable import short
+from rmsnorm_export.printable import plural, short
 from rmsnorm_export.serving.kserve import check_kserve
 from rmsnorm_export.serving.place import find_place
 from rmsnorm_export.serving.protos import definitions
@@ -159,7 +159,7 @@ class PackageStep(Step[Package]):
             *(file.path for file in (*record.files, *packaged.current.files)),
         ]
         outcomes = [check.outcome for check in packaged.checks]
-        summary = f"{outcomes.count('passed')} checks passed"
+        summary = f"{plural(outcomes.count('passed'), 'check')} passed"
         for outcome in ("skipped", "not run"):
             if count := outcomes.count(outcome):
                 summary += f", {count} {outcome}"

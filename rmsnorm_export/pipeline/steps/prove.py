@@ -35,7 +35,7 @@ class ProveStep(Step[Prove]):
 
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
         progress("reading the model", 0, 1)
-        from rmsnorm_export.printable import number
+        from rmsnorm_export.printable import number, plural
         from rmsnorm_export.rewrite.optimize import optimize
 
         assert self.settings.optimize is not None
@@ -53,7 +53,7 @@ class ProveStep(Step[Prove]):
         failure = None
         if failed:
             failure = VerificationError(
-                f"{len(failed)} rewrites have no proof that holds.",
+                f"{plural(len(failed), 'rewrite')} without a proof that holds.",
                 found=f"{failed[0].node}: {failed[0].found}",
                 fix=f"see {self.home.name}/{REPORT}; --numerics exact allows the least, and please "
                 "report it",
@@ -63,7 +63,9 @@ class ProveStep(Step[Prove]):
         if not proofs and not failed:
             summary = "nothing was rewritten, so there is nothing to prove"
         else:
-            summary = f"{len(proofs)} of {len(report.fused) + len(failed)} proofs hold"
+            total = len(report.fused) + len(failed)
+            holds = "proof holds" if total == 1 else "proofs hold"
+            summary = f"{len(proofs)} of {total} {holds}"
         if proofs:
             worst = max(proof.max_ulp for proof in proofs)
             summary += f", at most {number(worst)} ulp from the original"

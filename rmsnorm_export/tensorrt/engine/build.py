@@ -13,7 +13,7 @@ from rmsnorm_export.errors import RequirementError, UsageError
 from rmsnorm_export.graph.load import Source
 from rmsnorm_export.graph.save import check_output
 from rmsnorm_export.options import takes
-from rmsnorm_export.printable import one_line, short
+from rmsnorm_export.printable import one_line, plural, short
 from rmsnorm_export.records import to_dict, to_json
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
@@ -263,7 +263,7 @@ def _check_plugin(record: EngineRecord, options: BuildOptions) -> None:
     missed = [n for n in record.norms if n.form == "node" and n.how in ("fused", "unfused")]
     if missed:
         raise RequirementError(
-            f"{len(missed)} norms did not become plugin layers; nothing was written.",
+            f"{plural(len(missed), 'norm')} became no plugin layer; nothing was written.",
             found="; ".join(f"{short(norm.name)} is {norm.how}" for norm in missed[:_NAMED])
             + (f"; and {len(missed) - _NAMED} more" if len(missed) > _NAMED else ""),
             fix="see rmsnorm-export plugin check, or use --plugin auto",

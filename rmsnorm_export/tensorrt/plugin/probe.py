@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 from rmsnorm_export.op.spec import PLUGIN_NAMESPACE, PLUGIN_VERSION, Kind, NormSpec
+from rmsnorm_export.printable import plural
 from rmsnorm_export.system.process import Child, Ended, Request, Say
 from rmsnorm_export.tensorrt.plugin import result
 from rmsnorm_export.tensorrt.plugin.creators import (
@@ -154,7 +155,7 @@ def _without_runtime(say: Say, library: str, *, only: bool) -> None:
         return
     with Trying(say, "getCreators") as asking:
         creators = tested_creators(loaded)
-        asking.detail = f"{len(creators)} creators"
+        asking.detail = plural(len(creators), "creator")
     if asking.passed:
         _try_creators(say, creators, only_list=only)
 
