@@ -83,7 +83,7 @@ class Requirement(Options):
             return None
         if done > 0 and not refused if self.require == "all" else done >= self.require:
             return None
-        state = ("are" if done != 1 else "is") if report.target else "can be"
+        state = "can be" if report.planned else "is" if done == 1 else "are"
         found = f"{f'{name}: ' if name else ''}{plural(done, 'norm')} {state} one node"
         found += f", {len(refused)} refused"
         if refused:

@@ -33,7 +33,9 @@ def test_inspect_of_several_models_counts_them_all(run: Run, one: Path, three: P
 def test_inspect_requires(run: Run, three: Path, mixed: Path) -> None:
     assert run("inspect", three, "--require", "all").code == 0
     assert run("inspect", three, "--require", "3").code == 0
-    run("inspect", three, "--require", "4").assert_error(5, "3 norms can be one node")
+    for target in ([], ["--target", "ort"]):
+        unmet = run("inspect", three, "--require", "4", *target)
+        unmet.assert_error(5, "3 norms can be one node")
     run("inspect", mixed, "--require", "all").assert_error(5, "epsilon-not-constant")
     several = run("inspect", three, mixed, "--require", "all", "-q")
     several.assert_error(5, "mixed.onnx: 2 norms can be one node, 1 refused")
