@@ -55,16 +55,13 @@ class Plugin final : public IPluginV3,
 
     std::int32_t getOutputShapes(DimsExprs const* given, std::int32_t inputs, DimsExprs const*,
                                  std::int32_t, DimsExprs* shapes, std::int32_t outputs,
-                                 IExprBuilder&) noexcept override {
+                                 IExprBuilder& expressions) noexcept override {
         bool const good = node_.counts(inputs, outputs) && node_.ranked(given[0].nbDims);
         for (std::int32_t i = 0; good && i < outputs; ++i) {
             shapes[i] = given[0];
-            if (node_.role(inputs + i, inputs) == kRowScale) {  // X without what is normalised
-                auto const* const d = given[0].d;
-                auto const rank = given[0].nbDims;
-                std::copy(d + rank + node_.last_axis + 1, d + rank,
-                          shapes[i].d + rank + node_.axis);
-                shapes[i].nbDims -= node_.last_axis - node_.axis + 1;
+            if (node_.role(inputs + i, inputs) == kRowScale) {  // X with 1 for what is normalised
+                auto* const end = shapes[i].d + given[0].nbDims;
+                std::fill(end + node_.axis, end + node_.last_axis + 1, expressions.constant(1));
             }
         }
         return !good;

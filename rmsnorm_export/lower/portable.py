@@ -203,8 +203,6 @@ def _node(
     if part.quantized is not None:
         made = {QUANTIZE: part.quantized.how}
         if part.quantized.row_scales is not None:
-            # The plugin's scales of rows have no axis of one element at the end.
-            why = why or "it gives the scales of rows in another shape"
             outputs.append(site.like(part.quantized.row_scales, FLOAT, "row_scale"))
             replace.append((part.quantized.row_scales, outputs[-1]))
     plugin = {"plugin_version": PLUGIN_VERSION, "plugin_namespace": PLUGIN_NAMESPACE}

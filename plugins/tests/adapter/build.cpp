@@ -91,9 +91,10 @@ void outputs(Case const& one, nvinfer1::IPluginV3OneBuild& plugin, int weights) 
                                   expressions) == 0;
     for (std::size_t i = 0; i < made.size(); ++i) {
         good = good && made[i].nbDims == all[static_cast<std::size_t>(inputs) + i].dims.nbDims;
-        bool const behind = made[i].nbDims == 2 && one.last_axis == -2;  // scales of the rows
+        bool const scales = one.perRow() && i + 1 == made.size();
         for (int d = 0; good && d < made[i].nbDims; ++d) {
-            good = made[i].d[d] == &sizes[d == 1 && behind ? 2 : d];
+            bool const normalised = d >= 3 + one.axis && d <= 3 + one.last_axis;
+            good = made[i].d[d] == (scales && normalised ? expressions.constant(1) : &sizes[d]);
         }
     }
     check(good, label + "output shapes");

@@ -47,9 +47,24 @@ class Expression final : public nvinfer1::IDimensionExpr {
     Expression() { mImpl = nullptr; }
 };
 
+// Knows the constant 1 alone.
+class Constants final : public nvinfer1::apiv::VExprBuilder {
+  public:
+    using Size = nvinfer1::IDimensionExpr const;
+    Size* constant(std::int64_t value) override { return value == 1 ? &one_ : nullptr; }
+    Size* operation(nvinfer1::DimensionOperation, Size&, Size&) override { return nullptr; }
+    Size* declareSizeTensor(std::int32_t, Size&, Size&) override { return nullptr; }
+
+  private:
+    Expression one_;
+};
+
 class Expressions final : public nvinfer1::IExprBuilder {
   public:
-    Expressions() { mImpl = nullptr; }
+    Expressions() { mImpl = &constants_; }
+
+  private:
+    Constants constants_;
 };
 
 inline Dims dims(std::vector<std::int64_t> const& sizes) {
@@ -131,7 +146,7 @@ inline std::vector<PluginTensorDesc> tensors(Case const& one, DataType type, Dat
                                              int weights, std::vector<std::int64_t> const& shape) {
     std::vector<std::int64_t> const row{shape.end() + one.axis, shape.end() + one.last_axis + 1};
     auto rows = shape;
-    rows.erase(rows.end() + one.axis, rows.end() + one.last_axis + 1);
+    std::fill(rows.end() + one.axis, rows.end() + one.last_axis + 1, 1);
     std::vector<PluginTensorDesc> made{tensor(type, dims(shape))};
     if (one.other()) {
         made.push_back(made[0]);
