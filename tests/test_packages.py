@@ -6,16 +6,21 @@ run exports a few; ``--thorough`` goes through all packages that are installed.
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Iterator
 from typing import get_args
 
+import numpy as np
+import onnx
 import pytest
 
 pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
 pytest.importorskip("onnxruntime", reason="pip install 'rmsnorm-export[ort]'")
 
+import onnxruntime
 import torch
 
+from rmsnorm_export.benchmark.worker import PEERS
 from scripts.corpus.packages import compare, count, exports
 from scripts.corpus.packages.table import PACKAGES, Package
 
@@ -34,7 +39,7 @@ def _cases() -> Iterator[object]:
         yield pytest.param(package, False, id=f"{package.name}-all", marks=pytest.mark.thorough)
 
 
-@pytest.mark.parametrize(("package", "light"), _cases())
+@pytest.mark.parametrize(("package", "light"), [*_cases()])
 def test_every_norm_of_a_package(package: Package, light: bool) -> None:
     why = package.missing()
     if why:
@@ -70,6 +75,32 @@ def _faults(export: exports.PackageExport) -> Iterator[str]:
             theirs.norms > best.norms or theirs.residuals > best.residuals
         ):
             yield f"{export.key}: {tool} finds {theirs}, this package {best}"
+
+
+def test_a_peers_norm_over_other_rows_is_none(tmp_path: pathlib.Path) -> None:
+    """A mean over channels that becomes one over channels, rows and columns."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[2,8,5,3] x) => (float[2,8,5,3] y)
+        <float two = {2}, float eps = {0.00001}, float[8,1,1] w = {1,2,3,4,5,6,7,8}>
+        {
+            square = Pow(x, two)
+            mean = ReduceMean<axes = [1], keepdims = 1>(square)
+            stabilised = Add(mean, eps)
+            rms = Sqrt(stabilised)
+            v = Div(x, rms)
+            y = Mul(v, w)
+        }""")
+    source, output = str(tmp_path / "x.onnx"), str(tmp_path / "y.onnx")
+    onnx.save(model, source)
+    PEERS["ort.transformers"].load()(source, output)
+    assert "SimplifiedLayerNormalization" in {node.op_type for node in onnx.load(output).graph.node}
+    x = np.random.default_rng(0).standard_normal((2, 8, 5, 3)).astype(np.float32)
+    before, after = (
+        onnxruntime.InferenceSession(p).run(None, {"x": x})[0] for p in (source, output)
+    )
+    assert compare.worst(after, before) > 0.2
+    assert compare.others(pathlib.Path(source), "ort.transformers") == compare.Found(0, 0)
 
 
 class _Layers(torch.nn.Module):

@@ -95,9 +95,13 @@ class SiteBuilder:
         notes: Sequence[str] = (),
     ) -> Lowered:
         """The nodes, with the pairs (value of the graph, new value) that they replace."""
+        made = self._match.quantized
+        twins = () if made is None else made.twins
+        new = dict(replace).get(self._match.output)
         return Lowered(
             nodes=self._nodes,
-            replace=replace,
+            # Twins first: of values that become one, the last gives it its name.
+            replace=[*((twin, new) for twin in twins if new is not None), *replace],
             numerics=self._numerics,
             part=self._match,
             initializers=self.initializers,

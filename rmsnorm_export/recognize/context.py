@@ -146,11 +146,19 @@ class Context:
                 continue
             if x is None or y is None:
                 return False
-            ints = self.constants.ints(x)
-            equal = ints is not None and ints == self.constants.ints(y)
-            if not equal and not self.same(x, y, depth - 1):
+            if not self._equal(x, y) and not self.same(x, y, depth - 1):
                 return False
         return True
+
+    def _equal(self, x: ir.Value, y: ir.Value) -> bool:
+        """Both are small constants of the same elements; integers in any shape."""
+        ints = self.constants.ints(x)
+        if ints is not None:
+            return ints == self.constants.ints(y)
+        one, other = self.constants.array(x), self.constants.array(y)
+        if one is None or other is None or (one.dtype, one.shape) != (other.dtype, other.shape):
+            return False
+        return one.tobytes() == other.tobytes()
 
     def of_type(self, view: View, dtype: ir.DataType) -> ir.Value | None:
         """The value of the chain that has this element type, the first one."""

@@ -43,12 +43,14 @@ class Quantized:
         scale: one number, of any float type; None: per row.
         row_scales: the scales of the rows; None: one for all.
         least: the scale of a row is at least that in the source.
+        twins: the same codes, of nodes that repeat what makes them.
     """
 
     how: Quantize
     scale: ir.Value | None = None
     row_scales: ir.Value | None = None
     least: float = 0.0
+    twins: tuple[ir.Value, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

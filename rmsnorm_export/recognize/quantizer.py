@@ -72,12 +72,16 @@ def _static(ctx: Context, match: Match, y: ir.Value, node: ir.Node) -> Found | R
         if plain.get_int(name, usual[0]) not in usual:
             return _kept(match, node, f"the node has no counterpart of its {name}",
                          f"{name} {plain.get_int(name)}", "leave that attribute out")  # fmt: skip
-    if (apart := _shared(ctx, match, y, {node})) is not None:
+    # An exporter that quantizes the input of every Linear writes one node for each of them.
+    repeated = [n for n in ctx.read_by(y) if n is not node and ctx.same(n.outputs[0], codes)]
+    twins = [n for n in repeated if not n.outputs[0].is_graph_output()]
+    if (apart := _shared(ctx, match, y, {node, *twins})) is not None:
         return apart
     own = ctx.types.dtype(scale)
     # With a scale of a half type the definition rounds the quotient to it.
     edges = () if own == FLOAT else ("a quotient that is rounded before the codes are",)
-    return codes, Quantized(_STATIC[int(dtype)], scale=scale), edges
+    made = Quantized(_STATIC[int(dtype)], scale=scale, twins=tuple(n.outputs[0] for n in twins))
+    return codes, made, edges
 
 
 def _shared(ctx: Context, match: Match, y: ir.Value, nodes: Set[ir.Node]) -> Refusal | None:

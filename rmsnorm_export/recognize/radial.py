@@ -192,7 +192,9 @@ def _row_axes(
                 )  # fmt: skip
     second = len(negative) == 1 and (ctx.types.rank(x.root) or 0) + negative[0] == 1
     if second and negative[0] in _CHANNELS:
-        return negative[0], negative[0]
+        behind = (ctx.types.shape(x.root) or ())[negative[0] + 1 :]
+        trailing = set(behind) == {1} and node.attributes.get_int("keepdims", 1) == 1
+        return negative[0], -1 if trailing else negative[0]
     trailing = negative == list(range(-len(negative), 0))  # none for a scalar
     if not (negative and trailing) or (rank is not None and -negative[0] > rank):
         ctx.flaw(

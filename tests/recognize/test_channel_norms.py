@@ -145,6 +145,29 @@ def test_other_axes_are_look_alikes(dim):
     assert [(r.reason, r.kind) for r in report.refused] == [("axes-not-trailing", "look-alike")]
 
 
+@pytest.mark.parametrize("target", ["portable", "ort", "onnx"])
+def test_channels_of_single_pixels_are_a_row(target):
+    """As after a pooling: every target can say it."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[B,4,1,1] x) => (float[B,4,1,1] y)
+        <float two = {2}, float eps = {0.00001}, float[4,1,1] w = {1,2,3,4}>
+        {
+            square = Pow(x, two)
+            mean = ReduceMean<axes = [1], keepdims = 1>(square)
+            stabilised = Add(mean, eps)
+            rms = Sqrt(stabilised)
+            v = Div(x, rms)
+            y = Mul(v, w)
+        }""")
+    result = rx.optimize(model, target=target, prove=True)
+    assert [len(result.report.fused), len(result.model.graph)] == [1, 1]
+    x = np.random.default_rng(0).standard_normal((3, 4, 1, 1)).astype(np.float32)
+    source = ir.serde.deserialize_model(model)
+    before, after = (run_onnxruntime(m, {"x": x})["y"] for m in (source, result.model))
+    np.testing.assert_allclose(after, before, rtol=1e-6)
+
+
 def test_a_gate_of_each_image_is_no_scale():
     class Modulated(Channels):
         def forward(self, x: Tensor) -> Tensor:

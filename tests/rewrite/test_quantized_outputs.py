@@ -38,9 +38,15 @@ HOW = ("int8", "fp8", "int8_per_row", "fp8_per_row")
 
 
 def model(
-    dtype: str, how: str, *change: tuple[str, str], zero: int = 0, scale: object = 0.03
+    dtype: str,
+    how: str,
+    *change: tuple[str, str],
+    zero: int = 0,
+    scale: object = 0.03,
+    **more: float,
 ) -> onnx.ModelProto:
-    """A residual norm and what makes codes of it; ``change``: (regular expression, text)."""
+    """A residual norm and what makes codes of it; ``change``: (regular expression, text);
+    ``more``: scales by name."""
     half = dtype == "float16"
     code, name, largest = CODES[how.partition("_")[0]]
     rows = how.endswith("row")
@@ -72,6 +78,7 @@ def model(
         shape = list(weights["qs"].shape)
         points = helper.make_tensor("qz", code, shape, byte * weights["qs"].size, raw=True)
         made.graph.initializer.append(points)
+    weights |= {name: np.array(number, stored) for name, number in more.items()}
     made.graph.initializer.extend(numpy_helper.from_array(a, k) for k, a in weights.items())
     onnx.checker.check_model(made)
     return made
@@ -98,9 +105,7 @@ def test_codes_are_those_of_the_source(dtype: str, how: str) -> None:
     )
     (site,) = report.fused
     assert site.op == "QuantizedSkipRMSNorm"
-    # The plugin gives the scales of rows without the axis of one element.
-    named = any("plugin_namespace" in node.attributes for node in result.model.graph)
-    assert named != how.endswith("row")
+    assert any("plugin_namespace" in node.attributes for node in result.model.graph)
     assert site.attributes["quantize"] == how
     assert site.proof is not None
     assert site.proof.passed
@@ -119,6 +124,36 @@ def test_codes_are_those_of_the_source(dtype: str, how: str) -> None:
         assert before.dtype == after.dtype
         steps = np.abs(before.astype(np.float64) - after.astype(np.float64))
         assert steps.max() <= (1 if before.dtype == np.int8 and dtype == "float16" else 0)
+
+
+def test_equal_quantizers_are_one() -> None:
+    """As ModelOpt writes them: one for the input of each Linear, with scales of their own."""
+    tail = "\nz = QuantizeLinear(y, qs2, qz)\nk = Neg(z) }"
+    given = model(
+        "float",
+        "int8",
+        (r"\n }", tail),
+        (r"\) => \(int8\[B,S,64\] q", ") => (int8[B,S,64] q, int8[B,S,64] k"),
+        qs2=0.03,
+    )
+    result = rx.optimize(given, fold_quantize=True, prove=True)
+    assert [node.op_type for node in result.model.graph] == ["QuantizedSkipRMSNorm", "Neg"]
+    assert not result.report.unproved
+    assert [value.name for value in result.model.graph.outputs] == ["q", "k", "h"]
+    plain = rx.expand(result.to_bytes()).model.graph
+    assert [node.op_type for node in plain].count("QuantizeLinear") == 1
+    outputs = ["q", "k", "h"]
+    before = run(given.SerializeToString(), outputs, "float")
+    for old, new in zip(before, run(result.to_bytes(), outputs, "float"), strict=True):
+        assert np.array_equal(old, new)
+
+
+@pytest.mark.parametrize("other", [0.031, -0.03])
+def test_quantizers_of_other_scales_keep_the_norm(other: float) -> None:
+    tail = "\nz = QuantizeLinear(y, qs2, qz)\nk = Neg(z) }"
+    given = model("float", "int8", (r"\n }", tail), qs2=other)
+    (kept,) = rx.optimize(given, fold_quantize=True).report.unfolded
+    assert "read by others" in kept.message
 
 
 def test_without_the_option_the_norm_alone_is_a_node() -> None:

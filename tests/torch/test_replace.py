@@ -374,5 +374,5 @@ def test_one_reason_for_a_family() -> None:
     said = {(r.class_name, r.path) for r in replacement.reasons}
     assert said == {("Linear", "{0-2}.0"), ("CallsItself", "{0-2}.1"), ("Dropout", "3")}
     assert [r.reason for r in replacement.reasons if r.class_name == "CallsItself"] == [
-        "its class overrides __call__"
+        "its class overrides __call__: optimize what its own exporter writes (keras has one)"
     ]

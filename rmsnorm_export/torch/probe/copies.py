@@ -195,7 +195,7 @@ def _not_runnable(module: torch.nn.Module) -> str:
     if "forward" in module.__dict__:
         return "its forward is overridden on the instance"
     if type(module).__call__ is not torch.nn.Module.__call__:
-        return "its class overrides __call__"
+        return "its class overrides __call__: optimize what its own exporter writes (keras has one)"
     if hasattr(module, "parametrizations"):
         return "its parameters are parametrized: remove the parametrizations first"
     if has_real_children(module):
