@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import click
@@ -50,6 +51,20 @@ def _keys(context: click.Context, _: click.Parameter, value: bool) -> None:
     callback=_keys,
     help="List the tables and keys of a pipeline file, and end.",
 )
+@click.option(
+    "--init",
+    is_flag=True,
+    help="Write PIPELINE.toml, with every table and key and what it is for, and end: a pipeline "
+    "that optimizes and proves model.onnx, until you change it.",
+)
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="TABLE.KEY=VALUE",
+    help="Take this value for the key, as if it stood in the file: a TOML value, or text. Paths "
+    "are relative to the file. May be repeated.",
+)
 @file_options(
     "--html",
     replaces="Replace an existing file of --html, and in the model repository a version of other "
@@ -62,6 +77,8 @@ def command(
     force_step: StepName | None,
     require_verified: bool,
     dry_run: bool,
+    init: bool,
+    changes: tuple[str, ...],
     files: Files,
 ) -> None:
     """Run the steps of PIPELINE.toml: export, optimize, prove, build, verify, bench, package.
@@ -71,9 +88,14 @@ def command(
     was. After a step that fails, no other runs; its exit code is that of the command.
 
     \b
-    Example:
+    Examples:
+      rmsnorm-export deploy decoder.toml --init
       rmsnorm-export deploy scripts/examples/decoder.toml --html decoder.html
+      rmsnorm-export deploy decoder.toml --set optimize.target=ort --set bench.rounds=5
     """
+    if init:
+        _begin(pipeline, files)
+        return
     import logging
     import sys
 
@@ -92,6 +114,7 @@ def command(
     with console.progress(state, "Reading the pipeline", log=__name__) as step:
         deployment = run_pipeline(
             pipeline,
+            changes=changes,
             until=until,
             force_step=force_step,
             dry_run=dry_run,
@@ -101,3 +124,25 @@ def command(
             told=told,
         )
     files.finish(deployment, deployment.error, inputs=[pipeline])
+
+
+def _begin(pipeline: str, files: Files) -> None:
+    """Write a pipeline file to begin with; an existing one is replaced with --force only."""
+    from pathlib import Path
+
+    from rmsnorm_export.errors import UsageError
+    from rmsnorm_export.pipeline.tables import reference
+    from rmsnorm_export.printable import printable
+    from rmsnorm_export.system.files import refusals_as, write_whole
+
+    path = Path(pipeline)
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem).strip("-_") or "model"
+    if path.exists() and not files.force:
+        raise UsageError(
+            "The pipeline file exists.", found=pipeline, fix="use --force to replace it"
+        )
+    fix = "check the folder and its permissions"
+    with refusals_as("The pipeline file cannot be written.", path, fix=fix):
+        write_whole(path, reference(name), replace=files.force)
+    shown = printable(pipeline)
+    click.echo(f"wrote {shown}: set [model] path there, then rmsnorm-export deploy {shown}")

@@ -53,8 +53,12 @@ def place(document: Document, table: str, key: str = "") -> str:
     return f"{where} {short(key)}" if key else where
 
 
-def read_document(path: str | os.PathLike[str]) -> Document:
+def read_document(path: str | os.PathLike[str], changes: Iterable[str] = ()) -> Document:
     """The file with every table read and every value of the right type.
+
+    Args:
+        path: of the file.
+        changes: ``TABLE.KEY=VALUE`` each, which hold in its place; a value is TOML, or text.
 
     Raises:
         InputError: the file cannot be read, or is no TOML.
@@ -64,6 +68,8 @@ def read_document(path: str | os.PathLike[str]) -> Document:
     file = Path(os.path.abspath(os.fspath(path)))
     text = _read_text(file)
     body = _parsed(file, text)
+    for change in changes:
+        _change(body, change)
     document = Document(file, text, {})
     for name, value in body.items():
         if name not in TABLES:
@@ -103,15 +109,37 @@ def _read_text(file: Path) -> str:
         ) from error
 
 
-def _parsed(file: Path, text: str) -> dict[str, Any]:
+def _change(body: dict[str, Any], change: str) -> None:
+    """Put ``TABLE.KEY=VALUE`` into what was read."""
+    place, equals, value = change.partition("=")
+    table, dot, key = place.strip().partition(".")
+    if not (equals and dot and table and key) or not isinstance(body.get(table, {}), dict):
+        raise UsageError(
+            "--set: the change cannot be read.",
+            found=quoted(change),
+            fix="give TABLE.KEY=VALUE, e.g. optimize.target=ort",
+        )
+    try:
+        parsed: Any = _toml().loads(f"value = {value}")
+        read = parsed["value"] if len(parsed) == 1 else value
+    except (ValueError, RecursionError):
+        read = value
+    body.setdefault(table, {})[key] = read
+
+
+def _toml() -> Any:
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
+    return tomllib
+
+
+def _parsed(file: Path, text: str) -> dict[str, Any]:
     try:
-        body: dict[str, Any] = tomllib.loads(text)
+        body: dict[str, Any] = _toml().loads(text)
         return body
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
         raise InputError(
             "The pipeline file is no TOML.",
             found=f"{short(file.name)}: {one_line(str(error), 300)}",

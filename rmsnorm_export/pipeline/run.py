@@ -66,6 +66,7 @@ _ORDER = ("option", "file", "step", "machine", "package", "program")
 def run_pipeline(
     path: str | os.PathLike[str],
     *,
+    changes: Sequence[str] = (),
     until: StepName | None = None,
     force_step: StepName | None = None,
     dry_run: bool = False,
@@ -83,6 +84,7 @@ def run_pipeline(
 
     Args:
         path: of the pipeline file; see ``scripts/examples``. Paths in it are relative to it.
+        changes: ``TABLE.KEY=VALUE`` each, as if it stood in the file.
         until: the last step to run.
         force_step: run this one and those after it, changed or not.
         dry_run: change nothing; say what would run and why.
@@ -104,7 +106,7 @@ def run_pipeline(
         InputError: a file cannot be read, or the folder not be written.
         BackendMissingError: a package that a step will need is not installed.
     """
-    settings = settle(read_document(path))
+    settings = settle(read_document(path, changes))
     if require_verified:
         settings = settings.requiring_verified()
     _check_step(settings, "until", until)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import textwrap
 from pathlib import Path
 from typing import Any, Literal
 
@@ -163,13 +164,34 @@ TABLES: dict[str, Any] = {
 }
 
 
-def reference() -> str:
-    """A TOML file with every table and key, each commented out, with its type and default."""
+_BEGUN = {
+    "pipeline": ("name = {name}",),
+    "model": ('path = "model.onnx"',),
+    "optimize": ('require = "all"',),
+    "prove": (),
+}
+"""Tables that `reference` opens in a file to begin with, and keys of them."""
+
+
+def reference(name: str = "") -> str:
+    """A TOML file with every table and key, each commented out, with its type and default.
+
+    Args:
+        name: of a pipeline: the file is one to begin with, that optimizes and proves a model.
+    """
+    begun = _BEGUN if name else {"pipeline": ()}
     lines = ["# [model] or [export] is needed; a step runs when its table is there."]
-    for name, table in TABLES.items():
-        lines += ["", f"[{name}]" if name == "pipeline" else f"# [{name}]"]
+    if name:
+        lines.append("# Paths are relative to this file. rmsnorm-export deploy THIS.toml runs it.")
+    for title, table in TABLES.items():
+        lines += ["", f"[{title}]" if title in begun else f"# [{title}]"]
+        lines += [key.format(name=json.dumps(name)) for key in begun.get(title, ())]
         for entry in spread(table):
             if entry.facts.toml:
+                if name:
+                    lines += textwrap.wrap(
+                        entry.facts.help, 96, initial_indent="#   ", subsequent_indent="#   "
+                    )
                 end = ""
                 if entry.default is REQUIRED:
                     end = "; required"

@@ -89,6 +89,8 @@ def test_a_model_without_norms(run: Run, tmp_path: Path) -> None:
         (("--shapes", SHAPES, "--version-compatible"), 2, ("lean runtime",)),
         (("--shapes", SHAPES, "--memory-limit", "4 apples"), 2, ("4 apples",)),
         (("--shapes", SHAPES, "--memory-limit", "0"), 2, ("'0'",)),
+        (("--shapes", SHAPES, "--optimization-level", "6"), 2, ("6",)),
+        (("--shapes", SHAPES, "--profiling-verbosity", "name"), 2, ("Did you mean 'names'?",)),
         (("--backend", "onnx"), 2, ("onnx",)),
     ],
 )

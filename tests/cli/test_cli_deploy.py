@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import onnx
 import pytest
 
 from tests.cli.conftest import Run
@@ -183,3 +184,43 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "PIPELINE.toml" in done.stdout
+
+
+def test_init_writes_a_file_that_runs(run: Run, three: Path) -> None:
+    done = run("deploy", "my pipeline.toml", "--init")
+    assert (done.code, done.stderr) == (0, "")
+    place = three.parent / "my pipeline.toml"
+    begun = place.read_text()
+    assert 'name = "my-pipeline"' in begun
+    assert "# target: " in begun
+    assert "\n#   Loosest change of rounding allowed." in begun
+    run("deploy", place, "--init").assert_error(2, "my pipeline.toml", "--force")
+    assert place.read_text() == begun
+    run("deploy", place).assert_error(3, "model.onnx")
+    done = run("deploy", place, "--set", "model.path=three.onnx", "--until", "optimize")
+    assert done.code == 0, done.stderr
+    assert "3 of 3 RMSNorms" in done.text
+
+
+def test_set_is_as_if_it_stood_in_the_file(run: Run, three: Path) -> None:
+    (three.parent / "p.toml").write_text(
+        '[pipeline]\nname = "p"\n[model]\npath = "three.onnx"\n[optimize]\n'
+    )
+    changes = ("--set", "optimize.target=ort", "--set", "optimize.require=3")
+    done = run("deploy", "p.toml", *changes, "--set", 'pipeline.folder="elsewhere"')
+    assert done.code == 0, done.stderr
+    ops = [
+        node.op_type for node in onnx.load(three.parent / "elsewhere/optimize/p.onnx").graph.node
+    ]
+    assert ops.count("SimplifiedLayerNormalization") == 3
+    again = run("deploy", "p.toml", *changes, "--set", "pipeline.folder=elsewhere", "--dry-run")
+    assert "0 of 1 step would run" in again.text
+    for change, words in (
+        ("optimize.taget=ort", "did you mean target?"),
+        ("optimze.target=ort", "did you mean [optimize]?"),
+        ("optimize.target=orrt", "optimize"),
+        ("optimize.require=0", "require"),
+        ("target=ort", "TABLE.KEY=VALUE"),
+        ("optimize.target", "TABLE.KEY=VALUE"),
+    ):
+        run("deploy", "p.toml", "--set", change).assert_error(2, words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect as python_inspect
 import json
 import os
 import resource
@@ -16,9 +17,10 @@ import pytest
 from onnx import TensorProto, helper
 
 import rmsnorm_export as rx
-from rmsnorm_export.errors import InputError, RequirementError, UsageError
+from rmsnorm_export.errors import BackendMissingError, InputError, RequirementError, UsageError
 from rmsnorm_export.records import from_json
 from rmsnorm_export.system.digest import sha256_of
+from rmsnorm_export.tensorrt.engine.backends import gpu_visible
 from rmsnorm_export.tensorrt.engine.build import _check_plugin, build_engine
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
@@ -327,3 +329,39 @@ def test_a_plugin_library_that_does_not_load(
     assert caught.value.exit_code == 6
     assert "libbroken.so" in str(caught.value)
     assert not (tmp_path / "e").exists()
+
+
+def test_the_builder_gets_level_and_verbosity(one_norm: Path, tmp_path: Path) -> None:
+    """The backend says in its log and by the file what it was told."""
+    plain = build_engine(one_norm, tmp_path / "a.engine", shapes=SHAPES)
+    fast = build_engine(one_norm, tmp_path / "b.engine", shapes=SHAPES, optimization_level=0)
+    quiet = build_engine(one_norm, tmp_path / "c.engine", shapes=SHAPES, profiling_verbosity="none")
+    assert fast.record.flags["optimization_level"] == 0
+    assert any("every level" in note for note in fast.record.notes)
+    assert fast.record.sha256 == plain.record.sha256  # as the note says
+    # The names of layers are in the file, and no longer are.
+    assert quiet.record.sha256 != plain.record.sha256
+    assert quiet.record.flags["profiling_verbosity"] == "none"
+
+
+@pytest.mark.skipif(gpu_visible(), reason="a GPU is visible")
+@pytest.mark.parametrize("flag", ["refit", "strip_weights"])
+def test_refitting_needs_a_gpu(one_norm: Path, tmp_path: Path, flag: str) -> None:
+    with pytest.raises(BackendMissingError, match="with a GPU only"):
+        build_engine(one_norm, tmp_path / "e.engine", shapes=SHAPES, **{flag: True})
+    assert not (tmp_path / "e.engine").exists()
+
+
+def test_tensorrt_gets_the_same_controls() -> None:
+    """Through Polygraphy's own maker of configurations, whose keywords these are."""
+    from polygraphy.backend.trt import CreateConfig
+
+    source = Path(python_inspect.getfile(CreateConfig)).read_text(encoding="utf-8")
+    for keyword in (
+        "builder_optimization_level",
+        "refittable",
+        "strip_plan",
+        "profiling_verbosity",
+    ):
+        assert f"\n        {keyword}=None," in source, keyword
+    assert CreateConfig(builder_optimization_level=1, refittable=True, strip_plan=True) is not None

@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from rmsnorm_export.errors import UsageError
+from rmsnorm_export.errors import BackendMissingError, UsageError
 from rmsnorm_export.options import Options, only_api, option
 from rmsnorm_export.printable import quoted
 from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes, dims_option, shapes_option
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.progress import PROGRESS_HELP, ProgressChoice
-from rmsnorm_export.tensorrt.engine.backends import BackendInfo
+from rmsnorm_export.tensorrt.engine.backends import BackendInfo, gpu_visible
 from rmsnorm_export.tensorrt.engine.result import PluginUse
 
 _BYTES = re.compile(r"(\d{1,15})\s*(KiB|MiB|GiB|B)?", re.IGNORECASE)
@@ -82,6 +82,24 @@ class BuildOptions(Options):
         metavar="SIZE",
         help="Most workspace memory of the engine, in bytes or e.g. 4GiB.",
     )
+    optimization_level: int | None = option(
+        None,
+        least=0,
+        most=5,
+        help="How much time TensorRT takes to find fast kernels: 0 the least, 5 the most.",
+        shown="that of the backend, 3",
+    )
+    refit: bool = option(False, help="Let the weights of the engine be replaced later.")
+    strip_weights: bool = option(
+        False,
+        help="Leave the weights that can be refitted out of the file; whoever loads the engine "
+        "refits it with those of the model. With --refit they may be others.",
+    )
+    profiling_verbosity: Literal["detailed", "names", "none"] = option(
+        "detailed",
+        help="What the engine says of its layers to profilers and to the inspector; with less than "
+        "detailed the record may not know what became of the norms.",
+    )
     force: bool = option(False, toml=False, help="Replace an existing engine and its record.")
     progress: ProgressChoice = only_api(None, help=PROGRESS_HELP)
 
@@ -104,7 +122,16 @@ class BuildOptions(Options):
 
         Raises:
             UsageError: naming the option and the reason.
+            BackendMissingError: it could with a GPU.
         """
+        # Seen on TensorRT-RTX 1.7.1: its compiler asks CUDA for a device then, and fails.
+        for flag, given in ("--refit", self.refit), ("--strip-weights", self.strip_weights):
+            if given and not info.needs_gpu and not gpu_visible():
+                raise BackendMissingError(
+                    f"{info.label} builds engines that can be refitted with a GPU only.",
+                    found=f"{flag}, and no GPU is visible",
+                    fix=f"build where a GPU is, or leave {flag} away",
+                )
         if self.version_compatible and not info.versions:
             raise UsageError(
                 f"{info.label} builds no version-compatible engines.",
@@ -128,7 +155,10 @@ class BuildOptions(Options):
             "tf32": self.tf32,
             "memory_limit": self.memory_limit,
             "strongly_typed": True,
-            "profiling_verbosity": "detailed",
+            "profiling_verbosity": self.profiling_verbosity,
+            "optimization_level": self.optimization_level,
+            "refit": self.refit,
+            "strip_weights": self.strip_weights,
         }
 
     def notes(self, info: BackendInfo) -> list[str]:
@@ -139,6 +169,10 @@ class BuildOptions(Options):
                 f"{info.label} has no level of hardware compatibility: built without a GPU, its"
                 " engines are for sm80 and later anyway"
             )
+        if self.strip_weights:
+            notes.append("its weights are not in it: refit it with those of the model to run it")
+        if self.optimization_level is not None and info.name == "tensorrt-rtx":
+            notes.append(f"{info.label} 1.7 was seen to build the same engine at every level")
         if self.tf32 and info.name == "tensorrt-rtx":
             notes.append(f"{info.label} decides on TF32 by itself")
         return notes

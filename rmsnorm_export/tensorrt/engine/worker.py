@@ -23,6 +23,8 @@ from rmsnorm_export.system.process import Request, Say
 from rmsnorm_export.tensorrt.engine.layers import is_layer_log
 from rmsnorm_export.tensorrt.engine.use import describe_inputs, infer, validate
 
+_VERBOSITY = {"detailed": "DETAILED", "names": "LAYER_NAMES_ONLY", "none": "NONE"}
+
 TOTAL = 100
 """Progress is told in per cent."""
 
@@ -153,9 +155,13 @@ def _config(request: Request, say: Say, trt: Any, pg: Any, folder: str) -> Any:
                 glob.escape(item["name"]), min=item["min"], opt=item["opt"], max=item["max"]
             )
         profiles.append(profile)
+    asked = request["profiling_verbosity"]
     options: dict[str, Any] = {
         "profiles": profiles,
-        "profiling_verbosity": trt.ProfilingVerbosity.DETAILED,
+        "profiling_verbosity": getattr(trt.ProfilingVerbosity, _VERBOSITY[asked]),
+        "builder_optimization_level": request["optimization_level"],
+        "refittable": request["refit"],
+        "strip_plan": request["strip_weights"],
         "progress_monitor": _monitor(trt, say),
     }
     if request["memory_limit"] is not None:
