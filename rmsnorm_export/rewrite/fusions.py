@@ -8,9 +8,12 @@ optimizer no rotary embedding goes into its attention.
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import inspect
+import itertools
+import logging
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +25,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import BackendMissingError, Error
 from rmsnorm_export.graph.bundle import write_models
+from rmsnorm_export.graph.encode import LARGE_BYTES
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.printable import first_line, one_line
@@ -109,7 +113,7 @@ def fuse_as_they_do(model: ir.Model, provider: FusionProvider) -> ir.Model:
     Raises:
         BackendMissingError: transformers with its exporters is missing.
     """
-    model = model.clone()
+    model = _copy(model)
     for _, step in _their_steps(provider):
         step(model)
     return model
@@ -155,7 +159,7 @@ def _their_steps(provider: FusionProvider) -> list[Step]:
     named: dict[int, str] = {}
     for name, value in vars(theirs).items():
         named[id(value)] = name.strip("_").lower()
-    steps: list[Step] = [("onnxscript's optimizer", optimizer.optimize)]
+    steps: list[Step] = [("onnxscript's optimizer", optimizer.optimize), *_OUR_STEPS]
     listed: Sequence[tuple[Any, Any]] = getattr(theirs, "_STEPS", ())
     for number, (step, providers) in enumerate(listed, 1):
         if providers is None or provider in providers:
@@ -167,6 +171,58 @@ def _their_steps(provider: FusionProvider) -> list[Step]:
         whole = functools.partial(theirs.fuse_for_onnxruntime, ort_fusions=provider)
         steps.append(("fuse_for_onnxruntime", whole))
     return steps
+
+
+def _uncast_norms(model: ir.Model) -> None:
+    """Take the casts from around norms whose scale half precision holds exactly, in place.
+
+    ONNX Runtime computes such a norm in float32 and rounds it once, as the casts did; and a residual
+    sum only goes into a norm of its own type.
+    """
+    narrowed: dict[tuple[str | None, ir.DataType], ir.Value | None] = {}
+    for node in list(model.graph.all_nodes()):
+        up = node.inputs[0].producer() if node.op_type == SIMPLIFIED and node.inputs[0] else None
+        downs = [use.node for use in node.outputs[0].uses()]
+        if up is None or {up.op_type, *(down.op_type for down in downs)} != {"Cast"}:
+            continue
+        x, scale = up.inputs[0], node.inputs[1]
+        assert x is not None
+        assert scale is not None
+        kinds = {down.attributes.get_int("to", 0) for down in downs}
+        if x.dtype not in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) or kinds != {x.dtype}:
+            continue
+        if any(value.is_graph_output() for value in (*node.outputs, *(d.outputs[0] for d in downs))):
+            continue
+        key = scale.name, x.dtype
+        if key not in narrowed:
+            narrowed[key] = _exactly(scale, x.dtype, model.graph)
+        small = narrowed[key]
+        if small is None:
+            continue
+        node.replace_input_with(0, x)
+        node.replace_input_with(1, small)
+        node.outputs[0].type = ir.TensorType(x.dtype)
+        for down in downs:
+            down.outputs[0].replace_all_uses_with(node.outputs[0])
+            model.graph.remove(down, safe=True)
+
+
+def _exactly(scale: ir.Value, dtype: ir.DataType, graph: ir.Graph) -> ir.Value | None:
+    """A constant in another type, where that changes no number."""
+    if scale.const_value is None:
+        return None
+    values = scale.const_value.numpy()
+    small = values.astype(dtype.numpy())
+    if not np.array_equal(small.astype(values.dtype), values):
+        return None
+    name = f"{scale.name}_{dtype.name.lower()}"
+    made = ir.Value(name=name, const_value=ir.Tensor(small, dtype=dtype, name=name))
+    made.dtype, made.shape = dtype, ir.Shape(small.shape)
+    graph.register_initializer(made)
+    return made
+
+
+_OUR_STEPS: list[Step] = [("norms in half precision", _uncast_norms)]
 
 
 def _without_one(steps: Sequence[Step]) -> Iterator[tuple[str, list[Step]]]:
@@ -201,14 +257,21 @@ class _Judge:
 
     def attempt(self, steps: Sequence[Step]) -> tuple[ir.Model, str]:
         """The model after the steps, and what is wrong with it, or ""."""
-        model = self._model.clone()
+        model = _copy(self._model)
         kept = [(value.name, value.type, value.shape) for value in model.graph.outputs]
         self.compared = self.not_compared = ""
+        # What might be given from outside is not folded: a tied embedding would be stored again,
+        # transposed.
+        tied = [value for value in model.graph.initializers.values() if _is_tied(value)]
+        model.graph.inputs.extend(tied)
         for name, step in steps:
             try:
                 step(model)
             except Exception as error:
                 return model, f"{name} fails: {type(error).__name__}: {first_line(error)}"
+        for value in tied:
+            if value in model.graph.inputs:
+                model.graph.inputs.remove(value)
         if [value.name for value in model.graph.outputs] != [name for name, _, _ in kept]:
             return model, "the outputs have other names"
         for value, (_, of_type, shape) in zip(model.graph.outputs, kept, strict=True):
@@ -323,6 +386,23 @@ def _largest(array: Array) -> float:
     finite = np.abs(array.astype(np.float64))
     finite = finite[np.isfinite(finite)]
     return float(finite.max(initial=0.0)) or 1.0
+
+
+def _is_tied(value: ir.Value) -> bool:
+    """It is a matrix of weights that nodes of several kinds read."""
+    tensor, readers = value.const_value, {node.op_type for node in value.consumers()}
+    matrix = tensor is not None and len(tensor.shape) == 2 and tensor.nbytes >= LARGE_BYTES
+    return matrix and len(readers) > 1 and not value.is_graph_input()
+
+
+def _copy(model: ir.Model) -> ir.Model:
+    """A clone whose values have types of their own: a step that sets one would change both."""
+    model = model.clone()
+    for graph in model.graphs():
+        nodes = (node.outputs for node in graph)
+        for value in itertools.chain(graph.inputs, graph.initializers.values(), *nodes):
+            value.type = copy.copy(value.type)
+    return model
 
 
 def _operators(model: ir.Model) -> Counter[str]:
