@@ -78,6 +78,7 @@ class Bundle:
         models: Mapping[str, tuple[ir.Model, LoadedModel]],
         *,
         weights: WeightsPolicy = "auto",
+        anew: bool = False,
         force: bool = False,
     ) -> tuple[Path, ...]:
         """Write new graphs of the components to a folder, with the manifest and the configs.
@@ -89,6 +90,8 @@ class Bundle:
             path: of the folder, which appears whole or not at all.
             models: the graph of each component, and where it came from.
             weights: as for ``Result.save``.
+            anew: with ``auto``, store what the graphs have now, each tensor once: most weights are
+                others than in the source.
             force: replace an export that is in the folder.
 
         Returns:
@@ -101,13 +104,18 @@ class Bundle:
         here = os.path.isdir(path) and os.path.samefile(path, self.folder)
         placed: dict[tuple[str, str], str] = {}
         taken = None
-        if here and weights != "embed":
+        anew = anew and weights == "auto"
+        if here and weights != "embed" and not anew:
             taken = {file.name for file in self.files.values()} | {EXPORT_FILE}
             for _, source in models.values():
                 placed |= {(str(source.folder), place): place for place in source.external}
         with new_folder(path, force=force, taken=taken) as folder:
             before = {entry.name for entry in folder.iterdir()}
-            for name, (model, source) in models.items():
+            if anew:
+                write_models(
+                    {self.files[name].stem: one for name, (one, _) in models.items()}, folder
+                )
+            for name, (model, source) in models.items() if not anew else ():
                 target = folder / self.files[name].name
                 save_model(model, target, source=source, weights=weights, placed=placed)
                 if self.manifest is not None:  # transformers looks for it, be it empty
@@ -358,11 +366,18 @@ def _own_files(folder: Path) -> Iterator[str]:
             yield from (name, f"{name}.data")
 
 
+def _storage(tensor: ir.TensorProtocol) -> Hashable:
+    """What two tensors of the same memory, or of the same part of a file, have in common."""
+    if isinstance(tensor, ir.ExternalTensor):
+        return os.path.realpath(tensor.path), tensor.offset, tensor.length, tensor.dtype
+    return memory_of(tensor) or id(tensor)
+
+
 def write_models(models: Mapping[str, ir.Model], folder: Path) -> list[Path]:
     """Write ``NAME.onnx`` and ``NAME.onnx.data`` for each model into a folder.
 
-    A tensor whose memory an earlier model has, too, is stored once, in that model's data file; so
-    sizes on disk are those of the weights once, however the folder is copied.
+    A tensor whose memory, or place in a file, an earlier model has, too, is stored once, in that
+    model's data file; so sizes on disk are those of the weights once, however the folder is copied.
 
     Args:
         models: by name; left unchanged.
@@ -388,7 +403,7 @@ def write_models(models: Mapping[str, ir.Model], folder: Path) -> list[Path]:
                     tensor = slot.tensor
                     if isinstance(tensor, ir.StringTensor) or tensor.nbytes < LARGE_BYTES:
                         continue
-                    key = memory_of(tensor) or id(tensor)
+                    key = _storage(tensor)
                     if key not in stored:
                         if tensor.nbytes >= _MAPPED:
                             file.write(b"\0" * (-file.tell() % _PAGE))

@@ -46,7 +46,8 @@ class FolderResult(Shown):
 
         Args:
             path: of the folder; with ``force`` it may be the one that was read.
-            weights: as for ``Result.save``; what components share stays in one file.
+            weights: as for ``Result.save``; what components share stays in one file. After fusions,
+                which pack weights, ``auto`` writes all of them anew.
             force: replace an export that is there.
 
         Raises:
@@ -54,7 +55,12 @@ class FolderResult(Shown):
         """
         models = {name: (result.model, result.source) for name, result in self.results.items()}
         bundle = dataclasses.replace(self.bundle, manifest=self._manifest())
-        files = bundle.save(path, models, weights=weights, force=force)
+        fused = any(report.fusions is not None for report in self.reports.values())
+        if fused:
+            from rmsnorm_export.rewrite.fusions import share_weights
+
+            share_weights(model for model, _ in models.values())
+        files = bundle.save(path, models, weights=weights, anew=fused, force=force)
         folder = files[0].parent if files else self.bundle.folder
         return GenerationExport(folder, self.reports, files, "", self.seconds)
 

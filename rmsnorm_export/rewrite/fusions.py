@@ -8,6 +8,7 @@ optimizer no rotary embedding goes into its attention.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import hashlib
@@ -176,8 +177,8 @@ def _their_steps(provider: FusionProvider) -> list[Step]:
 def _uncast_norms(model: ir.Model) -> None:
     """Take the casts from around norms whose scale half precision holds exactly, in place.
 
-    ONNX Runtime computes such a norm in float32 and rounds it once, as the casts did; and a residual
-    sum only goes into a norm of its own type.
+    ONNX Runtime computes such a norm in float32 and rounds it once, as the casts did; and a
+    residual sum only goes into a norm of its own type.
     """
     narrowed: dict[tuple[str | None, ir.DataType], ir.Value | None] = {}
     for node in list(model.graph.all_nodes()):
@@ -191,7 +192,9 @@ def _uncast_norms(model: ir.Model) -> None:
         kinds = {down.attributes.get_int("to", 0) for down in downs}
         if x.dtype not in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) or kinds != {x.dtype}:
             continue
-        if any(value.is_graph_output() for value in (*node.outputs, *(d.outputs[0] for d in downs))):
+        if any(
+            value.is_graph_output() for value in (*node.outputs, *(d.outputs[0] for d in downs))
+        ):
             continue
         key = scale.name, x.dtype
         if key not in narrowed:
@@ -228,9 +231,9 @@ _OUR_STEPS: list[Step] = [("norms in half precision", _uncast_norms)]
 def _without_one(steps: Sequence[Step]) -> Iterator[tuple[str, list[Step]]]:
     """What is left out, and the steps without it; from what costs least to be without.
 
-    An attention that rotates can be told to leave that to a node of its own: ONNX Runtime 1.31 on
-    the CPU takes the positions of the first row for every row of a prefill, which is wrong in
-    a batch with padding on the left.
+    An attention that rotates can be told to leave that to a node of its own: without a cache,
+    GroupQueryAttention counts positions up from the first element of ``position_ids``, for every
+    row, which is wrong in a batch with padding on the left.
     """
     for at, (_, step) in enumerate(steps):
         if "rotary" in inspect.signature(getattr(step, "func", step)).parameters:
@@ -260,18 +263,12 @@ class _Judge:
         model = _copy(self._model)
         kept = [(value.name, value.type, value.shape) for value in model.graph.outputs]
         self.compared = self.not_compared = ""
-        # What might be given from outside is not folded: a tied embedding would be stored again,
-        # transposed.
-        tied = [value for value in model.graph.initializers.values() if _is_tied(value)]
-        model.graph.inputs.extend(tied)
-        for name, step in steps:
-            try:
-                step(model)
-            except Exception as error:
-                return model, f"{name} fails: {type(error).__name__}: {first_line(error)}"
-        for value in tied:
-            if value in model.graph.inputs:
-                model.graph.inputs.remove(value)
+        with _tied_weights_kept(model):
+            for name, step in steps:
+                try:
+                    step(model)
+                except Exception as error:
+                    return model, f"{name} fails: {type(error).__name__}: {first_line(error)}"
         if [value.name for value in model.graph.outputs] != [name for name, _, _ in kept]:
             return model, "the outputs have other names"
         for value, (_, of_type, shape) in zip(model.graph.outputs, kept, strict=True):
@@ -386,6 +383,24 @@ def _largest(array: Array) -> float:
     finite = np.abs(array.astype(np.float64))
     finite = finite[np.isfinite(finite)]
     return float(finite.max(initial=0.0)) or 1.0
+
+
+@contextlib.contextmanager
+def _tied_weights_kept(model: ir.Model) -> Iterator[None]:
+    """In the block a weight of several uses counts as an input, which no step folds: a tied
+    embedding would be stored again, transposed."""
+    tied = [value for value in model.graph.initializers.values() if _is_tied(value)]
+    log = logging.getLogger("onnx_ir.passes")  # it warns of every initializer that is an input
+    level = log.level
+    model.graph.inputs.extend(tied)
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        for value in tied:
+            if value in model.graph.inputs:
+                model.graph.inputs.remove(value)
 
 
 def _is_tied(value: ir.Value) -> bool:

@@ -347,7 +347,12 @@ def test_fusions_follow_and_the_folder_still_generates(decoder: Path, tmp_path: 
         assert made.operators["MatMul"] == (19, 9)
         assert made.nodes_after < made.nodes_before - 40
     written = fused.save(tmp_path / "fused")
+    sizes = [sum(p.stat().st_size for p in f.glob("*.data")) for f in (decoder, written.path)]
+    assert sizes[1] <= 1.05 * sizes[0]
     graph = onnx.load(written.path / "decode.onnx", load_external_data=False).graph
+    packed = [one for one in graph.initializer if "packed" in one.name and len(one.dims) == 2]
+    assert len(packed) == 4  # q, k, v and gate, up of two layers: for both graphs once
+    assert {one.external_data[0].value for one in packed} == {"prefill.onnx.data"}
     norms = [node for node in graph.node if node.op_type.endswith("SimplifiedLayerNormalization")]
     assert len(norms) == 5
     outputs = {value.name: dims(value) for value in graph.output}
@@ -399,6 +404,40 @@ def test_where_every_fusion_fails_the_graph_is_as_before(
     assert result.report.fusions.left_out == "all of them"
     without = rx.optimize(decoder / "decode.onnx", target="ort")
     assert result.to_bytes(weights="embed") == without.to_bytes(weights="embed")
+
+
+@pytest.mark.parametrize(("gain", "folded"), [(1.5, 1), (1.0001, 0)], ids=["exact", "rounded"])
+def test_a_residual_goes_into_a_norm_of_half_precision(gain: float, folded: int) -> None:
+    """As in Gemma, whose gain is added up in float32: where float16 holds it exactly."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 18]>
+        g (float16[b, s, 8] x, float16[b, s, 8] r) => (float16[b, s, 8] y, float16[b, s, 8] z)
+        {
+            sum = Add(x, r)
+            wide = Cast<to = 1>(sum)
+            two = Constant<value_float = 2.0>()
+            square = Pow(wide, two)
+            axes = Constant<value_ints = [-1]>()
+            mean = ReduceMean(square, axes)
+            epsilon = Constant<value_float = 0.000001>()
+            shifted = Add(mean, epsilon)
+            root = Sqrt(shifted)
+            inverse = Reciprocal(root)
+            normal = Mul(wide, inverse)
+            scaled = Mul(normal, gain)
+            narrow = Cast<to = 10>(scaled)
+            y = Neg(narrow)
+            z = Neg(sum)
+        }
+    """)
+    values = np.full(8, gain, np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(values, "gain"))
+    made = rx.optimize(model, fusions="cuda").report.fusions
+    assert made is not None
+    assert made.problem == made.not_compared == ""
+    assert made.residuals == folded
+    norms = made.operators.get("SimplifiedLayerNormalization", (1, 1))
+    assert norms == (1, 1 - folded)
 
 
 def test_fusions_are_for_one_target(decoder: Path, tmp_path: Path) -> None:
