@@ -406,40 +406,6 @@ def test_where_every_fusion_fails_the_graph_is_as_before(
     assert result.to_bytes(weights="embed") == without.to_bytes(weights="embed")
 
 
-@pytest.mark.parametrize(("gain", "folded"), [(1.5, 1), (1.0001, 0)], ids=["exact", "rounded"])
-def test_a_residual_goes_into_a_norm_of_half_precision(gain: float, folded: int) -> None:
-    """As in Gemma, whose gain is added up in float32: where float16 holds it exactly."""
-    model = onnx.parser.parse_model("""
-        <ir_version: 9, opset_import: ["": 18]>
-        g (float16[b, s, 8] x, float16[b, s, 8] r) => (float16[b, s, 8] y, float16[b, s, 8] z)
-        {
-            sum = Add(x, r)
-            wide = Cast<to = 1>(sum)
-            two = Constant<value_float = 2.0>()
-            square = Pow(wide, two)
-            axes = Constant<value_ints = [-1]>()
-            mean = ReduceMean(square, axes)
-            epsilon = Constant<value_float = 0.000001>()
-            shifted = Add(mean, epsilon)
-            root = Sqrt(shifted)
-            inverse = Reciprocal(root)
-            normal = Mul(wide, inverse)
-            scaled = Mul(normal, gain)
-            narrow = Cast<to = 10>(scaled)
-            y = Neg(narrow)
-            z = Neg(sum)
-        }
-    """)
-    values = np.full(8, gain, np.float32)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(values, "gain"))
-    made = rx.optimize(model, fusions="cuda").report.fusions
-    assert made is not None
-    assert made.problem == made.not_compared == ""
-    assert made.residuals == folded
-    norms = made.operators.get("SimplifiedLayerNormalization", (1, 1))
-    assert norms == (1, 1 - folded)
-
-
 def test_fusions_are_for_one_target(decoder: Path, tmp_path: Path) -> None:
     with pytest.raises(rx.UsageError, match="ONNX Runtime alone"):
         rx.optimize(decoder / "decode.onnx", target="portable", fusions="cpu")
