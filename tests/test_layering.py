@@ -42,6 +42,7 @@ FLOORS = [
     "compare",
     "benchmark",
     "pipeline",
+    "integrations",
     "diagnosis",
     "show",
     "cli",
