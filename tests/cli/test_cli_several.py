@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
 import onnx
@@ -120,3 +122,19 @@ def test_nothing_alike_is_not_suggested(run: Run, one: Path) -> None:
     assert one.exists()
     for arguments in (["inspect", "photograph.jpg"], ["xyz"]):
         assert "id you mean" not in run(*arguments).stderr
+
+
+def test_the_hook_and_the_action_pass_and_fail_as_the_page_says(
+    run: Run, three: Path, mixed: Path
+) -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install PyYAML")
+    page = Path(__file__).resolve().parents[2] / "docs" / "guides" / "pipelines.md"
+    hook, action = re.findall(r"^```yaml\n(.*?)^```$", page.read_text(), re.M | re.S)
+    (entry,) = (h for repo in yaml.safe_load(hook)["repos"] for h in repo["hooks"])
+    assert re.search(entry["files"], three.name)
+    steps = [step.get("run", "") for step in yaml.safe_load(action)["jobs"]["norms"]["steps"]]
+    for line in (entry["entry"], steps[-1].removesuffix("models/*.onnx")):
+        program, *arguments = shlex.split(line)
+        assert program == "rmsnorm-export"
+        assert run(*arguments, three, three).code == 0
+        assert run(*arguments, three, mixed).code == 5
