@@ -178,7 +178,8 @@ def test_worst_difference() -> None:
 @pytest.mark.slow
 @pytest.mark.export
 def test_demo_of_one_architecture(tmp_path: Path) -> None:
-    done = _run("demonstration", "--only", "LLaMA", "--seconds", "0.1", "--folder", str(tmp_path))
+    options = ["--only", "LLaMA", "--seconds", "0.1", "--no-decoder", "--folder", str(tmp_path)]
+    done = _run("demonstration", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "everything held" in done.stdout
     # Norms in PyTorch, fused, refused, proved.
@@ -192,6 +193,18 @@ def test_demo_of_one_architecture(tmp_path: Path) -> None:
     page = (tmp_path / "llama.html").read_text(encoding="utf-8")
     assert page.count("<svg") >= 2
     assert page.count("<h2") == 5  # summary, rewrites, sites, engine, verification
+
+
+@pytest.mark.thorough
+def test_the_demo_takes_a_decoder_from_its_config_to_tokens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers.exporters", reason="pip install 'transformers>=5.20'")
+    from scripts.demonstration.decoder import generate
+
+    assert generate(tmp_path) == []
+    assert "64 of 64 greedy tokens are the same" in capsys.readouterr().out
+    assert {"prefill.onnx", "decode.onnx"} <= {one.name for one in (tmp_path / "decoder").iterdir()}
 
 
 @pytest.mark.thorough

@@ -5,10 +5,11 @@ exporter, after which every RMSNorm is made one node for each target, and straig
 which names each node after its module. Every site is proved, the logits are compared with those of
 PyTorch's file (run without any graph optimization) and of PyTorch, and the files are timed in turn.
 At the end the first model gets a page for the browser, and an engine where TensorRT-RTX is
-installed.
+installed; and one command takes a decoder from its config.json to a folder with its cache, which
+writes the same tokens as PyTorch.
 
 Exit code 1 when a norm was missed on the portable target or left out without a reason on another, a
-site is not proved or has no module, the logits moved, or no engine could be built.
+site is not proved or has no module, the logits or tokens moved, or no engine could be built.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import torch
 import rmsnorm_export as rx
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.show.text import render
+from scripts.demonstration.decoder import generate
 from scripts.demonstration.measure import compare_speed, logits, worst_difference
 from scripts.demonstration.models import ARCHITECTURES, OPSET, Architecture, Exported, export
 from scripts.demonstration.page import Ending, end
@@ -92,6 +94,7 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
     options.add_argument("--folder", type=Path, default=ROOT / "build" / "demo")
     options.add_argument("--seconds", type=float, default=8, help="of timing per architecture")
+    options.add_argument("--no-decoder", action="store_true", help="leave out the last part")
     options.add_argument("--output", type=Path, help="write the results to this JSON file, and .md")
     return options.parse_args()
 
@@ -122,6 +125,8 @@ def main() -> int:
     terminal.print()
     print(render(endings[0].lines(), styled=terminal.is_terminal), end="")
     terminal.print()
+    if not arguments.no_decoder:
+        found += generate(arguments.folder)
     for text in found:
         terminal.print(f"problem: {text}", markup=False, soft_wrap=True)
     verdict = f"{len(found)} problems" if found else "everything held"
