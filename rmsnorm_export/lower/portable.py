@@ -140,16 +140,15 @@ def plan_site(match: Match, context: LowerContext) -> Planned | Refusal:
 def _class(part: Match, context: LowerContext) -> tuple[NormSpec, Numerics, tuple[str, ...]]:
     spec = part.spec
     half = spec.stash_type in HALF_TYPES
-    wide = spec
-    if half:
-        wide = dataclasses.replace(spec, stash_type=FLOAT, round_rstd=False, association=0)
     least, why = _codes_class(part)
-    if least != "exact":
-        return wide, least, (why,)
-    if half and context.allows("upcast"):
+    notes = () if least == "exact" else (why,)
+    if not (half and context.allows("upcast")):
+        return spec, least, notes
+    wide = dataclasses.replace(spec, stash_type=FLOAT, round_rstd=False, association=0)
+    if least in ("exact", "reordered"):
         note = f"the source computes in {type_name(spec.stash_type)}, the new node in float32"
-        return wide, "upcast", (note,)
-    return spec, "exact", ()
+        return wide, "upcast", (*notes, note)
+    return wide, least, notes
 
 
 def _codes_class(part: Match) -> tuple[Numerics, str]:

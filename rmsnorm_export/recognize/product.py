@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import type_name
+from rmsnorm_export.op.spec import HALF_TYPES
 from rmsnorm_export.recognize import radial as radials
 from rmsnorm_export.recognize.complete import complete, is_unit
 from rmsnorm_export.recognize.consts import standard
@@ -222,6 +223,10 @@ def normalise(
         if weighted is not None:
             view, scale, part = weighted
             association = 2
+    if part is None and scale is None:
+        scaled = _times_constant(ctx, numerator, radial)
+        if scaled is not None:
+            view, radial, part = scaled
     if part is None and ctx.same(_unquantized(view.root), _unquantized(radial.x.root)):
         ctx.flaw(candidate, node, *radials.quantized(node))
         return
@@ -317,6 +322,32 @@ def _weighted(ctx: Context, numerator: ir.Value, radial: Radial) -> tuple[View, 
         scale = as_weight(ctx, other, ctx.view(x).root, radial.axis, radial.last)
         if scale is not None:
             return ctx.view(x), scale, part
+    return None
+
+
+def _times_constant(
+    ctx: Context, numerator: ir.Value, radial: Radial
+) -> tuple[View, Radial, int] | None:
+    """``x * c`` with the x that was squared: c times the norm, as ``x * sqrt(n) / ||x||``."""
+    node = ctx.maker(numerator, "Mul", "Div")
+    dtype = ctx.types.dtype(numerator)
+    if node is None or dtype is None or node.graph is not radial.graph:
+        return None
+    pairs = ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0]))
+    for x, constant in pairs[: 2 if node.op_type == "Mul" else 1]:
+        array, number = ctx.constants.array(constant), ctx.constants.scalar(constant)
+        part = None if x is None else _part_squared(ctx, ctx.view(x), radial)
+        if x is None or part is None or array is None or array.ndim or not number or number < 0:
+            continue
+        factor = number if node.op_type == "Mul" else 1.0 / number
+        step = dataclasses.replace(
+            radial, m=radial.m * factor, slack=radial.slack + rounding_of(array), plain=False
+        )
+        if int(dtype) in HALF_TYPES:
+            step.narrow = (*radial.narrow, f"x times a constant rounded to {type_name(int(dtype))}")
+        else:
+            step.edges = (*radial.edges, "x that is multiplied with a constant first")
+        return ctx.view(x), step, part
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 import onnx_ir as ir
 
@@ -121,12 +122,33 @@ def reduce(ctx: Context, node: ir.Node) -> None:
     axes = axes_of(node, ctx.constants)
     if axes == () and node.attributes.get_int("noop_with_empty_axes", 0) == 1:
         return
+    _reduce(ctx, node, fact, axes, kept=bool(node.attributes.get_int("keepdims", 1)))
+
+
+def dot(ctx: Context, node: ir.Node) -> None:
+    """Einsum of x with itself over the last axis: a sum of squares."""
+    a, b = (*node.inputs, None)[:2]
+    terms = _DOT.fullmatch(node.attributes.get_string("equation", "").replace(" ", ""))
+    if a is None or b is None or len(node.inputs) != 2 or not terms or terms[2] in terms[1]:
+        return
+    fact = _square_of(ctx, a) if ctx.magnitude(a).root is ctx.magnitude(b).root else None
+    if fact is not None:
+        _reduce(ctx, node, fact, (-1,), kept=False)
+
+
+_DOT = re.compile(r"([.A-Za-z]*)([A-Za-z]),\1\2->\1")
+
+
+def _reduce(
+    ctx: Context, node: ir.Node, fact: Square, axes: tuple[int, ...] | None, *, kept: bool
+) -> None:
+    """``node`` is the mean of the squares in ``fact``, their sum, or the root of it."""
+    op = node.op_type
     candidate = ctx.candidate(node)
     candidate.centred = centred(ctx, fact.x.root)
     if fact.flaw is not None:
         ctx.flaw(candidate, node, *fact.flaw)
     axis, last = _row_axes(ctx, node, axes, fact.x, candidate) or (None, -1)
-    kept = bool(node.attributes.get_int("keepdims", 1))
     dims = ctx.types.shape(fact.x.root) if axis is not None else None
     size = row_size(dims, axis, last)
     factor = fact.factor
@@ -193,8 +215,8 @@ def _row_axes(
     second = len(negative) == 1 and (ctx.types.rank(x.root) or 0) + negative[0] == 1
     if second and negative[0] in _CHANNELS:
         behind = (ctx.types.shape(x.root) or ())[negative[0] + 1 :]
-        trailing = set(behind) == {1} and node.attributes.get_int("keepdims", 1) == 1
-        return negative[0], -1 if trailing else negative[0]
+        row = set(behind) == {1} and node.attributes.get_int("keepdims", 1) == 1
+        return negative[0], -1 if row else negative[0]
     trailing = negative == list(range(-len(negative), 0))  # none for a scalar
     if not (negative and trailing) or (rank is not None and -negative[0] > rank):
         ctx.flaw(

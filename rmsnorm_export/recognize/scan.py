@@ -38,6 +38,7 @@ _STANDARD: dict[str, Transfer] = {
     "ReduceSum": radials.reduce,
     "ReduceSumSquare": radials.reduce,
     "ReduceL2": radials.reduce,
+    "Einsum": radials.dot,
     "Sqrt": radials.sqrt,
     "Reciprocal": radials.reciprocal,
     "Max": radials.clamp,

@@ -11,7 +11,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 import torch
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
 from torch.nn.functional import normalize as unit_row
 
@@ -108,6 +109,70 @@ def test_a_clamp_of_the_mean_square_is_one_of_its_root(exporter):
     (site,) = rx.optimize(export(MeanClamped(), exporter), prove=True).report.fused
     assert site.epsilon == pytest.approx(1e-3)
     assert site.attributes == {"epsilon_clamp": 1}
+
+
+class RootClamped(Normalize):
+    def forward(self, x: Tensor) -> Tensor:
+        return x / x.square().mean(-1, keepdim=True).sqrt().clamp_min(1e-6) * self.gamma
+
+
+@pytest.mark.parametrize(("numerics", "stash"), [("reordered", TensorProto.FLOAT16), ("upcast", 1)])
+def test_in_float32_the_squares_of_small_halves_are_other_numbers(numerics, stash):
+    """Where a clamp drops a rounding besides, what is computed in float32 is no less upcast."""
+    model = export(RootClamped(), "TorchScript", torch.float16)
+    result = rx.optimize(model, numerics=numerics, prove=True)
+    (site,) = result.report.fused
+    assert site.numerics == numerics
+    (node,) = result.model.graph
+    assert node.attributes.get_int("stash_type") == stash
+    x = np.full((2, 5, N), 1e-4, np.float16)  # of which the square is 0 in float16
+    (name,) = (value.name for value in model.graph.input)
+    (wanted,) = ReferenceEvaluator(model).run(None, {name: x})
+    (found,) = ReferenceEvaluator(onnx.load_from_string(result.to_bytes())).run(None, {name: x})
+    assert np.array_equal(wanted, found) == (numerics == "reordered")
+
+
+@pytest.mark.parametrize("exporter", ["TorchScript", "dynamo 18"])
+@pytest.mark.parametrize(
+    "row",
+    [
+        lambda x: x * N**0.5 / x.norm(dim=-1, keepdim=True).clamp_min(1e-12),
+        lambda x: N**0.5 * x * torch.rsqrt(x.square().sum(-1, keepdim=True) + N * 1e-5),
+        lambda x: x * torch.rsqrt(torch.einsum("...d,...d->...", x, x)[..., None] / N + 1e-5),
+    ],
+)
+def test_the_root_of_n_is_multiplied_first_and_einsum_adds_squares(row, exporter):
+    class Norm(Normalize):
+        def forward(self, x: Tensor) -> Tensor:
+            return row(x) * self.gamma
+
+    model = export(Norm(), exporter)
+    result = rx.optimize(model, prove=True)
+    (site,) = result.report.fused
+    assert len(result.model.graph) == 1
+    assert site.numerics == ("exact" if "Einsum" in site.spelling else "reordered")
+    (refusal,) = rx.optimize(export(Normalize(scale=3.0), exporter)).report.refused
+    assert refusal.reason == "not-the-mean"
+
+
+@pytest.mark.parametrize(
+    "equation", ["bsd,bsd->bs", "...d,...d->...", "bsd,bsd->bd", "bsd,bse->bs"]
+)
+def test_an_einsum_over_another_axis_is_no_sum_of_a_row(equation):
+    text = f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[4,4,4] x) => (float[4,4,4] y)
+        <float four = {{4}}, float eps = {{0.00001}}, int64[1] last = {{2}}>
+        {{
+            total = Einsum<equation = "{equation}">(x, x)
+            kept = Unsqueeze(total, last)
+            mean = Div(kept, four)
+            stabilised = Add(mean, eps)
+            rms = Sqrt(stabilised)
+            y = Div(x, rms)
+        }}"""
+    report = rx.optimize(onnx.parser.parse_model(text), prove=True).report
+    assert len(report.fused) == (equation in ("bsd,bsd->bs", "...d,...d->..."))
 
 
 @pytest.mark.parametrize("exporter", ["TorchScript", "dynamo 18"])
