@@ -1,0 +1,45 @@
+"""A release is a tag: what it is called stands in the package, in CHANGELOG.md and nowhere else."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import rmsnorm_export
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip("no git, or no repository: a release is made from a clone")
+    return done.stdout
+
+
+def test_the_version_of_a_tag_is_that_of_the_package() -> None:
+    tags = [tag for tag in _git("tag", "--points-at", "HEAD").split() if re.match(r"v\d", tag)]
+    assert tags in ([], [f"v{rmsnorm_export.__version__}"])
+    released = set(_git("tag", "--list", "v[0-9]*").split())
+    assert tags or f"v{rmsnorm_export.__version__}" not in released, "the next version is to come"
+
+
+def test_the_changes_begin_with_the_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## (\d+\.\d+\.\d+)(?: \((.+)\))?$", text, re.MULTILINE)
+    assert versions, "## VERSION (YYYY-MM-DD), or (not released)"
+    assert versions[0][0] == rmsnorm_export.__version__
+    for version, date in versions:
+        released = re.fullmatch(r"\d{4}-\d\d-\d\d", date)
+        assert released or (version, date) == (rmsnorm_export.__version__, "not released")
+    if f"v{versions[0][0]}" in _git("tag", "--points-at", "HEAD").split():
+        assert versions[0][1] != "not released"
+
+
+def test_the_version_stands_in_one_place() -> None:
+    assert rmsnorm_export.__version__ not in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
