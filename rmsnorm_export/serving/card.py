@@ -26,20 +26,75 @@ _CLIENT_TEXT = (
 )
 
 
-def card(record: PackageRecord, benchmarks: Sequence[BenchmarkDocument], client: str = "") -> str:
+_START = """\
+## Starting the server
+
+In the folder of models, the one above this, with `IMAGE` the name of an image of Triton Inference
+Server (`tritonserver:YY.MM-py3`):
+
+```bash
+docker run --rm {gpus}-p 8000:8000 -v "$PWD":/models:ro "$IMAGE" {server}
+```
+
+The server is ready when `curl -f localhost:8000/v2/models/{name}/ready` succeeds."""
+
+_CLIENT = """\
+import numpy as np
+import tritonclient.http as http
+
+client = http.InferenceServerClient("localhost:8000")
+values = {{
+{values}
+}}
+inputs = []
+for name, (kind, value) in values.items():
+    inputs.append(http.InferInput(name, value.shape, kind))
+    inputs[-1].set_data_from_numpy(value)
+answer = client.infer("{name}", inputs)
+for name in {outputs}:
+    print(name, answer.as_numpy(name).shape)"""
+
+_NUMPY = {
+    "BOOL": "np.bool_",
+    "FP16": "np.float16",
+    "FP32": "np.float32",
+    "FP64": "np.float64",
+    **{
+        f"{sign}INT{bits}": f"np.{sign.lower()}int{bits}"
+        for sign in ("", "U")
+        for bits in (8, 16, 32, 64)
+    },
+}
+"""Types of requests that NumPy has; the others, such as BF16, need more than an example."""
+
+
+def card(
+    record: PackageRecord,
+    benchmarks: Sequence[BenchmarkDocument],
+    client: str = "",
+    *,
+    gpus: bool = True,
+) -> str:
     """The card.
 
     Args:
         record: of the model; the newest version is described, the others are listed.
         benchmarks: of the version that was packaged.
-        client: Python that asks the model.
+        client: Python that asks the model; "": an example that asks it once.
+        gpus: the server gives the model a GPU.
     """
-    lines = [f"# {record.name}", "", _introduction(record), ""]
+    loads = [version.load for version in record.versions if version.load]
+    server = one_line(loads[-1]) if loads else "tritonserver --model-repository=/models"
+    start = _START.format(gpus="--gpus all " * gpus, server=server, name=record.name)
+    lines = [f"# {record.name}", "", _introduction(record), "", *start.splitlines(), ""]
     lines += ["## Requests and answers", "", _batch(record), ""]
     lines += _markdown_table(("", "name", "type", "shape"), _tensors(record))
     if client:
         lines += ["", "## Generating text", "", _CLIENT_TEXT, "", "```python"]
         lines += [*client.splitlines(), "```"]
+    elif example := _example(record):
+        lines += ["", "## Asking it", "", "It needs `pip install 'tritonclient[http]'`.", ""]
+        lines += ["```python", *example.splitlines(), "```"]
     for version in sorted(record.versions, key=lambda v: -v.version):
         lines += _version_section(version)
     for benchmark in benchmarks:
@@ -47,6 +102,19 @@ def card(record: PackageRecord, benchmarks: Sequence[BenchmarkDocument], client:
     shared = [file for file in record.files if file.path != CARD_FILE]
     lines += ["## Files beside the versions", "", *_file_rows(shared)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _example(record: PackageRecord) -> str:
+    """A client that asks once, with zeros of the smallest sizes; "" where NumPy lacks a type."""
+    kinds = [tensor.dtype.removeprefix("TYPE_") for tensor in record.inputs]
+    if not set(kinds) <= _NUMPY.keys():
+        return ""
+    rows = []
+    for tensor, kind in zip(record.inputs, kinds, strict=True):
+        shape = [max(size, 1) for size in tensor.shape]
+        rows.append(f"    {tensor.name!r}: ({kind!r}, np.zeros({shape}, {_NUMPY[kind]})),")
+    outputs = [tensor.name for tensor in record.outputs]
+    return _CLIENT.format(values="\n".join(rows), name=record.name, outputs=outputs)
 
 
 def _introduction(record: PackageRecord) -> str:

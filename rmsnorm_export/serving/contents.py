@@ -261,7 +261,8 @@ def _put_record(
         files=_listed([stage.folder / name for name in shared], stage.folder, place.folder),
         versions=tuple(sorted((*others, version), key=lambda item: item.version)),
     )
-    write_whole(stage.folder / CARD_FILE, card(record, wish.benchmarks, wish.options.client))
+    text = card(record, wish.benchmarks, wish.options.client, gpus=wish.options.kind != "cpu")
+    write_whole(stage.folder / CARD_FILE, text)
     listed = _listed([stage.folder / CARD_FILE], stage.folder, place.folder)
     record = dataclasses.replace(record, files=(*record.files, *listed))
     present = [file for item in record.versions for file in item.files]
