@@ -26,7 +26,7 @@ _CLIENT_TEXT = (
 )
 
 
-_START = """\
+_STARTING = """\
 ## Starting the server
 
 In the folder of models, the one above this, with `IMAGE` the name of an image of Triton Inference
@@ -38,7 +38,7 @@ docker run --rm {gpus}-p 8000:8000 -v "$PWD":/models:ro "$IMAGE" {server}
 
 The server is ready when `curl -f localhost:8000/v2/models/{name}/ready` succeeds."""
 
-_CLIENT = """\
+_ASKING = """\
 import numpy as np
 import tritonclient.http as http
 
@@ -85,7 +85,7 @@ def card(
     """
     loads = [version.load for version in record.versions if version.load]
     server = one_line(loads[-1]) if loads else "tritonserver --model-repository=/models"
-    start = _START.format(gpus="--gpus all " * gpus, server=server, name=record.name)
+    start = _STARTING.format(gpus="--gpus all " * gpus, server=server, name=record.name)
     lines = [f"# {record.name}", "", _introduction(record), "", *start.splitlines(), ""]
     lines += ["## Requests and answers", "", _batch(record), ""]
     lines += _markdown_table(("", "name", "type", "shape"), _tensors(record))
@@ -114,7 +114,7 @@ def _example(record: PackageRecord) -> str:
         shape = [max(size, 1) for size in tensor.shape]
         rows.append(f"    {tensor.name!r}: ({kind!r}, np.zeros({shape}, {_NUMPY[kind]})),")
     outputs = [tensor.name for tensor in record.outputs]
-    return _CLIENT.format(values="\n".join(rows), name=record.name, outputs=outputs)
+    return _ASKING.format(values="\n".join(rows), name=record.name, outputs=outputs)
 
 
 def _introduction(record: PackageRecord) -> str:
