@@ -54,7 +54,7 @@ answer = client.infer("{name}", inputs)
 for name in {outputs}:
     print(name, answer.as_numpy(name).shape)"""
 
-_NUMPY = {
+_EXAMPLE_TYPES = {
     "BOOL": "np.bool_",
     "FP16": "np.float16",
     "FP32": "np.float32",
@@ -107,12 +107,12 @@ def card(
 def _example(record: PackageRecord) -> str:
     """A client that asks once, with zeros of the smallest sizes; "" where NumPy lacks a type."""
     kinds = [tensor.dtype.removeprefix("TYPE_") for tensor in record.inputs]
-    if not set(kinds) <= _NUMPY.keys():
+    if not set(kinds) <= _EXAMPLE_TYPES.keys():
         return ""
     rows = []
     for tensor, kind in zip(record.inputs, kinds, strict=True):
         shape = [max(size, 1) for size in tensor.shape]
-        rows.append(f"    {tensor.name!r}: ({kind!r}, np.zeros({shape}, {_NUMPY[kind]})),")
+        rows.append(f"    {tensor.name!r}: ({kind!r}, np.zeros({shape}, {_EXAMPLE_TYPES[kind]})),")
     outputs = [tensor.name for tensor in record.outputs]
     return _ASKING.format(values="\n".join(rows), name=record.name, outputs=outputs)
 
