@@ -155,6 +155,7 @@ def test_results_are_written_whole(tmp_path: Path) -> None:
     ("name", "module"),
     [
         ("bench_export", "bench.export"),
+        ("bench_generate", "bench.generate"),
         ("bench_growth", "bench.optimize_report"),
         ("bench_layernorm", "bench.layernorm"),
     ],
