@@ -72,8 +72,7 @@ def inspect_several(
         raise problem
     path = Path(models[0]) if len(models) == 1 else Path()
     made = GenerationExport(path, reports, (), "", time.perf_counter() - start)
-    error = problem or first_problem(reports, requirement)[0]
-    files.finish(made, error, inputs=models)
+    files.finish(made, problem or first_problem(reports, requirement)[0], inputs=models)
 
 
 def optimize_several(

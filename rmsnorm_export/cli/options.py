@@ -73,8 +73,8 @@ class Choice(click.Choice):  # type: ignore[type-arg,unused-ignore]  # generic s
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
-            error.message += _suggestion(str(value), [str(name) for name in self.choices])
-            raise
+            near = _suggestion(str(value), [str(name) for name in self.choices])
+            raise click.BadParameter(error.message + near, ctx, param) from error
 
 
 def _suggestion(name: str, known: Collection[str]) -> str:
@@ -82,7 +82,7 @@ def _suggestion(name: str, known: Collection[str]) -> str:
     return f" Did you mean {near!r}?" if near else ""
 
 
-class _FileText(click.ParamType):
+class _FileText(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """A path as it was written, - included; a shell completes the names of files."""
 
     name = "text"

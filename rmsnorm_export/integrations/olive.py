@@ -23,7 +23,7 @@ from olive.package_config import OlivePackageConfig
 from olive.passes import Pass
 from olive.passes.pass_config import BasePassConfig, PassConfigParam
 
-from rmsnorm_export.errors import VerificationError
+from rmsnorm_export.errors import Error, VerificationError
 from rmsnorm_export.options import entries
 from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement
@@ -64,7 +64,7 @@ class RMSNormExport(Pass):  # type: ignore[misc,unused-ignore]  # Olive has no t
         given: dict[str, Any] = {entry.name: getattr(config, entry.name) for entry in _OPTIONS}
         requirement = Requirement(require=given.pop("require"))
         result = optimize(source, **given)
-        error = requirement.unmet(result.report)
+        error: Error | None = requirement.unmet(result.report)
         if error is None and (unproved := result.report.unproved):
             error = VerificationError(
                 "A rewrite has no proof that holds.",
