@@ -4,7 +4,6 @@
 
 #ifdef __CUDACC__
 
-#include <cooperative_groups.h>
 #include <cuda_pipeline.h>
 #include <cuda_runtime.h>
 
@@ -54,6 +53,75 @@ __device__ inline void after_predecessor() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
+}
+
+// Keeps the assembler from moving a load from one side to the other; of a whole warp.
+__device__ inline void loads_before() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
+
+// Brings the line of an address into L2; what another kernel writes there later is seen all the
+// same.
+__device__ inline void fetch_to_l2(void const* from) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
+// A word from every block of a cluster to every other, without the fence of all memory that a
+// barrier of the cluster has: bytes that arrive are counted in the shared memory of their receiver.
+struct Mailbox {
+    unsigned long long state;
+};
+
+__device__ inline unsigned shared_address(void const* pointer) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+__device__ inline unsigned block_of_cluster() {
+    unsigned rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// Of one thread, before all threads of the block say so, and wait for those of the others.
+__device__ inline void open(Mailbox* box) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(box)) : "memory");
+}
+__device__ inline void mailboxes_open() {
+    asm volatile("fence.mbarrier_init.release.cluster;\nbarrier.cluster.arrive.relaxed.aligned;" ::
+                     : "memory");
+}
+__device__ inline void mailboxes_are_open() {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// By one thread a round: so many words are going to come.
+__device__ inline void expect(Mailbox* box, int words) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(box)),
+                 "r"(4 * words)
+                 : "memory");
+}
+
+// Writes to the slot and the mailbox that lie there in the memory of another block.
+__device__ inline void send(void* slot, Mailbox* box, unsigned word, unsigned block) {
+    asm volatile(
+        "{\n.reg .b32 slot, box;\n"
+        "mapa.shared::cluster.u32 slot, %0, %3;\n"
+        "mapa.shared::cluster.u32 box, %1, %3;\n"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [slot], %2, [box];\n}" ::"r"(
+            shared_address(slot)),
+        "r"(shared_address(box)), "r"(word), "r"(block)
+        : "memory");
+}
+
+// `parity` alternates from round to round, from 0 on.
+__device__ inline void wait_for_words(Mailbox* box, unsigned parity) {
+    unsigned done;
+    do {
+        asm volatile(
+            "{\n.reg .pred done;\n"
+            "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+            "selp.u32 %0, 1, 0, done;\n}"
+            : "=r"(done)
+            : "r"(shared_address(box)), "r"(parity)
+            : "memory");
+    } while (done == 0);
 }
 
 // Copies a vector to shared memory, without a register; it is there after copies_done().

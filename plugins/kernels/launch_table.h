@@ -17,7 +17,8 @@ struct Choice {
     int lanes;    // threads of a segment, in a block
     int threads;  // of a block
     int cluster;  // blocks of a segment
-    int staged;   // vectors that a block keeps in shared memory: of x (kLong), of the scale (kHot)
+    int staged;   // vectors that a block keeps in shared memory: of x (kLong), of the scale and the
+                  // second input (kHot)
 };
 
 constexpr std::int64_t kKilobyte = 1024;
@@ -33,8 +34,9 @@ constexpr int kShortBlock = 128;
 // Threads of a long row, in each block; row_long.cuh says why.
 constexpr int kLongBlock = 512;
 
-// Blocks of a cluster that every device with clusters can place.
-constexpr int kMostCluster = 8;
+// Blocks of a cluster that a whole device with clusters places; one that cannot is asked for less.
+// More than eight a kernel has to be allowed.
+constexpr int kMostCluster = 16;
 
 // The slice at which a cluster stops growing. For throughput, seven of them fit the shared memory
 // of an SM; for latency, it is one load per thread.
@@ -42,9 +44,14 @@ constexpr std::int64_t kSlice = 32 * kKilobyte;
 constexpr std::int64_t kLatencySlice = std::int64_t{kLongBlock} * kVectorBytes;
 
 constexpr bool has_clusters(int sm) { return sm >= 90 && sm < 120; }
+constexpr int most_cluster(int sm) { return has_clusters(sm) ? kMostCluster : 1; }
 
-// An architecture whose choices need no cluster.
-constexpr int kWithoutClusters = 80;
+// Shared memory that a block may ask for.
+constexpr std::int64_t most_shared(int sm) {
+    if (has_clusters(sm)) return 227 * kKilobyte;
+    if (sm == 80 || sm == 87) return 163 * kKilobyte;
+    return (sm < 80 ? 64 : 99) * kKilobyte;
+}
 
 // Half the shared memory of an SM, less the kilobyte that the system keeps of each block: two
 // blocks fit, so that one loads while the other sums. (CUDA C++ Programming Guide, compute
@@ -67,44 +74,50 @@ constexpr int lanes_for(std::int64_t vectors, int per_thread) {
     return needed <= 32 ? power : round_up(needed, 32);
 }
 
+// Vectors from one thread's part of shared memory to the next one's: eight, and one that is left
+// free, so that neighbours read from different banks.
+constexpr int kStagePitch = 9;
+
 // Threads of the largest block of row_hot.cuh; with eight vectors each they hold so much of a row.
 constexpr int kHotThreads = 512;
 constexpr std::int64_t kHotSlice = std::int64_t{8} * kVectorBytes * kHotThreads;
 
-// For the kernels of the usual norms (row_hot.cuh); no threads for rows that are too long for them.
-constexpr Choice choose_hot(std::int64_t segment_bytes, int inputs, int sm, bool low_latency) {
-    // Slices of half a block: more blocks to an SM, one of which loads while another sums.
+// The blocks of a cluster, up to `most`, of slices that are no longer than `slice` where that goes.
+constexpr int cluster_for(std::int64_t segment_bytes, std::int64_t slice, int most) {
     int cluster = 1;
-    std::int64_t const most = low_latency ? kLatencySlice : kHotSlice / 2;
-    if (segment_bytes > kHotSlice / 2 && has_clusters(sm)) {
-        while (cluster < kMostCluster && segment_bytes > cluster * most) cluster *= 2;
-    }
+    while (cluster < most && segment_bytes > cluster * slice) cluster *= 2;
+    return cluster;
+}
+
+// For the kernels of the usual norms (row_hot.cuh); no threads for rows that are too long for them.
+// `most`: blocks that the device places in a cluster.
+constexpr Choice choose_hot(std::int64_t segment_bytes, int inputs, int sm, int most,
+                            bool low_latency) {
+    // Slices of half a block: more blocks to an SM, one of which loads while another sums.
+    std::int64_t const slice = low_latency ? kLatencySlice : kHotSlice / 2;
+    int const cluster =
+        segment_bytes > kHotSlice / 2 ? cluster_for(segment_bytes, slice, most) : 1;
     std::int64_t const vectors = (segment_bytes / kVectorBytes + cluster - 1) / cluster;
-    // The scale takes as much shared memory, which Turing has 64 KB of in all.
-    std::int64_t const room = sm < 80 ? kHotSlice / 2 : kHotSlice;
-    if (vectors * kVectorBytes > room) return {Path::kHot, 0, 0, 0, 0, 0};
     // Eight vectors share the sum and its barrier among twice as many elements as four. Short rows
-    // take four so that a warp asks for whole sectors; with a second input, four are as many bytes;
-    // and for few rows more threads have fewer loads each.
-    std::int64_t const least = low_latency   ? kHotSlice / 2
-                               : inputs == 1 ? kKilobyte
-                                             : 16 * kKilobyte;
-    int const per_thread = segment_bytes > least ? 8 : 4;
+    // take four so that a warp asks for whole sectors; and for few rows more threads have fewer
+    // loads each.
+    int const per_thread = segment_bytes > (low_latency ? kHotSlice / 2 : kKilobyte) ? 8 : 4;
     int const lanes = lanes_for(vectors, per_thread);
     int const threads = lanes <= 32 ? kShortBlock : lanes;
-    return {Path::kHot, per_thread, lanes, threads, cluster, per_thread == 8 ? 8 * threads : 0};
+    int const staged = per_thread == 8 ? inputs * kStagePitch * threads : 0;
+    bool const fits = threads <= kHotThreads && kKilobyte + staged * kVectorBytes <= most_shared(sm);
+    if (!fits) return {Path::kHot, 0, 0, 0, 0, 0};
+    return {Path::kHot, per_thread, lanes, threads, cluster, staged};
 }
 
 // `segment_bytes`: of a row, or of a group, in T; a multiple of 16. `inputs`: 2 with a residual or
 // a gate, whose vectors need registers of their own.
-constexpr Choice choose(std::int64_t segment_bytes, int inputs, int sm, bool low_latency) {
+constexpr Choice choose(std::int64_t segment_bytes, int inputs, int sm, int most,
+                        bool low_latency) {
     std::int64_t const vectors = segment_bytes / kVectorBytes;
     if (inputs * segment_bytes > kRegisterBytes) {
-        int cluster = 1;
-        if (has_clusters(sm)) {
-            std::int64_t const most = low_latency ? kLatencySlice : kSlice;
-            while (cluster < kMostCluster && segment_bytes > cluster * most) cluster *= 2;
-        }
+        int const cluster =
+            cluster_for(segment_bytes, low_latency ? kLatencySlice : kSlice, most);
         std::int64_t const slice = (vectors + cluster - 1) / cluster;
         std::int64_t const room = (stage_bytes(sm) - kKilobyte) / kVectorBytes;
         return {Path::kLong, 0,       kLongBlock,

@@ -9,8 +9,9 @@ namespace rmsnorm_export {
 
 using Kernel = void (*)(Task);
 
-// Above this a kernel has to ask for its shared memory.
+// Above these a kernel has to ask for its shared memory, and for its cluster.
 constexpr int kSharedByDefault = 48 * 1024;
+constexpr int kPortableCluster = 8;
 
 constexpr int shared_bytes_of(Choice const& choice) {
     return kReductionBytes + choice.staged * kVectorBytes;
@@ -49,20 +50,47 @@ inline bool may_overlap(int sm) {
     return known && sm >= 90;
 }
 
-// Lets the kernel have its shared memory: every time, for the attribute is of the function on the
-// current device.
-inline cudaError_t allow_shared(Kernel kernel, Choice const& choice) {
-    int const bytes = shared_bytes_of(choice);
-    if (bytes <= kSharedByDefault) return cudaSuccess;
-    return cudaFuncSetAttribute(reinterpret_cast<void const*>(kernel),
-                                cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+// Lets the kernel have its shared memory and its cluster, on the current device.
+inline cudaError_t allow(Kernel kernel, Choice const& choice, Device const& device) {
+    auto const set = [&](cudaFuncAttribute attribute, int value) {
+        return cudaFuncSetAttribute(reinterpret_cast<void const*>(kernel), attribute, value);
+    };
+    cudaError_t status = cudaSuccess;
+    if (shared_bytes_of(choice) > kSharedByDefault) {
+        // For all launches to come, those of other lengths among them.
+        status = set(cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared);
+    }
+    if (status == cudaSuccess && choice.cluster > kPortableCluster) {
+        status = set(cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    }
+    return status;
 }
 
-// The blocks, or clusters, that the device runs at once; 0 when it has no room for a cluster.
+// What a thread has found for a kernel on a device.
+struct AtOnce {
+    Kernel kernel{nullptr};
+    int device{0};
+    Choice choice{};
+    std::int64_t most{0};
+};
+
+// The blocks, or clusters, that the device runs at once; 0 when it has no room for a cluster. The
+// runtime is asked once for each length of a row, as a rule: a launch takes microseconds.
 inline cudaError_t at_once(Kernel kernel, Choice const& choice, Device const& device,
                            std::int64_t& most) {
+    constexpr std::size_t kKnown = 64;
+    thread_local AtOnce known[kKnown];
     void const* const entry = reinterpret_cast<void const*>(kernel);
-    cudaError_t status = allow_shared(kernel, choice);
+    std::size_t const place = reinterpret_cast<std::uintptr_t>(entry) / 16 +
+                              static_cast<std::size_t>(choice.threads / 32 * 5 + choice.cluster);
+    AtOnce& before = known[place % kKnown];
+    if (before.kernel == kernel && before.device == device.id &&
+        before.choice.threads == choice.threads && before.choice.cluster == choice.cluster &&
+        before.choice.staged == choice.staged) {
+        most = before.most;
+        return cudaSuccess;
+    }
+    cudaError_t status = allow(kernel, choice, device);
     int found = 0;
     if (status == cudaSuccess && choice.cluster > 1) {
         Configuration launch{choice, false};
@@ -74,6 +102,7 @@ inline cudaError_t at_once(Kernel kernel, Choice const& choice, Device const& de
         found = (found > 0 ? found : 1) * device.processors;
     }
     most = found;
+    if (status == cudaSuccess) before = {kernel, device.id, choice, most};
     return status;
 }
 
@@ -183,14 +212,14 @@ bool vectorises(Task const& task) {
 
 // A problem whose rows are whole aligned vectors.
 template <typename T>
-Kernel vector_kernel(Task& task, int sm, Tactic tactic) {
+Kernel vector_kernel(Task& task, int sm, int most_blocks, Tactic tactic) {
     int const inputs = task.mode == Mode::kPlain ? 1 : 2;
     std::int64_t const bytes = task.size * std::int64_t{sizeof(T)};
     bool const low_latency = tactic == Tactic::kLowLatency;
-    task.choice = choose_hot(bytes, inputs, sm, low_latency);
+    task.choice = choose_hot(bytes, inputs, sm, most_blocks, low_latency);
     Kernel const hot = task.choice.threads > 0 ? hot_kernel<T>(task) : nullptr;
     if (hot != nullptr) return hot;
-    task.choice = choose(bytes, inputs, sm, low_latency);
+    task.choice = choose(bytes, inputs, sm, most_blocks, low_latency);
     bool const quantised = task.problem.quantize != Quantize::kNone;
     return quantised ? fast_kernel<T, true>(task) : fast_kernel<T, false>(task);
 }
@@ -201,11 +230,11 @@ cudaError_t launch_typed(Task task, Device const& device, Tactic tactic, cudaStr
     Kernel kernel = nullptr;
     std::int64_t most = 0;  // blocks, or clusters, that run at once
     if (vectorises<T>(task)) {
-        kernel = vector_kernel<T>(task, device.sm, tactic);
-        cudaError_t status = at_once(kernel, choice, device, most);
-        if (status == cudaSuccess && most == 0) {
-            // A part of a GPU, which has no room for the cluster.
-            kernel = vector_kernel<T>(task, kWithoutClusters, tactic);
+        cudaError_t status = cudaSuccess;
+        // A part of a GPU has no room for large clusters.
+        for (int cluster = most_cluster(device.sm); status == cudaSuccess && most == 0;
+             cluster = choice.cluster / 2) {
+            kernel = vector_kernel<T>(task, device.sm, cluster, tactic);
             status = at_once(kernel, choice, device, most);
         }
         if (status != cudaSuccess) return status;
@@ -225,8 +254,7 @@ cudaError_t launch_typed(Task task, Device const& device, Tactic tactic, cudaStr
     } else if (blocks > 0x7fffffff / choice.cluster) {
         blocks = 0x7fffffff / choice.cluster;
     }
-    bool const early =
-        choice.path == Path::kHot && tactic == Tactic::kLowLatency && may_overlap(device.sm);
+    bool const early = tactic == Tactic::kLowLatency && may_overlap(device.sm);
     return enqueue(kernel, task, blocks * choice.cluster, early, stream);
 }
 

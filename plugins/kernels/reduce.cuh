@@ -10,24 +10,30 @@ namespace rmsnorm_export {
 
 // Shared memory of one reduction: a slot per warp, and one per block of a cluster.
 constexpr int kWarpSlots = 32;
-constexpr int kClusterSlots = 8;
-constexpr int kSlots = kWarpSlots + kClusterSlots;
+constexpr int kSlots = kWarpSlots + kMostCluster;
 
-// The two sets of slots that a kernel uses in turn. A thread that is one reduction ahead of another
-// then writes to the other set; two ahead it cannot be, for the barrier between.
-constexpr int kReductionBytes = 2 * kSlots * 4;
+// The two sets of slots that a kernel uses in turn, and their mailboxes. A thread that is one
+// reduction ahead of another then writes to the other set; two ahead it cannot be, for the barrier
+// between: its block has the sums of all others, which they sent behind a barrier of theirs.
+constexpr int kReductionBytes = 2 * (kSlots * 4 + static_cast<int>(sizeof(Mailbox)));
 
 // `lanes` neighbours: a power of two up to 32, or else the whole block of `lanes` threads, a
-// multiple of 32. With `blocks` > 1, those of each block of a cluster.
+// multiple of 32. With `blocks` > 1, a power of two, those of each block of a cluster, more than a
+// warp of each.
 struct Team {
     int lanes;
     int blocks;
-    int turn{0};
+    int turn{0};  // 0 before the first reduction, then 1, 2, 3, 4 and again
 
     __device__ Team(int lanes, int blocks) : lanes(lanes), blocks(blocks) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-        // All blocks must have started, else there is no shared memory to write to.
-        if (blocks > 1) cooperative_groups::this_cluster().sync();
+        if (blocks > 1) {
+            if (threadIdx.x == 0) {
+                open(mailbox(0));
+                open(mailbox(1));
+            }
+            mailboxes_open();
+        }
 #endif
     }
 
@@ -41,11 +47,11 @@ struct Team {
 private:
     template <typename V, typename Operation>
     __device__ V reduce(V value, Operation combine) {
-        V* const of_warp = reinterpret_cast<V*>(shared_memory()) + turn * kSlots;
-        turn ^= 1;
+        int const set = turn & 1;
+        V* const of_warp = reinterpret_cast<V*>(shared_memory()) + set * kSlots;
+        int const lane = static_cast<int>(threadIdx.x) % 32;
         value = over_warp(value, combine, lanes < 32 ? lanes : 32);
         if (lanes > 32) {
-            int const lane = static_cast<int>(threadIdx.x) % 32;
             if (lane == 0) of_warp[threadIdx.x / 32] = value;
             __syncthreads();
             int const warps = lanes / 32;
@@ -60,19 +66,27 @@ private:
             }
         }
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-        // Nobody reads the memory of a peer, so a block may end while its peers still sum.
+        // Nobody reads the memory of a peer, and each waits for what is sent to it, so a block may
+        // end while its peers still sum.
         if (blocks > 1) {
-            auto cluster = cooperative_groups::this_cluster();
+            if (turn == 0) mailboxes_are_open();
             V* const of_block = of_warp + kWarpSlots;
+            Mailbox* const box = mailbox(set);
+            if (threadIdx.x == 0) expect(box, blocks);
             if (static_cast<int>(threadIdx.x) < blocks) {
-                *cluster.map_shared_rank(of_block + cluster.block_rank(), threadIdx.x) = value;
+                send(of_block + block_of_cluster(), box, bits<unsigned>(value), threadIdx.x);
             }
-            cluster.sync();
-            value = of_block[0];
-            for (int block = 1; block < blocks; ++block) value = combine(value, of_block[block]);
+            wait_for_words(box, static_cast<unsigned>(turn >> 1) & 1);
+            value = over_warp(of_block[lane & (blocks - 1)], combine, blocks);
         }
 #endif
+        turn = (turn & 3) + 1;
         return value;
+    }
+
+    __device__ static Mailbox* mailbox(int set) {
+        return reinterpret_cast<Mailbox*>(reinterpret_cast<unsigned*>(shared_memory()) + 2 * kSlots) +
+               set;
     }
 
     template <typename V, typename Operation>

@@ -45,17 +45,31 @@ Mode mode_of(Norm const& norm) {
     return norm.gate_first ? Mode::kGateFirst : Mode::kGated;
 }
 
+// What of this library a device runs: the driver may have translated code for an earlier one.
+__global__ void compiled_for() {}
+
 cudaError_t current_device(Device& device) {
+    thread_local Device known;  // asked for once; a launch takes microseconds
     int id = 0;
     cudaError_t status = cudaGetDevice(&id);
-    auto const read = [&](cudaDeviceAttr attribute) {
-        int value = 0;
-        if (status == cudaSuccess) status = cudaDeviceGetAttribute(&value, attribute, id);
-        return value;
-    };
-    device.sm = 10 * read(cudaDevAttrComputeCapabilityMajor);
-    device.sm += read(cudaDevAttrComputeCapabilityMinor);
-    device.processors = read(cudaDevAttrMultiProcessorCount);
+    if (status == cudaSuccess && (known.sm == 0 || known.id != id)) {
+        auto const read = [&](cudaDeviceAttr attribute) {
+            int value = 0;
+            if (status == cudaSuccess) status = cudaDeviceGetAttribute(&value, attribute, id);
+            return value;
+        };
+        int sm = 10 * read(cudaDevAttrComputeCapabilityMajor);
+        sm += read(cudaDevAttrComputeCapabilityMinor);
+        int const processors = read(cudaDevAttrMultiProcessorCount);
+        int const shared = read(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+        cudaFuncAttributes code{};
+        if (status == cudaSuccess) {
+            status = cudaFuncGetAttributes(&code, reinterpret_cast<void const*>(compiled_for));
+        }
+        if (status != cudaSuccess) return status;
+        known = {id, code.ptxVersion < sm ? code.ptxVersion : sm, processors, shared};
+    }
+    device = known;
     return status;
 }
 

@@ -20,25 +20,25 @@ enum class Order : std::int32_t {
 };
 
 // So many blocks of 512 threads have to fit an SM: two in 64 registers, or four of 256 threads,
-// with 128 KB under way when a thread has eight vectors. A second input takes more, and so do
-// eight vectors before sm_90, and those of f16 that wait for a scale of the row.
+// with 128 KB under way when a thread has eight vectors. More registers are for a second input in
+// them, for eight vectors before sm_90, and for some of a scale of the row.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr bool kRoomForEight = false;
 #else
 constexpr bool kRoomForEight = true;
 #endif
 template <typename T, int V, Mode mode, Quantize quantize>
-constexpr int kHotBlocks =
-    mode == Mode::kPlain &&
-            (V == 4 || (kRoomForEight &&
-                        !(std::is_same_v<T, __half> && quantize == Quantize::kPerRow)))
-        ? 2
-        : 1;
+constexpr int hot_blocks() {
+    if (V == 4) return mode == Mode::kPlain ? 2 : 1;
+    bool const few = quantize != Quantize::kPerRow ||
+                     (mode == Mode::kPlain && !std::is_same_v<T, __half>);
+    return kRoomForEight && few ? 2 : 1;
+}
 
-// The scale stays in registers where there is room for it, else in shared memory: each thread keeps
-// its own part, so that it waits for nobody's.
+// The scale and the second input stay in registers where there is room for them, else in shared
+// memory: each thread keeps its own part, so that it waits for nobody's.
 template <int V>
-constexpr bool kGainShared = V == 8;
+constexpr bool kStaged = V == 8;
 
 template <typename T>
 using Pair = decltype(narrow_pair<T>(0.0F, 0.0F));
@@ -95,7 +95,7 @@ __device__ void widen(Pair<T>& greatest, uint4 const& x) {
 }
 
 template <typename T, int V, Mode mode, Order order, Quantize quantize>
-__global__ void __launch_bounds__(kHotThreads, kHotBlocks<T, V, mode, quantize>)
+__global__ void __launch_bounds__(kHotThreads, hot_blocks<T, V, mode, quantize>())
     row_hot(__grid_constant__ Task const task) {
     constexpr int W = kWidth<T>;
     Pointers const& pointers = task.pointers;
@@ -108,16 +108,25 @@ __global__ void __launch_bounds__(kHotThreads, kHotBlocks<T, V, mode, quantize>)
     int const begin = V == 8 ? static_cast<int>(blockIdx.x) % blocks * slice : 0;
     int const whole = task.size / W - begin < slice ? task.size / W - begin : slice;
     Team team{lanes, blocks};
+
+    uint4* const stage =
+        shared_memory() + kReductionBytes / kVectorBytes + threadIdx.x * kStagePitch;
+    uint4* const other_stage = stage + blockDim.x * kStagePitch;
+    for (int j = 0; j < V; ++j) {
+        int const vector = lane + j * lanes;
+        if (vector < whole) fetch_to_l2(raw<T, W>(pointers.scale, (begin + vector) * W));
+        // What is added to the zeros behind a row.
+        if (kStaged<V> && mode == Mode::kSkip) other_stage[j] = uint4{};
+    }
     after_predecessor();
 
-    uint4* const stage = shared_memory() + kReductionBytes / kVectorBytes + threadIdx.x;
     uint4 gain[V];
 #pragma unroll
     for (int j = 0; j < V; ++j) {
         int const vector = lane + j * lanes;
         uint4 const* const from = raw<T, W>(pointers.scale, (begin + vector) * W);
-        if constexpr (kGainShared<V>) {
-            if (vector < whole) copy_later(stage + j * blockDim.x, from);
+        if constexpr (kStaged<V>) {
+            if (vector < whole) copy_later(stage + j, from);
         } else {
             gain[j] = uint4{};
             if (vector < whole) gain[j] = *from;
@@ -135,18 +144,32 @@ __global__ void __launch_bounds__(kHotThreads, kHotBlocks<T, V, mode, quantize>)
 
         uint4 x[V];
         uint4 other[V];
+        // First what takes no registers.
+        if constexpr (kStaged<V> && mode != Mode::kPlain) {
+#pragma unroll
+            for (int j = 0; j < V; ++j) {
+                uint4 const* const from = raw<T, W>(pointers.other, start + j * lanes * W);
+                if (lane + j * lanes < vectors) copy_later(other_stage + j, from);
+            }
+            loads_before();
+        }
 #pragma unroll
         for (int j = 0; j < V; ++j) {
             bool const there = lane + j * lanes < vectors;
             x[j] = load_if(there, raw<T, W>(pointers.x, start + j * lanes * W));
-            if (mode == Mode::kPlain) continue;
+            if (kStaged<V> || mode == Mode::kPlain) continue;
             other[j] = load_if(there, raw<T, W>(pointers.other, start + j * lanes * W));
+        }
+        if constexpr (kStaged<V> && mode == Mode::kSkip) {
+            loads_before();
+            copies_done();
         }
 
         float sums[4]{};
 #pragma unroll
         for (int j = 0; j < V; ++j) {
             if (mode == Mode::kSkip) {
+                if (kStaged<V>) other[j] = other_stage[j];
                 x[j] = plus<T>(x[j], other[j]);
                 if (lane + j * lanes < vectors) {
                     __stwb(raw<T, W>(pointers.sum, start + j * lanes * W), x[j]);
@@ -161,7 +184,7 @@ __global__ void __launch_bounds__(kHotThreads, kHotBlocks<T, V, mode, quantize>)
         float const own = __fadd_rn(__fadd_rn(sums[0], sums[1]), __fadd_rn(sums[2], sums[3]));
         float const sum = team.sum(own);
         float const rstd = __frsqrt_rn(__fmaf_rn(sum, task.inverse, task.problem.norm.epsilon));
-        if (kGainShared<V>) copies_done();
+        if (kStaged<V> && mode != Mode::kSkip) copies_done();
 
         Pair<T> greatest{};
         int apart = lanes;
@@ -169,11 +192,12 @@ __global__ void __launch_bounds__(kHotThreads, kHotBlocks<T, V, mode, quantize>)
 #pragma unroll
         for (int j = 0; j < V; ++j) {
             if (lane + j * apart >= vectors) continue;
-            if (kGainShared<V>) gain[j] = stage[j * blockDim.x];
+            if (kStaged<V>) gain[j] = stage[j];
             stay_packed(x[j]);
             stay_packed(gain[j]);
             x[j] = scaled<T, order>(x[j], rstd, gain[j], task.problem.norm.scale_offset);
             if (mode == Mode::kGated) {
+                if (kStaged<V>) other[j] = other_stage[j];
                 x[j] = gated<T>(x[j], other[j]);
             }
             if (quantize == Quantize::kPerRow) {

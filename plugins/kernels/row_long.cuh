@@ -41,6 +41,7 @@ __global__ void __launch_bounds__(kLongBlock, kLeastLongBlocks<T, kMode, kQuanti
     R* const stage = reinterpret_cast<R*>(shared_memory() + kReductionBytes / 16) - begin;
     int const staged = begin + task.choice.staged;
     Team team{threads, blocks};
+    after_predecessor();
 
     auto const divisor_of = [&](Row const& row) {
         constexpr int kAtOnce = kUnderWay<kMode>;

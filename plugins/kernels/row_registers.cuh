@@ -26,8 +26,9 @@ __global__ void __launch_bounds__(kMostThreads<V>, kLeastBlocks<T, V, kQuantised
     int const lane = static_cast<int>(threadIdx.x) % lanes;
     int const rows = static_cast<int>(blockDim.x) / lanes;
     bool const per_row = kQuantised && task.problem.quantize == Quantize::kPerRow;
-    Divisor<T> const static_unit{kQuantised && !per_row ? *pointers.quant_scale : 1.0F};
     Team team{lanes, 1};
+    after_predecessor();
+    Divisor<T> const static_unit{kQuantised && !per_row ? *pointers.quant_scale : 1.0F};
 
     // The bound is that of the block, not of the thread: every thread of a warp must shuffle.
     std::int64_t const step = static_cast<std::int64_t>(gridDim.x) * rows;

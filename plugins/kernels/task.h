@@ -26,8 +26,10 @@ struct Task {
 
 // The device that is current.
 struct Device {
-    int sm{0};
+    int id{0};
+    int sm{0};  // or that which the kernels were compiled for, when that is an earlier one
     int processors{0};
+    int shared{0};  // bytes that a block may ask for
 };
 
 // For one type of x, each in a translation unit of its own so that they build at the same time.

@@ -35,8 +35,9 @@ LARGEST_CODE = {FP8: 448.0, INT8: 127.0}
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
     """A launch; arrays are [rows, n] and [n]. In memory ``inner`` rows lie side by side, so that
-    the elements of one are so many apart. ``misaligned`` counts elements; ``clusters`` says whether
-    the device has room for them, where ``sm`` has any."""
+    the elements of one are so many apart. ``misaligned`` counts elements; ``most_cluster``, the
+    blocks that the device places in a cluster, where ``sm`` has any; ``compiled_for``, an earlier
+    architecture whose code the driver has translated."""
 
     spec: NormSpec
     x: Array
@@ -48,7 +49,8 @@ class Job:
     quant_scale: float = 1.0
     low_latency: bool = False
     sm: int = 90
-    clusters: bool = True
+    compiled_for: int | None = None
+    most_cluster: int = 16
     backwards: bool = False
     misaligned: int = 0
     inner: int = 1
@@ -69,6 +71,7 @@ class Outcome:
     threads: int
     cluster: int
     shared_bytes: int
+    queries: int  # that the host made of the device and the kernel
 
 
 class RefusalError(Exception):
@@ -174,7 +177,8 @@ def _header(job: Job, overruled: dict[str, object]) -> bytes:
         "rows": len(job.x),
         "tactic": 2 if job.low_latency else 1,
         "sm": job.sm,
-        "clusters": job.clusters,
+        "compiled_for": job.compiled_for or job.sm,
+        "most_cluster": job.most_cluster,
         "backwards": job.backwards,
         "misaligned": job.misaligned,
     }

@@ -27,6 +27,8 @@ _MEMORY = {
     "LDL",
     "STL",
     "LDC",
+    "SYNCS",
+    "STAS",
 }
 _UNIFORM = {"S2UR", "ULDC", "R2UR"}
 
@@ -48,6 +50,8 @@ _LATENCY_OF = {
 _STORE = 700  # until a fence of the GPU sees a store done
 BARRIER = 35  # __syncthreads of a full block
 CLUSTER_BARRIER = 650  # of a cluster, with its fence
+EXCHANGE = 250  # from a word's departure until its receiver goes on: 180 of them on the way (Luo et
+# al. 2024, Benchmarking and Dissecting the Nvidia Hopper GPU Architecture, section V-F)
 
 ASYNC = "SB0"
 """Stands for the copies to shared memory that are under way."""

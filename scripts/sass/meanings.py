@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from scripts.sass.clock import ASYNC, BARRIER, CLUSTER_BARRIER
+from scripts.sass.clock import ASYNC, BARRIER, CLUSTER_BARRIER, EXCHANGE
 from scripts.sass.parse import Instruction, Operand, words
 from scripts.sass.reals import COMPARISONS, REALS, combine
 from scripts.sass.thread import EXIT, Meaning, Thread
@@ -58,6 +58,13 @@ def _pause(cycles: float) -> Meaning:
         t.clock.now += cycles
 
     return meaning
+
+
+def _mailbox(t: Thread, i: Instruction) -> None:
+    """SYNCS, an mbarrier: a wait for it ends when the words of the other blocks have come."""
+    if "PHASECHK" in i.modifiers:
+        t.clock.now += EXCHANGE
+        t.decide(i.operands[0], True)
 
 
 # Integers
@@ -335,6 +342,8 @@ MEANINGS: dict[str, Meaning] = {
         _nothing,
     ),
     **dict.fromkeys(("PREEXIT", "BSSY", "BSYNC", "CCTL", "NANOSLEEP", "UCGABAR_ARV"), _nothing),
+    **dict.fromkeys(("STAS", "FENCE"), _nothing),
+    "SYNCS": _mailbox,
     "MEMBAR": _pause(20),
     "BAR": _pause(BARRIER),
     "UCGABAR_WAIT": _pause(CLUSTER_BARRIER),

@@ -34,7 +34,7 @@ SIZES = (8, 24, 256, 1000, 2048 + 8, 8192 + 16)
 """Whole vectors of every type, in four and in eight vectors a thread; most leave threads idle."""
 
 CLUSTERED = (16384 + 8, 40000, 262144)
-"""In a block on sm_80, in clusters on sm_90; the last is too long for them in f32."""
+"""In a block on sm_80, in clusters on sm_90, of sixteen blocks for the last."""
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -76,11 +76,15 @@ def test_slices(shim: Shim, n: int, sm: int, kind: str) -> None:
         outcome = shim.run(job)
         check(job, outcome)
         assert (outcome.cluster > 1) == (sm == 90 and n * dtype.itemsize > 32768)
-        if outcome.cluster > 1:
-            alone = dataclasses.replace(job, clusters=False)
-            without = shim.run(alone)
-            assert without.cluster == 1
-            check(alone, without)
+        if outcome.cluster == 1:
+            continue
+        for most in (8, 1):
+            less = dataclasses.replace(job, most_cluster=most)
+            placed = shim.run(less)
+            assert placed.cluster == min(most, outcome.cluster)
+            check(less, placed)
+        # Code for sm_80 that the driver has translated knows no clusters.
+        assert shim.run(dataclasses.replace(job, compiled_for=80)).cluster == 1
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -165,3 +169,14 @@ def test_scales_of_codes_at_the_ends(
         least, most = (codes_of(end, np.float32([1]), codes) for end in allowed(job))
         assert least.shape == most.shape
         assert not outcome.y[1].astype(np.float32).any()
+
+
+def test_the_host_asks_the_device_once(shim: Shim) -> None:
+    """Of the second launch of a kind the runtime is asked nothing; of another cluster it is."""
+    for n in (64, 4096, 65536):
+        job = job_for(n, BF16, rows=1, attributes={}, low_latency=True, most_cluster=8)
+        shim.run(job)
+        assert shim.run(job).queries == 0
+    first = shim.run(dataclasses.replace(job, most_cluster=4))
+    assert first.queries > 0
+    assert first.cluster == 4

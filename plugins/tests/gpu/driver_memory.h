@@ -12,14 +12,15 @@
 // The architecture is that of the GPU: what a job says of it is not used.
 struct Settings {
     int sm;
-    bool clusters;
+    int compiled_for;
+    int most_cluster;
     bool backwards;
 };
 inline Settings settings{};
 
 // How a kernel was launched is not known here.
 struct Launched {
-    unsigned blocks, threads, cluster, shared_bytes;
+    unsigned blocks, threads, cluster, shared_bytes, queries;
 };
 inline Launched launched{};
 

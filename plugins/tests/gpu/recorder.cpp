@@ -87,12 +87,17 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
         case cudaDevAttrComputeCapabilityMajor: *value = kArchitecture / 10; break;
         case cudaDevAttrComputeCapabilityMinor: *value = kArchitecture % 10; break;
         case cudaDevAttrMultiProcessorCount: *value = kProcessors; break;
+        case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = kShared - 1024; break;
         default: return cudaErrorNotSupported;
     }
     return cudaSuccess;
 }
 
 cudaError_t cudaFuncSetAttribute(void const*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void const*) {
+    attributes->ptxVersion = kArchitecture;
+    return cudaSuccess;
+}
 char const* cudaGetErrorString(cudaError_t) { return "recorded"; }
 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void const* entry,

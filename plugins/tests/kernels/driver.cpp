@@ -82,7 +82,8 @@ Job read_job() {
     job.rows = next<std::int64_t>();
     job.tactic = next<Tactic>();
     settings.sm = next<int>();
-    settings.clusters = next<bool>();
+    settings.compiled_for = next<int>();
+    settings.most_cluster = next<int>();
     settings.backwards = next<bool>();
     job.misaligned = next<std::size_t>();
     if (std::getchar() != '\n') std::exit(2);
@@ -131,8 +132,8 @@ void run(Job const& job) {
         intact = intact && tensor->guards_intact();
     }
     Launched const& how = launched;
-    std::printf("%d %d %u %u %u %u\n", static_cast<int>(status), intact ? 1 : 0, how.blocks,
-                how.threads, how.cluster, how.shared_bytes);
+    std::printf("%d %d %u %u %u %u %u\n", static_cast<int>(status), intact ? 1 : 0, how.blocks,
+                how.threads, how.cluster, how.shared_bytes, how.queries);
     for (Tensor* output : {&y, &sum, &row_scale}) {
         if (output->bytes() > 0) write_bytes(output->data(), output->bytes());
     }

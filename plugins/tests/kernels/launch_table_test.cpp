@@ -11,17 +11,18 @@ namespace {
 using namespace rmsnorm_export;
 
 // The choice needs nothing but its arguments: it can be made while compiling.
-static_assert(choose(256, 1, 90, false).lanes == 8);
-static_assert(choose(8 * kKilobyte, 1, 80, false).threads == 128);
-static_assert(choose(32 * kKilobyte, 1, 90, false).vectors == 8);
-static_assert(choose(64 * kKilobyte, 1, 90, false).cluster == 2);
-static_assert(choose(64 * kKilobyte, 1, 89, false).cluster == 1);
+static_assert(choose(256, 1, 90, 16, false).lanes == 8);
+static_assert(choose(8 * kKilobyte, 1, 80, 1, false).threads == 128);
+static_assert(choose(32 * kKilobyte, 1, 90, 16, false).vectors == 8);
+static_assert(choose(64 * kKilobyte, 1, 90, 16, false).cluster == 2);
+static_assert(choose(64 * kKilobyte, 1, 90, 1, false).cluster == 1);
 
-static_assert(choose_hot(512, 1, 90, false).vectors == 4);
-static_assert(choose_hot(8 * kKilobyte, 1, 90, false).threads == 64);
-static_assert(choose_hot(32 * kKilobyte, 1, 90, false).cluster == 1);
-static_assert(choose_hot(128 * kKilobyte, 1, 90, false).cluster == 4);
-static_assert(choose_hot(128 * kKilobyte, 1, 89, false).threads == 0);
+static_assert(choose_hot(512, 1, 90, 16, false).vectors == 4);
+static_assert(choose_hot(8 * kKilobyte, 1, 90, 16, false).threads == 64);
+static_assert(choose_hot(32 * kKilobyte, 1, 90, 16, false).cluster == 1);
+static_assert(choose_hot(128 * kKilobyte, 1, 90, 16, false).cluster == 4);
+static_assert(choose_hot(512 * kKilobyte, 2, 90, 16, false).threads == 256);
+static_assert(choose_hot(128 * kKilobyte, 1, 89, 1, false).threads == 0);
 
 constexpr std::int64_t kLongest = 4 * 1024 * kKilobyte;  // kMaxRow of f32
 constexpr int kArchitectures[] = {75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121};
@@ -38,7 +39,7 @@ void require(bool holds, char const* what, std::int64_t bytes, int inputs, int s
 }
 
 // Shared memory that a block may ask for (CUDA C++ Programming Guide, compute capabilities).
-int most_shared(int sm) {
+int shared_of(int sm) {
     switch (sm) {
         case 75: return 64 * 1024;
         case 80:
@@ -51,13 +52,13 @@ int most_shared(int sm) {
     }
 }
 
-void test(int inputs, int sm, bool latency) {
+void test(int inputs, int sm, int most, bool latency) {
     Choice before{};
     for (std::int64_t bytes = 16; bytes <= kLongest; bytes += 16) {
         auto const must = [&](bool holds, char const* what) {
             require(holds, what, bytes, inputs, sm, latency);
         };
-        Choice const choice = choose(bytes, inputs, sm, latency);
+        Choice const choice = choose(bytes, inputs, sm, most, latency);
         std::int64_t const vectors = bytes / 16;
         must(choice.threads % 32 == 0 && choice.threads >= 32 && choice.threads <= 512, "threads");
         if (choice.path == Path::kRegisters) {
@@ -77,10 +78,9 @@ void test(int inputs, int sm, bool latency) {
             std::int64_t const slice = (vectors + choice.cluster - 1) / choice.cluster;
             must(inputs * bytes > kRegisterBytes, "long path for a short row");
             must(choice.cluster == 1 || (sm >= 90 && sm < 120), "no clusters here");
-            must((choice.cluster & (choice.cluster - 1)) == 0 && choice.cluster <= kMostCluster,
-                 "cluster");
+            must((choice.cluster & (choice.cluster - 1)) == 0 && choice.cluster <= most, "cluster");
             must(choice.staged <= slice, "stage longer than its slice");
-            must(1024 + 16 * choice.staged <= most_shared(sm), "shared memory");
+            must(1024 + 16 * choice.staged <= shared_of(sm), "shared memory");
         }
         if (bytes > 16) {
             must(choice.path >= before.path, "back to registers");
@@ -93,17 +93,18 @@ void test(int inputs, int sm, bool latency) {
 }
 
 // The kernels of the usual norms.
-void test_hot(int inputs, int sm, bool latency) {
+void test_hot(int inputs, int sm, int most, bool latency) {
     Choice before{};
     for (std::int64_t bytes = 16; bytes <= kLongest; bytes += 16) {
         auto const must = [&](bool holds, char const* what) {
             require(holds, what, bytes, inputs, sm, latency);
         };
-        Choice const choice = choose_hot(bytes, inputs, sm, latency);
+        Choice const choice = choose_hot(bytes, inputs, sm, most, latency);
         bool const clusters = sm >= 90 && sm < 120;
         if (choice.threads == 0) {
-            std::int64_t const most = sm < 80 ? kHotSlice / 2 : kHotSlice;
-            must(bytes > (clusters ? kMostCluster : 1) * most, "no kernel for a row that fits");
+            // 64 KB in registers, and the scale and a second input in shared memory.
+            std::int64_t const stage = (shared_of(sm) - 1024) / inputs / 4608 * 4096;
+            must(bytes > most * (stage < kHotSlice ? stage : kHotSlice), "a row that fits");
             continue;
         }
         std::int64_t const slice = (bytes / 16 + choice.cluster - 1) / choice.cluster;
@@ -115,10 +116,9 @@ void test_hot(int inputs, int sm, bool latency) {
         must(choice.threads % choice.lanes == 0, "part of a row in a block");
         must(choice.cluster == 1 || (clusters && choice.vectors == 8), "no clusters here");
         must(choice.cluster == 1 || choice.lanes == choice.threads, "two slices in a block");
-        must((choice.cluster & (choice.cluster - 1)) == 0 && choice.cluster <= kMostCluster,
-             "cluster");
-        must(choice.staged == (choice.vectors == 8 ? 8 * choice.threads : 0), "room for the scale");
-        must(1024 + 16 * choice.staged <= most_shared(sm), "shared memory");
+        must((choice.cluster & (choice.cluster - 1)) == 0 && choice.cluster <= most, "cluster");
+        must(choice.staged == (choice.vectors == 8 ? inputs * kStagePitch * choice.threads : 0), "stage");
+        must(1024 + 16 * choice.staged <= shared_of(sm), "shared memory");
         if (bytes > 16) {
             must(choice.cluster >= before.cluster, "smaller cluster for a longer row");
             must(choice.vectors >= before.vectors, "fewer vectors");
@@ -133,8 +133,10 @@ int main() {
     for (int const sm : kArchitectures) {
         for (int const inputs : {1, 2}) {
             for (bool const latency : {false, true}) {
-                test(inputs, sm, latency);
-                test_hot(inputs, sm, latency);
+                for (int most = most_cluster(sm); most > 0; most /= most == 16 ? 2 : 8) {
+                    test(inputs, sm, most, latency);
+                    test_hot(inputs, sm, most, latency);
+                }
             }
         }
     }

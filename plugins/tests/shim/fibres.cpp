@@ -7,7 +7,9 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -70,9 +72,17 @@ struct Fibre {
 
 using Kernel = void (*)(rmsnorm_export::Task);
 
+// An mbarrier: a round ends when a thread has said how many words come, and all are there.
+struct Box {
+    Barrier rounds;
+    bool expected{false};
+    int missing{0};
+};
+
 struct Cluster {
     std::vector<Block> blocks;
     Barrier barrier;
+    std::map<void const*, Box> boxes;
 };
 
 void* scheduler[5];
@@ -236,10 +246,54 @@ void run_cluster(cudaLaunchConfig_t const& config, unsigned first_block, unsigne
 
 }  // namespace
 
+namespace {
+
+Box& box_at(void const* at) {
+    auto const found = cluster->boxes.find(at);
+    if (found == cluster->boxes.end()) fail("a mailbox is used before it is open");
+    return found->second;
+}
+
+void change(Box& box, int missing) {
+    box.missing += missing;
+    if (!box.expected || box.missing != 0) return;
+    box.expected = false;
+    ++box.rounds.generation;
+}
+
+}  // namespace
+
+void open_box(void* box) {
+    if (!cluster->boxes.emplace(box, Box{}).second) fail("a mailbox is opened twice");
+}
+
+void expect_words(void* box, int words) {
+    Box& there = box_at(box);
+    if (there.expected) fail("two rounds of a mailbox at once");
+    there.expected = true;
+    change(there, words);
+}
+
+void send_word(void* slot, void* box, unsigned word, unsigned rank) {
+    auto const offset = [](void* own) {
+        return static_cast<unsigned char*>(own) - running->block->shared;
+    };
+    unsigned char* const shared = cluster->blocks.at(rank).shared;
+    std::memcpy(shared + offset(slot), &word, sizeof(word));
+    change(box_at(shared + offset(box)), -1);
+}
+
+void wait_for_box(void* box, unsigned parity) {
+    Barrier const& rounds = box_at(box).rounds;
+    if (rounds.generation % 2 != parity) return;
+    running->waits_at = &rounds;
+    running->generation = rounds.generation;
+    yield();
+}
+
 void sync_block() { wait(running->block->barrier); }
 void sync_cluster() { wait(cluster->barrier); }
 unsigned char* shared_bytes() { return running->block->shared; }
-unsigned char* shared_bytes_of(unsigned rank) { return cluster->blocks.at(rank).shared; }
 unsigned cluster_rank() { return running->block->rank; }
 
 std::uint32_t exchange(std::uint32_t value, int partner_mask) {
@@ -257,8 +311,10 @@ std::uint32_t exchange(std::uint32_t value, int partner_mask) {
 
 extern "C" {
 
+// What was found out about a device is kept, so other settings are another device.
 cudaError_t cudaGetDevice(int* device) {
-    *device = 0;
+    shim::Settings const& now = shim::settings;
+    *device = now.sm + 1000 * (now.compiled_for + 1000 * now.most_cluster);
     return cudaSuccess;
 }
 
@@ -268,10 +324,14 @@ cudaError_t cudaDriverGetVersion(int* version) {
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+    ++shim::launched.queries;
     switch (attribute) {
         case cudaDevAttrComputeCapabilityMajor: *value = shim::settings.sm / 10; break;
         case cudaDevAttrComputeCapabilityMinor: *value = shim::settings.sm % 10; break;
         case cudaDevAttrMultiProcessorCount: *value = shim::settings.processors; break;
+        case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+            *value = static_cast<int>(rmsnorm_export::most_shared(shim::settings.sm));
+            break;
         default: return cudaErrorInvalidValue;
     }
     return cudaSuccess;
@@ -279,6 +339,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void const*, int threads,
                                                           std::size_t) {
+    ++shim::launched.queries;
     *blocks = 2048 / threads;
     return cudaSuccess;
 }
@@ -289,11 +350,23 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, void const* entry,
     cudaError_t const status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         clusters, entry, static_cast<int>(config->blockDim.x), config->dynamicSmemBytes);
     int const blocks = *clusters * shim::settings.processors;
-    *clusters = shim::settings.clusters ? blocks / static_cast<int>(config->gridDim.x) : 0;
+    int const wanted = static_cast<int>(config->gridDim.x);
+    *clusters = wanted <= shim::settings.most_cluster ? blocks / wanted : 0;
     return status;
 }
 
-cudaError_t cudaFuncSetAttribute(void const*, cudaFuncAttribute, int) { return cudaSuccess; }
+char const* cudaGetErrorString(cudaError_t) { return "of the shim"; }
+
+cudaError_t cudaFuncSetAttribute(void const*, cudaFuncAttribute, int) {
+    ++shim::launched.queries;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void const*) {
+    ++shim::launched.queries;
+    attributes->ptxVersion = shim::settings.compiled_for;
+    return cudaSuccess;
+}
 
 cudaError_t cudaLaunchKernelExC(cudaLaunchConfig_t const* config, void const* function,
                                 void** arguments) {
@@ -307,7 +380,7 @@ cudaError_t cudaLaunchKernelExC(cudaLaunchConfig_t const* config, void const* fu
         return cudaErrorInvalidConfiguration;
     }
     shim::launched = {config->gridDim.x, config->blockDim.x, blocks,
-                      static_cast<unsigned>(config->dynamicSmemBytes)};
+                      static_cast<unsigned>(config->dynamicSmemBytes), shim::launched.queries};
     blockDim = config->blockDim;
     gridDim = config->gridDim;
     shim::kernel = reinterpret_cast<shim::Kernel>(const_cast<void*>(function));

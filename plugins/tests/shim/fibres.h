@@ -7,8 +7,9 @@ namespace shim {
 
 struct Settings {
     int sm{90};
+    int compiled_for{90};  // of an earlier architecture, translated by the driver
     int processors{4};
-    bool clusters{true};    // whether the device has room for one
+    int most_cluster{16};   // blocks of a cluster that the device has room for
     bool backwards{false};  // the last warp of the last block runs first
 };
 
@@ -17,6 +18,7 @@ struct Launched {
     unsigned threads{0};
     unsigned cluster{0};
     unsigned shared_bytes{0};
+    unsigned queries{0};  // of the device and the kernel, before it
 };
 
 extern Settings settings;

@@ -26,11 +26,14 @@ extern dim3 gridDim;
 namespace shim {
 
 void sync_block();
-void sync_cluster();
 std::uint32_t exchange(std::uint32_t value, int partner_mask);
 unsigned char* shared_bytes();
-unsigned char* shared_bytes_of(unsigned rank);
 unsigned cluster_rank();
+void sync_cluster();
+void open_box(void* box);
+void expect_words(void* box, int words);
+void send_word(void* slot, void* box, unsigned word, unsigned rank);
+void wait_for_box(void* box, unsigned parity);
 
 }  // namespace shim
 
@@ -88,28 +91,12 @@ inline unsigned __float_as_uint(float value) {
     return word;
 }
 
-namespace cooperative_groups {
-
-struct cluster_group {
-    void sync() const { shim::sync_cluster(); }
-    unsigned block_rank() const { return shim::cluster_rank(); }
-
-    template <typename V>
-    V* map_shared_rank(V* own, unsigned rank) const {
-        auto const offset = reinterpret_cast<unsigned char*>(own) - shim::shared_bytes();
-        return reinterpret_cast<V*>(shim::shared_bytes_of(rank) + offset);
-    }
-};
-
-inline cluster_group this_cluster() { return {}; }
-
-}  // namespace cooperative_groups
-
 namespace rmsnorm_export {
 
 inline void one_after_another(float&) {}
 inline void compute_again(int&) {}
 inline void stay_packed(uint4&) {}
+inline void loads_before() {}
 // A GPU's err by up to 2 ulp; these always do.
 inline float exp2_fast(float z) {
     return std::nextafter(std::nextafter(std::exp2(z), 0.0F), 0.0F);
@@ -121,6 +108,20 @@ inline uint4 load_if(bool there, uint4 const* from) { return there ? *from : uin
 inline void after_predecessor() {}
 inline void copy_later(uint4* to, uint4 const* from) { *to = *from; }
 inline void copies_done() {}
+inline void fetch_to_l2(void const*) {}
+
+struct Mailbox {
+    std::uint64_t state;
+};
+inline unsigned block_of_cluster() { return shim::cluster_rank(); }
+inline void open(Mailbox* box) { shim::open_box(box); }
+inline void mailboxes_open() {}
+inline void mailboxes_are_open() { shim::sync_cluster(); }
+inline void expect(Mailbox* box, int words) { shim::expect_words(box, words); }
+inline void send(void* slot, Mailbox* box, unsigned word, unsigned block) {
+    shim::send_word(slot, box, word, block);
+}
+inline void wait_for_words(Mailbox* box, unsigned parity) { shim::wait_for_box(box, parity); }
 
 inline uint4* shared_memory() { return reinterpret_cast<uint4*>(shim::shared_bytes()); }
 
