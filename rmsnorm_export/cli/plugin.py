@@ -47,10 +47,10 @@ def _runtime_option(function: F) -> F:
     """--runtime NAME."""
     return click.option(
         "--runtime",
-        type=Choice(("tensorrt", "onnxruntime")),
+        type=Choice(("tensorrt", "onnxruntime", "torch")),
         default="tensorrt",
         show_default=True,
-        help="The TensorRT plugin, or the CPU kernels of ONNX Runtime.",
+        help="The TensorRT plugin, ONNX Runtime's CPU kernels, or the CUDA kernels of PyTorch.",
     )(function)
 
 
@@ -107,8 +107,8 @@ def build_plugin(
 ) -> None:
     """Compile the plugin's two libraries, or find that it was done before.
 
-    Needs nvcc, a C++ compiler, CMake and TensorRT's headers; for ONNX Runtime a C++ compiler and
-    CMake. Exit code 6 says which is missing and what brings it.
+    Needs nvcc, a C++ compiler, CMake and TensorRT's headers; for PyTorch no headers, for ONNX
+    Runtime a C++ compiler and CMake only. Exit code 6 says which is missing and what brings it.
 
     \b
     Example:

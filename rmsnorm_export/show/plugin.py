@@ -24,7 +24,8 @@ _SHORT = 8
 def _made_for(built: Built) -> str:
     if built.runtime == "onnxruntime":
         return f"ONNX Runtime on the CPU, {', '.join(built.architectures)}"
-    return f"TensorRT {built.tensorrt}, CUDA {built.cuda}, sm_{', sm_'.join(built.architectures)}"
+    runtime = f"TensorRT {built.tensorrt}" if built.tensorrt else "PyTorch"
+    return f"{runtime}, CUDA {built.cuda}, sm_{', sm_'.join(built.architectures)}"
 
 
 def built_lines(built: Built, *, verbose: int = 0) -> list[Line]:

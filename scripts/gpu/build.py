@@ -22,9 +22,9 @@ def source_hash() -> str:
 
 
 def library(nvcc: str, arch: str, folder: Path) -> Path:
-    """The C functions of plugins/tests/gpu/c_api.cpp for one architecture, e.g. ``90``."""
+    """The C functions of plugins/torch/c_api.cpp for one architecture, e.g. ``90``."""
     made = folder / "librmsnorm_kernels.so"
-    _link(nvcc, arch, PLUGINS / "tests" / "gpu" / "c_api.cpp", made, "-shared")
+    _link(nvcc, arch, PLUGINS / "torch" / "c_api.cpp", made, "-shared")
     return made
 
 
@@ -39,8 +39,9 @@ def driver(nvcc: str, arch: str, folder: Path) -> Path:
 def recorded(nvcc: str, arch: str, folder: Path) -> Path:
     """``library`` with a CUDA runtime that writes launches down instead of making them."""
     made = folder / RECORDED
-    sources = [PLUGINS / "tests" / "gpu" / name for name in ("c_api.cpp", "recorder.cpp")]
-    _link(nvcc, arch, sources[0], made, str(sources[1]), "-shared", "-cudart=none")
+    recorder = PLUGINS / "tests" / "gpu" / "recorder.cpp"
+    source = PLUGINS / "torch" / "c_api.cpp"
+    _link(nvcc, arch, source, made, str(recorder), "-shared", "-cudart=none")
     return made
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from scripts.gpu import abi, peers
+from rmsnorm_export.op import abi
+from scripts.gpu import peers
 from scripts.gpu.kernels_page import LOW_LATENCY, OURS
 from scripts.gpu.work import EPSILON, Buffers, Op, Work
 
@@ -20,7 +21,7 @@ class Library:
     def __init__(self, path: Path) -> None:
         """
         Raises:
-            RuntimeError: those of abi.py are not the structures of the library.
+            InputError: those of abi.py are not the structures of the library.
         """
         self._functions = abi.functions(path)
 

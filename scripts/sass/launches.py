@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from scripts.gpu import abi
+from rmsnorm_export.op import abi
 from scripts.sass.parse import Usage
 
 SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -48,7 +48,9 @@ class Work:
 
     @property
     def rows(self) -> int:
-        """Enough to fill the GPU many times: half a gigabyte of x."""
+        """Enough to fill the GPU many times: half a gigabyte of x; of a batch that decodes, 16."""
+        if self.low_latency:
+            return 16
         return max(4096, (512 << 20) // (self.n * SIZES[self.dtype]))
 
     @property

@@ -102,3 +102,17 @@ def shim_driver() -> pathlib.Path:
 
     key = source_hash(KERNELS, SHIM, DRIVER.parent, settings=(version, *_FLAGS, *SANITIZERS))
     return cache.entry("kernels", "shim", key, fill) / "driver"
+
+
+def shim_library() -> pathlib.Path:
+    """The C functions of plugins/torch with the kernels in them, for a CPU."""
+    flags = (*_FLAGS, "-fPIC", "-I", KERNELS, "-I", SHIM, "-isystem", find_headers())
+    source = PLUGINS / "torch" / "c_api.cpp"
+
+    def fill(folder: pathlib.Path) -> None:
+        units = [KERNELS / name for name in UNITS]
+        command = ["g++", *flags, *_KERNEL_FLAGS, "-shared", "-x", "c++", *units]
+        run([*command, SHIM / "fibres.cpp", source, "-o", folder / "library.so"])
+
+    key = source_hash(KERNELS, SHIM, source.parent, settings=flags)
+    return cache.entry("kernels", "shim-library", key, fill) / "library.so"

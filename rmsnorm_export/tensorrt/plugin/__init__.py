@@ -5,6 +5,7 @@ whoever needs them.
     rx.plugin.build(tensorrt_include="/opt/tensorrt/include")
     rx.plugin.check().passed
     rx.plugin.build(runtime="onnxruntime")   # and rx.session_options() has them
+    rx.plugin.build(runtime="torch")         # and rx.plugin.use_in_torch() takes them
     rx.plugin.library("polygraphy")          # the file for programs that dlopen it
     rx.plugin.command_lines("model.onnx")    # for trtexec, Polygraphy, ONNX Runtime, Triton, Python
 
@@ -17,6 +18,7 @@ from rmsnorm_export.tensorrt.plugin.libraries import (
     inspect_library,
     list_plugins,
     onnxruntime_library,
+    use_in_torch,
 )
 from rmsnorm_export.tensorrt.plugin.lines import LOADERS, PROGRAMS, command_lines, library
 from rmsnorm_export.tensorrt.plugin.result import (
@@ -60,4 +62,5 @@ __all__ = [
     "library",
     "list_plugins",
     "onnxruntime_library",
+    "use_in_torch",
 ]

@@ -32,8 +32,9 @@ from rmsnorm_export.tensorrt.plugin.result import (
     BuildError,
     Built,
     PluginRuntime,
+    runtime_of,
 )
-from rmsnorm_export.tensorrt.plugin.toolchain import Toolchain, find_cpu_toolchain, find_toolchain
+from rmsnorm_export.tensorrt.plugin.toolchain import Toolchain, find_other_toolchain, find_toolchain
 
 _BUILD_LOG = logging.getLogger("rmsnorm_export.tensorrt.plugin")
 
@@ -70,14 +71,15 @@ def build(
     source: StrPath | None = None,
     progress: ProgressChoice = None,
 ) -> Built:
-    """Compile the TensorRT plugin, or the kernels of ONNX Runtime, or return the build of before.
+    """Compile the plugin, or the kernels of another runtime, or return the build of before.
 
     A build is kept under a key made of its sources, compilers, flags, TensorRT version and
     architectures. One that was damaged is made again. Several calls at the same time share one
     compilation.
 
     Args:
-        runtime: ``"onnxruntime"`` builds the CPU kernels, which need neither CUDA nor TensorRT.
+        runtime: ``"onnxruntime"`` builds the CPU kernels, which need neither CUDA nor TensorRT,
+            ``"torch"`` the CUDA kernels for PyTorch, which need no TensorRT.
         arch: ``"90"``, ``"sm_90,sm_100"``, ``["9.0"]``, ``"native"`` or ``"all"``. None: of the
             GPUs at hand, or without one every architecture that the kernels are tuned for.
         tensorrt_include: folder of TensorRT's headers, or the one above it; by default that of
@@ -107,17 +109,21 @@ def build(
     project = find_source(source)
     architectures: tuple[str, ...] = (platform.machine(),)
     notes: tuple[str, ...] = ()
+    given = {"arch": arch, "cuda": cuda, "headers": tensorrt_include}
+    taken = {"tensorrt": {*given}, "torch": {"arch", "cuda"}, "onnxruntime": set[str]()}
+    if runtime not in taken or any(given[name] for name in given.keys() - taken[runtime]):
+        raise UsageError(
+            "Only builds for TensorRT and PyTorch take CUDA's architectures, and only those for"
+            " TensorRT its headers.",
+            found=", ".join(f"{k} {v!r}" for k, v in {"runtime": runtime, **given}.items()),
+            fix=f"leave out what is not for the runtime, which is one of {', '.join(taken)}",
+        )
     if runtime == "tensorrt":
         tools = find_toolchain(cuda, tensorrt_include)
-        architectures, notes = choose_architectures(arch, tools.nvcc.path)
-    elif runtime != "onnxruntime" or arch or cuda or tensorrt_include:
-        raise UsageError(
-            "Only a build for TensorRT takes CUDA's architectures, and only two can be built for.",
-            found=f"runtime {runtime!r}, arch {arch}, cuda {cuda}, headers {tensorrt_include}",
-            fix="build for onnxruntime without them, or for tensorrt",
-        )
     else:
-        tools = find_cpu_toolchain()
+        tools = find_other_toolchain(runtime, cuda)
+    if runtime != "onnxruntime":
+        architectures, notes = choose_architectures(arch, tools.nvcc.path)
     folder = store.cache_folder(cache)
     facts = {
         "source": source_hash(project, runtime),
@@ -129,7 +135,7 @@ def build(
         "flags": {name: os.environ.get(name, "") for name in _FLAGS},
     }
     built = Built(
-        key=store.key_of(facts, tools.headers.version, architectures),
+        key=store.key_of(facts, runtime, tools.headers.version, architectures),
         folder=folder,
         libraries=(),
         architectures=architectures,
@@ -220,16 +226,17 @@ def _compile_plugin(
         "CMAKE_MAKE_PROGRAM": tools.generator.path,
         "CMAKE_CXX_COMPILER": tools.compiler.path,
     }
-    runtime: PluginRuntime = "tensorrt" if tools.headers.path else "onnxruntime"
-    if runtime == "tensorrt":
+    runtime = runtime_of(tools.headers.version, tools.nvcc.version)
+    if runtime == "onnxruntime":
+        source = source / "onnxruntime"
+    else:
         settings |= {
             "CMAKE_CUDA_COMPILER": tools.nvcc.path,
             "CMAKE_CUDA_HOST_COMPILER": tools.compiler.path,
             "CMAKE_CUDA_ARCHITECTURES": ";".join(cmake_architectures(architectures)),
-            "TENSORRT_INCLUDE_DIR": tools.headers.path,
         }
-    else:
-        source = source / "onnxruntime"
+    if runtime == "tensorrt":
+        settings["TENSORRT_INCLUDE_DIR"] = tools.headers.path
     names = tuple(BUILD_FILES[runtime].values())
     configure = [tools.cmake.path, "-S", str(source), "-B", str(folder), "-G", generator]
     configure += ["--no-warn-unused-cli", *(f"-D{k}={v}" for k, v in settings.items())]
@@ -334,7 +341,7 @@ def find_source(source: StrPath | None = None) -> Path:
 def source_hash(folder: Path, runtime: PluginRuntime = "tensorrt") -> str:
     """SHA-256 over names and contents of the files that go into the libraries."""
     paths = []
-    apart = _APART | {"onnxruntime"}
+    apart = _APART | {"onnxruntime", "torch" if runtime == "tensorrt" else "tensorrt"}
     if runtime == "onnxruntime":
         folder, apart = folder / "onnxruntime", _APART
     for path in sorted(folder.rglob("*")):

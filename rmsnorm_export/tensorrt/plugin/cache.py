@@ -21,7 +21,14 @@ from rmsnorm_export.records import Unfit, decode, to_dict
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath, copy_file, locked, refusals_as, write_whole
 from rmsnorm_export.system.folders import Stage
-from rmsnorm_export.tensorrt.plugin.result import BUILD_FILES, Built, Entry, Library
+from rmsnorm_export.tensorrt.plugin.result import (
+    BUILD_FILES,
+    Built,
+    Entry,
+    Library,
+    PluginRuntime,
+    runtime_of,
+)
 
 MANIFEST = "manifest.json"
 MANIFEST_COPY = "librmsnorm_plugin.json"
@@ -61,12 +68,14 @@ def cache_folder(cache: StrPath | None = None) -> Path:
     return root / "rmsnorm_export" / "plugins"
 
 
-def key_of(facts: Mapping[str, object], tensorrt: str, architectures: tuple[str, ...]) -> str:
+def key_of(
+    facts: Mapping[str, object], runtime: PluginRuntime, tensorrt: str, names: tuple[str, ...]
+) -> str:
     """A name for the build that all of ``facts`` lead to, readable as far as it can be."""
     text = json.dumps(facts, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    built_for = f"trt{tensorrt}-sm" if tensorrt else "onnxruntime-"
-    return f"{built_for}{'_'.join(architectures)}-{digest}"
+    built_for = f"trt{tensorrt}" if tensorrt else runtime
+    return f"{built_for}-{'' if runtime == 'onnxruntime' else 'sm'}{'_'.join(names)}-{digest}"
 
 
 def read_entry(folder: Path) -> Entry:
@@ -76,7 +85,7 @@ def read_entry(folder: Path) -> Entry:
         if content["schema"] != _SCHEMA:
             raise ValueError(f"{MANIFEST} is of schema {content['schema']!r}, not {_SCHEMA}")
         manifest: _Manifest = decode(content, _Manifest)
-        files = BUILD_FILES["tensorrt" if manifest.tensorrt else "onnxruntime"]
+        files = BUILD_FILES[runtime_of(manifest.tensorrt, manifest.cuda)]
         libraries = tuple(
             Library(style, folder / name, manifest.libraries[name], (folder / name).stat().st_size)
             for style, name in files.items()

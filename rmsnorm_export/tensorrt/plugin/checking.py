@@ -21,6 +21,7 @@ _NO_RUNTIME = (
     "no TensorRT runtime is installed: a library was checked by its own self-test only, if it has"
     " one; pip install tensorrt_lean brings a registry that needs no GPU"
 )
+_NO_LAUNCH = "no kernel was launched: that needs a GPU (scripts/gpu_check)"
 _NO_KERNEL = "no kernel was launched: that needs a GPU and an engine (scripts/gpu_check)"
 
 
@@ -42,7 +43,8 @@ def check(
     Args:
         library: a library file. None: those of the build that fits this machine best.
         runtime: of that build. A library for ONNX Runtime computes norms there, of every operator
-            and type, which have to be those of the reference.
+            and type, which have to be those of the reference. One for PyTorch has to know every
+            variant.
         cache: folder of the builds; by default that of ``build``.
         timeout: seconds for one library in one runtime.
 
@@ -73,7 +75,9 @@ def check(
         return CheckResult(tuple(infos), tuple(trials), passed)
     notes = [_NO_KERNEL]
     with_runtime = [trial for trial in ran if trial.runtime != DIRECT]
-    if not with_runtime:
+    if all(info.style == "functions" for info in infos):
+        notes = [_NO_LAUNCH]
+    elif not with_runtime:
         notes.insert(0, _NO_RUNTIME)
     elif all(trial.status == "incompatible" for trial in with_runtime):
         passed = False
@@ -89,7 +93,7 @@ def _trials(info: LibraryInfo, style: Style, timeout: float) -> list[RuntimeChec
         # It cannot be loaded at all; the runtimes would only say so less clearly.
         detail, _ = load_problem(trials[0].detail)
         return [dataclasses.replace(trials[0], version="", detail=detail, creators=())]
-    for runtime in ("onnxruntime",) if registered else RUNTIMES:
+    for runtime in {"register": ("onnxruntime",), "functions": ()}.get(style, RUNTIMES):
         if is_installed(runtime):
             trials.append(run_probe(runtime, style, info.path, timeout=timeout))
         else:

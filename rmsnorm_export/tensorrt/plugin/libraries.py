@@ -25,6 +25,12 @@ from rmsnorm_export.tensorrt.plugin.result import (
 BUILD_FIX = "rmsnorm-export plugin build"
 NATIVE_BUILD_FIX = f"{BUILD_FIX} --runtime onnxruntime"
 
+_NOT_BUILT: dict[PluginRuntime, tuple[str, str]] = {
+    "tensorrt": ("The TensorRT plugin is not built.", BUILD_FIX),
+    "onnxruntime": ("The kernels for ONNX Runtime are not built.", NATIVE_BUILD_FIX),
+    "torch": ("The CUDA kernels for PyTorch are not built.", f"{BUILD_FIX} --runtime torch"),
+}
+
 _LIST_TIMEOUT = 60.0
 """Seconds for a library to list its creators."""
 
@@ -60,7 +66,7 @@ def inspect_library(path: StrPath, *, creators: bool = True) -> LibraryInfo:
         fix = f"build it on this machine: {BUILD_FIX}"
     elif not problem:
         style, problem, fix = _loading_style(elf)
-    if problem or style in (None, "register") or not creators:
+    if problem or style in (None, "register", "functions") or not creators:
         return LibraryInfo(file, style, elf.machine, elf.needed, problem, fix)
     trial = run_probe(DIRECT, style, file, timeout=_LIST_TIMEOUT, only_creators=True)
     if trial.status not in ("passed", "missing"):
@@ -83,6 +89,8 @@ def _loading_style(elf: Elf) -> tuple[Style | None, str, str]:
         return "dlopen", "", ""
     if "RegisterCustomOps" in elf.exported:
         return "register", "", ""
+    if "rmsnorm_launch" in elf.exported:
+        return "functions", "", ""
     problem = "it is no plugin library: it exports no getCreators and registers nothing"
     return None, problem, f"give a plugin library; {BUILD_FIX} makes one"
 
@@ -125,14 +133,11 @@ def best_build(cache: StrPath | None = None, runtime: PluginRuntime = "tensorrt"
     if not whole:
         names = ", ".join(entry.folder.name for entry in kept if entry.built is None)
         found = f"none in {folder}{'; damaged: ' if names else ''}{names}"
-        if runtime == "onnxruntime":
-            what, fix = "The kernels for ONNX Runtime are not built.", NATIVE_BUILD_FIX
-        else:
-            what, fix = "The TensorRT plugin is not built.", BUILD_FIX
+        what, fix = _NOT_BUILT[runtime]
         raise BackendMissingError(what, found=found, fix=fix)
     if len(whole) == 1 or runtime == "onnxruntime":
         return whole[0]
-    gpus, tensorrt = set(of_gpus()), installed_major()
+    gpus, tensorrt = set(of_gpus()), installed_major() if runtime == "tensorrt" else ""
 
     def unfit(built: Built) -> tuple[bool, bool]:
         covered = {name.rstrip("af") for name in built.architectures}
@@ -151,6 +156,30 @@ def onnxruntime_library(*, cache: StrPath | None = None) -> Path:
         BackendMissingError: nothing is built, or nothing that is whole.
     """
     return best_build(cache, "onnxruntime").path("register")
+
+
+def use_in_torch(library: StrPath | None = None, *, cache: StrPath | None = None) -> Path:
+    """Let ``torch.ops.rmsnorm_export.*`` run the CUDA kernels of a library on CUDA tensors.
+
+    Norms that the kernels do not compute stay with PyTorch's own operators; a warning says so.
+
+    Args:
+        library: of ``rx.plugin.build(runtime="torch")``; None: the build that fits best.
+        cache: folder of the builds; by default that of ``build``.
+
+    Returns:
+        The library.
+
+    Raises:
+        BackendMissingError: PyTorch is not installed, or nothing is built.
+        InputError: ``library`` cannot be loaded, or belongs to another version of this package.
+    """
+    chosen = best_build(cache, "torch").path("functions") if library is None else Path(library)
+    import rmsnorm_export.torch  # noqa: F401
+    from rmsnorm_export.torch.operator.kernels import use
+
+    use(chosen)
+    return chosen
 
 
 def sibling(path: StrPath, style: Style) -> Path:

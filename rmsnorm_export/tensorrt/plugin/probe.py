@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+from rmsnorm_export.op import abi
 from rmsnorm_export.op.spec import PLUGIN_NAMESPACE, PLUGIN_VERSION, Kind, NormSpec
 from rmsnorm_export.printable import plural
 from rmsnorm_export.system.process import Child, Ended, Request, Say
@@ -137,7 +138,9 @@ class Trying:
 def main(request: Request, say: Say) -> None:
     """Try one library, in the process that ``run_probe`` starts."""
     style, library = request["style"], request["library"]
-    if request["runtime"] == DIRECT:
+    if style == "functions":
+        _ask_functions(say, Path(library))
+    elif request["runtime"] == DIRECT:
         _without_runtime(say, library, only=request["only_creators"])
     else:
         _in_runtime(say, request["runtime"], style, library)
@@ -158,6 +161,20 @@ def _without_runtime(say: Say, library: str, *, only: bool) -> None:
         asking.detail = plural(len(creators), "creator")
     if asking.passed:
         _try_creators(say, creators, only_list=only)
+
+
+def _ask_functions(say: Say, library: Path) -> None:
+    """Load the C functions as PyTorch's operators do, and ask for every variant."""
+    with Trying(say, "load") as loading:
+        functions = abi.functions(library)
+    for kind in get_args(Kind) if loading.passed else ():
+        for name, spec in variants(kind):
+            half = abi.TYPES["float16"]
+            problem = abi.Problem(n=256, x=half, scale=half, bias=half, y=half, has_scale=True)
+            problem.set_norm(spec)
+            with Trying(say, f"{kind}: {name}"):
+                if refused := functions.rmsnorm_refusal(ctypes.byref(problem)):
+                    raise FailedCheckError(refused.decode())
 
 
 def _in_runtime(say: Say, runtime: str, style: str, library: str) -> None:

@@ -9,13 +9,15 @@ from typing import Literal
 from rmsnorm_export.errors import Error
 from rmsnorm_export.system.shown import Shown
 
-Style = Literal["load_library", "dlopen", "register"]
+Style = Literal["load_library", "dlopen", "register", "functions"]
 """How a program loads a plugin library: ``IPluginRegistry::loadLibrary``, which asks the library
 for its creators, or plain ``dlopen``, on which the library registers them itself; or ONNX Runtime's
-``register_custom_ops_library``. A library made for the one must not be loaded in the other way."""
+``register_custom_ops_library``; or C functions, for PyTorch. A library made for the one must not be
+loaded in the other way."""
 
-PluginRuntime = Literal["tensorrt", "onnxruntime"]
-"""What a build is for: the TensorRT plugin, or the CPU kernels of ONNX Runtime."""
+PluginRuntime = Literal["tensorrt", "onnxruntime", "torch"]
+"""What a build is for: the TensorRT plugin, the CPU kernels of ONNX Runtime, or the CUDA kernels in
+PyTorch."""
 
 FILES: dict[Style, str] = {
     "load_library": "librmsnorm_plugin.so",
@@ -26,8 +28,15 @@ FILES: dict[Style, str] = {
 BUILD_FILES: dict[PluginRuntime, dict[Style, str]] = {
     "tensorrt": FILES,
     "onnxruntime": {"register": "librmsnorm_onnxruntime.so"},
+    "torch": {"functions": "librmsnorm_torch.so"},
 }
 """The libraries of a build."""
+
+
+def runtime_of(tensorrt: str, cuda: str) -> PluginRuntime:
+    """What a build with these versions, "" for none, is for."""
+    return "tensorrt" if tensorrt else "torch" if cuda else "onnxruntime"
+
 
 ToolStatus = Literal["ok", "missing", "broken"]
 
@@ -97,7 +106,7 @@ class Built(Shown):
     @property
     def runtime(self) -> PluginRuntime:
         """What it was built for."""
-        return "tensorrt" if self.tensorrt else "onnxruntime"
+        return runtime_of(self.tensorrt, self.cuda)
 
     def path(self, style: Style) -> Path:
         """The library for ``style``."""

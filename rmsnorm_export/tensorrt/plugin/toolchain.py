@@ -21,7 +21,7 @@ from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import package_folders, pip_install
 from rmsnorm_export.system.process import run_program
 from rmsnorm_export.tensorrt.plugin.arch import VERSION_TIMEOUT
-from rmsnorm_export.tensorrt.plugin.result import Tool, ToolStatus
+from rmsnorm_export.tensorrt.plugin.result import PluginRuntime, Tool, ToolStatus
 
 EXTRA = pip_install("[plugin]")
 """Brings nvcc, CMake and Ninja from PyPI."""
@@ -110,15 +110,17 @@ def find_toolchain(
     return Toolchain(*_complete(build_tools(cuda, tensorrt_include)))
 
 
-def find_cpu_toolchain() -> Toolchain:
-    """That of the library for ONNX Runtime, which needs no CUDA and no headers: those are blank.
+def find_other_toolchain(runtime: PluginRuntime, cuda: StrPath | None = None) -> Toolchain:
+    """That of the library for ONNX Runtime, which needs no CUDA, or for PyTorch; neither needs
+    headers. What is not needed is blank.
 
     Raises:
         BackendMissingError: as ``find_toolchain``.
     """
     blank = Tool("", "ok", "", "", "", "")
-    compiler, cmake, generator = _complete((find_host_compiler(), find_cmake(), find_ninja()))
-    return Toolchain(blank, compiler, cmake, generator, blank)
+    nvcc = find_nvcc(cuda) if runtime == "torch" else blank
+    tools = _complete((nvcc, find_host_compiler(), find_cmake(), find_ninja()))
+    return Toolchain(*tools, blank)
 
 
 def _complete(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:

@@ -1,6 +1,7 @@
 """Registers the operators ``torch.ops.rmsnorm_export.*``: schema, kernel, shapes, gradients.
 
-The kernel is registered for every backend: it is made of ATen operators. An operator is one opaque
+The kernel is registered for every backend: it is made of ATen operators, or on CUDA of the kernels
+of ``rx.plugin.use_in_torch``. An operator is one opaque
 call for autograd, for ``torch.compile`` and for ``torch.export``, and runs in the type of its
 input: autocast leaves it alone.
 """
@@ -24,6 +25,7 @@ from rmsnorm_export.op.spec import DOMAIN, Kind, NormSpec
 from rmsnorm_export.torch.dtypes import ELEMENT_TYPES
 from rmsnorm_export.torch.operator.autograd import backward, save
 from rmsnorm_export.torch.operator.eager import forward
+from rmsnorm_export.torch.operator.kernels import launched
 from rmsnorm_export.torch.operator.plan import NormPlan, make_plan, make_spec
 from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS, OPTIONAL, schema
 
@@ -123,7 +125,7 @@ def _define(library: torch.library.Library, kind: Kind) -> None:
 
     def kernel(*operands: Any, **attributes: Any) -> Tensor | tuple[Tensor, Tensor]:
         plan, named = prepare(kind, operands, attributes)
-        y, total = forward(plan, **named, reuse=True)
+        y, total = launched(plan, **named) or forward(plan, **named, reuse=True)
         return (y, total) if two else y
 
     def fake(*operands: Any, **attributes: Any) -> Tensor | tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""The structures of plugins/kernels/rmsnorm.h, for ctypes."""
+"""The CUDA kernels as C functions: the structures of plugins/kernels/rmsnorm.h, for ctypes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.op.spec import FLOAT, NormSpec
+
 TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "float8_e4m3": 3, "int8": 4}
 KINDS = {"RMSNorm": 0, "SkipRMSNorm": 1, "GatedRMSNorm": 2}
+ACTIVATIONS = {"silu": 0, "sigmoid": 1}
 STATIC, PER_ROW = 1, 2
 THROUGHPUT, LOW_LATENCY = 1, 2
 
@@ -51,6 +55,15 @@ class Problem(ctypes.Structure):
     def __init__(self, *, inner: int = 1, **values: Any) -> None:
         super().__init__(inner=inner, **values)
 
+    def set_norm(self, spec: NormSpec) -> None:
+        """Take the attributes over."""
+        for name, _ in Norm._fields_:
+            if hasattr(spec, name):
+                value = getattr(spec, name)
+                words = {"kind": KINDS, "activation": ACTIVATIONS}.get(name)
+                setattr(self.norm, name, value if words is None else words[value])
+        self.norm.stash_half = spec.stash_type != FLOAT
+
 
 class Pointers(ctypes.Structure):
     """Device pointers, null where the problem has no such tensor."""
@@ -62,18 +75,30 @@ class Pointers(ctypes.Structure):
 
 
 def functions(path: Path) -> ctypes.CDLL:
-    """The library of plugins/tests/gpu/c_api.cpp.
+    """The library of plugins/torch/c_api.cpp.
 
     Raises:
-        RuntimeError: the structures above are not those of the library.
+        InputError: it cannot be loaded, or its structures are not those above.
     """
-    library = ctypes.CDLL(str(path))
+    try:
+        library = ctypes.CDLL(str(path))
+        there = int(library.rmsnorm_problem_bytes())
+    except (OSError, AttributeError) as error:
+        raise InputError(
+            "The library of CUDA kernels for PyTorch cannot be loaded.",
+            found=f"{path}: {error}",
+            fix="rmsnorm-export plugin build --runtime torch",
+        ) from error
+    here = ctypes.sizeof(Problem)
+    if there != here:
+        raise InputError(
+            "The library of CUDA kernels for PyTorch belongs to another version of this package.",
+            found=f"{path}: its problem has {there} bytes, that of this version {here}",
+            fix="rmsnorm-export plugin build --runtime torch",
+        )
     library.rmsnorm_refusal.restype = ctypes.c_char_p
     library.rmsnorm_error.restype = ctypes.c_char_p
     library.rmsnorm_launch.argtypes = [
         *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int, ctypes.c_void_p)
     ]
-    there, here = library.rmsnorm_problem_bytes(), ctypes.sizeof(Problem)
-    if there != here:
-        raise RuntimeError(f"Problem has {there} bytes in the library and {here} here")
     return library

@@ -1,0 +1,23 @@
+// librmsnorm_torch.so: the kernels behind C functions. rmsnorm_export/op/abi.py has the structures,
+// for PyTorch (torch/operator/kernels.py) and for the benchmarks; it depends on no version of either.
+#include "rmsnorm.h"
+
+using namespace rmsnorm_export;
+
+#define RMSNORM_EXPORTED extern "C" __attribute__((visibility("default")))
+
+// A sentence when the problem is refused, else null. `problem` is a Problem in memory; its layout is
+// checked by rmsnorm_problem_bytes.
+RMSNORM_EXPORTED char const* rmsnorm_refusal(Problem const* problem) { return refusal(*problem); }
+
+RMSNORM_EXPORTED int rmsnorm_launch(Problem const* problem, Pointers const* pointers,
+                                    long long rows, int tactic, void* stream) {
+    return launch(*problem, *pointers, rows, static_cast<Tactic>(tactic),
+                  static_cast<cudaStream_t>(stream));
+}
+
+RMSNORM_EXPORTED char const* rmsnorm_error(int status) {
+    return cudaGetErrorString(static_cast<cudaError_t>(status));
+}
+
+RMSNORM_EXPORTED int rmsnorm_problem_bytes() { return static_cast<int>(sizeof(Problem)); }
