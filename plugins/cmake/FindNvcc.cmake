@@ -26,11 +26,15 @@ endif()
 enable_language(CUDA)
 
 if(NOT chosen)
-  set(CMAKE_CUDA_ARCHITECTURES 80-real 86-real 89-real 90-real 100-real 120)
+  set(CMAKE_CUDA_ARCHITECTURES
+    75-real 80-real 86-real 87-real 89-real 90-real 100-real 110-real 120)
+  if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 13.0)
+    list(REMOVE_ITEM CMAKE_CUDA_ARCHITECTURES 110-real)
+  endif()
   if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)
     message(STATUS "nvcc ${CMAKE_CUDA_COMPILER_VERSION} does not know sm_100 and sm_120 (12.8 "
       "does): newer GPUs run the PTX of sm_90")
-    set(CMAKE_CUDA_ARCHITECTURES 80-real 86-real 89-real 90)
+    set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 87-real 89-real 90)
   endif()
 endif()
 message(STATUS "CUDA ${CMAKE_CUDA_COMPILER_VERSION}, ${CMAKE_CUDA_COMPILER}, for "

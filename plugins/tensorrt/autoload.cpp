@@ -5,6 +5,9 @@
 
 #include <link.h>
 
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
 #include <set>
 #include <string>
 
@@ -49,14 +52,35 @@ bool registerAll(GlobalLogger& logger) {
     return !registries.empty();
 }
 
+// Registers until that has succeeded once; whether it has.
+bool registered() {
+    static std::mutex mutex;
+    static bool done = false;
+    std::lock_guard<std::mutex> const lock(mutex);
+    if (!done) {
+        static auto& logger = *new GlobalLogger;  // TensorRT may use it until the process ends
+        logger_source = &logger;
+        done = registerAll(logger);
+    }
+    return done;
+}
+
+// Whether LD_PRELOAD names this library: then every child of the program has it, too.
+bool preloaded() noexcept {
+    Dl_info own{};
+    char const* const list = std::getenv("LD_PRELOAD");
+    if (!list || !::dladdr(reinterpret_cast<void*>(&preloaded), &own)) return false;
+    char const* const name = std::strrchr(own.dli_fname, '/');
+    return std::strstr(list, name ? name + 1 : own.dli_fname) != nullptr;
+}
+
 [[gnu::constructor]] void start() noexcept {
     try {
-        auto& logger = *new GlobalLogger;  // TensorRT may use it until the process ends
-        logger_source = &logger;
-        // Polygraphy and LD_PRELOAD load plugins before TensorRT. Then the one that this was built
-        // for is loaded, and stays, for they load it next.
+        if (registered() || preloaded()) return;
+        // Polygraphy loads plugins before TensorRT. Then the one that this was built for is loaded,
+        // and stays, for it is loaded next.
         auto const own = "libnvinfer.so." + std::to_string(NV_TENSORRT_MAJOR);
-        if (!registerAll(logger) && !(::dlopen(own.c_str(), RTLD_LAZY) && registerAll(logger))) {
+        if (!(::dlopen(own.c_str(), RTLD_LAZY) && registered())) {
             std::fprintf(stderr,
                          "rmsnorm_export: no plugin is registered: no TensorRT is loaded in this "
                          "process, and the loader does not find %s; load it (import tensorrt) "
@@ -68,8 +92,35 @@ bool registerAll(GlobalLogger& logger) {
     }
 }
 
+// TensorRT's function of that name, behind the one here: that of the program, or of the library
+// that calls.
+void* create(char const* name, void* caller, void* logger, std::int32_t version) noexcept {
+    try {
+        registered();
+    } catch (...) {
+        std::fprintf(stderr, "rmsnorm_export: no plugin is registered: out of memory\n");
+    }
+    using Create = void*(void*, std::int32_t);
+    auto* next = reinterpret_cast<Create*>(::dlsym(RTLD_NEXT, name));
+    Dl_info of_caller{};
+    if (!next && ::dladdr(caller, &of_caller)) {
+        next = symbol<Create>(loaded(of_caller.dli_fname), name);
+    }
+    return next ? next(logger, version) : nullptr;
+}
+
 }  // namespace
 }  // namespace rmsnorm_export
+
+// Preloaded, the library does nothing before a program asks for a TensorRT: these stand before those
+// of libnvinfer then. Loaded in another way nobody finds them.
+#define RMSNORM_EXPORTED extern "C" __attribute__((visibility("default")))
+RMSNORM_EXPORTED void* createInferRuntime_INTERNAL(void* logger, std::int32_t version) noexcept {
+    return rmsnorm_export::create(__func__, __builtin_return_address(0), logger, version);
+}
+RMSNORM_EXPORTED void* createInferBuilder_INTERNAL(void* logger, std::int32_t version) noexcept {
+    return rmsnorm_export::create(__func__, __builtin_return_address(0), logger, version);
+}
 
 // For the self-test alone. It is not exported: loadLibrary must not take this library for its own.
 extern "C" nvinfer1::IPluginCreatorInterface* const* getCreators(std::int32_t& count) {

@@ -110,7 +110,15 @@ def _key(kind: Kind, dtype: int, changes: dict[str, object]) -> object:
             "librmsnorm_plugin.so",
             ["getCreators", "rmsnormSelfTest", "rmsnormSelfTestCreators", "setLoggerFinder"],
         ),
-        ("librmsnorm_plugin_autoload.so", ["rmsnormSelfTest", "rmsnormSelfTestCreators"]),
+        (
+            "librmsnorm_plugin_autoload.so",
+            [
+                "createInferBuilder_INTERNAL",
+                "createInferRuntime_INTERNAL",
+                "rmsnormSelfTest",
+                "rmsnormSelfTestCreators",
+            ],
+        ),
     ],
 )
 def test_what_a_library_shows_and_needs(

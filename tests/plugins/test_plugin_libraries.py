@@ -186,7 +186,7 @@ def test_the_lines_name_the_right_library(standin: Standin) -> None:
     assert words["polygraphy"][:5] == ["polygraphy", "run", "my model.onnx", "--trt", "--plugins"]
     assert words["polygraphy"][5:] == ["libnvinfer.so.11", auto]
     assert words["triton"][-1] == f"--backend-config=tensorrt,plugins={auto}"
-    assert words["triton-preload"][0] == f"LD_PRELOAD=libnvinfer.so.11:{auto}"
+    assert words["triton-preload"][0] == f"LD_PRELOAD={auto}"
     assert f"'trt_extra_plugin_lib_paths': '{auto}'" in text["onnxruntime"]
     assert text["python"] == f"tensorrt.get_plugin_registry().load_library({own!r})"
     for name in ("onnxruntime", "python"):

@@ -249,7 +249,7 @@ def test_the_parser_shows_why_a_node_is_refused(
 @needs("tensorrt_lean")
 @pytest.mark.parametrize("found", [True, False])
 def test_loaded_before_tensorrt(headers: pathlib.Path, tmp_path: pathlib.Path, found: bool) -> None:
-    """As Polygraphy and LD_PRELOAD do it: TensorRT is then loaded where the loader finds it.
+    """As Polygraphy does it: TensorRT is then loaded where the loader finds it.
 
     The lean runtime stands in under the name of the full one, which cannot be had here.
     """
@@ -270,3 +270,38 @@ def test_loaded_before_tensorrt(headers: pathlib.Path, tmp_path: pathlib.Path, f
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-1] == str(CREATORS if found else 0)
     assert ("does not find libnvinfer.so.11" in done.stderr) == (not found)
+
+
+PRELOADED = """
+import os
+import tensorrt_lean as trt
+registry = trt.get_plugin_registry()
+ours = lambda: sum(c.plugin_namespace == "rmsnorm_export" for c in registry.all_creators)
+before = ours()
+runtime = trt.Runtime(trt.Logger(trt.Logger.ERROR))
+print(before, ours(), flush=True)
+os._exit(0)  # without a GPU it is a runtime of no use, whose end crashes
+"""
+
+
+@with_headers
+@needs("tensorrt_lean")
+def test_preloaded(headers: pathlib.Path) -> None:
+    """Nothing is loaded or said in a process without TensorRT; else all are there with the first
+    runtime that is asked for."""
+    environment = {**os.environ, "LD_PRELOAD": str(autoload(headers))}
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=300, check=False, env=environment
+        )
+
+    child = run("cat", "/proc/self/maps")
+    assert (child.returncode, child.stderr) == (0, "")
+    assert "rmsnorm_plugin_autoload" in child.stdout
+    assert "nvinfer" not in child.stdout
+    done = run(sys.executable, "-c", PRELOADED)
+    if serves(headers):
+        assert done.stdout.split()[-2:] == ["0", str(CREATORS)], done.stdout + done.stderr
+    else:
+        assert "build it with the headers of that version" in done.stderr

@@ -10,7 +10,7 @@ from rmsnorm_export.errors import UsageError
 from rmsnorm_export.system.machine import gpus
 from rmsnorm_export.system.process import run_program
 
-DEFAULT = ("80", "86", "89", "90", "100", "120")
+DEFAULT = ("75", "80", "86", "87", "89", "90", "100", "110", "120")
 """Built for where no GPU says otherwise; as in plugins/CMakeLists.txt."""
 
 VERSION_TIMEOUT = 60
@@ -81,7 +81,7 @@ def choose_architectures(arch: Arch, nvcc: str) -> tuple[tuple[str, ...], tuple[
             chosen = tuple(name for name in DEFAULT if not known or name in known)
             left = ", ".join(name for name in DEFAULT if name not in chosen)
             notes = (f"no GPU was found: built for {', '.join(chosen)}; --arch chooses others",)
-            notes += (f"this nvcc does not know {left}: CUDA 12.8 does",) if left else ()
+            notes += (f"this nvcc does not know {left}: CUDA 13 does",) if left else ()
     unknown = [name for name in chosen if known and name.rstrip("af") not in known]
     if unknown:
         raise UsageError(

@@ -96,8 +96,8 @@ TABLE = {
     "triton-preload": Loader(
         "dlopen",
         "Triton Inference Server, by LD_PRELOAD",
-        "LD_PRELOAD={tensorrt}:{library} tritonserver --model-repository=MODELS",
-        _TENSORRT_FIRST,
+        "LD_PRELOAD={library} tritonserver --model-repository=MODELS",
+        "it registers when the program asks for TensorRT, and does nothing in other processes",
     ),
     "onnxruntime-native": Loader(
         "register",
