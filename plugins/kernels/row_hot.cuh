@@ -21,7 +21,7 @@ enum class Order : std::int32_t {
 
 // So many blocks of 512 threads have to fit an SM: two in 64 registers, or four of 256 threads,
 // with 128 KB under way when a thread has eight vectors. More registers are for a second input in
-// them, for eight vectors before sm_90, and for some of a scale of the row.
+// them, for eight vectors before sm_90, and for f16 or a second input with a scale of the row.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr bool kRoomForEight = false;
 #else
@@ -30,9 +30,11 @@ constexpr bool kRoomForEight = true;
 template <typename T, int V, Mode mode, Quantize quantize>
 constexpr int hot_blocks() {
     if (V == 4) return mode == Mode::kPlain ? 2 : 1;
-    bool const few = quantize != Quantize::kPerRow ||
-                     (mode == Mode::kPlain && !std::is_same_v<T, __half>);
-    return kRoomForEight && few ? 2 : 1;
+    bool const f16 = std::is_same_v<T, __half>;
+    bool const per_row = quantize == Quantize::kPerRow;
+    bool const many = (f16 && (per_row || mode == Mode::kSkip)) ||
+                      (per_row && mode == Mode::kSkip);
+    return kRoomForEight && !many ? 2 : 1;
 }
 
 // The scale and the second input stay in registers where there is room for them, else in shared
