@@ -26,8 +26,7 @@ endif()
 enable_language(CUDA)
 
 if(NOT chosen)
-  set(CMAKE_CUDA_ARCHITECTURES
-    75-real 80-real 86-real 87-real 89-real 90-real 100-real 110-real 120)
+  set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 87-real 89-real 90-real 100-real 110-real 120)
   if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 13.0)
     list(REMOVE_ITEM CMAKE_CUDA_ARCHITECTURES 110-real)
   endif()

@@ -119,8 +119,9 @@ def find_other_toolchain(runtime: PluginRuntime, cuda: StrPath | None = None) ->
     """
     blank = Tool("", "ok", "", "", "", "")
     nvcc = find_nvcc(cuda) if runtime == "torch" else blank
-    tools = _complete((nvcc, find_host_compiler(), find_cmake(), find_ninja()))
-    return Toolchain(*tools, blank)
+    tools = (nvcc, find_host_compiler(), find_cmake(), find_ninja())
+    nvcc, compiler, cmake, generator = _complete(tools)
+    return Toolchain(nvcc, compiler, cmake, generator, blank)
 
 
 def _complete(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
