@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import os
 import re
 import tempfile
@@ -88,6 +89,7 @@ def bench_generation(folder: str | os.PathLike[str], options: BenchOptions) -> B
             found=f"generate {count} with peers, native, shapes or dims",
             fix="leave these away, or generate",
         )
+    window = _window(bundle.folder / "config.json")
     chosen, absent = sessions.choose_providers(options.providers)
     tell = options.progress or (lambda *_: None)
     threads = options.threads or cores()
@@ -108,7 +110,7 @@ def bench_generation(folder: str | os.PathLike[str], options: BenchOptions) -> B
         for done, provider in enumerate(chosen, 4):
             tell(f"measuring on {provider}", done, steps)
             opens = {
-                one: functools.partial(_Decoder, paths, provider, threads, options.seed)
+                one: functools.partial(_Decoder, paths, provider, threads, options.seed, window)
                 for one, paths in files.items()
             }
             try:
@@ -197,7 +199,7 @@ class _Text:
 class _Decoder:
     """Sessions of prefill and decode; caches stay in the memory of the provider."""
 
-    def __init__(self, files: Graphs, provider: str, threads: int, seed: int) -> None:
+    def __init__(self, files: Graphs, provider: str, threads: int, seed: int, window: int) -> None:
         self._sessions = {
             part: sessions.open_session(str(path), provider, threads=threads)
             for part, path in files.items()
@@ -208,6 +210,7 @@ class _Decoder:
         self._types = {name: numpy_type(item.dtype) for name, item in declared.items()}
         rng = np.random.default_rng(seed)
         self._prompt = rng.integers(0, limit, (1, PROMPT)).astype(self._types["input_ids"])
+        self._window = np.array(window, np.int64)
         self._cache: dict[str, Any] = {}
 
     def _run(self, part: str, ids: Array, length: int) -> Array:
@@ -223,7 +226,8 @@ class _Decoder:
             if kept is not None:
                 binding.bind_ortvalue_input(item.name, kept)
             else:
-                value = np.ascontiguousarray(feeds[item.name])
+                ends = item.name.endswith(_WINDOW)
+                value = self._window if ends else np.ascontiguousarray(feeds[item.name])
                 binding.bind_ortvalue_input(
                     item.name, onnxruntime().OrtValue.ortvalue_from_numpy(value)
                 )
@@ -263,6 +267,18 @@ class _Decoder:
             text = self._run("decode", tokens[-1], PROMPT + done)
             logits[f"logits of token {done + 1}"] = text
         return _Text(tokens, logits, describe_feeds({"input_ids": self._prompt}))
+
+
+_WINDOW = "._sliding_window_tensor"
+"""The width of a sliding window, which such a cache of transformers holds from the start."""
+
+
+def _window(config: Path) -> int:
+    """The width that a config.json names; 0 without one."""
+    try:
+        return int(json.loads(config.read_text(encoding="utf-8")).get("sliding_window") or 0)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return 0
 
 
 def _leaf(name: str) -> str:
