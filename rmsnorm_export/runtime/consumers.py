@@ -204,7 +204,8 @@ CONSUMERS: tuple[Consumer, ...] = (
         since="3.13",
         seen=("3.13.0",),
         target="plain",
-        why="it has no norm operator and no functions",
+        forms=(SKIP_SIMPLIFIED,),
+        why="it has no functions, and a norm as one operator only with a residual sum",
     ),
     Consumer(
         name="mnn",

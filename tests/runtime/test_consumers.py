@@ -43,7 +43,7 @@ def test_a_version_has_the_row_that_holds_from_it_on(text: str, since: str) -> N
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("onxruntime", "did you mean onnxruntime?"),
+        ("onxruntime", "did you mean 'onnxruntime'?"),
         ("caffe", "openvino (2026.4 to 2026.4.1)"),
         ("", "onnxruntime-web (1.14 to 1.30.0)"),
         ("onnxruntime@1.14", "known are 1.15 to 1.31.1"),
