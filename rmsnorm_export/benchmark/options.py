@@ -58,7 +58,6 @@ class BenchOptions(Options):
         None,
         least=1,
         most=MOST_INT32,
-        toml=False,
         metavar="N",
         help="Of a folder with prefill and decode: the time to the first token, and of each of N "
         "tokens after it; as it is, for ort, with --fusions, and with transformers' fusions alone.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.failure import with_problem
@@ -13,13 +13,6 @@ from rmsnorm_export.cli.folder import finish_folder, first_problem
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.options import entries
 from rmsnorm_export.rewrite.options import GenerationOptions, Requirement
-
-if TYPE_CHECKING:
-    from rmsnorm_export.compare.result import Verification
-    from rmsnorm_export.rewrite.result import GenerationExport
-
-_TOKENS = 32
-"""Greedy tokens that --verify compares."""
 
 _RTOL = "see the table for where; --rtol sets the bound"
 
@@ -79,26 +72,13 @@ def export_decoder(
             tell("writing", 0, 1)
             made = dataclasses.replace(decoder.save(folder, force=files.force), reports=reports)
         if unmet is None and verify:
-            tell(f"comparing {_TOKENS} tokens with PyTorch", 0, 1)
+            tell("comparing tokens with PyTorch", 0, 1)
             try:
-                parity = _verification(model, made, inputs, given)
+                from rmsnorm_export.compare.generation import verify_made
+
+                how = {"static_cache": given["static_cache"], "rtol": given["rtol"]}
+                parity = verify_made(model, made.path, inputs, **how)
                 error = error or parity.error(fix=_RTOL)
             except Exception as problem:  # the folder is written: its report is not lost
                 error = with_problem(error, "--verify", problem)
     finish_folder(files, [source], made, error, parity)
-
-
-def _verification(
-    model: Any, made: GenerationExport, inputs: Mapping[str, Any], given: Mapping[str, Any]
-) -> Verification:
-    from rmsnorm_export.compare.generation import verify_generation
-    from rmsnorm_export.torch.generation.components import sample_inputs, written_name
-
-    static = given["static_cache"]
-    feeds = sample_inputs(model, inputs)
-    tokens = _TOKENS
-    if static is not None:
-        tokens = min(tokens, static - feeds[written_name(model)].shape[1])
-    return verify_generation(
-        model, made.path, feeds, tokens=tokens, static_cache=static, rtol=given["rtol"]
-    )

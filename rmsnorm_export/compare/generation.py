@@ -42,6 +42,9 @@ from rmsnorm_export.torch.generation.components import (
 from rmsnorm_export.torch.generation.export import plain_component
 from rmsnorm_export.torch.generation.source import load_frame, load_generative
 
+TOKENS = 32
+"""Greedy tokens that are compared where nobody says how many."""
+
 _CACHE = "past_key_values"
 _CACHE_TYPES = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}
 
@@ -176,6 +179,26 @@ def _located(
     )
 
 
+def verify_made(
+    model: Any,
+    path: str | os.PathLike[str],
+    inputs: Mapping[str, Any],
+    *,
+    static_cache: int | None = None,
+    tokens: int | None = None,
+    rtol: float | None = None,
+) -> Verification:
+    """`verify_generation` of what was just exported, with inputs as for ``export_generation``.
+
+    Args:
+        tokens: None: 32, or as many as a static cache holds.
+    """
+    feeds = sample_inputs(model, inputs)
+    room = TOKENS if static_cache is None else static_cache - feeds[written_name(model)].shape[1]
+    how: Any = {"tokens": tokens or min(TOKENS, room), "static_cache": static_cache, "rtol": rtol}
+    return verify_generation(model, path, feeds, **how)
+
+
 def verify_generation(
     model: Any,
     path: str | os.PathLike[str],
@@ -230,7 +253,8 @@ def verify_generation(
     outputs: list[OutputComparison] = []
     notes: list[str] = []
     other = 0
-    bounds = Bounds(rtol=rtol)
+    # generate() gives logits as float32, whatever type they were computed in
+    bounds = Bounds(rtol=rtol, weights=str(model.dtype).removeprefix("torch."))
     whose = "PyTorch" if reference is None else "the first folder"
     for step, (one, two) in enumerate(zip(expected.logits, computed.logits, strict=True), 1):
         name = f"logits of token {step}"
@@ -356,6 +380,12 @@ def _in_place_of_forward(
             fix="choose another --target or --dtype",
         ) from error
     runners: dict[str, Any] = exported.runners
+    if not {"decode"} <= runners.keys() <= {"encoder", "prefill", "decode"}:
+        raise NotRunError(
+            "The components of this model are not put together here.",
+            found=", ".join(runners),
+            fix="compare two folders component by component, without --generate",
+        )
     seen = calls = 0
 
     def forward(**kwargs: Any) -> Any:

@@ -84,7 +84,6 @@ class VerifyOptions(Options):
         None,
         least=1,
         most=MOST_INT32,
-        toml=False,
         metavar="N",
         help="Compare N greedy tokens, and the logits of each, of the model A of transformers with "
         "the folder B that export --task generation made of it.",

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,16 @@ class Bundle:
             name: (of(INPUT, known[INPUT]), of(DIMENSION, known[DIMENSION]))
             for name, known in names.items()
         }
+
+
+def is_state(name: str) -> bool:
+    """Whether an input or output of a decoder's graph is a part of the cache."""
+    return state_name(name).startswith(("past_key_values.", "cache_params."))
+
+
+def state_name(name: str) -> str:
+    """What an input and the output that follows it have in common: the path of the cache's leaf."""
+    return re.sub(r"^(input|output)\.", "", name)
 
 
 def open_folder(folder: str | os.PathLike[str]) -> Bundle:

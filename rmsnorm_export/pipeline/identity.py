@@ -90,22 +90,26 @@ class Files:
             return _model_facts(path)
 
     def onnx(self, path: Path) -> dict[str, str]:
-        """What identifies an ONNX file and its external data.
+        """What identifies an ONNX file and its external data, or a folder of graphs.
 
         Raises:
             InputError: as ``facts``, or external data is gone.
         """
+        if path.is_dir():
+            return self.plain([path], path, "the model")
         _, *data = self.of_model(path)
         names = [f"file {path.name}", *(f"file {place}" for place in self.facts(path).external)]
         with reading_external_data(path.parent):
             return dict(zip(names, [self.sha256(path), *self._identities(data)], strict=True))
 
     def of_model(self, path: Path) -> list[Path]:
-        """The file of a model and those of its external data.
+        """The file of a model and those of its external data; of a folder, all in it.
 
         Raises:
             InputError: as ``facts``.
         """
+        if path.is_dir():
+            return sorted(below(path))
         return [path, *(path.parent / location for location in self.facts(path).external)]
 
     def plain(self, paths: Sequence[Path], base: Path, what: str) -> dict[str, str]:

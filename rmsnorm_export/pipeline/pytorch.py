@@ -10,7 +10,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.compare.eager import feeds_of_call
 from rmsnorm_export.compare.own_type import OwnType, Reference, load_source
@@ -59,6 +59,25 @@ def open_subject(
             source, options, seed=seed, option="[export] shapes", own=own
         )
     return Subject(loaded, given, computed, reads)
+
+
+def open_generative(
+    source: str, folder: Path, *, options: SourceOptions, seed: int
+) -> tuple[Any, dict[str, Any], tuple[str, ...], dict[str, str]]:
+    """A model that generates, inputs that are given for it, notes, and ``reads`` as of `Subject`.
+
+    Raises:
+        UsageError, InputError, BackendMissingError: as ``export --task generation``.
+    """
+    from rmsnorm_export.torch.generation.source import load_generative
+
+    names = ("dtype", "shapes", "dims")
+    how = {name: getattr(options, name) for name in names}
+    with _working_folder(folder), _fresh_modules(folder) as reads:
+        model, inputs, notes = load_generative(
+            source, arguments=options.arguments or {}, seed=seed, **how
+        )
+    return model, inputs, notes, reads
 
 
 def plain_onnx(

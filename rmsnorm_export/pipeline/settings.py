@@ -91,18 +91,24 @@ class Settings:
         """Where the outputs of a step are."""
         return self.folder / step
 
+    @property
+    def of_graphs(self) -> bool:
+        """Whether the model is a folder of graphs, such as a decoder's."""
+        if self.export is not None:
+            return self.export.task is not None
+        return self.model is not None and os.path.isdir(self.model.path)
+
     def onnx(self, subject: Subject) -> Path:
-        """The file of the raw or the optimized model."""
-        if subject == "optimized":
-            return self.step_folder("optimize") / f"{self.name}.onnx"
-        if self.model is not None:
+        """The file, or the folder of graphs, of the raw or the optimized model."""
+        if subject == "raw" and self.model is not None:
             return self.model.path
-        return self.step_folder("export") / f"{self.name}.onnx"
+        step: StepName = "optimize" if subject == "optimized" else "export"
+        return self.step_folder(step) / (self.name if self.of_graphs else f"{self.name}.onnx")
 
     @property
     def engine(self) -> Path:
-        """The file that [build] makes."""
-        return self.step_folder("build") / f"{self.name}.engine"
+        """The file that [build] makes, or the folder of engines."""
+        return self.step_folder("build") / (self.name if self.of_graphs else f"{self.name}.engine")
 
     @property
     def newest(self) -> Subject:
@@ -167,6 +173,7 @@ def settle(document: Document) -> Settings:
         **{name: tables.get(name) for name in ("model", *STEPS)},
     )  # fmt: skip
     _check_source(settings)
+    _check_graphs(settings)
     if "prove" in tables and "optimize" not in tables:
         raise document.error(
             "prove", "", "there is nothing to prove.", found="no [optimize]", fix="add [optimize]"
@@ -196,6 +203,45 @@ def _check_source(settings: Settings) -> None:
                 found=f"source = {quoted(settings.export.source)}",
                 fix="leave them away, or give module:factory",
             )  # fmt: skip
+
+
+def _check_graphs(settings: Settings) -> None:
+    """What only a folder of graphs has, and what it has not."""
+    document, export, verify, bench = (
+        settings.document, settings.export, settings.verify, settings.bench
+    )  # fmt: skip
+    if export is not None and (export.task is None or export.weights != "auto"):
+        keys = ("static_cache", "multi_token") if export.task is None else ("weights",)
+        for key in keys:
+            if getattr(export, key) not in (None, False, "auto"):
+                raise document.error(
+                    "export", key, "this key is for another task.",
+                    found=f"task = {quoted(str(export.task or 'one graph without cache'))}",
+                    fix='leave it away, or give task = "generation"'
+                    if export.task is None else "leave it away: a folder has a file of weights",
+                )  # fmt: skip
+    wrong: tuple[tuple[str, str, bool], ...]
+    if not settings.of_graphs:
+        what, fix = (
+            "it is for a folder of graphs.",
+            'leave it away, or [export] task = "generation"',
+        )
+        wrong = (
+            ("verify", "generate", bool(verify and verify.options.generate)),
+            ("bench", "generate", bool(bench and bench.options.generate)),
+        )
+    else:
+        what, fix = "it is for a single graph.", "leave it away"
+        package = settings.package
+        wrong = (
+            ("bench", "png", bool(bench and bench.png)),
+            ("package", "model", bool(package and package.model == "engine")),
+            ("verify", "engine", bool(verify and verify.engine == "require")),
+        )
+    for table, key, given in wrong:
+        if given:
+            shown = "a folder of graphs" if settings.of_graphs else "a single graph"
+            raise document.error(table, key, what, found=shown, fix=fix)
 
 
 def _must_exist(document: Document, table: str, key: str, path: PathLike) -> None:
@@ -302,9 +348,9 @@ def _check_places(settings: Settings) -> None:
         ("verify", "inputs", settings.verify.inputs_file if settings.verify else None),
     )
     for table, key, path in inputs:
-        if path is not None and _within(path, folder):
+        if path is not None and (_within(path, folder) or _within(folder, path)):
             raise document.error(
-                table, key, "an input is in the folder that the pipeline writes.",
+                table, key, "an input and the folder that the pipeline writes are in each other.",
                 found=short(str(path), 300), fix="put it elsewhere",
             )  # fmt: skip
     cache = settings.build.options.timing_cache if settings.build else None

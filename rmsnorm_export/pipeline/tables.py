@@ -44,9 +44,9 @@ class Pipeline(Options):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Model(Options):
-    """[model]: an ONNX file to begin with."""
+    """[model]: an ONNX file to begin with, or a folder of graphs such as a decoder's."""
 
-    path: Path = option(REQUIRED, help="Of the file.")
+    path: Path = option(REQUIRED, help="Of the file or folder.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +58,13 @@ class Export(Options):
         help="module:factory, a folder, a config.json or a .pt2 file. Modules are looked for "
         "beside the pipeline file first.",
     )
+    task: Literal["generation"] | None = option(
+        None, help="generation: a decoder with its cache, as a folder of graphs."
+    )
+    static_cache: int | None = option(
+        None, least=2, most=MOST_INT32, help="With task: a cache of fixed size for so many tokens."
+    )
+    multi_token: bool = option(False, help="With task: one graph for prefill and decode.")
     load: SourceOptions = flat(SourceOptions)
     opset: int | None = option(None, least=1, most=MOST_INT32, help="Of the file.")
     seed: int = option(0, least=0, most=MOST_SEED, help="Of the example inputs.")

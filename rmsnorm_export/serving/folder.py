@@ -9,18 +9,20 @@ shared memory.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.graph.bundle import Bundle, Components, open_folder
+from rmsnorm_export.graph.bundle import Bundle, Components, is_state, open_folder, state_name
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.options import keywords, takes
-from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs
 from rmsnorm_export.runtime.sizes import RANGES
 from rmsnorm_export.serving.options import PackageOptions
@@ -29,13 +31,29 @@ from rmsnorm_export.serving.place import find_place, model_name
 from rmsnorm_export.serving.result import Packaged
 from rmsnorm_export.system.files import StrPath
 
-_FED = frozenset({"input_ids", "attention_mask", "position_ids"})
-_CACHE = re.compile(r"(input\.)?past_key_values\.")
+_FED = frozenset({"input_ids", "position_ids"})
+_MASK = re.compile(r"attention_mask(?:\.(?:full|(sliding))_attention)?")
 
 _CLIENT = '''\
 import numpy as np
 
 INPUTS = {inputs!r}
+START = {start!r}  # of the cache, beside the batch: shapes and types
+SLOTS = {slots!r}  # tokens that a cache of fixed size holds; 0: it grows
+WINDOWS = {windows!r}  # tokens that a layer sees, by its mask; 0: all
+
+
+def masks(mask, count):
+    """What the last count tokens may see; mask is of all tokens until now."""
+    if not SLOTS:
+        return dict.fromkeys(WINDOWS, mask)
+    slot, total = np.arange(SLOTS), mask.shape[1]
+    token = np.arange(total - count, total)[:, None]
+    there = np.pad(mask, ((0, 0), (0, SLOTS - total))).astype(bool)[:, None, None]
+    return {{
+        name: there & (slot <= token) & (slot > token - (window or SLOTS))
+        for name, window in WINDOWS.items()
+    }}
 
 
 def generate(infer, ids, mask, tokens):
@@ -43,11 +61,16 @@ def generate(infer, ids, mask, tokens):
 
     mask is 0 where a row is padded, on the left, and 1 elsewhere.
     """
-    cache, made = {{}}, []
+    made = []
+    cache = {{
+        name: np.zeros([len(ids) if size == "batch" else size for size in shape], kind)
+        for name, (shape, kind) in START.items()
+    }}
     for step in range(tokens):
         model = {decode!r} if step else {prefill!r}
         positions = np.maximum(mask.cumsum(1) - 1, 0)[:, -ids.shape[1] :]
-        given = {{"input_ids": ids, "attention_mask": mask, "position_ids": positions, **cache}}
+        given = {{"input_ids": ids, "position_ids": positions, **cache}}
+        given |= masks(mask, ids.shape[1])
         answer = infer(model, {{name: given[name] for name in INPUTS[model]}})
         ids = answer["logits"][:, -1:].argmax(-1)
         mask = np.concatenate([mask, np.ones_like(ids)], axis=1)
@@ -56,6 +79,7 @@ def generate(infer, ids, mask, tokens):
             for name, value in answer.items()
             if name != "logits"
         }}
+        cache |= {{name.removeprefix("input."): value for name, value in cache.items()}}
         made.append(ids)
     return np.concatenate(made, axis=1)
 
@@ -112,7 +136,7 @@ def package_decoder(folder: StrPath, repository: StrPath, options: PackageOption
             fix="leave it away, or package the file of one component",
         )
     base = options.name or model_name(None, bundle.folder)
-    names = {name: model_name(f"{base}_{name}", None) for name in bundle.files}
+    names = component_names(base, bundle.files)
     client = _client(bundle, names)
     new = [
         find_place(repository, one, options.version, force=options.force) for one in names.values()
@@ -135,21 +159,63 @@ def package_decoder(folder: StrPath, repository: StrPath, options: PackageOption
     return Components(Path(os.path.abspath(repository)), results)
 
 
+def component_names(base: str, components: Iterable[str]) -> dict[str, str]:
+    """The models that are made of the components of a folder, by the names of these."""
+    return {name: model_name(f"{base}_{name}", None) for name in components}
+
+
 def _client(bundle: Bundle, names: Mapping[str, str]) -> str:
-    """The client's Python; "" where the graphs are no such prefill and decode."""
+    """The client's Python; "" where the graphs are no prefill and decode of text."""
     if bundle.files.keys() != {"prefill", "decode"}:
         return ""
-    inputs: dict[str, list[str]] = {}
-    for name, file in bundle.files.items():
-        values = [declared_tensor(value) for value in given_inputs(load_model(file).model)]
-        if not all(one.name in _FED or _grows(one, name) for one in values):
+    models = {name: load_model(file).model for name, file in bundle.files.items()}
+    inputs = {
+        name: {one.name: one for one in map(declared_tensor, given_inputs(model))}
+        for name, model in models.items()
+    }
+    if not all("logits" in {value.name for value in one.graph.outputs} for one in models.values()):
+        return ""
+    given = {state_name(str(value.name)) for value in models["prefill"].graph.outputs}
+    masks, start, slots = {}, {}, 0
+    for component, declared in inputs.items():
+        for name, one in declared.items():
+            sizes = one.shape or ()
+            if mask := _MASK.fullmatch(name):
+                fixed = len(sizes) == 4 and isinstance(sizes[3], int)
+                slots = int(sizes[3]) if fixed else slots
+                masks[name] = mask[1]
+                if not fixed and len(sizes) != 2:
+                    return ""
+            elif name in _FED:
+                continue
+            elif not is_state(name) or state_name(name) not in given:
+                return ""
+            elif component == "prefill":
+                if not all(isinstance(size, int) or size == "batch" for size in sizes):
+                    return ""
+                start[name] = (list(sizes), one.dtype)
+    windows = dict.fromkeys(masks, 0)
+    if slots:
+        config = _text_config(bundle.folder)
+        kinds = set(config.get("layer_types") or ("sliding_attention",))
+        if not kinds <= {"sliding_attention", "full_attention"}:
             return ""
-        inputs[names[name]] = [one.name for one in values]
-    return _CLIENT.format(inputs=inputs, prefill=names["prefill"], decode=names["decode"])
+        for name, sliding in masks.items():
+            alone = name == "attention_mask" and kinds == {"sliding_attention"}
+            windows[name] = int(config.get("sliding_window") or 0) if sliding or alone else 0
+    return _CLIENT.format(
+        inputs={names[name]: [*declared] for name, declared in inputs.items()},
+        start=start,
+        slots=slots,
+        windows=windows,
+        prefill=names["prefill"],
+        decode=names["decode"],
+    )
 
 
-def _grows(value: Declared, component: str) -> bool:
-    """Whether an input of decode is a part of a cache of no fixed size."""
-    sizes = value.shape or ()
-    known = component == "decode" and _CACHE.match(value.name) is not None
-    return known and len(sizes) == 4 and not isinstance(sizes[2], int)
+def _text_config(folder: Path) -> dict[str, Any]:
+    """What the model's config says of its layers; empty where there is none."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        return dict(config.get("text_config") or config)
+    return {}

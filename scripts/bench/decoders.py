@@ -9,6 +9,7 @@ preferred its own has to be within what the bound of the logits allows.
 from __future__ import annotations
 
 import argparse
+import itertools
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -101,17 +102,17 @@ def main() -> int:
     """Measure, print and write; 1 when a model writes other tokens than the bounds allow."""
     arguments = _arguments()
     start, rows = Start(), []
-    for kind in arguments.models:
-        for cache in arguments.caches or ("dynamic", "static"):
-            if kind == "mamba2" and cache == "static":  # it has no keys and values to fix
-                continue
-            for dtype in arguments.dtypes:
-                rows.append(measure(kind, cache, dtype))
-                say(" ".join(str(value) for value in rows[-1].values()))
-    report = {**start.facts(*PACKAGES), "rows": rows}
-    page = _page(report)
+    caches = arguments.caches or ["dynamic", "static"]
+    for cache, dtype, kind in itertools.product(caches, arguments.dtypes, arguments.models):
+        if (kind, cache) == ("mamba2", "static"):  # it has no keys and values to fix
+            continue
+        rows.append(measure(kind, cache, dtype))
+        say(" ".join(str(value) for value in rows[-1].values()))
+        report = {**start.facts(*PACKAGES), "rows": rows}
+        page = _page(report)
+        written = write_results(report, page, arguments.output)  # a run that is ended keeps these
     print(page)
-    say(write_results(report, page, arguments.output))
+    say(written)
     return int(not all(row["passed"] for row in rows))
 
 

@@ -63,6 +63,7 @@ def assert_consistent(folder: Path) -> None:
         if step.name != "package":  # the repository may be a step further than the record
             assert Files().changed_output(step, record.outputs) == ""
         known = {output.path for output in record.outputs} | {"step.json"}
+        known |= {Path(name).parent.as_posix() for name in known}
         assert {p.relative_to(step).as_posix() for p in step.rglob("*")} <= known
 
 

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from rmsnorm_export.errors import VerificationError
+from rmsnorm_export.graph.bundle import open_folder
 from rmsnorm_export.options import written
 from rmsnorm_export.pipeline.identity import packages, program, text_of
 from rmsnorm_export.pipeline.place import read_record
 from rmsnorm_export.pipeline.settings import Settings
 from rmsnorm_export.pipeline.tables import StepName, Subject
 from rmsnorm_export.records import to_json
+from rmsnorm_export.runtime.sizes import RANGES
 from rmsnorm_export.serving.options import PackageOptions
 from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.system.provenance import provenance
@@ -177,7 +179,11 @@ class Step(Generic[Table]):
         Raises:
             UsageError, InputError: they do not, or the file cannot be read.
         """
-        if self.settings.model is not None and (options.shapes or options.dims):
+        if self.settings.model is None or not (options.shapes or options.dims):
+            return
+        if self.settings.of_graphs:
+            open_folder(self.settings.model.path).sizes(options.shapes, options.dims, RANGES)
+        else:
             inputs = self.settings.files.facts(self.settings.model.path).inputs
             make_profiles(inputs, options.shapes, options.dims)
 

@@ -56,22 +56,39 @@ class BenchStep(Step[Bench]):
         options = dataclasses.replace(
             self.table.options, numerics=self.options()["numerics"], progress=progress
         )
-        result = bench(self.settings.onnx("raw"), **keywords(options))
+        raw, parts = self.settings.onnx("raw"), {}
+        if not self.settings.of_graphs:
+            result: Any = bench(raw, **keywords(options))
+            parts[""] = result
+        elif options.generate is not None:
+            from rmsnorm_export.benchmark.generation import bench_generation
+
+            parts[""] = result = bench_generation(raw, **keywords(options))
+        else:
+            from rmsnorm_export.benchmark.folder import bench_folder
+
+            result = bench_folder(raw, **keywords(options))
+            parts |= result.results
         (folder / RECORD).write_text(self.document(result, folder), encoding="utf-8")
         if self.table.png:
             from rmsnorm_export.benchmark.plot import to_png
 
             (folder / PICTURE).write_bytes(to_png(result))
-        lines = headlines(result)
+        lines = [
+            f"{name}: {line}" if name else line
+            for name, one in parts.items()
+            for line in headlines(one)
+        ]
         failure = None
-        if not result.passed:
+        if wrong := [one.reason for one in parts.values() if not one.passed]:
             failure = VerificationError(
                 "A target gives other outputs than the model.",
-                found=result.reason,
+                found="; ".join(wrong),
                 fix="add [prove] for a proof site by site",
             )
+        notes = list(dict.fromkeys(note for one in parts.values() for note in one.notes))
         return Made(
             summary="; ".join(lines) or "nothing could be measured",
-            facts={BENCHMARK: [RECORD], "headlines": lines, "notes": list(result.notes)},
+            facts={BENCHMARK: [RECORD], "headlines": lines, "notes": notes},
             failure=failure,
         )

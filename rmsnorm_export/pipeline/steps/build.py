@@ -70,6 +70,8 @@ class BuildStep(Step[Build]):
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
         from rmsnorm_export.tensorrt.engine.build import build_engine
 
+        if self.settings.of_graphs:
+            return self._engines(folder, progress)
         built = build_engine(
             self.settings.onnx(self.settings.built),
             folder / self.settings.engine.name,
@@ -91,5 +93,32 @@ class BuildStep(Step[Build]):
                 "norms": norms,
                 "layers": len(record.layers),
                 "notes": list(record.notes),
+            },
+        )
+
+    def _engines(self, folder: Path, progress: Progress) -> Made:
+        """One of each graph, profiles linked by the names of dimensions."""
+        from rmsnorm_export.tensorrt.engine.folder import build_engines
+
+        options = dataclasses.replace(self.table.options, progress=progress)
+        place = folder / self.settings.engine.name
+        built = build_engines(self.settings.onnx(self.settings.built), place, **keywords(options))
+        records = {name: one.record for name, one in built.results.items()}
+        first = next(iter(records.values()))
+        norms = [norm.how for one in records.values() for norm in one.norms]
+        counts = ", ".join(f"{norms.count(one)} {one}" for one in dict.fromkeys(norms))
+        size = sum(one.bytes for one in records.values())
+        notes = dict.fromkeys(note for one in records.values() for note in one.notes)
+        return Made(
+            summary=f"{first.backend} {first.version}: {' and '.join(records)}, "
+            f"{size / 2**20:.1f} MiB" + (f", norms: {counts}" if counts else ""),
+            facts={
+                ENGINE: [f"{place.name}/{one.path.name}" for one in built.results.values()],
+                SIDECAR: [f"{place.name}/{one.sidecar.name}" for one in built.results.values()],
+                "backend": first.backend,
+                "version": first.version,
+                "bytes": size,
+                "norms": {one: norms.count(one) for one in dict.fromkeys(norms)},
+                "notes": [*notes],
             },
         )

@@ -56,6 +56,8 @@ class ExportStep(Step[Export]):
 
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
         progress("loading the module", 0, _STAGES)
+        if self.table.task is not None:
+            return self._decoder(folder, progress)
         from rmsnorm_export.compare.own_type import reference
         from rmsnorm_export.graph.save import save_model
         from rmsnorm_export.pipeline import pytorch
@@ -109,4 +111,39 @@ class ExportStep(Step[Export]):
                 "notes": [*subject.loaded.notes, *saved.notes],
             },
             reads=subject.reads,
+        )
+
+    def _decoder(self, folder: Path, progress: Progress) -> Made:
+        """A folder of plain graphs; PyTorch is run when they are compared."""
+        from rmsnorm_export.pipeline import pytorch
+        from rmsnorm_export.rewrite.options import GenerationOptions
+        from rmsnorm_export.torch.generation.export import make_decoder
+
+        settings, table = self.settings, self.table
+        model, inputs, notes, reads = pytorch.open_generative(
+            settings.source, settings.document.path.parent, options=table.load, seed=table.seed
+        )
+        options = GenerationOptions(
+            target="plain",
+            opset=table.opset,
+            static_cache=table.static_cache,
+            multi_token=table.multi_token,
+            seed=table.seed,
+            progress=progress,
+        )
+        made = make_decoder(model, inputs, options).save(folder / settings.name)
+        files = files_in(folder)
+        (folder / LOG).write_text(made.log + "\n", encoding="utf-8", errors="backslashreplace")
+        size = sum((folder / name).stat().st_size for name in files)
+        return Made(
+            summary=f"{type(model).__name__}: {size / 2**20:.1f} MiB of ONNX, "
+            f"{' and '.join(made.reports)}",
+            facts={
+                MODEL_FILES: files,
+                RUNS: [],
+                "module": f"{type(model).__module__}.{type(model).__qualname__}",
+                "components": list(made.reports),
+                "notes": list(notes),
+            },
+            reads=reads,
         )

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.graph.bundle import open_folder
 from rmsnorm_export.options import keywords
 from rmsnorm_export.pipeline.place import named_errors, read_claim, read_record, write_claim
 from rmsnorm_export.pipeline.steps import bench, build
 from rmsnorm_export.pipeline.steps.base import REPORT, Made, Step
 from rmsnorm_export.pipeline.tables import Package, StepName, Subject
 from rmsnorm_export.printable import plural, short
+from rmsnorm_export.serving.folder import component_names
 from rmsnorm_export.serving.kserve import check_kserve
 from rmsnorm_export.serving.place import find_place
 from rmsnorm_export.serving.protos import definitions
-from rmsnorm_export.serving.result import RECORD_FILE, PackageRecord
+from rmsnorm_export.serving.result import RECORD_FILE, Packaged, PackageRecord
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.progress import Progress
 
@@ -58,6 +61,17 @@ class PackageStep(Step[Package]):
         settings = self.settings
         folder = os.path.relpath(settings.repository / settings.model_name, settings.folder)
         return f"{folder}/{self.table.options.version}"
+
+    @property
+    def _models(self) -> list[str]:
+        """Names in the repository: of a folder of graphs, a model of each."""
+        settings = self.settings
+        if not settings.of_graphs:
+            return [settings.model_name]
+        place, known = settings.onnx(self._onnx), ["prefill", "decode"]
+        with contextlib.suppress(InputError):  # before the steps run: not there, or damaged
+            known = [*open_folder(place).files]
+        return list(component_names(settings.model_name, known).values())
 
     def subjects(self) -> tuple[Subject, ...]:
         return (self._onnx,)
@@ -102,8 +116,11 @@ class PackageStep(Step[Package]):
                 given.
             InputError: the place cannot be written or read.
         """
-        root, name = self.settings.repository, self.settings.model_name
-        version = self.table.options.version
+        found = (self._replaced_model(name, force=force) for name in self._models)
+        return {source for sources in found for source in sources}
+
+    def _replaced_model(self, name: str, *, force: bool) -> set[str]:
+        root, version = self.settings.repository, self.table.options.version
         with named_errors(root):
             try:
                 find_place(root, name, version, force=False)
@@ -133,49 +150,61 @@ class PackageStep(Step[Package]):
         return {source for claim in mine for source in claim.get("sources", "").split()}
 
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:
+        from rmsnorm_export.serving.folder import package_decoder
         from rmsnorm_export.serving.package import package_model
 
         settings = self.settings
         onnx = settings.onnx(self._onnx)
         model = settings.engine if self._engine else onnx
-        there, own = self._replaced(force=force), settings.files.sha256(model)
-        claim = {"place": self._place, "sources": " ".join(sorted(there | {own}))}
+        files = open_folder(onnx).files.values() if settings.of_graphs else (model,)
+        there, own = self._replaced(force=force), {settings.files.sha256(one) for one in files}
+        claim = {"place": self._place, "sources": " ".join(sorted(there | own))}
         write_claim(settings.folder / CLAIM, claim)
+        alone = not settings.of_graphs  # a report and a benchmark are of one graph
         options = dataclasses.replace(
             self.table.options,
             name=settings.model_name,
             onnx=onnx if self._engine else None,
-            report=settings.step_folder(self._proved) / REPORT if self._proved else None,
-            benchmarks=[settings.step_folder("bench") / bench.RECORD] if settings.bench else [],
+            report=settings.step_folder(self._proved) / REPORT if alone and self._proved else None,
+            benchmarks=[settings.step_folder("bench") / bench.RECORD]
+            if alone and settings.bench
+            else [],
             kserve=self.table.manifest.manifest(),
             force=bool(there),
             progress=progress,
         )
-        packaged = package_model(model, settings.repository, **keywords(options))
-        (folder / PACKAGED).write_text(self.document(packaged, folder), encoding="utf-8")
-        record = packaged.record
-        names = [
-            RECORD_FILE,
-            *(file.path for file in (*record.files, *packaged.current.files)),
-        ]
-        outcomes = [check.outcome for check in packaged.checks]
+        put = package_model if alone else package_decoder
+        result: Any = put(model, settings.repository, **keywords(options))
+        (folder / PACKAGED).write_text(self.document(result, folder), encoding="utf-8")
+        made: list[Packaged] = [result] if alone else [*result.results.values()]
+        packaged, record = made[0], made[0].record
+        outcomes = [check.outcome for one in made for check in one.checks]
         summary = f"{plural(outcomes.count('passed'), 'check')} passed"
         for outcome in ("skipped", "not run"):
             if count := outcomes.count(outcome):
                 summary += f", {count} {outcome}"
         return Made(
-            summary=f"{settings.model_name} version {packaged.version} for Triton's "
+            summary=f"{' and '.join(self._models)} version {packaged.version} for Triton's "
             f"{record.backend}, {summary}",
             facts={
-                "path": str(packaged.path),
+                "path": str(packaged.path if alone else result.path),
                 "version": packaged.version,
                 "backend": record.backend,
                 "max_batch": record.max_batch,
                 "load": packaged.load,
                 "claim": claim,
-                "notes": [*packaged.current.notes, *packaged.notes],
+                "notes": [
+                    *dict.fromkeys(n for one in made for n in (*one.current.notes, *one.notes))
+                ],
             },
-            elsewhere=tuple(packaged.path / name for name in names),
+            elsewhere=tuple(
+                one.path / name
+                for one in made
+                for name in (
+                    RECORD_FILE,
+                    *(file.path for file in (*one.record.files, *one.current.files)),
+                )
+            ),
         )
 
 

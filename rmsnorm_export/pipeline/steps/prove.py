@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.errors import InputError, VerificationError
-from rmsnorm_export.options import keywords, written
+from rmsnorm_export.options import written
 from rmsnorm_export.pipeline.steps.base import REPORT, Made, Step
+from rmsnorm_export.pipeline.steps.optimize import optimized
 from rmsnorm_export.pipeline.tables import Prove, Subject
-from rmsnorm_export.rewrite.result import Report
+from rmsnorm_export.rewrite.result import GenerationExport, Report
 from rmsnorm_export.system.packages import require_package
 from rmsnorm_export.system.progress import Progress
 
@@ -36,7 +37,6 @@ class ProveStep(Step[Prove]):
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
         progress("reading the model", 0, 1)
         from rmsnorm_export.printable import number, plural
-        from rmsnorm_export.rewrite.optimize import optimize
 
         assert self.settings.optimize is not None
         options = dataclasses.replace(
@@ -46,10 +46,11 @@ class ProveStep(Step[Prove]):
             seed=self.table.seed,
             progress=progress,
         )
-        report = optimize(self.settings.onnx("raw"), **keywords(options)).report
+        _, report, reports = optimized(self.settings, options)
         (folder / REPORT).write_text(self.document(report, folder), encoding="utf-8")
-        failed = report.unproved
-        proofs = [site.proof for site in report.fused if site.proof is not None]
+        failed = [site for one in reports.values() for site in one.unproved]
+        fused = [site for one in reports.values() for site in one.fused]
+        proofs = [site.proof for site in fused if site.proof is not None]
         failure = None
         if failed:
             failure = VerificationError(
@@ -63,7 +64,7 @@ class ProveStep(Step[Prove]):
         if not proofs and not failed:
             summary = "nothing was rewritten, so there is nothing to prove"
         else:
-            total = len(report.fused) + len(failed)
+            total = len(fused) + len(failed)
             holds = "proof holds" if total == 1 else "proofs hold"
             summary = f"{len(proofs)} of {total} {holds}"
         if proofs:
@@ -76,7 +77,7 @@ class ProveStep(Step[Prove]):
         )
 
 
-def _check_same(path: Path, report: Report) -> None:
+def _check_same(path: Path, report: Report | GenerationExport) -> None:
     """What was proved is what [optimize] did.
 
     Raises:
@@ -86,19 +87,27 @@ def _check_same(path: Path, report: Report) -> None:
     from rmsnorm_export.records import from_json
 
     try:
-        before = from_json(path.read_text("utf-8"), Report)
+        before = _graphs(from_json(path.read_text("utf-8"), type(report)))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
             "The report of [optimize] cannot be read.",
             found=f"{path}: {error}",
             fix="run again with --force-step optimize",
         ) from error
-    if _without_proofs(before) != _without_proofs(report):
+    now = _graphs(report)
+    if before != now:
+        then, count = (sum(len(one.fused) for one in graphs.values()) for graphs in (before, now))
         raise VerificationError(
             "The rewrites that were proved are not those of the optimized model.",
-            found=f"{len(before.fused)} sites then, {len(report.fused)} now, or with other nodes",
+            found=f"{then} sites then, {count} now, or with other nodes",
             fix="run again with --force-step optimize, and report it if it happens again",
         )
+
+
+def _graphs(report: Report | GenerationExport) -> dict[str, Report]:
+    """The report of each graph, without what differs from run to run."""
+    reports = {"": report} if isinstance(report, Report) else report.reports
+    return {name: _without_proofs(one) for name, one in reports.items()}
 
 
 def _without_proofs(report: Report) -> Report:

@@ -93,7 +93,9 @@ class VerifyStep(Step[Verify]):
         pairs: list[tuple[str, str]] = list(self.settings.pairs)
         skipped = []
         if self._engine:
-            if gpu_visible():
+            if self.settings.of_graphs:
+                skipped = ["engines of a folder are not run: only single engines are compared"]
+            elif gpu_visible():
                 pairs.append((self.settings.built, "engine"))
             else:
                 skipped = [f"engine not compared: {_NO_GPU}"]
@@ -127,7 +129,13 @@ class VerifyStep(Step[Verify]):
                 errors.append(failed)
         if skipped and self.table.options.require_verified:
             what = "The engine could not be run here, and was not compared."
-            errors.append(NotRunError(what, found=_NO_GPU, fix="run the pipeline where a GPU is"))
+            found, fix = _NO_GPU, "run the pipeline where a GPU is"
+            if self.settings.of_graphs:
+                found, fix = (
+                    skipped[0],
+                    "compare the engine of each graph with rmsnorm-export verify",
+                )
+            errors.append(NotRunError(what, found=found, fix=fix))
         failure = None
         if errors:
             # That models differ is more to know than that others could not be run.
@@ -160,6 +168,8 @@ class VerifyStep(Step[Verify]):
             NotRunError: PyTorch could not run the module.
             VerificationError: ONNX Runtime rejects the file, or it has other outputs.
         """
+        if self.settings.of_graphs:
+            return self._written(side)
         from rmsnorm_export.compare.backend import Answer
         from rmsnorm_export.compare.verify import RecordedCall, compare_recorded
         from rmsnorm_export.runtime.inputs import read_arrays
@@ -190,4 +200,26 @@ class VerifyStep(Step[Verify]):
             weights=weights,
             source=f"[export], seed {self.settings.export.seed}",
             notes=notes,
+        )
+
+    def _written(self, side: str) -> Verification:
+        """The tokens that a folder of graphs writes against those of the module."""
+        from rmsnorm_export.compare.generation import verify_made
+        from rmsnorm_export.pipeline.pytorch import open_generative
+
+        settings, options = self.settings, self.table.options
+        assert settings.export is not None
+        model, inputs, _, _ = open_generative(
+            settings.source,
+            settings.document.path.parent,
+            options=settings.export.load,
+            seed=settings.export.seed,
+        )
+        return verify_made(
+            model,
+            settings.onnx(cast("Subject", side)),
+            inputs,
+            static_cache=settings.export.static_cache,
+            tokens=options.generate,
+            rtol=options.rtol,
         )

@@ -7,13 +7,13 @@ import copy
 import dataclasses
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import torch
 
-from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
+from rmsnorm_export.errors import BackendMissingError, Error, InputError, UsageError
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.system.packages import pip_install
 from rmsnorm_export.torch.export.chatter import collected
@@ -81,6 +81,7 @@ def trace_components(
             if options.multi_token:  # it is the prefill, too, with an empty cache
                 stages.pop("prefill", None)
             stages = {**encoder, **stages}
+            _check_whole(model, stages)
             for name, (module, feeds) in stages.items():
                 program, metadata = exporter.export_program(module, feeds, config=config)
                 metadata.export_config = {
@@ -89,6 +90,8 @@ def trace_components(
                     "static_cache": options.static_cache,
                 }
                 components.append(Component(name, program, metadata))
+        except Error:
+            raise
         except Exception as error:
             cause = error.__cause__ or error
             raise InputError(
@@ -166,6 +169,21 @@ def _generation_config(model: Any, inputs: Mapping[str, Any], options: Generatio
         config.cache_implementation = "static"
         config.max_cache_len = options.static_cache
     return config
+
+
+def _check_whole(model: Any, stages: Collection[str]) -> None:
+    """A model that sees or hears has its encoder among its components.
+
+    Raises:
+        InputError: it has not: ``generate`` of transformers 5.23 runs it before ``forward``,
+            where its exporter does not find it.
+    """
+    if "language_model" in stages and not any(name.endswith("_encoder") for name in stages):
+        raise InputError(
+            "The encoder of this model's images or sound would be missing.",
+            found=f"{type(model).__name__}: transformers' exporter gives {', '.join(stages)}",
+            fix="export its language model alone, or another release of transformers may find it",
+        )
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.graph.bundle import is_state
 from rmsnorm_export.graph.order import all_graphs
 
 _SYMBOL = re.compile(r"\b[A-Za-z_]\w*\b")
@@ -15,16 +16,6 @@ _LEAF = re.compile(
     r"(?:input\.|output\.)?past_key_values\.(?:(?:self|(cross))_attention_cache\.)?layers"
     r"\.(\d+)\.(key|value)s"
 )
-
-
-def is_state(name: str) -> bool:
-    """Whether an input or output is a part of the cache."""
-    return state_name(name).startswith(("past_key_values.", "cache_params."))
-
-
-def state_name(name: str) -> str:
-    """What an input and the output that follows it have in common: the path of the cache's leaf."""
-    return re.sub(r"^(input|output)\.", "", name)
 
 
 def name_dimensions(model: ir.Model, static_cache: int | None = None) -> None:
