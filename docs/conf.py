@@ -1,11 +1,13 @@
 """The documentation: pip install '.[docs]' && python -m sphinx -W docs build/docs"""
 
 project = "rmsnorm_export"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = project
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
+# The tests run the notebooks; outputs are not kept, so that none is older than the code.
+nb_execution_mode = "off"
 # The signatures are those of the commands' records, which say what an absent option comes to.
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"

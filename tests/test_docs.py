@@ -14,6 +14,7 @@ import ast
 import importlib
 import itertools
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -36,6 +37,7 @@ PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 }
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 NAMED = re.compile(r"# (\w+\.py)\n")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -273,6 +275,7 @@ def test_links_lead_somewhere() -> None:
 def test_every_page_is_in_the_contents() -> None:
     named = set(re.findall(r"^[\w/-]+$", PAGES["docs/index.md"], re.M))
     pages = {page[len("docs/") : -len(".md")] for page in PAGES if page.startswith("docs/")}
+    pages |= {f"notebooks/{path.stem}" for path in NOTEBOOKS}
     assert named >= pages - {"index"}
 
 
@@ -282,8 +285,33 @@ def test_the_readme_is_read_in_one_go() -> None:
 
 @pytest.mark.thorough
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
-    for package in ("sphinx", "myst_parser", "furo"):
+    for package in ("sphinx", "myst_nb", "furo"):
         pytest.importorskip(package, reason="Sphinx is not installed: pip install '.[docs]'")
     done = _run(f"python -m sphinx -W -q {ROOT / 'docs'} {tmp_path}", ROOT)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "reference" / "api.html").stat().st_size > 50_000
+
+
+@pytest.mark.export
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=pytest.mark.thorough if path.stem == "decoder" else [], id=path.stem)
+     for path in NOTEBOOKS],
+)  # fmt: skip
+def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
+    """From its first cell to its last; what it says is in its assertions."""
+    nbclient = pytest.importorskip("nbclient", reason="pip install nbclient ipykernel")
+    nbformat = pytest.importorskip("nbformat", reason="pip install nbclient ipykernel")
+    pytest.importorskip("ipykernel", reason="pip install nbclient ipykernel")
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs for cell in code), "notebooks are committed without outputs"
+    run = nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": tmp_path}})
+    run.execute(env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    shown = [output.data for cell in code for output in cell.outputs if "data" in output]
+    results = [data for data in shown if "rmsnorm-export" in data.get("text/html", "")]
+    assert results
+    assert all(len(data["text/html"]) < 10_000 for data in results)  # a verdict, and no graph
+    assert all("\n" not in data["text/plain"] for data in results)
+    assert any("assert " in cell.source for cell in code)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from rmsnorm_export.show.page.document import About
+    from rmsnorm_export.show.page.markup import Markup
     from rmsnorm_export.show.text import Line
 
 _HOMES = {
@@ -75,15 +76,31 @@ def to_html(result: object, *, about: About | None = None, **options: object) ->
     """A result as a page: a file that needs no other and no network.
 
     Args:
-        result: a report, verification, engine, benchmark, package or deployment.
+        result: any; one without a page of its own is its tables and its text.
         about: date, versions and the like, which the result does not know.
         options: of the function that makes the page: ``sections`` for a report, ``compared`` and
             ``sections`` for a verification.
     """
     from rmsnorm_export.show.page.document import About
 
-    html: str = _function(result, "page")(result, about=about or About(), **options)
+    about = about or About()
+    try:
+        page = _function(result, "page")
+    except TypeError:
+        from rmsnorm_export.show.page.plain import plain_page
+
+        return plain_page(type(result).__name__, show_lines(result), _tables(result), about)
+    html: str = page(result, about=about, **options)
     return html
+
+
+def _tables(result: object) -> Sequence[Markup]:
+    """The tables of a result; () where it has none."""
+    try:
+        tables: Sequence[Markup] = _function(result, "tables")(result)
+    except TypeError:
+        return ()
+    return tables
 
 
 def to_json(result: object) -> str:
@@ -109,10 +126,6 @@ def headline_of(result: object) -> str:
 
 def to_fragment(result: object) -> str:
     """A result for a notebook: its verdict, its tables, and its text to open."""
-    from rmsnorm_export.show.page.fragment import fragment
+    from rmsnorm_export.show.page.plain import fragment
 
-    try:
-        tables = _function(result, "tables")(result)
-    except TypeError:
-        tables = ()
-    return fragment(show_lines(result, verbose=-1), tables, show_lines(result))
+    return fragment(show_lines(result, verbose=-1), _tables(result), show_lines(result))

@@ -193,7 +193,8 @@ def benchmark_section(result: Benchmark) -> Section:
     files = map(_file_row, result.variants)
     inputs = [f"{case.label}: {', '.join(case.inputs)}" for case in result.cases]
     body += [
-        bare_table("What was measured", ("File", *_FILE_NUMBERS), files, numbers=_FILE_NUMBERS),
+        tag("h3", "What was measured"),
+        plain_table("What was measured", ("File", *_FILE_NUMBERS), files, numbers=_FILE_NUMBERS),
         tag("details", tag("summary", "Inputs"), names(inputs, 600)),
     ]
     return Section("benchmark", "Benchmark", join(body), len(result.timings))

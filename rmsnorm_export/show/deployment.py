@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from rmsnorm_export.benchmark.result import Benchmark
@@ -28,7 +28,7 @@ from rmsnorm_export.show.page.document import (
     problem_box,
     summary,
 )
-from rmsnorm_export.show.page.markup import Content, Markup, Pairs, badge, code, facts
+from rmsnorm_export.show.page.markup import Content, Markup, Pairs, badge, code, facts, join, tag
 from rmsnorm_export.show.page.plain_table import bare_table, plain_table
 from rmsnorm_export.show.report import report_sections
 from rmsnorm_export.show.text import Line, Verdict, headline, table
@@ -40,7 +40,7 @@ Stored = TypeVar("Stored")
 _STATE_STYLES = {"done": "green", "skipped": "", "failed": "bold red", "not run": "yellow"}
 _BADGES = {"done": "good", "failed": "bad", "not run": "warn"}
 _PLANS = {"run": "would run", "skip": "up to date", "maybe": "may run"}
-_STEP_HEADS = ("Step", "State", "Seconds", "What came out", "Why")
+_STEP_HEADS = ("Step", "State", "Seconds", "What came out")
 
 
 def _deployment_verdict(deployment: Deployment) -> Verdict:
@@ -140,31 +140,76 @@ def _deployment_summary(deployment: Deployment, about: About) -> Section:
         for step in deployment.steps
         if step.failure is not None
     ]
+    cautions = [_cautions(step, deployment) for step in deployment.steps]
+    verdicts: list[Verdict] = [_deployment_verdict(deployment)]
+    if count := sum(map(len, cautions)):
+        verdicts.append((f"{plural(count, 'thing')} to look at, in the table", "warn"))
+    rows = map(_step_row, deployment.steps, cautions)
     notes = [
         note
         for step in deployment.steps
         for note in page_notes(_step_notes(step), f"Note on {step.name}")
     ]
     return summary(
-        [_deployment_verdict(deployment)],
+        verdicts,
         dataclasses.replace(about, problem=None),
         *failures,
-        plain_table("Steps", _STEP_HEADS, map(_step_row, deployment.steps), numbers=("Seconds",)),
+        plain_table("Steps", _STEP_HEADS, rows, numbers=("Seconds",)),
         facts(pairs, "facts wide"),
         *notes,
         count=len(deployment.steps),
     )
 
 
-def _step_row(step: StepOutcome) -> list[Content]:
+def _step_row(step: StepOutcome, cautions: Sequence[str]) -> list[Content]:
+    """A row; what a failed step found stands below its summary, and nowhere else."""
     kind = _BADGES.get(step.state)
+    ran = {"done": "ran because", "skipped": "did not run because"}.get(step.state, "because")
     return [
         step.name,
         badge(step.state, kind) if kind else step.state,
         f"{step.seconds:.1f}",
-        one_line(step.summary),
-        one_line(step.why),
+        join(
+            [
+                tag("p", one_line(step.summary)) if step.summary else None,
+                *(tag("p", badge("look", "warn"), " ", text) for text in cautions),
+                tag("p", f"{ran} {one_line(step.why)}", class_="note") if step.why else None,
+            ]
+        ),
     ]
+
+
+def _cautions(step: StepOutcome, deployment: Deployment) -> list[str]:
+    """What came out of a step that did not fail, and a reader should not take for the best case."""
+    facts = step.facts
+    found = []
+    if left := facts.get("refused"):
+        found.append(f"{plural(left, 'RMSNorm')} stayed as before")
+    norms: dict[str, int] = facts.get("norms", {})
+    if several := norms.get("unfused"):
+        found.append(f"{several} of {plural(sum(norms.values()), 'RMSNorm')} take several kernels")
+    if unknown := norms.get("unknown"):
+        found.append(f"of {plural(unknown, 'RMSNorm')} it is not known what became of them")
+    found += [one_line(text) for text in facts.get("skipped", ())]
+    found += [
+        f"{entry['a']} and {entry['b']} could not be compared"
+        for entry in facts.get(verify.COMPARISONS, ())
+        if entry["verdict"] in ("not compared", "not run")
+    ]
+    found += [
+        f"{place}: no variant is faster than raw"
+        for place, _, text in (line.partition(": ") for line in facts.get("headlines", ()))
+        if "faster" not in text
+    ]
+    for outcome in ("skipped", "not run"):
+        if count := facts.get("checks", {}).get(outcome):
+            found.append(f"{plural(count, 'check')} of the package: {outcome}")
+    served = {one.facts.get("backend") for one in deployment.steps if one.name == "package"}
+    if step.name == "build" and facts and served == {"onnxruntime"}:
+        found.append("the engine is not in the package: Triton serves the ONNX file")
+    if facts.get("not run"):
+        found.append(f"the module was not run: {one_line(str(facts['not run']))}")
+    return found
 
 
 def _read_result(step: StepOutcome, name: str, cls: type[Stored]) -> Stored:

@@ -221,12 +221,16 @@ def report_page(
     return document("RMSNorm report", report.source, parts)
 
 
-def report_sections(report: Report) -> list[Section]:
-    """All but the summary: rewrites, sites, refusals and look-alikes, where there are any."""
-    rewrites = rewrites_of(report)
+def report_sections(report: Report, of: str = "") -> list[Section]:
+    """All but the summary: rewrites, sites, refusals and look-alikes, where there are any.
+
+    ``of`` tells the parts of several reports on one page apart; those of one with it are not
+    filtered and sorted.
+    """
+    rewrites = rewrites_of(report, of)
     return [
         *rewrites_section(report, rewrites),
-        *sites_section(report, rewrites),
+        *sites_section(report, rewrites, of),
         *refusal_sections(report),
     ]
 

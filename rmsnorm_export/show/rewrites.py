@@ -118,8 +118,11 @@ def site_lines(sites: Sequence[Site]) -> list[Line]:
     return lines
 
 
-def rewrites_of(report: Report) -> list[Rewrite]:
-    """All rewrites of a report, the most frequent first, those of kept nodes last."""
+def rewrites_of(report: Report, of: str = "") -> list[Rewrite]:
+    """All rewrites of a report, the most frequent first, those of kept nodes last.
+
+    Their labels begin with ``of``, which tells those of several reports on one page apart.
+    """
     groups = [
         (kept, group)
         for kept, sites in ((False, report.fused), (True, report.kept))
@@ -130,7 +133,7 @@ def rewrites_of(report: Report) -> list[Rewrite]:
         drawn = members[0].drawing
         known = drawn is not None and 0 <= drawn < len(report.drawings)
         graphs = report.drawings[drawn] if known and drawn is not None else None
-        rewrites.append(Rewrite(f"R{index}", tuple(members), kept, graphs))
+        rewrites.append(Rewrite(f"{of}R{index}", tuple(members), kept, graphs))
     return rewrites
 
 

@@ -65,8 +65,8 @@ _LEGEND = (
 )
 
 
-def sites_section(report: Report, rewrites: Sequence[Rewrite]) -> list[Section]:
-    """The table of all sites, where there are any."""
+def sites_section(report: Report, rewrites: Sequence[Rewrite], of: str) -> list[Section]:
+    """The table of all sites, where there are any; ``of`` as for ``report_sections``."""
     sites = (*report.fused, *report.kept)
     if not sites:
         return []
@@ -79,7 +79,9 @@ def sites_section(report: Report, rewrites: Sequence[Rewrite]) -> list[Section]:
     rows = []
     for index, site in enumerate(sites[:LISTED]):
         rewrite = rewrite_of[index >= len(report.fused), id(site)]
-        rows.append(_site_rows(site, index, rewrite, rewrite.label in explained, columns))
+        row_id = f"{of}s{index + 1}"
+        known = rewrite.label in explained
+        rows.append(_site_rows(site, index, rewrite, known, columns, row_id))
     heads = (
         tag(
             "th",
@@ -97,13 +99,13 @@ def sites_section(report: Report, rewrites: Sequence[Rewrite]) -> list[Section]:
         tag("thead", tag("tr", *heads)),
         tag("tbody", *rows),
         class_="sites",
-        id="site-table",
+        id=f"{of}site-table",
         data_shown=SHOWN,
     )
     parts = [
-        _filters(sites),
+        None if of else _filters(sites),
         scroller("Sites", table),
-        tag("button", "Show all rows", type="button", id="show-all", hidden=True),
+        None if of else tag("button", "Show all rows", type="button", id="show-all", hidden=True),
         note(_LEGEND) if proved else None,
         *_limits(len(sites)),
     ]
@@ -159,6 +161,7 @@ def _site_rows(
     rewrite: Rewrite,
     explained: bool,
     columns: Sequence[tuple[str, str]],
+    row_id: str,
 ) -> Markup:
     """The row, and that below it which holds the rest."""
     cells = _cells(site, rewrite, explained)
@@ -168,7 +171,7 @@ def _site_rows(
         for cell, (_, sort) in zip(cells[1:], columns[1:], strict=False)
     ]
     failed = site.proof is not None and not site.proof.passed
-    rows = [tag("tr", *row, id=f"s{index + 1}", class_="rest" if index >= SHOWN else None)]
+    rows = [tag("tr", *row, id=row_id, class_="rest" if index >= SHOWN else None)]
     if index < DETAILED or failed:
         summary = tag("summary", "Details of ", code(site.name, 120))
         opened = tag("details", summary, _details(site, rewrite, explained))

@@ -101,6 +101,12 @@ def headline(verdict: Verdict) -> Line:
     return text, _KIND_STYLES[kind]
 
 
+def kind_of_line(line: Line) -> str:
+    """The kind of the verdict that ``headline`` has made a line of; "" for another line."""
+    style = "" if isinstance(line, str) else line[1]
+    return next((kind for kind, known in _KIND_STYLES.items() if known == style), "")
+
+
 def table(
     rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent: str = "  "
 ) -> list[str]:

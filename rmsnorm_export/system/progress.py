@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import html
+import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -32,32 +34,40 @@ def is_styled(stream: TextIO) -> bool:
     return stream.isatty()
 
 
+_WATCHED = contextvars.ContextVar("_WATCHED", default=False)
+"""Whether work around this one says how far it is, so that this one needs no bar of its own."""
+
+
 @contextlib.contextmanager
 def shown_progress(choice: ProgressChoice) -> Iterator[Progress]:
     """What work is to call while the block runs.
 
     A bar appears at the first call, so that work that is over at once shows none, and is gone at
-    the end.
+    the end. Work within the block shows no other.
     """
-    if choice is not None:
-        yield choice or _silent
-    elif os.environ.get("RMSNORM_EXPORT_PROGRESS") == "0":
-        yield _silent
-    elif _in_notebook():
-        with contextlib.closing(_NotebookBar()) as bar:
-            yield bar.step
-    elif is_styled(sys.stderr):
-        with contextlib.ExitStack() as ended:
-            bars: list[Progress] = []
+    watched = _WATCHED.set(True)
+    try:
+        if choice is not None:
+            yield choice or _silent
+        elif watched.old_value is True or os.environ.get("RMSNORM_EXPORT_PROGRESS") == "0":
+            yield _silent
+        elif _in_notebook():
+            with contextlib.closing(_NotebookBar()) as bar:
+                yield bar.step
+        elif is_styled(sys.stderr):
+            with contextlib.ExitStack() as ended:
+                bars: list[Progress] = []
 
-            def step(what: str, done: int, total: int) -> None:
-                if not bars:
-                    bars.append(ended.enter_context(terminal_bar(what)))
-                bars[0](what, done, total)
+                def step(what: str, done: int, total: int) -> None:
+                    if not bars:
+                        bars.append(ended.enter_context(terminal_bar(what)))
+                    bars[0](what, done, total)
 
-            yield step
-    else:
-        yield _silent
+                yield step
+        else:
+            yield _silent
+    finally:
+        _WATCHED.reset(watched)
 
 
 def shows_progress(function: Callable[P, R]) -> Callable[P, R]:
@@ -125,9 +135,8 @@ class _NotebookBar:
             self._show("")
 
     def _show(self, markup: str) -> None:
-        from IPython.display import HTML, display
-
+        notebook: Any = importlib.import_module("IPython.display")
         if self.handle is None:
-            self.handle = display(HTML(markup), display_id=True)
+            self.handle = notebook.display(notebook.HTML(markup), display_id=True)
         else:
-            self.handle.update(HTML(markup))
+            self.handle.update(notebook.HTML(markup))

@@ -127,6 +127,46 @@ def start(profile: Path) -> Iterator[Browser]:
     driver = webdriver.Chrome(options=options, service=Service(driver_path))
     try:
         driver.set_page_load_timeout(120)
+        driver.set_script_timeout(120)  # axe-core, on a busy machine
         yield Browser(driver)
     finally:
         driver.quit()
+
+
+_FITS = (Path(__file__).parent / "fits.js").read_text(encoding="utf-8").partition("*/\n")[2]
+_OPEN = (
+    "document.querySelectorAll('.open').forEach((row, i) => i < 3 && row.click());"
+    "document.querySelectorAll('details').forEach(part => { part.open = true; })"
+)
+_RUN_AXE = (
+    "const [rules, done] = arguments;"
+    " axe.run(document, {...rules, resultTypes: ['violations']}).then(found => done("
+    "found.violations.map(v => `${v.id}: ${v.nodes.map(n => n.html).join(' ')}`)))"
+)
+
+
+def unseen(page: Browser) -> list[str]:
+    """What a reader cannot see whole on the page that is open, with its parts opened."""
+    page.driver.execute_script(_OPEN)
+    found: list[str] = page.js(_FITS)
+    return found
+
+
+def assert_accessible(page: Browser, path: Path) -> None:
+    """axe-core finds nothing on a page, in light and dark; skipped where it is not installed."""
+    package = importlib.util.find_spec("axe_core_python")
+    if package is None or package.origin is None:
+        pytest.skip("axe-core is not installed: pip install axe-core-python")
+    axe = Path(package.origin).with_name("axe.min.js").read_text(encoding="utf-8")
+    page.driver.execute_cdp_cmd("Page.setBypassCSP", {"enabled": True})
+    try:
+        # Nothing but colours differs in the dark.
+        for scheme, rules in (("light", {}), ("dark", {"runOnly": ["color-contrast"]})):
+            page.media(prefers_color_scheme=scheme)
+            page.open(path)
+            page.driver.execute_script(_OPEN)
+            page.driver.execute_script(axe)
+            assert page.driver.execute_async_script(_RUN_AXE, rules) == [], scheme
+    finally:
+        page.media(prefers_color_scheme="light")
+        page.driver.execute_cdp_cmd("Page.setBypassCSP", {"enabled": False})

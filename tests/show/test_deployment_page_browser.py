@@ -8,7 +8,7 @@ from pathlib import Path
 import browser as chromium
 import onnx
 import pytest
-from browser import Browser
+from browser import Browser, assert_accessible, unseen
 
 import rmsnorm_export as rx
 from rmsnorm_export.show import to_html
@@ -43,6 +43,11 @@ def test_a_pipeline(shared: Browser, tmp_path: Path) -> None:
     shared.find("#sites input[type=search]").send_keys("no such site")
     assert shared.texts(f"{ROWS} > :first-child") == []
     _silent(shared, path)
+    for width in (390, 768, 1280):
+        shared.size(width)
+        shared.open(path)
+        assert unseen(shared) == [], width
+    assert_accessible(shared, path)
 
 
 def test_models_that_differ(shared: Browser, tmp_path: Path) -> None:

@@ -139,11 +139,14 @@ def test_every_home_has_the_function_that_the_table_names() -> None:
     assert pages == named | {"components", "generation"}
 
 
-def test_what_has_no_page_or_is_no_result_is_an_error() -> None:
-    with pytest.raises(TypeError, match="CommandLines has no page to show"):
-        to_html(CommandLines("m.onnx", ()))
+def test_what_has_no_page_of_its_own_is_its_text_and_what_is_no_result_is_an_error() -> None:
+    page = Page(to_html(CommandLines("m.onnx", ()), about=About(date="2026-01-31"))).text
+    assert "Command lines" in page
+    assert all(line.strip() in page for line in to_text(CommandLines("m.onnx", ())).splitlines())
     with pytest.raises(TypeError, match="dict has no lines to show"):
         to_text({})
+    with pytest.raises(TypeError, match="dict has no lines to show"):
+        to_html({})
 
 
 def test_a_report_of_one_output_counts_it_in_the_singular() -> None:

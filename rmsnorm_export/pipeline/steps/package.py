@@ -192,6 +192,7 @@ class PackageStep(Step[Package]):
                 "backend": record.backend,
                 "max_batch": record.max_batch,
                 "load": packaged.load,
+                "checks": {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))},
                 "claim": claim,
                 "notes": [
                     *dict.fromkeys(n for one in made for n in (*one.current.notes, *one.notes))

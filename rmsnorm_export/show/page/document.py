@@ -34,6 +34,9 @@ _FIRST = 'document.documentElement.classList.add("js")'
 
 PROGRAM = "rmsnorm-export"
 
+_FILES = 4
+"""Files of which the summary says everything at once."""
+
 _SIGNS = {"good": ("\u2713", "good"), "warn": ("!", "attention"), "bad": ("\u2717", "failed")}
 """What stands before a verdict, and what is read out in its place."""
 
@@ -100,12 +103,20 @@ class About:
         versions = [tag("span", f"{name} {v}", class_="whole") for name, v in self.versions]
         return [
             *((name, one_line(text)) for name, text in self.facts),
-            ("Files read", names(self.inputs, 600)),
-            ("Files written", names(self.outputs, 600)),
+            ("Files read", _files(self.inputs)),
+            ("Files written", _files(self.outputs)),
             ("Command", code(self.command, 2000) if self.command else None),
             ("Versions", join(versions, ", ") if versions else None),
             ("Date", self.date or None),
         ]
+
+
+def _files(texts: Sequence[str]) -> Markup | None:
+    """Files with their hashes; many of them are closed at first."""
+    listed = names(texts, 600)
+    if len(texts) <= _FILES:
+        return listed
+    return tag("details", tag("summary", f"{len(texts)} files and their SHA-256"), listed)
 
 
 def summary(

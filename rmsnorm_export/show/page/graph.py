@@ -305,7 +305,7 @@ def _sign(value: float) -> int:
 
 def _value_label(label: Label) -> Markup:
     spans = [
-        tag("text", line, x=_round(label.x), y=_round(label.y + row * 11))
+        tag("text", line, x=_round(label.x), y=_round(label.y + row * 12))
         for row, line in enumerate(label.lines)
     ]
     return tag("g", tag("title", _escaped_lines(label.title)), *spans, class_="value")

@@ -8,10 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rmsnorm_export.show.page.markup import Markup, svg, tag
+from rmsnorm_export.show.page.markup import Markup, scroller, svg, tag
 
 _BAR, _STEP, _HEIGHT = 34, 42, 56
 _TOP, _FOOT = 14, 15
+
+_NARROW = 330
+"""Pixels that fit a phone."""
 
 Buckets = Sequence[tuple[str, int]]
 
@@ -40,7 +43,7 @@ def histogram(buckets: Buckets, what: str) -> Markup | None:
         texts.append(tag("text", _bucket_name(label), x=middle, y=_TOP + _HEIGHT + 12, class_="k"))
     width = max(len(counts) * _STEP + 4, 96)
     base = f"M0 {_TOP + _HEIGHT}H{width}"
-    return svg(
+    picture = svg(
         tag("title", f"{what}: elements by distance in ulp"),
         tag("desc", _spoken(counts, total)),
         tag("path", d="".join(bars), class_="bar"),
@@ -50,6 +53,7 @@ def histogram(buckets: Buckets, what: str) -> Markup | None:
         height=_TOP + _HEIGHT + _FOOT,
         class_="hist",
     )
+    return picture if width <= _NARROW else scroller(f"{what}: elements by ulp", picture)
 
 
 def _bucket_name(bucket: str) -> str:

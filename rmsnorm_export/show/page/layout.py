@@ -17,7 +17,7 @@ from rmsnorm_export.show.page.markup import shortened
 
 BoxKind = Literal["op", "in", "out", "ref"]
 
-LINE, SMALL, LARGE, PAD = 13, 6.3, 7.2, 8
+LINE, SMALL, LARGE, PAD = 13, 6.65, 7.3, 8
 """CSS pixels: height of a line of text, width of a character of attributes and of an operator's
 name (monospace, so widths are counted and not measured), space between text and border."""
 

@@ -139,7 +139,7 @@ def more_of(count: int, noun: str) -> Markup | None:
 
 def scroller(label: str, *content: Content) -> Markup:
     """A container of its own scroll bar, reachable by keyboard, for what may be wide."""
-    return tag("div", *content, class_="scroll", tabindex=0, role="region", aria_label=label)
+    return tag("div", *content, class_="scroll", tabindex=0, role="group", aria_label=label)
 
 
 def svg(

@@ -124,6 +124,7 @@ def make_decoder(
             prove=options.prove,
             fusions=options.fusions,
             seed=options.seed,
+            progress=options.progress,
             drawings=options.drawings,
         )
         name = "model" if options.names == "optimum" else component.name
