@@ -314,7 +314,7 @@ class ExportOptions(RewriteOptions):
         written=tuple[str, ...],
         toml=False,
         metavar="NAME",
-        help="Name of an input of the graph; once for each, those of ``*past`` and of dictionaries "
+        help="Name of an input of the graph; once for each, those of starred arguments and of dictionaries "
         "included.",
         shown="the names of the parameters of forward",
     )
