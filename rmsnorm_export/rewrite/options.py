@@ -314,8 +314,8 @@ class ExportOptions(RewriteOptions):
         written=tuple[str, ...],
         toml=False,
         metavar="NAME",
-        help="Name of an input of the graph; once for each, those of starred arguments and of dictionaries "
-        "included.",
+        help="Name of an input of the graph; once for each, those of starred arguments and "
+        "dictionaries included.",
         shown="the names of the parameters of forward",
     )
     output_names: Sequence[str] | None = option(
