@@ -237,7 +237,7 @@ def check_client(model: transformers.PreTrainedModel, generate: Callable[..., np
         mask[0, 0] = 0
         expected = model.generate(
             torch.tensor(ids), attention_mask=torch.tensor(mask), max_new_tokens=12,
-            min_new_tokens=12, do_sample=False, eos_token_id=[],
+            min_new_tokens=12, do_sample=False, eos_token_id=[], pad_token_id=0,
         )  # fmt: skip
         np.testing.assert_array_equal(generate(ids, mask, 12), expected[:, length:])
 
