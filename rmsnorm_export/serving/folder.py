@@ -181,11 +181,12 @@ def _client(bundle: Bundle, names: Mapping[str, str]) -> str:
         for name, one in declared.items():
             sizes = one.shape or ()
             if mask := _MASK.fullmatch(name):
-                fixed = len(sizes) == 4 and isinstance(sizes[3], int)
-                slots = int(sizes[3]) if fixed else slots
-                masks[name] = mask[1]
-                if not fixed and len(sizes) != 2:
+                width = sizes[3] if len(sizes) == 4 else None
+                if isinstance(width, int):
+                    slots = width
+                elif len(sizes) != 2:
                     return ""
+                masks[name] = mask[1]
             elif name in _FED:
                 continue
             elif not is_state(name) or state_name(name) not in given:
