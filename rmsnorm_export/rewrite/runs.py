@@ -114,7 +114,7 @@ def fit_model(model: ir.Model, row: Consumer) -> tuple[ir.Model, tuple[str, ...]
     needs = Needs.of(model)
     if reason := needs.refused_by(row):
         raise InputError(
-            f"{row.name} {row.since} cannot run this model.",
+            f"The runtime {row.name} {row.since} cannot run this model.",
             found=one_line(reason),
             fix="choose another runtime, or see docs/reference/targets.md for what runs where",
         )
