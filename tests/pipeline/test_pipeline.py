@@ -105,7 +105,7 @@ def test_a_runtime_chooses_the_target(tmp_path: Path) -> None:
     assert why(done, "optimize") == 'for: "openvino" became "opencv"'
     with pytest.raises(rx.UsageError, match="no such runtime") as caught:
         rx.run_pipeline(write(tmp_path, MODEL, OPTIMIZE + '\nfor = "openvin"'))
-    assert "did you mean openvino?" in caught.value.fix
+    assert "did you mean 'openvino'?" in caught.value.fix
 
 
 def test_another_package_version_runs_the_step_again(tmp_path: Path) -> None:
