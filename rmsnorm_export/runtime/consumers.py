@@ -131,6 +131,7 @@ CONSUMERS: tuple[Consumer, ...] = (
     _ort("1.22", "1.22.1", opset=22, ir=10),
     _ort("1.23", "1.23.2", opset=23, ir=11),
     _ort("1.31", "1.31.1", opset=26, ir=13),
+    _ort("1.32", "1.32.0", opset=28, ir=14),
     _ort("1.30", "1.30.0", opset=26, ir=13, name="onnxruntime-node"),
     Consumer(
         name="onnxruntime-web",

@@ -121,6 +121,7 @@ CATALOGUE = (
             ("1.20.1",),
             ("1.22.1",),
             ("1.23.2",),
+            ("1.32.0",),
         )
     ),
     Installable("onnxruntime", _here("onnxruntime"), "onnxruntime"),

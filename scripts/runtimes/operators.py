@@ -1,7 +1,7 @@
 """Which operators each installed runtime takes: ``rmsnorm_export/runtime/operators.json``.
 
 python -m scripts.runtimes.operators             every runtime that is installed
-python -m scripts.runtimes.operators tract tvm   these; what is known of the others stays
+python -m scripts.runtimes.operators tract tvm   these, or runtime@version; what is known of the others stays
 
 Of each operator of the default domain some of ONNX's own tests are loaded, as they are and with
 constants for inputs, at their opset and at an older one. Those of ``com.microsoft`` are the ones of
@@ -147,7 +147,8 @@ def _schemas(entry: Installable) -> set[str]:
 def main() -> None:
     known: dict[str, Any] = json.loads(OPERATORS.read_text()) if OPERATORS.is_file() else {}
     for entry in CATALOGUE:
-        if (sys.argv[1:] and entry.runtime not in sys.argv[1:]) or entry.missing():
+        asked = {entry.runtime, entry.label}.intersection(sys.argv[1:]) or not sys.argv[1:]
+        if not asked or entry.missing():
             continue
         with tempfile.TemporaryDirectory() as scratch:
             taken, lacking = tried(entry, pathlib.Path(scratch))

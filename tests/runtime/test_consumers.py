@@ -28,11 +28,12 @@ def test_the_rows_are_in_order_and_name_what_there_is() -> None:
 @pytest.mark.parametrize(
     ("text", "since"),
     [
-        ("onnxruntime", "1.31"),
+        ("onnxruntime", "1.32"),
         ("ONNXRuntime@1.17", "1.17"),
         ("onnxruntime@1.17.3", "1.17"),
         ("onnxruntime@1.21", "1.18"),
         ("onnxruntime@1.31.1", "1.31"),
+        ("onnxruntime@1.32", "1.32"),
         ("openvino@2026.4", "2026.4"),
     ],
 )
@@ -46,12 +47,12 @@ def test_a_version_has_the_row_that_holds_from_it_on(text: str, since: str) -> N
         ("onxruntime", "did you mean 'onnxruntime'?"),
         ("caffe", "openvino (2026.4 to 2026.4.1)"),
         ("", "onnxruntime-web (1.14 to 1.30.0)"),
-        ("onnxruntime@1.14", "known are 1.15 to 1.31.1"),
-        ("onnxruntime@1.32", "known are 1.15 to 1.31.1"),
-        ("onnxruntime@2", "known are 1.15 to 1.31.1"),
-        ("onnxruntime@one", "known are 1.15 to 1.31.1"),
-        ("onnxruntime@", "known are 1.15 to 1.31.1"),
-        ("onnxruntime@1..2", "known are 1.15 to 1.31.1"),
+        ("onnxruntime@1.14", "known are 1.15 to 1.32.0"),
+        ("onnxruntime@1.33", "known are 1.15 to 1.32.0"),
+        ("onnxruntime@2", "known are 1.15 to 1.32.0"),
+        ("onnxruntime@one", "known are 1.15 to 1.32.0"),
+        ("onnxruntime@", "known are 1.15 to 1.32.0"),
+        ("onnxruntime@1..2", "known are 1.15 to 1.32.0"),
     ],
 )
 def test_an_unknown_runtime_or_version_lists_those_known(text: str, words: str) -> None:
