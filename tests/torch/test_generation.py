@@ -268,7 +268,7 @@ def test_an_existing_folder_is_kept_unless_it_may_be_replaced(tmp_path: Path) ->
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(rx.UsageError, match="not empty"):
         rx.export_generation(llama(), tmp_path, None)
-    with pytest.raises(rx.InputError, match="is a folder"):
+    with pytest.raises(rx.InputError, match="is no folder"):
         rx.export_generation(llama(), tmp_path / "notes.txt", None)
     with pytest.raises(rx.InputError, match="does not exist"):
         rx.export_generation(llama(), tmp_path / "a" / "b", None)
