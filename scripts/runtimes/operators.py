@@ -1,7 +1,7 @@
 """Which operators each installed runtime takes: ``rmsnorm_export/runtime/operators.json``.
 
 python -m scripts.runtimes.operators             every runtime that is installed
-python -m scripts.runtimes.operators tract tvm   these, or runtime@version; what is known of the others stays
+python -m scripts.runtimes.operators tract tvm   these, or RUNTIME@VERSION; the others stay as known
 
 Of each operator of the default domain some of ONNX's own tests are loaded, as they are and with
 constants for inputs, at their opset and at an older one. Those of ``com.microsoft`` are the ones of
