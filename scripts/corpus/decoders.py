@@ -38,7 +38,10 @@ DECODERS: dict[str, dict[str, Any]] = {
         "v_head_dim": 8,
     },
     "mamba2": {"num_heads": 4, "head_dim": 16, "state_size": 8, "n_groups": 2, "chunk_size": 8},
-    "t5": {"d_kv": 8, "d_ff": 48, "decoder_start_token_id": 0},
+    "t5": {
+        "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 2,
+        "decoder_start_token_id": 0,
+    },
 }  # fmt: skip
 """By the name of the configuration: what is set beside sizes that all share."""
 
