@@ -41,6 +41,7 @@ INPUTS = {inputs!r}
 START = {start!r}  # of the cache, beside the batch: shapes and types
 SLOTS = {slots!r}  # tokens that a cache of fixed size holds; 0: it grows
 WINDOWS = {windows!r}  # tokens that a layer sees, by its mask; 0: all
+SHORTEST = {shortest!r}  # tokens that a prompt needs, as a convolution is wide
 
 
 def masks(mask, count):
@@ -62,6 +63,8 @@ def generate(infer, ids, mask, tokens):
     mask is 0 where a row is padded, on the left, and 1 elsewhere.
     """
     made = []
+    padding = (0, 0), (max(0, SHORTEST - ids.shape[1]), 0)
+    ids, mask = np.pad(ids, padding), np.pad(mask, padding)
     cache = {{
         name: np.zeros([len(ids) if size == "batch" else size for size in shape], kind)
         for name, (shape, kind) in START.items()
@@ -176,7 +179,7 @@ def _client(bundle: Bundle, names: Mapping[str, str]) -> str:
     if not all("logits" in {value.name for value in one.graph.outputs} for one in models.values()):
         return ""
     given = {state_name(str(value.name)) for value in models["prefill"].graph.outputs}
-    masks, start, slots = {}, {}, 0
+    masks, start, slots, shortest = {}, {}, 0, 0
     for component, declared in inputs.items():
         for name, one in declared.items():
             sizes = one.shape or ()
@@ -195,6 +198,8 @@ def _client(bundle: Bundle, names: Mapping[str, str]) -> str:
                 if not all(isinstance(size, int) or size == "batch" for size in sizes):
                     return ""
                 start[name] = (list(sizes), one.dtype)
+            elif "conv_states" in name and sizes and isinstance(sizes[-1], int):
+                shortest = max(shortest, sizes[-1])
     windows = dict.fromkeys(masks, 0)
     if slots:
         config = _text_config(bundle.folder)
@@ -209,6 +214,7 @@ def _client(bundle: Bundle, names: Mapping[str, str]) -> str:
         start=start,
         slots=slots,
         windows=windows,
+        shortest=shortest,
         prefill=names["prefill"],
         decode=names["decode"],
     )

@@ -16,7 +16,7 @@ from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.rewrite.options import GenerationOptions
 from rmsnorm_export.rewrite.result import GenerationExport, Report
 from rmsnorm_export.torch.generation.components import Component, sample_inputs, trace_components
-from rmsnorm_export.torch.generation.names import name_as_optimum, name_dimensions
+from rmsnorm_export.torch.generation.names import States, name_as_optimum, name_dimensions
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -111,9 +111,10 @@ def make_decoder(
     components, log = trace_components(model, sample_inputs(model, inputs or {}), options, tell)
     models: dict[str, ir.Model] = {}
     reports: dict[str, Report] = {}
+    states: States = {}
     for component in components:
         tell(f"recognising the norms of {component.name}")
-        name_dimensions(component.model, options.static_cache)
+        name_dimensions(component.model, options.static_cache, states)
         if options.names == "optimum":
             name_as_optimum(component.model.graph)
         result = optimize(
@@ -166,9 +167,10 @@ def plain_component(
         static_cache=settings.get("static_cache"),
     )
     components, _ = trace_components(model, sample_inputs(model, inputs), options, lambda _: None)
+    states: States = {}
     for component in components:
+        name_dimensions(component.model, options.static_cache, states)
         if component.name == name:
-            name_dimensions(component.model, options.static_cache)
             return write_models({name: component.model}, folder)[0]
     raise InputError(
         "The model has no such component.",

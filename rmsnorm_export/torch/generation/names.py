@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.graph.bundle import is_state
+from rmsnorm_export.graph.bundle import is_state, state_name
 from rmsnorm_export.graph.order import all_graphs
 
 _SYMBOL = re.compile(r"\b[A-Za-z_]\w*\b")
@@ -18,7 +18,13 @@ _LEAF = re.compile(
 )
 
 
-def name_dimensions(model: ir.Model, static_cache: int | None = None) -> None:
+States = dict[str, ir.Shape]
+"""What the graphs of a model give of its cache, by the paths of the leaves."""
+
+
+def name_dimensions(
+    model: ir.Model, static_cache: int | None = None, states: States | None = None
+) -> None:
     """``batch``, ``sequence`` and ``past`` for the symbols that tracing invented, in place.
 
     A mask over cache and tokens has the dimension ``past + sequence``; what an encoder has read is
@@ -26,8 +32,11 @@ def name_dimensions(model: ir.Model, static_cache: int | None = None) -> None:
 
     Args:
         static_cache: the size of the caches, which stands for ``past`` then.
+        states: of the graphs before this one, whose fixed sizes hold here, too (the widths of
+            Mamba's convolutions); this graph's are added.
     """
     graph = model.graph
+    states = {} if states is None else states
     names: dict[str, str] = {}
     given = {str(value.name): value for value in graph.inputs}
     order = ("decoder_input_ids", "input_ids", "inputs_embeds")
@@ -47,6 +56,10 @@ def name_dimensions(model: ir.Model, static_cache: int | None = None) -> None:
         if leaf is not None and len(value.shape) == 4 and not leaf[1]:
             _call(names, value.shape[2], str(static_cache or "past"))
             past = past or _text(names, value.shape[2])
+            continue
+        for dim, before in zip(value.shape, states.get(state_name(name), ()), strict=False):
+            if isinstance(before, int):
+                _call(names, dim, str(before))
     total = f"{past} + {sequence}" if isinstance(past, str) else past or "sequence"
     for name in ("attention_mask", "encoder_outputs.last_hidden_state"):
         shape = None if name not in given else given[name].shape
@@ -56,6 +69,9 @@ def name_dimensions(model: ir.Model, static_cache: int | None = None) -> None:
     for value in _values(model):
         if value.shape is not None and any(not isinstance(dim, int) for dim in value.shape):
             value.shape = ir.Shape([_renamed(names, dim) for dim in value.shape])
+    for value in graph.outputs:
+        if value.shape is not None:
+            states[state_name(str(value.name))] = value.shape
 
 
 def name_as_optimum(graph: ir.Graph) -> None:
