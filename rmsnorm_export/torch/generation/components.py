@@ -237,7 +237,8 @@ def whole_static_caches() -> Iterator[None]:
 def sample_inputs(model: Any, given: Mapping[str, Any], *, seed: int = 0) -> dict[str, Any]:
     """Inputs of ``generate``: those given, and an attention mask with padding on the left.
 
-    A mask of ones alone is dropped while tracing, and the graph would take no padded batch. An
+    A mask of ones alone is dropped while tracing, and the graph would take no padded batch. A scan
+    in chunks is traced with several of them, or the graph would take no more than one. An
     encoder-decoder begins with two tokens: with its start alone, the length of its cache would be
     fixed.
 
@@ -249,7 +250,9 @@ def sample_inputs(model: Any, given: Mapping[str, Any], *, seed: int = 0) -> dic
     if "input_ids" not in inputs and model.main_input_name == "input_ids":
         limit = model.get_input_embeddings().num_embeddings
         generator = torch.Generator().manual_seed(seed)
-        inputs["input_ids"] = torch.randint(0, limit, (2, 5), generator=generator)
+        chunks = (getattr(model.config, name, 0) for name in ("chunk_size", "mamba_chunk_size"))
+        length = max([5, *(2 * chunk + 1 for chunk in chunks if chunk)])
+        inputs["input_ids"] = torch.randint(0, limit, (2, length), generator=generator)
     ids = inputs.get("input_ids")
     if ids is not None and "attention_mask" not in inputs:
         mask = torch.ones_like(ids)
