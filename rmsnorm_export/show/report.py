@@ -38,7 +38,7 @@ def _report_verdict(report: Report) -> Verdict:
 
 def _change(before: int, after: int, arrow: str, noun: str = "") -> str:
     """A number, or what it was and what it became."""
-    first = f"{before:,}{noun}"
+    first = plural(before, noun) if noun else f"{before:,}"
     return first if before == after else f"{first} {arrow} {after:,}"
 
 
@@ -63,7 +63,7 @@ def report_lines(report: Report, *, verbose: int = 0, output: Sequence[str] = ()
     opset = _change(report.opset_before, report.opset_after, "->")
     target = f"target {report.target}" if report.target else "no target"
     lines += [
-        f"  {printable(report.source)}: opset {opset}, {_nodes(report, '->', ' nodes')}",
+        f"  {printable(report.source)}: opset {opset}, {_nodes(report, '->', 'node')}",
         f"  {target}, numerics {report.numerics}, {report.seconds:.2f} s",
     ]
     done = "fusable" if report.planned else "fused"
