@@ -35,10 +35,10 @@ _Attributes: TypeAlias = Mapping[str, int | Sequence[int] | ir.TensorProtocol]
 def build_function(name: str, key: BodyKey, opset: int) -> ir.Function:
     """The function ``rmsnorm_export.<name>`` for ``key``.
 
-    Inputs in order: X, residual or gate, scale, bias, scale of the codes, as the key has them; all
-    are required. Outputs: Y or its codes, for ``SkipRMSNorm`` the sum, and the scales of the rows
-    where those are computed. Attributes that it reads from the node: ``epsilon``
-    and, where a scale may have an offset, ``scale_offset``. Nodes may carry more.
+    Inputs in order: X, residual or gate or cos and sin, scale, bias, scale of the codes, as the key
+    has them; all are required. Outputs: Y or its codes, for ``SkipRMSNorm`` the sum, and the scales
+    of the rows where those are computed. Attributes that it reads from the node: ``epsilon`` and,
+    where a scale may have an offset, ``scale_offset``. Nodes may carry more.
 
     Args:
         name: operator type of the nodes that call it (see ``assign_bodies``).
@@ -55,7 +55,7 @@ def build_function(name: str, key: BodyKey, opset: int) -> ir.Function:
             found=f"opset {opset}",
             fix=f"convert the model to opset {MIN_OPSET} or later",
         )
-    if key.casts and key.dtype is None and opset < CASTLIKE_OPSET:
+    if (key.casts or key.table_dtype) and key.dtype is None and opset < CASTLIKE_OPSET:
         raise UsageError(
             "This function body needs CastLike, or to know the type of X.",
             found=f"opset {opset}, no dtype in the key",
@@ -79,10 +79,13 @@ class _Body:
         self.x = self.value("X")
         inputs = [self.x]
         residual = gate = scale = bias = None
+        tables: list[ir.Value] = []
         if key.kind == "SkipRMSNorm":
             inputs.append(residual := self.value("residual"))
         if key.kind == "GatedRMSNorm":
             inputs.append(gate := self.value("gate"))
+        if key.kind == "RotaryRMSNorm":
+            inputs += (tables := [self.value("cos"), self.value("sin")])
         if key.has_scale:
             inputs.append(scale := self.value("scale"))
         if key.has_bias:
@@ -105,6 +108,8 @@ class _Body:
             # In T already unless the scale came before the cast.
             ungated = y if key.scale_before_cast else self.to_stash(y, "ungated")
             y = self.to_x(self.add("Mul", "gated", [ungated, activation]), "Y")
+        if tables:
+            y = self.turned(y, *tables)
         code_scales: list[ir.Value] = []
         if key.quantize is not None:
             y, code_scales = self.codes(y, inputs)
@@ -184,8 +189,7 @@ class _Body:
             v = self.add("Div", "normalised", [row, rms])
         if shape is None:
             return v
-        zero = {"allowzero": 1} if self.opset >= GROUPS_OPSET else {}
-        return self.add("Reshape", "ungrouped", [v, shape], zero)
+        return self.add("Reshape", "ungrouped", [v, shape], self.zero_stays())
 
     def mean(self, square: ir.Value) -> ir.Value:
         key, axes = self.key, list(range(self.key.axis, self.key.last_axis + 1))
@@ -228,6 +232,70 @@ class _Body:
             addend = self.to_product(bias, "bias_cast") if key.bias_cast else bias
             y = self.add("Add", "biased", [y, addend])
         return self.to_x(y, "Y") if key.scale_before_cast and ends else y
+
+    def turned(self, y: ir.Value, cos: ir.Value, sin: ir.Value) -> ir.Value:
+        """The norm ``y``, in the type of X, with its rotary embedding."""
+        size = self.key.rotary_dim
+        part = self.slice(y, "turned_part", 0, size) if size else y
+        if self.key.table_dtype is not None:
+            part = self.cast(part, self.key.table_dtype, "part_in_table_type")
+        first, second = self.pairs(part, "part")
+        if self.key.half_table:
+            results = [
+                self.add(
+                    op,
+                    f"turned_{label}",
+                    [
+                        self.add("Mul", f"{label}_cos", [a, cos]),
+                        self.add("Mul", f"{label}_sin", [b, sin]),
+                    ],
+                )
+                for label, op, a, b in (
+                    ("first", "Sub", first, second),
+                    ("second", "Add", second, first),
+                )
+            ]
+            result = self.joined(results, part, "turned")
+        else:
+            rotated = self.joined([self.add("Neg", "negated", [second]), first], part, "rotated")
+            products = (("cos_product", part, cos), ("sin_product", rotated, sin))
+            terms = [self.add("Mul", label, [value, table]) for label, value, table in products]
+            result = self.add("Add", "turned", terms)
+        if self.key.table_dtype is not None:
+            result = self.as_x(result, "turned_cast")
+        if not size:
+            return result
+        rest = self.slice(y, "rest", size, np.iinfo(np.int64).max)
+        return self.add("Concat", "whole", [result, rest], {"axis": -1})
+
+    def pairs(self, part: ir.Value, label: str) -> list[ir.Value]:
+        """The first and the second element of every pair."""
+        if self.key.rotary_interleaved:
+            end = np.iinfo(np.int64).max
+            return [self.slice(part, f"{label}_{i}", i, end, 2) for i in (0, 1)]
+        halves = [self.value(f"{label}_{i}") for i in (0, 1)]
+        number = {"num_outputs": 2} if self.opset >= AXES_INPUT_OPSET else {}
+        node = ir.node("Split", [part], {"axis": -1, **number}, outputs=halves, name=halves[0].name)
+        self.nodes.append(node)
+        return halves
+
+    def joined(self, pairs: list[ir.Value], part: ir.Value, label: str) -> ir.Value:
+        """What `pairs` takes apart, of the shape of ``part``."""
+        if not self.key.rotary_interleaved:
+            return self.add("Concat", label, pairs, {"axis": -1})
+        axis = self.integers([-1], f"{label}_axis")
+        columns = [
+            self.add("Unsqueeze", f"{label}_column_{i}", [v, axis]) for i, v in enumerate(pairs)
+        ]
+        both = self.add("Concat", f"{label}_pairs", columns, {"axis": -1})
+        shape = self.add("Shape", f"{label}_shape", [part])
+        return self.add("Reshape", label, [both, shape], self.zero_stays())
+
+    def slice(self, value: ir.Value, label: str, start: int, end: int, step: int = 1) -> ir.Value:
+        """Elements of the last axis."""
+        numbers = {"start": start, "end": end, "axis": -1, "step": step}
+        bounds = [self.integers([n], f"{label}_{name}") for name, n in numbers.items()]
+        return self.add("Slice", label, [value, *bounds])
 
     def activation(self, gate: ir.Value) -> ir.Value:
         z = self.to_stash(gate, "gate_cast")
@@ -287,11 +355,16 @@ class _Body:
 
     def to_x(self, value: ir.Value, label: str) -> ir.Value:
         """Round to the type of X; nothing where that is the stash type."""
-        if not self.key.casts:
-            return value
+        return self.as_x(value, label) if self.key.casts else value
+
+    def as_x(self, value: ir.Value, label: str) -> ir.Value:
         if self.key.dtype is not None:
             return self.cast(value, self.key.dtype, label)
         return self.add("CastLike", label, [value, self.x])
+
+    def zero_stays(self) -> _Attributes:
+        """Of a Reshape: a size of 0 is one, and not that of the input."""
+        return {"allowzero": 1} if self.opset >= GROUPS_OPSET else {}
 
     def to_product(self, value: ir.Value, label: str) -> ir.Value:
         if self.key.casts and not self.key.scale_before_cast:

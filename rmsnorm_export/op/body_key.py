@@ -39,12 +39,15 @@ class BodyKey:
         has_scale, has_bias: formal inputs; a bias implies a scale, for inputs are positional.
         casts: X may be of another type than the stash type.
         stash_type, scale_before_cast, round_rstd, epsilon_outside, epsilon_clamp, partial_size,
-            group_size, axis, last_axis, activation, gate_first, association: as in ``NormSpec``.
+            group_size, axis, last_axis, activation, gate_first, association, rotary_dim,
+            rotary_interleaved: as in ``NormSpec``.
         has_offset: the attribute ``scale_offset`` is added to the scale.
         scale_cast, bias_cast: may be of another type than the one in which the product is computed.
         dtype: element type of X, where the body must name it (casts below opset 15).
         epsilon, scale_offset: literal values, where a float32 attribute cannot hold them.
         quantize: the output is codes, made so (``op.spec.QUANTIZE``); None: the norm.
+        table_dtype: element type of cos and sin, where it is not that of X.
+        half_table: cos and sin have one element for each pair.
     """
 
     kind: Kind = "RMSNorm"
@@ -70,6 +73,10 @@ class BodyKey:
     epsilon_clamp: bool = False
     last_axis: int = -1
     quantize: Quantize | None = None
+    rotary_dim: int = 0
+    rotary_interleaved: bool = False
+    table_dtype: int | None = None
+    half_table: bool = False
 
     @property
     def rounds(self) -> bool:
@@ -99,6 +106,8 @@ def body_key(
     bias_dtype: int | None,
     opset: int,
     quantize: Quantize | None = None,
+    table_dtype: int | None = None,
+    half_table: bool = False,
 ) -> BodyKey:
     """The smallest body for one site.
 
@@ -107,7 +116,8 @@ def body_key(
         dtype: ONNX element type of X.
         scale_dtype, bias_dtype: element types, None where the site has no such operand.
         opset: version of the default ONNX domain in the model.
-        quantize: as in ``BodyKey``.
+        quantize, half_table: as in ``BodyKey``.
+        table_dtype: element type of cos and sin, None where the site has none.
 
     Raises:
         UsageError: ``scale_offset`` without a scale.
@@ -115,6 +125,7 @@ def body_key(
     check_offset(spec, scale_dtype)
     spec = spec.canonical(dtype)
     casts = dtype != spec.stash_type
+    table = table_dtype if table_dtype != dtype else None
     product_type = spec.stash_type if spec.scale_before_cast else dtype
     # What a float32 attribute can hold is read from the node, and does not tell bodies apart.
     same = {
@@ -131,8 +142,10 @@ def body_key(
         has_offset=spec.scale_offset != 0,
         scale_cast=scale_dtype not in (None, product_type),
         bias_cast=bias_dtype not in (None, product_type),
-        dtype=dtype if casts and opset < CASTLIKE_OPSET else None,
+        dtype=dtype if (casts or table) and opset < CASTLIKE_OPSET else None,
         quantize=quantize,
+        table_dtype=table,
+        half_table=half_table,
     )
     return dataclasses.replace(key, scale_before_cast=False) if key.any_order else key
 
@@ -156,7 +169,7 @@ def unify(a: BodyKey, b: BodyKey) -> BodyKey | None:
     The result may ask for operands that a site does not have (``has_scale``, ``has_bias``); the
     site then passes ones or zeros (of ``product_type``), which change nothing.
     """
-    if any(getattr(a, name) != getattr(b, name) for name in (*_FIXED, QUANTIZE)):
+    if any(getattr(a, name) != getattr(b, name) for name in (*_FIXED, *_TABLES, QUANTIZE)):
         return None
     if (a.dtype is not None or b.dtype is not None) and _named_type(a) != _named_type(b):
         return None
@@ -218,6 +231,7 @@ def assign_bodies(
 
 _JOINED = ("has_scale", "has_bias", "casts", "has_offset", "scale_cast", "bias_cast")
 _ORDER = ("scale_before_cast", "round_rstd")
+_TABLES = ("table_dtype", "half_table")
 _FIXED = tuple(f.name for f in dataclasses.fields(NormSpec) if f.name not in _ORDER)
 
 
@@ -273,6 +287,13 @@ def _words(body: BodyKey) -> list[tuple[str, str]]:
         ("activation", body.activation),
         ("association", f"association_{body.association}"),
         ("gate_first", "gate_first" if body.gate_first else "gate_last"),
+        ("rotary_dim", "rotary_part" if body.rotary_dim else "rotary_whole"),
+        ("rotary_interleaved", "interleaved" if body.rotary_interleaved else "halves"),
+        ("half_table", "half_table" if body.half_table else "full_table"),
+        (
+            "table_dtype",
+            f"table_{type_name(body.table_dtype)}" if body.table_dtype else "table_as_x",
+        ),
         (QUANTIZE, body.quantize or ""),
         ("epsilon", "epsilon_literal" if body.epsilon is not None else "epsilon_attribute"),
         ("scale_offset", "offset_literal" if body.scale_offset is not None else "offset_attribute"),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.spec import Kind, NormSpec
+from rmsnorm_export.op.dtypes import type_name
+from rmsnorm_export.op.spec import FLOAT, HALF_TYPES, Kind, NormSpec
 
 
 def check_operands(
@@ -14,8 +17,10 @@ def check_operands(
     shape: Sequence[int],
     *,
     scale: object | None,
-    residual: object | None,
-    gate: object | None,
+    residual: object | None = None,
+    gate: object | None = None,
+    cos: object | None = None,
+    sin: object | None = None,
 ) -> None:
     """Check which operands there are, and the shape of x.
 
@@ -30,7 +35,7 @@ def check_operands(
         )
     check_row(spec, math.prod(row_shape(spec, shape)))
     check_offset(spec, scale)
-    check_second(spec.kind, residual, gate)
+    check_more(spec.kind, residual=residual, gate=gate, cos=cos, sin=sin)
 
 
 def check_offset(spec: NormSpec, scale: object | None) -> None:
@@ -67,22 +72,83 @@ def check_row(spec: NormSpec, n: int) -> None:
         )
 
 
-def check_second(kind: Kind, residual: object | None, gate: object | None) -> None:
-    """Check that there is a residual or a gate where the operator takes one, and only there.
+def check_more(kind: Kind, **operands: object | None) -> None:
+    """Check that there is a residual, a gate or tables where the operator takes them, and only
+    there.
 
     Raises:
         UsageError: one is missing, or given to an operator that has none.
     """
-    for name, value, home in (
-        ("residual", residual, "SkipRMSNorm"),
-        ("gate", gate, "GatedRMSNorm"),
-    ):
-        if (value is not None) != (kind == home):
+    for name, value in operands.items():
+        if (value is not None) != (kind == _HOME[name]):
             raise UsageError(
                 f"{kind} {'needs' if value is None else 'takes no'} {name}.",
                 found=f"{name} {'missing' if value is None else 'given'}",
                 fix=f"{'pass' if value is None else 'leave out'} {name}",
             )
+
+
+_HOME: dict[str, Kind] = {
+    "residual": "SkipRMSNorm",
+    "gate": "GatedRMSNorm",
+    "cos": "RotaryRMSNorm",
+    "sin": "RotaryRMSNorm",
+}
+
+
+def check_tables(
+    spec: NormSpec,
+    shape: Sequence[int],
+    dtype: int,
+    tables: Sequence[tuple[int, Sequence[int]]],
+    equal: Callable[[Any, Any], bool] = operator.eq,
+) -> None:
+    """Check that the tables of a ``RotaryRMSNorm`` fit x and each other.
+
+    Args:
+        spec: the norm.
+        shape, dtype: of x, the type as an ONNX element type.
+        tables: element types and shapes of cos and sin.
+        equal: whether two sizes are the same.
+
+    Raises:
+        UsageError: they do not.
+    """
+    turned = spec.rotary_dim or shape[-1]
+    if turned % 2 or turned > shape[-1]:
+        raise UsageError(
+            "The rotary_dim does not fit the row.",
+            found=f"rotary_dim {spec.rotary_dim}, {shape[-1]} elements in a row",
+            fix="use an even number that is at most the elements of a row",
+        )
+    for name, (table, sizes) in zip(("cos", "sin"), tables, strict=True):
+        if table != dtype and (dtype not in HALF_TYPES or table != FLOAT):
+            raise UsageError(
+                f"{name} must have the type of x, or be float32 where x has a half type.",
+                found=f"{name} {type_name(table)}, x {type_name(dtype)}",
+                fix=f"cast {name} first",
+            )
+        leading = zip(reversed(sizes[:-1]), reversed(shape[:-1]), strict=False)
+        fits = 0 < len(sizes) <= len(shape) and sizes[-1] in (turned, turned // 2)
+        if not fits or any(
+            not (isinstance(size, int) and size == 1) and not equal(size, of_x)
+            for size, of_x in leading
+        ):
+            raise UsageError(
+                f"{name} does not have a shape that fits the rows of x.",
+                found=f"{name} {tuple(sizes)}, x {tuple(shape)}, {turned} elements turned",
+                fix=f"give {name} {turned} or {turned // 2} elements in the last axis, and leading "
+                "axes that broadcast to those of x",
+            )
+    cos, sin = tables
+    same_rank = len(cos[1]) == len(sin[1])
+    if cos[0] != sin[0] or not same_rank or not all(map(equal, cos[1], sin[1])):
+        raise UsageError(
+            "The tables cos and sin must have one type and one shape.",
+            found=f"cos {type_name(cos[0])} {tuple(cos[1])}, "
+            f"sin {type_name(sin[0])} {tuple(sin[1])}",
+            fix="give them the same type and shape",
+        )
 
 
 def row_shape(spec: NormSpec, shape: Sequence[int]) -> tuple[int, ...]:

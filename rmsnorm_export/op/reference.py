@@ -21,6 +21,7 @@ from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.dtypes import Array, Float64Array, element_type, numpy_dtype, round_to
 from rmsnorm_export.op.operands import (
     check_operands,
+    check_tables,
     row_shape,
     without_axes_behind,
     without_leading_ones,
@@ -32,10 +33,12 @@ Result = Array | tuple[Array, Array]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Rounding:
-    """What happens after a primitive: in the stash type S, in the type T of X; and the mean."""
+    """What happens after a primitive: in the types S of the row, T of X, C of the tables; and the
+    mean."""
 
     stash: Callable[[Float64Array], Float64Array]
     out: Callable[[Float64Array], Float64Array]
+    table: Callable[[Float64Array], Float64Array]
     mean: Callable[[Float64Array], Float64Array]
 
 
@@ -48,6 +51,8 @@ class _Operands:
     bias: Float64Array | None
     residual: Float64Array | None
     gate: Float64Array | None
+    cos: Float64Array | None
+    sin: Float64Array | None
 
 
 def reference_float64(
@@ -58,6 +63,8 @@ def reference_float64(
     *,
     residual: Array | None = None,
     gate: Array | None = None,
+    cos: Array | None = None,
+    sin: Array | None = None,
 ) -> Result:
     """The formula in float64, inputs taken as they are stored, nothing rounded on the way.
 
@@ -68,6 +75,8 @@ def reference_float64(
         bias: as ``scale``.
         residual: shape of ``x``; needed by ``SkipRMSNorm``, and only by it.
         gate: shape of ``x``; needed by ``GatedRMSNorm``, and only by it.
+        cos, sin: ``[..., w]``, w the elements that are turned or half of them, of the type of ``x``
+            or float32 for a half one; needed by ``RotaryRMSNorm``, and only by it.
 
     Returns:
         ``y``, float64, shape of ``x``; for ``SkipRMSNorm`` the pair ``(y, x + residual)``.
@@ -75,8 +84,8 @@ def reference_float64(
     Raises:
         UsageError: operands that do not fit the spec or one another.
     """
-    operands = _operands(spec, x, scale, bias, residual, gate)
-    y, total = _evaluate(spec.trailing(), operands, _Rounding(_keep, _keep, _mean))
+    operands = _operands(spec, x, scale, bias, residual, gate, cos, sin)
+    y, total = _evaluate(spec.trailing(), operands, _Rounding(_keep, _keep, _keep, _mean))
     return _in_place(spec, (y, total) if spec.kind == "SkipRMSNorm" else y)
 
 
@@ -88,6 +97,8 @@ def reference_exact(
     *,
     residual: Array | None = None,
     gate: Array | None = None,
+    cos: Array | None = None,
+    sin: Array | None = None,
 ) -> Result:
     """The formula with every rounding step that the spec declares: an oracle for runtimes.
 
@@ -98,12 +109,14 @@ def reference_exact(
     Returns:
         ``y`` of the type and shape of ``x``; for ``SkipRMSNorm`` the pair ``(y, sum)``.
     """
-    operands = _operands(spec, x, scale, bias, residual, gate)
+    operands = _operands(spec, x, scale, bias, residual, gate, cos, sin)
     dtype = element_type(x.dtype)
+    table = dtype if cos is None else element_type(cos.dtype)
     given, spec = spec, spec.canonical(dtype).trailing()
     rounding = _Rounding(
         stash=lambda values: round_to(values, spec.stash_type),
         out=lambda values: round_to(values, dtype),
+        table=lambda values: round_to(values, table),
         mean=_accurate_mean if spec.stash_type == DOUBLE else _mean,
     )
     product_type = spec.stash_type if spec.scale_before_cast else dtype
@@ -141,7 +154,28 @@ def _evaluate(
         y = _scale(spec, y, operands, rounding)
         if activation is not None and not spec.gate_first:
             y = rounding.stash(rounding.stash(y) * activation)
-        return rounding.out(y), total
+        y = rounding.out(y)
+        if operands.cos is not None and operands.sin is not None:
+            y = _turned(spec, y, operands.cos, operands.sin, rounding)
+        return y, total
+
+
+def _turned(
+    spec: NormSpec, y: Float64Array, cos: Float64Array, sin: Float64Array, rounding: _Rounding
+) -> Float64Array:
+    """The norm with its rotary embedding."""
+    size = spec.rotary_dim or y.shape[-1]
+    pairs = (size // 2, 2) if spec.rotary_interleaved else (2, size // 2)
+    axis = -1 if spec.rotary_interleaved else -2
+    part = y[..., :size]
+    first, second = np.moveaxis(part.reshape(*y.shape[:-1], *pairs), axis, 0)
+    rotated = np.stack([-second, first], axis).reshape(part.shape)
+    if cos.shape[-1] != size:
+        cos, sin = (
+            np.stack([table, table], axis).reshape(*table.shape[:-1], size) for table in (cos, sin)
+        )
+    turned = rounding.table(rounding.table(part * cos) + rounding.table(rotated * sin))
+    return np.concatenate([rounding.out(turned), y[..., size:]], axis=-1)
 
 
 def _normalise(
@@ -253,10 +287,15 @@ def _operands(
     bias: Array | None,
     residual: Array | None,
     gate: Array | None,
+    cos: Array | None,
+    sin: Array | None,
 ) -> _Operands:
     """Check the operands against the spec and one another, and widen them to float64."""
-    element_type(x.dtype)
-    check_operands(spec, x.shape, scale=scale, residual=residual, gate=gate)
+    dtype = element_type(x.dtype)
+    check_operands(spec, x.shape, scale=scale, residual=residual, gate=gate, cos=cos, sin=sin)
+    if cos is not None and sin is not None:
+        tables = [(element_type(table.dtype), table.shape) for table in (cos, sin)]
+        check_tables(spec, x.shape, dtype, tables)
     like_x = (x.astype(np.float64), _like_x(x, residual, "residual"), _like_x(x, gate, "gate"))
     rows, residuals, gates = (
         None if value is None else np.moveaxis(value, spec.last_axis, -1) for value in like_x
@@ -268,6 +307,8 @@ def _operands(
         bias=_per_element(spec, x, bias, "bias"),
         residual=residuals,
         gate=gates,
+        cos=None if cos is None else cos.astype(np.float64),
+        sin=None if sin is None else sin.astype(np.float64),
     )
 
 

@@ -45,6 +45,12 @@ _DOC: dict[Kind, str] = {
         "gate_first, the norm of X * activation(gate); the activation is computed in `stash_type`."
         f"\n{_FORMULA}"
     ),
+    "RotaryRMSNorm": (
+        "Root mean square normalisation and the rotary embedding behind it: "
+        "T(y * cos + rot(y) * sin), each step rounded to C, with y the norm, rounded to T, and "
+        "rot(y) the row in which each pair (a, b) is (-b, a).\n"
+        f"{_FORMULA}"
+    ),
 }
 
 _PLUGIN_ATTRIBUTES = {
@@ -55,14 +61,22 @@ _PLUGIN_ATTRIBUTES = {
     ),
 }
 
-_SECOND_INPUT = {
-    "SkipRMSNorm": ("residual", "Added to X; of the shape of X."),
-    "GatedRMSNorm": ("gate", "The gate before its activation; of the shape of X."),
+_TABLE = (
+    "of rotary_dim elements, one for each, or of half as many, one for each pair; the dimensions "
+    "in front of them broadcast to those of X."
+)
+_MORE_INPUTS = {
+    "SkipRMSNorm": (("residual", "T", "Added to X; of the shape of X."),),
+    "GatedRMSNorm": (("gate", "T", "The gate before its activation; of the shape of X."),),
+    "RotaryRMSNorm": (
+        ("cos", "C", f"Cosines of the angles, {_TABLE}"),
+        ("sin", "C", "Sines of the angles, of the shape of cos."),
+    ),
 }
 
 
 def schemas() -> tuple[onnx.defs.OpSchema, ...]:
-    """The schemas of RMSNorm, SkipRMSNorm and GatedRMSNorm, newly made, not registered."""
+    """The schemas of all operators, newly made, not registered."""
     return tuple(_schema(kind) for kind in get_args(Kind))
 
 
@@ -77,9 +91,7 @@ def _schema(kind: Kind) -> onnx.defs.OpSchema:
     schema = onnx.defs.OpSchema
     optional = schema.FormalParameterOption.Optional
     inputs = [schema.FormalParameter("X", "T", "Input, [..., n].")]
-    if kind in _SECOND_INPUT:
-        name, description = _SECOND_INPUT[kind]
-        inputs.append(schema.FormalParameter(name, "T", description))
+    inputs += [schema.FormalParameter(*more) for more in _MORE_INPUTS.get(kind, ())]
     shape = (
         "n elements in the shape of the normalised axes, dimensions of 1 allowed in front, and "
         "for the axes behind the row."
@@ -95,6 +107,7 @@ def _schema(kind: Kind) -> onnx.defs.OpSchema:
         )
     types = [f"tensor({type_name(t)})" for t in (FLOAT16, BFLOAT16, FLOAT, DOUBLE)]
     types = [name.replace("float32", "float").replace("float64", "double") for name in types]
+    tables = [("C", types, "Tables: T, or float32 for a half T.")]
     made = schema(
         kind,
         DOMAIN,
@@ -106,6 +119,7 @@ def _schema(kind: Kind) -> onnx.defs.OpSchema:
             ("T", types, "Input and output."),
             ("V", types, "Scale; cast to the type in which the product is computed."),
             ("B", types, "Bias; cast to the type in which the sum is computed."),
+            *(tables if kind == "RotaryRMSNorm" else ()),
         ],
         attributes=[
             schema.Attribute(name, onnx.helper.make_attribute(name, default), words)

@@ -13,13 +13,19 @@ For a row ``a`` of ``n`` elements (the axes from ``axis`` to ``last_axis``, flat
 In f32 statistics an implementation may multiply by ``1 / rms`` where this divides: what it rounds
 is then within 2 ulp of f32 of the quotient.
 
+``RotaryRMSNorm`` turns the first ``rotary_dim`` elements of y, rounded to T, in pairs. With C the
+type of the tables, each product and the sum rounded to it, and ``rot(y)`` the row in which each
+pair (a, b) is (-b, a)::
+
+    r = T(y * cos + rot(y) * sin)
+
 When T is S and a half type, ``association`` says which of the two products of x, 1 / rms and scale
 is rounded first: 0: with x, as above; 1: ``x * (scale / rms)``; 2: ``(x * scale) / rms``.
 
 Sources: Zhang & Sennrich 2019, arXiv 1910.07467, equations 4 (RMSNorm) and section 3.2 (partial);
 ai.onnx RMSNormalization-23 for ``axis``, ``epsilon``, ``stash_type`` and the default rounding;
 torch.nn.functional.normalize for the clamp: ``x / max(||x||, e) * sqrt(n)`` is the norm with
-``epsilon = e / sqrt(n)``.
+``epsilon = e / sqrt(n)``; Su et al. 2021, arXiv 2104.09864, equation 34 (rotary embedding).
 """
 
 from __future__ import annotations
@@ -34,7 +40,7 @@ OPSET_VERSION = 1
 PLUGIN_NAMESPACE = "rmsnorm_export"
 PLUGIN_VERSION = "1"
 
-Kind = Literal["RMSNorm", "SkipRMSNorm", "GatedRMSNorm"]
+Kind = Literal["RMSNorm", "SkipRMSNorm", "GatedRMSNorm", "RotaryRMSNorm"]
 Activation = Literal["silu", "sigmoid"]
 Quantize = Literal["fp8", "int8", "fp8_per_row", "int8_per_row"]
 
@@ -43,8 +49,13 @@ FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 1, 10, 11, 16
 
 HALF_TYPES = frozenset({FLOAT16, BFLOAT16})
 
-_OF_THE_GATE = ("activation", "gate_first")
-"""The attributes that ``GatedRMSNorm`` alone has."""
+_OF_ONE_KIND: dict[str, Kind] = {
+    "activation": "GatedRMSNorm",
+    "gate_first": "GatedRMSNorm",
+    "rotary_dim": "RotaryRMSNorm",
+    "rotary_interleaved": "RotaryRMSNorm",
+}
+"""The attributes that one operator alone has."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +65,8 @@ class NormSpec:
     Attributes:
         kind: ``RMSNorm(X, scale?, bias?) -> Y``;
             ``SkipRMSNorm(X, residual, scale?, bias?) -> Y, sum`` with ``sum = T(X + residual)`` and
-            ``Y = RMSNorm(sum)``; ``GatedRMSNorm(X, gate, scale?, bias?) -> Y``.
+            ``Y = RMSNorm(sum)``; ``GatedRMSNorm(X, gate, scale?, bias?) -> Y``;
+            ``RotaryRMSNorm(X, cos, sin, scale?, bias?) -> Y``, of rows that are the last axis.
         epsilon: added to the mean square (or to the root, or the least that the root may be),
             >= 0; a float32 number unless S is float64.
         axis: first normalised axis, negative; every later axis is normalised with it.
@@ -78,6 +90,10 @@ class NormSpec:
         gate_first: False: ``Y = T(S(norm) * act(gate))``, where ``norm`` is the ungated result, not
             rounded when ``scale_before_cast``. True: ``RMSNorm(S(X) * act(gate))``, the product
             not rounded.
+        rotary_dim: the elements at the start of the row that are turned, an even number; 0 means
+            all (``RotaryRMSNorm`` only).
+        rotary_interleaved: False: the elements i and ``i + rotary_dim / 2`` are a pair. True: the
+            elements 2 i and 2 i + 1.
     """
 
     kind: Kind = "RMSNorm"
@@ -95,6 +111,8 @@ class NormSpec:
     last_axis: int = -1
     activation: Activation = "silu"
     gate_first: bool = False
+    rotary_dim: int = 0
+    rotary_interleaved: bool = False
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.epsilon) and self.epsilon >= 0):
@@ -127,6 +145,12 @@ class NormSpec:
             raise ValueError(f"activation must be silu or sigmoid, got {self.activation}")
         if self.round_rstd and self.scale_before_cast:
             raise ValueError("round_rstd leaves nothing to scale before the cast")
+        if self.rotary_dim < 0 or self.rotary_dim % 2:
+            raise ValueError(f"rotary_dim must be even and >= 0, got {self.rotary_dim}")
+        if self.kind == "RotaryRMSNorm" and (
+            self.axis != -1 or self.partial_size or self.group_size
+        ):
+            raise ValueError("RotaryRMSNorm needs axis -1, and no partial_size or group_size")
 
     @classmethod
     def from_attributes(cls, kind: Kind, attributes: Mapping[str, int | float | str]) -> NormSpec:
@@ -175,10 +199,9 @@ class NormSpec:
 
         The plugin reads absent fields as its own defaults and warns, so none is left absent.
         """
-        without = {"kind"} if self.kind == "GatedRMSNorm" else {"kind", *_OF_THE_GATE}
         values: dict[str, int | float | str] = {}
         for field in dataclasses.fields(self):
-            if field.name not in without:
+            if field.name != "kind" and _OF_ONE_KIND.get(field.name, self.kind) == self.kind:
                 value = getattr(self, field.name)
                 number = float if isinstance(field.default, float) else int
                 values[field.name] = value if isinstance(value, str) else number(value)
@@ -221,6 +244,8 @@ ATTRIBUTE_WORDS = {
     "last_axis": "Last normalised axis, negative: -1, or axis for rows with axes behind them.",
     "activation": "Of the gate: silu or sigmoid.",
     "gate_first": "1: the gate multiplies X before the norm; 0: the gate multiplies the norm.",
+    "rotary_dim": "Elements at the start of the row that are turned; 0: all.",
+    "rotary_interleaved": "1: pairs are elements 2 i and 2 i + 1; 0: i and i + rotary_dim / 2.",
 }
 """What each ONNX attribute of the operator means, for its schema and for reports."""
 
@@ -247,12 +272,24 @@ class NormAttributes(RowAttributes, total=False):
     last_axis: int
 
 
-class GateAttributes(RowAttributes, total=False):
-    """Those of a module, which names epsilon itself and whose shape says the axis."""
+class GatedNormAttributes(NormAttributes, total=False):
+    """Those of ``GatedRMSNorm``."""
 
     activation: Activation
     gate_first: bool
 
 
-class GatedNormAttributes(NormAttributes, GateAttributes, total=False):
-    """Those of ``GatedRMSNorm``: every field of ``NormSpec`` but ``kind``."""
+class RotaryNormAttributes(NormAttributes, total=False):
+    """Those of ``RotaryRMSNorm``."""
+
+    rotary_dim: int
+    rotary_interleaved: bool
+
+
+class ModuleAttributes(RowAttributes, total=False):
+    """Those of a module, which names epsilon itself and whose shape says the axis."""
+
+    activation: Activation
+    gate_first: bool
+    rotary_dim: int
+    rotary_interleaved: bool

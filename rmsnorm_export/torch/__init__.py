@@ -22,7 +22,13 @@ if find_spec("torch") is None:
     )
 
 from rmsnorm_export.torch.operator.module import RMSNorm
-from rmsnorm_export.torch.operator.ops import call, gated_rms_norm, rms_norm, skip_rms_norm
+from rmsnorm_export.torch.operator.ops import (
+    call,
+    gated_rms_norm,
+    rms_norm,
+    rotary_rms_norm,
+    skip_rms_norm,
+)
 from rmsnorm_export.torch.probe.fit import Fit, NotANorm
 from rmsnorm_export.torch.probe.probe import probe_module
 from rmsnorm_export.torch.probe.replace import Replacement, replace_norms
@@ -37,5 +43,6 @@ __all__ = [
     "probe_module",
     "replace_norms",
     "rms_norm",
+    "rotary_rms_norm",
     "skip_rms_norm",
 ]

@@ -37,6 +37,8 @@ class Case:
     scale_dtype: int | None = None
     bias_dtype: int | None = None
     shape: tuple[int, ...] = (3, 5, 24)
+    table_dtype: int | None = None
+    tables: tuple[int, ...] = ()
 
     def key(self, opset: int) -> BodyKey:
         return body_key(
@@ -45,6 +47,8 @@ class Case:
             scale_dtype=self.scale_dtype,
             bias_dtype=self.bias_dtype,
             opset=opset,
+            table_dtype=self.table_dtype,
+            half_table=self.tables[-1:] not in ((), (self.spec.rotary_dim or self.shape[-1],)),
         )
 
     def operands(self, seed: int = 0) -> dict[str, np.ndarray]:
@@ -56,6 +60,8 @@ class Case:
             "x": (self.dtype, shape, 1.0),
             "residual": (self.dtype if self.spec.kind == "SkipRMSNorm" else None, shape, 1.0),
             "gate": (self.dtype if self.spec.kind == "GatedRMSNorm" else None, shape, 2.0),
+            "cos": (self.table_dtype, self.tables, 0.7),
+            "sin": (self.table_dtype, self.tables, 0.7),
             "scale": (self.scale_dtype, row, 0.5),
             "bias": (self.bias_dtype, row, 0.5),
         }
@@ -87,7 +93,7 @@ def model(
             operands["scale"] = np.ones(row, neutral)
         if key.has_bias and "bias" not in operands:
             operands["bias"] = np.zeros(row, neutral)
-        order = ("x", "residual", "gate", "scale", "bias")
+        order = ("x", "residual", "gate", "cos", "sin", "scale", "bias")
         values = []
         for operand in order:
             if operand not in operands:
@@ -99,7 +105,7 @@ def model(
                 type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
                 shape=ir.Shape(array.shape),
             )
-            if given and operand in order[3:]:
+            if given and operand in order[-2:]:
                 value.const_value = ir.tensor(array, name=value.name)
                 initializers.append(value)
             else:
@@ -209,6 +215,8 @@ def reference(case: Case, operands: dict[str, np.ndarray], *, exact: bool = True
         operands.get("bias"),
         residual=operands.get("residual"),
         gate=operands.get("gate"),
+        cos=operands.get("cos"),
+        sin=operands.get("sin"),
     )
     return result if isinstance(result, tuple) else (result,)
 
@@ -231,7 +239,25 @@ FORMS: dict[str, dict] = {
     "gated_sigmoid": {"kind": "GatedRMSNorm", "activation": "sigmoid", "scale_offset": 1.0},
     "gate_first": {"kind": "GatedRMSNorm", "gate_first": True, "group_size": 8},
     "gate_first_rstd": {"kind": "GatedRMSNorm", "gate_first": True, "round_rstd": True},
+    "rotary": {"kind": "RotaryRMSNorm"},
+    "rotary_part": {"kind": "RotaryRMSNorm", "rotary_dim": 10, "scale_offset": 1.0},
+    "rotary_pairs": {"kind": "RotaryRMSNorm", "rotary_interleaved": True, "epsilon_outside": True},
+    "rotary_rstd": {
+        "kind": "RotaryRMSNorm",
+        "round_rstd": True,
+        "rotary_dim": 16,
+        "rotary_interleaved": True,
+    },
 }
+
+
+def _tables(spec: NormSpec, dtype: int) -> list[tuple[int | None, tuple[int, ...]]]:
+    """Types and shapes of the tables: for each element or pair, some broadcast."""
+    if spec.kind != "RotaryRMSNorm":
+        return [(None, ())]
+    size = spec.rotary_dim or 24
+    wide = FLOAT if dtype in (FLOAT16, BFLOAT16) else dtype
+    return [(dtype, (5, size)), (wide, (3, 1, size // 2))]
 
 
 def variants() -> list[Case]:
@@ -245,10 +271,14 @@ def variants() -> list[Case]:
                     if attributes.get("round_rstd") and (before or stash == dtype):
                         continue
                     spec = NormSpec(stash_type=stash, scale_before_cast=before, **attributes)
-                    operands = [(dtype, None), (other, dtype)]
+                    operands = [(dtype, None), (other, dtype)][spec.kind == "RotaryRMSNorm" :]
                     if form in ("plain", "skip", "gated"):
                         operands += [(None, None), (None, other), (dtype, dtype)]
-                    cases += [Case(spec, dtype, scale, bias) for scale, bias in operands]
+                    cases += [
+                        Case(spec, dtype, scale, bias, table_dtype=table, tables=sizes)
+                        for scale, bias in operands
+                        for table, sizes in _tables(spec, dtype)
+                    ]
     cases.append(Case(NormSpec(stash_type=DOUBLE, epsilon=1e-6), FLOAT, FLOAT))
     cases.append(Case(NormSpec(stash_type=DOUBLE, epsilon=1e-6, scale_offset=0.1), DOUBLE, DOUBLE))
     return cases

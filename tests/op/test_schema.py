@@ -49,6 +49,7 @@ def test_attributes_are_those_of_the_spec(schema):
 @pytest.mark.parametrize(
     ("kind", "inputs", "outputs"),
     [
+        ("RotaryRMSNorm", ["X", "cos", "sin", "scale", "bias"], ["Y"]),
         ("RMSNorm", ["X", "scale", "bias"], ["Y"]),
         ("SkipRMSNorm", ["X", "residual", "scale", "bias"], ["Y", "sum"]),
         ("GatedRMSNorm", ["X", "gate", "scale", "bias"], ["Y"]),
@@ -78,7 +79,8 @@ def test_registering_twice_changes_nothing():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("with_function", [True, False])
 def test_nodes_pass_the_checker_and_get_types(kind, with_function):
-    proto = model([Case(NormSpec(kind=kind), BFLOAT16, FLOAT, FLOAT16)], opset=18)
+    tables = {"table_dtype": FLOAT, "tables": (24,)} if kind == "RotaryRMSNorm" else {}
+    proto = model([Case(NormSpec(kind=kind), BFLOAT16, FLOAT, FLOAT16, **tables)], opset=18)
     if not with_function:
         del proto.functions[:]
     onnx.checker.check_model(proto, full_check=True)

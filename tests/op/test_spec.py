@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 
 import pytest
 
@@ -29,12 +30,20 @@ def test_only_the_gated_form_has_gate_attributes():
     assert "activation" not in NormSpec(kind="SkipRMSNorm").attributes()
 
 
+def test_only_the_rotary_form_has_those_of_the_embedding():
+    rotary = NormSpec(kind="RotaryRMSNorm", rotary_dim=8, rotary_interleaved=True)
+    assert rotary.non_default() == {"rotary_dim": 8, "rotary_interleaved": 1}
+    assert "activation" not in rotary.attributes()
+    assert "rotary_dim" not in NormSpec(kind="GatedRMSNorm").attributes()
+
+
 @pytest.mark.parametrize(
     "spec",
     [
         NormSpec(),
         NormSpec(kind="SkipRMSNorm", epsilon=0.0, stash_type=FLOAT16, round_rstd=True),
         NormSpec(kind="GatedRMSNorm", group_size=8, activation="sigmoid", gate_first=True),
+        NormSpec(kind="RotaryRMSNorm", rotary_dim=8, rotary_interleaved=True),
     ],
 )
 def test_a_spec_is_read_back_from_its_attributes(spec):
@@ -48,7 +57,10 @@ def test_absent_attributes_are_at_their_default():
 
 
 def test_every_attribute_has_its_words():
-    assert list(ATTRIBUTE_WORDS) == list(NormSpec(kind="GatedRMSNorm").attributes())
+    kinds = (NormSpec(kind=kind).attributes() for kind in ("GatedRMSNorm", "RotaryRMSNorm"))
+    assert list(ATTRIBUTE_WORDS) == list(
+        dict(itertools.chain.from_iterable(k.items() for k in kinds))
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,6 +79,11 @@ def test_every_attribute_has_its_words():
         {"partial_size": 2, "axis": -2},
         {"group_size": 2, "axis": -2},
         {"round_rstd": True, "scale_before_cast": True},
+        {"kind": "RotaryRMSNorm", "rotary_dim": 3},
+        {"kind": "RotaryRMSNorm", "rotary_dim": -2},
+        {"kind": "RotaryRMSNorm", "partial_size": 2},
+        {"kind": "RotaryRMSNorm", "group_size": 2},
+        {"kind": "RotaryRMSNorm", "axis": -2},
     ],
 )
 def test_contradictions_are_rejected(attributes):

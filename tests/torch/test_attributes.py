@@ -11,7 +11,13 @@ import torch
 
 import rmsnorm_export.torch as rt
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.spec import GateAttributes, GatedNormAttributes, NormAttributes, NormSpec
+from rmsnorm_export.op.spec import (
+    GatedNormAttributes,
+    ModuleAttributes,
+    NormAttributes,
+    NormSpec,
+    RotaryNormAttributes,
+)
 from rmsnorm_export.torch.export.translate import translation
 from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS, schema, show_attributes
 
@@ -19,8 +25,10 @@ FUNCTIONS = {
     "RMSNorm": rt.rms_norm,
     "SkipRMSNorm": rt.skip_rms_norm,
     "GatedRMSNorm": rt.gated_rms_norm,
+    "RotaryRMSNorm": rt.rotary_rms_norm,
 }
 GATED = NormSpec(kind="GatedRMSNorm")
+ROTARY = NormSpec(kind="RotaryRMSNorm")
 AXES = ("axis", "last_axis")
 X = torch.ones(2, 6)
 
@@ -36,9 +44,11 @@ class Wider(NormSpec):
     temperature: float = 2.5
 
 
-def test_every_field_of_the_spec_is_an_attribute_of_the_gated_norm() -> None:
+def test_every_field_of_the_spec_is_an_attribute_of_some_norm() -> None:
     fields = [field.name for field in dataclasses.fields(NormSpec)]
-    assert fields == ["kind", *GATED.attributes()]
+    own = [name for name in ROTARY.attributes() if name not in GATED.attributes()]
+    assert fields == ["kind", *GATED.attributes(), *own]
+    assert own == ["rotary_dim", "rotary_interleaved"]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +56,11 @@ def test_every_field_of_the_spec_is_an_attribute_of_the_gated_norm() -> None:
     [
         (NormAttributes, set(NormSpec().attributes())),
         (GatedNormAttributes, set(GATED.attributes())),
-        (GateAttributes, set(GATED.attributes()) - {"epsilon", *AXES}),
+        (RotaryNormAttributes, set(ROTARY.attributes())),
+        (
+            ModuleAttributes,
+            {*GATED.attributes(), *ROTARY.attributes()} - {"epsilon", *AXES},
+        ),
     ],
 )
 def test_the_types_for_a_type_checker_are_those_of_the_spec(typed, names) -> None:
@@ -68,7 +82,7 @@ def test_the_docstring_says_what_each_attribute_means_and_its_default(kind) -> N
 def test_the_module_shows_every_attribute_but_the_axes() -> None:
     parameters = inspect.signature(rt.RMSNorm).parameters
     text = inspect.getdoc(rt.RMSNorm)
-    for name in GATED.attributes():
+    for name in {**GATED.attributes(), **ROTARY.attributes()}:
         default = getattr(NormSpec(), name)
         assert (name in parameters) == (name not in AXES)
         assert (f"        - {name} ({default!r}): " in text) == (name not in AXES)

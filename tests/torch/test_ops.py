@@ -37,6 +37,7 @@ WRAPPERS = {
     "RMSNorm": rt.rms_norm,
     "SkipRMSNorm": rt.skip_rms_norm,
     "GatedRMSNorm": rt.gated_rms_norm,
+    "RotaryRMSNorm": rt.rotary_rms_norm,
 }
 
 

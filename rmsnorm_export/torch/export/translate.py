@@ -58,8 +58,15 @@ def spell_out(model: ir.Model) -> int:
         dtype, scale, bias = (_operand_type(node, index_of(n)) for n in ("x", "scale", "bias"))
         assert x is not None
         assert dtype is not None
-        key = body_key(spec, dtype=dtype, scale_dtype=scale, bias_dtype=bias, opset=opset)
-        if key.casts:
+        key = body_key(
+            spec,
+            dtype=dtype,
+            scale_dtype=scale,
+            bias_dtype=bias,
+            opset=opset,
+            **_table_facts(node, spec),
+        )
+        if key.casts or key.table_dtype:
             # Cast, not CastLike: constant folding would replace that by a node without metadata.
             key = dataclasses.replace(key, dtype=dtype)
         count += 1
@@ -70,6 +77,17 @@ def spell_out(model: ir.Model) -> int:
         function = build_function(name, key, opset)
         model.functions[function.identifier()] = function
     return count
+
+
+def _table_facts(node: ir.Node, spec: NormSpec) -> dict[str, Any]:
+    """What a body has to know of the tables of a rotary embedding."""
+    if spec.kind != "RotaryRMSNorm":
+        return {}
+    x, cos, *_ = node.inputs
+    if x is None or x.shape is None or cos is None or cos.shape is None:
+        raise AssertionError(f"{node.name} has an input of unknown shape")
+    full = spec.rotary_dim or x.shape[-1]
+    return {"table_dtype": _operand_type(node, 1), "half_table": cos.shape[-1] != full}
 
 
 def _operand_type(node: ir.Node, index: int) -> int | None:

@@ -10,7 +10,7 @@ With h = g * dL/dy the last line is ``(h - u * sum(h * a) / (n rms)) / rms``, wh
 and ``root`` is the root mean square as the derivative of the square root sees it: ``rms`` itself,
 or ``rms - epsilon`` when epsilon is added outside; in a row that is clamped u = 0. A partial
 norm has u = 0 beyond the first k elements and divides the sum by k; a grouped norm has all of it
-per group. The casts count as identities.
+per group. The casts count as identities. A rotary embedding is turned back first.
 
 Only inputs are saved for the backward pass; 1 / rms costs one reduction and is taken again.
 """
@@ -30,9 +30,12 @@ from rmsnorm_export.torch.operator.eager import (
     flat,
     forward,
     in_groups,
+    in_pairs,
     part_of,
+    quarter_turn,
     reduced_axes,
     trailing,
+    turned,
 )
 from rmsnorm_export.torch.operator.plan import NormPlan
 from rmsnorm_export.torch.operator.signature import OPERANDS
@@ -169,10 +172,27 @@ def _over_rows(spec: NormSpec, product: Tensor, like: Tensor | None) -> Tensor |
     return total.reshape(like.shape).to(like.dtype)
 
 
+def _of_tables(
+    plan: NormPlan, grad: Tensor, y: Tensor, cos: Tensor, sin: Tensor
+) -> dict[str, Tensor]:
+    """Gradients of cos and sin; ``y``: the norm before it is turned, ``grad``: of the result."""
+    size = plan.spec.rotary_dim or y.shape[-1]
+    grad, y = (value[..., :size].to(plan.wide) for value in (grad, y))
+    found = {}
+    for name, table, factor in (("cos", cos, y), ("sin", sin, quarter_turn(plan.spec, y))):
+        product = grad * factor
+        if table.shape[-1] != size:
+            first, second = in_pairs(plan.spec, product)
+            product = first + second
+        found[name] = product.sum_to_size(table.shape).to(table.dtype)
+    return found
+
+
 def save(ctx: Any, plan: NormPlan, total: Tensor, operands: Mapping[str, Tensor | None]) -> None:
     """Keep for ``backward``: the normalised tensor and the other operands, nothing computed."""
     ctx.plan = plan
-    ctx.save_for_backward(total, *(operands.get(name) for name in ("gate", "scale", "bias")))
+    others = ("gate", "scale", "bias", "cos", "sin")
+    ctx.save_for_backward(total, *(operands.get(name) for name in others))
     # A residual sum that the loss does not use has no gradient rather than one of zeros.
     ctx.set_materialize_grads(False)
 
@@ -189,7 +209,17 @@ def backward(
     needed = {name for name, flag in zip(names, needs, strict=True) if flag}
     if "residual" in needed:
         needed.add("x")
-    result = {} if grad_y is None else gradients(ctx.plan, needed, grad_y, *ctx.saved_tensors)
+    result: dict[str, Tensor | None] = {}
+    if grad_y is not None:
+        *saved, cos, sin = ctx.saved_tensors
+        if cos is not None:
+            if needed & {"cos", "sin"}:
+                x, _, scale, bias = saved
+                y, _ = forward(ctx.plan, x, scale, bias)
+                result.update(_of_tables(ctx.plan, grad_y, y, cos, sin))
+            wide = (value.to(ctx.plan.wide) for value in (grad_y, cos, sin))
+            grad_y = turned(ctx.plan.spec, *wide, back=True)
+        result.update(gradients(ctx.plan, needed, grad_y, *saved))
     if "x" in needed and grad_sum is not None:
         d_y = result.get("x")
         result["x"] = grad_sum if d_y is None else d_y + grad_sum

@@ -20,6 +20,8 @@ def forward(
     *,
     residual: Tensor | None = None,
     gate: Tensor | None = None,
+    cos: Tensor | None = None,
+    sin: Tensor | None = None,
     reuse: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The formula of ``rmsnorm_export.op.spec`` on checked operands.
@@ -64,7 +66,47 @@ def forward(
         y = y.add_(addend) if reuse else y + addend
     if activation is not None and not spec.gate_first:
         y = y.to(plan.stash) * activation
-    return y.to(plan.out), total
+    y = y.to(plan.out)
+    if cos is not None and sin is not None:
+        y = turned(spec, y, cos, sin).contiguous()
+    return y, total
+
+
+def turned(spec: NormSpec, y: Tensor, cos: Tensor, sin: Tensor, *, back: bool = False) -> Tensor:
+    """The norm ``y`` with its rotary embedding, in the type of the tables; as ``y`` at the end.
+
+    ``back``: turned by the transpose of the embedding, as gradients are.
+    """
+    size = spec.rotary_dim or y.shape[-1]
+    part = y[..., :size].to(cos.dtype)
+    cos, sin = (of_elements(spec, table, size) for table in (cos, sin))
+    rotated = -quarter_turn(spec, part * sin) if back else quarter_turn(spec, part) * sin
+    result = (part * cos + rotated).to(y.dtype)
+    return result if size == y.shape[-1] else torch.cat([result, y[..., size:]], -1)
+
+
+def of_elements(spec: NormSpec, table: Tensor, size: int) -> Tensor:
+    """A table with one entry for each of ``size`` elements."""
+    if table.shape[-1] == size:
+        return table
+    return _joined(spec, table, table)
+
+
+def quarter_turn(spec: NormSpec, part: Tensor) -> Tensor:
+    """The row in which each pair (a, b) is (-b, a)."""
+    first, second = in_pairs(spec, part)
+    return _joined(spec, -second, first)
+
+
+def in_pairs(spec: NormSpec, part: Tensor) -> tuple[Tensor, ...]:
+    """The first and the second element of every pair."""
+    if spec.rotary_interleaved:
+        return part[..., ::2], part[..., 1::2]
+    return part.chunk(2, -1)
+
+
+def _joined(spec: NormSpec, first: Tensor, second: Tensor) -> Tensor:
+    return torch.stack([first, second], -1 if spec.rotary_interleaved else -2).flatten(-2)
 
 
 def trailing(plan: NormPlan) -> NormPlan:

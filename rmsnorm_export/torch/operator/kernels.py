@@ -43,17 +43,16 @@ def launched(
     x: Tensor,
     scale: Tensor | None = None,
     bias: Tensor | None = None,
-    *,
-    residual: Tensor | None = None,
-    gate: Tensor | None = None,
+    **more: Tensor | None,
 ) -> tuple[Tensor, Tensor] | None:
     """``eager.forward`` in one launch on the current stream; None where ATen is to do it."""
     library = _Loaded.library
-    if library is None or x.device.type != "cuda":
+    if library is None or x.device.type != "cuda" or plan.spec.kind not in abi.KINDS:
         return None
     stream = torch.cuda.current_stream(x.device).cuda_stream
     with torch.cuda.device(x.device):
-        return launch(library, plan, x, scale, bias, residual, gate, stream)
+        second = more.get("residual"), more.get("gate")
+        return launch(library, plan, x, scale, bias, *second, stream)
 
 
 def launch(

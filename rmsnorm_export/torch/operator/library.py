@@ -17,6 +17,7 @@ from torch import Tensor
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.operands import (
     check_operands,
+    check_tables,
     row_shape,
     without_axes_behind,
     without_leading_ones,
@@ -38,6 +39,8 @@ def check(
     *,
     residual: Tensor | None = None,
     gate: Tensor | None = None,
+    cos: Tensor | None = None,
+    sin: Tensor | None = None,
 ) -> None:
     """Check the operands of a norm, on real, fake and symbolic shapes alike.
 
@@ -46,13 +49,16 @@ def check(
     Raises:
         UsageError: operands that do not fit the spec or one another.
     """
-    check_operands(spec, x.shape, scale=scale, residual=residual, gate=gate)
+    check_operands(spec, x.shape, scale=scale, residual=residual, gate=gate, cos=cos, sin=sin)
     row = row_shape(spec, x.shape)
     given = {"scale": scale, "bias": bias, "residual": residual, "gate": gate}
-    for name, value in given.items():
+    tables = {"cos": cos, "sin": sin}
+    for name, value in (given | tables).items():
         if value is None:
             continue
-        if name in OPTIONAL:
+        if name in tables:
+            _check_float(value, name)
+        elif name in OPTIONAL:
             _check_per_element(spec, value, name, row)
         else:
             _check_like_x(x, value, name)
@@ -62,15 +68,23 @@ def check(
                 found=f"{name} on {value.device}, x on {x.device}",
                 fix=f"move {name} to {x.device}",
             )
+    if cos is not None and sin is not None:
+        found = [(ELEMENT_TYPES[table.dtype], table.shape) for table in (cos, sin)]
+        dtype = ELEMENT_TYPES[x.dtype]
+        check_tables(spec, x.shape, dtype, found, lambda a, b: _equal_sizes((a,), (b,)))
 
 
-def _check_per_element(spec: NormSpec, value: Tensor, name: str, row: tuple[int, ...]) -> None:
+def _check_float(value: Tensor, name: str) -> None:
     if value.dtype not in ELEMENT_TYPES:
         raise UsageError(
             f"{name} must be a float tensor.",
             found=f"{name} of {value.dtype}",
             fix=f"convert {name} to float16, bfloat16, float32 or float64",
         )
+
+
+def _check_per_element(spec: NormSpec, value: Tensor, name: str, row: tuple[int, ...]) -> None:
+    _check_float(value, name)
     shape = without_axes_behind(spec, tuple(value.shape))
     if shape != row and not _equal_sizes(without_leading_ones(shape), without_leading_ones(row)):
         raise UsageError(

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.operands import check_row
-from rmsnorm_export.op.spec import GateAttributes, Kind, NormSpec
+from rmsnorm_export.op.spec import Kind, ModuleAttributes, NormSpec
 from rmsnorm_export.torch.operator.ops import call
 from rmsnorm_export.torch.operator.plan import make_spec
 from rmsnorm_export.torch.operator.signature import (
+    OPERANDS,
     attribute_defaults,
     check_attributes,
     show_attributes,
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 
 
 _AXES = ("axis", "last_axis")
-_MODULE_ATTRIBUTES = tuple(n for n in attribute_defaults("GatedRMSNorm") if n not in _AXES)
+_MODULE_ATTRIBUTES = tuple(name for name in attribute_defaults(None) if name not in _AXES)
 """The attributes that a module takes: its shape says the axis."""
 
 
-@show_attributes("GatedRMSNorm", without=_AXES)
+@show_attributes(None, without=_AXES)
 class RMSNorm(torch.nn.Module):
     """Root mean square layer normalisation: ``y = x / sqrt(mean(x ** 2) + epsilon) * weight``.
 
@@ -48,6 +49,7 @@ class RMSNorm(torch.nn.Module):
         RMSNorm((h, w))                                     the last two axes
         RMSNorm(n, kind="GatedRMSNorm")                     forward(x, gate)
         RMSNorm(n, kind="SkipRMSNorm")                      forward(x, residual) -> y, sum
+        RMSNorm(n, kind="RotaryRMSNorm")                    forward(x, cos, sin)
 
     ``weight`` and ``bias`` are parameters of the shape of the row, or None, so that the usual state
     dicts load. Numerics, types, autocast, compilation: see ``rmsnorm_export.torch.operator.ops``.
@@ -56,7 +58,7 @@ class RMSNorm(torch.nn.Module):
         normalized_shape: shape of a row, or the number of its elements.
         weight: whether there is a scale.
         bias: whether there is a bias.
-        kind: the operator: ``RMSNorm``, ``SkipRMSNorm`` or ``GatedRMSNorm``.
+        kind: the operator: ``RMSNorm``, ``SkipRMSNorm``, ``GatedRMSNorm`` or ``RotaryRMSNorm``.
         p: share of the row that the mean square is taken from, 0 < p <= 1; or ``partial_size``.
         device, dtype: of the parameters.
         **attributes: those of ``rmsnorm_export.NormSpec``, where T is the type of the rows:
@@ -81,7 +83,7 @@ class RMSNorm(torch.nn.Module):
         p: float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **attributes: Unpack[GateAttributes],
+        **attributes: Unpack[ModuleAttributes],
     ) -> None:
         check_attributes("RMSNorm", attributes, _MODULE_ATTRIBUTES)
         shape = _row_shape(normalized_shape)
@@ -160,12 +162,13 @@ class RMSNorm(torch.nn.Module):
             if self.bias is not None:
                 self.bias.zero_()
 
-    def forward(self, x: Tensor, other: Tensor | None = None) -> Any:
+    def forward(self, x: Tensor, *others: Tensor | None) -> Any:
         """The norm of ``x``.
 
         Args:
             x: ``[..., *normalized_shape]``.
-            other: the gate of a ``GatedRMSNorm``, the residual of a ``SkipRMSNorm``.
+            *others: the gate of a ``GatedRMSNorm``, the residual of a ``SkipRMSNorm``, cos and sin
+                of a ``RotaryRMSNorm``.
 
         Returns:
             ``y`` of the shape and type of ``x``; for ``SkipRMSNorm`` the pair ``(y, sum)``.
@@ -180,16 +183,17 @@ class RMSNorm(torch.nn.Module):
                 found=f"shape {tuple(x.shape)}, normalized_shape {shape}",
                 fix="make the module with the shape of the rows of x",
             )
-        kind = self.spec.kind
-        if kind == "RMSNorm" and other is not None:
+        names = OPERANDS[self.spec.kind][1:-2]
+        if len(others) > len(names):
+            numbers = {1: "one tensor", 2: "two tensors", 3: "three tensors"}
             raise UsageError(
-                "RMSNorm takes one tensor.",
-                found="a second one",
-                fix="make the module with kind='SkipRMSNorm' or kind='GatedRMSNorm'",
+                f"{self.spec.kind} takes {numbers[1 + len(names)]}.",
+                found=f"{1 + len(others)} tensors",
+                fix="make the module with kind='SkipRMSNorm' or kind='GatedRMSNorm', which take "
+                "two, or kind='RotaryRMSNorm', which takes three",
             )
-        residual = other if kind == "SkipRMSNorm" else None
-        gate = other if kind == "GatedRMSNorm" else None
-        return call(self.spec, x, self.weight, self.bias, residual=residual, gate=gate)
+        named = dict(zip(names, others, strict=False))
+        return call(self.spec, x, self.weight, self.bias, **named)
 
     def extra_repr(self) -> str:
         """``(64,), epsilon=1e-05`` and whatever is not as in the ordinary norm."""

@@ -20,12 +20,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rmsnorm_export.op.operands import check_second
-from rmsnorm_export.op.spec import GatedNormAttributes, Kind, NormAttributes, NormSpec
+from rmsnorm_export.op.operands import check_more
+from rmsnorm_export.op.spec import (
+    GatedNormAttributes,
+    Kind,
+    NormAttributes,
+    NormSpec,
+    RotaryNormAttributes,
+)
 from rmsnorm_export.torch.operator import library
 from rmsnorm_export.torch.operator.autograd import ComposedNorm
 from rmsnorm_export.torch.operator.signature import (
     NAMES,
+    OPERANDS,
     attribute_defaults,
     check_attributes,
     show_attributes,
@@ -116,22 +123,52 @@ def gated_rms_norm(
     return _run_operator("GatedRMSNorm", operands, attributes)  # type: ignore[no-any-return]
 
 
+@show_attributes("RotaryRMSNorm")
+def rotary_rms_norm(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    scale: Tensor | None = None,
+    bias: Tensor | None = None,
+    **attributes: Unpack[RotaryNormAttributes],
+) -> Tensor:
+    """RMSNorm with a rotary embedding: ``y * cos + rot(y) * sin`` with ``y = rms_norm(x)``.
+
+    ``rot(y)`` is the row in which each pair (a, b) is (-b, a).
+
+    Args:
+        x, scale, bias: as for ``rms_norm``; a row is the last axis.
+        cos: ``[..., w]``, of the type of ``x`` or float32 where that is a half type; w is the
+            elements that are turned, or half of them: one entry for each pair. The leading axes
+            broadcast to those of ``x``.
+        sin: as ``cos``.
+        **attributes: as for ``rms_norm``, and two of the embedding:
+
+    Returns:
+        The turned norm, contiguous, of the shape and type of ``x``.
+
+    Raises:
+        UsageError: operands or attributes that do not fit one another, an unknown attribute.
+
+    Source: arXiv 2104.09864, equation 34.
+    """
+    operands = (x, cos, sin, scale, bias)
+    return _run_operator("RotaryRMSNorm", operands, attributes)  # type: ignore[no-any-return]
+
+
 def call(
     spec: NormSpec,
     x: Tensor,
     scale: Tensor | None = None,
     bias: Tensor | None = None,
-    *,
-    residual: Tensor | None = None,
-    gate: Tensor | None = None,
+    **more: Tensor | None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """The operator of ``spec.kind`` with the attributes of ``spec``.
 
     Args:
         spec: the norm.
         x, scale, bias: as for ``rms_norm``.
-        residual: needed by ``SkipRMSNorm``, and only by it.
-        gate: needed by ``GatedRMSNorm``, and only by it.
+        **more: what else the operator takes: ``residual``, ``gate``, or ``cos`` and ``sin``.
 
     Returns:
         ``y``; for ``SkipRMSNorm`` the pair ``(y, sum)``.
@@ -140,9 +177,9 @@ def call(
         UsageError: operands that do not fit the spec or one another.
     """
     kind = spec.kind
-    check_second(kind, residual, gate)
-    second = gate if residual is None else residual
-    operands = (x, scale, bias) if second is None else (x, second, scale, bias)
+    check_more(kind, **{**dict.fromkeys(OPERANDS[kind][1:-2]), **more})
+    named = {"x": x, "scale": scale, "bias": bias, **more}
+    operands = tuple(named[name] for name in OPERANDS[kind])
     attributes = {name: getattr(spec, name) for name in _KNOWN_ATTRIBUTES[kind]}
     return _run_operator(kind, operands, attributes)  # type: ignore[no-any-return]
 

@@ -21,6 +21,7 @@ NAMES: dict[Kind, str] = {
     "RMSNorm": "rms_norm",
     "SkipRMSNorm": "skip_rms_norm",
     "GatedRMSNorm": "gated_rms_norm",
+    "RotaryRMSNorm": "rotary_rms_norm",
 }
 """Kind of the spec -> name of the operator in PyTorch."""
 
@@ -28,6 +29,7 @@ OPERANDS: dict[Kind, tuple[str, ...]] = {
     "RMSNorm": ("x", "scale", "bias"),
     "SkipRMSNorm": ("x", "residual", "scale", "bias"),
     "GatedRMSNorm": ("x", "gate", "scale", "bias"),
+    "RotaryRMSNorm": ("x", "cos", "sin", "scale", "bias"),
 }
 OPTIONAL = frozenset({"scale", "bias"})
 """The operands that may be left out."""
@@ -38,10 +40,12 @@ _MEANING = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 """An entry of the section ``Attributes`` in the docstring of ``NormSpec``."""
 
 
-def attribute_defaults(kind: Kind, spec: type[NormSpec] = NormSpec) -> dict[str, Any]:
-    """The attributes of an operator in order, and their defaults: fields of ``spec``."""
+def attribute_defaults(kind: Kind | None, spec: type[NormSpec] = NormSpec) -> dict[str, Any]:
+    """The attributes of an operator in order (None: of all), and their defaults: fields of
+    ``spec``."""
     fields = {field.name: field.default for field in dataclasses.fields(spec)}
-    return {name: fields[name] for name in spec(kind=kind).attributes()}
+    del fields["kind"]
+    return fields if kind is None else {name: fields[name] for name in spec(kind=kind).attributes()}
 
 
 def schema(kind: Kind, spec: type[NormSpec] = NormSpec) -> str:
@@ -62,7 +66,7 @@ def _literal(value: Any) -> str:
 
 
 def show_attributes(
-    kind: Kind, *, without: Iterable[str] = (), spec: type[NormSpec] = NormSpec
+    kind: Kind | None, *, without: Iterable[str] = (), spec: type[NormSpec] = NormSpec
 ) -> Callable[[Shown], Shown]:
     """Decorator: ``**attributes`` are shown one by one, in the signature and in the docstring.
 
