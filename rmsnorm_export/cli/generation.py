@@ -59,8 +59,8 @@ def export_decoder(
         model, inputs, notes = load_generative(source, **{name: given[name] for name in names})
         known = {entry.name for entry in entries(GenerationOptions)}
         options = {name: value for name, value in given.items() if name in known}
-        options |= {"progress": tell, "drawings": files.drawn}
-        decoder = make_decoder(model, inputs, GenerationOptions(**options))
+        options |= {"inputs": inputs, "progress": tell, "drawings": files.drawn}
+        decoder = make_decoder(model, GenerationOptions(**options))
         requirement, parity = Requirement(require=given["require"]), None
         reports = {
             name: dataclasses.replace(report, notes=(*report.notes, *notes))

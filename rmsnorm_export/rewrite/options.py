@@ -369,6 +369,11 @@ class GenerationOptions(FusedOptions):
         "the folder; optimum: past_key_values.0.key and present.0.key, which servers know, in one "
         "graph (--multi-token).",
     )
+    inputs: Mapping[str, Any] | None = only_api(
+        None,
+        help="Inputs of ``model.generate`` by name; without them ``input_ids`` of two rows of five "
+        "tokens, one padded on the left.",
+    )
     force: bool = only_api(False, help="Replace what an earlier export wrote there.")
 
 

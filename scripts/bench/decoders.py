@@ -52,7 +52,7 @@ def measure(kind: str, cache: str, dtype: str) -> Record:
     model = decoder(kind, _TYPES[dtype])
     with tempfile.TemporaryDirectory(prefix="decoders_") as name:
         try:
-            made = export_generation(model, Path(name) / "made", None, static_cache=static)
+            made = export_generation(model, Path(name) / "made", static_cache=static)
             outcome = verify_generation(
                 model, made.path, sample_inputs(model, {}), tokens=TOKENS, static_cache=static
             )

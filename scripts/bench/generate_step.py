@@ -66,7 +66,7 @@ def export(tool: str, name: str, folder: Path) -> dict[str, Any]:
     clock.begin(tool)
     start = time.process_time()
     if tool == "ours":
-        made = rx.export_generation(model, folder, None)
+        made = rx.export_generation(model, folder)
         norms = {part: len(report.fused) for part, report in made.reports.items()}
     else:
         theirs = OnnxExporter().export_for_generation(

@@ -165,7 +165,7 @@ def test_two_folders_need_no_weights_of_the_model(decoder: Path) -> None:
 def test_bfloat16_is_compared_as_float32_with_the_same_weights(tmp_path: Path) -> None:
     """ONNX Runtime has no kernels for it on the CPU."""
     model = llama().to(torch.bfloat16)
-    made = rx.export_generation(model, tmp_path / "made", None)
+    made = rx.export_generation(model, tmp_path / "made")
     outcome = rx.verify(model, made.path, generate=8)
     assert outcome.passed
     assert any("run as float32" in note for note in outcome.notes)
@@ -260,18 +260,18 @@ def test_the_client_of_the_model_card_generates_what_pytorch_does(
 def test_the_client_has_every_kind_of_cache(kind: str, static: int | None, tmp_path: Path) -> None:
     window = {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}
     model = decoder_of(kind, **(window if kind == "qwen3" else {}))
-    made = rx.export_generation(model, tmp_path / "made", None, static_cache=static)
+    made = rx.export_generation(model, tmp_path / "made", static_cache=static)
     check_client(model, client_of(made.path, tmp_path / "models"))
 
 
 def test_an_existing_folder_is_kept_unless_it_may_be_replaced(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(rx.UsageError, match="not empty"):
-        rx.export_generation(llama(), tmp_path, None)
+        rx.export_generation(llama(), tmp_path)
     with pytest.raises(rx.InputError, match="is no folder"):
-        rx.export_generation(llama(), tmp_path / "notes.txt", None)
+        rx.export_generation(llama(), tmp_path / "notes.txt")
     with pytest.raises(rx.InputError, match="does not exist"):
-        rx.export_generation(llama(), tmp_path / "a" / "b", None)
+        rx.export_generation(llama(), tmp_path / "a" / "b")
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
@@ -280,9 +280,7 @@ def test_one_graph_with_the_names_of_optimum(tmp_path: Path) -> None:
     model = llama()
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "notes.txt").write_text("mine")
-    made = rx.export_generation(
-        model, tmp_path / "made", None, names="optimum", target="ort", force=True
-    )
+    made = rx.export_generation(model, tmp_path / "made", names="optimum", target="ort", force=True)
     assert (made.path / "notes.txt").read_text() == "mine"
     assert not (made.path / "export.json").exists()
     session = onnxruntime.InferenceSession(made.path / "model.onnx")
@@ -311,11 +309,13 @@ def test_one_graph_with_the_names_of_optimum(tmp_path: Path) -> None:
 
 def test_what_cannot_generate_is_refused(tmp_path: Path) -> None:
     with pytest.raises(rx.InputError, match="cannot generate"):
-        rx.export_generation(llama().model, tmp_path / "made", None)
+        rx.export_generation(llama().model, tmp_path / "made")
+    with pytest.raises(rx.InputError, match="give the model that from_pretrained makes"):
+        rx.export_generation("a folder", tmp_path / "made")
     with pytest.raises(rx.UsageError, match="max_position_embeddings is 64"):
-        rx.export_generation(llama(), tmp_path / "made", None, static_cache=65)
+        rx.export_generation(llama(), tmp_path / "made", static_cache=65)
     with pytest.raises(rx.UsageError, match="6 tokens, of 7 that are needed"):
-        rx.export_generation(llama(), tmp_path / "made", None, static_cache=6)
+        rx.export_generation(llama(), tmp_path / "made", static_cache=6)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -323,7 +323,7 @@ def test_an_encoder_decoder_is_not_one_graph(tmp_path: Path) -> None:
     """Its three are refused before any is made; they are traced with two tokens of the decoder."""
     model = decoder_of("t5")
     with pytest.raises(rx.UsageError, match="encoder, prefill and decode"):
-        rx.export_generation(model, tmp_path / "made", None, names="optimum")
+        rx.export_generation(model, tmp_path / "made", names="optimum")
     assert list(tmp_path.iterdir()) == []
     assert sample_inputs(model, {})["decoder_input_ids"].shape == (2, 2)
 
@@ -340,7 +340,7 @@ def test_a_model_that_sees_is_refused_without_its_encoder(tmp_path: Path) -> Non
     model = transformers.LlavaForConditionalGeneration(config).eval()
     inputs = {"input_ids": torch.tensor([[63] * 4 + [5]]), "pixel_values": torch.zeros(1, 3, 8, 8)}
     with pytest.raises(rx.InputError, match="would be missing"):
-        rx.export_generation(model, tmp_path / "made", inputs)
+        rx.export_generation(model, tmp_path / "made", inputs=inputs)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -366,7 +366,7 @@ def test_a_transformers_without_exporters_is_named(
     name = "transformers.exporters.exporter_onnx"
     monkeypatch.setitem(__import__("sys").modules, name, types.ModuleType(name))
     with pytest.raises(rx.BackendMissingError, match=transformers.__version__):
-        rx.export_generation(llama(), tmp_path / "made", None)
+        rx.export_generation(llama(), tmp_path / "made")
 
 
 def test_fusions_follow_and_the_folder_still_generates(decoder: Path, tmp_path: Path) -> None:
@@ -446,7 +446,7 @@ def test_fusions_are_for_one_target(decoder: Path, tmp_path: Path) -> None:
     with pytest.raises(rx.UsageError, match="ONNX Runtime alone"):
         rx.optimize(decoder / "decode.onnx", target="portable", fusions="cpu")
     with pytest.raises(rx.UsageError, match="target"):
-        rx.export_generation(llama(), tmp_path / "made", None, runtime="openvino", fusions="cpu")
+        rx.export_generation(llama(), tmp_path / "made", runtime="openvino", fusions="cpu")
 
 
 @pytest.mark.thorough

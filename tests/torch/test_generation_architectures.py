@@ -29,7 +29,7 @@ def test_architectures_write_what_pytorch_writes(
     if kind == "mamba2" and static is not None:
         pytest.skip("Mamba-2 has no keys and values, whose size could be fixed")
     model = decoder_of(kind)
-    made = rx.export_generation(model, tmp_path / "made", None, static_cache=static)
+    made = rx.export_generation(model, tmp_path / "made", static_cache=static)
     for report in made.reports.values():
         assert report.unfused == ()
         assert report.fused
@@ -45,7 +45,7 @@ def test_architectures_write_what_pytorch_writes(
 def test_fusions_of_architectures_write_what_pytorch_writes(kind: str, tmp_path: Path) -> None:
     """Heads of 16, which the attention could rotate itself, in a batch with padding."""
     model = decoder_of(kind, hidden_size=64, head_dim=16)
-    made = rx.export_generation(model, tmp_path / "made", None, fusions="cpu")
+    made = rx.export_generation(model, tmp_path / "made", fusions="cpu")
     for report in made.reports.values():
         assert report.unfused == ()
         assert report.fusions is not None

@@ -129,9 +129,10 @@ class ExportStep(Step[Export]):
             static_cache=table.static_cache,
             multi_token=table.multi_token,
             seed=table.seed,
+            inputs=inputs,
             progress=progress,
         )
-        made = make_decoder(model, inputs, options).save(folder / settings.name)
+        made = make_decoder(model, options).save(folder / settings.name)
         files = files_in(folder)
         (folder / LOG).write_text(made.log + "\n", encoding="utf-8", errors="backslashreplace")
         size = sum((folder / name).stat().st_size for name in files)

@@ -128,20 +128,35 @@ def _exporters() -> tuple[Any, Any, Any]:
     return OnnxExporter, OnnxConfig, decompose_for_generation
 
 
+def check_generative(model: Any) -> None:
+    """Refuse what is no model of transformers, or one that cannot generate.
+
+    Raises:
+        InputError: it is not.
+    """
+    kind = f"{type(model).__module__}.{type(model).__qualname__}"
+    if not hasattr(model, "can_generate") or not hasattr(model, "set_attn_implementation"):
+        raise InputError(
+            "Only a model of transformers is exported for generation.",
+            found=kind,
+            fix="in Python, give the model that from_pretrained makes; as SOURCE a Hugging Face "
+            "folder, a config.json or a factory of such a model; or leave --task away",
+        )
+    if not model.can_generate():
+        raise InputError(
+            "The model cannot generate.",
+            found=f"{kind} has no generate()",
+            fix="name a class with a language model's head under architectures in config.json, "
+            "e.g. LlamaForCausalLM, or leave --task away",
+        )
+
+
 def _generation_config(model: Any, inputs: Mapping[str, Any], options: GenerationOptions) -> Any:
     """How ``model.generate`` is run to see its caches.
 
     Raises:
-        InputError: the model cannot generate.
         UsageError: the cache is longer than the model's positions, or too short for the inputs.
     """
-    if not callable(getattr(model, "can_generate", None)) or not model.can_generate():
-        raise InputError(
-            "The model cannot generate.",
-            found=f"{type(model).__name__} has no generate()",
-            fix="name a class with a language model's head under architectures in config.json, "
-            "e.g. LlamaForCausalLM, or leave --task away",
-        )
     if model.config.is_encoder_decoder and options.multi_token:
         raise UsageError(
             "An encoder-decoder has no decode of several tokens.",

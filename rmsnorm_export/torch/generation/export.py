@@ -15,7 +15,12 @@ from rmsnorm_export.options import takes
 from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.rewrite.options import GenerationOptions
 from rmsnorm_export.rewrite.result import GenerationExport, Report
-from rmsnorm_export.torch.generation.components import Component, sample_inputs, trace_components
+from rmsnorm_export.torch.generation.components import (
+    Component,
+    check_generative,
+    sample_inputs,
+    trace_components,
+)
 from rmsnorm_export.torch.generation.names import States, name_as_optimum, name_dimensions
 
 if TYPE_CHECKING:
@@ -69,10 +74,7 @@ class Decoder:
 
 @takes(GenerationOptions)
 def export_generation(
-    model: Any,
-    path: str | os.PathLike[str],
-    inputs: Mapping[str, Any] | None,
-    options: GenerationOptions,
+    model: Any, path: str | os.PathLike[str], options: GenerationOptions
 ) -> GenerationExport:
     """Export a model that generates, with its cache: as prefill and decode, or as one graph.
 
@@ -85,8 +87,6 @@ def export_generation(
     Args:
         model: a model of transformers; left as it is.
         path: the folder to make, whole or not at all.
-        inputs: of ``model.generate``, by name; None: ``input_ids`` of two rows of five tokens, one
-            padded on the left.
 
     Returns:
         What was written, with a report for each component.
@@ -97,18 +97,19 @@ def export_generation(
         BackendMissingError: PyTorch, onnxscript, or a transformers with exporters is missing.
     """
     check_folder(path, force=options.force)
-    return make_decoder(model, inputs, options).save(path, force=options.force)
+    return make_decoder(model, options).save(path, force=options.force)
 
 
-def make_decoder(
-    model: Any, inputs: Mapping[str, Any] | None, options: GenerationOptions
-) -> Decoder:
+def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
     """As `export_generation`, without writing anything."""
     start = time.perf_counter()
     tell = _teller(options)
+    check_generative(model)
     if options.names == "optimum":
         options = dataclasses.replace(options, multi_token=True)
-    components, log = trace_components(model, sample_inputs(model, inputs or {}), options, tell)
+    components, log = trace_components(
+        model, sample_inputs(model, options.inputs or {}), options, tell
+    )
     models: dict[str, ir.Model] = {}
     reports: dict[str, Report] = {}
     states: States = {}

@@ -10,6 +10,7 @@ import torch
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import first_line
+from rmsnorm_export.torch.generation.components import check_generative
 from rmsnorm_export.torch.source.example import example_of
 from rmsnorm_export.torch.source.load import load
 
@@ -32,17 +33,11 @@ def load_generative(
 
     Raises:
         UsageError, InputError, BackendMissingError: as ``load`` and ``example_of``; and where the
-            source gives another module than a model of transformers.
+            source gives no model of transformers that generates.
     """
     loaded = load(source, arguments=arguments, dtype=dtype)
     model: Any = loaded.module
-    if not hasattr(model, "generation_config") or not hasattr(model, "set_attn_implementation"):
-        raise InputError(
-            "Only a model of transformers is exported for generation.",
-            found=f"{source} gives {type(model).__module__}.{type(model).__qualname__}",
-            fix="give a Hugging Face folder, a config.json or a factory of such a model, or leave "
-            "--task away",
-        )
+    check_generative(model)
     # For one graph without cache these were switched off, and attention spelled out.
     model.config.use_cache = True
     if model.generation_config is not None:
