@@ -130,10 +130,10 @@ private:
 };
 
 // GCC's own jumps, because swapcontext makes two system calls each way. A jump must not be in the
-// function that it returns to.
-[[gnu::noinline]] void jump(void** to) { __builtin_longjmp(to, 1); }
+// function that it returns to. AddressSanitizer would clear the shadow of the whole stack at each.
+[[gnu::noinline, gnu::no_sanitize_address]] void jump(void** to) { __builtin_longjmp(to, 1); }
 
-[[gnu::noinline]] void switch_registers(void** from, void** to) {
+[[gnu::noinline, gnu::no_sanitize_address]] void switch_registers(void** from, void** to) {
     if (__builtin_setjmp(from) == 0) jump(to);
 }
 
