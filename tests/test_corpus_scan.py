@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -139,15 +142,31 @@ def test_cache_entry_appears_whole_or_not_at_all(
 
     def whole(folder: pathlib.Path) -> None:
         calls.append(folder)
-        # another process finishes the same entry first
+        # another process finishes the same entry first, on a file system without locks
         if len(calls) == 1:
-            cache.entry("kind", "name", "key", whole)
+            with mock.patch("fcntl.flock", side_effect=OSError):
+                cache.entry("kind", "name", "key", whole)
         (folder / "text").write_text(str(len(calls)))
 
     entry = cache.entry("kind", "name", "key", whole)
     assert [p.name for p in (tmp_path / "kind").iterdir()] == [entry.name]
     assert cache.entry("kind", "name", "key", broken) == entry
     assert cache.entry("kind", "name", "other", lambda _: None) != entry
+
+
+def test_what_several_need_at_once_is_made_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RMSNORM_EXPORT_CACHE", str(tmp_path))
+    calls: list[pathlib.Path] = []
+
+    def fill(folder: pathlib.Path) -> None:
+        calls.append(folder)
+        time.sleep(0.2)
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda _: cache.entry("kind", "name", "key", fill), range(3)))
+    assert len(calls) == 1
 
 
 def test_arrays_keep_their_types(tmp_path: pathlib.Path) -> None:

@@ -2,8 +2,8 @@
 
 The folder is ``rmsnorm_export/exports`` in the user's cache folder (``XDG_CACHE_HOME``), shared by
 all checkouts, or ``RMSNORM_EXPORT_CACHE``. An entry is a
-folder that appears whole or not at all: it is written under a temporary name and renamed, so any
-number of processes may fill the cache at once, and a killed one leaves no half entry behind.
+folder that appears whole or not at all: it is written under a temporary name and renamed, so a
+killed process leaves no half entry behind. Of processes that need the same entry one makes it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
+
+from rmsnorm_export.system.files import locked
 
 _HERE = pathlib.Path(__file__).parent
 _PACKAGES = ("torch", "transformers", "onnxscript", "onnx")
@@ -88,16 +90,21 @@ def entry(kind: str, name: str, key: str, fill: Callable[[pathlib.Path], None]) 
     if final.is_dir():
         return final
     final.parent.mkdir(parents=True, exist_ok=True)
-    partial = pathlib.Path(tempfile.mkdtemp(prefix=f".{name}-", dir=final.parent))
-    try:
-        fill(partial)
+    locks = root() / ".locks"
+    locks.mkdir(exist_ok=True)
+    with locked(locks / f"{kind}-{final.name}", required=False):
+        if final.is_dir():
+            return final
+        partial = pathlib.Path(tempfile.mkdtemp(prefix=f".{name}-", dir=final.parent))
         try:
-            partial.rename(final)
-        except OSError:
-            if not final.is_dir():  # otherwise another process was first: its entry is as good
-                raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+            fill(partial)
+            try:
+                partial.rename(final)
+            except OSError:
+                if not final.is_dir():  # made meanwhile, where the file system has no locks
+                    raise
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
     return final
 
 

@@ -14,6 +14,7 @@ from scripts.lib.command import ROOT
 PLUGINS = ROOT / "plugins"
 KERNELS = PLUGINS / "kernels"
 RECORDED = "librmsnorm_recorded.so"
+FLAGS = ("-std=c++17", "-O3", "-lineinfo", "-Xcompiler=-fPIC,-Wall,-Wextra")
 
 
 def source_hash() -> str:
@@ -45,25 +46,32 @@ def recorded(nvcc: str, arch: str, folder: Path) -> Path:
     return made
 
 
-def _link(nvcc: str, arch: str, source: Path, output: Path, *flags: str) -> None:
-    """Compile the kernels, unless they lie in the folder already, and link them with ``source``."""
+def compiled(nvcc: str, arch: str, unit: Path, folder: Path) -> Path:
+    """The object of a unit of the kernels, unless it lies there already, and what ptxas says."""
+    made = folder / f"{unit.stem}.{arch}.o"
+    if not made.exists():
+        words = _run_compiler([*_base(nvcc, arch), "-Xptxas=-v", "-c", str(unit), "-o", str(made)])
+        made.with_suffix(".ptxas").write_text(words)
+    return made
+
+
+def _base(nvcc: str, arch: str) -> list[str]:
     code = f"-gencode=arch=compute_{arch},code=sm_{arch}"
-    base = [nvcc, "-std=c++17", "-O3", "-lineinfo", code, "-I", str(KERNELS)]
-    base.append("-Xcompiler=-fPIC,-Wall,-Wextra")
+    return [nvcc, *FLAGS, code, "-I", str(KERNELS)]
 
-    def compiled(unit: Path) -> Path:
-        made = output.parent / f"{unit.stem}.{arch}.o"
-        if not made.exists():
-            _run_compiler([*base, "-c", str(unit), "-o", str(made)])
-        return made
 
+def _link(nvcc: str, arch: str, source: Path, output: Path, *flags: str) -> None:
+    """Compile the kernels and link them with ``source``."""
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        objects = list(pool.map(compiled, sorted(KERNELS.glob("*.cu"))))
-    _run_compiler([*base, *flags, str(source), *map(str, objects), "-o", str(output)])
+        units = sorted(KERNELS.glob("*.cu"))
+        objects = pool.map(lambda unit: str(compiled(nvcc, arch, unit, output.parent)), units)
+    _run_compiler([*_base(nvcc, arch), *flags, str(source), *objects, "-o", str(output)])
 
 
-def _run_compiler(command: list[str]) -> None:
+def _run_compiler(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    words = done.stdout + done.stderr
     if done.returncode != 0:
-        print(done.stdout + done.stderr, file=sys.stderr)
+        print(words, file=sys.stderr)
         raise SystemExit(f"nvcc ended with {done.returncode}: {' '.join(command)}")
+    return words

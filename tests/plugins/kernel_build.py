@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from scripts.corpus import cache
+from scripts.gpu import build
 from scripts.gpu.build import KERNELS, PLUGINS
 
 SHIM = PLUGINS / "tests" / "shim"
@@ -80,6 +81,29 @@ def run(command: Iterable[object], folder: pathlib.Path | None = None) -> str:
     )
     assert done.returncode == 0, f"{done.args}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
+
+
+def nvcc_objects(jobs: Iterable[tuple[str, int]], folder: pathlib.Path) -> list[str]:
+    """Put objects of units and architectures into a folder, as ``scripts.gpu.build`` makes them.
+
+    Returns:
+        What ptxas said of each; a minute or less for each that is new.
+    """
+    nvcc = str(find_nvcc())
+    version = run([nvcc, "--version"])
+
+    def compiled(unit: str, architecture: int) -> str:
+        source, arch = KERNELS / unit, str(architecture)
+        key = source_hash(KERNELS, settings=(version, *build.FLAGS, unit, arch))
+        name = f"{source.stem}-sm_{arch}"
+        made = cache.entry(
+            "kernels", name, key, lambda new: build.compiled(nvcc, arch, source, new) and None
+        )
+        shutil.copytree(made, folder, dirs_exist_ok=True)
+        return (folder / f"{source.stem}.{arch}.ptxas").read_text()
+
+    with ThreadPoolExecutor(JOBS) as pool:
+        return [report.result() for report in [pool.submit(compiled, *job) for job in jobs]]
 
 
 def shim_driver() -> pathlib.Path:
