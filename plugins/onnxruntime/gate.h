@@ -5,9 +5,40 @@ Doubles logistic(Doubles z) {
     return z;
 }
 
+#if FUSED
 // 1 / (1 + e^-z) within 1.2 ulp, subnormals included, of K vectors side by side, each step of which
-// waits for the one before: with e = e^-|z|, which is at most 1, as the sum of two floats, 1 or e is
-// divided by 1 + e, and the quotient corrected by what that sum lost and the division left.
+// waits for the one before. e = e^-|z|, at most 1, is the sum of a power of two in eighths and of
+// what it lacks; s = e / (1 + e) is near at first, then corrected by the remainder, which is exact
+// but for the last bits however 1 + e was rounded: e - (1 + e) * s = (e - s) - e * s,
+// and of what was lacking likewise.
+template <int K>
+INLINE void logistic(const Floats (&z)[K], Floats (&y)[K]) {
+    const auto all = [](float value) LAMBDA { return Floats{} + value; };
+    const Floats to_eighths = all(0x1.8p20F);  // the sum ends with the eighths of k
+    Floats u[K], sum[K], k[K], square[K], p[K], e[K], lack[K], inverse[K], near[K], left[K];
+    // Below e^-104 there is no float. NaN stays.
+    EACH u[j] = smaller(all(104.0F), bits_as<Floats>(bits_as<Ints>(z[j]) & 0x7fffffff));
+    EACH sum[j] = fused_multiply_add(u[j], all(-0x1.715476p0F), to_eighths);
+    EACH k[j] = sum[j] - to_eighths;  // e^-|z| = 2^k * e^-u
+    EACH u[j] = fused_multiply_add(k[j], all(0x1.62e43p-1F), u[j]);
+    EACH u[j] = fused_multiply_add(k[j], all(-0x1.05c61p-29F), u[j]);
+    // e^-u - 1, within 2^-32.
+    EACH square[j] = u[j] * u[j];
+    EACH p[j] = fused_multiply_add(u[j], all(-0x1.555c76p-3F), all(0.5F));
+    EACH p[j] = fused_multiply_add(square[j], all(0x1.555da6p-5F), p[j]);
+    EACH p[j] = fused_multiply_add(square[j], p[j], -u[j]);
+    EACH e[j] = power(sum[j], k[j]);
+    EACH lack[j] = e[j] * p[j];
+    EACH near[j] = e[j] + lack[j];
+    EACH inverse[j] = reciprocal(near[j] + 1.0F);
+    EACH near[j] = near[j] * inverse[j];
+    EACH left[j] = fused_multiply_add(-e[j], near[j], e[j] - near[j]);
+    EACH left[j] = fused_multiply_add(lack[j], 1.0F - near[j], left[j]);
+    EACH near[j] = fused_multiply_add(left[j], inverse[j], near[j]);
+    EACH y[j] = (z[j] < 0.0F) ? near[j] : 1.0F - near[j];
+}
+#else
+// The same without FMA: e as the sum of two floats, and the quotient of doubles.
 template <int K>
 INLINE void logistic(const Floats (&z)[K], Floats (&y)[K]) {
     const Floats one = Floats{} + 1.0F;
@@ -39,18 +70,12 @@ INLINE void logistic(const Floats (&z)[K], Floats (&y)[K]) {
         const Floats over = negative ? e[j] : one;
         const Floats over_low = negative ? e_low[j] : Floats{};
         const Floats d_low = (e[j] - (d[j] - one)) + e_low[j];
-#if FUSED
-        const Floats inverse = reciprocal(d[j]);
-        const Floats near = over * inverse;
-        const Floats left = fused_multiply_add(-d[j], near, over) + over_low;
-        y[j] = fused_multiply_add(fused_multiply_add(-d_low, near, left), inverse, near);
-#else
         const Wide o = widen(over), o_low = widen(over_low), w = widen(d[j]), w_low = widen(d_low);
         y[j] = narrow({(o.low + o_low.low) / (w.low + w_low.low),
                        (o.high + o_low.high) / (w.high + w_low.high)});
-#endif
     }
 }
+#endif
 INLINE Floats logistic(Floats z) {
     Floats one[1] = {z}, y[1];
     logistic(one, y);

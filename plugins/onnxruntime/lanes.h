@@ -1,9 +1,10 @@
 // Vectors of one instruction set: types, rounding, and the sigmoid. The file that includes this has
 // defined, in an unnamed namespace: kLanes; Floats, Ints, Doubles and Wide (kLanes floats or ints,
-// kLanes / 2 doubles, two Doubles); load, store, fused_multiply_add, smaller, times_power and widen
-// for them; kTogether, how many vectors the quick loops compute side by side; FUSED, and where it is
-// 1 reciprocal, within 2^-13, else narrow. Nothing here may be shared with other files, the standard
-// library's templates included: the linker would keep one copy, of any instruction set.
+// kLanes / 2 doubles, two Doubles); load, store, fused_multiply_add, smaller and widen for them;
+// kTogether, how many vectors the quick loops compute side by side; kPairs, and where it is set
+// take_apart; FUSED, and where it is 1 reciprocal, within 2^-13, and power, else narrow and
+// times_power. Nothing here may be shared with other files, the standard library's templates
+// included: the linker would keep one copy, of any instruction set.
 
 #define INLINE inline __attribute__((always_inline))
 #define LAMBDA __attribute__((always_inline))
@@ -57,10 +58,13 @@ To bits_as(From from) {
 
 // ---- types: to lanes, from lanes, and rounding that stays in the lanes -------------------------
 
+// Of what is no NaN, and of NaN whose lower half is 0.
+Bits number_bits(Floats v) {
+    const Bits bits = bits_as<Bits>(v), up = bits + 0x8000U;
+    return ((bits & 0x10000U) != 0) ? up : up - 1U;
+}
 Ints bfloat_bits(Floats v) {
-    const Bits bits = bits_as<Bits>(v);
-    const Bits rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
-    return bits_as<Ints>((v == v) ? rounded : (bits | 0x400000U));
+    return bits_as<Ints>((v == v) ? number_bits(v) : (bits_as<Bits>(v) | 0x400000U));
 }
 
 Floats read(const float* from) { return load(from); }
@@ -141,8 +145,7 @@ Floats round_to(Floats v) {
 template <class T>
 Floats round_number(Floats v) {
     if constexpr (kTypeOf<T> == kBfloat) {
-        const Bits bits = bits_as<Bits>(v);
-        return bits_as<Floats>((bits + 0x7fffU + ((bits >> 16) & 1U)) & 0xffff0000U);
+        return bits_as<Floats>(number_bits(v) & 0xffff0000U);
     } else {
         return round_to<T>(v);
     }
@@ -199,5 +202,63 @@ INLINE void put(T* to, Vec<C> v, std::size_t count) {
         store_as(to, v);
     } else {
         store_some<C>(to, v, count);
+    }
+}
+
+// K vectors side by side. Where `pairs` is set, of each two the first has the even elements of 2 *
+// kLanes, the second the odd ones: bf16 is taken apart and put together so without shuffles.
+template <class T>
+constexpr bool kPaired = kPairs && kTypeOf<T> == kBfloat;
+
+template <bool pairs, class T, int K>
+INLINE void get_lot(const T* from, std::size_t count, Floats (&v)[K]) {
+    if constexpr (pairs && K % 2 == 0) {
+        for (int j = 0; j < K; j += 2) {
+            if constexpr (kTypeOf<T> == kBfloat) {
+                const auto* words = reinterpret_cast<const float*>(from + j * kLanes);
+                const Bits both = bits_as<Bits>(load(words));
+                v[j] = bits_as<Floats>(both << 16);
+                v[j + 1] = bits_as<Floats>(both & 0xffff0000U);
+            } else {
+                take_apart(load(from + j * kLanes), load(from + (j + 1) * kLanes), v[j], v[j + 1]);
+            }
+        }
+    } else {
+        EACH v[j] = get<float>(from + j * kLanes, count);
+    }
+}
+// `number`: what is NaN has a lower half of 0.
+template <bool pairs, bool number, class T, int K>
+INLINE void put_lot(T* to, const Floats (&v)[K], std::size_t count) {
+    if constexpr (kTypeOf<T> == kBfloat) {
+        Ints bits[K];
+        EACH bits[j] = number ? bits_as<Ints>(number_bits(v[j])) : bfloat_bits(v[j]);
+        if constexpr (pairs && K % 2 == 0) {
+            for (int j = 0; j < K; j += 2) {
+                const Bits even = bits_as<Bits>(bits[j]) >> 16;
+                const Bits odd = bits_as<Bits>(bits[j + 1]) & 0xffff0000U;
+                store(reinterpret_cast<float*>(to + j * kLanes), bits_as<Floats>(even | odd));
+            }
+        } else if (count == kLanes) {
+            EACH store_upper(&to[j * kLanes].bits, bits[j]);
+        } else {
+            std::uint16_t all[kLanes];
+            store_upper(all, bits[0]);
+            __builtin_memcpy(to, all, count * sizeof(T));
+        }
+    } else {
+        EACH put<float>(to + j * kLanes, v[j], count);
+    }
+}
+
+// What a loop comes to in a while: the processor foresees neither the next rows nor what is
+// written.
+template <bool written, int K, class T>
+INLINE void fetch(const T* from) {
+    if constexpr (K > 1) {
+        const char* lines = reinterpret_cast<const char*>(from);
+        for (std::size_t byte = 0; byte < K * kLanes * sizeof(T); byte += 64) {
+            __builtin_prefetch(lines + byte, written, written ? 3 : 2);
+        }
     }
 }

@@ -57,6 +57,11 @@ struct Rows {
 // Elements that the kernels do at once where segments are shorter.
 constexpr std::size_t kScratch = 2048;
 
+// 2^(0 / 8) to 2^(7 / 8).
+#define RMSNORM_EIGHTHS \
+    1.0F, 0x1.172b84p0F, 0x1.306fep0F, 0x1.4bfdaep0F, 0x1.6a09e6p0F, 0x1.8ace54p0F, 0x1.ae89fap0F, \
+        0x1.d5818ep0F
+
 struct Kernels {
     const char* name;
     // Segments [begin, end). scratch: elements of a segment or kScratch, the more, of f64 where lanes

@@ -14,6 +14,11 @@ struct SumOfFloats {
         low += w.low;
         high += w.high;
     }
+    INLINE void add_square(Floats v) {  // one that f32 need not round
+        const Wide w = widen(v);
+        low = fused_multiply_add(w.low, w.low, low);
+        high = fused_multiply_add(w.high, w.high, high);
+    }
     INLINE double total() const {
         double sums[kLanes / 2];
         const Doubles all = low + high;

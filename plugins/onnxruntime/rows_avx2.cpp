@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t kLanes = 8;
 constexpr int kTogether = 2;
+constexpr bool kPairs = false;
 #define FUSED 1
 using Floats = float __attribute__((vector_size(32)));
 using Ints = std::int32_t __attribute__((vector_size(32)));
@@ -45,19 +46,25 @@ Floats round_half(Floats v) {
 Floats fused_multiply_add(Floats a, Floats b, Floats c) {
     return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 }
+Doubles fused_multiply_add(Doubles a, Doubles b, Doubles c) {
+    return (Doubles)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+}
 Floats reciprocal(Floats v) {
     const __m256 near = _mm256_rcp_ps((__m256)v);
     return (Floats)_mm256_fmadd_ps(_mm256_fnmadd_ps((__m256)v, near, _mm256_set1_ps(1.0F)), near, near);
 }
 Floats smaller(Floats a, Floats b) { return (Floats)_mm256_min_ps((__m256)a, (__m256)b); }
-void times_power(Floats& a, Floats& b, Floats k) {  // in two steps: 2^k may be subnormal
-    const __m256i whole = _mm256_cvtps_epi32((__m256)k), half = _mm256_srai_epi32(whole, 1);
-    const __m256i bias = _mm256_set1_epi32(127);
-    const Floats first = (Floats)_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
-    const Floats second = (Floats)_mm256_slli_epi32(
-        _mm256_add_epi32(_mm256_sub_epi32(whole, half), bias), 23);
-    a = a * first * second;
-    b = b * first * second;
+// 2^k, where k is a multiple of 1 / 8 whose last three bits are those of `sum`.
+Floats power(Floats sum, Floats k) {
+    constexpr float kTable[8] = {RMSNORM_EIGHTHS};
+    const __m256 part = _mm256_permutevar8x32_ps(_mm256_loadu_ps(kTable), (__m256i)sum);
+    // In two steps: it may be subnormal.
+    const __m256i whole = _mm256_cvtps_epi32(_mm256_floor_ps((__m256)k));
+    const __m256i half = _mm256_srai_epi32(whole, 1), bias = _mm256_set1_epi32(127);
+    const __m256i first = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
+    const __m256i second =
+        _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(whole, half), bias), 23);
+    return (Floats)part * (Floats)first * (Floats)second;
 }
 Wide widen(Floats v) {
     return {(Doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v)),

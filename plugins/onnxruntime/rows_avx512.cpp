@@ -10,7 +10,8 @@ namespace rmsnorm_export {
 namespace {
 
 constexpr std::size_t kLanes = 16;
-constexpr int kTogether = 4;
+constexpr int kTogether = 8;
+constexpr bool kPairs = true;
 #define FUSED 1
 using Floats = float __attribute__((vector_size(64)));
 using Ints = std::int32_t __attribute__((vector_size(64)));
@@ -43,11 +44,22 @@ Floats round_half(Floats v) {
 Floats fused_multiply_add(Floats a, Floats b, Floats c) {
     return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 }
+Doubles fused_multiply_add(Doubles a, Doubles b, Doubles c) {
+    return (Doubles)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+}
 Floats reciprocal(Floats v) { return (Floats)_mm512_rcp14_ps((__m512)v); }
+void take_apart(Floats a, Floats b, Floats& even, Floats& odd) {
+    const __m512i evens = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const __m512i odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
+    even = (Floats)_mm512_permutex2var_ps((__m512)a, evens, (__m512)b);
+    odd = (Floats)_mm512_permutex2var_ps((__m512)a, odds, (__m512)b);
+}
 Floats smaller(Floats a, Floats b) { return (Floats)_mm512_min_ps((__m512)a, (__m512)b); }
-void times_power(Floats& a, Floats& b, Floats k) {
-    a = (Floats)_mm512_scalef_ps((__m512)a, (__m512)k);
-    b = (Floats)_mm512_scalef_ps((__m512)b, (__m512)k);
+// 2^k, where k is a multiple of 1 / 8 whose last three bits are those of `sum`.
+Floats power(Floats sum, Floats k) {
+    constexpr float kTable[16] = {RMSNORM_EIGHTHS, RMSNORM_EIGHTHS};
+    const __m512 part = _mm512_permutexvar_ps((__m512i)sum, _mm512_loadu_ps(kTable));
+    return (Floats)_mm512_scalef_ps(part, (__m512)k);
 }
 Wide widen(Floats v) {
     return {(Doubles)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v)),

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t kLanes = 4;
 constexpr int kTogether = 1;
+constexpr bool kPairs = false;
 #define FUSED 0
 using Floats = float __attribute__((vector_size(16)));
 using Ints = std::int32_t __attribute__((vector_size(16)));
@@ -89,6 +90,7 @@ void store_half(std::uint16_t* to, Floats v) { store_shorts(to, float_to_half(v)
 void store_upper(std::uint16_t* to, Ints v) { store_shorts(to, v >> 16); }
 Floats round_half(Floats v) { return half_to_float(float_to_half(v)); }
 Floats fused_multiply_add(Floats a, Floats b, Floats c) { return a * b + c; }
+Doubles fused_multiply_add(Doubles a, Doubles b, Doubles c) { return a * b + c; }
 Floats smaller(Floats a, Floats b) { return (a < b) ? a : b; }  // b where one is NaN
 void times_power(Floats& a, Floats& b, Floats k) {  // in two steps: 2^k may be subnormal
     using Bits = std::uint32_t __attribute__((vector_size(16)));

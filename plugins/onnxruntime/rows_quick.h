@@ -11,9 +11,8 @@ struct Divisor {
     static constexpr bool kHalfType = kTypeOf<T> != kFloat;
     float rms, inverse, inverse_low;
 
-    INLINE explicit Divisor(double root) {
+    INLINE Divisor(double root, double exact) {
         rms = static_cast<float>(root);
-        const double exact = 1.0 / root;
         inverse = static_cast<float>(exact);
         // Of half types rounded down: -0 stays what it is only if the second part is not negative.
         if (kHalfType && static_cast<double>(inverse) > exact) {
@@ -45,31 +44,44 @@ struct Lot {
     static constexpr int kVectors = count;
 };
 
-// `step(Lot<K>, i, count)` for n elements: K whole vectors side by side, then one, then the rest.
+// `step(Lot<K>, i, count)` for n elements: many whole vectors side by side, then four, then one,
+// which may be less than whole.
 template <class Step>
 INLINE void each_lot(std::size_t n, Step step) {
     std::size_t i = 0;
     for (; i + kTogether * kLanes <= n; i += kTogether * kLanes) {
         step(Lot<kTogether>{}, i, kLanes);
     }
-    for (; i + kLanes <= n; i += kLanes) step(Lot<1>{}, i, kLanes);
-    if (i < n) step(Lot<1>{}, i, n - i);
+    if constexpr (kTogether > 4) {
+        for (; i + 4 * kLanes <= n; i += 4 * kLanes) step(Lot<4>{}, i, kLanes);
+    }
+    for (; i < n; i += kLanes) step(Lot<1>{}, i, n - i < kLanes ? n - i : kLanes);
 }
 
 // The sum of squares of n elements; `row(Lot<K>, i, count, v)` makes K vectors of the row.
-template <class Row>
+template <bool exact, class Row>
 INLINE double sum_quick(std::size_t n, Row row) {
     SumOfFloats sums[2];  // so that one need not wait for the other
     each_lot(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
         constexpr int K = decltype(lot)::kVectors;
         Floats v[K];
         row(lot, i, count, v);
-        EACH sums[j % 2].add(v[j] * v[j]);
+        EACH {
+            if constexpr (exact) {
+                sums[j % 2].add_square(v[j]);
+            } else {
+                sums[j % 2].add(v[j] * v[j]);
+            }
+        }
     });
     sums[0].low += sums[1].low;
     sums[0].high += sums[1].high;
     return sums[0].total();
 }
+
+// Elements between what is computed and what is fetched of the same row; rows that the second
+// level of the cache holds beside their next.
+constexpr std::size_t kAhead = 512, kNear = 32768;
 
 enum Order { kCastFirst, kScaleFirst, kRoundRstd };
 enum Operands { kNone, kFactor, kFactorAndBias };
@@ -77,30 +89,42 @@ enum Operands { kNone, kFactor, kFactorAndBias };
 // Segments [begin, begin + segments), of which `from` has what is divided by each's root.
 template <class T, Order order, Operands operands, bool gated, class From>
 void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::size_t segments,
-                  const double* roots) {
+                  const double* roots, const double* inverses) {
     const bool sigmoid = rows.norm->sigmoid;
     const auto product = [&](Floats v) LAMBDA { return order == kScaleFirst ? v : round_to<T>(v); };
     const std::size_t row = rows.per_row * rows.segment;
     std::size_t at = begin * rows.segment, in_row = at % row;  // a division is dear: once
-    for (const double* end = roots + segments; roots != end; ++roots, from += rows.segment,
-                       at += rows.segment, in_row += rows.segment) {
+    constexpr bool pairs = kPaired<T> && sizeof(From) == sizeof(T);
+    const std::size_t ahead = segments * rows.segment;
+    const bool near = ahead <= kNear, skip = rows.norm->kind == Kind::kSkipRMSNorm;
+    for (std::size_t k = 0; k < segments; ++k, from += rows.segment, at += rows.segment,
+                     in_row += rows.segment) {
         if (in_row == row) in_row = 0;
-        if (!good_root(*roots)) continue;
+        if (!good_root(roots[k])) continue;
         const float* factor =
             operands == kNone ? nullptr : static_cast<const float*>(rows.factor) + in_row;
         const float* bias =
             operands == kFactorAndBias ? static_cast<const float*>(rows.bias) + in_row : nullptr;
         const T* gate = gated ? static_cast<const T*>(rows.second) + at : nullptr;
         T* y = static_cast<T*>(rows.y) + at;
-        const Divisor<T> divisor(*roots);
+        const T* next = static_cast<const T*>(near ? rows.x : rows.y) + at + ahead;
+        const T* next_second =
+            near && skip ? static_cast<const T*>(rows.second) + at + ahead : next;
+        const Divisor<T> divisor(roots[k], inverses[k]);
         const auto reciprocal =
-            static_cast<float>(round_scalar<T>(round_scalar<float>(1.0 / *roots)));
+            static_cast<float>(round_scalar<T>(round_scalar<float>(inverses[k])));
         each_lot(rows.segment, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
             constexpr int K = decltype(lot)::kVectors;
-            Floats v[K], z[K];
-            EACH v[j] = get<float>(from + i + j * kLanes, count);
+            Floats v[K], z[K], w[K];
+            fetch<true, K>(y + i + kAhead);
+            if constexpr (gated || sizeof(From) == sizeof(T)) {
+                fetch<false, K>(next + i);
+                if constexpr (!gated) fetch<false, K>(next_second + i);
+            }
+            get_lot<pairs>(from + i, count, v);
             if constexpr (gated) {
-                EACH z[j] = get<float>(gate + i + j * kLanes, count);
+                fetch<false, K>(gate + i + kAhead);
+                get_lot<pairs>(gate + i, count, z);
                 activations(z, sigmoid);
             }
             if constexpr (order == kRoundRstd) {
@@ -113,25 +137,28 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
                 EACH v[j] = round_number<T>(v[j]);
             }
             if constexpr (operands != kNone) {
-                EACH v[j] = v[j] * get<float>(factor + i + j * kLanes, count);
+                get_lot<pairs>(factor + i, count, w);
+                EACH v[j] = v[j] * w[j];
                 if (gated || operands == kFactorAndBias) {
                     EACH v[j] = product(v[j]);
                 }
             }
             if constexpr (operands == kFactorAndBias) {
-                EACH v[j] = v[j] + get<float>(bias + i + j * kLanes, count);
+                get_lot<pairs>(bias + i, count, w);
+                EACH v[j] = v[j] + w[j];
                 if (gated) {
                     EACH v[j] = product(v[j]);
                 }
             }
             if constexpr (gated) EACH v[j] = v[j] * z[j];
-            EACH put<float>(y + i + j * kLanes, v[j], count);
+            put_lot<pairs, order != kScaleFirst>(y + i, v, count);
         });
     }
 }
 
 template <class From>
-using Finish = void (*)(const Rows&, const From*, std::size_t, std::size_t, const double*);
+using Finish = void (*)(const Rows&, const From*, std::size_t, std::size_t, const double*,
+                        const double*);
 
 template <class T, Order order, class From>
 Finish<From> finish_of(const Rows& rows, bool gated) {
@@ -144,11 +171,28 @@ Finish<From> finish_of(const Rows& rows, bool gated) {
     return all[gated][rows.bias ? kFactorAndBias : rows.factor ? kFactor : kNone];
 }
 
-// Segments [begin, end): the sum of squares of each, their roots, and what is made of them.
-// `sum(at, i)`: of the segment that is i-th of those done at once; `left(at)`: what they left.
-template <class P, class From, class Sum, class Left>
-INLINE void run_lots(const Rows& rows, std::size_t begin, std::size_t end, void* scratch, Sum sum,
-                     Left left) {
+// Roots and their inverses of `count` sums, side by side.
+INLINE void roots_of(const Norm& norm, std::size_t summed, std::size_t count, double* sums,
+                     double* inverses) {
+    const auto round = [](double v) LAMBDA { return static_cast<double>(static_cast<float>(v)); };
+    const double n = static_cast<double>(summed), epsilon = norm.epsilon;
+    if (norm.epsilon_outside || norm.epsilon_clamp) {
+        for (std::size_t i = 0; i < count; ++i) {
+            sums[i] = root_mean_square<float>(norm, sums[i], summed);
+        }
+    } else {
+        for (std::size_t i = 0; i < count; ++i) {
+            sums[i] = round(__builtin_sqrt(round(round(sums[i] / n) + epsilon)));
+        }
+    }
+    for (std::size_t i = 0; i < count; ++i) inverses[i] = 1.0 / sums[i];
+}
+
+// Segments [begin, end), as many at once as short ones need: `prepare(at, elements)`, the sum of
+// squares of each, `sum(at, i)` of the i-th of them, their roots, and what is made of `left(at)`.
+template <class P, class From, class Prepare, class Sum, class Left>
+INLINE void run_lots(const Rows& rows, std::size_t begin, std::size_t end, void* scratch,
+                     Prepare prepare, Sum sum, Left left) {
     using T = typename P::T;
     const Norm& norm = *rows.norm;
     const bool gated = norm.kind == Kind::kGatedRMSNorm && !norm.gate_first;
@@ -162,14 +206,13 @@ INLINE void run_lots(const Rows& rows, std::size_t begin, std::size_t end, void*
     constexpr std::size_t kMost = 32;
     std::size_t at_once = kScratch / rows.segment;
     at_once = at_once < 1 ? 1 : at_once > kMost ? kMost : at_once;
-    double roots[kMost];
+    double roots[kMost], inverses[kMost];
     for (; begin < end; begin += at_once) {
         const std::size_t count = end - begin < at_once ? end - begin : at_once;
+        prepare(begin * rows.segment, count * rows.segment);
         for (std::size_t i = 0; i < count; ++i) roots[i] = sum((begin + i) * rows.segment, i);
-        for (std::size_t i = 0; i < count; ++i) {
-            roots[i] = root_mean_square<float>(norm, roots[i], rows.summed);
-        }
-        finish(rows, left(begin * rows.segment), begin, count, roots);
+        roots_of(norm, rows.summed, count, roots, inverses);
+        finish(rows, left(begin * rows.segment), begin, count, roots, inverses);
         for (std::size_t i = 0; i < count; ++i) {  // last, for they use the scratch
             if (!good_root(roots[i])) run_segment<P>(rows, begin + i, scratch);
         }
@@ -183,42 +226,56 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
     const std::size_t n = rows.segment;
     const T* const x = static_cast<const T*>(rows.x);
     const T* const second = static_cast<const T*>(rows.second);
+    constexpr bool kExact = kTypeOf<T> != kFloat;  // the squares in f32
+    const auto nothing = [](std::size_t, std::size_t) LAMBDA {};
     if (norm.kind == Kind::kSkipRMSNorm) {
         // Where nobody reads the sum it is in the scratch, segment by segment.
         T* const totals = static_cast<T*>(rows.sum ? rows.sum : scratch);
         const auto left = [&](std::size_t at) LAMBDA { return totals + (rows.sum ? at : 0); };
         const auto sum = [&](std::size_t at, std::size_t index) LAMBDA {
             T* const to = totals + (rows.sum ? at : index * n);
-            return sum_quick(n, [&](auto lot, std::size_t i, std::size_t count, auto& v) LAMBDA {
+            return sum_quick<kExact>(n, [&](auto lot, std::size_t i, std::size_t count,
+                                            auto& v) LAMBDA {
                 constexpr int K = decltype(lot)::kVectors;
-                EACH v[j] = round_to<T>(get<float>(x + at + i + j * kLanes, count) +
-                                        get<float>(second + at + i + j * kLanes, count));
-                EACH put<float>(to + i + j * kLanes, v[j], count);
+                Floats w[K];
+                fetch<true, K>(to + i + kAhead);
+                get_lot<kPaired<T>>(x + at + i, count, v);
+                get_lot<kPaired<T>>(second + at + i, count, w);
+                EACH v[j] = v[j] + w[j];
+                put_lot<kPaired<T>, true>(to + i, v, count);
+                EACH v[j] = round_to<T>(v[j]);
             });
         };
-        run_lots<P, T>(rows, begin, end, scratch, sum, left);
+        run_lots<P, T>(rows, begin, end, scratch, nothing, sum, left);
     } else if (norm.gate_first) {
         float* const buffer = static_cast<float*>(scratch);
-        const auto sum = [&](std::size_t at, std::size_t index) LAMBDA {
-            return sum_quick(n, [&](auto lot, std::size_t i, std::size_t count, auto& v) LAMBDA {
+        const auto prepare = [&](std::size_t at, std::size_t elements) LAMBDA {
+            each_lot(elements, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
                 constexpr int K = decltype(lot)::kVectors;
                 Floats z[K];
                 EACH z[j] = get<float>(second + at + i + j * kLanes, count);
                 activations(z, norm.sigmoid);
-                EACH v[j] = get<float>(x + at + i + j * kLanes, count) * z[j];
-                EACH put<float>(buffer + index * n + i + j * kLanes, v[j], count);
+                EACH put<float>(buffer + i + j * kLanes,
+                                get<float>(x + at + i + j * kLanes, count) * z[j], count);
+            });
+        };
+        const auto sum = [&](std::size_t, std::size_t index) LAMBDA {
+            const float* const row = buffer + index * n;
+            return sum_quick<false>(n, [&](auto lot, std::size_t i, std::size_t count,
+                                           auto& v) LAMBDA {
+                constexpr int K = decltype(lot)::kVectors;
+                EACH v[j] = get<float>(row + i + j * kLanes, count);
             });
         };
         const auto left = [&](std::size_t) LAMBDA { return buffer; };
-        run_lots<P, float>(rows, begin, end, scratch, sum, left);
+        run_lots<P, float>(rows, begin, end, scratch, prepare, sum, left);
     } else {
         const auto sum = [&](std::size_t at, std::size_t) LAMBDA {
-            return sum_quick(n, [&](auto lot, std::size_t i, std::size_t count, auto& v) LAMBDA {
-                constexpr int K = decltype(lot)::kVectors;
-                EACH v[j] = get<float>(x + at + i + j * kLanes, count);
+            return sum_quick<kExact>(n, [&](auto, std::size_t i, std::size_t count, auto& v) LAMBDA {
+                get_lot<kPaired<T>>(x + at + i, count, v);
             });
         };
         const auto left = [&](std::size_t at) LAMBDA { return x + at; };
-        run_lots<P, T>(rows, begin, end, scratch, sum, left);
+        run_lots<P, T>(rows, begin, end, scratch, nothing, sum, left);
     }
 }
