@@ -9,7 +9,7 @@
 
 namespace rmsnorm_export {
 
-enum class Path : std::int32_t { kHot, kRegisters, kLong };
+enum class Path : std::int32_t { kHot, kRegisters, kLong, kRotary };
 
 struct Choice {
     Path path;
@@ -19,6 +19,7 @@ struct Choice {
     int cluster;  // blocks of a segment
     int staged;   // vectors that a block keeps in shared memory: of x (kLong), of the scale and the
                   // second input (kHot)
+    int rows{1};  // that the threads of a segment take at once, at most (kRotary)
 };
 
 constexpr std::int64_t kKilobyte = 1024;
@@ -108,6 +109,17 @@ constexpr Choice choose_hot(std::int64_t segment_bytes, int inputs, int sm, int 
     bool const fits = threads <= kHotThreads && kKilobyte + staged * kVectorBytes <= most_shared(sm);
     if (!fits) return {Path::kHot, 0, 0, 0, 0, 0};
     return {Path::kHot, per_thread, lanes, threads, cluster, staged};
+}
+
+// Rows with the same angles that a team takes at once: cos and sin are fetched for all of them, and
+// with eight vectors of x 64 KB are under way on an SM. For few rows, one: no row waits for another.
+constexpr int kRotaryRows = 4;
+
+// For the kernels of row_rotary.cuh; no threads for rows of more than two vectors a thread of a warp.
+constexpr Choice choose_rotary(std::int64_t row_bytes, bool low_latency) {
+    if (row_bytes > 2 * 32 * kVectorBytes) return {Path::kRotary, 0, 0, 0, 0, 0};
+    int const lanes = lanes_for(row_bytes / kVectorBytes, 2);
+    return {Path::kRotary, 2, lanes, kShortBlock, 1, 0, low_latency ? 1 : kRotaryRows};
 }
 
 // `segment_bytes`: of a row, or of a group, in T; a multiple of 16. `inputs`: 2 with a residual or

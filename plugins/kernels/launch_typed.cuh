@@ -1,13 +1,12 @@
 // From a problem to a launched kernel, for one T.
 #pragma once
 
+#include "launch_rotary.cuh"
 #include "row_hot.cuh"
 #include "row_long.cuh"
 #include "row_registers.cuh"
 
 namespace rmsnorm_export {
-
-using Kernel = void (*)(Task);
 
 // Above these a kernel has to ask for its shared memory, and for its cluster.
 constexpr int kSharedByDefault = 48 * 1024;
@@ -205,7 +204,7 @@ bool vectorises(Task const& task) {
     bool const quantised = task.problem.quantize != Quantize::kNone;
     auto const at = [](void const* tensor) { return reinterpret_cast<std::uintptr_t>(tensor); };
     return !task.problem.norm.stash_half && task.together == 1 && task.size % W == 0 &&
-           task.problem.inner == 1 &&
+           task.problem.inner == 1 && task.problem.norm.kind != Kind::kRotaryRMSNorm &&
            (at(p.x) | at(p.other) | at(p.scale) | at(p.bias) | at(p.sum)) % 16 == 0 &&
            at(p.y) % (quantised ? W : 16) == 0;
 }
@@ -229,7 +228,13 @@ cudaError_t launch_typed(Task task, Device const& device, Tactic tactic, cudaStr
     Choice const& choice = task.choice;
     Kernel kernel = nullptr;
     std::int64_t most = 0;  // blocks, or clusters, that run at once
-    if (vectorises<T>(task)) {
+    if (task.problem.norm.kind == Kind::kRotaryRMSNorm) {
+        kernel = rotary_kernel<T>(task, order_of<T>(task), tactic == Tactic::kLowLatency);
+    }
+    if (kernel != nullptr) {
+        cudaError_t const status = at_once(kernel, choice, device, most);
+        if (status != cudaSuccess) return status;
+    } else if (vectorises<T>(task)) {
         cudaError_t status = cudaSuccess;
         // A part of a GPU has no room for large clusters.
         for (int cluster = most_cluster(device.sm); status == cudaSuccess && most == 0;

@@ -16,10 +16,11 @@ namespace {
 
 // With T = S no cast rounds, so the order of the casts is moot; without it association is. The
 // same rules as NormSpec.canonical.
-Norm canonical(Norm norm, Type x) {
+Norm canonical(Norm norm, Type x, std::int64_t n) {
     if (!norm.stash_half) norm.association = 0;
     if (norm.stash_half || x == Type::kF32) norm.scale_before_cast = false;
     if (x == Type::kF32) norm.round_rstd = false;
+    if (norm.rotary_dim == 0) norm.rotary_dim = n;
     return norm;
 }
 
@@ -32,7 +33,10 @@ bool settle(P*& pointer, bool wanted) {
 
 bool complete(Problem const& problem, Pointers& pointers) {
     return settle(pointers.x, true) && settle(pointers.y, true) &&
-           settle(pointers.other, problem.norm.kind != Kind::kRMSNorm) &&
+           settle(pointers.other, problem.norm.kind == Kind::kSkipRMSNorm ||
+                                      problem.norm.kind == Kind::kGatedRMSNorm) &&
+           settle(pointers.cos, problem.norm.kind == Kind::kRotaryRMSNorm) &&
+           settle(pointers.sin, problem.norm.kind == Kind::kRotaryRMSNorm) &&
            settle(pointers.sum, problem.norm.kind == Kind::kSkipRMSNorm) &&
            settle(pointers.scale, problem.has_scale) && settle(pointers.bias, problem.has_bias) &&
            settle(pointers.quant_scale, problem.quantize == Quantize::kStatic) &&
@@ -40,8 +44,8 @@ bool complete(Problem const& problem, Pointers& pointers) {
 }
 
 Mode mode_of(Norm const& norm) {
-    if (norm.kind == Kind::kRMSNorm) return Mode::kPlain;
     if (norm.kind == Kind::kSkipRMSNorm) return Mode::kSkip;
+    if (norm.kind != Kind::kGatedRMSNorm) return Mode::kPlain;
     return norm.gate_first ? Mode::kGateFirst : Mode::kGated;
 }
 
@@ -85,6 +89,8 @@ char const* refusal(Problem const& problem) noexcept {
     auto const fits = [&](Type type) { return type == problem.x || type == Type::kF32; };
     auto const partial = norm.partial_size;
     auto const group = norm.group_size;
+    bool const rotary = norm.kind == Kind::kRotaryRMSNorm;
+    auto const turned = norm.rotary_dim != 0 ? norm.rotary_dim : problem.n;
     std::pair<bool, char const*> const rules[] = {
         {problem.n < 1 || problem.n > kMaxRow, "a row must have 1 to 1048576 elements"},
         {!one_of(problem.x, Type::kBF16), "x must be f32, f16 or bf16"},
@@ -93,8 +99,8 @@ char const* refusal(Problem const& problem) noexcept {
         {!one_of(problem.quantize, Quantize::kPerRow), "quantize must be none, static or per row"},
         {!quantised && problem.y != problem.x, "y must be of the type of x, unless quantised"},
         {quantised && !coded, "a quantised y must be FP8 E4M3 or INT8"},
-        {!one_of(norm.kind, Kind::kGatedRMSNorm),
-         "kind must be RMSNorm, SkipRMSNorm or GatedRMSNorm"},
+        {!one_of(norm.kind, Kind::kRotaryRMSNorm),
+         "kind must be RMSNorm, SkipRMSNorm, GatedRMSNorm or RotaryRMSNorm"},
         {!one_of(norm.activation, Activation::kSigmoid), "activation must be silu or sigmoid"},
         {!std::isfinite(norm.epsilon) || norm.epsilon < 0.0F,
          "epsilon must be finite and not negative"},
@@ -116,6 +122,16 @@ char const* refusal(Problem const& problem) noexcept {
         {norm.association < 0 || norm.association > 2, "association must be 0, 1 or 2"},
         {norm.association == 1 && !norm.round_rstd, "association 1 needs round_rstd"},
         {norm.association != 0 && group != 0, "association and group_size cannot be combined"},
+        {rotary && (problem.n % 2 != 0 || turned % 2 != 0 || turned < 0 || turned > problem.n),
+         "rotary_dim must be even and at most the elements of a row, and those must be even"},
+        {rotary && (partial != 0 || group != 0 || problem.inner != 1),
+         "partial_size, group_size and other axes than the last have no rotary embedding"},
+        {rotary && quantised, "a norm with a rotary embedding cannot be quantised"},
+        {rotary && !fits(problem.table), "cos and sin must be of the type of x, or f32"},
+        {rotary && problem.table_width != turned && 2 * problem.table_width != turned,
+         "cos and sin must have rotary_dim entries in a row, or half as many"},
+        {rotary && (problem.runs[0] < 1 || problem.runs[1] < 1),
+         "the runs of rows that share cos and sin must have at least 1"},
     };
     for (auto const& [broken, sentence] : rules) {
         if (broken) return sentence;
@@ -123,13 +139,41 @@ char const* refusal(Problem const& problem) noexcept {
     return nullptr;
 }
 
+char const* broadcast_tables(Problem& problem, std::int64_t const* of_x, std::int32_t x_axes,
+                             std::int64_t const* of_table, std::int32_t table_axes) noexcept {
+    std::int64_t sizes[3]{1, 1, 1};  // of the runs, from the last
+    bool own[3]{};                   // whether the tables have a row for each of a run
+    int run = -1;
+    for (std::int32_t i = 1; i <= (x_axes > table_axes ? x_axes : table_axes); ++i) {
+        std::int64_t const size = i <= x_axes ? of_x[x_axes - i] : 1;
+        std::int64_t const there = i <= table_axes ? of_table[table_axes - i] : 1;
+        if (there != 1 && there != size) return "cos and sin must broadcast against the rows of x";
+        if (size == 1) continue;
+        if (run < 0 || own[run] != (there != 1)) {
+            if (++run == 3) return "cos and sin must repeat along at most two runs of axes of x";
+            own[run] = there != 1;
+        }
+        sizes[run] *= size > 0 ? size : 1;  // of no rows nothing is launched
+    }
+    std::int64_t stride = 1;
+    for (int i = 0; i < 3; ++i) {
+        problem.strides[2 - i] = own[i] ? stride : 0;
+        if (own[i]) stride *= sizes[i];
+    }
+    problem.runs[0] = sizes[1];
+    problem.runs[1] = sizes[0];
+    return nullptr;
+}
+
 cudaError_t launch(Problem const& problem, Pointers const& pointers, std::int64_t rows,
                    Tactic tactic, cudaStream_t stream) noexcept {
     if (refusal(problem) != nullptr || rows < 0) return cudaErrorInvalidValue;
     if (rows == 0) return cudaSuccess;
+    bool const rotary = problem.norm.kind == Kind::kRotaryRMSNorm;
+    if (rotary && rows % (problem.runs[0] * problem.runs[1]) != 0) return cudaErrorInvalidValue;
     Task task{};
     task.problem = problem;
-    task.problem.norm = canonical(problem.norm, problem.x);
+    task.problem.norm = canonical(problem.norm, problem.x, problem.n);
     task.pointers = pointers;
     if (!complete(problem, task.pointers)) return cudaErrorInvalidValue;
     Norm const& norm = task.problem.norm;

@@ -24,6 +24,11 @@
 //         static:  q = saturate(round_to_even(y / *quant_scale))
 //         per row: row_scale = max|y| / (448 for FP8 E4M3, 127 for INT8), 1 when the row is 0;
 //                  q = saturate(round_to_even(y / row_scale)).
+// Rotary:  y, rounded to T, is turned. In the type C of cos and sin, each step rounded to C, then T:
+//         y_i * cos_i + rot_i * sin_i    for the first rotary_dim elements; the others pass
+//         rot_i = -y_(i + rotary_dim / 2), and y_(i - rotary_dim / 2) in the second half; or, with
+//         rotary_interleaved, -y_(i + 1) for even i, and y_(i - 1) for odd i.
+//         With tables of rotary_dim / 2 entries the two elements of a pair have the same.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -34,7 +39,7 @@
 namespace rmsnorm_export {
 
 enum class Type : std::int32_t { kF32, kF16, kBF16, kFP8E4M3, kINT8 };
-enum class Kind : std::int32_t { kRMSNorm, kSkipRMSNorm, kGatedRMSNorm };
+enum class Kind : std::int32_t { kRMSNorm, kSkipRMSNorm, kGatedRMSNorm, kRotaryRMSNorm };
 enum class Activation : std::int32_t { kSilu, kSigmoid };
 enum class Quantize : std::int32_t { kNone, kStatic, kPerRow };
 
@@ -57,6 +62,8 @@ struct Norm {
     Activation activation{Activation::kSilu};
     std::int64_t partial_size{0};
     std::int64_t group_size{0};
+    std::int64_t rotary_dim{0};  // 0: all of the row
+    bool rotary_interleaved{false};
 };
 
 // One instance of it: everything that is known before the number of rows is.
@@ -71,6 +78,12 @@ struct Problem {
     bool has_scale{true};
     bool has_bias{false};
     Quantize quantize{Quantize::kNone};
+    Type table{Type::kF32};        // C: of cos and sin, T or f32
+    std::int64_t table_width{0};   // entries of a row of theirs: rotary_dim, or half of it
+    // Row (a * runs[0] + b) * runs[1] + c of x takes row a * strides[0] + b * strides[1] +
+    // c * strides[2] of the tables; `broadcast_tables` fills this.
+    std::int64_t runs[2]{1, 1};
+    std::int64_t strides[3]{1, 0, 0};
 };
 
 constexpr std::int64_t kMaxRow = std::int64_t{1} << 20;
@@ -86,17 +99,25 @@ struct Pointers {
     void* y{nullptr};                  // in the shape of x
     void* sum{nullptr};                // like x (Skip)
     float* row_scale{nullptr};         // [rows] (per row)
+    void const* cos{nullptr};          // [rows of the tables, table_width] (Rotary)
+    void const* sin{nullptr};
 };
 
 // Null when the problem can be launched, else one sentence that says what is wrong with it and what
 // would be right. The string has static storage. Never throws.
 char const* refusal(Problem const& problem) noexcept;
 
+// Fills `runs` and `strides` for cos and sin whose axes before the last, `of_table`, are broadcast
+// against those of x, `of_x`, aligned at the right. Null, or one sentence as `refusal` has it.
+char const* broadcast_tables(Problem& problem, std::int64_t const* of_x, std::int32_t x_axes,
+                             std::int64_t const* of_table, std::int32_t table_axes) noexcept;
+
 // Enqueues the norm of `rows` rows on `stream` of the current device; 0 rows is no launch. Never
 // allocates, synchronises or throws, so it may be captured in a graph. The kernel is chosen from n,
 // the types and the device only, never from the number of rows.
 //
-// Returns cudaErrorInvalidValue for a problem with a refusal, else what the launch reported.
+// Returns cudaErrorInvalidValue for a problem with a refusal, or rows that are no whole number of
+// its runs, else what the launch reported.
 cudaError_t launch(Problem const& problem, Pointers const& pointers, std::int64_t rows,
                    Tactic tactic, cudaStream_t stream) noexcept;
 

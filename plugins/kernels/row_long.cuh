@@ -17,6 +17,44 @@ namespace rmsnorm_export {
 template <Mode mode>
 constexpr int kUnderWay = mode == Mode::kPlain ? 4 : 2;
 
+// Where an element of a row with a rotary embedding finds its partner and its angle.
+struct Turn {
+    bool needed{false};
+    int partner{0};
+    bool minus{false};   // the partner counts negative
+    std::int64_t entry{0};
+
+    __device__ Turn(Problem const& problem, std::int64_t row, int element) {
+        int const count = static_cast<int>(problem.norm.rotary_dim);
+        needed = problem.norm.kind == Kind::kRotaryRMSNorm && element < count;
+        if (!needed) return;
+        bool const pairs = problem.norm.rotary_interleaved;
+        minus = pairs ? element % 2 == 0 : element < count / 2;
+        partner = pairs ? element ^ 1 : minus ? element + count / 2 : element - count / 2;
+        int const own = problem.table_width == count ? element
+                        : pairs                      ? element / 2
+                                                     : element % (count / 2);
+        std::int64_t const last = row % problem.runs[1];
+        std::int64_t const before = row / problem.runs[1];
+        std::int64_t const of_table = before / problem.runs[0] * problem.strides[0] +
+                                      before % problem.runs[0] * problem.strides[1] +
+                                      last * problem.strides[2];
+        entry = of_table * problem.table_width + own;
+    }
+
+    template <typename T>
+    __device__ float turned(Task const& task, float y, float other) const {
+        bool const wide = kHalf<T> && task.problem.table == Type::kF32;
+        auto const at = [&](void const* table) {
+            return wide ? load<float, 1>(table, entry).at[0] : load<T, 1>(table, entry).at[0];
+        };
+        auto const round = [&](float value) { return wide ? value : rounded<T>(value); };
+        float const direct = round(__fmul_rn(y, at(task.pointers.cos)));
+        float const across = round(__fmul_rn(minus ? -other : other, at(task.pointers.sin)));
+        return round(__fadd_rn(direct, across));
+    }
+};
+
 // Two blocks fit an SM, unless codes after the sigmoids of a half type take more registers.
 template <typename T, Mode mode, bool kQuantised>
 constexpr int kLeastLongBlocks = kHalf<T> && mode == Mode::kGateFirst && kQuantised ? 1 : 2;
@@ -71,6 +109,20 @@ __global__ void __launch_bounds__(kLongBlock, kLeastLongBlocks<T, kMode, kQuanti
         return row.output(rms, x, other, vector);
     };
 
+    // y, after the rotary embedding where there is one: nothing is staged then.
+    auto const result = [&](Row const& row, Divisor<T> const& rms, int vector) {
+        auto y = output(row, rms, vector);
+        if constexpr (W == 1) {
+            Turn const turn{task.problem, row.number, vector};
+            if (turn.needed) {
+                float const before = rounded<T>(y.at[0]);
+                float const other = rounded<T>(output(row, rms, turn.partner).at[0]);
+                y.at[0] = turn.template turned<T>(task, before, other);
+            }
+        }
+        return y;
+    };
+
     for (std::int64_t item = blockIdx.x / blocks; item * task.together < task.segments;
          item += gridDim.x / blocks) {
         float scale = quantize == Quantize::kStatic ? *pointers.quant_scale : 1.0F;
@@ -85,7 +137,7 @@ __global__ void __launch_bounds__(kLongBlock, kLeastLongBlocks<T, kMode, kQuanti
                 // The root mean square of a row is known in its second pass, those of groups not.
                 if (!writes || !per_row || task.together > 1) rms = divisor_of(row);
                 for (int vector = own; vector < end; vector += threads) {
-                    auto const y = output(row, rms, vector);
+                    auto const y = result(row, rms, vector);
                     if (!writes) {
                         greatest = peak(rounded<T>(y), greatest);
                     } else if (quantize == Quantize::kNone) {

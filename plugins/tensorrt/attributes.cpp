@@ -56,6 +56,8 @@ constexpr Field kFields[] = {
     {"last_axis", kInteger, -Dims::MAX_DIMS, -1, of<&Node::last_axis>},
     {"activation", kWord, 0, 1, of<&Norm::activation>, "Gated", {"silu", "sigmoid"}},
     {"gate_first", kInteger, 0, 1, of<&Norm::gate_first>, "Gated"},
+    {"rotary_dim", kInteger, 0, kMaxRow, of<&Norm::rotary_dim>, "Rotary"},
+    {"rotary_interleaved", kInteger, 0, 1, of<&Norm::rotary_interleaved>, "Rotary"},
     {"quantize", kWord, 0, 3, quantize, "Quantized",
      {"fp8", "int8", "fp8_per_row", "int8_per_row"}}};
 static_assert(std::size(kFields) == Node::kCount);
@@ -188,12 +190,19 @@ bool Node::read(char const* layer, PluginFieldCollection const* given) noexcept 
     // What is wrong whatever the tensors are: the kernels are asked about the smallest row that has
     // room for these attributes.
     problem.norm = *this;
-    problem.n = std::max<std::int64_t>({1, partial_size, group_size});
+    problem.n = std::max<std::int64_t>({1, partial_size, group_size, rotary_dim});
+    if (rotary()) {
+        problem.n += problem.n % 2;
+        problem.table_width = rotary_dim != 0 ? rotary_dim : problem.n;
+    }
     problem.x = stash_type == 1 ? Type::kF32 : stash_type == 10 ? Type::kF16 : Type::kBF16;
     problem.y = quantized() ? problem.y : problem.x;
     auto const* why = refusal(problem);
     if ((partial_size || group_size) && axis != -1) {
         why = "partial_size and group_size need axis -1";
+    }
+    if (rotary() && axis != -1) {
+        why = "a rotary embedding needs axis -1";
     }
     if (last_axis < axis) {
         why = "last_axis must not be before axis";

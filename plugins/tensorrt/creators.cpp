@@ -32,25 +32,34 @@ class Creator final : public nvinfer1::IPluginCreatorV3One {
 constexpr char const* kSuffixes[] = {
     "", "_scale_before_cast", "_scale_after_cast", "_round_rstd", "_rstd_not_rounded",
     "_epsilon_outside", "_epsilon_inside", "_epsilon_clamp", "_stash_float32", "_stash_float16",
-    "_stash_bfloat16", "_whole", "_ungrouped", "_last_axis", "_partial", "_partial_2", "_grouped",
-    "_grouped_2", "_several_axes", "_several_axes_2", "_channels", "_channels_2",
-    "_epsilon_clamp_channels"};
+    "_stash_bfloat16"};
+// Of the operators whose rows may be cut, and other axes than the last.
+constexpr char const* kRowSuffixes[] = {
+    "_whole", "_ungrouped", "_last_axis", "_partial", "_partial_2", "_grouped", "_grouped_2",
+    "_several_axes", "_several_axes_2", "_channels", "_channels_2", "_epsilon_clamp_channels"};
 constexpr char const* kGateSuffixes[] = {"_silu", "_sigmoid", "_gate_first", "_gate_last"};
+constexpr char const* kRotarySuffixes[] = {
+    "_rotary_part", "_rotary_whole", "_interleaved", "_halves", "_half_table", "_full_table",
+    "_table_float32", "_table_as_x"};
 
 }  // namespace
 
 std::vector<nvinfer1::IPluginCreatorInterface*> const& creators() {
     static auto const& all = *[] {
         auto* const made = new std::vector<nvinfer1::IPluginCreatorInterface*>;
-        for (std::string const kind : {"RMSNorm", "SkipRMSNorm", "GatedRMSNorm"}) {
-            made->push_back(new Creator("Quantized" + kind));
-            for (auto const* suffix : kSuffixes) {
+        auto const add = [&](std::string const& kind, auto const& suffixes) {
+            for (auto const* suffix : suffixes) {
                 made->push_back(new Creator(kind + suffix));
             }
+        };
+        for (std::string const kind : {"RMSNorm", "SkipRMSNorm", "GatedRMSNorm"}) {
+            made->push_back(new Creator("Quantized" + kind));
+            add(kind, kSuffixes);
+            add(kind, kRowSuffixes);
         }
-        for (std::string const suffix : kGateSuffixes) {
-            made->push_back(new Creator("GatedRMSNorm" + suffix));
-        }
+        add("GatedRMSNorm", kGateSuffixes);
+        add("RotaryRMSNorm", kSuffixes);
+        add("RotaryRMSNorm", kRotarySuffixes);
         return made;
     }();
     return all;

@@ -14,7 +14,9 @@ using namespace nvinfer1;
 
 // The tensors of a node, inputs and then outputs, in order; an operator has some of them. Other is
 // the residual or the gate. Scale and bias may be left out at the end, or be null tensors.
-enum Role : std::int32_t { kX, kOther, kScale, kBias, kQuantScale, kY, kSum, kRowScale, kRoles };
+enum Role : std::int32_t {
+    kX, kOther, kCos, kSin, kScale, kBias, kQuantScale, kY, kSum, kRowScale, kRoles
+};
 
 // Such as "float16 of shape 2x-1x64"; the shape is left out where there is none.
 struct Text {
@@ -73,13 +75,17 @@ inline bool spans(Dims const& dims, std::int64_t const* sizes, std::int32_t coun
 // that the kernels know are in the base. The quantised operators have one more, quantize: fp8 or
 // int8 (static), fp8_per_row or int8_per_row.
 struct Node : Norm {
-    static constexpr std::size_t kCount = 15;  // of fields, at most
+    static constexpr std::size_t kCount = 17;  // of fields, at most
 
     // Of an operator, whose name must outlive it.
     explicit Node(char const* op) noexcept : name{op} {
         bool const skip = std::strstr(op, "Skip");
         bool const gated = std::strstr(op, "Gated");
-        kind = skip ? Kind::kSkipRMSNorm : gated ? Kind::kGatedRMSNorm : Kind::kRMSNorm;
+        bool const turned = std::strstr(op, "Rotary");
+        kind = skip     ? Kind::kSkipRMSNorm
+               : gated  ? Kind::kGatedRMSNorm
+               : turned ? Kind::kRotaryRMSNorm
+                        : Kind::kRMSNorm;
     }
 
     // Takes the value of every field that is given, or refuses with the name of the layer.
@@ -98,9 +104,9 @@ struct Node : Norm {
 
     // Refuses counts that no node of these attributes has.
     bool counts(std::int32_t inputs, std::int32_t given) const noexcept {
-        constexpr char const* kFirst[] = {"X", "X, residual", "X, gate"};  // by Kind
+        constexpr char const* kFirst[] = {"X", "X, residual", "X, gate", "X, cos, sin"};  // by Kind
         bool const fixed = problem.quantize == Quantize::kStatic;
-        auto const least = 1 + (kind != Kind::kRMSNorm) + fixed;
+        auto const least = beforeWeights() + fixed;
         return (inputs >= least && inputs <= least + 2 && given == outputs()) ||
                refuse(
                    "%s: needs %d to %d inputs (%s, then scale and bias, which may be left out%s) "
@@ -111,13 +117,19 @@ struct Node : Norm {
     }
 
     bool quantized() const noexcept { return problem.quantize != Quantize::kNone; }
+    bool rotary() const noexcept { return kind == Kind::kRotaryRMSNorm; }
     static bool isWeight(Role role) noexcept { return role == kScale || role == kBias; }
+    static bool isTable(Role role) noexcept { return role == kCos || role == kSin; }
+
+    std::int32_t beforeWeights() const noexcept {
+        return kind == Kind::kRMSNorm ? 1 : rotary() ? 3 : 2;
+    }
 
     // Of the tensor at a position, which counts inputs and then outputs, as TensorRT does.
     Role role(std::int32_t position, std::int32_t inputs) const noexcept {
-        auto const first = 1 + (kind != Kind::kRMSNorm);  // the weights follow
+        auto const first = beforeWeights();
         if (position < first) {
-            return Role(position);
+            return position == 0 ? kX : Role((rotary() ? kCos : kOther) + position - 1);
         }
         if (position >= inputs) {
             bool const no_sum = position > inputs && kind != Kind::kSkipRMSNorm;
@@ -127,7 +139,7 @@ struct Node : Norm {
         return last ? kQuantScale : Role(kScale + position - first);
     }
 
-    // The type of a tensor when X has type `x`; a weight may also be float32.
+    // The type of a tensor when X has type `x`; a weight or a table may also be float32.
     DataType typeOf(Role role, DataType x) const noexcept {
         bool const real = role == kQuantScale || role == kRowScale;
         auto const code = problem.y == Type::kINT8 ? DataType::kINT8 : DataType::kFP8;
@@ -136,7 +148,8 @@ struct Node : Norm {
 
     bool accepts(Role role, DataType type, DataType x) const noexcept {
         if (role != kX) {
-            return type == typeOf(role, x) || (isWeight(role) && type == DataType::kFLOAT);
+            bool const any_real = isWeight(role) || isTable(role);
+            return type == typeOf(role, x) || (any_real && type == DataType::kFLOAT);
         }
         return (type == DataType::kFLOAT && stash_type == 1) ||
                (type == DataType::kHALF && stash_type != 16) ||
@@ -152,9 +165,14 @@ struct Node : Norm {
 
     bool refuseInput(Role role, PluginTensorDesc const& found,
                      PluginTensorDesc const& x) const noexcept {
+        constexpr char const* kTables =
+            "cos and sin may not be left out, and must have one shape and one type, float32 or that "
+            "of X";
         constexpr char const* kWanted[] = {
             "X must be float32, float16 or bfloat16, and the half type that stash_type names",
             "residual and gate may not be left out, and must have the type and shape of X",
+            kTables,
+            kTables,
             "scale must be float32 or of the type of X, and have its normalised dimensions",
             "bias must be float32 or of the type of X, and have its normalised dimensions",
             "the scale of a quantised Y may not be left out, and must be one number, of float32"};
@@ -185,8 +203,14 @@ struct Node : Norm {
                               Text(in[0]).text);
             }
         }
+        if (rotary() && !tables(in)) {
+            return false;
+        }
         for (std::int32_t i = 0; i < inputs; ++i) {
             auto const role = this->role(i, inputs);
+            if (isTable(role)) {
+                continue;
+            }
             if (isWeight(role) && (in[i].dims.nbDims < 0 || (addresses && !addresses[i]))) {
                 continue;
             }
@@ -211,6 +235,31 @@ struct Node : Norm {
         problem.inner = std::max<std::int64_t>(problem.inner, 1);
         auto const* const why = problem.n < 0 ? nullptr : refusal(problem);
         return !why || refuse("%s: %s; found X, %s", name, why, Text(in[0]).text);
+    }
+
+    // Refuses cos and sin that differ or do not broadcast, or tells the problem of them.
+    bool tables(PluginTensorDesc const* in) noexcept {
+        auto const& x = in[kX].dims;
+        auto const& cos = in[1].dims;
+        for (std::int32_t i = 1; i <= 2; ++i) {
+            bool const fits = in[i].dims.nbDims == cos.nbDims && matches(in[i].dims, cos, 0) &&
+                              cos.nbDims > 0 && in[i].type == in[1].type;
+            if (!fits || !accepts(Role(kCos + i - 1), in[i].type, in[0].type)) {
+                return refuseInput(Role(kCos + i - 1), in[i], in[0]);
+            }
+        }
+        problem.table = kernelType(in[1].type);
+        auto const width = cos.d[cos.nbDims - 1];
+        problem.table_width = width >= 0 ? width : rotary_dim != 0 ? rotary_dim : problem.n;
+        auto const known = [](Dims const& dims) {
+            return std::all_of(dims.d, dims.d + dims.nbDims, [](auto size) { return size >= 0; });
+        };
+        auto const* const why =
+            known(x) && known(cos)
+                ? broadcast_tables(problem, x.d, x.nbDims - 1, cos.d, cos.nbDims - 1)
+                : nullptr;
+        return !why || refuse("%s: %s; found cos %s, with X %s", name, why, Text(in[1]).text,
+                              Text(in[0]).text);
     }
 
     char const* name;

@@ -45,7 +45,9 @@ class Plugin final : public IPluginV3,
         for (std::int32_t i = 0; good && i < inputs; ++i) {
             auto const role = node_.role(i, inputs);
             in[i].type = given[i];
-            good = node_.accepts(role, given[i], given[0]) || node_.refuseInput(role, in[i], in[0]);
+            good = (node_.accepts(role, given[i], given[0]) &&
+                    (role != kSin || given[i] == given[1])) ||
+                   node_.refuseInput(role, in[i], in[0]);
         }
         for (std::int32_t i = 0; good && i < outputs; ++i) {
             types[i] = node_.typeOf(node_.role(inputs + i, inputs), given[0]);
@@ -74,7 +76,8 @@ class Plugin final : public IPluginV3,
         return node_.counts(inputs, outputs) &&
                ((node_.isWeight(role) && desc.dims.nbDims < 0) ||
                 (desc.format == TensorFormat::kLINEAR &&
-                 node_.accepts(role, desc.type, tensors[0].desc.type)));
+                 node_.accepts(role, desc.type, tensors[0].desc.type) &&
+                 (role != kSin || desc.type == tensors[1].desc.type)));
     }
 
     std::int32_t configurePlugin(DynamicPluginTensorDesc const* in, std::int32_t inputs,
@@ -128,8 +131,8 @@ class Plugin final : public IPluginV3,
         }
         auto const* const quant_scale = static_cast<float const*>(from[kQuantScale]);
         auto* const row_scale = static_cast<float*>(to[kRowScale]);
-        Pointers const pointers{from[kX],    from[kOther], from[kScale], from[kBias],
-                                quant_scale, to[kY],       to[kSum],     row_scale};
+        Pointers const pointers{from[kX], from[kOther], from[kScale], from[kBias], quant_scale,
+                                to[kY],   to[kSum],     row_scale,    from[kCos],  from[kSin]};
         auto const status = launch(node_.problem, pointers, node_.rows, tactic_, stream);
         if (status != cudaSuccess) {
             refuse("%s: the kernel was not launched: %s", node_.name, cudaGetErrorString(status));

@@ -10,6 +10,13 @@ using namespace rmsnorm_export;
 // checked by rmsnorm_problem_bytes.
 RMSNORM_EXPORTED char const* rmsnorm_refusal(Problem const* problem) { return refusal(*problem); }
 
+// The same of the shapes of x and of cos and sin, without their last axis; fills the problem.
+RMSNORM_EXPORTED char const* rmsnorm_broadcast_tables(Problem* problem, std::int64_t const* of_x,
+                                                      int x_axes, std::int64_t const* of_table,
+                                                      int table_axes) {
+    return broadcast_tables(*problem, of_x, x_axes, of_table, table_axes);
+}
+
 RMSNORM_EXPORTED int rmsnorm_launch(Problem const* problem, Pointers const* pointers,
                                     long long rows, int tactic, void* stream) {
     return launch(*problem, *pointers, rows, static_cast<Tactic>(tactic),

@@ -52,11 +52,18 @@ CODE_SCALE = "scale of the codes"
 _CREATORS = (
     "_scale_before_cast", "_scale_after_cast", "_round_rstd", "_rstd_not_rounded",
     "_epsilon_outside", "_epsilon_inside", "_epsilon_clamp", "_stash_float32", "_stash_float16",
-    "_stash_bfloat16", "_whole", "_ungrouped", "_last_axis", "_partial", "_partial_2", "_grouped",
+    "_stash_bfloat16",
+)  # fmt: skip
+_ROW_CREATORS = (
+    "_whole", "_ungrouped", "_last_axis", "_partial", "_partial_2", "_grouped",
     "_grouped_2", "_several_axes", "_several_axes_2", "_channels", "_channels_2",
     "_epsilon_clamp_channels",
 )  # fmt: skip
 _GATED_CREATORS = ("_silu", "_sigmoid", "_gate_first", "_gate_last")
+_ROTARY_CREATORS = (
+    "_rotary_part", "_rotary_whole", "_interleaved", "_halves", "_half_table", "_full_table",
+    "_table_float32", "_table_as_x",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -287,7 +294,10 @@ def creator_names(kind: Kind) -> frozenset[str]:
     ``assign_bodies`` names a second body after what tells it from the first. The plugin reads that
     from the attributes, and has a creator for each such name without a size in it.
     """
-    suffixes = ("", *_CREATORS, *(_GATED_CREATORS if kind == "GatedRMSNorm" else ()))
+    if kind == "RotaryRMSNorm":
+        return frozenset(kind + suffix for suffix in ("", *_CREATORS, *_ROTARY_CREATORS))
+    gated = _GATED_CREATORS if kind == "GatedRMSNorm" else ()
+    suffixes = ("", *_CREATORS, *_ROW_CREATORS, *gated)
     return frozenset((f"Quantized{kind}", *(kind + suffix for suffix in suffixes)))
 
 

@@ -10,7 +10,7 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.spec import FLOAT, NormSpec
 
 TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "float8_e4m3": 3, "int8": 4}
-KINDS = {"RMSNorm": 0, "SkipRMSNorm": 1, "GatedRMSNorm": 2}
+KINDS = {"RMSNorm": 0, "SkipRMSNorm": 1, "GatedRMSNorm": 2, "RotaryRMSNorm": 3}
 ACTIVATIONS = {"silu": 0, "sigmoid": 1}
 STATIC, PER_ROW = 1, 2
 THROUGHPUT, LOW_LATENCY = 1, 2
@@ -33,6 +33,8 @@ class Norm(ctypes.Structure):
         ("activation", ctypes.c_int32),
         ("partial_size", ctypes.c_int64),
         ("group_size", ctypes.c_int64),
+        ("rotary_dim", ctypes.c_int64),
+        ("rotary_interleaved", ctypes.c_bool),
     )
 
 
@@ -50,19 +52,24 @@ class Problem(ctypes.Structure):
         ("has_scale", ctypes.c_bool),
         ("has_bias", ctypes.c_bool),
         ("quantize", ctypes.c_int32),
+        ("table", ctypes.c_int32),
+        ("table_width", ctypes.c_int64),
+        ("runs", ctypes.c_int64 * 2),
+        ("strides", ctypes.c_int64 * 3),
     )
 
     def __init__(self, *, inner: int = 1, **values: Any) -> None:
-        super().__init__(inner=inner, **values)
+        super().__init__(inner=inner, runs=(1, 1), strides=(1, 0, 0), **values)
 
     def set_norm(self, spec: NormSpec) -> None:
-        """Take the attributes over."""
+        """Take the attributes over; with angles for every element that is turned."""
         for name, _ in Norm._fields_:
             if hasattr(spec, name):
                 value = getattr(spec, name)
                 words = {"kind": KINDS, "activation": ACTIVATIONS}.get(name)
                 setattr(self.norm, name, value if words is None else words[value])
         self.norm.stash_half = spec.stash_type != FLOAT
+        self.table_width = spec.rotary_dim or self.n
 
 
 class Pointers(ctypes.Structure):
@@ -70,7 +77,9 @@ class Pointers(ctypes.Structure):
 
     _fields_ = tuple(
         (name, ctypes.c_void_p)
-        for name in ("x", "other", "scale", "bias", "quant_scale", "y", "sum", "row_scale")
+        for name in (
+            *("x", "other", "scale", "bias", "quant_scale", "y", "sum", "row_scale", "cos", "sin"),
+        )
     )
 
 
@@ -97,6 +106,7 @@ def functions(path: Path) -> ctypes.CDLL:
             fix="rmsnorm-export plugin build --runtime torch",
         )
     library.rmsnorm_refusal.restype = ctypes.c_char_p
+    library.rmsnorm_broadcast_tables.restype = ctypes.c_char_p
     library.rmsnorm_error.restype = ctypes.c_char_p
     library.rmsnorm_launch.argtypes = [
         *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int, ctypes.c_void_p)

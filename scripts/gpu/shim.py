@@ -9,6 +9,7 @@ in it. The usual norms may multiply by 1 / rms, which is an rms of 2 ulp of f32 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import pathlib
 import subprocess
@@ -20,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmsnorm_export.op import reference
+from rmsnorm_export.op.dtypes import element_type, round_to
 from rmsnorm_export.op.spec import FLOAT, NormSpec
 
 Array = npt.NDArray[Any]
@@ -27,23 +29,29 @@ Array = npt.NDArray[Any]
 F32, F16, BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 FP8, INT8 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(np.int8)
 _TYPES = (F32, F16, BF16, FP8, INT8)
-_KINDS = ("RMSNorm", "SkipRMSNorm", "GatedRMSNorm")
+_KINDS = ("RMSNorm", "SkipRMSNorm", "GatedRMSNorm", "RotaryRMSNorm")
 _QUANTIZE = ("none", "static", "per_row")
 LARGEST_CODE = {FP8: 448.0, INT8: 127.0}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """A launch; arrays are [rows, n] and [n]. In memory ``inner`` rows lie side by side, so that
-    the elements of one are so many apart. ``misaligned`` counts elements; ``most_cluster``, the
-    blocks that the device places in a cluster, where ``sm`` has any; ``compiled_for``, an earlier
-    architecture whose code the driver has translated."""
+    """A launch; arrays are [rows, n] and [n].
+
+    ``tables``: cos and sin, [..., w], whose axes before the last are broadcast against ``leading``:
+    sizes whose product is the rows. In memory ``inner`` rows lie side by side, so that the elements
+    of one are so many apart. ``misaligned`` counts elements; ``most_cluster``, the blocks that the
+    device places in a cluster, where ``sm`` has any; ``compiled_for``, an earlier architecture
+    whose code the driver has translated.
+    """
 
     spec: NormSpec
     x: Array
     other: Array | None = None
     scale: Array | None = None
     bias: Array | None = None
+    tables: tuple[Array, Array] | None = None
+    leading: tuple[int, ...] = ()
     quantize: Literal["none", "static", "per_row"] = "none"
     codes: np.dtype[Any] = FP8
     quant_scale: float = 1.0
@@ -116,6 +124,8 @@ class Shim:
                 self._process.stdin.write(np.ascontiguousarray(array).tobytes())
         if job.quantize == "static":
             self._process.stdin.write(np.float32(job.quant_scale).tobytes())
+        for table in job.tables or ():
+            self._process.stdin.write(np.ascontiguousarray(table).tobytes())
         self._process.stdin.flush()
         status, intact, *how = map(int, self._line().split())
         assert status == 0, f"cudaError_t {status}"
@@ -151,6 +161,7 @@ def _header(job: Job, overruled: dict[str, object]) -> bytes:
     """The line that ``read_job`` of driver.cpp reads, field by field."""
     spec = job.spec
     scale, bias = job.scale, job.bias
+    table = job.x[0] if job.tables is None else job.tables[0]
     fields: dict[str, object] = {
         "kind": _KINDS.index(spec.kind),
         "epsilon": spec.epsilon,
@@ -165,6 +176,8 @@ def _header(job: Job, overruled: dict[str, object]) -> bytes:
         "activation": ("silu", "sigmoid").index(spec.activation),
         "partial_size": spec.partial_size,
         "group_size": spec.group_size,
+        "rotary_dim": spec.rotary_dim,
+        "rotary_interleaved": spec.rotary_interleaved,
         "n": job.x.shape[-1],
         "inner": job.inner,
         "x": _TYPES.index(job.x.dtype),
@@ -174,6 +187,8 @@ def _header(job: Job, overruled: dict[str, object]) -> bytes:
         "has_scale": scale is not None,
         "has_bias": bias is not None,
         "quantize": _QUANTIZE.index(job.quantize),
+        "table": _TYPES.index(table.dtype),
+        "table_width": table.shape[-1],
         "rows": len(job.x),
         "tactic": 2 if job.low_latency else 1,
         "sm": job.sm,
@@ -184,12 +199,17 @@ def _header(job: Job, overruled: dict[str, object]) -> bytes:
     }
     assert fields.keys() >= overruled.keys()
     fields.update(overruled)
-    words = (int(f) if isinstance(f, bool) else f for f in fields.values())
+    axes = ((len(sizes), *sizes) for sizes in (job.leading, table.shape[:-1]))
+    values = itertools.chain(fields.values(), *axes)
+    words = (int(f) if isinstance(f, bool) else f for f in values)
     return (" ".join(map(str, words)) + "\n").encode()
 
 
 def allowed(job: Job) -> tuple[Array, Array]:
     """Least and greatest y, in float64, rounded to the type of x and not yet quantised."""
+    if job.tables is not None:
+        norm = dataclasses.replace(job.spec, kind="RMSNorm", rotary_dim=0, rotary_interleaved=False)
+        return turned(job, *allowed(dataclasses.replace(job, spec=norm, tables=None)))
     n = job.x.shape[-1]
     # One rounding for each of the elements that a thread adds in sequence, at 2**-24 each, and for
     # the tree; more than any order here needs, and far below an ulp of a half type.
@@ -203,6 +223,37 @@ def allowed(job: Job) -> tuple[Array, Array]:
         return np.minimum(*bounds), np.maximum(*bounds)
 
 
+def turned(job: Job, low: Array, high: Array) -> tuple[Array, Array]:
+    """The rotary embedding of intervals: every rounding is monotone."""
+    assert job.tables is not None
+    spec, n = job.spec, job.x.shape[-1]
+    size = spec.rotary_dim or n
+    first, second = (2 * np.arange(size // 2) + i for i in (0, 1))
+    if not spec.rotary_interleaved:
+        first, second = np.split(np.arange(size), 2)
+    partner = np.empty(size, int)
+    partner[first], partner[second] = second, first
+    minus = np.isin(np.arange(size), first)
+    tables = []
+    for table in job.tables:
+        entries = table.astype(np.float64)
+        if table.shape[-1] != size:
+            entries = np.repeat(entries, 2, -1) if spec.rotary_interleaved else np.tile(entries, 2)
+        tables.append(np.broadcast_to(entries, (*job.leading, size)).reshape(-1, size))
+    cos, sin = tables[0], np.where(minus, -tables[1], tables[1])
+    own = element_type(job.tables[0].dtype)
+
+    def products(factor: Array, of: Array) -> tuple[Array, Array]:
+        ends = [round_to(bound[:, of] * factor, own) for bound in (low, high)]
+        return np.minimum(*ends), np.maximum(*ends)
+
+    with np.errstate(invalid="ignore", over="ignore"):
+        terms = zip(products(cos, np.arange(size)), products(sin, partner), strict=True)
+        sums = [round_to(a + b, own).astype(job.x.dtype).astype(np.float64) for a, b in terms]
+    both = zip(sums, (low, high), strict=True)
+    return tuple(np.concatenate([end, y[:, size:]], axis=-1) for end, y in both)  # type: ignore[return-value]
+
+
 def multiplies(job: Job) -> bool:
     """Whether a kernel of row_hot.cuh may take it; all others divide by rms."""
     spec = job.spec
@@ -211,6 +262,7 @@ def multiplies(job: Job) -> bool:
         scale_offset=spec.scale_offset,
         scale_before_cast=spec.scale_before_cast,
     )
+    spec = dataclasses.replace(spec, rotary_dim=0, rotary_interleaved=False)
     own_scale = job.scale is not None and job.scale.dtype == job.x.dtype
     vectors = job.x.shape[-1] * job.x.dtype.itemsize % 16 == 0 and not job.misaligned
     return spec == usual and own_scale and job.bias is None and vectors and job.inner == 1

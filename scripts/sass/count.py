@@ -136,7 +136,8 @@ def _short(kernel: str) -> str:
     match = re.search(r"\d(row_[a-z]+)I(.*)EEv", kernel)
     if match is None:
         return kernel
-    arguments = match[2].replace("13__nv_bfloat16", "bf16,").replace("6__half", "f16,")
+    arguments = re.sub(r"^(\d+[_a-z0-9]+?)S\d*_", r"\1\1", match[2])  # the same type again
+    arguments = arguments.replace("13__nv_bfloat16", "bf16,").replace("6__half", "f16,")
     arguments = re.sub(r"(?<=,)f(?=L)|^f(?=[fL])", "f32,", arguments)
     arguments = re.sub(r"f(?=L)", "f32,", arguments)
     arguments = re.sub(r"L(?:NS_\w+?E|[ib])(\d+)E?", r"\1,", arguments)

@@ -25,11 +25,17 @@ OPS: dict[str, dict[str, Any]] = {
     "fp8row": {**_FP8, "quantize": abi.PER_ROW},
     "skipfp8": {"kind": abi.KINDS["SkipRMSNorm"], **_FP8, "quantize": abi.STATIC},
     "skipfp8row": {"kind": abi.KINDS["SkipRMSNorm"], **_FP8, "quantize": abi.PER_ROW},
+    "rotary": {"kind": abi.KINDS["RotaryRMSNorm"]},
+    "rotary32": {"kind": abi.KINDS["RotaryRMSNorm"], "table": abi.TYPES["float32"]},
 }
 """Attributes and fields of the problem, by the name under which it is counted."""
 
 TENSORS = {name: number << 40 for number, (name, _) in enumerate(abi.Pointers._fields_, 1)}
 """An address for each tensor, far from the others."""
+
+
+HEADS = 32
+"""Rows with the same angles, one behind the other: [batch, tokens, heads, n]."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,8 +64,10 @@ class Work:
         """What has to be moved of a row."""
         size = SIZES[self.dtype]
         fields = OPS[self.op]
-        inputs_and_sum = {0: 1, 1: 3, 2: 2}[fields.get("kind", 0)]
-        return self.n * (inputs_and_sum * size + (1 if "y" in fields else size))
+        inputs_and_sum = {0: 1, 1: 3, 2: 2, 3: 1}[fields.get("kind", 0)]
+        tables = self.n * SIZES["float32" if "table" in fields else self.dtype] * 2 // HEADS
+        own = self.n * (inputs_and_sum * size + (1 if "y" in fields else size))
+        return own + (tables if self.op.startswith("rotary") else 0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,17 +81,18 @@ class Launch:
     shared_bytes: int
     parameters: bytes
     lanes: int  # threads of a row in a block
+    rows: int  # that they take at once
     segments_at: int  # offset of the number of rows in the parameters
 
     @property
     def rows_at_once(self) -> float:
         """Of a block."""
-        return self.threads / self.lanes / self.cluster
+        return self.threads / self.lanes / self.cluster * self.rows
 
     def with_rows(self, rows: int) -> bytes:
         """The parameters, for another number of rows."""
         changed = bytearray(self.parameters)
-        struct.pack_into("<q", changed, self.segments_at, rows)
+        struct.pack_into("<q", changed, self.segments_at, rows // self.rows)
         return bytes(changed)
 
 
@@ -112,10 +121,15 @@ class Recorder:
             ValueError: the library refuses the work.
         """
         size = abi.TYPES[work.dtype]
-        problem = abi.Problem(n=work.n, x=size, scale=size, bias=size, y=size, has_scale=True)
+        types = {"x": size, "scale": size, "bias": size, "y": size, "table": size}
+        problem = abi.Problem(n=work.n, has_scale=True, **types)
         problem.norm.epsilon = 1e-6
         for name, value in OPS[work.op].items():
             setattr(problem if hasattr(problem, name) else problem.norm, name, value)
+        if work.op.startswith("rotary"):
+            problem.table_width = work.n
+            problem.runs[:] = work.rows // HEADS, HEADS
+            problem.strides[:] = 0, 1, 0
         pointers = abi.Pointers(**TENSORS)
         tactic = abi.LOW_LATENCY if work.low_latency else abi.THROUGHPUT
         status = self._functions.rmsnorm_launch(
@@ -134,5 +148,6 @@ class Recorder:
             shared_bytes=last.shared,
             parameters=parameters,
             lanes=struct.unpack_from("<i", parameters, at)[0],
+            rows=struct.unpack_from("<i", parameters, self._functions.recorder_rows_offset())[0],
             segments_at=self._functions.recorder_segments_offset(),
         )

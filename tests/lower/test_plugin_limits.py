@@ -10,7 +10,7 @@ import pytest
 
 import rmsnorm_export as rx
 from rmsnorm_export.lower.portable import creator_names, plugin_refuses
-from rmsnorm_export.op.native import ROW_KINDS
+from rmsnorm_export.op.native import KINDS, ROW_KINDS
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,12 +112,13 @@ def test_second_bodies():
         assert "no creator" in plugin_refuses(name, spec, dtype=FLOAT, n=64, weights=())
 
 
-@pytest.mark.parametrize("kind", ROW_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_library_has_a_creator_of_every_name(kind):
     """The table of creators.cpp; tests/plugins asks the built library, where it can be built."""
     source = (ROOT / "plugins" / "tensorrt" / "creators.cpp").read_text(encoding="utf-8")
-    tables = dict(re.findall(r"(kSuffixes|kGateSuffixes)\[\] = \{(.*?)\};", source, re.DOTALL))
-    written = tables["kSuffixes"] + (tables["kGateSuffixes"] if kind == "GatedRMSNorm" else "")
+    tables = dict(re.findall(r"(k\w*Suffixes)\[\] = \{(.*?)\};", source, re.DOTALL))
+    own = {"GatedRMSNorm": ("Row", "Gate"), "RotaryRMSNorm": ("Rotary",)}.get(kind, ("Row",))
+    written = "".join(tables[f"k{table}Suffixes"] for table in ("", *own))
     names = {kind + suffix for suffix in re.findall(r'"(\w*)"', written)}
     assert 'new Creator("Quantized" + kind)' in source
-    assert creator_names(kind) == {f"Quantized{kind}", *names}
+    assert creator_names(kind) == names | ({f"Quantized{kind}"} if kind in ROW_KINDS else set())

@@ -6,6 +6,7 @@ import itertools
 import pathlib
 import re
 import subprocess
+from typing import Any
 
 import adapter_build
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.lower.portable import creator_names
 from rmsnorm_export.op.body_key import assign_bodies, body_key
-from rmsnorm_export.op.native import ROW_KINDS
+from rmsnorm_export.op.native import KINDS, ROW_KINDS
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, Kind, NormSpec
 
 pytestmark = pytest.mark.parametrize("headers", adapter_build.header_parameters())
@@ -42,13 +43,14 @@ def test_builder_and_runtime(headers: pathlib.Path, program: str) -> None:
     assert int(passed) > 7000
 
 
-@pytest.mark.parametrize("kind", ROW_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_fields_are_the_attributes(headers: pathlib.Path, kind: Kind) -> None:
     """In order; a field that the node lacks would make the parser warn."""
     creators = _creators(headers)
     attributes = list(NormSpec(kind=kind).attributes())
     assert creators[kind] == attributes
-    assert creators[f"Quantized{kind}"] == [*attributes, "quantize"]
+    if kind in ROW_KINDS:
+        assert creators[f"Quantized{kind}"] == [*attributes, "quantize"]
     for name, fields in creators.items():
         if re.fullmatch(f"{kind}_.*", name):
             assert fields == attributes
@@ -56,14 +58,13 @@ def test_fields_are_the_attributes(headers: pathlib.Path, kind: Kind) -> None:
 
 def test_creators_are_the_names_that_optimize_writes(headers: pathlib.Path) -> None:
     """Every name of a second body that one attribute makes and that has no size in it."""
-    kinds = ROW_KINDS
-    named = {name for kind in kinds for name in creator_names(kind)}
+    named = {name for kind in KINDS for name in creator_names(kind)}
     assert set(_creators(headers)) == named
-    written = {name for kind in ROW_KINDS for name in _second_names(kind)}
+    written = {name for kind in KINDS for name in _second_names(kind)}
     # What is clamped or over channels differs from LLaMA's norm, and a stash that is half, too.
     two = re.compile(r"_association_\d$|_stash_b?float16_(epsilon_clamp|channels)")
     aliases = {name for name in written if not two.search(name)}
-    assert named == aliases | set(kinds) | {f"Quantized{kind}" for kind in kinds}
+    assert named == aliases | set(KINDS) | {f"Quantized{kind}" for kind in ROW_KINDS}
 
 
 def _second_names(kind: Kind) -> set[str]:
@@ -82,6 +83,13 @@ def _second_names(kind: Kind) -> set[str]:
     if kind == "GatedRMSNorm":
         choices += [[{"activation": "silu"}, {"activation": "sigmoid"}]]
         choices += [[{"gate_first": first} for first in (False, True)]]
+    if kind == "RotaryRMSNorm":
+        choices += [
+            [{"rotary_dim": 0}, {"rotary_dim": 16}],
+            [{"rotary_interleaved": flag} for flag in (False, True)],
+            [{"half_table": flag} for flag in (False, True)],
+            [{"table_dtype": None}, {"table_dtype": FLOAT}],
+        ]
     names = set()
     for changes in choices:
         for order in itertools.permutations(changes):
@@ -97,8 +105,10 @@ def _second_names(kind: Kind) -> set[str]:
 def _key(kind: Kind, dtype: int, changes: dict[str, object]) -> object:
     """None where the specification has no such norm."""
     try:
-        spec = NormSpec(kind=kind, **changes)  # type: ignore[arg-type]
-        return body_key(spec, dtype=dtype, scale_dtype=dtype, bias_dtype=None, opset=OPSET)
+        table: Any = {name: changes[name] for name in changes if "table" in name}
+        spec = NormSpec(kind=kind, **{k: v for k, v in changes.items() if k not in table})  # type: ignore[arg-type]
+        types = {"dtype": dtype, "scale_dtype": dtype, "bias_dtype": None}
+        return body_key(spec, **types, opset=OPSET, **table)
     except (ValueError, UsageError):
         return None
 

@@ -23,7 +23,7 @@ REFUSALS: tuple[tuple[dict[str, object], str], ...] = (
     ({"quantize": 1}, "a quantised y must be FP8 E4M3 or INT8"),
     ({"quantize": 2, "y": F32_TYPE}, "a quantised y must be FP8 E4M3 or INT8"),
     ({"quantize": 3, "y": INT8_TYPE}, "quantize must be none, static or per row"),
-    ({"kind": 3}, "kind must be"),
+    ({"kind": 4}, "kind must be"),
     ({"kind": -1}, "kind must be"),
     ({"activation": 2}, "activation must be silu or sigmoid"),
     ({"epsilon": -1e-6}, "epsilon must be finite and not negative"),

@@ -52,7 +52,7 @@ def _passed() -> plugin.RuntimeCheck:
     return plugin.RuntimeCheck(DIRECT, "", "l.so", "dlopen", "passed", "")
 
 
-MISSING = {"creator SkipRMSNorm", "creator GatedRMSNorm"}
+MISSING = {"creator SkipRMSNorm", "creator GatedRMSNorm", "creator RotaryRMSNorm"}
 """The fake has one creator only."""
 
 

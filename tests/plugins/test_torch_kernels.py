@@ -16,7 +16,7 @@ from rmsnorm_export.op import abi
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, Kind, NormSpec
 from rmsnorm_export.torch.operator import kernels
 from rmsnorm_export.torch.operator.eager import forward
-from rmsnorm_export.torch.operator.plan import make_plan
+from rmsnorm_export.torch.operator.plan import NormPlan, make_plan
 from tests.plugins import kernel_build
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -74,17 +74,45 @@ def test_the_launch_is_the_operator(
         if apart:  # not contiguous, and without a bias
             given["x"] = given["x"].transpose(0, 1).contiguous().transpose(0, 1)
             given["bias"] = None
-        names = ("x", "scale", "bias", "residual", "gate")
-        found = kernels.launch(on_the_cpu, plan, *(given.get(name) for name in names), 0)
-        expected = forward(plan, **given)
-        assert found is not None
-        for ours, theirs in zip(found, expected, strict=True):
-            assert ours.shape == theirs.shape
-            assert ours.is_contiguous()
-            # Every operand is in its place; how exact the kernels are, test_kernels.py holds. What
-            # rounds the other way is a unit of the largest term, before the bias takes from it.
-            off = (ours.double() - theirs.double()).abs().max()
-            assert off <= 4 * torch.finfo(dtype).eps * theirs.double().abs().max()
+        _compare(on_the_cpu, plan, given)
+
+
+def _compare(library: ctypes.CDLL, plan: NormPlan, given: dict[str, Any]) -> None:
+    """Every operand is in its place; how exact the kernels are, test_kernels.py holds."""
+    found = kernels.launch(library, 0, plan, **given)
+    expected = forward(plan, **given)
+    assert found is not None
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.shape == theirs.shape
+        assert ours.is_contiguous()
+        # What rounds the other way is a unit of the largest term, before the bias takes from it.
+        off = (ours.double() - theirs.double()).abs().max()
+        assert off <= 4 * torch.finfo(plan.out).eps * theirs.double().abs().max()
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("shape", [(2, 1, 4), (1, 3, 1), (4,), ()], ids=str)
+def test_rotary(on_the_cpu: ctypes.CDLL, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    random = torch.Generator().manual_seed(1)
+    for part, interleaved, half, of_table in itertools.product(
+        (0, 32), (False, True), (False, True), (dtype, torch.float32)
+    ):
+        turns = {"rotary_dim": part, "rotary_interleaved": interleaved}
+        plan = make_plan(NormSpec(kind="RotaryRMSNorm", **turns), dtype)
+        width = (part or 48) // (2 if half else 1)
+        x, scale, bias = (torch.randn(s, generator=random) for s in ((2, 3, 4, 48), (48,), (48,)))
+        cos, sin = (torch.rand(*shape, width, generator=random) for _ in range(2))
+        given = {"x": x, "scale": scale, "bias": bias}
+        tables = {"cos": cos.to(of_table), "sin": sin.to(of_table)}
+        _compare(on_the_cpu, plan, {k: v.to(dtype) for k, v in given.items()} | tables)
+
+
+def test_angles_of_too_many_runs_stay_with_pytorch(on_the_cpu: ctypes.CDLL) -> None:
+    plan = make_plan(NormSpec(kind="RotaryRMSNorm"), torch.float32)
+    x, table = torch.randn(2, 3, 2, 3, 8), torch.rand(2, 1, 2, 1, 8)
+    kernels._note.cache_clear()
+    with pytest.warns(RuntimeWarning, match="at most two runs of axes"):
+        assert kernels.launch(on_the_cpu, 0, plan, x, None, None, cos=table, sin=table) is None
 
 
 @pytest.mark.thorough
@@ -102,10 +130,10 @@ def test_what_the_kernels_lack_stays_with_pytorch(on_the_cpu: ctypes.CDLL) -> No
         kernels._note.cache_clear()
         plan = make_plan(spec, given.dtype)
         with pytest.warns(RuntimeWarning, match=said):
-            found = kernels.launch(on_the_cpu, plan, given, scale, None, None, None, 0)
+            found = kernels.launch(on_the_cpu, 0, plan, given, scale, None)
         assert found is None
     plan = make_plan(NormSpec(), x.dtype)
-    nothing = kernels.launch(on_the_cpu, plan, x[:0], None, None, None, None, 0)
+    nothing = kernels.launch(on_the_cpu, 0, plan, x[:0], None, None)
     assert nothing is not None
     assert nothing[0].shape == (0, 8)
 

@@ -149,6 +149,15 @@ void combinations() {
             "association");
     refused(op, "association of groups",
             ordinary(op).integer("association", 2).integer("group_size", 8), "association");
+    std::string const turned = "RotaryRMSNorm";
+    for (auto const* size : {"partial_size", "group_size"}) {
+        refused(turned, size, ordinary(turned).integer(size, 8), "no rotary embedding");
+    }
+    refused(turned, "two axes", ordinary(turned).integer("axis", -2), "axis -1");
+    refused(turned, "7 elements", ordinary(turned).integer("rotary_dim", 7), "even");
+    refused(turned, "-2 elements", ordinary(turned).integer("rotary_dim", -2), "rotary_dim");
+    refused(turned, "a flag of 2", ordinary(turned).integer("rotary_interleaved", 2), "from 0 to 1");
+    refused(op, "attributes of another operator", ordinary(op).integer("rotary_dim", 8), "rotary_dim");
     refused(op, "round_rstd and scale_before_cast",
             ordinary(op).integer("round_rstd", 1).integer("scale_before_cast", 1), "round_rstd");
 }
@@ -160,7 +169,7 @@ void badFields(Log& log) {
     numbers();
     words();
     combinations();
-    for (std::string const op : {"RMSNorm", "GatedRMSNorm", "QuantizedSkipRMSNorm"}) {
+    for (std::string const op : {"RMSNorm", "GatedRMSNorm", "QuantizedSkipRMSNorm", "RotaryRMSNorm"}) {
         absent(op);
         later(op);
     }

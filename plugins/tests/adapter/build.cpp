@@ -49,15 +49,18 @@ std::set<Combination> expected(Case const& one, int weights) {
     for (auto const x : {DataType::kFLOAT, DataType::kHALF, DataType::kBF16}) {
         bool const stash = one.stash_type == 1 || x == typeOf(one);
         for (int mask = 0; stash && mask < 1 << weights; ++mask) {
-            Combination types(one.other() ? 2 : 1, x);
-            for (int i = 0; i < weights; ++i) {
-                types.push_back(mask >> i & 1 ? DataType::kFLOAT : x);
+            for (auto const angles : {x, DataType::kFLOAT}) {
+                Combination types(one.other() ? 2 : 1, x);
+                types.insert(types.end(), one.rotary() ? 2 : 0, angles);
+                for (int i = 0; i < weights; ++i) {
+                    types.push_back(mask >> i & 1 ? DataType::kFLOAT : x);
+                }
+                auto const full = tensors(one, x, x, weights, {2, 4, 64});
+                for (auto i = types.size(); i < full.size(); ++i) {
+                    types.push_back(full[i].type);
+                }
+                all.insert(types);
             }
-            auto const full = tensors(one, x, x, weights, {2, 4, 64});
-            for (auto i = types.size(); i < full.size(); ++i) {
-                types.push_back(full[i].type);
-            }
-            all.insert(types);
         }
     }
     return all;
@@ -245,6 +248,26 @@ void badBuild(Log& log) {
             [](auto& all) { all[1].dims = dims({1, 2, 4, 64}); });
     refused(skip, "a null residual", "left out", 1, [](auto& all) { all[1].dims = noDims(); });
     refused(plain, "X of unknown rank", "rank", 1, [](auto& all) { all[0].dims = noDims(); });
+    auto const rotary = cases("RotaryRMSNorm")[0];
+    refused(rotary, "angles of two types", "one type", 0,
+            [](auto& all) { all[2].type = DataType::kFLOAT; });
+    refused(rotary, "angles of two shapes", "one shape", 0,
+            [](auto& all) { all[2].dims = dims({1, 64}); });
+    refused(rotary, "null angles", "left out", 0, [](auto& all) { all[2].dims = noDims(); });
+    refused(rotary, "bfloat16 angles of float16", "bfloat16", 0,
+            [](auto& all) { all[1].type = all[2].type = DataType::kBF16; });
+    refused(rotary, "angles of a third of the row", "half as many", 0,
+            [](auto& all) { all[1].dims = all[2].dims = dims({4, 21}); });
+    refused(rotary, "angles for other rows", "3x64", 0,
+            [](auto& all) { all[1].dims = all[2].dims = dims({3, 64}); });
+    refused(rotary, "angles of four runs", "at most two runs", 0,
+            [](auto& all) { all[1].dims = all[2].dims = dims({1, 2, 1, 4, 64}); },
+            {3, 2, 3, 4, 64});
+    refused(rotary, "two inputs", "X, cos, sin", 0, [](auto& all) { all.erase(all.begin() + 1); });
+    refused(rotary, "an odd row", "even", 0, same, {2, 4, 63});
+    auto longer = of("RotaryRMSNorm", "rotary_dim", 66);
+    longer.width = 66;
+    refused(longer, "a turn longer than the row", "at most the elements", 0, same);
     refused(plain, "four inputs", "found 4", 2, [](auto& all) { all.push_back(all[0]); });
     refused(skip, "one input", "found 1", 0, [](auto& all) { all.erase(all.begin()); });
     refused(fixed, "no scale for the output", "found 1", 0,

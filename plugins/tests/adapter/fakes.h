@@ -151,6 +151,10 @@ inline std::vector<PluginTensorDesc> tensors(Case const& one, DataType type, Dat
     if (one.other()) {
         made.push_back(made[0]);
     }
+    if (one.rotary()) {  // one row of angles for each of the axis before the last
+        auto const angles = tensor(weight, dims({shape[shape.size() - 2], one.width}));
+        made.insert(made.end(), 2, angles);
+    }
     for (int i = 0; i < weights; ++i) {
         made.push_back(tensor(weight, dims(row)));
     }

@@ -84,6 +84,9 @@ inline Fields ordinary(std::string const& op) {
     if (op.find("Gated") != op.npos) {
         fields.text("activation", "silu").integer("gate_first", 0);
     }
+    if (op.find("Rotary") != op.npos) {
+        fields.integer("rotary_dim", 0).integer("rotary_interleaved", 0);
+    }
     if (op.find("Quantized") != op.npos) {
         fields.text("quantize", "fp8");
     }
@@ -99,13 +102,15 @@ struct Case {
     std::string quantize{};
     bool needs_scale = false;
     int last_axis = -1;
+    int width = 64;  // of cos and sin
 
     bool other() const { return op.find("Skip") != op.npos || op.find("Gated") != op.npos; }
+    bool rotary() const { return op.find("Rotary") != op.npos; }
     bool skip() const { return op.find("Skip") != op.npos; }
     bool fixed() const { return quantize == "fp8" || quantize == "int8"; }
     bool perRow() const { return !quantize.empty() && !fixed(); }
     int outputs() const { return 1 + skip() + perRow(); }
-    int inputs(int weights) const { return 1 + other() + weights + fixed(); }
+    int inputs(int weights) const { return 1 + other() + 2 * rotary() + weights + fixed(); }
 };
 
 // Every operator with every attribute away from its default at least once.
@@ -120,15 +125,21 @@ inline std::vector<Case> cases(std::string const& op) {
     add("scale_offset", ordinary(op).real("scale_offset", 1));
     all.back().needs_scale = true;
     add("epsilon_outside", ordinary(op).integer("epsilon_outside", 1).real("epsilon", 0));
-    add("partial", ordinary(op).integer("partial_size", 16));
-    add("group", ordinary(op).integer("group_size", 16));
     add("round_rstd", ordinary(op).integer("round_rstd", 1));
     add("float16 stash", ordinary(op).integer("stash_type", 10).integer("association", 2), 10);
     add("bfloat16 stash",
         ordinary(op).integer("stash_type", 16).integer("association", 1).integer("round_rstd", 1),
         16);
-    add("two axes", ordinary(op).integer("axis", -2), 1, -2);
     add("epsilon_clamp", ordinary(op).integer("epsilon_clamp", 1).real("epsilon", 1e-3F));
+    if (op.find("Rotary") != op.npos) {
+        add("part", ordinary(op).integer("rotary_dim", 32));
+        all.back().width = 16;
+        add("interleaved", ordinary(op).integer("rotary_interleaved", 1));
+        return all;
+    }
+    add("partial", ordinary(op).integer("partial_size", 16));
+    add("group", ordinary(op).integer("group_size", 16));
+    add("two axes", ordinary(op).integer("axis", -2), 1, -2);
     add("channels", ordinary(op).integer("axis", -2).integer("last_axis", -2), 1, -2);
     all.back().last_axis = -2;
     if (op.find("Gated") != op.npos) {

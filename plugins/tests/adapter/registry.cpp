@@ -22,7 +22,7 @@ int main(int count, char** arguments) {
     auto* const handle = registry->loadLibrary(arguments[2]);
     check(handle != nullptr, std::string{"loaded "} + arguments[2]);
     for (std::string const op : {"RMSNorm", "SkipRMSNorm", "GatedRMSNorm", "QuantizedRMSNorm",
-                                 "QuantizedSkipRMSNorm", "QuantizedGatedRMSNorm"}) {
+                                 "QuantizedSkipRMSNorm", "QuantizedGatedRMSNorm", "RotaryRMSNorm"}) {
         auto* const found = static_cast<nvinfer1::IPluginCreatorV3One*>(
             registry->getCreator(op.c_str(), "1", "rmsnorm_export"));
         if (!check(found != nullptr, op + ": found under its namespace")) {

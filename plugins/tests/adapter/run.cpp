@@ -87,7 +87,8 @@ bool pointersAre(Case const& one, Addresses const& at, int weights) {
     auto const in = [&](bool there) { return there ? at.in[next++] : nullptr; };
     auto const out = [&](bool there) { return there ? at.out[after++] : nullptr; };
     auto const& got = seen.pointers;
-    return got.x == at.in[0] && got.other == in(one.other()) && got.scale == in(weights > 0) &&
+    return got.x == at.in[0] && got.other == in(one.other()) && got.cos == in(one.rotary()) &&
+           got.sin == in(one.rotary()) && got.scale == in(weights > 0) &&
            got.bias == in(weights > 1) && got.quant_scale == in(one.fixed()) &&
            got.y == at.out[0] && got.sum == out(one.skip()) && got.row_scale == out(one.perRow());
 }
@@ -115,6 +116,10 @@ void launched(Case const& one, Owner const& plugin, int weights) {
                                                    : Quantize::kPerRow;
         check(problem.x == kernelType(type) && problem.has_scale == (weights > 0) &&
                   problem.has_bias == (weights > 1) && problem.quantize == quantize &&
+                  (!one.rotary() ||
+                   (problem.table == kernelType(weight) && problem.table_width == one.width &&
+                    problem.runs[0] == many && problem.runs[1] == 4 && problem.strides[2] == 1 &&
+                    problem.strides[1] == 0)) &&
                   (weights < 1 || problem.scale == kernelType(weight)) &&
                   (weights < 2 || problem.bias == kernelType(weight)) &&
                   problem.y == kernelType(all[static_cast<std::size_t>(inputs)].type) &&
@@ -140,7 +145,8 @@ bool normIs(Case one) {
     auto const& norm = seen.problem.norm;
     auto const kind = one.skip()    ? rmsnorm_export::Kind::kSkipRMSNorm
                       : one.other() ? rmsnorm_export::Kind::kGatedRMSNorm
-                                    : rmsnorm_export::Kind::kRMSNorm;
+                      : one.rotary() ? rmsnorm_export::Kind::kRotaryRMSNorm
+                                     : rmsnorm_export::Kind::kRMSNorm;
     bool const sigmoid = value<std::array<char, 3>>(fields, "activation")[2] == 'g';
     return norm.kind == kind && norm.epsilon == value<float>(fields, "epsilon") &&
            norm.scale_offset == value<float>(fields, "scale_offset") &&
@@ -153,6 +159,8 @@ bool normIs(Case one) {
            norm.association == integer("association") &&
            norm.stash_half == (integer("stash_type") != 1) &&
            norm.gate_first == (integer("gate_first") == 1) &&
+           norm.rotary_dim == integer("rotary_dim") &&
+           norm.rotary_interleaved == (integer("rotary_interleaved") == 1) &&
            (norm.activation == rmsnorm_export::Activation::kSigmoid) == sigmoid;
 }
 
@@ -209,7 +217,7 @@ void run(Case const& given, Log& log) {
     std::fill(nowhere.in.begin(), nowhere.in.end(), nullptr);
     std::fill(nowhere.out.begin(), nowhere.out.end(), nullptr);
     if (least > 0) {
-        nowhere.in[one.other() ? 2 : 1] = &seen;  // the scale is not empty
+        nowhere.in[static_cast<std::size_t>(one.inputs(0) - one.fixed())] = &seen;  // the scale
     }
     seen = {};
     check(changeShape(attached, empty, one.inputs(least)) == 0 &&

@@ -42,6 +42,7 @@ Launch const* recorder_last() { return &last; }
 int recorder_task_bytes() { return sizeof(rmsnorm_export::Task); }
 int recorder_segments_offset() { return offsetof(rmsnorm_export::Task, segments); }
 int recorder_lanes_offset() { return offsetof(rmsnorm_export::Task, choice.lanes); }
+int recorder_rows_offset() { return offsetof(rmsnorm_export::Task, choice.rows); }
 
 // How many registers a kernel takes, for the occupancy.
 void recorder_registers(char const* name, int registers) {

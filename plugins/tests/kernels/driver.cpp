@@ -51,6 +51,7 @@ struct Job {
     std::int64_t rows;
     Tactic tactic;
     std::size_t misaligned;
+    std::vector<std::int64_t> axes[2];  // of x and of the tables, before the last
 };
 
 Job read_job() {
@@ -70,6 +71,8 @@ Job read_job() {
     norm.activation = next<Activation>();
     norm.partial_size = next<std::int64_t>();
     norm.group_size = next<std::int64_t>();
+    norm.rotary_dim = next<std::int64_t>();
+    norm.rotary_interleaved = next<bool>();
     problem.n = next<std::int64_t>();
     problem.inner = next<std::int64_t>();
     problem.x = next<Type>();
@@ -79,6 +82,8 @@ Job read_job() {
     problem.has_scale = next<bool>();
     problem.has_bias = next<bool>();
     problem.quantize = next<Quantize>();
+    problem.table = next<Type>();
+    problem.table_width = next<std::int64_t>();
     job.rows = next<std::int64_t>();
     job.tactic = next<Tactic>();
     settings.sm = next<int>();
@@ -86,33 +91,44 @@ Job read_job() {
     settings.most_cluster = next<int>();
     settings.backwards = next<bool>();
     job.misaligned = next<std::size_t>();
+    for (auto& axes : job.axes) {
+        axes.resize(next<std::size_t>());
+        for (auto& size : axes) size = next<std::int64_t>();
+    }
     if (std::getchar() != '\n') std::exit(2);
     return job;
 }
 
-// The tensors of a job that can be launched; the first five come from the input.
+// The tensors of a job that can be launched; the inputs come in this order.
 void run(Job const& job) {
     Problem const& problem = job.problem;
     std::size_t const row = static_cast<std::size_t>(problem.n);
     std::size_t const all = row * static_cast<std::size_t>(job.rows);
     std::size_t const x_size = size_of(problem.x);
-    bool const skip = problem.norm.kind == Kind::kSkipRMSNorm;
+    Kind const kind = problem.norm.kind;
+    bool const skip = kind == Kind::kSkipRMSNorm;
+    bool const second = skip || kind == Kind::kGatedRMSNorm;
     std::size_t const off = job.misaligned;
     Tensor x(all * x_size, off * x_size);
-    Tensor other(problem.norm.kind == Kind::kRMSNorm ? 0 : all * x_size, off * x_size);
+    Tensor other(second ? all * x_size : 0, off * x_size);
     Tensor scale(problem.has_scale ? row * size_of(problem.scale) : 0, off * size_of(problem.scale));
     Tensor bias(problem.has_bias ? row * size_of(problem.bias) : 0, off * size_of(problem.bias));
     Tensor quant_scale(problem.quantize == Quantize::kStatic ? 4 : 0, 0);
+    std::size_t table = kind == Kind::kRotaryRMSNorm ? size_of(problem.table) : 0;
+    for (std::int64_t const size : job.axes[1]) table *= static_cast<std::size_t>(size);
+    table *= static_cast<std::size_t>(problem.table_width);
+    Tensor cos(table, off * size_of(problem.table));
+    Tensor sin(table, off * size_of(problem.table));
     Tensor y(all * size_of(problem.y), off * size_of(problem.y));
     Tensor sum(skip ? all * x_size : 0, off * x_size);
     Tensor row_scale(
         problem.quantize == Quantize::kPerRow ? 4 * static_cast<std::size_t>(job.rows) : 0, 0);
 
-    for (Tensor* input : {&x, &other, &scale, &bias, &quant_scale}) {
+    for (Tensor* input : {&x, &other, &scale, &bias, &quant_scale, &cos, &sin}) {
         if (input->bytes() > 0) read_bytes(input->data(), input->bytes());
     }
-    std::vector<Tensor*> const tensors{&x, &other, &scale,     &bias,
-                                             &y, &sum,   &row_scale, &quant_scale};
+    std::vector<Tensor*> const tensors{&x,   &other, &scale,     &bias, &cos,
+                                       &sin, &y,     &sum,       &row_scale, &quant_scale};
     for (Tensor* tensor : tensors) tensor->before_launch();
     Pointers pointers;
     pointers.x = x.address();
@@ -123,6 +139,8 @@ void run(Job const& job) {
     pointers.y = y.address();
     pointers.sum = sum.address();
     pointers.row_scale = reinterpret_cast<float*>(row_scale.address());
+    pointers.cos = cos.address();
+    pointers.sin = sin.address();
     launched = {};
     cudaError_t status = launch(problem, pointers, job.rows, job.tactic, nullptr);
     if (status == cudaSuccess) status = finish();
@@ -143,8 +161,12 @@ void run(Job const& job) {
 
 int main() {
     for (;;) {
-        Job const job = read_job();
-        char const* const reason = refusal(job.problem);
+        Job job = read_job();
+        auto const& [of_x, of_table] = job.axes;
+        char const* reason = broadcast_tables(
+            job.problem, of_x.data(), static_cast<std::int32_t>(of_x.size()), of_table.data(),
+            static_cast<std::int32_t>(of_table.size()));
+        if (reason == nullptr) reason = refusal(job.problem);
         std::printf("%s\n", reason == nullptr ? "" : reason);
         std::fflush(stdout);  // the tensors come after the answer
         if (reason == nullptr) run(job);

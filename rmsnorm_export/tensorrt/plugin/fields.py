@@ -62,13 +62,16 @@ def variants(kind: Kind) -> Iterator[tuple[str, NormSpec]]:
     yield "Gemma order and offset", gemma
     yield "epsilon outside", NormSpec(kind=kind, epsilon=0.0, epsilon_outside=True)
     yield "epsilon clamp", NormSpec(kind=kind, epsilon_clamp=True)
+    yield "rounded 1/rms", NormSpec(kind=kind, round_rstd=True)
+    for half, name in ((FLOAT16, "float16"), (BFLOAT16, "bfloat16")):
+        yield f"stash {name}", NormSpec(kind=kind, stash_type=half, round_rstd=True, association=1)
+    if kind == "RotaryRMSNorm":
+        yield "part, interleaved", NormSpec(kind=kind, rotary_dim=32, rotary_interleaved=True)
+        return
     yield "partial", NormSpec(kind=kind, partial_size=16)
     yield "groups", NormSpec(kind=kind, group_size=128)
     yield "two axes", NormSpec(kind=kind, axis=-2)
     yield "channels", NormSpec(kind=kind, axis=-3, last_axis=-3)
-    yield "rounded 1/rms", NormSpec(kind=kind, round_rstd=True)
-    for half, name in ((FLOAT16, "float16"), (BFLOAT16, "bfloat16")):
-        yield f"stash {name}", NormSpec(kind=kind, stash_type=half, round_rstd=True, association=1)
     if kind == "GatedRMSNorm":
         yield "sigmoid gate first", NormSpec(kind=kind, activation="sigmoid", gate_first=True)
 
@@ -90,6 +93,9 @@ def faults(
         yield "unknown activation", _changed(good, field("activation", "tanh"))
         yield "activation is a number", _changed(good, field("activation", 1))
         yield "long activation", _changed(good, field("activation", "silu" * 4096))
+    if kind == "RotaryRMSNorm":
+        yield "groups that are turned", _changed(good, field("group_size", 8))
+        yield "an odd part is turned", _changed(good, field("rotary_dim", 7))
     if extra:
         yield "unknown quantize", _changed(good, field("quantize", "fp4"))
         yield "no quantize", fields_of(NormSpec(kind=kind))

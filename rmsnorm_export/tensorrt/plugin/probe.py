@@ -11,9 +11,9 @@ import importlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 from rmsnorm_export.op import abi
-from rmsnorm_export.op.native import ROW_KINDS
 from rmsnorm_export.op.spec import PLUGIN_NAMESPACE, PLUGIN_VERSION, Kind, NormSpec
 from rmsnorm_export.printable import plural
 from rmsnorm_export.system.process import Child, Ended, Request, Say
@@ -34,7 +34,7 @@ from rmsnorm_export.tensorrt.plugin.fields import (
     variants,
 )
 
-OUTPUTS: dict[Kind, int] = {"RMSNorm": 1, "SkipRMSNorm": 2, "GatedRMSNorm": 1}
+OUTPUTS: dict[Kind, int] = {kind: 1 + (kind == "SkipRMSNorm") for kind in get_args(Kind)}
 """Of a plugin; quantised row by row it has one more, the scales."""
 
 RUNTIMES = ("tensorrt", "tensorrt_lean", "tensorrt_rtx")
@@ -167,7 +167,7 @@ def _ask_functions(say: Say, library: Path) -> None:
     """Load the C functions as PyTorch's operators do, and ask for every variant."""
     with Trying(say, "load") as loading:
         functions = abi.functions(library)
-    for kind in ROW_KINDS if loading.passed else ():
+    for kind in get_args(Kind) if loading.passed else ():
         for name, spec in variants(kind):
             half = abi.TYPES["float16"]
             problem = abi.Problem(n=256, x=half, scale=half, bias=half, y=half, has_scale=True)
@@ -217,7 +217,7 @@ def _try_creators(say: Say, creators: Sequence[Creator], *, only_list: bool = Fa
         )
     if only_list:
         return
-    for kind in ROW_KINDS:
+    for kind in get_args(Kind):
         with Trying(say, f"creator {kind}") as checking:
             checking.detail = _expected(kind, creators)
     for creator in creators:
@@ -271,7 +271,7 @@ def _try_creator(say: Say, creator: Creator) -> None:
 def _operator_of(creator: Creator) -> Kind | None:
     """The operator that the creator's fields belong to; None for a plugin of something else."""
     base = [name for name in creator.fields if name != "quantize"]
-    for kind in ROW_KINDS:
+    for kind in get_args(Kind):
         named = creator.name.removeprefix("Quantized").startswith(kind)
         if named and base == list(NormSpec(kind=kind).attributes()):
             operator: Kind = kind

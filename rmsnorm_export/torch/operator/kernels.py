@@ -47,34 +47,34 @@ def launched(
 ) -> tuple[Tensor, Tensor] | None:
     """``eager.forward`` in one launch on the current stream; None where ATen is to do it."""
     library = _Loaded.library
-    if library is None or x.device.type != "cuda" or plan.spec.kind not in abi.KINDS:
+    if library is None or x.device.type != "cuda":
         return None
     stream = torch.cuda.current_stream(x.device).cuda_stream
     with torch.cuda.device(x.device):
-        second = more.get("residual"), more.get("gate")
-        return launch(library, plan, x, scale, bias, *second, stream)
+        return launch(library, stream, plan, x, scale, bias, **more)
 
 
 def launch(
     library: ctypes.CDLL,
+    stream: int,
     plan: NormPlan,
     x: Tensor,
     scale: Tensor | None,
     bias: Tensor | None,
-    residual: Tensor | None,
-    gate: Tensor | None,
-    stream: int,
+    residual: Tensor | None = None,
+    gate: Tensor | None = None,
+    cos: Tensor | None = None,
+    sin: Tensor | None = None,
 ) -> tuple[Tensor, Tensor] | None:
     """The launch, on tensors in memory that the library's kernels reach."""
     spec = plan.spec
     x = x.contiguous()
     second = residual if gate is None else gate
-    second = None if second is None else second.contiguous()
-    parameters = {"scale": scale, "bias": bias}
-    vectors = {k: None if v is None else v.contiguous() for k, v in parameters.items()}
+    given = {"other": second, "scale": scale, "bias": bias, "cos": cos, "sin": sin}
+    tensors = {k: None if v is None else v.contiguous() for k, v in given.items()}
     types = {
         name: abi.TYPES.get(dtype_name(x.dtype if value is None else value.dtype))
-        for name, value in {"x": x, **vectors}.items()
+        for name, value in {"x": x, "scale": scale, "bias": bias, "table": cos}.items()
     }
     behind = x.ndim + spec.last_axis + 1
     problem = abi.Problem(
@@ -88,7 +88,7 @@ def launch(
         problem.set_norm(spec)
         for name, value in {**types, "y": types["x"]}.items():
             setattr(problem, name, value)
-        refused = library.rmsnorm_refusal(ctypes.byref(problem)) if x.numel() else None
+        refused = _refusal(library, problem, x, cos) if x.numel() else None
         stays = "" if refused is None else refused.decode()
     y = torch.empty_like(x)
     total = torch.empty_like(x) if residual is not None else x
@@ -96,7 +96,7 @@ def launch(
         pointers = abi.Pointers(
             x=x.data_ptr(), y=y.data_ptr(), sum=total.data_ptr() if total is not x else None
         )
-        for name, tensor in {"other": second, **vectors}.items():
+        for name, tensor in tensors.items():
             setattr(pointers, name, None if tensor is None else tensor.data_ptr())
         arguments = (ctypes.byref(problem), ctypes.byref(pointers), x.numel() // problem.n)
         status = library.rmsnorm_launch(*arguments, abi.THROUGHPUT, stream)
@@ -105,6 +105,21 @@ def launch(
         _note(f"{spec.kind} of {dtype_name(x.dtype)}: {stays}")
         return None
     return y, total
+
+
+def _refusal(
+    library: ctypes.CDLL, problem: abi.Problem, x: Tensor, table: Tensor | None
+) -> bytes | None:
+    """Why the kernels do not take it; the problem knows the table's shape then."""
+    if table is not None:
+        problem.table_width = table.shape[-1]
+        shapes = [shape[:-1] for shape in (x.shape, table.shape)]
+        sizes = [((ctypes.c_int64 * len(shape))(*shape), len(shape)) for shape in shapes]
+        no_broadcast = library.rmsnorm_broadcast_tables(ctypes.byref(problem), *sizes[0], *sizes[1])
+        if no_broadcast is not None:
+            return bytes(no_broadcast)
+    refused: bytes | None = library.rmsnorm_refusal(ctypes.byref(problem))
+    return refused
 
 
 @functools.cache
