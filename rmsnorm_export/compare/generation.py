@@ -276,6 +276,9 @@ def verify_generation(
                     {f"token {step}, row {row}": np.asarray([got])},
                     Bounds(),
                 )
+    half = model.dtype in (torch.float16, torch.bfloat16)
+    if half and reference is None and not all(output.passed for output in outputs):
+        notes.append(_beside_float32(model, inputs, config, expected, computed))
     total = chosen.numel()
     notes.insert(0, f"{total - other:,} of {plural(total, 'greedy token')} are the same")
     return Verification(
@@ -286,6 +289,24 @@ def verify_generation(
         source=f"{plural(tokens, 'token')} generated greedily",
         notes=tuple(notes),
         **how,
+    )
+
+
+def _beside_float32(
+    model: Any, inputs: Mapping[str, Any], config: Any, expected: Any, computed: Any
+) -> str:
+    """How far a model in half precision and its export are from float32 with the same weights."""
+    chosen = expected.sequences[:, -len(expected.logits) :]
+    wide = copy.deepcopy(model).float()
+    with collected(), inference(wide):
+        exact = _generated(wide, inputs, config, _Forced(chosen)).logits
+    off = [
+        max(float((a - b).abs().max() / a.abs().max()) for a, b in zip(exact, logits, strict=True))
+        for logits in (expected.logits, computed.logits)
+    ]
+    return (
+        f"from float32 with the same weights, PyTorch's {str(model.dtype).removeprefix('torch.')} "
+        f"is off by up to {off[0]:.3g} of a step's largest logit, the export by {off[1]:.3g}"
     )
 
 

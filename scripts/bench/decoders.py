@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--models", nargs="+", choices=list(DECODERS), default=list(DECODERS))
     options.add_argument("--caches", nargs="+", choices=["dynamic", "static"])
     options.add_argument("--dtypes", nargs="+", choices=list(_TYPES), default=list(_TYPES))
+    options.add_argument("--add", action="store_true", help="keep the other rows of the file")
     options.add_argument("--quick", action="store_true", help="a smoke run on one model")
     add_output(options, "decoders.json")
     arguments = options.parse_args()
@@ -66,7 +68,7 @@ def measure(kind: str, cache: str, dtype: str) -> Record:
         "tokens": outcome.notes[0],
         "worst": max(errors, default=0.0),
         "seconds": made.seconds,
-        "detail": outcome.reason or outcome.not_run or "; ".join(outcome.notes[1:]),
+        "detail": "; ".join(filter(None, (outcome.reason, outcome.not_run, *outcome.notes[1:]))),
     }
 
 
@@ -87,6 +89,7 @@ def _page(report: Record) -> str:
             "# Decoders: exported, and compared with PyTorch while they write",
             "",
             *bullets(about(report)),
+            f"- rows of {' and '.join(sorted({row['date'][:10] for row in report['rows']}))}",
             f"- {TOKENS} tokens for each of two rows; static caches hold {CACHE}",
             "",
             "Worst: the largest difference of a logit over its bound (1e-4 of the step's largest "
@@ -102,12 +105,17 @@ def main() -> int:
     """Measure, print and write; 1 when a model writes other tokens than the bounds allow."""
     arguments = _arguments()
     start, rows = Start(), []
+    if arguments.add:
+        rows = json.loads(arguments.output.read_text("utf-8"))["rows"]
     caches = arguments.caches or ["dynamic", "static"]
     for cache, dtype, kind in itertools.product(caches, arguments.dtypes, arguments.models):
         if (kind, cache) == ("mamba2", "static"):  # it has no keys and values to fix
             continue
-        rows.append(measure(kind, cache, dtype))
-        say(" ".join(str(value) for value in rows[-1].values()))
+        row = measure(kind, cache, dtype) | {"date": start.date}
+        same = {"model": kind, "cache": cache, "dtype": dtype}.items()
+        rows = [one if not same <= one.items() else row for one in rows]
+        rows += [row] if row not in rows else []
+        say(" ".join(str(value) for value in row.values()))
         report = {**start.facts(*PACKAGES), "rows": rows}
         page = _page(report)
         written = write_results(report, page, arguments.output)  # a run that is ended keeps these

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import types
 from collections.abc import Callable
@@ -23,6 +24,7 @@ import transformers
 
 import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
+from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.torch.generation.components import sample_inputs, whole_static_caches
 from rmsnorm_export.torch.generation.source import load_generative
 from scripts.corpus.decoders import decoder as decoder_of
@@ -154,6 +156,24 @@ def test_the_norm_at_which_an_export_leaves_pytorch_is_named(decoder: Path, tmp_
     assert outcome.first_difference.site is not None
     assert outcome.first_difference.site.module == name
     assert "token 2 is computed by decode" in outcome.notes
+
+
+def test_half_precision_out_of_bounds_is_measured_from_float32(decoder: Path) -> None:
+    """Whose rounding it is: the weights in half precision, and an export that is float32."""
+    model, _, _ = load_generative(
+        str(decoder.parent / "config.json"),
+        arguments={}, dtype="f16", shapes=None, dims=None, seed=0,
+    )  # fmt: skip
+    feeds = sample_inputs(model, {})
+    assert verify_generation(model, decoder, feeds, tokens=3).passed
+    outcome = verify_generation(model, decoder, feeds, tokens=3, rtol=1e-6)
+    assert outcome.verdict == "differ"
+    note = re.search(
+        r"float16 is off by up to (\S+) of .*, the export by (\S+)$", outcome.notes[-1]
+    )
+    assert note is not None
+    assert 1e-5 < float(note[1]) < 1e-2
+    assert float(note[2]) < 1e-2
 
 
 def test_two_folders_need_no_weights_of_the_model(decoder: Path) -> None:

@@ -10,9 +10,11 @@ pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
 pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
 pytest.importorskip("transformers.exporters", reason="pip install 'transformers>=5.20'")
 
+import torch
+
 import rmsnorm_export as rx
 from rmsnorm_export.compare.generation import verify_generation
-from rmsnorm_export.torch.generation.components import sample_inputs
+from rmsnorm_export.torch.generation.components import own_types_of_caches, sample_inputs
 from scripts.corpus.decoders import DECODERS
 from scripts.corpus.decoders import decoder as decoder_of
 
@@ -38,6 +40,29 @@ def test_architectures_write_what_pytorch_writes(
     )
     assert outcome.passed, outcome.found
     assert outcome.notes[0] == "64 of 64 greedy tokens are the same"
+
+
+def test_a_cache_goes_into_a_trace_as_it_is() -> None:
+    """Mamba's states are float32 beside half weights: decode takes what prefill gives."""
+    from transformers.exporters.utils import prepare_for_export
+
+    model = decoder_of("mamba2", torch.float16)
+    written = model(**sample_inputs(model, {}), use_cache=True)
+    given = {"cache_params": written.cache_params, "extra": torch.zeros(1)}
+    with own_types_of_caches():
+        _, inputs, _ = prepare_for_export(model, given)
+    layer = inputs["cache_params"].layers[0]
+    assert layer.recurrent_states[0].dtype == torch.float32
+    assert layer.conv_states[0].dtype == torch.float16
+    assert inputs["extra"].dtype == torch.float16
+
+
+@pytest.mark.thorough
+def test_states_of_mamba_stay_float32_beside_half_weights(tmp_path: Path) -> None:
+    model = decoder_of("mamba2", torch.float16)
+    made = rx.export_generation(model, tmp_path / "made", None)
+    outcome = verify_generation(model, made.path, sample_inputs(model, {}), tokens=32)
+    assert outcome.passed, outcome.found
 
 
 @pytest.mark.thorough

@@ -167,6 +167,11 @@ def _record(
     notes = [*notes, *(f"timing cache: {event['text']}" for event in ended.all("timing-cache"))]
     if layers_from == "builder log":
         notes.append("the layers are those that the builder logged; no engine was loaded")
+    if model.aliased:
+        many = plural(len(model.aliased), "output")
+        notes.append(
+            f"{many} of a cache: bind each to its input's buffer, see aliased in the record"
+        )
     return EngineRecord(
         engine=name,
         bytes=engine.stat().st_size,
@@ -193,6 +198,7 @@ def _record(
             if event["severity"] == "warning"
         ),
         notes=tuple(notes),
+        aliased=model.aliased,
     )
 
 

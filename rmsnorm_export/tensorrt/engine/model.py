@@ -30,13 +30,15 @@ _NORM_NODES = (RMS_NORMALIZATION, SIMPLIFIED)
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class EngineModel:
     """A model that is ready to be built: the file that the parser reads, the inputs that are no
-    initializers, the norms, and whether it has nodes of its ``own`` domain for a plugin."""
+    initializers, the norms, whether it has nodes of its ``own`` domain for a plugin, and what is
+    ``aliased``: outputs that have the memory of an input."""
 
     path: Path
     identity: ModelIdentity
     inputs: tuple[Declared, ...]
     sites: tuple[EngineSite, ...]
     own: bool
+    aliased: dict[str, str]
     notes: tuple[str, ...]
 
 
@@ -75,9 +77,23 @@ def _examine(loaded: LoadedModel, path: Path) -> EngineModel:
         ),
         inputs=tuple(declared_tensor(value) for value in given_inputs(loaded.model)),
         sites=sites,
+        aliased=_aliased(loaded.model.graph),
         own=any(node.domain == DOMAIN for graph in all_graphs(loaded.model) for node in graph),
         notes=tuple(notes),
     )
+
+
+def _aliased(graph: ir.Graph) -> dict[str, str]:
+    """The inputs whose memory outputs have: caches that TensorRT updates in place."""
+    return {
+        str(node.outputs[0].name): str(node.inputs[0].name)
+        for node in graph
+        if node.op_type == "TensorScatter"
+        and node.domain in DEFAULT_DOMAINS
+        and node.inputs[0] is not None
+        and node.inputs[0].is_graph_input()
+        and node.outputs[0].is_graph_output()
+    }
 
 
 def reading_external_data(folder: Path) -> contextlib.AbstractContextManager[None]:

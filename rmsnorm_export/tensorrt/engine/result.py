@@ -173,6 +173,8 @@ class EngineRecord:
         layers_from: the engine inspector, or the builder's log of the same layers where there is no
             GPU to load the engine with.
         notes: what else the user may want to know.
+        aliased: input, by output, whose buffer the output has to be bound to: a cache of fixed size
+            that is updated in place.
     """
 
     engine: str
@@ -194,6 +196,7 @@ class EngineRecord:
     layers_from: LayersFrom
     messages: tuple[Message, ...] = ()
     notes: tuple[str, ...] = ()
+    aliased: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)

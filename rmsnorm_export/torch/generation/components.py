@@ -67,7 +67,7 @@ def trace_components(
         dynamic=True, optimize=False, opset_version=options.opset, dynamic_shapes=None
     )
     components: list[Component] = []
-    with collected(tell) as lines, inference(model), whole_static_caches():
+    with collected(tell) as lines, inference(model), whole_static_caches(), own_types_of_caches():
         name = "generate"
         try:
             exporter = exporter_class()
@@ -247,6 +247,32 @@ def whole_static_caches() -> Iterator[None]:
         yield
     finally:
         layers.update(before)
+
+
+@contextlib.contextmanager
+def own_types_of_caches() -> Iterator[None]:
+    """Caches go into a trace as the step before gave them.
+
+    The exporter gives every input the type of the weights. Mamba holds its states in float32 beside
+    weights of half precision, so that decode would not take what prefill gives.
+    """
+    from transformers import exporters
+
+    utils: Any = exporters.utils
+    cast = utils.cast_leaf_tensors
+
+    def keeping(inputs: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+        plain = torch.Tensor, Mapping, list, tuple
+        return {
+            name: cast(value, **how) if isinstance(value, plain) else value
+            for name, value in inputs.items()
+        }
+
+    utils.cast_leaf_tensors = keeping
+    try:
+        yield
+    finally:
+        utils.cast_leaf_tensors = cast
 
 
 def sample_inputs(model: Any, given: Mapping[str, Any], *, seed: int = 0) -> dict[str, Any]:

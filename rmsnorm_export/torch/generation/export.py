@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.bundle import check_folder, new_folder, write_manifest, write_models
 from rmsnorm_export.options import takes
+from rmsnorm_export.rewrite.caches import write_rows
 from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.rewrite.options import GenerationOptions
 from rmsnorm_export.rewrite.result import GenerationExport, Report
@@ -129,6 +130,8 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
             progress=options.progress,
             drawings=options.drawings,
         )
+        if options.target != "plain":  # which is as the exporter gives it
+            write_rows(result.model)
         name = "model" if options.names == "optimum" else component.name
         models[name] = result.model
         source = f"{type(model).__name__}, {component.name}"
