@@ -30,7 +30,7 @@ SPELLING = "rmsnorm_export.spelling"
 FORMERLY = "rmsnorm_export.name"
 """While a file of another target is taken apart: the name of the node that its parts made up."""
 
-_OWN_ENDING = re.compile(r"(/(Skip|Gated)?RMSNorm(_\d+)?)+$")
+_OWN_ENDING = re.compile(r"(/(Skip|Gated|Rotary)?RMSNorm(_\d+)?)+$")
 
 # Weights are a node or three away from their initializer; longer chains are not worth a walk.
 _MAX_WALK = 8
@@ -163,6 +163,19 @@ class SiteBuilder:
         """Append ``result = left * right``."""
         self._append("Mul", [left, right], result, "scale", {})
 
+    def transpose(self, value: ir.Value, order: Sequence[int]) -> ir.Value:
+        """``value`` with its axes in this order; itself where that is ()."""
+        if not order:
+            return value
+        dims, dtype = self._types.shape(value), self._types.dtype(value)
+        result = ir.Value(
+            name=self._unique(f"{self._name}_x"),
+            shape=None if dims is None else ir.Shape([dims[axis] for axis in order]),
+            type=None if dtype is None else ir.TensorType(dtype),
+        )
+        self._append("Transpose", [value], result, "transpose", {"perm": tuple(order)})
+        return result
+
     def ones(self, dims: Sequence[int], dtype: int) -> ir.Value:
         """A new initializer of ones: the scale of a norm that has none."""
         return self._constant(np.ones(tuple(dims), numpy_dtype(dtype)), dtype, "ones")
@@ -190,20 +203,19 @@ class SiteBuilder:
         inputs: Sequence[ir.Value],
         result: ir.Value,
         suffix: str,
-        attributes: Mapping[str, int],
+        attributes: Mapping[str, int | Sequence[int]],
     ) -> None:
         name = self._unique(f"{self._name}_{suffix}")
         self._nodes.append(ir.node(op_type, inputs, attributes, outputs=[result], name=name))
 
-    def copy(self, node: ir.Node, inputs: Sequence[ir.Value | None], suffix: str) -> ir.Value:
-        """Append ``node`` of a function body with other inputs; its value."""
-        name = self._unique(f"{self._name}_{suffix}")
+    def copy(self, node: ir.Node, inputs: Sequence[ir.Value | None], suffix: str) -> list[ir.Value]:
+        """Append ``node`` of a function body with other inputs; its values."""
         attributes = list(node.attributes.values())
-        result = ir.Value(name=name)
+        results = [ir.Value(name=self._unique(f"{self._name}_{suffix}")) for _ in node.outputs]
         self._nodes.append(
-            ir.Node("", node.op_type, inputs, attributes, outputs=[result], name=name)
+            ir.Node("", node.op_type, inputs, attributes, outputs=results, name=results[0].name)
         )
-        return result
+        return results
 
 
 def constant(name: str, array: Array, dtype: int) -> ir.Value:

@@ -44,6 +44,7 @@ STRUCTURAL = frozenset(
         "quantizer",
         "residual",
         "residual-kept",
+        "rotary",
     }
 )
 
@@ -225,6 +226,8 @@ def beyond_the_operator(match: Match, *, has_residual: bool = False) -> Refusal 
     hint = "use the portable target to have it in the node"
     if match.quantized is not None:
         part = ("quantizer", "codes as its output", f"codes of {match.quantized.how}")
+    elif match.rotary is not None:
+        part = ("rotary", "a rotary embedding", "the norm is turned by cos and sin")
     elif match.bias is not None:
         part = ("bias", "a bias", "a bias is added")
     elif match.gate is not None:

@@ -57,7 +57,8 @@ class Lowered:
         min_opset: lowest version of the default domain that knows the new nodes; 0: any.
         notes: what the user may want to know about this site.
         apart: why the residual Add, or what makes codes of the norm, stays as it is.
-        unquantized: makes the nodes of the same norm, if this one gives codes of it: for proofs.
+        alone: makes the nodes of the same norm, if this one gives codes of it or turns it: for
+            proofs.
     """
 
     nodes: Sequence[ir.Node]
@@ -69,7 +70,7 @@ class Lowered:
     min_opset: int = 0
     notes: Sequence[str] = ()
     apart: tuple[Refusal, ...] = ()
-    unquantized: Callable[[], Lowered] | None = None
+    alone: Callable[[], Lowered] | None = None
 
 
 def strictest(match: Match) -> tuple[Numerics, str]:

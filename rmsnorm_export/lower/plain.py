@@ -30,7 +30,8 @@ def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Ref
 
 def _nodes(plan: Planned, context: LowerContext, shared: SharedConstants) -> Lowered:
     part, spec = plan.part, plan.spec
-    key = dataclasses.replace(plan.key, dtype=part.dtype) if plan.key.casts else plan.key
+    typed = plan.key.casts or plan.key.table_dtype
+    key = dataclasses.replace(plan.key, dtype=part.dtype) if typed else plan.key
     body = build_function(spec.kind, key, context.opset)
     site = SiteBuilder(part, plan.numerics, context, spec.kind)
     inputs, weights = operands(plan, key, site, context.types, shared)
@@ -65,7 +66,8 @@ def _nodes(plan: Planned, context: LowerContext, shared: SharedConstants) -> Low
             attributes = {a.name: a.value for a in node.attributes.values()}
             site.norm(node.op_type, operands_, attributes, [made])
         else:
-            made = site.copy(node, operands_, label)
+            made, *more = site.copy(node, operands_, label)
+            values.update(zip(node.outputs[1:], more, strict=True))
             if old is not None:
                 made.shape, made.type = old.shape, old.type
         values[output] = made

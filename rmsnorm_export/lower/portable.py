@@ -132,6 +132,8 @@ def plan_site(match: Match, context: LowerContext) -> Planned | Refusal:
                 bias_dtype=_dtype(part.bias, context.types),
                 opset=context.opset,
                 quantize=None if part.quantized is None else part.quantized.how,
+                table_dtype=_dtype(part.cos, context.types),
+                half_table=part.rotary is not None and part.rotary.half_table,
             )
             return Planned(part, spec, numerics, key, notes)
         part = part.inner
@@ -226,13 +228,14 @@ def _node(
         notes.append(f"computed otherwise than the model's other sites: operator {function.name}")
     if why:
         notes.append(f"TensorRT runs the function body, not the plugin: {why}")
-    made_of = _unquantized(part.inner, context) if part.quantized and part.inner else None
+    behind = part.quantized or part.rotary
+    made_of = _alone(part.inner, context) if behind and part.inner else None
     lowered = site.lowered(*replace, functions=[function], notes=notes)
-    return dataclasses.replace(lowered, unquantized=made_of)
+    return dataclasses.replace(lowered, alone=made_of)
 
 
-def _unquantized(part: Match, context: LowerContext) -> Callable[[], Lowered]:
-    """Makes the node of the norm whose codes are asked for."""
+def _alone(part: Match, context: LowerContext) -> Callable[[], Lowered]:
+    """Makes the node of the norm by itself."""
 
     def norm() -> Lowered:
         (lowered,) = lower([part], context)
@@ -257,7 +260,8 @@ def operands(
         array = np.full(sizes, number, numpy_dtype(product))
         return shared.value(site, part.scope, name, array, product)
 
-    inputs = [v for v in (part.x, part.residual, part.gate) if v is not None]
+    x = part.x if part.rotary is None else site.transpose(part.x, part.rotary.order)
+    inputs = [v for v in (x, part.residual, part.gate, part.cos, part.sin) if v is not None]
     weights: list[tuple[str, ir.Value]] = []
     if body.has_scale:
         # The offset is added by the body, so a scale of one is 1 - offset.

@@ -56,8 +56,8 @@ def differing_codes(
     ends = [v for v in (match.output, made.row_scales) if v is not None]
     names = [f"y{[old for old, _ in lowered.replace].index(value)}" for value in ends]
     norm = source = None
-    if inner is not None and lowered.unquantized is not None:
-        plain = lowered.unquantized()
+    if inner is not None and lowered.alone is not None:
+        plain = lowered.alone()
         norm = site.cut_site(inner, plain, layout, types=types, opset_imports=opset_imports,
                              functions=functions).new  # fmt: skip
         starts = [v for v in (inner.output, made.scale) if v is not None]

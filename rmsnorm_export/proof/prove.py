@@ -48,6 +48,7 @@ from rmsnorm_export.proof.feeds import (
 )
 from rmsnorm_export.proof.judge import Judge, Rows
 from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.proof.rotary import differing_turns
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.session import NoKernelError, run_onnxruntime, runtime_name
@@ -92,8 +93,8 @@ def prove_site(
     """
     runtime = runtime_name()
     functions = tuple(functions)
-    if match.quantized is not None:
-        return _prove_codes(
+    if match.quantized is not None or match.rotary is not None:
+        return _prove_behind(
             match, lowered, types, opset_imports, functions, stored_scale, seed, runtime
         )
     failure: Error | None = None
@@ -143,7 +144,7 @@ def _not_compared(runtime: str, failure: Error | None) -> Proof:
     )
 
 
-def _prove_codes(
+def _prove_behind(
     match: Match,
     lowered: Lowered,
     types: Types,
@@ -153,12 +154,13 @@ def _prove_codes(
     seed: int,
     runtime: str,
 ) -> Proof:
-    """The proof of the norm, and of the codes that are made of it (see ``proof.codes``)."""
+    """The proof of the norm, and of what is made of it (see ``proof.codes``, ``proof.rotary``)."""
+    differing = differing_codes if match.quantized is not None else differing_turns
     proof = Proof(passed=True, reason="", cases=case_names(match.dtype), max_ulp=0.0, mismatch=0.0,
                   max_abs=0.0, error_before=0.0, error_after=0.0, bound_ulp=0.0,
                   runtime=runtime)  # fmt: skip
-    if match.inner is not None and lowered.unquantized is not None:
-        norm = lowered.unquantized()
+    if match.inner is not None and lowered.alone is not None:
+        norm = lowered.alone()
         proof = prove_site(
             match.inner, norm, types=types, opset_imports=opset_imports, functions=functions,
             numerics=norm.numerics, stored_scale=stored_scale, seed=seed,
@@ -169,7 +171,7 @@ def _prove_codes(
     try:
         for layout in layouts(match, lowered, types):
             try:
-                reason = differing_codes(
+                reason = differing(
                     match, lowered, layout, types=types, opset_imports=opset_imports,
                     functions=functions, seed=seed,
                 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -18,7 +18,8 @@ from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.shape_values import bounded
 from rmsnorm_export.recognize.types import Types
 
-_ROLES = ("x", "scale", "bias", "residual", "gate", "code_scale")
+_ROLES = ("x", "scale", "bias", "residual", "gate", "code_scale", "cos", "sin")
+_OWN_TYPE = ("code_scale", "cos", "sin")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,7 +40,13 @@ class SitePair:
     ports: Mapping[str, str]
     outputs: tuple[str, ...]
 
-    def feeds(self, batch: Batch, scale: Array | None, bias: Array | None) -> dict[str, Array]:
+    def feeds(
+        self,
+        batch: Batch,
+        scale: Array | None,
+        bias: Array | None,
+        tables: Sequence[Array | None] = (None, None),
+    ) -> dict[str, Array]:
         """Arrays by name of the graph input."""
         place = self.match.spec.last_axis
         x, residual, gate = (
@@ -47,7 +54,7 @@ class SitePair:
             for array in (batch.x, batch.residual, batch.gate)
         )
         arrays = {"x": x, "scale": scale, "bias": bias, "residual": residual, "gate": gate,
-                  "code_scale": None}  # fmt: skip
+                  "code_scale": None, "cos": tables[0], "sin": tables[1]}  # fmt: skip
         feeds: dict[str, Array] = {}
         for role, name in self.ports.items():
             array = arrays[role]
@@ -112,7 +119,7 @@ def _cut_site(
     given = {
         value: weight_dtype(value, layout) if role in ("scale", "bias") else match.dtype
         for role, value in reversed(roles.items())
-        if role != "code_scale"
+        if role not in _OWN_TYPE
     }
     old = [pair[0] for pair in lowered.replace]
     new = [pair[1] for pair in lowered.replace]
@@ -134,7 +141,10 @@ def _cut_site(
             functions=functions,
             type_of=type_of,
             sizes_of=sizes_of,
-            aliases={v: match.x for v in match.aliases if types.dtype(v) in (None, match.dtype)},
+            aliases={
+                **{v: match.x for v in match.aliases if types.dtype(v) in (None, match.dtype)},
+                **dict(() if match.rotary is None else match.rotary.aliases),
+            },
         ),
         new=cut(
             new,

@@ -13,12 +13,18 @@ from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.quantizer import quantizer
 from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
+from rmsnorm_export.recognize.rotary import rotary
 from rmsnorm_export.recognize.shape_rules import Dims
 from rmsnorm_export.recognize.shape_values import bounded
 
 
 def finish(
-    ctx: Context, *, fold_residual: bool, fold_gate: bool, fold_quantize: bool
+    ctx: Context,
+    *,
+    fold_residual: bool,
+    fold_gate: bool,
+    fold_quantize: bool,
+    fold_rotary: bool,
 ) -> tuple[Match, ...]:
     """The matches of the whole model, in graph order; each Add is folded once."""
     folded: set[ir.Node] = set()
@@ -42,6 +48,8 @@ def finish(
             taken = _residual(ctx, taken, folded, fold_residual)
         if fold_quantize:
             taken = _quantizer(ctx, taken)
+        if fold_rotary:
+            taken = _rotary(ctx, taken)
         matches.append(taken)
     return tuple(matches)
 
@@ -68,9 +76,30 @@ def _quantizer(ctx: Context, match: Match) -> Match:
     return dataclasses.replace(grown, nodes=_between(grown))
 
 
+def _rotary(ctx: Context, match: Match) -> Match:
+    """The norm with the rotary embedding behind it."""
+    found = rotary(ctx, match)
+    if isinstance(found, Refusal):
+        return dataclasses.replace(match, apart=(*match.apart, found))
+    if found is None:
+        return match
+    spec = dataclasses.replace(
+        match.spec,
+        kind="RotaryRMSNorm",
+        rotary_dim=0 if found.size == match.n else found.size,
+        rotary_interleaved=found.interleaved,
+    )
+    grown = dataclasses.replace(
+        match, spec=spec, output=found.output, rotary=found.rotary, inner=match, native="", nodes=()
+    )
+    return dataclasses.replace(grown, nodes=_between(grown))
+
+
 def _between(match: Match) -> tuple[ir.Node, ...]:
     """The nodes that compute ``match.output`` from its inputs, constants left out."""
     stop = {match.x, *match.aliases, match.scale, match.bias, match.residual, match.gate, None}
+    if match.rotary is not None:
+        stop |= {match.cos, match.sin, *(value for value, _ in match.rotary.aliases)}
     if match.quantized is not None:
         stop.add(match.quantized.scale)
     order: list[ir.Node] = []

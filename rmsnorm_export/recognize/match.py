@@ -54,6 +54,24 @@ class Quantized:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Rotary:
+    """The tables of the rotary embedding behind a norm (see ``op.spec``).
+
+    Attributes:
+        cos, sin: as the operator takes them.
+        half_table: they have one entry for each pair.
+        order: of the axes of x, which are put in this order first; () as they are.
+        aliases: other values with the numbers of a table, and that table.
+    """
+
+    cos: ir.Value
+    sin: ir.Value
+    half_table: bool
+    order: tuple[int, ...] = ()
+    aliases: tuple[tuple[ir.Value, ir.Value], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Match:
     """A value of the graph that is an RMSNorm of another value.
 
@@ -87,9 +105,10 @@ class Match:
             multiplied with x first",)``; () when every row is the same.
         opaque_scale: the scale is computed from other values in the graph (not an initializer,
             input or a view of one), so it may depend on anything before it.
-        apart: why the sum that is normalised, or what makes codes of the output, is no part of
-            this match, though it looks like it.
+        apart: why the sum that is normalised, or what makes codes of the output or turns it, is no
+            part of this match, though it looks like it.
         quantized: the output is codes of the norm, and not the norm.
+        rotary: (``RotaryRMSNorm``) the tables.
         native: operator type when the source already is one node, e.g. ``RMSNormalization``.
         scope: ``main`` or the function or subgraph that holds the match.
     """
@@ -114,6 +133,7 @@ class Match:
     opaque_scale: bool = False
     apart: tuple[Refusal, ...] = ()
     quantized: Quantized | None = None
+    rotary: Rotary | None = None
     native: str = ""
     scope: str = "main"
 
@@ -121,6 +141,16 @@ class Match:
     def code_scale(self) -> ir.Value | None:
         """The one scale of the codes, where they are made with one."""
         return None if self.quantized is None else self.quantized.scale
+
+    @property
+    def cos(self) -> ir.Value | None:
+        """The table of cosines."""
+        return None if self.rotary is None else self.rotary.cos
+
+    @property
+    def sin(self) -> ir.Value | None:
+        """The table of sines."""
+        return None if self.rotary is None else self.rotary.sin
 
     @property
     def module(self) -> str | None:

@@ -20,7 +20,7 @@ from rmsnorm_export.op.spec import (
 from rmsnorm_export.recognize.consts import depends_on_caller, standard
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Norm
-from rmsnorm_export.recognize.match import Match, Quantized
+from rmsnorm_export.recognize.match import Match, Quantized, Rotary
 from rmsnorm_export.recognize.radial import row_size
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.recognize.weights import as_weight
@@ -33,7 +33,7 @@ def native(ctx: Context, node: ir.Node) -> None:
         ctx.opaque.append((node, match))
     if not isinstance(match, Match):
         return
-    if match.quantized is None:
+    if match.quantized is None and match.rotary is None:
         ctx.facts[match.output] = Norm(
             ctx.view(match.x), None, ir.DataType(match.dtype), ir.DataType(match.dtype),
             owner=match, native=match,
@@ -67,10 +67,20 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
     skip, gated = spec.kind == "SkipRMSNorm", spec.kind == "GatedRMSNorm"
     quantized = _quantized(node) if node.domain == DOMAIN else None
     last = len(node.inputs) - (quantized is not None and quantized.scale is not None)
+    turned = spec.kind == "RotaryRMSNorm"
     second, scale, bias = (
         _input(node, place) if place is not None and place < last else None
-        for place in ((1, 2, 3) if skip or gated else (None, 1, 2))
+        for place in ((1, 2, 3) if skip or gated else (1, 3, 4) if turned else (None, 1, 2))
     )
+    sin = _input(node, 2) if turned else None
+    tables = None
+    if turned:
+        width = None if second is None else ctx.types.static_last(second)
+        size = spec.rotary_dim or ctx.types.static_last(x)
+        if second is None or sin is None or width is None or size not in (width, 2 * width):
+            return _opaque(ctx, node, "tables", "the tables are not known to fit the row",
+                             f"{ctx.describe(second)}, x is {ctx.describe(x)}")  # fmt: skip
+        tables = Rotary(second, sin, half_table=width != size)
     if scale is not None and node.domain != DOMAIN and ctx.types.dtype(scale) != dtype:
         return _opaque(ctx, node, "scale-type", "the scale is of another type than x",
                          f"{ctx.describe(scale)}, x is {dtype.name}")  # fmt: skip
@@ -107,6 +117,7 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
         ),
         native=node.op_type if node.domain != DOMAIN else f"{DOMAIN}.{spec.kind}",
         quantized=quantized,
+        rotary=tables,
         scope=ctx.scope,
     )
 

@@ -10,7 +10,7 @@ from rmsnorm_export.printable import one_line
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-RefusalKind = Literal["norm", "look-alike", "residual", "quantizer"]
+RefusalKind = Literal["norm", "look-alike", "residual", "quantizer", "rotary"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -28,7 +28,7 @@ class Refusal:
         kind: ``norm``: an RMSNorm that was not fused, or one as far as the file tells;
             ``look-alike``: it computes something else; ``residual``: the Add in front of a norm
             that is one node stays a node of its own; ``quantizer``: so does what makes codes of
-            its output.
+            its output; ``rotary``: so does the rotary embedding behind it.
     """
 
     node: str
@@ -56,6 +56,9 @@ LOOK_ALIKES = frozenset((
 QUANTIZERS = frozenset(("quantizer", "quantizer-kept"))
 """Reasons that leave what quantizes the output of a norm as it is, and the norm as it may be."""
 
+ROTARY = frozenset(("rotary", "rotary-kept"))
+"""Reasons that leave the rotary embedding behind a norm as it is, and the norm as it may be."""
+
 RESIDUALS = frozenset(("residual", "residual-kept"))
 """Reasons that leave the Add in front of a norm a node of its own, and the norm as it may be."""
 
@@ -66,6 +69,8 @@ def kind_of(reason: str) -> RefusalKind:
         return "look-alike"
     if reason in QUANTIZERS:
         return "quantizer"
+    if reason in ROTARY:
+        return "rotary"
     return "residual" if reason in RESIDUALS else "norm"
 
 

@@ -95,6 +95,7 @@ def recognize(
     fold_residual: bool = True,
     fold_gate: bool = True,
     fold_quantize: bool = False,
+    fold_rotary: bool = False,
 ) -> Recognition:
     """Find every RMSNorm of ``model``; the model is not changed.
 
@@ -103,6 +104,7 @@ def recognize(
         fold_residual: let a match take the Add in front of it (``SkipRMSNorm``).
         fold_gate: let a match take a SiLU or sigmoid gate (``GatedRMSNorm``).
         fold_quantize: let a match take what makes codes of its output.
+        fold_rotary: let a match take the rotary embedding behind it (``RotaryRMSNorm``).
     """
     constants = Constants()
     ctx = Context(constants, Types(model, constants), foreign=foreign_functions(model))
@@ -123,7 +125,11 @@ def recognize(
             ctx.crossed.add(identifier)
     refusals = unmatched(ctx)
     matches = finish(
-        ctx, fold_residual=fold_residual, fold_gate=fold_gate, fold_quantize=fold_quantize
+        ctx,
+        fold_residual=fold_residual,
+        fold_gate=fold_gate,
+        fold_quantize=fold_quantize,
+        fold_rotary=fold_rotary,
     )
     return Recognition(matches, tuple(ctx.opaque), refusals, ctx.types, frozenset(ctx.crossed))
 

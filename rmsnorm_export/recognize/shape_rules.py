@@ -405,8 +405,8 @@ _LIKE_FIRST = (
     "Identity", "Abs", "Neg", "Sqrt", "Reciprocal", "Exp", "Log", "Sigmoid", "Tanh", "Relu", "Gelu",
     "Erf", "Softmax", "LogSoftmax", "Clip", "Dropout", "LayerNormalization", "Softplus", "Swish",
     "HardSwish", "Elu", "LeakyRelu", "Floor", "Ceil", "Round", "Sin", "Cos", "LpNormalization",
-    "RMSNorm", "GatedRMSNorm", "Mish", "Selu", "HardSigmoid", "CumSum", "Trilu", "ScatterND",
-    "GroupNormalization", RMS_NORMALIZATION, SIMPLIFIED,
+    "RMSNorm", "GatedRMSNorm", "RotaryRMSNorm", "Mish", "Selu", "HardSigmoid", "CumSum", "Trilu",
+    "ScatterND", "GroupNormalization", RMS_NORMALIZATION, SIMPLIFIED,
 )  # fmt: skip
 """Operators whose first output has the type and shape of the first input."""
 

@@ -94,6 +94,13 @@ class Types:
         """Say what a function's input is, from the places that call it."""
         self._known[value] = self._seeds[value] = info
 
+    def integers(self, value: ir.Value) -> tuple[int, ...] | None:
+        """The elements of a small tensor of sizes, where all of them are known numbers."""
+        self._settle(value, holds=True)
+        held = self._elements[value]
+        known = tuple(size for size in held or () if isinstance(size, int))
+        return None if held is None or len(known) < len(held) else known
+
     def info(self, value: ir.Value) -> Info:
         """Type and dimensions for a reader, without asking ONNX shape inference."""
         return _said(self._local(value))
@@ -106,9 +113,15 @@ class Types:
         if declared[0] is not None and _complete(declared[1]):
             known[value] = declared
             return declared
+        self._settle(value, holds=False)
+        return known[value]
+
+    def _settle(self, value: ir.Value, *, holds: bool) -> None:
+        """Find out the type and shape of a value, or what it ``holds``."""
+        known = self._known
         # Depth first with our own stack: chains of a million nodes are no recursion error. What a
         # value holds (True) is asked for where it is a size.
-        stack = [(value, False)]
+        stack = [(value, holds)]
         opened: set[tuple[ir.Value, bool]] = set()
         while stack:
             top, holds = stack[-1]
@@ -128,7 +141,6 @@ class Types:
                 self._elements[top] = self._held(top)
             else:
                 known[top] = self._information(top)
-        return known[value]
 
     def _info_needs(self, value: ir.Value) -> list[tuple[ir.Value, bool]]:
         node = value.producer()

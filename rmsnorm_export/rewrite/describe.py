@@ -121,6 +121,7 @@ def _described_site(
         module=match.module,
         residual=match.residual is not None,
         quantized=match.quantized is not None,
+        rotary=match.rotary is not None,
         drawing=None if gallery is None else gallery.add(match, new, name),
     )
 

@@ -29,6 +29,9 @@ from rmsnorm_export.rewrite.unfold import remove_unused_own, unfold, with_defaul
 from rmsnorm_export.system.progress import ProgressChoice
 from rmsnorm_export.system.shown import Shown
 
+_WITH_PLUGIN = ("tensorrt", "tensorrt-rtx")
+"""Runtimes in which a rotary embedding goes with its norm, unless the options say otherwise."""
+
 _MAX_SCALE = 1 << 24
 """Elements of a scale that a proof may read: 64 MiB in f32, far above any row length."""
 
@@ -101,7 +104,12 @@ def optimize(source: Source, options: OptimizeOptions) -> Result:
     row, residual = options.consumer, options.fold_residual
     if row is not None and options.target is None and row.target == "ort":
         residual = residual and SKIP_SIMPLIFIED in row.forms
-    options = dataclasses.replace(options, target=options.form, fold_residual=residual)
+    rotary = options.fold_rotary
+    if rotary is None:
+        rotary = row is not None and row.name in _WITH_PLUGIN
+    options = dataclasses.replace(
+        options, target=options.form, fold_residual=residual, fold_rotary=rotary
+    )
     return _rewritten(source, options)
 
 
@@ -154,7 +162,7 @@ def _rewritten(source: Source, options: OptimizeOptions | ExpandOptions) -> Resu
 
             model, fusions = fuse(model, options.fusions, seed=options.seed)
             if fusions.residuals >= len(report.apart("residual")):
-                report = dataclasses.replace(report, unfolded=report.apart("quantizer"))
+                report = dataclasses.replace(report, unfolded=report.apart("quantizer", "rotary"))
         report = dataclasses.replace(
             report,
             fusions=fusions,

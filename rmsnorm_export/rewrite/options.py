@@ -237,6 +237,12 @@ class OptimizeOptions(FusedOptions):
         "the node, where the target can say it. TensorRT-RTX makes one kernel of both without it; "
         "it is for the plugin, whose node is a kernel of its own.",
     )
+    fold_rotary: bool | None = option(
+        None,
+        help="Take the rotary embedding behind a norm per head (QK norm) into the node, where the "
+        "target can say it: for the plugin, whose node is a kernel of its own.",
+        shown="with --for tensorrt or tensorrt-rtx",
+    )
     constant_initializers: bool = option(False, help=CONSTANT_HELP)
 
 
@@ -269,6 +275,7 @@ class ExpandOptions(Options):
     fold_residual: ClassVar[bool] = False
     fold_gate: ClassVar[bool] = False
     fold_quantize: ClassVar[bool] = False
+    fold_rotary: ClassVar[bool] = False
     constant_initializers: ClassVar[bool] = False
 
 
@@ -290,6 +297,7 @@ class InspectOptions(Options):
     fold_residual: ClassVar[bool] = True
     fold_gate: ClassVar[bool] = True
     fold_quantize: ClassVar[bool] = False
+    fold_rotary: ClassVar[bool] = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

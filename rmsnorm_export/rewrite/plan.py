@@ -78,6 +78,7 @@ def make_plan(model: ir.Model, options: OptimizeOptions | ExpandOptions | Inspec
             fold_residual=one and options.fold_residual,
             fold_gate=one and options.fold_gate,
             fold_quantize=one and options.fold_quantize,
+            fold_rotary=one and bool(options.fold_rotary),
         )
 
     recognition = recognized(model)
@@ -134,6 +135,8 @@ def make_plan(model: ir.Model, options: OptimizeOptions | ExpandOptions | Inspec
             apart.pop("residual", None)
         if not one or said.quantized is not None:
             apart.pop("quantizer", None)
+        if not one or said.rotary is not None:
+            apart.pop("rotary", None)
         if outcome is None:
             kept.append(said)
             unfolded += apart.values()
@@ -258,7 +261,7 @@ def _type_operands(types: Types, matches: Sequence[Match]) -> None:
     """Write down what is known of the operands: proofs and runtimes ask the values themselves."""
     for match in matches:
         weights = (match.scale, match.offset_scale, match.bias)
-        for value in (match.x, *weights, match.gate, match.residual):
+        for value in (match.x, *weights, match.gate, match.residual, match.cos, match.sin):
             if value is not None and value.dtype is None:
                 dtype = types.dtype(value)
                 value.type = None if dtype is None else ir.TensorType(dtype)

@@ -15,6 +15,12 @@ from rmsnorm_export.rewrite.drawing import Drawing
 from rmsnorm_export.runtime.consumers import RunsIn
 from rmsnorm_export.system.shown import Shown
 
+_BEHIND: tuple[tuple[RefusalKind, str, str], ...] = (
+    ("quantizer", "quantized", "quantized output"),
+    ("rotary", "rotary", "rotary embedding"),
+)
+"""What may be in the node that stands behind its norm: kind, field of ``Site``, and its name."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Site:
@@ -37,6 +43,7 @@ class Site:
         drawing: position in ``Report.drawings``, where drawings were asked for.
         residual: whether the sum in front is in the node.
         quantized: whether the node gives codes of the norm.
+        rotary: whether the rotary embedding behind it is in the node.
     """
 
     name: str
@@ -55,6 +62,7 @@ class Site:
     drawing: int | None = None
     residual: bool = False
     quantized: bool = False
+    rotary: bool = False
 
     def __repr__(self) -> str:
         what = f"{self.op} {self.dtype} n={self.n} {self.numerics}"
@@ -169,9 +177,9 @@ class Report(Shown):
         later = 0 if self.fusions is None else self.fusions.residuals
         return later + sum(site.residual for site in (*self.fused, *self.kept))
 
-    def apart(self, kind: RefusalKind) -> tuple[Refusal, ...]:
-        """Those of ``unfolded`` that are a ``residual`` or a ``quantizer``."""
-        return tuple(refusal for refusal in self.unfolded if refusal.kind == kind)
+    def apart(self, *kinds: RefusalKind) -> tuple[Refusal, ...]:
+        """Those of ``unfolded`` that are a ``residual``, a ``quantizer`` or a ``rotary``."""
+        return tuple(refusal for refusal in self.unfolded if refusal.kind in kinds)
 
     def headline(self) -> str:
         """The line that says it all, e.g. ``9 of 9 RMSNorms, 8 of 8 residuals are one node``.
@@ -186,9 +194,12 @@ class Report(Shown):
         inside = 0 if self.fusions is None else self.fusions.norms
         later = 0 if self.fusions is None else self.fusions.residuals
         residuals = self.folded - later + max(len(self.apart("residual")), later)
-        quantized = sum(site.quantized for site in (*self.fused, *self.kept))
-        codes = quantized + len(self.apart("quantizer"))
-        one = total == 1 and not residuals and not codes
+        folded = {
+            (kind, word): sum(getattr(site, field) for site in (*self.fused, *self.kept))
+            for kind, field, word in _BEHIND
+        }
+        behind = {key: done + len(self.apart(key[0])) for key, done in folded.items()}
+        one = total == 1 and not residuals and not any(behind.values())
         form = TARGETS[self.target or "portable"].form
         verb = f"{'can be' if self.planned else 'is' if one else 'are'} {form}"
         parts = [f"{fused} {'fusable' if self.planned else 'fused'}"] if kept or refused else []
@@ -201,8 +212,8 @@ class Report(Shown):
         what = f"{fused + kept} of {plural(total, 'RMSNorm')}"
         if residuals:
             what += f", {self.folded} of {plural(residuals, 'residual')}"
-        if codes:
-            what += f", {quantized} of {plural(codes, 'quantized output')}"
+        for key, number in behind.items():
+            what += f", {folded[key]} of {plural(number, key[1])}" if number else ""
         what += f" {verb}"
         return f"{what}{': ' if parts else ''}{', '.join(parts)}{aside}"
 

@@ -14,9 +14,10 @@ from rmsnorm_export.show.page.reasons import REASONS
 from rmsnorm_export.show.proofs import scoped
 from rmsnorm_export.show.text import FAMILIES, Line, grouped, name_lines
 
-APART: dict[RefusalKind, str] = {
-    "residual": "in front of a norm",
-    "quantizer": "behind a norm",
+APART: dict[RefusalKind, tuple[str, str]] = {
+    "residual": ("residuals", "in front of a norm"),
+    "quantizer": ("quantizers", "behind a norm"),
+    "rotary": ("rotary embeddings", "behind a norm"),
 }
 """What stays apart from the node of a norm, and where it stands."""
 
@@ -88,10 +89,10 @@ def refusal_sections(report: Report) -> list[Section]:
     if refused := report.unfused:
         intro = f"{plural(len(refused), 'RMSNorm')} (as far as the file tells) that {left}."
         sections.append(_refusal_section("refused", "Refused norms", intro, refused))
-    for kind, where in APART.items():
+    for kind, (what, where) in APART.items():
         if apart := report.apart(kind):
             intro = f"{plural(len(apart), 'node')} {where} that are no part of its node."
-            sections.append(_refusal_section(f"{kind}s", f"{kind.title()}s", intro, apart))
+            sections.append(_refusal_section(f"{kind}s", what.capitalize(), intro, apart))
     if alike := report.look_alikes:
         intro = (
             f"{plural(len(alike), 'place')} where the nodes look like an RMSNorm and compute"

@@ -78,9 +78,9 @@ def report_lines(report: Report, *, verbose: int = 0, output: Sequence[str] = ()
         title = "cannot be fused" if report.planned else "were not fused"
         lines += ["", (f"refused ({len(refused)}): RMSNorms that {title}", "bold yellow")]
         lines += refusal_lines(refused, verbose=verbose)
-    for kind, title in APART.items():
+    for kind, (what, where) in APART.items():
         if apart := report.apart(kind):
-            lines += ["", (f"{kind}s ({len(apart)}): nodes {title} that are not in its", "bold")]
+            lines += ["", (f"{what} ({len(apart)}): nodes {where} that are not in its", "bold")]
             lines += refusal_lines(apart, verbose=verbose)
     if alike := report.look_alikes:
         lines += ["", (f"look-alikes ({len(alike)}): no RMSNorms, left alone", "bold")]

@@ -230,7 +230,7 @@ def test_the_words_are_those_of_the_documentation() -> None:
         assert len(rows) == 1, reason
         assert rows[0].rstrip(" |").endswith(f"| {meaning}"), reason
     named = re.findall(
-        r"^\| ([a-z-]+) \| (?:norm|look-alike|residual|quantizer) \|", text, re.MULTILINE
+        r"^\| ([a-z-]+) \| (?:norm|look-alike|residual|quantizer|rotary) \|", text, re.MULTILINE
     )
     assert set(named) == set(REASONS)
 

@@ -47,6 +47,8 @@ REASONS = {
     "quantized": "QuantizeLinear and DequantizeLinear stand inside the norm",
     "quantizer": "the target's operator gives no codes",
     "quantizer-kept": "what makes codes of the norm cannot be taken into the node",
+    "rotary": "the target's operator has no rotary embedding",
+    "rotary-kept": "the rotary embedding of the norm cannot be taken into the node",
     "rank-unknown": "positive axes, and the rank of x is not known",
     "residual": "the target's operator has no residual sum",
     "residual-kept": "the Add in front cannot be taken into the node",

@@ -1,0 +1,319 @@
+"""The rotary embedding behind a norm per head is taken into its node where that is asked for."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+import rmsnorm_export as rx
+from rmsnorm_export.show import to_text
+
+D = 8
+NORM = """{wide}sq = Pow({f}, two)
+ m = ReduceMean<axes = [-1], keepdims = 1>(sq)
+ e = Add(m, eps)
+ s = Sqrt(e)
+ n = Div({f}, s)
+ {back}y = Mul({n}, w)
+ """
+HALVES = "a, b = Split<axis = -1>(y)\n"
+TURN = """b1 = Neg(b)
+ r = Concat<axis = -1>(b1, a)
+ p = Mul(y, cos)
+ q = Mul(r, sin)
+ z = Add(p, q)"""
+HALF = """p = Mul(a, cos)
+ q = Mul(b, sin)
+ u = Sub(p, q)
+ p1 = Mul(b, cos)
+ q1 = Mul(a, sin)
+ v = Add(p1, q1)
+ """
+STEPS = """a = Slice(y, zero, end, last, two_i)
+ b = Slice(y, one, end, last, two_i)
+ """
+JOIN = """u1 = Unsqueeze(u, last)
+ v1 = Unsqueeze(v, last)
+ k = Concat<axis = -1>(u1, v1)
+ z = Reshape(k, flat)"""
+PAIRS = TURN.replace("r = Concat<axis = -1>(b1, a)", JOIN.replace("z =", "r =")).replace(
+    "Unsqueeze(u,", "Unsqueeze(b1,").replace("Unsqueeze(v,", "Unsqueeze(a,")  # fmt: skip
+CUT = "c = Reshape(y, cut)\n {0}\n"
+SPELLINGS: dict[str, tuple[str, int, dict[str, int]]] = {
+    "halves": (HALVES + TURN, D, {}),
+    "halves by Slice": (
+        "a = Slice(y, zero, mid, last)\n b = Slice(y, mid, end, last)\n" + TURN, D, {},
+    ),
+    "half tables": (HALVES + HALF + "z = Concat<axis = -1>(u, v)", 4, {}),
+    "negated table": (
+        HALVES + "m1 = Neg(sin)\n" + HALF.replace("Mul(b, sin)", "Mul(b, m1)").replace("Sub", "Add")
+        + "z = Concat<axis = -1>(u, v)", 4, {},
+    ),
+    "pairs": (STEPS + PAIRS, D, {"rotary_interleaved": 1}),
+    "pairs, half tables": (STEPS + HALF + JOIN, 4, {"rotary_interleaved": 1}),
+    "pairs by Reshape": (
+        CUT.format("a0, b0 = Split<axis = -1>(c)\n a = Squeeze(a0, last)\n b = Squeeze(b0, last)")
+        + HALF + JOIN, 4, {"rotary_interleaved": 1},
+    ),
+    "pairs by Gather": (
+        CUT.format("a = Gather<axis = -1>(c, zero_s)\n b = Gather<axis = 4>(c, one_s)")
+        + PAIRS, D, {"rotary_interleaved": 1},
+    ),
+    "halves by Reshape": (
+        "c = Reshape(y, halves)\n a = Gather<axis = 3>(c, zero_s)\n"
+        "b = Gather<axis = 3>(c, one_s)\n" + TURN, D, {},
+    ),
+    "part": (
+        "y0, rest = Split<axis = -1>(y, parts)\n" + (HALVES + TURN).replace("y,", "y0,").replace(
+            "(y)", "(y0)").replace("z =", "z0 =") + "\n z = Concat<axis = -1>(z0, rest)", 6,
+        {"rotary_dim": 6},
+    ),
+    "a part of nothing passes": (
+        "rest = Slice(y, eight, end, last)\n" + (HALVES + TURN).replace("z =", "z0 =")
+        + "\n z = Concat<axis = -1>(z0, rest)", D, {},
+    ),
+}  # fmt: skip
+CONSTANTS = (
+    "int64[1] zero = {0}, int64[1] one = {1}, int64[1] two_i = {2}, int64[1] mid = {4}, "
+    "int64[1] eight = {8}, int64[1] end = {9223372036854775807}, int64[1] last = {-1}, "
+    "int64[4] flat = {0, 0, 0, 8}, int64[5] cut = {0, 0, 0, 4, 2}, int64[2] parts = {6, 2}, "
+    "int64[5] halves = {0, 0, 0, 2, 4}, int64 zero_s = {0}, int64 one_s = {1}, "
+    "float two = {2}, float eps = {0.00001}"
+)
+TYPES = ("float", "float16", "bfloat16")
+NUMPY = {"float": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+CODES = {"float": 1, "float16": 10, "bfloat16": 16}
+
+
+def model(
+    spelling: str,
+    *change: tuple[str, str],
+    dtype: str = "float",
+    tables: str = "",
+    moved: bool = False,
+    shape: str = "B,1,S",
+    more: str = "",
+) -> onnx.ModelProto:
+    """A norm and its embedding; ``change``: (regular expression, text) in the embedding;
+    ``tables``: their type, in which the embedding is computed; ``moved``: the norm stands in front
+    of the Transpose of the heads; ``shape``: of the tables; ``more``: nodes at the end."""
+    body, width, _ = SPELLINGS[spelling]
+    for wanted, new in change:
+        body, count = re.subn(wanted, new, body)
+        assert count, wanted
+    half = dtype != "float"
+    text = NORM.format(
+        wide="f = Cast<to = 1>(x)\n " if half else "", f="f" if half else "x",
+        back=f"t = Cast<to = {CODES[dtype]}>(n)\n " if half else "", n="t" if half else "n",
+    )  # fmt: skip
+    if tables:
+        text = text.replace("y = Mul", "yt = Mul")
+        body = f"y = Cast<to = 1>(yt)\n {body.replace('z =', 'zt =')}\n "
+        body += f"z = Cast<to = {CODES[dtype]}>(zt)"
+    if moved:
+        name = "yt" if tables else "y"
+        text = text.replace(f"{name} = Mul", "ym = Mul")
+        text += f"{name} = Transpose<perm = [0, 2, 1, 3]>(ym)\n "
+    axes = "B,S,H,8" if moved else "B,H,S,8"
+    kind = tables or dtype
+    made = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 17]>\n'
+        f"g ({dtype}[{axes}] x, {kind}[{shape},{width}] cos, {kind}[{shape},{width}] sin) "
+        f"=> ({dtype}[B,H,S,8] z{', ' + dtype + '[B,H,S,8] out' if more else ''})\n"
+        f"<{CONSTANTS}>\n{{ {text}{body}\n {more} }}"
+    )
+    weight = np.linspace(0.5, 1.5, D).astype(NUMPY[dtype])
+    made.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    return onnx.shape_inference.infer_shapes(made)
+
+
+def run(source: onnx.ModelProto | bytes) -> list[np.ndarray]:
+    """In ONNX Runtime, on tables that are no cosines."""
+    session = onnxruntime.InferenceSession(
+        source if isinstance(source, bytes) else source.SerializeToString(),
+        providers=["CPUExecutionProvider"],
+    )
+    rng, sizes = np.random.default_rng(1), {"B": 2, "H": 3, "S": 5}
+    feeds = {
+        given.name: rng.standard_normal([sizes.get(d, d) for d in given.shape]).astype(
+            np.float16 if "16" in given.type else np.float32
+        )
+        for given in session.get_inputs()
+    }
+    return [np.asarray(result, np.float64) for result in session.run(None, feeds)]
+
+
+def folded(source: onnx.ModelProto, **options: object) -> rx.Result:
+    return rx.optimize(source, fold_rotary=True, prove=True, **options)
+
+
+def _plain_and_thorough(spellings: list[str]) -> list[object]:
+    """Each spelling once by itself, in types and places that take turns; the rest is thorough."""
+    cases = [(dtype, moved) for dtype in TYPES for moved in (False, True)]
+    return [
+        pytest.param(spelling, *case, marks=() if (i - j) % 6 == 0 else pytest.mark.thorough)
+        for i, spelling in enumerate(spellings)
+        for j, case in enumerate(cases)
+    ]
+
+
+@pytest.mark.parametrize(("spelling", "dtype", "moved"), _plain_and_thorough(list(SPELLINGS)))
+def test_every_spelling_is_one_node_with_the_numbers_of_the_source(spelling, dtype, moved) -> None:
+    for tables in ("", "float")[: 1 + (dtype != "float")]:
+        source = model(spelling, dtype=dtype, tables=tables, moved=moved)
+        result = folded(source)
+        (site,) = result.report.fused
+        assert (site.op, site.numerics, site.rotary) == ("RotaryRMSNorm", "exact", True)
+        assert site.attributes == SPELLINGS[spelling][2]
+        assert site.proof.passed
+        types = [node.op_type for node in result.model.graph]
+        assert types == [*(["Transpose"] if moved else []), "RotaryRMSNorm"]
+        assert "1 of 1 rotary embedding" in result.report.headline()
+        if dtype == "float":
+            (before,), (after,) = run(source), run(result.to_bytes())
+            np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("spelling", ["halves", "pairs, half tables", "part"])
+def test_the_node_can_be_written_out_and_taken_in_again(spelling: str) -> None:
+    result = folded(model(spelling, dtype="float16", moved=True))
+    plain = rx.expand(result.model, prove=True)
+    assert plain.report.headline() == "1 of 1 RMSNorm, 1 of 1 rotary embedding are plain operators"
+    assert plain.report.fused[0].proof.passed
+    assert not any(node.domain for node in plain.model.graph)
+    again = folded(plain.model)
+    assert [site.op for site in again.report.fused] == ["RotaryRMSNorm"]
+    for target in ("portable", "ort", "onnx"):
+        other = rx.optimize(result.model, target=target)
+        np.testing.assert_allclose(
+            *run(other.to_bytes()), *run(plain.to_bytes()), rtol=4e-3, atol=4e-3
+        )
+    (kept,) = rx.optimize(result.model).report.kept
+    assert kept.rotary
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+def test_targets_without_the_operator_keep_the_embedding(target: str) -> None:
+    report = rx.optimize(model("halves"), target=target, fold_rotary=True).report
+    assert report.headline() == "1 of 1 RMSNorm, 0 of 1 rotary embedding are one node"
+    assert [(r.reason, r.kind) for r in report.unfolded] == [("rotary", "rotary")]
+
+
+def test_it_is_off_but_for_tensorrt() -> None:
+    source = model("halves")
+    ops = {
+        name: [site.op for site in rx.optimize(source, **options).report.fused]
+        for name, options in {
+            "default": {},
+            "tensorrt": {"runtime": "tensorrt"},
+            "tensorrt-rtx": {"runtime": "tensorrt-rtx"},
+            "not asked for": {"runtime": "tensorrt", "fold_rotary": False},
+        }.items()
+    }
+    assert ops == {
+        "default": ["RMSNorm"],
+        "tensorrt": ["RotaryRMSNorm"],
+        "tensorrt-rtx": ["RotaryRMSNorm"],
+        "not asked for": ["RMSNorm"],
+    }
+
+
+LOOK_ALIKES: dict[str, tuple[str, list[tuple[str, str]]]] = {
+    "no sign": ("halves", [(r"Neg\(b\)", "Identity(b)")]),
+    "the sign of the other half": (
+        "halves",
+        [(r"\(b1, a\)", "(b, b1)"), (r"Neg\(b\)", "Neg(a)")],
+    ),
+    "halves in place": ("halves", [(r"\(b1, a\)", "(a, b1)")]),
+    "a difference": ("halves", [(r"Add\(p, q\)", "Sub(p, q)")]),
+    "turned twice": ("halves", [(r"Mul\(y, cos\)", "Mul(r, cos)")]),
+    "another sign in half tables": ("half tables", [(r"Sub\(p, q\)", "Add(p, q)")]),
+    "a sign too many": ("half tables", [(r"Add\(p1, q1\)", "Sub(p1, q1)")]),
+    "tables changed over in a half": ("half tables", [(r"Mul\(b, cos\)", "Mul(b, sin)")]),
+    "halves changed over": ("half tables", [(r"\(u, v\)", "(v, u)")]),
+    "pairs that overlap": ("pairs", [(r"y, one, end", "y, zero, end")]),
+    "pairs changed over": ("pairs, half tables", [(r"\(u1, v1\)", "(v1, u1)")]),
+    "pairs joined as halves": (
+        "pairs, half tables",
+        [(r"(?s)k = .*flat\)", "z = Concat<axis = -1>(u, v)")],
+    ),
+    "rows of another order": (
+        "pairs by Reshape",
+        [(r"Reshape\(y,", "Reshape(y0,"), ("^", "e0, e1 = Split<axis = -1>(y)\n"),
+         ("c = ", "y0 = Concat<axis = -1>(e1, e0)\n c = ")],
+    ),
+    "the part behind": ("part", [(r"\(z0, rest\)", "(rest, z0)")]),
+    "a part that is changed": (
+        "part",
+        [(r"\(z0, rest\)", "(z0, nr)"), ("z = ", "nr = Neg(rest)\n z = ")],
+    ),
+    "a product with itself": ("halves", [(r"Mul\(y, cos\)", "Mul(y, y)")]),
+    "scaled, not turned": ("halves", [(r"Mul\(r, sin\)", "Mul(y, sin)")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOOK_ALIKES)
+def test_look_alikes_are_left(name: str) -> None:
+    spelling, change = LOOK_ALIKES[name]
+    source = model(spelling, *change)
+    result = folded(source)
+    assert [site.op for site in result.report.fused] == ["RMSNorm"], name
+    np.testing.assert_allclose(*run(result.to_bytes()), *run(source), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("more", ["out = Neg(y)", "out = Identity(r)"])
+def test_a_value_that_others_read_keeps_the_embedding(more: str) -> None:
+    report = folded(model("halves", more=more)).report
+    assert [site.op for site in report.fused] == ["RMSNorm"]
+    (kept,) = report.unfolded
+    assert (kept.reason, kept.kind) == ("rotary-kept", "rotary")
+    assert "others read" in kept.message
+    assert "rotary embeddings (1): nodes behind a norm" in to_text(report)
+
+
+@pytest.mark.parametrize("shape", ["K,L,S", "K,1,S"])
+def test_tables_that_may_widen_the_rows_keep_the_embedding(shape: str) -> None:
+    """The result could have more rows than the norm."""
+    report = folded(model("halves", shape=shape)).report
+    assert [site.op for site in report.fused] == ["RMSNorm"]
+    assert "not known to fit" in report.unfolded[0].message
+
+
+@pytest.mark.parametrize("shape", ["B,H,S", "1,1,S", "S", "1,H,1", "B,1,1"])
+def test_tables_of_any_shape_that_fits(shape: str) -> None:
+    source = model("halves", shape=shape)
+    result = folded(source)
+    assert result.report.fused[0].op == "RotaryRMSNorm"
+    np.testing.assert_allclose(*run(result.to_bytes()), *run(source), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_mutation_changes_the_numbers(seed: int) -> None:
+    """Two inputs of the embedding's nodes change places at random; numbers in float64 decide."""
+    rng = random.Random(seed)
+    spelling = rng.choice(list(SPELLINGS))
+    source = model(spelling)
+    nodes = [n for n in source.graph.node if n.op_type in ("Mul", "Add", "Sub", "Concat", "Neg")][
+        2:
+    ]
+    for _ in range(rng.choice((1, 1, 2))):
+        node, other = rng.choice(nodes), rng.choice(nodes)
+        i, j = rng.randrange(len(node.input)), rng.randrange(len(other.input))
+        node.input[i], other.input[j] = other.input[j], node.input[i]
+    try:
+        onnx.checker.check_model(source)
+        del source.graph.value_info[:]
+        before = run(source)
+    except Exception:  # no model, or one whose shapes do not fit
+        return
+    result = rx.optimize(source, fold_rotary=True)
+    for a, b in zip(run(result.to_bytes()), before, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5, err_msg=spelling)
