@@ -7,7 +7,8 @@ do. The sample follows from the family alone: it is the same in every run and on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterable
+import itertools
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -33,3 +34,22 @@ def sampled(
         for case in cases
     ]
     return pytest.mark.parametrize(names, parameters, **options)
+
+
+def crossed(
+    one_in: int, ids: Callable[[Any], str | None] | None = None, **factors: Sequence[Any]
+) -> pytest.MarkDecorator:
+    """``pytest.mark.parametrize`` over all combinations; all but one in so many are thorough.
+
+    The sample has every value of every factor; and every pair of values of two factors, where the
+    others together have ``one_in`` values.
+    """
+    places = itertools.product(*(range(len(values)) for values in factors.values()))
+    parameters = [
+        pytest.param(
+            *(values[i] for values, i in zip(factors.values(), place, strict=True)),
+            marks=() if sum(place) % one_in == 0 else pytest.mark.thorough,
+        )
+        for place in places
+    ]
+    return pytest.mark.parametrize(tuple(factors), parameters, ids=ids)

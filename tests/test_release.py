@@ -43,3 +43,20 @@ def test_the_changes_begin_with_the_version() -> None:
 
 def test_the_version_stands_in_one_place() -> None:
     assert rmsnorm_export.__version__ not in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_what_the_tests_and_the_pages_install_is_pinned() -> None:
+    """With constraints.txt an environment is made anew as it was."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    pinned = {_plain(name) for name in re.findall(r"^([\w-]+)==", pins, re.MULTILINE)}
+    extras = "dependencies|ort|torch|report|tensorrt-rtx|triton|plugin|test|dev|docs"
+    lists = re.findall(rf"^(?:{extras}) = \[(.*?)\]$", project, re.MULTILINE | re.DOTALL)
+    assert len(lists) == len(extras.split("|"))
+    wanted = {_plain(name) for text in lists for name in re.findall(r"[\"']([\w-]+)[>\"']", text)}
+    assert len(wanted) > 30
+    assert wanted <= pinned
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "-")

@@ -14,6 +14,7 @@ import pytest
 from onnx.external_data_helper import convert_model_to_external_data
 
 from rmsnorm_export.system import provenance
+from tests.sample import crossed
 
 from .conftest import Run, model
 
@@ -202,10 +203,7 @@ COMMANDS = (
     ("build", "three.onnx", "-o", "three.engine"),
     ("bench", "three.onnx", "--targets", "portable", "--rounds", "20", "--threads", "1"),
     ("doctor",),
-    pytest.param(
-        ("export", "asks:make", "-o", "e.onnx", "--verify", "--shapes", "x=f32[2,8]"),
-        marks=pytest.mark.export,
-    ),
+    ("export", "asks:make", "-o", "e.onnx", "--verify", "--shapes", "x=f32[2,8]"),
 )
 
 
@@ -222,8 +220,8 @@ def make():
 """
 
 
-@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments[:2]))
-@pytest.mark.parametrize("stdin", ["closed", "filled"])
+@pytest.mark.export
+@crossed(2, stdin=["closed", "filled"], arguments=COMMANDS)
 def test_stdin_is_left_alone(three: Path, arguments: tuple[str, ...], stdin: str) -> None:
     """A program that reads stdin would move the position of the file behind it."""
     folder, lines = three.parent, "y\n" * 50

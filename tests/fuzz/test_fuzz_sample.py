@@ -29,7 +29,14 @@ def test_mutated_spellings(tmp_path: Path) -> None:
 def test_mutated_exports(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="exports come from it: pip install 'rmsnorm-export[torch]'")
     pytest.importorskip("transformers", reason="needs the catalogue: pip install transformers")
-    names = ("LlamaRMSNorm", "GemmaRMSNorm", "MambaRMSNormGated", "T5LayerNorm", "Olmo2RMSNorm")
+    names = (
+        "LlamaRMSNorm-float32",
+        "GemmaRMSNorm-float16",
+        "MambaRMSNormGated-bfloat16",
+        "MambaRMSNormGated-ungated-float32",
+        "T5LayerNorm-float16",
+        "Olmo2RMSNorm-bfloat16",
+    )
     seeds = [seed for name in names for seed in corpus_seeds(name)]
     plan = Plan(2, 0, 1, 60, 0.0, False, tmp_path)
     right(*work(plan, seeds), least=35)

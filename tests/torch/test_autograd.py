@@ -9,6 +9,7 @@ import rmsnorm_export.torch as rt
 from rmsnorm_export.op.dtypes import round_to
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.torch.operator.plan import make_plan
+from tests.sample import crossed
 from tests.torch.norm_cases import FORMS, Case, spec_of, tensors, torch_type
 
 OPS = torch.ops.rmsnorm_export
@@ -24,9 +25,9 @@ def _function(spec: NormSpec, names: list[str]):
     return lambda *values: rt.call(spec, **dict(zip(names, values, strict=True)))
 
 
-@pytest.mark.parametrize(("scale", "bias"), [(True, False), (True, True), (False, False)])
-@pytest.mark.parametrize("form", FORMS)
-def test_first_and_second_derivatives(form, scale, bias):
+@crossed(3, form=[*FORMS], parameters=[(True, False), (True, True), (False, False)])
+def test_first_and_second_derivatives(form, parameters):
+    scale, bias = parameters
     if not scale and "scale_offset" in FORMS[form]:
         scale = bias = True
     spec = spec_of(form, 6, stash_type=DOUBLE)

@@ -10,6 +10,7 @@ import rmsnorm_export.torch as rt
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.spec import DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.torch.operator.signature import NAMES
+from tests.sample import crossed
 from tests.torch.norm_cases import FORMS, Case, spec_of, tensors
 
 OPS = torch.ops.rmsnorm_export
@@ -22,8 +23,7 @@ def _call(spec: NormSpec, dtype: int = FLOAT, n: int = 6):
     return getattr(OPS, NAMES[spec.kind]).default, tuple(operands.values()), attributes
 
 
-@pytest.mark.parametrize("trained", [False, True])
-@pytest.mark.parametrize("form", FORMS)
+@crossed(2, form=[*FORMS], trained=[False, True])
 def test_opcheck(form, trained):
     operator, operands, attributes = _call(spec_of(form, 6))
     for value in operands:
@@ -119,8 +119,7 @@ def test_the_operator_itself_keeps_every_bit_when_compiled():
         assert torch.equal(compiled(x, scale), rt.rms_norm(x, scale, **attributes))
 
 
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("form", FORMS)
+@crossed(2, form=[*FORMS], strict=[False, True])
 def test_exports_as_one_node_with_dynamic_shapes(form, strict):
     spec = spec_of(form, 6)
     weight = torch.randn(6) if spec.axis == -1 else torch.randn(3, 6)

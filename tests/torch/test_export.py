@@ -20,6 +20,7 @@ from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.runtime.session import open_session, run_session
 from rmsnorm_export.torch.export.export import STAGES, ExportResult, export
+from tests.sample import crossed
 from tests.torch.export_modules import KINDS, Llama, Model, N, ids, make
 
 pytestmark = pytest.mark.export
@@ -61,9 +62,7 @@ def declared(result: ExportResult, dtype: int) -> NormSpec:
     return spec.canonical(dtype)
 
 
-@pytest.mark.parametrize("opset", [18, 23])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@crossed(2, kind=[*KINDS], dtype=[torch.float32, torch.float16], opset=[18, 23])
 def test_every_norm_is_one_node_with_its_module_path(tmp_path, kind, dtype, opset):
     model = make(Model, dtype, KINDS[kind])
     result = export(
@@ -90,9 +89,7 @@ def test_every_norm_is_one_node_with_its_module_path(tmp_path, kind, dtype, opse
         assert np.abs(found[name] - want).max() <= bound * np.abs(want).max()
 
 
-@pytest.mark.parametrize("opset", [18, 23])
-@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16, FLOAT])
-@pytest.mark.parametrize("kind", KINDS)
+@crossed(2, kind=[*KINDS], dtype=[FLOAT16, BFLOAT16, FLOAT], opset=[18, 23])
 def test_the_declared_rounding_order_is_pytorchs(tmp_path, kind, dtype, opset):
     """The rounding-exact reference of the exported node against PyTorch, element by element."""
     of = {FLOAT: torch.float32, FLOAT16: torch.float16, BFLOAT16: torch.bfloat16}[dtype]

@@ -18,6 +18,7 @@ from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.torch.operator.signature import NAMES
 from tests.op.norm_models import steps
+from tests.sample import crossed
 from tests.torch.norm_cases import (
     DTYPES,
     FORMS,
@@ -49,9 +50,7 @@ def _tuple(value) -> tuple:
     return value if isinstance(value, tuple) else (value,)
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", DTYPES, ids=type_name)
+@crossed(3, dtype=DTYPES, form=[*FORMS], n=SIZES)
 def test_every_bit_is_that_of_the_exact_reference(dtype, form, n):
     for case in cases(dtype, form, n):
         operands = arrays(case, _shape(n))
@@ -87,9 +86,7 @@ def test_the_bitwise_comparison_sees_a_wrong_rounding_order(dtype):
             assert (steps(left, right) > 0).mean() > 0.02
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", DTYPES, ids=type_name)
+@crossed(3, dtype=DTYPES, form=[*FORMS], n=SIZES)
 def test_random_rows_agree_but_for_the_order_of_the_sum(dtype, form, n):
     """Sums in any order differ by n * u relative, half of that after the root, u of the stash type.
 

@@ -162,13 +162,14 @@ class RMSNorm(torch.nn.Module):
             if self.bias is not None:
                 self.bias.zero_()
 
-    def forward(self, x: Tensor, *others: Tensor | None) -> Any:
+    def forward(self, x: Tensor, other: Tensor | None = None, sin: Tensor | None = None) -> Any:
         """The norm of ``x``.
 
         Args:
             x: ``[..., *normalized_shape]``.
-            *others: the gate of a ``GatedRMSNorm``, the residual of a ``SkipRMSNorm``, cos and sin
-                of a ``RotaryRMSNorm``.
+            other: the gate of a ``GatedRMSNorm``, the residual of a ``SkipRMSNorm``, cos of a
+                ``RotaryRMSNorm``.
+            sin: of a ``RotaryRMSNorm``.
 
         Returns:
             ``y`` of the shape and type of ``x``; for ``SkipRMSNorm`` the pair ``(y, sum)``.
@@ -184,6 +185,7 @@ class RMSNorm(torch.nn.Module):
                 fix="make the module with the shape of the rows of x",
             )
         names = OPERANDS[self.spec.kind][1:-2]
+        others = (other, sin) if sin is not None else (other,) if other is not None else ()
         if len(others) > len(names):
             numbers = {1: "one tensor", 2: "two tensors", 3: "three tensors"}
             raise UsageError(
