@@ -41,6 +41,7 @@ from rmsnorm_export.torch.generation.components import (
 )
 from rmsnorm_export.torch.generation.export import plain_component
 from rmsnorm_export.torch.generation.source import load_frame, load_generative
+from rmsnorm_export.torch.generation.structures import check_structures
 
 TOKENS = 32
 """Greedy tokens that are compared where nobody says how many."""
@@ -380,12 +381,13 @@ def _in_place_of_forward(
         kept: gets, of the call number ``step``, the name of the component and its inputs.
 
     Raises:
-        InputError: it is no folder of an export.
+        InputError: it is no folder of an export, or its manifest names what is not looked up.
         NotRunError: ONNX Runtime does not load a component.
     """
     from transformers.exporters.base import ExportedModel
     from transformers.exporters.utils import onnx_feed
 
+    check_structures(folder / EXPORT_FILE)
     try:
         exported = ExportedModel.from_pretrained(folder, device="cpu", local_files_only=True)
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -236,11 +236,13 @@ def _with_manifest(folder: Path, manifest: Path) -> Bundle:
     text = read_text(manifest, "The manifest of the export cannot be read.", fix=_FIX)
     try:
         content = json.loads(text)
-        kind, entries = str(content["export_format"]), content["components"]
-        places = {str(name): str(entry["file"]) for name, entry in entries.items()}
-        metadata = {name: dict(entries[name]["metadata"]) for name in places}
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise _unusable(manifest, first_line(error) or type(error).__name__) from error
+    except (ValueError, RecursionError) as error:
+        raise _unusable(manifest, f"it is not JSON: {first_line(error)}") from error
+    entries = _object(content, manifest, "components")
+    kind = str(content.get("export_format"))
+    records = {str(name): _object(entries, manifest, name) for name in entries}
+    metadata = {name: _object(record, manifest, "metadata") for name, record in records.items()}
+    places = {name: str(record.get("file")) for name, record in records.items()}
     if kind != "onnx" or not places:
         raise InputError(
             "The folder holds no ONNX graphs.",
@@ -266,6 +268,14 @@ def _with_manifest(folder: Path, manifest: Path) -> Bundle:
     return Bundle(folder, files, content)
 
 
+def _object(within: Any, manifest: Path, key: str) -> dict[str, Any]:
+    """An object of the manifest, by its key."""
+    found = within.get(key) if isinstance(within, dict) else None
+    if not isinstance(found, dict):
+        raise _unusable(manifest, f"there is no object {quoted(key)} where one belongs")
+    return found
+
+
 def _unusable(manifest: Path, problem: str) -> InputError:
     return InputError(
         "The manifest of the export cannot be used.",
@@ -277,6 +287,8 @@ def _unusable(manifest: Path, problem: str) -> InputError:
 def _disagreement(model: ir.Model, metadata: Mapping[str, Any]) -> str:
     """What a graph and its record differ in; "" where transformers' runner can call the graph."""
     known = metadata.get("kwargs") or {}
+    if not isinstance(known, dict):
+        return "the kwargs of the manifest are no object"
     for value in given_inputs(model):
         leaf = (value.name or "").removeprefix("input.")
         if known and leaf.partition(".")[0] not in known:
@@ -284,7 +296,7 @@ def _disagreement(model: ir.Model, metadata: Mapping[str, Any]) -> str:
     try:
         spec = json.loads(metadata["out_spec"])[1]
         needed = _leaves(spec) - len(metadata.get("out_constants") or ())
-    except (LookupError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return ""
     if len(model.graph.outputs) < needed:
         return f"{len(model.graph.outputs)} outputs, {needed} in the manifest"

@@ -285,7 +285,12 @@ def test_graphs_without_a_manifest_are_a_folder_too(exported: Path) -> None:
     [
         ({"export_format": "openvino"}, "holds no ONNX graphs"),
         ({"components": {}}, "holds no ONNX graphs"),
-        ({"components": 3}, "cannot be used"),
+        ({"components": 3}, "no object 'components'"),
+        ({"components": {"decode": 3}}, "no object 'decode'"),
+        (
+            {"components": {"decode": {"file": "decode.onnx", "metadata": {"kwargs": 3}}}},
+            "kwargs of the manifest",
+        ),
         ({"components": {"decode": {"file": "../decode.onnx", "metadata": {}}}}, "cannot be used"),
         ({"components": {"decode": {"file": "/etc/passwd", "metadata": {}}}}, "cannot be used"),
         ({"components": {"decode": {"file": "none.onnx", "metadata": {}}}}, "disagree"),

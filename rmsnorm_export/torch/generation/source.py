@@ -65,9 +65,12 @@ def load_frame(folder: Path, architecture: str, dtype: str) -> Any:
     from transformers import AutoConfig, GenerationConfig
 
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         with torch.device("meta"):
-            model = getattr(transformers, architecture)(config).to(getattr(torch, dtype)).eval()
+            kind = getattr(transformers, architecture)
+            if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+                raise TypeError(f"transformers.{architecture} is no model")
+            model = kind(config).to(getattr(torch, dtype)).eval()
         if (folder / "generation_config.json").is_file():
             model.generation_config = GenerationConfig.from_pretrained(folder)
     except (OSError, ValueError, AttributeError, TypeError, KeyError) as error:
