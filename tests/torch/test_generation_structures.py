@@ -13,9 +13,17 @@ import pytest
 pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
 pytest.importorskip("transformers.exporters", reason="pip install 'transformers>=5.20'")
 
+import onnx
 import torch
 from torch.utils import _pytree
-from transformers import LlamaConfig, Mamba2Config, Qwen3NextConfig, T5Config, cache_utils
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Mamba2Config,
+    Qwen3NextConfig,
+    T5Config,
+    cache_utils,
+)
 from transformers.exporters.exporter_dynamo import register_pytree_node
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
@@ -113,6 +121,27 @@ def test_what_would_run_is_refused_before_it_is_looked_up(
         check_structures(written(tmp_path, json.dumps([1, HOSTILE[kind]])))
     assert "out_spec of decode" in str(caught.value)
     assert "hostile_module" not in sys.modules
+
+
+def test_verify_runs_nothing_that_a_folder_names(tmp_path: Path) -> None:
+    config = LlamaConfig(**SIZES, vocab_size=64, intermediate_size=48)
+    config.save_pretrained(tmp_path)
+    graph = onnx.parser.parse_graph(
+        "decode (int64[b, s] input_ids) => (int64[b, s] y) { y = Neg(input_ids) }"
+    )
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "decode.onnx")
+    touch = node(CACHE, {"_t": "seq", "p": "os:system", "v": [f"touch {tmp_path}/ran"]})
+    out = node("transformers.modeling_outputs.CausalLMOutputWithPast", ["past_key_values"], touch)
+    metadata: dict[str, Any] = {"architecture": "LlamaForCausalLM", "export_dtype": "float32"}
+    metadata |= {"in_spec": json.dumps([1, node("builtins.tuple", None)]), "export_config": {}}
+    metadata |= {"out_spec": json.dumps([1, out])}
+    record = {"file": "decode.onnx", "metadata": metadata}
+    manifest = {"schema_version": 1, "export_format": "onnx", "components": {"decode": record}}
+    (tmp_path / "export.json").write_text(json.dumps(manifest))
+    model = LlamaForCausalLM(config).eval()
+    with pytest.raises(rx.InputError, match=r"os\.system"):
+        rx.verify(model, tmp_path, generate=2)
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("spec", ["", "{}", "[1]", "[1, 2]", '[1, {"type": 3}]', "[" * 100_000])
