@@ -130,6 +130,7 @@ def test_verify_runs_nothing_that_a_folder_names(tmp_path: Path) -> None:
         "decode (int64[b, s] input_ids) => (int64[b, s] y) { y = Neg(input_ids) }"
     )
     onnx.save(onnx.helper.make_model(graph), tmp_path / "decode.onnx")
+    (tmp_path / "decode.onnx.data").touch()
     touch = node(CACHE, {"_t": "seq", "p": "os:system", "v": [f"touch {tmp_path}/ran"]})
     out = node("transformers.modeling_outputs.CausalLMOutputWithPast", ["past_key_values"], touch)
     metadata: dict[str, Any] = {"architecture": "LlamaForCausalLM", "export_dtype": "float32"}

@@ -19,7 +19,7 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import quoted
 
 _CONTAINERS = {"builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"}
-_PLAIN = {"builtins.set", "builtins.frozenset"} | _CONTAINERS
+_COLLECTIONS = {"builtins.set", "builtins.frozenset"} | _CONTAINERS
 _CLASS = re.compile(r"transformers(\.\w+)*[.:]\w+", re.ASCII)
 _TENSOR_FACTS = {"tensor", "sym", "size", "device", "dtype", "layout"}
 
@@ -60,16 +60,16 @@ def _problems(node: Mapping[str, Any]) -> Iterator[str]:
         if name not in _CONTAINERS and not _is_known(name):
             yield f"{quoted(str(name))} is no container, cache or output of a model"
         else:
-            yield from _held(json.loads(context))
+            yield from _named_in(json.loads(context))
     for child in node["children_spec"]:
         yield from _problems(child)
 
 
-def _held(content: Any) -> Iterator[str]:
+def _named_in(content: Any) -> Iterator[str]:
     """The same for what a node carries: keys, or the fields of a cache (``_t`` is what to make)."""
     if isinstance(content, list):
         for part in content:
-            yield from _held(part)
+            yield from _named_in(part)
     elif isinstance(content, dict):
         kind = content.get("_t")
         if "__enum__" in content:
@@ -78,12 +78,12 @@ def _held(content: Any) -> Iterator[str]:
             return
         elif kind in ("type", "map", "seq", "obj"):
             name = str(content["p"]).replace(":", ".")
-            if not (name in _PLAIN and kind != "obj") and not _is_known(name):
+            if not (name in _COLLECTIONS and kind != "obj") and not _is_known(name):
                 yield f"{quoted(name)} is no container or cache"
         elif kind not in (None, "items"):
             yield f"{quoted(str(kind))} is no kind of content that is known"
         for part in content.values():
-            yield from _held(part)
+            yield from _named_in(part)
 
 
 def _is_known(name: str) -> bool:
