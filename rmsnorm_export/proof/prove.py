@@ -11,7 +11,8 @@ Three statements, each on every case:
 
 Half types are run twice, in NumPy with every declared rounding and in ONNX Runtime, whose CPU
 provider keeps float32 between operators that have no half kernel and so says nothing about the
-rounding order.
+rounding order. Where a library of kernels is given, the new nodes run there as well, against the
+original in NumPy if its type is a half one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.dtypes import Array, Float64Array, numpy_dtype
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.reference import activated, reference_float64
-from rmsnorm_export.op.spec import DOUBLE, HALF_TYPES, NormSpec
+from rmsnorm_export.op.spec import DOMAIN, DOUBLE, HALF_TYPES, NormSpec
 from rmsnorm_export.proof import site
 from rmsnorm_export.proof.codes import differing_codes
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
@@ -69,6 +70,7 @@ def prove_site(
     numerics: Numerics,
     stored_scale: Array | None = None,
     seed: int = 0,
+    kernels: str | None = None,
 ) -> Proof:
     """Run the nodes that a rewrite replaces against the nodes that replace them.
 
@@ -84,18 +86,19 @@ def prove_site(
         numerics: the class that the rewrite has to keep.
         stored_scale: the real values of ``match.scale``; a random scale is always tried as well.
         seed: of the random inputs.
+        kernels: a library of custom operators for ONNX Runtime, which has those of this package.
 
     Returns:
         The proof; where the site cannot be cut out or run it has not passed, nor ``compared``.
 
     Raises:
-        BackendMissingError: ONNX Runtime is not installed.
+        BackendMissingError: ONNX Runtime is not installed, or does not take the kernels.
     """
     runtime = runtime_name()
     functions = tuple(functions)
     if match.quantized is not None or match.rotary is not None:
         return _prove_behind(
-            match, lowered, types, opset_imports, functions, stored_scale, seed, runtime
+            match, lowered, types, opset_imports, functions, stored_scale, seed, runtime, kernels
         )
     failure: Error | None = None
     try:
@@ -113,9 +116,10 @@ def prove_site(
     for layout in tried:
         try:
             pair = cut(layout)
-            key = _proof_key(pair, layout, numerics, stored_scale, seed)
+            key = (*_proof_key(pair, layout, numerics, stored_scale, seed), kernels)
             if key not in _proofs:
-                proof = _SiteRuns(pair, layout, numerics, seed, runtime).prove(stored_scale)
+                runs = _SiteRuns(pair, layout, numerics, seed, runtime, kernels)
+                proof = runs.prove(stored_scale)
                 _proofs[key] = _without_rows(proof, cut, layout) if proof.passed else proof
                 while len(_proofs) > _KEPT_PROOFS:
                     _proofs.popitem(last=False)
@@ -153,6 +157,7 @@ def _prove_behind(
     stored_scale: Array | None,
     seed: int,
     runtime: str,
+    kernels: str | None,
 ) -> Proof:
     """The proof of the norm, and of what is made of it (see ``proof.codes``, ``proof.rotary``)."""
     differing = differing_codes if match.quantized is not None else differing_turns
@@ -163,7 +168,7 @@ def _prove_behind(
         norm = lowered.alone()
         proof = prove_site(
             match.inner, norm, types=types, opset_imports=opset_imports, functions=functions,
-            numerics=norm.numerics, stored_scale=stored_scale, seed=seed,
+            numerics=norm.numerics, stored_scale=stored_scale, seed=seed, kernels=kernels,
         )  # fmt: skip
     if not proof.passed:
         return proof
@@ -213,11 +218,20 @@ class _SiteRuns:
     """All cases of one site with one layout."""
 
     def __init__(
-        self, pair: site.SitePair, layout: Layout, numerics: Numerics, seed: int, runtime: str
+        self,
+        pair: site.SitePair,
+        layout: Layout,
+        numerics: Numerics,
+        seed: int,
+        runtime: str,
+        kernels: str | None,
     ) -> None:
         self.pair, self.layout, self.seed, self.runtime = pair, layout, seed, runtime
         self.spec = _stored_spec(pair.match.spec).trailing()
         self.judge = Judge(pair.match, self.spec, math.prod(layout.row), numerics)
+        # Of nodes that are not the operator there are none.
+        own = any(node.domain == DOMAIN for node in pair.new.graph)
+        self.kernels = kernels if own else None
 
     def prove(self, stored_scale: Array | None) -> Proof:
         pair = self.pair
@@ -313,11 +327,15 @@ class _SiteRuns:
         blurred = half and self.spec.stash_type in HALF_TYPES
         if before is not None and after is not None and not blurred:
             yield self.runtime, before, after
+        reference = before
         if before is None or half:
-            declared = run_numpy(original, feeds)
-            yield "numpy", declared, run_numpy(new, feeds)
+            reference = run_numpy(original, feeds)
+            yield "numpy", reference, run_numpy(new, feeds)
             if before is None and after is not None and not blurred:
-                yield f"{self.runtime} against numpy", declared, after
+                yield f"{self.runtime} against numpy", reference, after
+        if self.kernels is not None and reference is not None:
+            computed = run_onnxruntime(new, feeds, kernels=self.kernels)
+            yield f"the kernels in {self.runtime}", reference, computed
 
 
 def _mean_square(spec: NormSpec, total: Float64Array, rows: int) -> Float64Array:

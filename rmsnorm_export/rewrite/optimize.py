@@ -26,7 +26,6 @@ from rmsnorm_export.rewrite.plan import Plan, make_plan, needed_opset, plan_at_o
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.rewrite.runs import fit_model, runs_in
 from rmsnorm_export.rewrite.unfold import remove_unused_own, unfold, with_defaults
-from rmsnorm_export.system.progress import ProgressChoice
 from rmsnorm_export.system.shown import Shown
 
 _WITH_PLUGIN = ("tensorrt", "tensorrt-rtx")
@@ -148,7 +147,7 @@ def _rewritten(source: Source, options: OptimizeOptions | ExpandOptions) -> Resu
         version, nodes = default_opset(loaded.model), count_nodes(loaded.model)
         loaded = dataclasses.replace(loaded, model=unfold(loaded.model, row))
         loaded, plan = plan_at_opset(loaded, options)
-        plan, proofs = _prove(plan, options.seed, options.progress) if options.prove else (plan, {})
+        plan, proofs = _prove(plan, options) if options.prove else (plan, {})
         report = describe_plan(loaded, plan, options, proofs=proofs)
         apply(plan.model, plan.sites, plan.names)
         remove_unused_own(plan.model)
@@ -201,12 +200,15 @@ def inspect(source: Source, options: InspectOptions) -> Report:
         )
 
 
-def _prove(plan: Plan, seed: int, progress: ProgressChoice) -> tuple[Plan, dict[Lowered, Proof]]:
+def _prove(
+    plan: Plan, options: OptimizeOptions | ExpandOptions
+) -> tuple[Plan, dict[Lowered, Proof]]:
     """The plan with the sites whose proof passed, and the proof of each.
 
     Raises:
-        BackendMissingError: ONNX Runtime is not installed.
+        BackendMissingError: ONNX Runtime is not installed, or does not take the kernels.
     """
+    progress = options.progress
     from rmsnorm_export.proof.prove import prove_site
 
     functions = tuple(plan.model.functions.values())
@@ -222,7 +224,8 @@ def _prove(plan: Plan, seed: int, progress: ProgressChoice) -> tuple[Plan, dict[
             functions=functions,
             numerics=site.numerics,
             stored_scale=_stored_scale(site.part),
-            seed=seed,
+            seed=options.seed,
+            kernels=options.kernels,
         )
     if progress:
         progress("proving", len(plan.sites), len(plan.sites))

@@ -244,6 +244,24 @@ class OptimizeOptions(FusedOptions):
         shown="with --for tensorrt or tensorrt-rtx",
     )
     constant_initializers: bool = option(False, help=CONSTANT_HELP)
+    kernels: str | None = option(
+        None,
+        toml=False,
+        metavar="LIBRARY",
+        help="Prove the new nodes by these kernels, too, as ONNX Runtime runs them: the library of "
+        "plugin build --runtime onnxruntime, whose path plugin list prints. bfloat16 is run in the "
+        "runtime so.",
+        python="``rx.plugin.onnxruntime_library()`` is the newest.",
+    )
+
+    def agree(self) -> None:
+        FusedOptions.agree(self)
+        if self.kernels is not None and not self.prove:
+            raise UsageError(
+                "Kernels are of use to a proof only.",
+                found=f"--kernels {self.kernels} without --prove",
+                fix="add --prove, or leave --kernels away",
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +295,7 @@ class ExpandOptions(Options):
     fold_quantize: ClassVar[bool] = False
     fold_rotary: ClassVar[bool] = False
     constant_initializers: ClassVar[bool] = False
+    kernels: ClassVar[None] = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ Device = Literal["cpu", "cuda"]
 
 # Equal cuts of the layers of a model are adjacent, so a handful is enough; sessions hold memory.
 _KEPT_SESSIONS = 16
-_sessions: OrderedDict[bytes, Any] = OrderedDict()
+_sessions: OrderedDict[tuple[bytes, str | None], Any] = OrderedDict()
 
 
 class NoKernelError(NotRunError):
@@ -148,21 +148,28 @@ def session_options(
     return options
 
 
-def run_onnxruntime(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
+def run_onnxruntime(
+    model: ir.Model, feeds: Mapping[str, Array], *, kernels: str | None = None
+) -> dict[str, Array]:
     """Outputs of a small model, graph optimization disabled, one thread; bfloat16 included.
+
+    Args:
+        model, feeds: the model, and its inputs by name.
+        kernels: a library of custom operators to register.
 
     Raises:
         BackendMissingError, NoKernelError, VerificationError: as ``open_session``; or the run
             fails.
     """
     content = ir.serde.serialize_model(model).SerializeToString()
-    session = _sessions.get(content)
+    key = (content, kernels)
+    session = _sessions.get(key)
     if session is None:
-        session = _sessions[content] = open_session(content, threads=1)
+        session = _sessions[key] = open_session(content, threads=1, kernels=kernels)
         while len(_sessions) > _KEPT_SESSIONS:
             _sessions.popitem(last=False)
     else:
-        _sessions.move_to_end(content)
+        _sessions.move_to_end(key)
     return run_session(session, feeds)
 
 

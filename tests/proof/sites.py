@@ -138,6 +138,7 @@ def prove(
     numerics: Numerics | None = None,
     stored_scale: np.ndarray | None = None,
     functions: Sequence[ir.Function] = (),
+    kernels: str | None = None,
 ) -> Proof:
     """``prove_site`` with the imports of the models made here."""
     model = ir.Model(match.nodes[-1].graph, ir_version=10)
@@ -149,4 +150,5 @@ def prove(
         functions=functions,
         numerics=numerics or lowered.numerics,
         stored_scale=stored_scale,
+        kernels=kernels,
     )

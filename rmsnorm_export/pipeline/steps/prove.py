@@ -44,6 +44,7 @@ class ProveStep(Step[Prove]):
             drawings=True,
             prove=True,
             seed=self.table.seed,
+            kernels=self.table.kernels,
             progress=progress,
         )
         _, report, reports = optimized(self.settings, options)

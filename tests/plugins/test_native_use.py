@@ -1,0 +1,131 @@
+"""The kernels of ONNX Runtime where they are used: verify, bench, packages, proofs, check."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import rmsnorm_export as rx
+from rmsnorm_export.diagnosis import _MODEL
+from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
+from rmsnorm_export.op.body import build_function
+from rmsnorm_export.op.body_key import assign_bodies, body_key
+from rmsnorm_export.op.spec import DOMAIN, NormSpec
+from rmsnorm_export.tensorrt.plugin.native import node_model
+from tests.plugins.native_process import TYPES
+from tests.proof.sites import F32_EPSILON, LLAMA, match_of, one_node, prove, source
+
+
+@pytest.fixture
+def kept_library(
+    native_library: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library is the build that this machine has."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    builds = tmp_path / "rmsnorm_export" / "plugins"
+    builds.mkdir(parents=True)
+    (builds / native_library.parent.name).symlink_to(native_library.parent)
+
+
+@pytest.mark.usefixtures("kept_library")
+def test_verify_runs_what_only_the_kernels_can() -> None:
+    """A node without its body, in bfloat16, of which ONNX Runtime has no norm on the CPU."""
+    model, _ = node_model(NormSpec(), np.ones((2, 8), TYPES[16]), None, None, None)
+    found = rx.verify(model, model, backend_a="onnxruntime-native", backend_b="onnxruntime-native")
+    assert found.passed
+    assert found.backends == ("onnxruntime-native", "onnxruntime-native")
+    assert "the kernels of rmsnorm-export" in found.runtime
+    assert not rx.verify(model, model, bisect=False).passed
+
+
+@pytest.mark.usefixtures("kept_library")
+def test_bench_has_a_row_with_the_kernels() -> None:
+    model = onnx.parser.parse_model(_MODEL)
+    options = {"targets": ["portable"], "providers": ["cpu"], "rounds": 20, "threads": 1}
+    result = rx.bench(model, native=True, **options)  # type: ignore[arg-type]
+    assert [variant.name for variant in result.variants] == ["raw", "portable", "native"]
+    assert {trial.variant: trial.status for trial in result.trials} == {
+        "raw": "ok",
+        "portable": "ok",
+        "native": "ok",
+    }
+    assert {timing.variant for timing in result.timings} >= {"portable", "native"}
+    with pytest.raises(UsageError, match="what portable writes"):
+        rx.bench(model, native=True, targets=["ort"])
+
+
+def test_a_package_has_the_library(native_library: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """A node without its body answers with the kernels alone; the server is told of them."""
+    model, _ = node_model(NormSpec(), np.ones((2, 8), np.float32), None, None, None)
+    options = {"name": "norm", "plugin": native_library}
+    packaged = rx.package_model(model, tmp_path / "models", kind="cpu", **options)
+    copied = packaged.path / "1" / native_library.name
+    assert copied.read_bytes() == native_library.read_bytes()
+    config = (packaged.path / "config.pbtxt").read_text()
+    assert f'op_library_filename: "/models/norm/1/{native_library.name}"' in config
+    assert packaged.load == ""
+    assert {check.outcome for check in packaged.checks} == {"passed"}
+    with pytest.raises(UsageError, match="for the CPU only"):
+        rx.package_model(model, tmp_path / "other", **options)
+    with pytest.raises(UsageError, match="Options of the configuration"):
+        rx.package_model(model, tmp_path / "models", version=2, **options)
+
+
+@pytest.mark.parametrize("dtype", [1, 10, 16])
+def test_a_proof_runs_the_kernels(native_library: pathlib.Path, dtype: int) -> None:
+    """In bfloat16 as well, of which ONNX Runtime has no norm of its own."""
+    model = source(LLAMA, dtype=dtype)
+    report = rx.optimize(model, prove=True, kernels=str(native_library)).report
+    (site,) = report.fused
+    assert site.proof is not None
+    assert site.proof.passed
+    assert "the kernels in onnxruntime" in site.proof.runtime
+    with pytest.raises(UsageError, match="proof"):
+        rx.optimize(model, kernels=str(native_library))
+
+
+def test_a_node_whose_kernel_is_another_norm_than_its_body_is_not_proved(
+    native_library: pathlib.Path,
+) -> None:
+    model = source(LLAMA, dtype=16)
+    match = match_of(model, NormSpec(epsilon=F32_EPSILON), 16)
+    key = body_key(match.spec, dtype=16, scale_dtype=16, bias_dtype=None, opset=18)
+    ((name, body),) = assign_bodies([key])
+    function = build_function(name, body, 18)
+    attributes: dict[str, Any] = {"epsilon": F32_EPSILON, "group_size": 48}  # of no concern to it
+    new = one_node(match, name, domain=DOMAIN, functions=[function], **attributes)
+    assert prove(match, new).passed
+    proof = prove(match, new, kernels=str(native_library))
+    assert not proof.passed
+    assert "the kernels in onnxruntime" in proof.reason
+
+
+def test_bench_without_the_library(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(BackendMissingError, match="not built"):
+        rx.bench(onnx.parser.parse_model(_MODEL), native=True, providers=["cpu"])
+
+
+def test_check_finds_the_library_good(native_library: pathlib.Path) -> None:
+    checked = rx.plugin.check(native_library)
+    assert checked.passed
+    (trial,) = checked.runtimes
+    assert (trial.runtime, trial.status, len(trial.checks)) == ("onnxruntime", "passed", 49)
+
+
+def test_what_is_missing_is_named(native_library: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(BackendMissingError) as missing:
+        rx.session_options(cache=tmp_path)
+    assert missing.value.fix == "rmsnorm-export plugin build --runtime onnxruntime"
+    broken = tmp_path / "librmsnorm_onnxruntime.so"
+    broken.write_bytes(native_library.read_bytes()[:5000])
+    with pytest.raises(InputError, match="no kernels for ONNX Runtime") as cut:
+        rx.session_options(broken)
+    assert "cut short" in cut.value.found
+    with pytest.raises(UsageError, match="CUDA"):
+        rx.plugin.build(runtime="onnxruntime", arch="90", cache=tmp_path)
