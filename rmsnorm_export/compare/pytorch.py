@@ -240,8 +240,10 @@ def _is_fused(node: ir.Node) -> bool:
 def _modules_around(node: ir.Node) -> frozenset[str] | None:
     """Paths of the modules around a node, the whole model not counted; None where unknown."""
     module, _, op = node.name.rpartition("/") if node.name else ("", "", "")
-    if _is_fused(node) and module and op.startswith(node.op_type):
-        # Written by this package: the name is that of the norm, the scopes may be the Add's.
+    turned = node.op_type.startswith("RotaryRMSNorm")
+    if _is_fused(node) and module and op.startswith(node.op_type) and not turned:
+        # Written by this package: the name is that of the norm, the scopes may be the Add's. What
+        # is turned behind the norm is no result of it, and has the scopes of the embedding.
         parts = module.split(".")
         return frozenset(".".join(parts[: i + 1]) for i in range(len(parts)))
     scopes = name_scopes(node)

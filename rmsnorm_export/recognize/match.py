@@ -158,7 +158,9 @@ class Match:
 
         Known where ``torch.onnx.export(dynamo=True)`` wrote its name scopes on the nodes.
         """
-        paths = (module_path(node) for node in reversed(self.nodes))
+        # The embedding is of the module around that of the norm.
+        norm = self if self.rotary is None or self.inner is None else self.inner
+        paths = (module_path(node) for node in reversed(norm.nodes))
         return next((path for path in paths if path is not None), None)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rmsnorm_export.errors import BackendMissingError, Error, InputError, UsageError
+from rmsnorm_export.op.native import KINDS
 from rmsnorm_export.printable import one_line, quoted, short
 from rmsnorm_export.system.files import is_full
 from rmsnorm_export.system.process import Ended, Event
@@ -128,7 +129,7 @@ def _parse_failure(ended: Ended, label: str, errors: Sequence[Event]) -> Error:
 
 
 def _parse_fix(op: str, text: str) -> str:
-    if op in ("RMSNorm", "SkipRMSNorm", "GatedRMSNorm"):
+    if op in KINDS:
         return (
             "the node has no function body in the file and no plugin is loaded: make the model with"
             " optimize --target portable, or build with the plugin"
