@@ -113,6 +113,28 @@ def test_every_norm_is_one_node(name: str, dtype: str) -> None:
         assert np.abs(after - before).max() <= TOLERANCE[dtype] * largest, target
 
 
+ROTARY = {
+    "qwen3": 4, "qwen3_moe": 4, "qwen3_next": 2, "gemma3": 4, "gemma4": 4, "exaone4": 4,
+    "muse_spark": 1, "olmo2": 0, "hunyuan": 0, "glm4": 0, "llama4": 0, "nanochat": 0,
+}  # fmt: skip
+"""Norms per head with a rotary embedding behind them in the tiny models: olmo2 norms all heads as
+one row; hunyuan, llama4 and nanochat turn first."""
+
+
+@sampled("name, dtype", [(n, t) for n in ROTARY for t in TYPES], {("gemma3", "float16")})
+def test_rotary_embeddings_are_in_the_nodes_of_their_norms(name: str, dtype: str) -> None:
+    path, made = path_of(name, dtype), exported(name, dtype)
+    before = logits(path, made, optimized=False)
+    result = rx.optimize(path, fold_rotary=True, prove=True)
+    report, plain = result.report, rx.optimize(path).report
+    assert sum(site.rotary for site in report.fused) == ROTARY[name]
+    assert not report.apart("rotary")
+    assert all(site.proof is not None and site.proof.passed for site in report.fused)
+    assert (report.nodes_after < plain.nodes_after) == bool(ROTARY[name])
+    after = logits(result.to_bytes(), made)
+    assert np.abs(after - before).max() <= TOLERANCE[dtype] * np.abs(before).max()
+
+
 @sampled("name", NAMES, IN_FLOAT32)
 def test_found_without_any_stored_shape(name: str) -> None:
     """Types and shapes are then inferred, by local rules or by ONNX."""

@@ -13,6 +13,7 @@ plugins/kernels/rmsnorm.cu (``refusal``) and plugins/tensorrt/node.h are the oth
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -46,6 +47,9 @@ from rmsnorm_export.recognize.types import Types
 
 MAX_ROW = 1 << 20
 """Elements of a row (``kMaxRow``)."""
+
+MOST_RUNS = 3
+"""Of leading axes (``broadcast_tables``)."""
 
 CODE_SCALE = "scale of the codes"
 
@@ -206,6 +210,7 @@ def _node(
             (label, _dtype(value, types) or part.dtype, types.shape(value))
             for label, value in weights
         ],
+        tables=None if part.cos is None else (types.shape(inputs[0]), types.shape(part.cos)),
     )
     made: dict[str, str] = {}
     if part.quantized is not None:
@@ -305,6 +310,15 @@ def creator_names(kind: Kind) -> frozenset[str]:
     return frozenset((f"Quantized{kind}", *(kind + suffix for suffix in suffixes)))
 
 
+def _runs(x: Dims, table: Dims) -> int:
+    """Runs of leading axes along which a table has rows of its own, or repeats."""
+    if x is None or table is None:
+        return 0
+    padded = (*(1,) * (len(x) - len(table)), *table)
+    own = [b != 1 for a, b in zip(x[:-1], padded[:-1], strict=True) if a != 1]
+    return sum(a != b for a, b in itertools.pairwise([None, *own]))
+
+
 def plugin_refuses(
     name: str,
     spec: NormSpec,
@@ -312,6 +326,7 @@ def plugin_refuses(
     dtype: int,
     n: int | None,
     weights: Sequence[tuple[str, int, Dims]],
+    tables: tuple[Dims, Dims] | None = None,
 ) -> str:
     """Why the plugin does not take a node, as far as the file tells; "" when it does.
 
@@ -322,6 +337,7 @@ def plugin_refuses(
         n: elements of a row, None when unknown.
         weights: name, element type and shape of the scale, the bias and the scale of the codes
             that the node has.
+        tables: shapes of X and of cos, where it has one.
     """
     if DOUBLE in (dtype, spec.stash_type):
         return "it does not compute in float64"
@@ -331,6 +347,10 @@ def plugin_refuses(
         return f"it does not compute {type_name(dtype)} rows in {type_name(spec.stash_type)}"
     if n is not None and n > MAX_ROW:
         return f"it takes rows of {MAX_ROW} elements at most"
+    if tables is not None and n is not None and n % 2:
+        return "it turns rows of an even number of elements"
+    if tables is not None and _runs(*tables) > MOST_RUNS:
+        return "its cos and sin repeat along at most two runs of axes"
     for label, weight, shape in weights:
         if label == CODE_SCALE:
             continue

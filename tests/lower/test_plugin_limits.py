@@ -102,6 +102,24 @@ def test_taken():
     assert plugin_refuses("RMSNorm", strided, dtype=FLOAT, n=64, weights=channels) == ""
 
 
+@pytest.mark.parametrize(
+    ("x", "cos", "n", "why"),
+    [
+        (("B", "H", "S", 8), ("B", 1, "S", 8), 8, ""),
+        (("B", "S", "H", 8), (1, "S", 1, 4), 8, ""),
+        (("B", "H", "S", 8), None, 8, ""),
+        (("B", "G", "H", "S", "T", 8), ("B", 1, 1, "S", 1, 8), 8, "two runs"),
+        (("B", 1, "H", 1, 8), (1, "S", 1, "T", 8), 8, ""),
+        (("B", "H", "S", 7), ("S", 4), 7, "even"),
+    ],
+)
+def test_tables_of_a_rotary_embedding(x, cos, n, why):
+    spec = NormSpec(kind="RotaryRMSNorm", rotary_dim=4 if n == 7 else 0)
+    found = plugin_refuses("RotaryRMSNorm", spec, dtype=FLOAT, n=n, weights=(), tables=(x, cos))
+    assert why in found
+    assert bool(found) == bool(why)
+
+
 def test_second_bodies():
     assert "GatedRMSNorm_gate_first" in creator_names("GatedRMSNorm")
     assert "RMSNorm_gate_first" not in creator_names("RMSNorm")
