@@ -310,7 +310,7 @@ def creator_names(kind: Kind) -> frozenset[str]:
     return frozenset((f"Quantized{kind}", *(kind + suffix for suffix in suffixes)))
 
 
-def _runs(x: Dims, table: Dims) -> int:
+def _runs_of_axes(x: Dims, table: Dims) -> int:
     """Runs of leading axes along which a table has rows of its own, or repeats."""
     if x is None or table is None:
         return 0
@@ -349,7 +349,7 @@ def plugin_refuses(
         return f"it takes rows of {MAX_ROW} elements at most"
     if tables is not None and n is not None and n % 2:
         return "it turns rows of an even number of elements"
-    if tables is not None and _runs(*tables) > MOST_RUNS:
+    if tables is not None and _runs_of_axes(*tables) > MOST_RUNS:
         return "its cos and sin repeat along at most two runs of axes"
     for label, weight, shape in weights:
         if label == CODE_SCALE:
