@@ -4,6 +4,10 @@ project = "rmsnorm_export"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = project
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_js_files = ["site.js"]
+html_theme_options = {"top_of_page_buttons": []}
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 # The tests run the notebooks; outputs are not kept, so that none is older than the code.

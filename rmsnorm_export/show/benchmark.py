@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from rmsnorm_export.benchmark.result import AGAIN, Benchmark, Timing, Variant, headlines
-from rmsnorm_export.printable import one_line, printable
+from rmsnorm_export.printable import one_line, plural, printable
 from rmsnorm_export.show.page.document import About, Section, document, page_notes, summary
 from rmsnorm_export.show.page.forest import Scale, axis, row_plot
 from rmsnorm_export.show.page.markup import (
@@ -137,9 +137,10 @@ def _made_on(result: Benchmark, *, verbose: int) -> list[str]:
 
 def _file_text(variant: Variant) -> str:
     """One line on a file: its nodes and norms, and how long it took."""
-    parts = [variant.status if variant.status != "ok" else f"{variant.nodes} nodes"]
+    parts = [variant.status if variant.status != "ok" else plural(variant.nodes, "node")]
     if variant.fused is not None:
-        parts.append(f"{variant.fused} norms are one node, {variant.refused} refused")
+        verb = "is" if variant.fused == 1 else "are"
+        parts.append(f"{plural(variant.fused, 'norm')} {verb} one node, {variant.refused} refused")
     if variant.kind != "raw":
         parts.append(f"made in {variant.seconds:.2f} s")
     return f"{f'{variant.name} {variant.version}'.rstrip()}: {', '.join(parts)}"

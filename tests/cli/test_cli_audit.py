@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -257,3 +258,38 @@ def test_a_library_that_asks_gets_no_answer(
     monkeypatch.setattr("rmsnorm_export.inspect", asks, raising=False)
     assert run("inspect", three, stdin=b"y\n").code == 1
     assert asked == ["nobody there"]
+
+
+ONE = (
+    ("optimize", "one.onnx", "-o", "o.onnx", "--prove", "--force"),
+    ("inspect", "one.onnx"),
+    ("inspect", "one.onnx", "odd.onnx"),
+    ("expand", "o.onnx", "-o", "expanded.onnx", "--force"),
+    ("verify", "one.onnx", "one.onnx"),
+    ("check", "r.json"),
+    ("package", "one.onnx", "-o", "models", "--force"),
+    ("deploy", "p.toml"),
+    ("plugin", "list"),
+    ("bench", "one.onnx", "--targets", "portable", "--rounds", "6", "--threads", "1"),
+)
+
+
+@pytest.mark.parametrize("arguments", ONE, ids=lambda arguments: " ".join(arguments[:3]))
+def test_quiet_is_a_line_and_one_thing_is_in_the_singular(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    """Each command: with -q it prints one line, with -v no less than without."""
+    onnx.save(model(1), tmp_path / "one.onnx")
+    onnx.save(model(0, refused=1), tmp_path / "odd.onnx")
+    (tmp_path / "p.toml").write_text(
+        '[pipeline]\nname = "p"\n[model]\npath = "one.onnx"\n[optimize]\n[prove]'
+    )
+    assert run("optimize", "one.onnx", "-o", "o.onnx", "--report", "r.json").code == 0
+    usual, quiet, more = (run(*arguments, *flags) for flags in ((), ("-q",), ("-v",)))
+    assert (usual.code, quiet.code, more.code) == (0, 0, 0), usual.stderr
+    assert len(quiet.text.splitlines()) == 1
+    assert quiet.stderr == ""
+    assert 1 < len(usual.text.splitlines()) <= len(more.text.splitlines())
+    for done in (usual, quiet, more):
+        counts = re.findall(r"(?<![\w.,/:-])1 [a-z]+s\b.*", done.text + done.stderr)
+        assert [text for text in counts if not text.startswith("1 s")] == []
