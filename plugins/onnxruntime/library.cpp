@@ -27,7 +27,14 @@ ort::ElementType element_type(Type type) {
 const NamedOp& named(const ort::CustomOp* op) { return *static_cast<const NamedOp*>(op); }
 
 // X, then residual or gate.
-std::size_t like_x(const ort::CustomOp* op) { return named(op).kind == Kind::kRMSNorm ? 1 : 2; }
+std::size_t like_x(const ort::CustomOp* op) {
+    const Kind kind = named(op).kind;
+    return kind == Kind::kSkipRMSNorm || kind == Kind::kGatedRMSNorm ? 2 : 1;
+}
+// Those and the tables.
+std::size_t required(const ort::CustomOp* op) {
+    return like_x(op) + (named(op).kind == Kind::kRotaryRMSNorm ? 2 : 0);
+}
 
 // A C function must not throw.
 template <class Body>
@@ -54,9 +61,9 @@ NamedOp make(const std::string& name, Kind kind, Type x) {
     op.GetInputType = [](const ort::CustomOp* self, std::size_t index) {
         return index < like_x(self) ? element_type(named(self).x) : ort::kUndefined;
     };
-    op.GetInputTypeCount = [](const ort::CustomOp* self) { return like_x(self) + 2; };
+    op.GetInputTypeCount = [](const ort::CustomOp* self) { return required(self) + 2; };
     op.GetInputCharacteristic = [](const ort::CustomOp* self, std::size_t index) {
-        return index < like_x(self) ? ort::kRequired : ort::kOptional;
+        return index < required(self) ? ort::kRequired : ort::kOptional;
     };
     op.GetOutputType = [](const ort::CustomOp* self, std::size_t) {
         return element_type(named(self).x);
@@ -94,25 +101,34 @@ NamedOp make(const std::string& name, Kind kind, Type x) {
 constexpr const char* kWords[] = {
     "", "_stash_float32", "_stash_float16", "_stash_bfloat16", "_scale_before_cast", "_round_rstd",
     "_scale_after_cast", "_rstd_not_rounded", "_epsilon_outside", "_epsilon_inside",
-    "_epsilon_clamp", "_whole", "_ungrouped", "_last_axis", "_partial", "_partial_2", "_grouped",
-    "_grouped_2", "_several_axes", "_several_axes_2", "_channels", "_channels_2",
-    "_epsilon_clamp_channels"};
+    "_epsilon_clamp"};
+constexpr const char* kRowWords[] = {
+    "_whole", "_ungrouped", "_last_axis", "_partial", "_partial_2", "_grouped", "_grouped_2",
+    "_several_axes", "_several_axes_2", "_channels", "_channels_2", "_epsilon_clamp_channels"};
 constexpr const char* kGateWords[] = {"_silu", "_sigmoid", "_gate_first", "_gate_last"};
+constexpr const char* kRotaryWords[] = {
+    "_rotary_part", "_rotary_whole", "_interleaved", "_halves", "_half_table", "_full_table",
+    "_table_float32", "_table_as_x"};
 
 std::deque<NamedOp> make_all() {
     std::deque<NamedOp> ops;
-    const std::pair<Kind, const char*> kinds[] = {{Kind::kRMSNorm, "RMSNorm"},
-                                                  {Kind::kSkipRMSNorm, "SkipRMSNorm"},
-                                                  {Kind::kGatedRMSNorm, "GatedRMSNorm"}};
-    const auto add = [&](Kind kind, const std::string& name) {
-        for (const Type x : {kFloat, kHalf, kBfloat, kDouble}) ops.push_back(make(name, kind, x));
+    const auto add = [&](Kind kind, const char* base, const auto& words) {
+        for (const char* word : words) {
+            for (const Type x : {kFloat, kHalf, kBfloat, kDouble}) {
+                ops.push_back(make(std::string(base) + word, kind, x));
+            }
+        }
     };
-    for (const auto& [kind, base] : kinds) {
-        for (const char* word : kWords) add(kind, std::string(base) + word);
+    const std::pair<Kind, const char*> rows[] = {{Kind::kRMSNorm, "RMSNorm"},
+                                                 {Kind::kSkipRMSNorm, "SkipRMSNorm"},
+                                                 {Kind::kGatedRMSNorm, "GatedRMSNorm"}};
+    for (const auto& [kind, base] : rows) {
+        add(kind, base, kWords);
+        add(kind, base, kRowWords);
     }
-    for (const char* word : kGateWords) {
-        add(Kind::kGatedRMSNorm, std::string("GatedRMSNorm") + word);
-    }
+    add(Kind::kGatedRMSNorm, "GatedRMSNorm", kGateWords);
+    add(Kind::kRotaryRMSNorm, "RotaryRMSNorm", kWords);
+    add(Kind::kRotaryRMSNorm, "RotaryRMSNorm", kRotaryWords);
     return ops;
 }
 

@@ -14,7 +14,7 @@ namespace rmsnorm_export {
 enum Type : std::int32_t { kFloat = 0, kHalf = 1, kBfloat = 2, kDouble = 3 };
 constexpr int kTypes = 4;
 
-enum class Kind : std::int32_t { kRMSNorm, kSkipRMSNorm, kGatedRMSNorm };
+enum class Kind : std::int32_t { kRMSNorm, kSkipRMSNorm, kGatedRMSNorm, kRotaryRMSNorm };
 
 struct Norm {
     Kind kind{Kind::kRMSNorm};
@@ -33,6 +33,8 @@ struct Norm {
     std::int64_t partial_size{0};
     std::int64_t group_size{0};
     std::int64_t association{0};
+    std::int64_t rotary_dim{0};  // 0: all of the row
+    bool rotary_interleaved{false};
 
     Type product() const { return scale_before_cast ? stash : x; }
     // Lanes are f64 where T or S is, else f32, in which every half type and its sums, products,
@@ -54,6 +56,16 @@ struct Rows {
     std::size_t per_row{1};        // segments of a row
 };
 
+// The rotary embedding of one row of n elements of type T, in place: of `dim` of them, by tables of
+// type C with an entry for each or, `half`, for each pair.
+struct Turn {
+    Type x{kFloat};
+    Type table{kFloat};
+    std::size_t dim{0};
+    bool half{false};
+    bool interleaved{false};
+};
+
 // Elements that the kernels do at once where segments are shorter.
 constexpr std::size_t kScratch = 2048;
 
@@ -70,6 +82,7 @@ struct Kernels {
     // offset + n values of type `from`, rounded to P, to f32 or f64.
     void (*operand)(const Norm&, Type from, const void* values, std::size_t n, float offset,
                     void* out);
+    void (*turn)(const Turn&, void* y, const void* cos, const void* sin);
 };
 
 // Null where the library was built for another processor.

@@ -1,18 +1,15 @@
 #include "operator.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <memory>
-#include <vector>
+
+#include "work.h"
 
 namespace rmsnorm_export {
 namespace {
 
-constexpr const char* kKinds[] = {"RMSNorm", "SkipRMSNorm", "GatedRMSNorm"};
-
-// Elements that are worth a task of their own: some 10 microseconds.
-constexpr std::size_t kTask = 16384;
+constexpr const char* kKinds[] = {"RMSNorm", "SkipRMSNorm", "GatedRMSNorm", "RotaryRMSNorm"};
 
 bool type_of(std::int64_t element_type, Type& type) {
     switch (element_type) {
@@ -23,143 +20,6 @@ bool type_of(std::int64_t element_type, Type& type) {
         default: return false;
     }
 }
-
-// The sizes of a tensor; those of usual ranks without an allocation.
-class Shape {
-public:
-    explicit Shape(std::size_t rank = 0) : rank_(rank), large_(rank > kSmall ? rank : 0) {}
-    std::size_t size() const { return rank_; }
-    std::int64_t* data() { return large_.empty() ? small_ : large_.data(); }
-    const std::int64_t* begin() const { return large_.empty() ? small_ : large_.data(); }
-    const std::int64_t* end() const { return begin() + rank_; }
-
-private:
-    static constexpr std::size_t kSmall = 8;
-    std::size_t rank_;
-    std::int64_t small_[kSmall];
-    std::vector<std::int64_t> large_;
-};
-
-struct Sizes {  // some of a shape
-    const std::int64_t *first, *last;
-    explicit Sizes(const Shape& shape) : first(shape.begin()), last(shape.end()) {}
-    Sizes(const std::int64_t* begin, const std::int64_t* end) : first(begin), last(end) {}
-    bool operator==(const Sizes& other) const {
-        return std::equal(first, last, other.first, other.last);
-    }
-    bool operator!=(const Sizes& other) const { return !(*this == other); }
-    Sizes without_leading_ones() const {
-        return {std::find_if(first, last, [](std::int64_t size) { return size != 1; }), last};
-    }
-    Sizes without_trailing_ones() const {
-        const auto* end = last;
-        while (end != first && end[-1] == 1) --end;
-        return {first, end};
-    }
-    std::size_t elements() const {
-        std::size_t product = 1;
-        for (const auto* size = first; size != last; ++size) product *= static_cast<std::size_t>(*size);
-        return product;
-    }
-    std::string text() const {
-        std::string joined;
-        for (const auto* size = first; size != last; ++size) {
-            joined += (joined.empty() ? "" : ", ") + std::to_string(*size);
-        }
-        return "[" + joined + "]";
-    }
-};
-
-// The rows of a call, in tasks that threads may share. Rows whose elements lie apart (inner > 1) are
-// brought together, as many at once as lie side by side in a line of the cache, and their result is
-// spread again.
-class Work {
-public:
-    bool failed{false};  // only ever set to true
-
-    Work(const Kernels& kernels, const Rows& rows, std::size_t inner, std::size_t elements,
-         std::size_t bytes, std::size_t lane)
-        : kernels_(kernels), rows_(rows), inner_(inner), segments_(elements / rows.segment),
-          bytes_(bytes), at_once_(std::min(inner, kLine / bytes)),
-          per_task_(std::max<std::size_t>(kTask / rows.segment, 1)) {
-        const Norm& norm = *rows.norm;
-        const bool skip = norm.kind == Kind::kSkipRMSNorm;
-        const bool buffered = norm.gate_first || (skip && !rows.sum && inner == 1);
-        scratch_ = buffered ? std::max(rows.segment, kScratch) * lane : 0;
-        // X, which Y replaces, then residual or gate, then the sum.
-        if (inner > 1) together_ = at_once_ * rows.segment * bytes;
-        buffers_ = 1 + (rows.second != nullptr) + skip;
-    }
-
-    std::size_t tasks() const {
-        return inner_ > 1 ? segments_ / inner_ * blocks() : (segments_ + per_task_ - 1) / per_task_;
-    }
-
-    void task(std::size_t index) {
-        const std::size_t size = scratch_ + buffers_ * together_;
-        const std::unique_ptr<char, void (*)(void*)> space(
-            size ? static_cast<char*>(std::malloc(size)) : nullptr, std::free);
-        if (size && !space) {
-            __atomic_store_n(&failed, true, __ATOMIC_RELAXED);
-        } else if (inner_ > 1) {
-            gathered(index, space.get());
-        } else {
-            const std::size_t begin = index * per_task_;
-            kernels_.run(rows_, begin, std::min(begin + per_task_, segments_), space.get());
-        }
-    }
-
-private:
-    static constexpr std::size_t kLine = 64;
-
-    std::size_t blocks() const { return (inner_ + at_once_ - 1) / at_once_; }
-
-    void gathered(std::size_t index, char* space) const {
-        const std::size_t first = index % blocks() * at_once_;
-        const std::size_t columns = std::min(at_once_, inner_ - first);
-        const std::size_t at = (index / blocks() * rows_.segment * inner_ + first) * bytes_;
-        char* const x = space + scratch_;
-        char* const second = rows_.second ? x + together_ : nullptr;
-        char* const sum = x + (second ? 2 : 1) * together_;
-        Rows rows = rows_;
-        rows.x = rows.y = x;
-        rows.second = second;
-        rows.sum = sum;
-        move<true>(x, const_cast<void*>(rows_.x), at, columns);
-        if (second) move<true>(second, const_cast<void*>(rows_.second), at, columns);
-        kernels_.run(rows, 0, columns, space);
-        move<false>(x, rows_.y, at, columns);
-        if (rows_.sum) move<false>(sum, rows_.sum, at, columns);
-    }
-
-    template <bool in>
-    void move(char* rows, void* tensor, std::size_t at, std::size_t columns) const {
-        char* const from = static_cast<char*>(tensor) + at;
-        if (bytes_ == 2) transpose<in, std::uint16_t>(rows, from, columns);
-        if (bytes_ == 4) transpose<in, std::uint32_t>(rows, from, columns);
-        if (bytes_ == 8) transpose<in, std::uint64_t>(rows, from, columns);
-    }
-    template <bool in, class Bits>
-    void transpose(char* rows, char* tensor, std::size_t columns) const {
-        auto* to = reinterpret_cast<Bits*>(rows);
-        auto* line = reinterpret_cast<Bits*>(tensor);
-        for (std::size_t i = 0; i < rows_.segment; ++i, line += inner_) {
-            for (std::size_t column = 0; column < columns; ++column) {
-                Bits& together = to[column * rows_.segment + i];
-                if (in) {
-                    together = line[column];
-                } else {
-                    line[column] = together;
-                }
-            }
-        }
-    }
-
-    const Kernels& kernels_;
-    const Rows& rows_;
-    const std::size_t inner_, segments_, bytes_, at_once_, per_task_;
-    std::size_t scratch_{0}, together_{0}, buffers_{0};
-};
 
 // The attributes of one node. ONNX Runtime fails alike for one that is absent and for one of
 // another type: those are told apart by asking for the other types.
@@ -259,6 +119,10 @@ Operator::Operator(const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type
             attributes.read("activation", activation);
             attributes.read("gate_first", norm_.gate_first);
         }
+        if (kind == Kind::kRotaryRMSNorm) {
+            attributes.read("rotary_dim", norm_.rotary_dim);
+            attributes.read("rotary_interleaved", norm_.rotary_interleaved);
+        }
     } catch (const Refusal& refusal) {
         throw Refusal("rmsnorm_export: " + where() + ": " + refusal.what());
     }
@@ -297,6 +161,12 @@ Operator::Operator(const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type
          "use silu or sigmoid");
     must(!(norm_.round_rstd && norm_.scale_before_cast),
          "round_rstd and scale_before_cast are both set", "use one of them");
+    must(norm_.rotary_dim >= 0 && norm_.rotary_dim % 2 == 0,
+         "rotary_dim is " + std::to_string(norm_.rotary_dim), "make it even, and at least 0");
+    must(kind != Kind::kRotaryRMSNorm ||
+             (norm_.axis == -1 && !norm_.partial_size && !norm_.group_size),
+         "a rotary embedding follows a norm of other rows than the last axis",
+         "use axis -1, and no partial_size or group_size");
     norm_.sigmoid = activation == "sigmoid";
 
     // What cannot matter for X of type T: as NormSpec.canonical.
@@ -351,15 +221,50 @@ Operator::Tensor Operator::input(OrtKernelContext* context, std::size_t index,
     return tensor;
 }
 
+Tables Operator::tables(const Sizes& x, std::size_t n, const Tensor& cos,
+                        const Tensor& sin) const {
+    const Sizes shape(cos.shape);
+    const std::string found = "cos has the shape " + shape.text() + ", sin " +
+                              Sizes(sin.shape).text() + ", X " + x.text();
+    const std::size_t dim = norm_.rotary_dim ? static_cast<std::size_t>(norm_.rotary_dim) : n;
+    if (dim > n || dim % 2) {
+        refuse(std::to_string(dim) + " elements of X of shape " + x.text() + " are to be turned",
+               "use an even rotary_dim of at most a row");
+    }
+    if (cos.type != sin.type || (cos.type != norm_.x && !(cos.type == kFloat && norm_.x != kDouble))) {
+        refuse("cos and sin differ in type, or are neither of X's nor f32",
+               "cast both to the type of X, or to f32 where that is f16 or bf16");
+    }
+    const auto axes = shape.last - shape.first;
+    bool fits = shape == Sizes(sin.shape) && axes > 0 && axes <= x.last - x.first;
+    for (const auto* size = shape.last - 1; fits && size-- != shape.first;) {
+        const std::int64_t of_x = x.last[size - shape.last];
+        fits = *size == 1 || *size == of_x;
+    }
+    const auto width = fits ? static_cast<std::size_t>(shape.last[-1]) : 0;
+    if (!fits || (width != dim && width * 2 != dim)) {
+        refuse(found, "make both broadcast against X, with " + std::to_string(dim) + " or " +
+                          std::to_string(dim / 2) + " entries in the last axis");
+    }
+    Tables made({x.first, x.last - 1}, {shape.first, shape.last - 1});
+    made.cos = static_cast<const char*>(cos.data);
+    made.sin = static_cast<const char*>(sin.data);
+    made.row_bytes = width * kBytes[cos.type];
+    made.turn = {norm_.x, cos.type, dim, width != dim, norm_.rotary_interleaved};
+    return made;
+}
+
 void Operator::compute(OrtKernelContext* context) const {
-    const bool two = norm_.kind != Kind::kRMSNorm;
+    const bool two = norm_.kind == Kind::kSkipRMSNorm || norm_.kind == Kind::kGatedRMSNorm;
+    const bool rotary = norm_.kind == Kind::kRotaryRMSNorm;
+    const std::size_t weights = rotary ? 3 : two ? 2 : 1;
     std::size_t inputs = 0, outputs = 0;
     check(api_.KernelContext_GetInputCount(context, &inputs));
     check(api_.KernelContext_GetOutputCount(context, &outputs));
     const Tensor x = input(context, 0, inputs);
     const Tensor second = two ? input(context, 1, inputs) : Tensor{};
-    const Tensor scale = input(context, two ? 2 : 1, inputs);
-    const Tensor bias = input(context, two ? 3 : 2, inputs);
+    const Tensor scale = input(context, weights, inputs);
+    const Tensor bias = input(context, weights + 1, inputs);
     const Sizes shape(x.shape);
     if (x.shape.size() < static_cast<std::size_t>(-norm_.axis)) {
         refuse("X has the shape " + shape.text() + ", axis is " + std::to_string(norm_.axis),
@@ -398,6 +303,12 @@ void Operator::compute(OrtKernelContext* context) const {
                "pass a scale, or use scale_offset 0");
     }
 
+    Tables tables;
+    if (rotary) {
+        const Tensor cos = input(context, 1, inputs), sin = input(context, 2, inputs);
+        tables = this->tables(shape, n, cos, sin);
+    }
+
     const auto output = [&](std::size_t index) -> void* {
         OrtValue* value = nullptr;
         check(api_.KernelContext_GetOutput(context, index, x.shape.begin(), x.shape.size(), &value));
@@ -432,8 +343,7 @@ void Operator::compute(OrtKernelContext* context) const {
     rows.summed = part ? part : rows.segment;
     rows.per_row = n / rows.segment;
 
-    constexpr std::size_t kBytes[kTypes] = {4, 2, 2, 8};
-    Work work(kernels, rows, inner, all, kBytes[norm.x], lane);
+    Work work(kernels, rows, inner, all, kBytes[norm.x], lane, rotary ? &tables : nullptr);
     const std::size_t tasks = work.tasks();
     if (tasks == 1) {
         work.task(0);

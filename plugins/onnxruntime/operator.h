@@ -14,6 +14,9 @@ struct Refusal : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+struct Sizes;
+class Tables;
+
 class Operator {
 public:
     // Throws Refusal.
@@ -30,6 +33,7 @@ public:
 private:
     struct Tensor;
     Tensor input(OrtKernelContext* context, std::size_t index, std::size_t inputs) const;
+    Tables tables(const Sizes& x, std::size_t n, const Tensor& cos, const Tensor& sin) const;
     void check(OrtStatus* status) const;
     [[noreturn]] void refuse(const std::string& what, const std::string& fix) const;
 

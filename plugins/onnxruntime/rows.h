@@ -239,3 +239,55 @@ void operand(const Norm& norm, Type from, const void* values, std::size_t n, flo
              void* out) {
     kFills[from][norm.product()](norm, values, n, offset, out);
 }
+
+// ---- the rotary embedding -----------------------------------------------------------------------
+
+// `count` elements, `stride` apart.
+template <class C, class T>
+INLINE Vec<C> get_apart(const T* from, std::size_t stride, std::size_t count) {
+    if (stride == 1) return get<C>(from, count);
+    T all[kWidth<C>] = {};
+    for (std::size_t i = 0; i < count; ++i) all[i] = from[i * stride];
+    return load_as<C>(all);
+}
+template <class C, class T>
+INLINE void put_apart(T* to, std::size_t stride, Vec<C> v, std::size_t count) {
+    if (stride == 1) return put<C>(to, v, count);
+    T all[kWidth<C>];
+    store_as(all, v);
+    for (std::size_t i = 0; i < count; ++i) to[i * stride] = all[i];
+}
+
+template <class T, class Table>
+void turn_row(const Turn& how, void* row, const void* cosines, const void* sines) {
+    using C = typename Choose<kTypeOf<T> == kDouble, double, float>::type;
+    using V = Vec<C>;
+    T* const y = static_cast<T*>(row);
+    const auto* const cos = static_cast<const Table*>(cosines);
+    const auto* const sin = static_cast<const Table*>(sines);
+    // The elements of a pair, and of its tables: where the second is, and from pair to pair.
+    const std::size_t apart = how.interleaved ? 1 : how.dim / 2, step = how.interleaved ? 2 : 1;
+    const std::size_t other = how.half ? 0 : apart, stride = how.half ? 1 : step;
+    const auto sum = [](V a, V b) LAMBDA {
+        return round_to<Table>(round_to<Table>(a) + round_to<Table>(b));
+    };
+    each_vector<C>(how.dim / 2, [&](std::size_t i, std::size_t count) LAMBDA {
+        T* const at = y + i * step;
+        const auto entry = [&](const Table* table, std::size_t which) LAMBDA {
+            return get_apart<C>(table + i * stride + which, stride, count);
+        };
+        const V first = get_apart<C>(at, step, count), second = get_apart<C>(at + apart, step, count);
+        const V one = sum(first * entry(cos, 0), -second * entry(sin, 0));
+        const V two = sum(second * entry(cos, other), first * entry(sin, other));
+        put_apart<C>(at, step, one, count);
+        put_apart<C>(at + apart, step, two, count);
+    });
+}
+
+void turn(const Turn& how, void* y, const void* cos, const void* sin) {
+    using Row = void (*)(const Turn&, void*, const void*, const void*);
+    constexpr Row kSame[] = {turn_row<float, float>, turn_row<Half, Half>, turn_row<Bfloat, Bfloat>,
+                             turn_row<double, double>};
+    constexpr Row kWide[] = {kSame[0], turn_row<Half, float>, turn_row<Bfloat, float>, kSame[3]};
+    (how.table == how.x ? kSame : kWide)[how.x](how, y, cos, sin);
+}

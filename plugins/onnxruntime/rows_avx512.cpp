@@ -68,7 +68,7 @@ Wide widen(Floats v) {
 
 #include "rows.h"
 
-constexpr Kernels kTable{"avx512", run, operand};
+constexpr Kernels kTable{"avx512", run, operand, turn};
 
 }  // namespace
 

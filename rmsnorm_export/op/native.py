@@ -15,7 +15,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 """Operators of this package's domain."""
 
 ROW_KINDS: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind != "RotaryRMSNorm")
-"""Those whose operands are rows of X and weights: the others have no kernel in ONNX Runtime."""
+"""Those whose operands are rows of X and weights."""
 
 QUANTIZED_KINDS = tuple(f"Quantized{kind}" for kind in ROW_KINDS)
 """Those that give codes of the norm."""

@@ -63,6 +63,19 @@ def specs() -> Iterator[tuple[int, NormSpec]]:
                     dtype,
                     NormSpec(kind=kind, stash_type=stash, epsilon=2.0**-17, **values, **gate),
                 )
+    for dtype, stash, values in itertools.product(TYPES, TYPES, VARIANTS):
+        # An ulp of the norm is many of what turning it leaves: its f32 sums are exact alone.
+        if values.keys().isdisjoint(("partial_size", "group_size")) and (dtype, stash) != (1, 11):
+            for interleaved in (False, True):
+                spec = NormSpec(
+                    kind="RotaryRMSNorm",
+                    stash_type=stash,
+                    epsilon=2.0**-17,
+                    rotary_dim=40,
+                    rotary_interleaved=interleaved,
+                    **values,
+                )
+                yield dtype, spec
 
 
 def compare(options: Any, dtype: int, spec: NormSpec, seed: int) -> float:
@@ -75,11 +88,15 @@ def compare(options: Any, dtype: int, spec: NormSpec, seed: int) -> float:
     of_scale, of_bias = (list(TYPES.values())[seed // step % 4] for step in (1, 4))
     scale = random.normal(0, 1, N).astype(of_scale)
     bias = random.normal(0, 1, N).astype(of_bias) if seed % 3 else None
-    given = None if spec.kind == "RMSNorm" else second
-    model, feeds = node_model(spec, x, scale, bias, given)
+    rotary = spec.kind == "RotaryRMSNorm"
+    given = None if rotary or spec.kind == "RMSNorm" else second
+    tables = turning_tables(random, dtype, seed) if rotary else None
+    model, feeds = node_model(spec, x, scale, bias, given, tables)
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)
     got = run_session(session, feeds)
     named = {"SkipRMSNorm": {"residual": given}, "GatedRMSNorm": {"gate": given}}
+    if tables:
+        named["RotaryRMSNorm"] = dict(zip(("cos", "sin"), tables, strict=True))
     expected = reference_exact(spec, x, scale, bias, **named.get(spec.kind, {}))
     pair = expected if isinstance(expected, tuple) else (expected,)
     largest = 0.0
@@ -89,8 +106,20 @@ def compare(options: Any, dtype: int, spec: NormSpec, seed: int) -> float:
             # Where the bias nearly cancels the rest, an ulp of the bias is many of the sum.
             unit = np.spacing(np.abs(b) + np.abs(bias).astype(b.dtype))
             apart = np.minimum(apart, np.where(np.isfinite(b), np.abs(a - b) / unit, apart))
+        if rotary and a.itemsize == 8:
+            unit = np.spacing(np.abs(np.nan_to_num(b)).max(axis=-1, keepdims=True))
+            apart = np.minimum(apart, np.where(np.isfinite(b), np.abs(a - b) / unit, apart))
         largest = max(largest, float(apart.max()))
     return largest
+
+
+def turning_tables(random: np.random.Generator, dtype: int, seed: int) -> tuple[Any, Any]:
+    """Cos and sin of any numbers: of each row or of all, whole or half, of X's type or float32."""
+    rows = ((6,), (1,), ())[seed % 3]
+    shape = (*rows, (40, 20)[seed // 3 % 2])
+    stored = TYPES[1] if dtype in (10, 16) and seed // 6 % 2 else TYPES[dtype]
+    cos, sin = (random.normal(0, 1, shape).astype(stored) for _ in range(2))
+    return cos, sin
 
 
 def bound(dtype: int, spec: NormSpec) -> float:

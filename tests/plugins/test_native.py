@@ -68,7 +68,7 @@ def test_every_attribute_and_type(native_library: pathlib.Path, isa: str) -> Non
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "1056 norms\n"
+    assert done.stdout == "1326 norms\n"
 
 
 def test_the_sigmoid_is_within_its_bound(native_library: pathlib.Path) -> None:
@@ -186,6 +186,44 @@ def test_rows_that_lie_apart(
         together = run_session(_session(model, native_library), moved)
         for name, array in apart.items():
             assert np.moveaxis(array, 1, -1).tobytes() == together[name].tobytes()
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("shape", [(2, 5, 3, 16), (2, 1, 3, 16), (1, 5, 1, 8), (5, 1, 16), (16,)])
+def test_tables_of_any_broadcast_turn_the_norm(
+    native_library: pathlib.Path, shape: tuple[int, ...], interleaved: bool
+) -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(0, 1, (2, 5, 3, 20)).astype(np.float16)
+    cos, sin = (random.normal(0, 1, shape).astype(np.float32) for _ in range(2))
+    spec = NormSpec(
+        kind="RotaryRMSNorm", epsilon=2.0**-17, rotary_dim=16, rotary_interleaved=interleaved
+    )
+    model, feeds = node_model(spec, x, None, None, None, (cos, sin))
+    got = run_session(_session(model, native_library, threads=3), feeds)["y"]
+    assert got.tobytes() == reference_exact(spec, x, cos=cos, sin=sin).tobytes()
+
+
+BAD_TABLES: dict[str, tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]] = {
+    "cos has the shape [3, 8], sin [3, 4]": ({}, (3, 8), (3, 4)),
+    "cos has the shape [3, 8], sin [3, 8], X [2, 8]": ({}, (3, 8), (3, 8)),
+    "with 4 or 2 entries in the last axis": ({"rotary_dim": 4}, (8,), (8,)),
+    "cos has the shape [1, 2, 8]": ({}, (1, 2, 8), (1, 2, 8)),
+    "10 elements of X of shape [2, 8]": ({"rotary_dim": 10}, (8,), (8,)),
+    "rotary_dim is 3": ({"rotary_dim": 3}, (8,), (8,)),
+}
+
+
+@pytest.mark.parametrize("words", BAD_TABLES)
+def test_tables_that_do_not_fit_are_named(native_library: pathlib.Path, words: str) -> None:
+    values, of_cos, of_sin = BAD_TABLES[words]
+    x = np.ones((2, 8), np.float32)
+    tables = (np.ones(of_cos, np.float32), np.ones(of_sin, np.float32))
+    model, feeds = node_model(NormSpec(kind="RotaryRMSNorm"), x, None, None, None, tables)
+    _set(model, **values)
+    with pytest.raises(Exception, match="RotaryRMSNorm node 'a norm': ") as caught:
+        run_session(_session(model, native_library), feeds)
+    assert words in str(caught.value)
 
 
 def test_the_root_is_at_least_epsilon(native_library: pathlib.Path) -> None:

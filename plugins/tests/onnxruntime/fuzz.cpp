@@ -188,10 +188,11 @@ OrtKernelInfo attributes() {
     set("last_axis", chance(2) ? axis : -1 - upto(2));
     set("stash_type", kTypes[upto(3)]);
     for (const char* flag : {"scale_before_cast", "epsilon_outside", "epsilon_clamp", "round_rstd",
-                             "gate_first"}) {
+                             "gate_first", "rotary_interleaved"}) {
         set(flag, upto(1));
     }
     set("scale_offset", static_cast<float>(upto(2)));
+    set("rotary_dim", upto(9));
     set("partial_size", upto(9));
     set("group_size", upto(9));
     set("association", upto(2));
@@ -213,10 +214,17 @@ OrtKernelContext tensors(const CustomOp* op) {
     if (chance(2)) shape[static_cast<std::size_t>(upto(
                        static_cast<std::int64_t>(shape.size()) - 1))] = upto(400);
     const std::size_t count = op->GetInputTypeCount(op);
+    // Cos and sin, often as the norm of whole rows takes them.
+    auto turned = shape;
+    for (std::size_t i = 0; i + 1 < turned.size(); ++i) turned[i] = chance(3) ? 1 : turned[i];
+    turned.erase(turned.begin(), turned.end() - 1 - upto(static_cast<std::int64_t>(turned.size()) - 1));
+    turned.back() /= chance(2) ? 2 : 1;
     for (std::size_t i = 0; i < count; ++i) {
         const ElementType type = op->GetInputType(op, i);
         auto own = shape;
-        if (type == kUndefined) {  // scale and bias
+        if (i > 0 && type == kUndefined && op->GetInputCharacteristic(op, i) == kRequired) {
+            context.inputs.push_back(filled(chance(4) ? kF32 : op->GetInputType(op, 0), turned));
+        } else if (type == kUndefined) {  // scale and bias
             constexpr ElementType kTypes[] = {kF32, kF16, kBF16, kF64};
             const auto rank = static_cast<std::int64_t>(own.size());
             own.erase(own.begin(), own.end() - 1 - (chance(4) ? upto(rank - 1) : 0));

@@ -67,10 +67,23 @@ def session_options(
 
 
 def node_model(
-    spec: NormSpec, x: Array, scale: Array | None, bias: Array | None, second: Array | None
+    spec: NormSpec,
+    x: Array,
+    scale: Array | None,
+    bias: Array | None,
+    second: Array | None,
+    tables: tuple[Array, Array] | None = None,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """A model of one node, without its function body, and its inputs."""
-    given = {"x": x, "second": second, "scale": scale, "bias": bias}
+    """A model of one node, without its function body, and its inputs.
+
+    Args:
+        spec: the norm.
+        x, scale, bias: operands of every kind.
+        second: residual or gate.
+        tables: cos and sin.
+    """
+    more = {"second": second, **dict(zip(("cos", "sin"), tables or (), strict=False))}
+    given = {"x": x, **more, "scale": scale, "bias": bias}
     feeds = {name: array for name, array in given.items() if array is not None}
     places = [name for name in given if name != "second" or second is not None]
     names = [name if name in feeds else "" for name in places]
