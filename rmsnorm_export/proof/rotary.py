@@ -61,7 +61,8 @@ def differing_turns(
                              opset_imports=opset_imports, functions=functions)  # fmt: skip
         starts = [inner.output, turned.cos, turned.sin]
         source = cut([match.output], starts, opset_imports=opset_imports, type_of=types.dtype,
-                     aliases=dict(turned.aliases))  # fmt: skip
+                     aliases=dict(turned.aliases),
+                     sizes_of=site.sizes_in(match, layout, types))  # fmt: skip
     scale, bias = (
         None if value is None else site.weight(value, values, layout)
         for value, values in zip(

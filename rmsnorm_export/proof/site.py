@@ -84,10 +84,10 @@ def cut_site(
     try:
         return _cut_site(*arguments, sizes_of=lambda _: None)
     except InputError:
-        return _cut_site(*arguments, sizes_of=_sizes_of(match, layout, types))
+        return _cut_site(*arguments, sizes_of=sizes_in(match, layout, types))
 
 
-def _sizes_of(match: Match, layout: Layout, types: Types) -> SizesOf:
+def sizes_in(match: Match, layout: Layout, types: Types) -> SizesOf:
     """The sizes of any value where x has those of ``layout``, None for those not known."""
     pairs = zip(types.shape(match.x) or (), layout.shape(match.spec), strict=False)
     sizes: dict[int | str | None, int] = {dim: size for dim, size in pairs if isinstance(dim, str)}

@@ -11,7 +11,7 @@ import onnx
 import onnx.parser
 import onnxruntime
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 import rmsnorm_export as rx
 from rmsnorm_export.show import to_text
@@ -198,6 +198,17 @@ def test_the_node_can_be_written_out_and_taken_in_again(spelling: str) -> None:
         )
     (kept,) = rx.optimize(result.model).report.kept
     assert kept.rotary
+
+
+def test_a_reshape_to_sizes_of_another_value_is_proved() -> None:
+    """As the exporter writes the sizes of a dynamic batch."""
+    sizes = "o1 = Shape<end = 3>(o)\n sizes = Concat<axis = 0>(o1, eight)\n "
+    source = model("pairs, half tables", ("k, flat", "k, sizes"), ("^", sizes))
+    sizes_of_o = helper.make_tensor_value_info("o", 1, ["B", "H", "S", 2])
+    source.graph.input.append(sizes_of_o)
+    (site,) = folded(onnx.shape_inference.infer_shapes(source)).report.fused
+    assert site.op == "RotaryRMSNorm"
+    assert site.proof.passed
 
 
 @pytest.mark.parametrize("target", ["onnx", "ort"])
