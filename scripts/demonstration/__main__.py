@@ -5,8 +5,8 @@ exporter, after which every RMSNorm is made one node for each target, and straig
 which names each node after its module. Every site is proved, the logits are compared with those of
 PyTorch's file (run without any graph optimization) and of PyTorch, and the files are timed in turn.
 At the end the first model gets a page for the browser, and an engine where TensorRT-RTX is
-installed; and one command takes a decoder from its config.json to a folder with its cache, which
-writes the same tokens as PyTorch.
+installed; a norm is timed by the operator's CPU kernels where they are built; and one command takes
+a decoder from its config.json to a folder with its cache, which writes the same tokens as PyTorch.
 
 Exit code 1 when a norm was missed on the portable target or left out without a reason on another, a
 site is not proved or has no module, the logits or tokens moved, or no engine could be built.
@@ -31,6 +31,7 @@ from rmsnorm_export.show.text import render
 from scripts.demonstration.decoder import generate
 from scripts.demonstration.measure import compare_speed, logits, worst_difference
 from scripts.demonstration.models import ARCHITECTURES, OPSET, Architecture, Exported, export
+from scripts.demonstration.native import native_line
 from scripts.demonstration.page import Ending, end
 from scripts.demonstration.report import STRAIGHT, Row, markdown, problems, show
 from scripts.lib.command import ROOT, parser, say
@@ -124,6 +125,8 @@ def main() -> int:
     terminal = console()
     terminal.print()
     print(render(endings[0].lines(), styled=terminal.is_terminal), end="")
+    terminal.print()
+    terminal.print(native_line(), markup=False, highlight=False, soft_wrap=True)
     terminal.print()
     if not arguments.no_decoder:
         found += generate(arguments.folder)

@@ -128,6 +128,8 @@ def _cases() -> Iterator[tuple[int, NormSpec]]:
     )
     for dtype, kind, values in itertools.product(_TYPES, ROW_KINDS, variants):
         yield dtype, NormSpec(kind=kind, **{"epsilon": 2.0**-16, **values})
+    for dtype in _TYPES:
+        yield dtype, NormSpec(kind="RotaryRMSNorm", epsilon=2.0**-16, rotary_dim=40)
 
 
 def _compared(ort: Any, options: Any, dtype: int, spec: NormSpec) -> str:
@@ -137,11 +139,23 @@ def _compared(ort: Any, options: Any, dtype: int, spec: NormSpec) -> str:
     x, second = (random.normal(0, 2, shape).astype(stored) for _ in range(2))
     x[1, 7] = np.inf
     scale, bias = (random.normal(1, 1, shape[1:]).astype(stored) for _ in range(2))
-    kind: Kind = spec.kind
-    given = None if kind == "RMSNorm" else second
-    model, feeds = node_model(spec, x, scale, bias, given)
+    cos, sin = (random.normal(0, 1, (1, spec.rotary_dim)).astype(stored) for _ in range(2))
+    more: dict[Kind, dict[str, Array]] = {
+        "RMSNorm": {},
+        "SkipRMSNorm": {"residual": second},
+        "GatedRMSNorm": {"gate": second},
+        "RotaryRMSNorm": {"cos": cos, "sin": sin},
+    }
+    named = more[spec.kind]
+    model, feeds = node_model(
+        spec,
+        x,
+        scale,
+        bias,
+        second if len(named) == 1 else None,
+        (cos, sin) if "cos" in named else None,
+    )
     got = run_session(ort.InferenceSession(model.SerializeToString(), options), feeds)
-    named = {"SkipRMSNorm": {"residual": given}, "GatedRMSNorm": {"gate": given}}.get(kind, {})
     expected = reference_exact(spec, x, scale, bias, **named)
     pair = expected if isinstance(expected, tuple) else (expected,)
     ulp = max(float(ulp_distance(a, b).max()) for a, b in zip(got.values(), pair, strict=True))
