@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import json
 import os
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,15 +37,17 @@ from rmsnorm_export.benchmark.statistics import Run, run_rounds, timings
 from rmsnorm_export.benchmark.variants import count_nodes
 from rmsnorm_export.compare.outputs import describe_feeds
 from rmsnorm_export.errors import Error, InputError, UsageError
-from rmsnorm_export.graph.bundle import open_folder, write_models
+from rmsnorm_export.graph.bundle import open_folder, state_name, write_models
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.options import takes
 from rmsnorm_export.printable import first_line, one_line
+from rmsnorm_export.rewrite.caches import masks, write_rows
 from rmsnorm_export.rewrite.fusions import fuse_as_they_do
 from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.runtime.inputs import declared_inputs, index_limits, numpy_type
 from rmsnorm_export.runtime.session import onnxruntime
+from rmsnorm_export.serving.folder import Feeding, feeding_of
 from rmsnorm_export.system.machine import cores, load_average
 from rmsnorm_export.system.packages import versions_of
 
@@ -63,12 +64,12 @@ def bench_generation(folder: str | os.PathLike[str], options: BenchOptions) -> B
     """Measure a decoder's first token, and the tokens after it, in ONNX Runtime.
 
     Variants: ``raw``, the folder as it is; ``ort``; ``ort + fusions``, see ``optimize``; and
-    ``transformers``, its fusions on the folder as it is. The prompt has 16 tokens. The times of
-    the second case are those of one token.
+    ``transformers``, its fusions on the folder as it is. Where caches have a fixed size, ours are
+    measured ``in place``, too: one buffer is input and output of each. The prompt has 16 tokens.
+    The times of the second case are those of one token.
 
     Args:
-        folder: of ``prefill.onnx`` and ``decode.onnx`` with a cache that grows, best exported with
-            ``--target plain``.
+        folder: of ``prefill.onnx`` and ``decode.onnx``, best exported with ``--target plain``.
 
     Raises:
         UsageError: the folder has no such components, or ``generate`` is not given.
@@ -89,7 +90,16 @@ def bench_generation(folder: str | os.PathLike[str], options: BenchOptions) -> B
             found=f"generate {count} with peers, native, shapes or dims",
             fix="leave these away, or generate",
         )
-    window = _window(bundle.folder / "config.json")
+    feeding, window = feeding_of(bundle), _window(bundle.folder / "config.json")
+    slots = feeding.slots if feeding else 0
+    if slots and slots < PROMPT + count:
+        raise UsageError(
+            "The cache is shorter than the text that is measured.",
+            found=f"{slots} tokens, of {PROMPT + count}",
+            fix=f"measure {slots - PROMPT} tokens or fewer, or export a longer cache"
+            if slots > PROMPT
+            else "export a longer cache",
+        )
     chosen, absent = sessions.choose_providers(options.providers)
     tell = options.progress or (lambda *_: None)
     threads = options.threads or cores()
@@ -107,10 +117,22 @@ def bench_generation(folder: str | os.PathLike[str], options: BenchOptions) -> B
             variants.append(variant)
             if paths is not None:
                 files[made] = paths
+            if slots and paths is not None and variant.kind == "target":
+                variants.append(dataclasses.replace(variant, name=made + _IN_PLACE))
+                files[made + _IN_PLACE] = paths
         for done, provider in enumerate(chosen, 4):
             tell(f"measuring on {provider}", done, steps)
             opens = {
-                one: functools.partial(_Decoder, paths, provider, threads, options.seed, window)
+                one: functools.partial(
+                    _Decoder,
+                    paths,
+                    provider,
+                    threads,
+                    options.seed,
+                    window,
+                    feeding,
+                    in_place=one.endswith(_IN_PLACE),
+                )
                 for one, paths in files.items()
             }
             try:
@@ -119,7 +141,7 @@ def bench_generation(folder: str | os.PathLike[str], options: BenchOptions) -> B
                 raise InputError(
                     f"ONNX Runtime does not run the folder on {provider}.",
                     found=first_line(error, 400),
-                    fix="check it with verify --generate; caches of a fixed size are not measured",
+                    fix="check it with verify --generate",
                 ) from error
             cases = (Case(cases[0].label, expected.inputs), Case(cases[1].label, expected.inputs))
             trials += (_trial(one, provider, opens[one], expected) for one in opens)
@@ -151,6 +173,7 @@ def bench_generation(folder: str | os.PathLike[str], options: BenchOptions) -> B
     )
 
 
+_IN_PLACE = " in place"
 _VARIANTS = ("ort", "ort + fusions", "transformers")
 
 
@@ -169,6 +192,7 @@ def _make(
             after = provider if name != "ort" else None
             result = optimize(path, target="ort", numerics=options.numerics, fusions=after)
             models[part] = result.model
+            write_rows(result.model)  # as an export is written
             if part == "decode":
                 fused = len(result.report.fused) + len(result.report.kept)
                 refused = len(result.report.unfused)
@@ -199,7 +223,17 @@ class _Text:
 class _Decoder:
     """Sessions of prefill and decode; caches stay in the memory of the provider."""
 
-    def __init__(self, files: Graphs, provider: str, threads: int, seed: int, window: int) -> None:
+    def __init__(
+        self,
+        files: Graphs,
+        provider: str,
+        threads: int,
+        seed: int,
+        window: int,
+        feeding: Feeding | None,
+        *,
+        in_place: bool,
+    ) -> None:
         self._sessions = {
             part: sessions.open_session(str(path), provider, threads=threads)
             for part, path in files.items()
@@ -212,17 +246,24 @@ class _Decoder:
         self._prompt = rng.integers(0, limit, (1, PROMPT)).astype(self._types["input_ids"])
         self._window = np.array(window, np.int64)
         self._cache: dict[str, Any] = {}
+        self._feeding, self._in_place = feeding, in_place
 
     def _run(self, part: str, ids: Array, length: int) -> Array:
         """Logits of the last token; the cache grows."""
         session, binding = self._sessions[part], self._sessions[part].io_binding()
         feeds: dict[str, Array] = {
             "input_ids": ids,
-            "attention_mask": np.ones((1, length), np.int64),
+            "attention_mask": (mask := np.ones((1, length), np.int64)),
             "position_ids": np.arange(length - ids.shape[1], length)[None],
         }
+        if (known := self._feeding) is not None:
+            feeds |= masks(mask, ids.shape[1], known.slots, known.windows)
+            for name, (sizes, dtype) in known.start.items():
+                feeds[name] = np.zeros(
+                    [size if isinstance(size, int) else 1 for size in sizes], dtype
+                )
         for item in session.get_inputs():
-            kept = self._cache.get(_leaf(item.name))
+            kept = self._cache.get(state_name(item.name))
             if kept is not None:
                 binding.bind_ortvalue_input(item.name, kept)
             else:
@@ -233,11 +274,16 @@ class _Decoder:
                 )
         names = [item.name for item in session.get_outputs()]
         for name in names:
-            binding.bind_output(name, "cpu" if name == "logits" else self._device)
+            kept = self._cache.get(state_name(name))
+            # Not the counters: they are read again after they are written.
+            if self._in_place and kept is not None and len(kept.shape()) == 4:
+                binding.bind_ortvalue_output(name, kept)
+            else:
+                binding.bind_output(name, "cpu" if name == "logits" else self._device)
         session.run_with_iobinding(binding)
         made = dict(zip(names, binding.get_outputs(), strict=True))
         logits = made.pop("logits").numpy()
-        self._cache = {_leaf(name): value for name, value in made.items()}
+        self._cache = {state_name(name): value for name, value in made.items()}
         return np.asarray(logits[:, -1])
 
     def prefill(self) -> Array:
@@ -279,11 +325,6 @@ def _window(config: Path) -> int:
         return int(json.loads(config.read_text(encoding="utf-8")).get("sliding_window") or 0)
     except (OSError, ValueError, TypeError, AttributeError):
         return 0
-
-
-def _leaf(name: str) -> str:
-    """What an output of the cache and the input that it goes to have in common."""
-    return re.sub(r"^(input|output)\.", "", name)
 
 
 def _trial(variant: str, provider: str, opens: Callable[[], _Decoder], expected: _Text) -> Trial:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.bundle import Bundle, Components, is_state, open_folder, state_name
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.options import keywords, takes
+from rmsnorm_export.rewrite.caches import masks
 from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs
 from rmsnorm_export.runtime.sizes import RANGES
 from rmsnorm_export.serving.options import PackageOptions
@@ -35,6 +37,8 @@ _FED = frozenset({"input_ids", "position_ids"})
 _MASK = re.compile(r"attention_mask(?:\.(?:full|(sliding))_attention)?")
 
 _CLIENT = '''\
+from __future__ import annotations
+
 import numpy as np
 
 INPUTS = {inputs!r}
@@ -44,18 +48,7 @@ WINDOWS = {windows!r}  # tokens that a layer sees, by its mask; 0: all
 SHORTEST = {shortest!r}  # tokens that a prompt needs, as a convolution is wide
 
 
-def masks(mask, count):
-    """What the last count tokens may see; mask is of all tokens until now."""
-    if not SLOTS:
-        return dict.fromkeys(WINDOWS, mask)
-    slot, total = np.arange(SLOTS), mask.shape[1]
-    token = np.arange(total - count, total)[:, None]
-    there = np.pad(mask, ((0, 0), (0, SLOTS - total))).astype(bool)[:, None, None]
-    return {{
-        name: there & (slot <= token) & (slot > token - (window or SLOTS))
-        for name, window in WINDOWS.items()
-    }}
-
+{masks}
 
 def generate(infer, ids, mask, tokens):
     """The likeliest tokens [batch, tokens] after ids [batch, sequence].
@@ -73,7 +66,7 @@ def generate(infer, ids, mask, tokens):
         model = {decode!r} if step else {prefill!r}
         positions = np.maximum(mask.cumsum(1) - 1, 0)[:, -ids.shape[1] :]
         given = {{"input_ids": ids, "position_ids": positions, **cache}}
-        given |= masks(mask, ids.shape[1])
+        given |= masks(mask, ids.shape[1], SLOTS, WINDOWS)
         answer = infer(model, {{name: given[name] for name in INPUTS[model]}})
         ids = answer["logits"][:, -1:].argmax(-1)
         mask = np.concatenate([mask, np.ones_like(ids)], axis=1)
@@ -167,17 +160,50 @@ def component_names(base: str, components: Iterable[str]) -> dict[str, str]:
     return {name: model_name(f"{base}_{name}", None) for name in components}
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Feeding:
+    """What generating with prefill and decode takes.
+
+    Attributes:
+        inputs: of each component.
+        start: of the cache, before the first token: shapes, with ``batch``, and types.
+        slots: tokens that a cache of fixed size holds; 0: it grows.
+        windows: tokens that a layer sees, by its mask; 0: all.
+        shortest: tokens that a prompt needs, as a convolution is wide.
+    """
+
+    inputs: dict[str, tuple[str, ...]]
+    start: dict[str, tuple[list[int | str | None], str]]
+    slots: int
+    windows: dict[str, int]
+    shortest: int
+
+
 def _client(bundle: Bundle, names: Mapping[str, str]) -> str:
     """The client's Python; "" where the graphs are no prefill and decode of text."""
-    if bundle.files.keys() != {"prefill", "decode"}:
+    known = feeding_of(bundle)
+    if known is None:
         return ""
+    inputs = {names[name]: [*declared] for name, declared in known.inputs.items()}
+    return _CLIENT.format(
+        **{**dataclasses.asdict(known), "inputs": inputs},
+        masks=inspect.getsource(masks),
+        prefill=names["prefill"],
+        decode=names["decode"],
+    )
+
+
+def feeding_of(bundle: Bundle) -> Feeding | None:
+    """How a folder's prefill and decode are fed; None where they are others than of text."""
+    if bundle.files.keys() != {"prefill", "decode"}:
+        return None
     models = {name: load_model(file).model for name, file in bundle.files.items()}
     inputs = {
         name: {one.name: one for one in map(declared_tensor, given_inputs(model))}
         for name, model in models.items()
     }
     if not all("logits" in {value.name for value in one.graph.outputs} for one in models.values()):
-        return ""
+        return None
     given = {state_name(str(value.name)) for value in models["prefill"].graph.outputs}
     masks, start, slots, shortest = {}, {}, 0, 0
     for component, declared in inputs.items():
@@ -188,15 +214,15 @@ def _client(bundle: Bundle, names: Mapping[str, str]) -> str:
                 if isinstance(width, int):
                     slots = width
                 elif len(sizes) != 2:
-                    return ""
+                    return None
                 masks[name] = mask[1]
             elif name in _FED:
                 continue
             elif not is_state(name) or state_name(name) not in given:
-                return ""
+                return None
             elif component == "prefill":
                 if not all(isinstance(size, int) or size == "batch" for size in sizes):
-                    return ""
+                    return None
                 start[name] = (list(sizes), one.dtype)
             elif "conv_states" in name and sizes and isinstance(sizes[-1], int):
                 shortest = max(shortest, sizes[-1])
@@ -205,18 +231,16 @@ def _client(bundle: Bundle, names: Mapping[str, str]) -> str:
         config = _text_config(bundle.folder)
         kinds = set(config.get("layer_types") or ("sliding_attention",))
         if not kinds <= {"sliding_attention", "full_attention"}:
-            return ""
+            return None
         for name, sliding in masks.items():
             alone = name == "attention_mask" and kinds == {"sliding_attention"}
             windows[name] = int(config.get("sliding_window") or 0) if sliding or alone else 0
-    return _CLIENT.format(
-        inputs={names[name]: [*declared] for name, declared in inputs.items()},
+    return Feeding(
+        inputs={name: tuple(declared) for name, declared in inputs.items()},
         start=start,
         slots=slots,
         windows=windows,
         shortest=shortest,
-        prefill=names["prefill"],
-        decode=names["decode"],
     )
 
 

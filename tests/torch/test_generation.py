@@ -23,6 +23,7 @@ import torch
 import transformers
 
 import rmsnorm_export as rx
+from rmsnorm_export.benchmark.generation import bench_generation
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.torch.generation.components import sample_inputs, whole_static_caches
@@ -348,22 +349,6 @@ def test_an_encoder_decoder_is_not_one_graph(tmp_path: Path) -> None:
     assert sample_inputs(model, {})["decoder_input_ids"].shape == (2, 2)
 
 
-def test_a_model_that_sees_is_refused_without_its_encoder(tmp_path: Path) -> None:
-    """transformers 5.23 gives its language model alone; a folder of that would take no image."""
-    vision = {
-        "model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 48,
-        "num_hidden_layers": 1, "num_attention_heads": 4, "image_size": 8, "patch_size": 4,
-    }  # fmt: skip
-    config = transformers.LlavaConfig(
-        vision_config=vision, text_config=CONFIG, image_token_id=63, image_seq_length=4
-    )
-    model = transformers.LlavaForConditionalGeneration(config).eval()
-    inputs = {"input_ids": torch.tensor([[63] * 4 + [5]]), "pixel_values": torch.zeros(1, 3, 8, 8)}
-    with pytest.raises(rx.InputError, match="would be missing"):
-        rx.export_generation(model, tmp_path / "made", inputs=inputs)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("window", [4, 8, 40])
 def test_a_static_cache_holds_more_than_the_window(window: int) -> None:
     """As transformers' own caches write, whichever is shorter: prompt, window or cache."""
@@ -470,6 +455,23 @@ def test_fusions_are_for_one_target(decoder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_a_cache_of_fixed_size_is_measured_in_place(tmp_path: Path) -> None:
+    """Ours are bound apart and in place; their tokens and logits are raw's either way."""
+    made = rx.export_generation(llama(), tmp_path / "made", static_cache=24, target="plain")
+    found = bench_generation(made.path, generate=3, providers=["cpu"], rounds=6)
+    ours = {name + place for name in ("ort", "ort + fusions") for place in ("", " in place")}
+    assert found.passed, found.reason
+    assert {trial.variant for trial in found.trials} == {"raw", *ours, "transformers"}
+    assert {trial.status for trial in found.trials} == {"ok"}
+    with pytest.raises(rx.UsageError, match="measure 8 tokens or fewer"):
+        bench_generation(made.path, generate=9)
+    decode = rx.optimize(made.path / "decode.onnx", fusions="cpu").report.fusions
+    assert decode is not None
+    assert decode.operators["GroupQueryAttention"] == (0, 2)
+    assert decode.left_out == ""
+
+
+@pytest.mark.thorough
 def test_the_speed_of_generating_is_measured(decoder: Path, tmp_path: Path) -> None:
     """Every variant writes raw's tokens, and all are timed at the first and at later tokens."""
     report = tmp_path / "speed.json"
@@ -484,8 +486,6 @@ def test_the_speed_of_generating_is_measured(decoder: Path, tmp_path: Path) -> N
 
 
 def test_what_does_not_generate_is_not_measured(decoder: Path) -> None:
-    from rmsnorm_export.benchmark.generation import bench_generation
-
     with pytest.raises(rx.UsageError, match="Only a folder"):
         rx.bench(decoder / "decode.onnx", generate=2)
     with pytest.raises(rx.UsageError, match="a prompt of its own"):

@@ -11,6 +11,7 @@ pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
 pytest.importorskip("transformers.exporters", reason="pip install 'transformers>=5.20'")
 
 import torch
+import transformers
 
 import rmsnorm_export as rx
 from rmsnorm_export.compare.generation import verify_generation
@@ -81,3 +82,43 @@ def test_fusions_of_architectures_write_what_pytorch_writes(kind: str, tmp_path:
     outcome = verify_generation(model, made.path, sample_inputs(model, {}), tokens=32)
     assert outcome.passed, outcome.found
     assert outcome.notes[0] == "64 of 64 greedy tokens are the same"
+
+
+_TEXT = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0,
+}  # fmt: skip
+_VISION = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
+    "image_size": 8, "patch_size": 4,
+}  # fmt: skip
+_SEEING = {
+    "Llava": ("clip_vision_model", "llama", {"image_seq_length": 4}),
+    "PaliGemma": ("siglip_vision_model", "gemma", {"projection_dim": 32}),
+    "Idefics3": ("idefics3_vision", "llama", {"scale_factor": 1}),
+    "SmolVLM": ("smolvlm_vision", "llama", {"scale_factor": 1}),
+    "Gemma3": ("siglip_vision_model", "gemma3_text", {"mm_tokens_per_image": 4}),
+}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [one if one == "Llava" else pytest.param(one, marks=pytest.mark.thorough) for one in _SEEING],
+)
+def test_a_model_that_sees_is_refused_without_its_encoder(kind: str, tmp_path: Path) -> None:
+    """transformers 5.23 gives their language models alone; a folder of that takes no image."""
+    vision, text, more = _SEEING[kind]
+    config = getattr(transformers, f"{kind}Config")(
+        vision_config={"model_type": vision, **_VISION},
+        text_config={"model_type": text, **_TEXT},
+        image_token_id=63,
+        **more,
+    )
+    model = getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
+    ids, image = torch.tensor([[63] * 4 + [5]]), torch.ones(1, 3, 8, 8)
+    inputs = {"input_ids": ids, "pixel_values": image[None] if "scale_factor" in more else image}
+    if kind == "Gemma3":
+        inputs["token_type_ids"] = (ids == 63).long()
+    with pytest.raises(rx.InputError, match="would be missing"):
+        rx.export_generation(model, tmp_path / "made", inputs=inputs)
+    assert list(tmp_path.iterdir()) == []
