@@ -19,7 +19,7 @@ from rmsnorm_export.runtime.metrics import ulp_distance
 from rmsnorm_export.tensorrt.plugin.native import node_model
 from scripts.corpus import cache
 
-VERSIONS = ("1.17.3", "1.20.1", "1.23.2")
+VERSIONS = ("1.17.3", "1.20.1", "1.23.2", "1.32.0")
 
 _CHILD = """
 import sys
