@@ -30,7 +30,7 @@ _PLUGIN = ("plugin_version", "plugin_namespace")
 _USUAL = {("keepdims", "1"), ("noop_with_empty_axes", "0"), ("allowzero", "0"), ("saturate", "1")}
 """Attributes that exporters write out and that say nothing: ONNX's own defaults."""
 
-_INPUTS = ("x", "residual", "gate", "scale", "offset_scale", "bias")
+_INPUTS = ("x", "residual", "gate", "cos", "sin", "scale", "offset_scale", "bias")
 
 
 class Gallery:

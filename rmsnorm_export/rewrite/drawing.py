@@ -16,8 +16,8 @@ class DrawnValue:
         name: in the model.
         dtype: element type, e.g. ``float16``; "" when unknown.
         shape: e.g. ``[batch, 16, 64]``; "" when not even the rank is known.
-        role: ``x``, ``scale``, ``bias``, ``residual`` or ``gate`` for an input of the site, ``y``,
-            ``sum`` or ``other`` for an output, "" for what is between.
+        role: ``x``, ``scale``, ``bias``, ``residual``, ``gate``, ``cos`` or ``sin`` for an input of
+            the site, ``y``, ``sum`` or ``other`` for an output, "" for what is between.
         constant: what a small constant holds, e.g. ``1e-06``; "" for all else.
     """
 

@@ -211,6 +211,12 @@ def test_a_reshape_to_sizes_of_another_value_is_proved() -> None:
     assert site.proof.passed
 
 
+def test_the_drawing_of_a_site_says_which_inputs_are_tables() -> None:
+    (drawing,) = folded(model("halves"), drawings=True).report.drawings
+    roles = {value.name: value.role for value in drawing.after.values}
+    assert roles == {"x": "x", "cos": "cos", "sin": "sin", "w": "scale", "z": "y"}
+
+
 @pytest.mark.parametrize("target", ["onnx", "ort"])
 def test_targets_without_the_operator_keep_the_embedding(target: str) -> None:
     report = rx.optimize(model("halves"), target=target, fold_rotary=True).report
