@@ -9,7 +9,7 @@ import click
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
-from rmsnorm_export.cli.files import Files
+from rmsnorm_export.cli.files import Files, file_options
 from rmsnorm_export.cli.folder import is_folder
 from rmsnorm_export.cli.options import FILE, State
 from rmsnorm_export.errors import BackendMissingError, Error, InputError, NotRunError, UsageError
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @define("check", short_help="Say whether an engine can run here, or a report still holds.")
 @click.argument("file", type=FILE, metavar="ENGINE|REPORT.json")
-def command(state: State, file: str) -> None:
+@file_options("--report", "--html")
+def command(state: State, file: str, files: Files) -> None:
     """Say whether FILE, an engine, can run on this machine, before something tries to run it.
 
     The record that build wrote beside it, ENGINE.json, is compared with the file and with what is
@@ -43,25 +44,26 @@ def command(state: State, file: str) -> None:
       rmsnorm-export check fused.engine
       rmsnorm-export check fused.json
     """
+    files.check(file)
     if Path(file).suffix.lower() == ".json":
         from rmsnorm_export.system.provenance import check_report
 
         with console.progress(state, "Reading the files"):
             checked = check_report(file)
-        Files(state).finish(checked, checked.error)
+        files.finish(checked, checked.error)
         return
     from rmsnorm_export.tensorrt.engine.check import check_engine
 
     if is_folder(file):
-        _check_folder(state, Path(file))
+        _check_folder(state, Path(file), files)
         return
     _refuse_model(file)
     with console.progress(state, "Asking the backend"):
         result = check_engine(file)
-    Files(state).finish(result, _unusable_engine(result), inputs=[file])
+    files.finish(result, _unusable_engine(result), inputs=[file])
 
 
-def _check_folder(state: State, folder: Path) -> None:
+def _check_folder(state: State, folder: Path, files: Files) -> None:
     """Every engine in a folder, as build makes it of prefill and decode."""
     from rmsnorm_export.graph.bundle import Components
     from rmsnorm_export.tensorrt.engine.backends import is_engine
@@ -78,7 +80,7 @@ def _check_folder(state: State, folder: Path) -> None:
         results = {path.name: check_engine(path) for path in engines}
     errors = [error for error in map(_unusable_engine, results.values()) if error is not None]
     worst = min(errors, key=lambda error: error.exit_code, default=None)
-    Files(state).finish(Components(folder, results), worst, inputs=[folder])
+    files.finish(Components(folder, results), worst, inputs=[folder])
 
 
 def _refuse_model(file: str) -> None:

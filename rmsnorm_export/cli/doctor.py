@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
-from rmsnorm_export.cli.files import Files
+from rmsnorm_export.cli.files import Files, file_options
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.errors import BackendMissingError, Error, VerificationError
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 @define("doctor", short_help="Check this installation.")
-def command(state: State) -> None:
+@file_options("--report", "--html")
+def command(state: State, files: Files) -> None:
     """Check this installation: packages, GPUs, the TensorRT plugin, and a model for every target.
 
     \b
@@ -24,9 +25,10 @@ def command(state: State) -> None:
     """
     from rmsnorm_export.diagnosis import doctor
 
+    files.check()
     with console.progress(state, "Importing packages, running the self test"):
         diagnosis = doctor()
-    Files(state).finish(diagnosis, _broken_core(diagnosis))
+    files.finish(diagnosis, _broken_core(diagnosis))
 
 
 def _broken_core(diagnosis: Diagnosis) -> Error | None:

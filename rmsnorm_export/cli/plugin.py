@@ -9,7 +9,7 @@ import click
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
-from rmsnorm_export.cli.files import Files
+from rmsnorm_export.cli.files import Files, file_options
 from rmsnorm_export.cli.options import FILE, Choice, F, State, logging_options
 from rmsnorm_export.errors import InputError, VerificationError
 
@@ -173,12 +173,14 @@ def list_plugins(state: State, libraries: tuple[Path, ...], cache: Path | None) 
 )
 @_runtime_option
 @_cache_option
+@file_options("--report", "--html")
 def check_plugin(
     state: State,
     library: Path | None,
     timeout: float,
     runtime: PluginRuntime,
     cache: Path | None,
+    files: Files,
 ) -> None:
     """Load LIBRARY, or those of the build, in every installed runtime and try its plugins.
 
@@ -189,13 +191,14 @@ def check_plugin(
     from rmsnorm_export.show.plugin import check_failure
     from rmsnorm_export.tensorrt import plugin
 
+    files.check(library)
     with console.progress(state, "Checking the plugin"):
         result = plugin.check(library, runtime=runtime, cache=cache, timeout=timeout)
     error = None
     if not result.passed:
         what, found, fix = check_failure(result)
         error = VerificationError(what, found=found, fix=fix)
-    Files(state).finish(result, error)
+    files.finish(result, error)
 
 
 @define("lines", short_help="How each program is told to load the plugin.", group=command)

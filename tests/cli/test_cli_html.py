@@ -56,6 +56,17 @@ def test_inspect_writes_a_page_of_what_can_be(run: Run, mixed: Path) -> None:
     assert page.count('<svg class="graph"') == 2
 
 
+def test_what_is_about_no_model_has_a_page(run: Run, three: Path) -> None:
+    assert run("optimize", three, "-o", "o.onnx", "--report", "r.json", "-q").code == 0
+    for command, title in (("doctor", "rmsnorm-export"), ("check r.json", "r.json")):
+        done = run(*command.split(), "--html", "page.html", "--report", "page.txt", "--force")
+        assert (done.code, done.stderr) == (0, "")
+        page = Path("page.html").read_text(encoding="utf-8")
+        assert page.startswith("<!DOCTYPE html>\n")
+        assert title in page
+        assert title in Path("page.txt").read_text(encoding="utf-8")
+
+
 def test_a_model_from_stdin(run: Run, three: Path) -> None:
     done = run("inspect", "-", "--html", "r.html", stdin=three.read_bytes())
     assert done.code == 0
