@@ -137,7 +137,7 @@ def _made_on(result: Benchmark, *, verbose: int) -> list[str]:
 
 def _file_text(variant: Variant) -> str:
     """One line on a file: its nodes and norms, and how long it took."""
-    parts = [variant.status if variant.status != "ok" else plural(variant.nodes, "node")]
+    parts = [variant.status if variant.status != "ok" else plural(variant.nodes or 0, "node")]
     if variant.fused is not None:
         verb = "is" if variant.fused == 1 else "are"
         parts.append(f"{plural(variant.fused, 'norm')} {verb} one node, {variant.refused} refused")
