@@ -15,11 +15,11 @@ __device__ inline float fast_sigmoid(float z) {
     return __fdividef(z < 0.0F ? decay : 1.0F, __fadd_rn(1.0F, decay));
 }
 
-// z / (1 + exp(-z)) to 2^-17 of itself, without a branch. The square of exp(-z / 2) is taken 2^64
-// times too small, so that neither it overflows nor its reciprocal underflows before silu does.
+// z / (1 + exp(-z)) to 2^-17 of itself, without a branch. exp(-z) is taken 2^64 times too small, so
+// that neither it overflows nor its reciprocal underflows before silu does.
 __device__ inline float quick_silu(float z) {
-    float const root = exp2_fast(__fmul_rn(z, -0.5F * 1.44269504F));
-    float const sum = __fmaf_rn(root, __fmul_rn(root, 0x1p-64F), 0x1p-64F);
+    float const decay = exp2_fast(__fmaf_rn(z, -1.44269504F, -64.0F));
+    float const sum = __fadd_rn(decay, 0x1p-64F);
     return __fmul_rn(z, __fmul_rn(reciprocal_fast(sum), 0x1p-64F));
 }
 

@@ -4,8 +4,12 @@
 
 #ifdef __CUDACC__
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_pipeline.h>
 #include <cuda_runtime.h>
+
+#include <type_traits>
 
 namespace rmsnorm_export {
 
@@ -33,6 +37,24 @@ __device__ inline float reciprocal_fast(float a) {
     float result;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a));
     return result;
+}
+
+// The greater magnitudes of two pairs, of any sign; NaN is above all.
+template <typename P>
+__device__ P greater_magnitude(P const& a, P const& b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860
+    unsigned const x = reinterpret_cast<unsigned const&>(a);
+    unsigned const y = reinterpret_cast<unsigned const&>(b);
+    unsigned greater;
+    if constexpr (std::is_same_v<P, __half2>) {
+        asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(greater) : "r"(x), "r"(y));
+    } else {
+        asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(greater) : "r"(x), "r"(y));
+    }
+    return reinterpret_cast<P&>(greater);
+#else
+    return __hmax2_nan(__habs2(a), __habs2(b));
+#endif
 }
 
 // The vector, which is read once only, or zeros; no branch, so that many are asked for at once.

@@ -94,10 +94,10 @@ constexpr int cluster_for(std::int64_t segment_bytes, std::int64_t slice, int mo
 // `most`: blocks that the device places in a cluster.
 constexpr Choice choose_hot(std::int64_t segment_bytes, int inputs, int sm, int most,
                             bool low_latency) {
-    // Slices of half a block: more blocks to an SM, one of which loads while another sums.
-    std::int64_t const slice = low_latency ? kLatencySlice : kHotSlice / 2;
-    int const cluster =
-        segment_bytes > kHotSlice / 2 ? cluster_for(segment_bytes, slice, most) : 1;
+    // Slices of 128 threads: eight blocks to an SM, some of which load while others sum.
+    std::int64_t const slice = low_latency ? kLatencySlice : kHotSlice / 4;
+    std::int64_t const longest = low_latency ? kHotSlice / 2 : slice;  // of a row that is not cut
+    int const cluster = segment_bytes > longest ? cluster_for(segment_bytes, slice, most) : 1;
     std::int64_t const vectors = (segment_bytes / kVectorBytes + cluster - 1) / cluster;
     // Eight vectors share the sum and its barrier among twice as many elements as four. Short rows
     // take four so that a warp asks for whole sectors; and for few rows more threads have fewer

@@ -38,25 +38,35 @@ __device__ inline unsigned codes_of(float low, float high, Type type) {
     return code(low) | code(high) << 8;
 }
 
-// Products with 1 / scale, for FP8. A scale whose reciprocal f32 does not have, or has too few bits
-// of, is taken 2^64 times nearer to 1, and so are the values.
+// Products with 1 / scale, for FP8 codes of a half type. A scale whose reciprocal f32 does not have,
+// or has too few bits of, is taken 2^64 times nearer to 1, and so are the values: that is exact, or
+// their code is the last one, or 0. All values of f16 have such a code then, but zeros.
+template <typename T>
 struct CodeUnit {
+    static constexpr bool kShifts = std::is_same_v<T, __nv_bfloat16>;
     float shift;
     float reciprocal;
 
     __device__ explicit CodeUnit(float scale) {
         float const magnitude = fabsf(scale);
         shift = magnitude < 0x1p-126F ? 0x1p64F : magnitude > 0x1p125F ? 0x1p-64F : 1.0F;
-        reciprocal = __fdiv_rn(1.0F, __fmul_rn(scale, shift));
+        reciprocal = __fdiv_rn(1.0F, kShifts ? __fmul_rn(scale, shift) : scale);
+        bool const beyond = !kShifts && scale != 0.0F && fabsf(reciprocal) == INFINITY;
+        if (beyond) reciprocal = copysignf(0x1p127F, scale);
     }
 
     // The codes of a vector of T at y[index].
-    template <typename T>
-    __device__ void store(uint4 const& vector, void* y, std::int64_t index) const {
+    __device__ void store(uint4 vector, void* y, std::int64_t index) const {
         constexpr int W = kWidth<T>;
-        auto const quotient = unpack<T>(vector).each([&](float value, int) {
-            return __fmul_rn(__fmul_rn(value, shift), reciprocal);
-        });
+        if constexpr (kShifts) {
+            auto const both = narrow_pair<T>(shift, shift);
+            auto values = bits<Packed<decltype(narrow_pair<T>(0.0F, 0.0F)), W / 2>>(vector);
+#pragma unroll
+            for (int i = 0; i < W / 2; ++i) values.at[i] = __hmul2_rn(values.at[i], both);
+            vector = bits<uint4>(values);
+        }
+        auto const quotient = unpack<T>(vector).each(
+            [&](float value, int) { return __fmul_rn(value, reciprocal); });
         Packed<unsigned, W / 4> words;
 #pragma unroll
         for (int i = 0; i < W; i += 4) {

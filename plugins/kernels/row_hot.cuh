@@ -88,12 +88,12 @@ __device__ uint4 gated(uint4 const& y, uint4 const& gate) {
         [&](float value, int i) { return __fmul_rn(value, quick_silu(z.at[i])); }));
 }
 
-// The greatest magnitude of a row, with those of x; NaN is above all.
+// The greatest magnitude of a row, with those of x; NaN is above all. Its sign says nothing.
 template <typename T>
 __device__ void widen(Pair<T>& greatest, uint4 const& x) {
     auto const pairs = bits<Packed<Pair<T>, 4>>(x);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) greatest = __hmax2_nan(greatest, __habs2(pairs.at[i]));
+    for (int i = 0; i < 4; ++i) greatest = greater_magnitude(greatest, pairs.at[i]);
 }
 
 template <typename T, int V, Mode mode, Order order, Quantize quantize>
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kHotThreads, hot_blocks<T, V, mode, quantize>(
             if (vector < whole) gain[j] = *from;
         }
     }
-    CodeUnit unit{quantize == Quantize::kStatic ? *pointers.quant_scale : 1.0F};
+    CodeUnit<T> unit{quantize == Quantize::kStatic ? *pointers.quant_scale : 1.0F};
 
     // The bound is that of the block, not of the thread: every thread of a warp must shuffle.
     std::int64_t const step = static_cast<std::int64_t>(gridDim.x) / blocks * rows;
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kHotThreads, hot_blocks<T, V, mode, quantize>(
             if (quantize == Quantize::kPerRow) {
                 widen<T>(greatest, x[j]);
             } else if (quantize == Quantize::kStatic) {
-                unit.store<T>(x[j], pointers.y, start + j * apart * W);
+                unit.store(x[j], pointers.y, start + j * apart * W);
             } else {
                 __stwb(raw<T, W>(pointers.y, start + j * apart * W), x[j]);
             }
@@ -215,12 +215,12 @@ __global__ void __launch_bounds__(kHotThreads, hot_blocks<T, V, mode, quantize>(
         Floats<2> const both{static_cast<float>(greatest.x), static_cast<float>(greatest.y)};
         float const scale = scale_of_row(team.greatest(peak(both, 0U)), Type::kFP8E4M3);
         if (begin + lane == 0 && vectors > 0) pointers.row_scale[number] = scale;
-        CodeUnit const of_row{scale};
+        CodeUnit<T> const of_row{scale};
         compute_again(apart);
 #pragma unroll
         for (int j = 0; j < V; ++j) {
             if (lane + j * apart >= vectors) continue;
-            of_row.store<T>(x[j], pointers.y, start + j * apart * W);
+            of_row.store(x[j], pointers.y, start + j * apart * W);
         }
     }
 }

@@ -66,13 +66,18 @@ __device__ uint4 turned(uint4 const& y, uint4 const& partner, Angles<T, C> const
     }
 }
 
-// So many of those blocks have to fit an SM: 80 KB of x are under way then. The angles of a half type
-// in f32 take twice the registers.
-template <typename C>
-constexpr int kRotaryBlocks = kHalf<C> ? 5 : 4;
+// So many of those blocks have to fit an SM: 80 KB of x are under way then. A product with the scale
+// in f32 takes more registers, and angles in f32 twice theirs; bf16 before sm_80 is all f32.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr bool kPackedProducts = false;
+#else
+constexpr bool kPackedProducts = true;
+#endif
+template <typename C, Order order>
+constexpr int kRotaryBlocks = !kPackedProducts ? 1 : !kHalf<C> ? 3 : order == Order::kNarrow ? 5 : 4;
 
 template <typename T, typename C, bool kInterleaved, Order order>
-__global__ void __launch_bounds__(kShortBlock, kRotaryBlocks<C>)
+__global__ void __launch_bounds__(kShortBlock, kRotaryBlocks<C, order>)
     row_rotary(__grid_constant__ Task const task) {
     constexpr int W = kWidth<T>;
     // The kernel of every other order has no room for more.

@@ -75,7 +75,7 @@ def test_slices(shim: Shim, n: int, sm: int, kind: str) -> None:
         job = job_for(n, dtype, rows=rows, seed=n, sm=sm, attributes=attributes, quantize=quantize)
         outcome = shim.run(job)
         check(job, outcome)
-        assert (outcome.cluster > 1) == (sm == 90 and n * dtype.itemsize > 32768)
+        assert (outcome.cluster > 1) == (sm == 90 and n * dtype.itemsize > 16384)
         if outcome.cluster == 1:
             continue
         for most in (8, 1):

@@ -19,13 +19,19 @@ static_assert(choose(64 * kKilobyte, 1, 90, 1, false).cluster == 1);
 
 static_assert(choose_hot(512, 1, 90, 16, false).vectors == 4);
 static_assert(choose_hot(8 * kKilobyte, 1, 90, 16, false).threads == 64);
-static_assert(choose_hot(32 * kKilobyte, 1, 90, 16, false).cluster == 1);
-static_assert(choose_hot(128 * kKilobyte, 1, 90, 16, false).cluster == 4);
+static_assert(choose_hot(16 * kKilobyte, 1, 90, 16, false).cluster == 1);
+static_assert(choose_hot(32 * kKilobyte, 1, 90, 16, false).threads == 128);
+static_assert(choose_hot(128 * kKilobyte, 1, 90, 16, false).cluster == 8);
 static_assert(choose_hot(512 * kKilobyte, 2, 90, 16, false).threads == 256);
 static_assert(choose_hot(128 * kKilobyte, 1, 89, 1, false).threads == 0);
 
 constexpr std::int64_t kLongest = 4 * 1024 * kKilobyte;  // kMaxRow of f32
 constexpr int kArchitectures[] = {75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121};
+
+static_assert(choose_rotary(256, false).lanes == 8);
+static_assert(choose_rotary(kKilobyte, false).lanes == 32);
+static_assert(choose_rotary(160, true).rows == 1);
+static_assert(choose_rotary(kKilobyte + 32, false).threads == 0);
 
 int wrong = 0;
 

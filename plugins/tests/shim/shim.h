@@ -104,6 +104,10 @@ inline float exp2_fast(float z) {
 inline float reciprocal_fast(float a) {
     return std::nextafter(std::nextafter(1.0F / a, 0.0F), 0.0F);
 }
+template <typename P>
+P greater_magnitude(P const& a, P const& b) {
+    return __hmax2_nan(__habs2(a), __habs2(b));
+}
 inline uint4 load_if(bool there, uint4 const* from) { return there ? *from : uint4{}; }
 inline void after_predecessor() {}
 inline void copy_later(uint4* to, uint4 const* from) { *to = *from; }
