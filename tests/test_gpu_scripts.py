@@ -98,7 +98,8 @@ def test_the_problems_are_of_every_sort() -> None:
     defaults = NormSpec().attributes()
     seen = {name for job in jobs for name in job.spec.attributes() if _differs(job.spec, name)}
     # A job has its axes flattened: it knows rows, and how many of them lie side by side.
-    assert seen >= set(defaults) - {"axis", "last_axis"} | {"activation", "gate_first"}
+    of_kinds = {"activation", "gate_first", "rotary_dim", "rotary_interleaved"}
+    assert seen >= set(defaults) - {"axis", "last_axis"} | of_kinds
     assert {job.inner for job in jobs} > {1, 2, 3}
     assert {job.quantize for job in jobs} == {"none", "static", "per_row"}
     assert max(job.x.shape[1] for job in jobs) > 100_000

@@ -98,6 +98,8 @@ def draw(rng: np.random.Generator, *, small: bool) -> Job:
     lengths = [n for n in LENGTHS if n <= 8200] if small else LENGTHS
     n = int(rng.choice(lengths))
     dtype = (F32, F16, BF16)[int(rng.integers(3))]
+    if chance(0.2):
+        return _rotary(rng, dtype)
     kind = ("RMSNorm", "SkipRMSNorm", "GatedRMSNorm")[int(rng.integers(3))]
     rows = int(min(rng.choice([1, 2, 3, 5, 17, 64, 300]), max(1, _MOST_ELEMENTS // n)))
     half = dtype != F32
@@ -145,6 +147,40 @@ def draw(rng: np.random.Generator, *, small: bool) -> Job:
     )
 
 
+def _rotary(rng: np.random.Generator, dtype: np.dtype[np.generic]) -> Job:
+    """Heads and tokens in either order, with angles of the tokens, of all, or of each row."""
+    n = int(rng.choice([64, 80, 96, 128, 256, 512, 30, 1000]))
+    part = n // 2 if n % 4 == 0 and rng.random() < 0.3 else 0
+    batch, heads, tokens = (int(rng.choice(sizes)) for sizes in ((1, 2), (1, 3, 8, 33), (1, 5, 64)))
+    leading, of_table = (
+        ((batch, tokens, heads), (tokens, 1)),
+        ((batch, heads, tokens), (batch, 1, tokens)),
+        ((batch, heads, tokens), (tokens,)),
+        ((batch, heads, tokens), ()),
+        ((batch, heads, tokens), (batch, heads, tokens)),
+    )[int(rng.integers(5))]
+    width = (part or n) // int(rng.choice([1, 2]))
+    types = (F32, dtype)
+    angles = rng.uniform(0, 2 * np.pi, (*of_table, width))
+    table = types[int(rng.integers(2))]
+    rounding = ({}, {"scale_before_cast": True, "scale_offset": 1.0}, {"round_rstd": True})
+    return Job(
+        spec=NormSpec(
+            kind="RotaryRMSNorm",
+            rotary_dim=part,
+            rotary_interleaved=bool(rng.random() < 0.5),
+            **rounding[int(rng.integers(3))],
+        ),
+        x=_rows(rng, (batch * heads * tokens, n), dtype),
+        scale=_normal(rng, (n,), 0.3, 1.0).astype(dtype),
+        bias=_normal(rng, (n,), 0.5).astype(dtype) if rng.random() < 0.2 else None,
+        tables=(np.cos(angles).astype(table), np.sin(angles).astype(table)),
+        leading=leading,
+        low_latency=bool(rng.random() < 0.5),
+        misaligned=int(rng.choice([0, 0, 0, 1, 3])),
+    )
+
+
 def _normal(
     rng: np.random.Generator, shape: tuple[int, ...], spread: float, middle: float = 0.0
 ) -> Array:
@@ -178,5 +214,7 @@ def describe(job: Job) -> str:
     elif job.scale.dtype != job.x.dtype:
         parts.append(f"scale {job.scale.dtype}")
     parts += [f"{job.inner} rows side by side"] * (job.inner > 1)
+    if job.tables is not None:
+        parts.append(f"angles {job.tables[0].shape} {job.tables[0].dtype} of {job.leading}")
     parts += ["bias"] * (job.bias is not None) + ["low latency"] * job.low_latency
     return " ".join([*parts, *([f"misaligned {job.misaligned}"] if job.misaligned else [])])

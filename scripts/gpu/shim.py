@@ -263,6 +263,8 @@ def multiplies(job: Job) -> bool:
         scale_before_cast=spec.scale_before_cast,
     )
     spec = dataclasses.replace(spec, rotary_dim=0, rotary_interleaved=False)
+    if job.x.dtype == F32:  # nothing is rounded on the way
+        spec = dataclasses.replace(spec, round_rstd=False)
     own_scale = job.scale is not None and job.scale.dtype == job.x.dtype
     vectors = job.x.shape[-1] * job.x.dtype.itemsize % 16 == 0 and not job.misaligned
     return spec == usual and own_scale and job.bias is None and vectors and job.inner == 1

@@ -171,6 +171,23 @@ def test_scales_of_codes_at_the_ends(
         assert not outcome.y[1].astype(np.float32).any()
 
 
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+@pytest.mark.parametrize("scale", [-1e-39, 5e-41, 2e-38, 1e38, -3e38])
+def test_values_that_are_all_or_nothing_to_their_scale(
+    shim: Shim, dtype: np.dtype[Any], scale: float
+) -> None:
+    """A static scale that f32 has no reciprocal of, and ordinary values: the last code, or 0."""
+    job = job_for(64, dtype, attributes={}, quantize="static", quant_scale=scale)
+    job.x[1] = 0
+    job.x[:, 5] = -0.0
+    job.x[2, 7] = np.nan
+    outcome = shim.run(job)
+    check(job, outcome)
+    zeros = outcome.y[0].astype(np.float32)[[5]]
+    assert not zeros.any()
+    assert set(np.abs(outcome.y[0].astype(np.float32))) <= {0, 448}
+
+
 def test_the_host_asks_the_device_once(shim: Shim) -> None:
     """Of the second launch of a kind the runtime is asked nothing; of another cluster it is."""
     for n in (64, 4096, 65536):
