@@ -161,7 +161,7 @@ def _header(job: Job, overruled: dict[str, object]) -> bytes:
     """The line that ``read_job`` of driver.cpp reads, field by field."""
     spec = job.spec
     scale, bias = job.scale, job.bias
-    table = job.x[0] if job.tables is None else job.tables[0]
+    table = job.x.reshape(-1) if job.tables is None else job.tables[0]
     fields: dict[str, object] = {
         "kind": _KINDS.index(spec.kind),
         "epsilon": spec.epsilon,
