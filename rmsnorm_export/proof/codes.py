@@ -7,7 +7,6 @@ those of the new node: the same, but where the class says otherwise (``_differen
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
@@ -16,13 +15,11 @@ import onnx_ir as ir
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.dtypes import Array, numpy_dtype
 from rmsnorm_export.op.spec import FLOAT
-from rmsnorm_export.proof import site
-from rmsnorm_export.proof.cut import cut
-from rmsnorm_export.proof.evaluate import run_numpy
-from rmsnorm_export.proof.feeds import Layout, batches, random_weights
+from rmsnorm_export.proof.feeds import Layout, batches
+from rmsnorm_export.proof.stages import stages
 from rmsnorm_export.recognize.match import Match, Quantized
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.runtime.session import NoKernelError, run_onnxruntime
+from rmsnorm_export.runtime.session import NoKernelError
 
 _SCALES = (0.02, 1e-3, 4.0)
 """Of codes: ordinary, all saturated, most of them 0."""
@@ -49,45 +46,23 @@ def differing_codes(
     Raises:
         InputError: one of them cannot be cut out.
     """
-    made, inner = match.quantized, match.inner
+    made = match.quantized
     assert made is not None
-    pair = site.cut_site(match, lowered, layout, types=types, opset_imports=opset_imports,
-                         functions=functions)  # fmt: skip
-    ends = [v for v in (match.output, made.row_scales) if v is not None]
-    names = [f"y{[old for old, _ in lowered.replace].index(value)}" for value in ends]
-    norm = source = None
-    if inner is not None and lowered.alone is not None:
-        plain = lowered.alone()
-        norm = site.cut_site(inner, plain, layout, types=types, opset_imports=opset_imports,
-                             functions=functions).new  # fmt: skip
-        starts = [v for v in (inner.output, made.scale) if v is not None]
-        source = cut(ends, starts, opset_imports=opset_imports, type_of=types.dtype)
-    scale, bias = (
-        None if value is None else site.weight(value, values, layout)
-        for value, values in zip(
-            (match.scale, match.bias),
-            random_weights(match.spec, math.prod(layout.row), seed),
-            strict=True,
-        )
-    )
-    runs = [run_numpy, *([run_onnxruntime] if match.dtype == FLOAT else [])]
+    parts = stages(
+        match, lowered, layout,
+        ends=[v for v in (match.output, made.row_scales) if v is not None],
+        further=[v for v in (made.scale,) if v is not None],
+        types=types, opset_imports=opset_imports, functions=functions, seed=seed,
+    )  # fmt: skip
     for batch in batches(match.spec, match.dtype, layout.lead, layout.row, seed):
-        feeds = pair.feeds(batch, scale, bias)
         for step in _steps(made, types):
-            given = {**feeds, **({} if step is None else {pair.ports["code_scale"]: step})}
-            for run in runs:
+            for run in parts.runs:
                 try:
-                    after = run(pair.new, given)
-                    if norm is None or source is None:
-                        before = run(pair.original, given)
-                        old = [before[name] for name in names]
-                    else:
-                        y = run(norm, feeds)["y0"]
-                        x1 = {} if step is None else {"x1": step}
-                        old = list(run(source, {"x0": y, **x1}).values())
+                    old, new = parts.results(
+                        run, batch, {} if step is None else {"code_scale": step}
+                    )
                 except NoKernelError:
                     continue
-                new = [after[name] for name in names]
                 for place in _differences(match, made, old, new):
                     return f"codes: {place}, case {batch.cases}"
     return ""

@@ -7,7 +7,6 @@ the bits of the new node. Tables are of random numbers, none of which is another
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -17,14 +16,12 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.dtypes import Array, Float64Array, numpy_dtype
 from rmsnorm_export.op.reference import reference_float64
-from rmsnorm_export.op.spec import FLOAT
-from rmsnorm_export.proof import site
-from rmsnorm_export.proof.cut import cut
-from rmsnorm_export.proof.evaluate import run_float64, run_numpy
-from rmsnorm_export.proof.feeds import Layout, batches, random_weights
+from rmsnorm_export.proof.evaluate import run_float64
+from rmsnorm_export.proof.feeds import Layout, batches
+from rmsnorm_export.proof.stages import stages
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.runtime.session import NoKernelError, run_onnxruntime
+from rmsnorm_export.runtime.session import NoKernelError
 
 _MATHEMATICS = 1e-10
 """Relative, as ``proof.judge`` has it, of the two terms of an element."""
@@ -51,59 +48,40 @@ def differing_turns(
     Raises:
         InputError: one of them cannot be cut out.
     """
-    turned, inner = match.rotary, match.inner
+    turned = match.rotary
     assert turned is not None
-    pair = site.cut_site(match, lowered, layout, types=types, opset_imports=opset_imports,
-                         functions=functions)  # fmt: skip
-    norm = source = None
-    if inner is not None and lowered.alone is not None:
-        norm = site.cut_site(inner, lowered.alone(), layout, types=types,
-                             opset_imports=opset_imports, functions=functions)  # fmt: skip
-        starts = [inner.output, turned.cos, turned.sin]
-        source = cut([match.output], starts, opset_imports=opset_imports, type_of=types.dtype,
-                     aliases=dict(turned.aliases),
-                     sizes_of=site.sizes_in(match, layout, types))  # fmt: skip
-    scale, bias = (
-        None if value is None else site.weight(value, values, layout)
-        for value, values in zip(
-            (match.scale, match.bias),
-            random_weights(match.spec, math.prod(layout.row), seed),
-            strict=True,
-        )
-    )
+    parts = stages(
+        match, lowered, layout, ends=[match.output], further=[turned.cos, turned.sin],
+        types=types, opset_imports=opset_imports, functions=functions, seed=seed,
+        aliases=dict(turned.aliases),
+    )  # fmt: skip
     order = turned.order or tuple(range(len(layout.lead) + 1))
     sizes = tuple((*layout.lead, *layout.row)[axis] for axis in order)
     tables = [
         _table(value, sizes, types, seed + i) for i, value in enumerate((turned.cos, turned.sin))
     ]
-    runs = [run_numpy, *([run_onnxruntime] if match.dtype == FLOAT else [])]
+    further = dict(zip(("cos", "sin"), tables, strict=True))
     for batch in batches(match.spec, match.dtype, layout.lead, layout.row, seed):
-        feeds = pair.feeds(batch, scale, bias, tables)
+        feeds = parts.feeds(batch, further)
         x = batch.x.transpose(order)
-        weights = [None if v is None else v.reshape(layout.row) for v in (scale, bias)]
+        weights = [None if v is None else v.reshape(layout.row) for v in parts.weights]
         with np.errstate(all="ignore"):
             wanted = reference_float64(match.spec, x, *weights, cos=tables[0], sin=tables[1])
             ones = np.ones_like(tables[0])
-            parts = [
+            terms = [
                 np.abs(np.asarray(reference_float64(match.spec, x, *weights, cos=a, sin=b)))
                 for a, b in ((ones, 0 * ones), (0 * ones, ones))
             ]
-        for side, model in (("original", pair.original), ("new", pair.new)):
+        for side, model in (("original", parts.whole.original), ("new", parts.whole.new)):
             with np.errstate(all="ignore"):
                 found = np.asarray(run_float64(model, feeds).outputs["y0"])
-            if place := _apart(found, np.asarray(wanted), sum(parts)):
+            if place := _apart(found, np.asarray(wanted), sum(terms)):
                 return (
                     f"mathematics: the {side} nodes are not this norm with its embedding, {place}"
                 )
-        for run in runs:
+        for run in parts.runs:
             try:
-                new = run(pair.new, feeds)["y0"]
-                if norm is None or source is None:
-                    old = run(pair.original, feeds)["y0"]
-                else:
-                    given = {f"x{i + 1}": table for i, table in enumerate(tables)}
-                    y = run(norm.new, norm.feeds(batch, scale, bias))["y0"]
-                    old = run(source, {"x0": y, **given})["y0"]
+                (old,), (new,) = parts.results(run, batch, further)
             except NoKernelError:
                 continue
             if old.shape != new.shape or not np.array_equal(

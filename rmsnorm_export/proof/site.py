@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -40,24 +40,17 @@ class SitePair:
     ports: Mapping[str, str]
     outputs: tuple[str, ...]
 
-    def feeds(
-        self,
-        batch: Batch,
-        scale: Array | None,
-        bias: Array | None,
-        tables: Sequence[Array | None] = (None, None),
-    ) -> dict[str, Array]:
-        """Arrays by name of the graph input."""
+    def feeds(self, batch: Batch, scale: Array | None, bias: Array | None) -> dict[str, Array]:
+        """Arrays of what every norm has, by name of the graph input."""
         place = self.match.spec.last_axis
         x, residual, gate = (
             np.ascontiguousarray(np.moveaxis(array, -1, place))
             for array in (batch.x, batch.residual, batch.gate)
         )
-        arrays = {"x": x, "scale": scale, "bias": bias, "residual": residual, "gate": gate,
-                  "code_scale": None, "cos": tables[0], "sin": tables[1]}  # fmt: skip
+        arrays = {"x": x, "scale": scale, "bias": bias, "residual": residual, "gate": gate}
         feeds: dict[str, Array] = {}
         for role, name in self.ports.items():
-            array = arrays[role]
+            array = arrays.get(role)
             if array is not None:
                 feeds.setdefault(name, array)
         return feeds
