@@ -20,7 +20,7 @@ from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.session import run_onnxruntime
 
-Run = Callable[[ir.Model, Mapping[str, Array]], Mapping[str, Array]]
+Evaluate = Callable[[ir.Model, Mapping[str, Array]], Mapping[str, Array]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Stages:
     behind: ir.Model | None
     ends: tuple[str, ...]
     weights: tuple[Array | None, Array | None]
-    runs: tuple[Run, ...]
+    runs: tuple[Evaluate, ...]
 
     def feeds(self, batch: Batch, further: Mapping[str, Array]) -> dict[str, Array]:
         """Of the whole: what every norm has, and further inputs by their role."""
@@ -49,7 +49,7 @@ class Stages:
         return self.whole.feeds(batch, *self.weights) | own
 
     def results(
-        self, run: Run, batch: Batch, further: Mapping[str, Array]
+        self, evaluate: Evaluate, batch: Batch, further: Mapping[str, Array]
     ) -> tuple[list[Array], list[Array]]:
         """What the source makes of the numbers of the new norm, and what the new node gives.
 
@@ -60,14 +60,14 @@ class Stages:
             NoKernelError: the runtime has none for a node.
         """
         given = self.feeds(batch, further)
-        after = run(self.whole.new, given)
+        after = evaluate(self.whole.new, given)
         new = [after[name] for name in self.ends]
         if self.norm is None or self.behind is None:
-            before = run(self.whole.original, given)
+            before = evaluate(self.whole.original, given)
             return [before[name] for name in self.ends], new
-        y = run(self.norm.new, self.norm.feeds(batch, *self.weights))["y0"]
+        y = evaluate(self.norm.new, self.norm.feeds(batch, *self.weights))["y0"]
         inputs = {f"x{i}": array for i, array in enumerate((y, *further.values()))}
-        return list(run(self.behind, inputs).values()), new
+        return list(evaluate(self.behind, inputs).values()), new
 
 
 def stages(
