@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.benchmark import sessions
+from rmsnorm_export.benchmark.engine import bench_engine
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.benchmark.result import (
     AGAIN,
@@ -55,6 +56,7 @@ from rmsnorm_export.runtime.metrics import NOTHING_COMPARED
 from rmsnorm_export.system.machine import cores, load_average, memory_available
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.tensorrt.engine.backends import is_engine
 from rmsnorm_export.tensorrt.plugin.libraries import onnxruntime_library
 
 _PACKAGES = ("rmsnorm-export", "onnxruntime", "onnxruntime-gpu", "onnx", "onnx-ir", "numpy")
@@ -77,10 +79,11 @@ def bench(model: Source, options: BenchOptions) -> Benchmark:
     raw model's, as ``verify`` does, and its peak memory is taken. Those that are right are timed
     together, in rounds, each once per round in random order, their sessions opened anew several
     times, next to a second session of the raw file: what differs no more than that one, or by less
-    than 1 %, is called noise.
+    than 1 %, is called noise. An engine is timed by itself, on a GPU (`bench_engine`).
 
     Args:
-        model: a path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``; never changed.
+        model: a path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``; never changed. Or the path
+            of an engine.
 
     Returns:
         The measurements. ``passed`` is False where a target gave wrong outputs; it does not raise.
@@ -89,8 +92,11 @@ def bench(model: Source, options: BenchOptions) -> Benchmark:
         InputError: the model cannot be read, or ONNX Runtime does not load or run it.
         UsageError: an option that cannot be used, a dynamic size that is not given, or shapes that
             the model refuses.
-        BackendMissingError: ONNX Runtime or a named provider is missing.
+        BackendMissingError: ONNX Runtime or a named provider is missing; of an engine its backend,
+            or a GPU.
     """
+    if isinstance(model, str | os.PathLike) and is_engine(model):
+        return bench_engine(model, options)
     if options.generate is not None:
         raise UsageError(
             "Only a folder of graphs generates.",

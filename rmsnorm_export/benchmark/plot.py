@@ -114,10 +114,7 @@ def _finish_axes(
     )
     machine = result.machine
     version = result.versions.get("onnxruntime") or result.versions.get("onnxruntime-gpu", "")
-    below = (
-        f"{machine.cpu}, {result.session['intra_op_num_threads']} thread(s),"
-        f" ONNX Runtime {version}; grey band: noise"
-    )
+    below = f"{machine.cpu}, {result.threads}, ONNX Runtime {version}; grey band: noise"
     axes.set_title(f"{headline}\n", fontsize=9.5, fontweight="bold", loc="left", parse_math=False)
     axes.text(
         0, 1.005, below, transform=axes.transAxes, fontsize=8, color="#555555", va="bottom",

@@ -6,6 +6,7 @@ import dataclasses
 import platform
 from typing import Literal
 
+from rmsnorm_export.printable import plural
 from rmsnorm_export.system.machine import cores, cpu_name, load_average, memory_gib
 from rmsnorm_export.system.shown import Shown
 
@@ -213,6 +214,12 @@ class Benchmark(Shown):
     notes: tuple[str, ...]
     seconds: float
 
+    @property
+    def threads(self) -> str:
+        """``2 threads``; of an engine, which has none, the runtime."""
+        count = self.session.get("intra_op_num_threads")
+        return str(self.session["runtime"]) if count is None else plural(int(count), "thread")
+
     def timed(self, provider: str, case: str) -> tuple[Timing, ...]:
         """The timings of one provider and shape: raw, raw again, then the fastest first."""
         here = [t for t in self.timings if (t.provider, t.case) == (provider, case)]
@@ -246,6 +253,8 @@ def _headline(result: Benchmark, provider: str) -> str:
     for timing in result.timings:
         if timing.provider == provider and timing.variant not in (RAW, AGAIN):
             by_name.setdefault(timing.variant, []).append(timing)
+    if len(result.variants) == 1 and result.timings:
+        return ", ".join(f"{t.median_ms:.3g} ms at {t.case}" for t in result.timings)
     if not by_name:
         return "nothing could be timed against raw"
     quiet: list[str] = []

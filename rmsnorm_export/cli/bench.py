@@ -23,7 +23,8 @@ from rmsnorm_export.errors import UsageError, VerificationError
 def command(state: State, model: str, files: Files, **options: Any) -> None:
     """Measure MODEL, an ONNX file or - for stdin, against what each target makes of it.
 
-    Where MODEL is a folder of graphs, each is measured by itself; a plot is of one file.
+    Where MODEL is a folder of graphs, each is measured by itself; a plot is of one file. An engine,
+    or a folder of them, is timed alone, where a GPU is.
 
     Every file is run once in a process of its own, for its memory and to compare its outputs with
     those of MODEL; those that are right are timed together, each once per round in random order.
@@ -35,6 +36,7 @@ def command(state: State, model: str, files: Files, **options: Any) -> None:
       rmsnorm-export bench model.onnx --shapes "ids=1x16,4x128" --peers onnxscript --png speed.png
     """
     from rmsnorm_export.benchmark.measure import bench
+    from rmsnorm_export.tensorrt.engine.backends import is_engine
 
     files.check(model)
     if "--png" in files.paths:
@@ -60,6 +62,10 @@ def command(state: State, model: str, files: Files, **options: Any) -> None:
         wrong = [f"{name}: {one.reason}" for name, one in made.results.items() if not one.passed]
         files.finish(made, _wrong("; ".join(wrong)), inputs=[model])
         return
+    if "--png" in files.paths and is_engine(model):
+        raise UsageError(
+            "A plot compares, and an engine is timed alone.", found="--png", fix="use --html"
+        )
     source = files.source(model)
     with console.progress(state, "Measuring") as step:
         result = bench(source, progress=step, **options)

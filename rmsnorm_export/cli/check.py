@@ -66,10 +66,10 @@ def command(state: State, file: str, files: Files) -> None:
 def _check_folder(state: State, folder: Path, files: Files) -> None:
     """Every engine in a folder, as build makes it of prefill and decode."""
     from rmsnorm_export.graph.bundle import Components
-    from rmsnorm_export.tensorrt.engine.backends import is_engine
+    from rmsnorm_export.tensorrt.engine.backends import engines_in
     from rmsnorm_export.tensorrt.engine.check import check_engine
 
-    engines = [path for path in sorted(folder.iterdir()) if path.is_file() and is_engine(path)]
+    engines = engines_in(folder)
     if not engines:
         raise InputError(
             "There is no engine in the folder.",

@@ -92,17 +92,42 @@ class Engine:
             BackendMissingError, InputError: as ``profiles``.
             VerificationError: it does not run on these inputs.
         """
-        with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as folder:
-            inputs = []
-            for number, (name, array) in enumerate(feeds.items()):
-                file = Path(folder) / f"input{number}.bin"
-                file.write_bytes(np.ascontiguousarray(array).tobytes())
-                inputs.append({"name": name, "shape": list(array.shape), "file": str(file)})
-            ended = self._ask("infer", inputs=inputs, folder=folder, profile=profile)
+        with self._fed(feeds) as (folder, inputs):
+            ended = self._ask("infer", inputs=inputs, folder=str(folder), profile=profile)
             outputs = ended.all("output")
             return Answer(
                 tuple(output["name"] for output in outputs), tuple(map(output_array, outputs))
             )
+
+    def measure(
+        self, feeds: Mapping[str, Array], profile: int, *, least: int, seconds: float
+    ) -> list[float]:
+        """Seconds of each of many runs, inputs and outputs on the GPU.
+
+        Args:
+            feeds, profile: as for `run`.
+            least: runs that are made at least, after those that warm up.
+            seconds: for which runs are made.
+
+        Raises:
+            BackendMissingError, InputError, VerificationError: as `run`.
+        """
+        with self._fed(feeds) as (_, inputs):
+            ended = self._ask(
+                "measure", inputs=inputs, profile=profile, least=least, seconds=seconds
+            )
+        return [float(one) for one in (ended.first("times") or {})["seconds"]]
+
+    @contextlib.contextmanager
+    def _fed(self, feeds: Mapping[str, Array]) -> Iterator[tuple[Path, list[dict[str, object]]]]:
+        """A folder with the inputs as files, and which they are."""
+        with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as name:
+            inputs: list[dict[str, object]] = []
+            for number, (key, array) in enumerate(feeds.items()):
+                file = Path(name) / f"input{number}.bin"
+                file.write_bytes(np.ascontiguousarray(array).tobytes())
+                inputs.append({"name": key, "shape": list(array.shape), "file": str(file)})
+            yield Path(name), inputs
 
     def _ask(self, command: str, **more: object) -> Ended:
         request = {"command": command, "engine": str(self.path), "plugin": self.plugin}

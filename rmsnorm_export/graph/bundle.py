@@ -258,7 +258,7 @@ def _with_manifest(folder: Path, manifest: Path) -> Bundle:
         files[name] = folder / place
         problem = "there is no such file"
         if files[name].is_file():
-            problem = _disagreement(load_model(files[name]).model, metadata[name])
+            problem = _disagreement(name, load_model(files[name]).model, metadata[name])
         if problem:
             raise InputError(
                 "The manifest of the folder and its files disagree.",
@@ -284,7 +284,7 @@ def _unusable(manifest: Path, problem: str) -> InputError:
     )
 
 
-def _disagreement(model: ir.Model, metadata: Mapping[str, Any]) -> str:
+def _disagreement(name: str, model: ir.Model, metadata: Mapping[str, Any]) -> str:
     """What a graph and its record differ in; "" where transformers' runner can call the graph."""
     known = metadata.get("kwargs") or {}
     if not isinstance(known, dict):
@@ -293,6 +293,12 @@ def _disagreement(model: ir.Model, metadata: Mapping[str, Any]) -> str:
         leaf = (value.name or "").removeprefix("input.")
         if known and leaf.partition(".")[0] not in known:
             return f"the manifest has no input {quoted(value.name or '')}"
+    states = _states(metadata)
+    reads = any(is_state(value.name or "") for value in given_inputs(model))
+    if states is not None and reads and not states:
+        return "it reads a cache, and the manifest gives it none"
+    if states and not reads and name == "decode":
+        return "it reads no cache, and the manifest gives it one"
     try:
         spec = json.loads(metadata["out_spec"])[1]
         needed = _leaves(spec) - len(metadata.get("out_constants") or ())
@@ -301,6 +307,16 @@ def _disagreement(model: ir.Model, metadata: Mapping[str, Any]) -> str:
     if len(model.graph.outputs) < needed:
         return f"{len(model.graph.outputs)} outputs, {needed} in the manifest"
     return ""
+
+
+def _states(metadata: Mapping[str, Any]) -> int | None:
+    """Tensors of the cache that a graph is called with; None where the manifest does not say."""
+    try:
+        _, given = json.loads(metadata["in_spec"])[1]["children_spec"]
+        named = dict(zip(json.loads(given["context"]), given["children_spec"], strict=True))
+        return sum(_leaves(part) for name, part in named.items() if is_state(f"{name}."))
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
+        return None
 
 
 def _leaves(spec: Mapping[str, Any]) -> int:

@@ -118,7 +118,7 @@ def benchmark_tables(result: Benchmark) -> list[Markup]:
 
 def _made_on(result: Benchmark, *, verbose: int) -> list[str]:
     """Source, machine, and how it was measured."""
-    machine, threads = result.machine, result.session["intra_op_num_threads"]
+    machine = result.machine
     load = ""
     if machine.load_before is not None:
         load = f", load {machine.load_before:g} before and {machine.load_after:g} after"
@@ -129,7 +129,7 @@ def _made_on(result: Benchmark, *, verbose: int) -> list[str]:
     lines = [
         printable(result.source),
         f"{one_line(machine.cpu)}, {machine.cores} cores{load}",
-        f"{_pairs_text(versions)}, {threads} thread(s), numerics {result.numerics}, "
+        f"{_pairs_text(versions)}, {result.threads}, numerics {result.numerics}, "
         f"seed {result.seed}, {result.seconds:.0f} s",
     ]
     return [*lines, _pairs_text(result.session)] if verbose > 0 else lines
@@ -137,6 +137,8 @@ def _made_on(result: Benchmark, *, verbose: int) -> list[str]:
 
 def _file_text(variant: Variant) -> str:
     """One line on a file: its nodes and norms, and how long it took."""
+    if variant.nodes is None and variant.status == "ok":
+        return "an engine"
     parts = [variant.status if variant.status != "ok" else plural(variant.nodes or 0, "node")]
     if variant.fused is not None:
         verb = "is" if variant.fused == 1 else "are"

@@ -121,3 +121,19 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BackendMissingError) as caught:
         to_png(benchmark())
     assert caught.value.fix == "pip install 'matplotlib>=3.8'"
+
+
+def test_an_engine_alone_is_shown_with_its_times() -> None:
+    whole = benchmark()
+    alone = dataclasses.replace(
+        whole,
+        variants=(dataclasses.replace(whole.variants[0], nodes=None),),
+        session={"runtime": "TensorRT-RTX 1.7.1"},
+        trials=(),
+        timings=tuple(one for one in whole.timings if one.variant == RAW),
+        notes=("an engine by itself: nothing was compared",),
+    )
+    assert headlines(alone) == ["cpu: 5 ms at ids=1x16, 5 ms at ids=4x128"]
+    assert "nothing was compared" in alone.to_text()
+    assert "TensorRT-RTX 1.7.1" in alone.to_text()
+    assert "5 ms at ids=1x16" in alone.to_html()

@@ -23,6 +23,21 @@ from rmsnorm_export.runtime.sizes import ONE_POINT
 N, VOCABULARY = 8, 16
 LEAF = '{"type": null, "context": null, "children_spec": []}'
 SPEC = f'[1, {{"type": "builtins.tuple", "context": "null", "children_spec": [{LEAF}, {LEAF}]}}]'
+CACHE = "transformers.cache_utils:DynamicCache"
+
+
+def in_spec(*states: object) -> str:
+    """Of ``input_ids`` and a cache, as ``torch.utils._pytree`` writes it."""
+    leaf = json.loads(LEAF)
+    cache = {"type": CACHE, "context": "{}", "children_spec": [leaf for _ in states]}
+    names = json.dumps(["input_ids", "past_key_values"])
+    given = {"type": "builtins.dict", "context": names, "children_spec": [leaf, cache]}
+    none = {"type": "builtins.tuple", "context": "null", "children_spec": []}
+    return json.dumps(
+        [1, {"type": "builtins.tuple", "context": "null", "children_spec": [none, given]}]
+    )
+
+
 METADATA = {
     "kwargs": {"input_ids": {"rank": 2}, "past_key_values": {"container": "DynamicCache"}},
     "export_config": {"opset_version": 18},
@@ -97,7 +112,8 @@ def exported(tmp_path: Path) -> Path:
         "schema_version": 1,
         "export_format": "onnx",
         "components": {
-            name: {"file": f"{name}.onnx", "metadata": METADATA} for name in ("prefill", "decode")
+            "prefill": {"file": "prefill.onnx", "metadata": METADATA | {"in_spec": in_spec()}},
+            "decode": {"file": "decode.onnx", "metadata": METADATA | {"in_spec": in_spec("keys")}},
         },
     }
     (folder / "export.json").write_text(json.dumps(manifest))
@@ -278,6 +294,18 @@ def test_graphs_without_a_manifest_are_a_folder_too(exported: Path) -> None:
     (exported / "model.safetensors").write_bytes(b"")  # of a PyTorch model, which verify loads
     with pytest.raises(rx.InputError, match="no folder of ONNX graphs"):
         rx.optimize_folder(exported)
+
+
+@pytest.mark.parametrize(
+    ("there", "copied", "words"),
+    [("decode", "prefill", "reads no cache"), ("prefill", "decode", "reads a cache")],
+)
+def test_a_graph_in_place_of_another_is_refused(
+    exported: Path, there: str, copied: str, words: str
+) -> None:
+    shutil.copy(exported / f"{copied}.onnx", exported / f"{there}.onnx")
+    with pytest.raises(rx.InputError, match=words):
+        rx.inspect_folder(exported)
 
 
 @pytest.mark.parametrize(

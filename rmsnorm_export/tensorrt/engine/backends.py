@@ -69,6 +69,14 @@ def backend_of_file(path: Path) -> BackendInfo | None:
     return _FIRST_BYTES.get(_head(path, 4))
 
 
+def engines_in(folder: Path) -> list[Path]:
+    """The engines in a folder, in the order of their names; [] where it cannot be listed."""
+    try:
+        return [path for path in sorted(folder.iterdir()) if path.is_file() and is_engine(path)]
+    except OSError:
+        return []
+
+
 def is_engine(source: object) -> bool:
     """Whether ``source`` is the path of an engine, by its suffix, else first bytes or record."""
     if not isinstance(source, str | os.PathLike):

@@ -6,8 +6,10 @@ Arrays go through files of raw bytes: NumPy, and so Polygraphy, has no bfloat16.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,9 @@ TYPES = {
     "INT64": ("int64", 8),
     "BOOL": ("bool", 1),
 }
+
+_WARM_UP = 10
+"""Runs that are not counted."""
 
 _LAST_MESSAGES = 50
 """Messages of the runtime that are passed on."""
@@ -81,12 +86,7 @@ def describe_inputs(request: Request, say: Say, trt: Any, pg: Any) -> None:
 def infer(request: Request, say: Say, trt: Any, pg: Any) -> None:
     """Run an engine once: an event ``output`` for each array, whose bytes are in a file."""
     del trt
-    raw = importlib.import_module("polygraphy.common").FormattedArray
-    feeds = {
-        item["name"]: raw(np.fromfile(item["file"], np.uint8), tuple(item["shape"]))
-        for item in request["inputs"]
-    }
-    runner = pg.TrtRunner(_load(request, say, pg), optimization_profile=request["profile"])
+    feeds, runner = _feeds(request), _runner(request, say, pg)
     with runner:
         say("stage", stage="run")
         # The caller has checked the inputs; Polygraphy could not check raw bytes.
@@ -101,6 +101,48 @@ def infer(request: Request, say: Say, trt: Any, pg: Any) -> None:
             data.tofile(file)
             say("output", name=name, dtype=dtype, shape=shape, file=str(file))
     say("done")
+
+
+def measure(request: Request, say: Say, trt: Any, pg: Any) -> None:
+    """Run an engine over and over: an event ``times`` with the seconds of each run.
+
+    Inputs and outputs stay on the GPU, and an output that is bound to an input's buffer is written
+    there. A run is from its launch until the GPU is done, on the clock of the host.
+    """
+    del trt
+    cuda: Any = importlib.import_module("polygraphy.cuda")
+    raw = importlib.import_module("polygraphy.common").FormattedArray
+    runner, times = _runner(request, say, pg), list[float]()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(runner)
+        feeds = _feeds(request)
+        for name, one in feeds.items():
+            if not runner.engine.is_shape_inference_io(name):
+                buffer = stack.enter_context(cuda.DeviceArray.raw((one.array.nbytes,)))
+                feeds[name] = raw(buffer.copy_from(one.array), one.shape)
+        say("stage", stage="run")
+        end = math.inf
+        while len(times) < request["least"] or time.monotonic() < end:
+            runner.infer(
+                feeds, check_inputs=False, copy_outputs_to_host=False, return_raw_buffers=True
+            )
+            times.append(runner.last_inference_time())
+            if len(times) == _WARM_UP and end == math.inf:
+                times, end = [], time.monotonic() + request["seconds"]
+    say("times", seconds=times)
+    say("done")
+
+
+def _feeds(request: Request) -> dict[str, Any]:
+    raw = importlib.import_module("polygraphy.common").FormattedArray
+    return {
+        item["name"]: raw(np.fromfile(item["file"], np.uint8), tuple(item["shape"]))
+        for item in request["inputs"]
+    }
+
+
+def _runner(request: Request, say: Say, pg: Any) -> Any:
+    return pg.TrtRunner(_load(request, say, pg), optimization_profile=request["profile"])
 
 
 def _load(request: Request, say: Say, pg: Any) -> Any:

@@ -21,7 +21,7 @@ from rmsnorm_export.printable import one_line
 from rmsnorm_export.system.files import locked, write_whole
 from rmsnorm_export.system.process import Request, Say
 from rmsnorm_export.tensorrt.engine.layers import is_layer_log
-from rmsnorm_export.tensorrt.engine.use import describe_inputs, infer, validate
+from rmsnorm_export.tensorrt.engine.use import describe_inputs, infer, measure, validate
 
 _VERBOSITY = {"detailed": "DETAILED", "names": "LAYER_NAMES_ONLY", "none": "NONE"}
 
@@ -334,12 +334,13 @@ def _absorb(config: Any, cache: Any, before: bytes) -> bool:
 
 
 def _use(request: Request, say: Say) -> None:
-    """Describe or run an engine that was built before."""
+    """Describe, run or time an engine that was built before."""
     trt, pg, logger = _start(request, say)
     logger.stage = "run"
     if request["plugin"]:
         _load_plugin(trt, request["plugin"])
-    (infer if request["command"] == "infer" else describe_inputs)(request, say, trt, pg)
+    _USES[request["command"]](request, say, trt, pg)
 
 
-_COMMANDS = {"build": _build, "validate": validate, "infer": _use, "describe": _use}
+_USES = {"infer": infer, "describe": describe_inputs, "measure": measure}
+_COMMANDS = {"build": _build, "validate": validate, **dict.fromkeys(_USES, _use)}

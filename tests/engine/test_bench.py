@@ -1,0 +1,78 @@
+"""``bench`` of an engine, and of a folder of them: times where a GPU is, else what is missing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import rmsnorm_export as rx
+from rmsnorm_export.benchmark.folder import bench_folder
+from rmsnorm_export.cli.main import main
+from rmsnorm_export.tensorrt.engine.backends import gpu_visible
+from rmsnorm_export.tensorrt.engine.build import build_engine
+
+from .conftest import SHAPES, N, model_of, needs_rtx, norm
+
+pytestmark = needs_rtx
+no_gpu = pytest.mark.skipif(gpu_visible(), reason="a GPU is visible: engines are timed")
+on_gpu = pytest.mark.skipif(
+    not gpu_visible(), reason="times an engine on a GPU: run scripts/test tests/engine there"
+)
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("engines")
+    build_engine(model_of(norm()), folder / "prefill.engine", shapes=SHAPES)
+    for name in ("prefill.engine", "prefill.engine.json"):
+        shutil.copy(folder / name, folder / name.replace("prefill", "decode"))
+    return folder
+
+
+@no_gpu
+def test_without_a_gpu_an_engine_is_not_timed(engines: Path) -> None:
+    with pytest.raises(rx.BackendMissingError, match="only where a GPU is"):
+        rx.bench(engines / "decode.engine")
+    with pytest.raises(rx.BackendMissingError, match="only where a GPU is"):
+        bench_folder(engines)
+
+
+@no_gpu
+def test_the_command_says_so(engines: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for model in (engines, engines / "decode.engine"):
+        assert main(["bench", str(model)]) == 6
+        assert "no GPU is visible" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [(["--generate", "4"], "generate nothing"), (["--png", "x.png"], "timed alone")],
+)
+def test_what_an_engine_does_not_do(
+    option: list[str], words: str, engines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    option = [str(tmp_path / one) if one.endswith(".png") else one for one in option]
+    assert main(["bench", str(engines / "decode.engine"), *option]) == 2
+    assert words in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_engine_is_an_input_error(engines: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.engine").write_bytes((engines / "decode.engine").read_bytes()[:100])
+    with pytest.raises(rx.Error) as caught:
+        rx.bench(tmp_path / "broken.engine")
+    assert caught.type in (rx.InputError, rx.BackendMissingError)
+
+
+@on_gpu
+def test_an_engine_is_timed_at_its_usual_sizes(engines: Path) -> None:
+    found = bench_folder(engines, rounds=30)
+    assert list(found.results) == ["decode.engine", "prefill.engine"]
+    for one in found.results.values():
+        assert [case.label for case in one.cases] == [f"x=4x{N}"]
+        assert [timing.rounds for timing in one.timings] == [30]
+        assert 0 < one.timings[0].q1_ms <= one.timings[0].median_ms <= one.timings[0].q3_ms
+    other = rx.bench(engines / "decode.engine", shapes=f"x=1x{N},128x{N}", rounds=30)
+    assert [timing.case for timing in other.timings] == [f"x=1x{N}", f"x=128x{N}"]
