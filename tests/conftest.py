@@ -14,7 +14,6 @@ No deadline: an example may build an ONNX Runtime session while the other core i
 
 from __future__ import annotations
 
-import gc
 import os
 
 import pytest
@@ -41,10 +40,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("thorough"):
             item.add_marker(pytest.mark.skip(reason="takes long: scripts/test --thorough"))
-
-
-def pytest_collection_finish() -> None:
-    """What imports and the collection have made lives to the end: the garbage collector need not
-    look at it again and again."""
-    gc.collect()
-    gc.freeze()

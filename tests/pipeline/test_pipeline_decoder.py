@@ -11,6 +11,8 @@ pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
 pytest.importorskip("transformers.exporters", reason="pip install 'transformers>=5.20'")
 
 import rmsnorm_export as rx
+from rmsnorm_export.system.packages import is_installed
+from rmsnorm_export.tensorrt.engine.backends import RTX
 from tests.pipeline.pipelines import assert_consistent, ran, states
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
@@ -62,6 +64,28 @@ def test_every_step_takes_the_folder(tmp_path: Path) -> None:
     assert ran(rx.run_pipeline(second)) == ["optimize", "verify", "bench"]
     compared = json.loads((onward / "two" / "verify" / "raw-optimized.json").read_text())
     assert compared["passed"]
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(
+    not (is_installed("tensorrt_rtx") and is_installed("polygraphy")),
+    reason=f"builds engines with TensorRT-RTX and Polygraphy: {RTX.pip}",
+)
+def test_engines_of_prefill_and_decode_are_built(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        '[export]\nsource = "config.json"\ntask = "generation"\n[optimize]\ntarget = "onnx"\n'
+        'require = "all"\n[build]\nbackend = "tensorrt-rtx"\n'
+        'dims = "batch=1,2,4 sequence=1,8,32 past=1,8,32"\n',
+    )
+    assert ran(rx.run_pipeline(path)) == ["export", "optimize", "build"]
+    built = tmp_path / "out" / "build"
+    assert sorted(one.name for one in built.rglob("*.engine")) == [
+        "decode.engine", "prefill.engine",
+    ]  # fmt: skip
+    found = [rx.check_engine(one) for one in built.rglob("*.engine")]
+    assert [one.problems for one in found] == [(), ()]
+    assert set(states(rx.run_pipeline(path)).values()) == {"skipped"}
 
 
 @pytest.mark.parametrize(
