@@ -21,7 +21,7 @@ from rmsnorm_export.system.machine import load_average
 from rmsnorm_export.system.packages import versions_of
 
 _LEAST_ROUNDS = 20
-_PACKAGES = ("rmsnorm-export", "tensorrt", "tensorrt-rtx", "polygraphy", "numpy")
+_TOOLS = ("rmsnorm-export", "tensorrt", "tensorrt-rtx", "polygraphy", "numpy")
 
 
 def bench_engine(engine: StrPath, options: BenchOptions) -> Benchmark:
@@ -91,7 +91,7 @@ def bench_engine(engine: StrPath, options: BenchOptions) -> Benchmark:
         numerics=options.numerics,
         seed=options.seed,
         machine=Machine.here(load_before),
-        versions=versions_of(_PACKAGES),
+        versions=versions_of(_TOOLS),
         notes=("an engine by itself: nothing was compared",),
         seconds=time.perf_counter() - start,
     )
