@@ -63,6 +63,7 @@ REASONS = {
     "stash-type": "computed in a half type that is not that of x",
     "subtraction": "a difference of mean squares: a variance, mostly",
     "sum-bias": "the residual sum of the node has a bias",
+    "tables": "cos and sin of a native norm are not known to fit its row",
     "two-epsilons": "two epsilons are added",
     "type-unknown": "the element type of x is not in the file",
     "variance": "the row is divided by its standard deviation",
