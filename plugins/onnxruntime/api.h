@@ -56,6 +56,7 @@ struct CustomOp;
       const std::int64_t*, std::size_t, OrtValue**)                                                \
     X(ReleaseStatus, 93, void, OrtStatus*)                                                         \
     X(ReleaseTensorTypeAndShapeInfo, 99, void, OrtTensorTypeAndShapeInfo*)                         \
+    X(KernelContext_GetGPUComputeStream, 193, OrtStatus*, const OrtKernelContext*, void**)         \
     X(KernelInfo_GetNodeName, 244, OrtStatus*, const OrtKernelInfo*, char*, std::size_t*)          \
     X(KernelContext_ParallelFor, 274, OrtStatus*, const OrtKernelContext*,                         \
       void (*)(void*, std::size_t), std::size_t, std::size_t, void*)
@@ -112,11 +113,7 @@ struct CustomOp {
     OrtStatus* (*InferOutputShapeFn)(const CustomOp*, OrtShapeInferContext*){nullptr};
     int (*GetStartVersion)(const CustomOp*){nullptr};
     int (*GetEndVersion)(const CustomOp*){nullptr};
-    std::size_t (*GetMayInplace)(int**, int**){nullptr};
-    void (*ReleaseMayInplace)(int*, int*){nullptr};
-    std::size_t (*GetAliasMap)(int**, int**){nullptr};
-    void (*ReleaseAliasMap)(int*, int*){nullptr};
 };
-static_assert(sizeof(CustomOp) == 26 * sizeof(void*), "26 fields, as in OrtCustomOp");
+static_assert(sizeof(CustomOp) == 22 * sizeof(void*), "22 fields, as in OrtCustomOp");
 
 }  // namespace rmsnorm_export::ort

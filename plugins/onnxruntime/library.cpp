@@ -6,14 +6,15 @@
 
 #include "operator.h"
 
-namespace rmsnorm_export {
+namespace rmsnorm_export::onnxruntime {
 namespace {
 
 constexpr const char* kDomain = "rmsnorm_export";
 
-// One name with one type of X. ONNX Runtime takes the one that fits the node; the types of scale and
-// bias are open.
+// One name with one type of X, of one provider. ONNX Runtime takes the one that fits the node; the
+// types of scale and bias are open.
 struct NamedOp : ort::CustomOp {
+    Provider provider;
     std::string name;
     Kind kind;
     Type x;
@@ -51,13 +52,14 @@ OrtStatus* guarded(const ort::Api& api, Body body) {
     }
 }
 
-NamedOp make(const std::string& name, Kind kind, Type x) {
+NamedOp make(const Provider& provider, const std::string& name, Kind kind, Type x) {
     NamedOp op;
+    op.provider = provider;
     op.name = name;
     op.kind = kind;
     op.x = x;
     op.GetName = [](const ort::CustomOp* self) { return named(self).name.c_str(); };
-    op.GetExecutionProviderType = [](const ort::CustomOp*) -> const char* { return nullptr; };
+    op.GetExecutionProviderType = [](const ort::CustomOp* self) { return named(self).provider.name; };
     op.GetInputType = [](const ort::CustomOp* self, std::size_t index) {
         return index < like_x(self) ? element_type(named(self).x) : ort::kUndefined;
     };
@@ -84,7 +86,7 @@ NamedOp make(const std::string& name, Kind kind, Type x) {
     op.CreateKernelV2 = [](const ort::CustomOp* self, const OrtApi* api, const OrtKernelInfo* info,
                            void** kernel) {
         return guarded(ort::Api(api), [&] {
-            *kernel = new Operator(api, info, named(self).kind, named(self).x);
+            *kernel = named(self).provider.make(api, info, named(self).kind, named(self).x);
         });
     };
     op.KernelComputeV2 = [](void* kernel, OrtKernelContext* context) {
@@ -112,10 +114,13 @@ constexpr const char* kRotaryWords[] = {
 
 std::deque<NamedOp> make_all() {
     std::deque<NamedOp> ops;
+    const std::vector<Provider> all = providers();
     const auto add = [&](Kind kind, const char* base, const auto& words) {
         for (const char* word : words) {
-            for (const Type x : {kFloat, kHalf, kBfloat, kDouble}) {
-                ops.push_back(make(std::string(base) + word, kind, x));
+            for (const Provider& provider : all) {
+                for (const Type x : provider.types) {
+                    ops.push_back(make(provider, std::string(base) + word, kind, x));
+                }
             }
         }
     };
@@ -133,11 +138,12 @@ std::deque<NamedOp> make_all() {
 }
 
 }  // namespace
-}  // namespace rmsnorm_export
+}  // namespace rmsnorm_export::onnxruntime
 
 extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
     OrtSessionOptions* options, const rmsnorm_export::ort::ApiBase* base) {
     using namespace rmsnorm_export;
+    using namespace rmsnorm_export::onnxruntime;
     const OrtApi* table = base->GetApi(ort::kApiVersion);
     if (!table) {
         const std::string message = std::string("rmsnorm_export: this is ONNX Runtime ") +

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace rmsnorm_export {
+namespace rmsnorm_export::onnxruntime {
 
 // Places in tables; `type_of` in operator.cpp makes them of ONNX's numbers.
 enum Type : std::int32_t { kFloat = 0, kHalf = 1, kBfloat = 2, kDouble = 3 };
@@ -93,4 +93,4 @@ extern const Kernels* const kPortable;
 // The fastest of them that this processor runs, or the one named by RMSNORM_EXPORT_ISA.
 const Kernels& kernels();
 
-}  // namespace rmsnorm_export
+}  // namespace rmsnorm_export::onnxruntime

@@ -1,12 +1,9 @@
 #include "operator.h"
 
 #include <cmath>
-#include <cstdlib>
 #include <memory>
 
-#include "work.h"
-
-namespace rmsnorm_export {
+namespace rmsnorm_export::onnxruntime {
 namespace {
 
 constexpr const char* kKinds[] = {"RMSNorm", "SkipRMSNorm", "GatedRMSNorm", "RotaryRMSNorm"};
@@ -77,13 +74,6 @@ private:
 };
 
 }  // namespace
-
-struct Operator::Tensor {
-    const void* data{nullptr};  // null where the input is absent
-    Type type{kFloat};
-    Shape shape = Shape();
-    bool present{false};
-};
 
 Operator::Operator(const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type x) : api_(api) {
     std::size_t size = 0;
@@ -193,7 +183,7 @@ void Operator::check(OrtStatus* status) const {
     }
 }
 
-Operator::Tensor Operator::input(OrtKernelContext* context, std::size_t index,
+Tensor Operator::input(OrtKernelContext* context, std::size_t index,
                                 std::size_t inputs) const {
     Tensor tensor;
     const OrtValue* value = nullptr;
@@ -221,37 +211,32 @@ Operator::Tensor Operator::input(OrtKernelContext* context, std::size_t index,
     return tensor;
 }
 
-Tables Operator::tables(const Sizes& x, std::size_t n, const Tensor& cos,
-                        const Tensor& sin) const {
-    const Sizes shape(cos.shape);
+void Operator::check_tables(Call& call) const {
+    const Sizes x(call.x.shape), shape(call.cos.shape);
+    const Type type = call.cos.type;
     const std::string found = "cos has the shape " + shape.text() + ", sin " +
-                              Sizes(sin.shape).text() + ", X " + x.text();
-    const std::size_t dim = norm_.rotary_dim ? static_cast<std::size_t>(norm_.rotary_dim) : n;
-    if (dim > n || dim % 2) {
+                              Sizes(call.sin.shape).text() + ", X " + x.text();
+    const std::size_t dim = norm_.rotary_dim ? static_cast<std::size_t>(norm_.rotary_dim) : call.n;
+    if (dim > call.n || dim % 2) {
         refuse(std::to_string(dim) + " elements of X of shape " + x.text() + " are to be turned",
                "use an even rotary_dim of at most a row");
     }
-    if (cos.type != sin.type || (cos.type != norm_.x && !(cos.type == kFloat && norm_.x != kDouble))) {
+    if (type != call.sin.type || (type != norm_.x && !(type == kFloat && norm_.x != kDouble))) {
         refuse("cos and sin differ in type, or are neither of X's nor f32",
                "cast both to the type of X, or to f32 where that is f16 or bf16");
     }
     const auto axes = shape.last - shape.first;
-    bool fits = shape == Sizes(sin.shape) && axes > 0 && axes <= x.last - x.first;
+    bool fits = shape == Sizes(call.sin.shape) && axes > 0 && axes <= x.last - x.first;
     for (const auto* size = shape.last - 1; fits && size-- != shape.first;) {
         const std::int64_t of_x = x.last[size - shape.last];
         fits = *size == 1 || *size == of_x;
     }
-    const auto width = fits ? static_cast<std::size_t>(shape.last[-1]) : 0;
-    if (!fits || (width != dim && width * 2 != dim)) {
+    call.turned = dim;
+    call.width = fits ? static_cast<std::size_t>(shape.last[-1]) : 0;
+    if (!fits || (call.width != dim && call.width * 2 != dim)) {
         refuse(found, "make both broadcast against X, with " + std::to_string(dim) + " or " +
                           std::to_string(dim / 2) + " entries in the last axis");
     }
-    Tables made({x.first, x.last - 1}, {shape.first, shape.last - 1});
-    made.cos = static_cast<const char*>(cos.data);
-    made.sin = static_cast<const char*>(sin.data);
-    made.row_bytes = width * kBytes[cos.type];
-    made.turn = {norm_.x, cos.type, dim, width != dim, norm_.rotary_interleaved};
-    return made;
 }
 
 void Operator::compute(OrtKernelContext* context) const {
@@ -261,18 +246,20 @@ void Operator::compute(OrtKernelContext* context) const {
     std::size_t inputs = 0, outputs = 0;
     check(api_.KernelContext_GetInputCount(context, &inputs));
     check(api_.KernelContext_GetOutputCount(context, &outputs));
-    const Tensor x = input(context, 0, inputs);
-    const Tensor second = two ? input(context, 1, inputs) : Tensor{};
-    const Tensor scale = input(context, weights, inputs);
-    const Tensor bias = input(context, weights + 1, inputs);
-    const Sizes shape(x.shape);
-    if (x.shape.size() < static_cast<std::size_t>(-norm_.axis)) {
+    Call call;
+    call.x = input(context, 0, inputs);
+    if (two) call.second = input(context, 1, inputs);
+    call.scale = input(context, weights, inputs);
+    call.bias = input(context, weights + 1, inputs);
+    const Sizes shape(call.x.shape);
+    if (call.x.shape.size() < static_cast<std::size_t>(-norm_.axis)) {
         refuse("X has the shape " + shape.text() + ", axis is " + std::to_string(norm_.axis),
                "give X at least " + std::to_string(-norm_.axis) + " dimensions");
     }
     const Sizes normalised(shape.last + norm_.axis, shape.last + norm_.last_axis + 1);
-    const std::size_t all = shape.elements(), n = normalised.elements();
-    const std::size_t inner = Sizes(normalised.last, shape.last).elements();
+    const std::size_t n = call.n = normalised.elements();
+    call.elements = shape.elements();
+    call.inner = Sizes(normalised.last, shape.last).elements();
     // A scale may have a 1 for each axis behind its own.
     const auto own_sizes = [&](const Sizes& sizes) {
         const Sizes own = sizes.without_leading_ones();
@@ -285,100 +272,39 @@ void Operator::compute(OrtKernelContext* context) const {
     if (group && n % group) {
         refuse("group_size is " + std::to_string(group) + row(), "use a divisor of that");
     }
-    if (two && (Sizes(second.shape) != shape || second.type != norm_.x)) {
+    if (two && (Sizes(call.second.shape) != shape || call.second.type != norm_.x)) {
         const char* name = norm_.kind == Kind::kSkipRMSNorm ? "residual" : "gate";
-        refuse(name + (" has the shape " + Sizes(second.shape).text()) + ", X " + shape.text(),
+        refuse(name + (" has the shape " + Sizes(call.second.shape).text()) + ", X " + shape.text(),
                "expand and cast it to those of X");
     }
-    for (const Tensor* tensor : {&scale, &bias}) {
+    for (const Tensor* tensor : {&call.scale, &call.bias}) {
         const Sizes own(tensor->shape);
         if (tensor->present && own_sizes(own) != own_sizes(normalised)) {
-            refuse((tensor == &scale ? "scale" : "bias") + (" has the shape " + own.text()) +
+            refuse((tensor == &call.scale ? "scale" : "bias") + (" has the shape " + own.text()) +
                        ", the normalised axes " + normalised.text(),
                    "give it one element per element of a row");
         }
     }
-    if (norm_.scale_offset != 0 && !scale.present) {
+    if (norm_.scale_offset != 0 && !call.scale.present) {
         refuse("scale_offset is " + std::to_string(norm_.scale_offset) + " and there is no scale",
                "pass a scale, or use scale_offset 0");
     }
-
-    Tables tables;
     if (rotary) {
-        const Tensor cos = input(context, 1, inputs), sin = input(context, 2, inputs);
-        tables = this->tables(shape, n, cos, sin);
+        call.cos = input(context, 1, inputs);
+        call.sin = input(context, 2, inputs);
+        check_tables(call);
     }
-
     const auto output = [&](std::size_t index) -> void* {
         OrtValue* value = nullptr;
-        check(api_.KernelContext_GetOutput(context, index, x.shape.begin(), x.shape.size(), &value));
+        const Shape& sizes = call.x.shape;
+        check(api_.KernelContext_GetOutput(context, index, sizes.begin(), sizes.size(), &value));
         void* data = nullptr;
         if (value) check(api_.GetTensorMutableData(value, &data));
         return data;
     };
-    Norm norm = norm_;
-    if (!scale.present) norm.association = 0;
-    Rows rows;
-    rows.norm = &norm;
-    rows.x = x.data;
-    rows.second = second.data;
-    rows.y = output(0);
-    if (norm.kind == Kind::kSkipRMSNorm && outputs > 1) rows.sum = output(1);
-    if (all == 0) return;
-
-    const Kernels& kernels = rmsnorm_export::kernels();
-    const std::size_t lane = norm.wide() ? sizeof(double) : sizeof(float);
-    std::unique_ptr<char[]> held[2];
-    const auto operand = [&](const Tensor& tensor, float offset, int which) -> const void* {
-        if (!tensor.present) return nullptr;
-        const Type lanes = norm.wide() ? kDouble : kFloat;
-        if (tensor.type == lanes && norm.product() == lanes && offset == 0) return tensor.data;
-        held[which].reset(new char[n * lane]);
-        kernels.operand(norm, tensor.type, tensor.data, n, offset, held[which].get());
-        return held[which].get();
-    };
-    rows.factor = operand(scale, norm.scale_offset, 0);
-    rows.bias = operand(bias, 0.0F, 1);
-    rows.segment = group ? group : n;
-    rows.summed = part ? part : rows.segment;
-    rows.per_row = n / rows.segment;
-
-    Work work(kernels, rows, inner, all, kBytes[norm.x], lane, rotary ? &tables : nullptr);
-    const std::size_t tasks = work.tasks();
-    if (tasks == 1) {
-        work.task(0);
-    } else {
-        check(api_.KernelContext_ParallelFor(
-            context, [](void* data, std::size_t index) { static_cast<Work*>(data)->task(index); },
-            tasks, 0, &work));
-    }
-    if (work.failed) refuse("there is no memory for a row", "free some memory");
+    call.y = output(0);
+    if (norm_.kind == Kind::kSkipRMSNorm && outputs > 1) call.sum = output(1);
+    if (call.elements) run(context, call);
 }
 
-const Kernels& kernels() {
-    static const Kernels& chosen = [&]() -> const Kernels& {
-        const Kernels* usable[] = {kAvx512, kAvx2, kPortable};
-#if defined(__x86_64__)
-        __builtin_cpu_init();
-        if (!(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))) {
-            usable[0] = nullptr;
-        }
-        if (!(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-              __builtin_cpu_supports("f16c"))) {
-            usable[0] = usable[1] = nullptr;
-        }
-#endif
-        const char* wanted = std::getenv("RMSNORM_EXPORT_ISA");
-        const Kernels* first = nullptr;
-        for (const Kernels* each : usable) {
-            if (!each) continue;
-            if (wanted && each->name == std::string(wanted)) return *each;
-            if (!first) first = each;
-        }
-        return *first;
-    }();
-    return chosen;
-}
-
-}  // namespace rmsnorm_export
+}  // namespace rmsnorm_export::onnxruntime

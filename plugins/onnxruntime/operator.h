@@ -1,45 +1,80 @@
-// A node of the operator: its attributes read and checked, its tensors checked, its rows shared out.
+// A node of the operator: its attributes read and checked, its tensors checked; and who computes it.
 #pragma once
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "api.h"
 #include "norm.h"
+#include "shape.h"
 
-namespace rmsnorm_export {
+namespace rmsnorm_export::onnxruntime {
 
 // What cannot be computed: a whole sentence that says what was found and what to do.
 struct Refusal : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-struct Sizes;
-class Tables;
+struct Tensor {
+    const void* data{nullptr};  // null where the input is absent
+    Type type{kFloat};
+    Shape shape = Shape();
+    bool present{false};
+};
+
+// One run of a node: tensors that fit each other, and how X is cut into [rows, n, inner].
+struct Call {
+    Tensor x, second, cos, sin, scale, bias;  // second: residual or gate
+    void* y{nullptr};
+    void* sum{nullptr};  // may be null
+    std::size_t elements{0};  // at least 1
+    std::size_t n{0};
+    std::size_t inner{1};
+    std::size_t turned{0};  // elements of a row that cos and sin turn, and
+    std::size_t width{0};   // entries of a row of theirs: those, or half of them
+};
 
 class Operator {
 public:
     // Throws Refusal.
     Operator(const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type x);
+    virtual ~Operator() = default;
 
     // Throws Refusal.
     void compute(OrtKernelContext* context) const;
 
-    // "RMSNorm node 'name'", for messages.
-    std::string where() const;
-
     const ort::Api& api() const { return api_; }
 
-private:
-    struct Tensor;
-    Tensor input(OrtKernelContext* context, std::size_t index, std::size_t inputs) const;
-    Tables tables(const Sizes& x, std::size_t n, const Tensor& cos, const Tensor& sin) const;
+protected:
+    // Throws Refusal.
+    virtual void run(OrtKernelContext* context, const Call& call) const = 0;
+
     void check(OrtStatus* status) const;
     [[noreturn]] void refuse(const std::string& what, const std::string& fix) const;
 
     ort::Api api_;
-    std::string name_;
     Norm norm_;
+
+private:
+    // "RMSNorm node 'name'", for messages.
+    std::string where() const;
+    Tensor input(OrtKernelContext* context, std::size_t index, std::size_t inputs) const;
+    void check_tables(Call& call) const;
+
+    std::string name_;
 };
 
-}  // namespace rmsnorm_export
+// Where nodes run.
+struct Provider {
+    const char* name;         // of ONNX Runtime's execution provider; null: the CPU's
+    std::vector<Type> types;  // of X
+    Operator* (*make)(const OrtApi*, const OrtKernelInfo*, Kind, Type);
+};
+Provider cpu();
+Provider cuda();
+
+// Those that this library has kernels for.
+std::vector<Provider> providers();
+
+}  // namespace rmsnorm_export::onnxruntime

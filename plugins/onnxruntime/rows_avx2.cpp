@@ -6,7 +6,7 @@
 #include <immintrin.h>
 #include <math.h>
 
-namespace rmsnorm_export {
+namespace rmsnorm_export::onnxruntime {
 namespace {
 
 constexpr std::size_t kLanes = 8;
@@ -79,11 +79,11 @@ constexpr Kernels kTable{"avx2", run, operand, turn};
 
 const Kernels* const kAvx2 = &kTable;
 
-}  // namespace rmsnorm_export
+}  // namespace rmsnorm_export::onnxruntime
 
 #else
 
-namespace rmsnorm_export {
+namespace rmsnorm_export::onnxruntime {
 const Kernels* const kAvx2 = nullptr;
 }
 

@@ -6,7 +6,7 @@
 
 #include "norm.h"
 
-namespace rmsnorm_export {
+namespace rmsnorm_export::onnxruntime {
 namespace {
 
 constexpr std::size_t kLanes = 4;
@@ -109,4 +109,4 @@ constexpr Kernels kTable{"portable", run, operand, turn};
 
 const Kernels* const kPortable = &kTable;
 
-}  // namespace rmsnorm_export
+}  // namespace rmsnorm_export::onnxruntime

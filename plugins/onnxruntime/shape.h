@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace rmsnorm_export {
+namespace rmsnorm_export::onnxruntime {
 
 // The sizes of a tensor; those of usual ranks without an allocation.
 class Shape {
@@ -54,4 +54,4 @@ struct Sizes {  // some of a shape
     }
 };
 
-}  // namespace rmsnorm_export
+}  // namespace rmsnorm_export::onnxruntime

@@ -9,7 +9,7 @@
 #include "norm.h"
 #include "shape.h"
 
-namespace rmsnorm_export {
+namespace rmsnorm_export::onnxruntime {
 
 constexpr std::size_t kBytes[kTypes] = {4, 2, 2, 8};
 
@@ -161,4 +161,4 @@ private:
     std::size_t scratch_{0}, together_{0}, buffers_{0};
 };
 
-}  // namespace rmsnorm_export
+}  // namespace rmsnorm_export::onnxruntime

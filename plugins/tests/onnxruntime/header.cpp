@@ -76,10 +76,6 @@ CHECK(KernelComputeV2)
 CHECK(InferOutputShapeFn)
 CHECK(GetStartVersion)
 CHECK(GetEndVersion)
-CHECK(GetMayInplace)
-CHECK(ReleaseMayInplace)
-CHECK(GetAliasMap)
-CHECK(ReleaseAliasMap)
 #undef CHECK
 
 static_assert(offsetof(OrtApiBase, GetApi) == offsetof(ApiBase, GetApi));

@@ -1,0 +1,101 @@
+// The nodes of ONNX Runtime's CPU provider: rows shared out among its threads.
+#include <cstdlib>
+#include <memory>
+
+#include "operator.h"
+#include "work.h"
+
+namespace rmsnorm_export::onnxruntime {
+namespace {
+
+class CpuOperator final : public Operator {
+    using Operator::Operator;
+
+    void run(OrtKernelContext* context, const Call& call) const override {
+        Norm norm = norm_;
+        if (!call.scale.present) norm.association = 0;
+        Rows rows;
+        rows.norm = &norm;
+        rows.x = call.x.data;
+        rows.second = call.second.data;
+        rows.y = call.y;
+        rows.sum = call.sum;
+        const Kernels& kernels = onnxruntime::kernels();
+        const std::size_t n = call.n, lane = norm.wide() ? sizeof(double) : sizeof(float);
+        std::unique_ptr<char[]> held[2];
+        const auto operand = [&](const Tensor& tensor, float offset, int which) -> const void* {
+            if (!tensor.present) return nullptr;
+            const Type lanes = norm.wide() ? kDouble : kFloat;
+            if (tensor.type == lanes && norm.product() == lanes && offset == 0) return tensor.data;
+            held[which].reset(new char[n * lane]);
+            kernels.operand(norm, tensor.type, tensor.data, n, offset, held[which].get());
+            return held[which].get();
+        };
+        rows.factor = operand(call.scale, norm.scale_offset, 0);
+        rows.bias = operand(call.bias, 0.0F, 1);
+        rows.segment = norm.group_size ? static_cast<std::size_t>(norm.group_size) : n;
+        rows.summed = norm.partial_size ? static_cast<std::size_t>(norm.partial_size) : rows.segment;
+        rows.per_row = n / rows.segment;
+
+        const bool rotary = norm.kind == Kind::kRotaryRMSNorm;
+        const Tables tables = rotary ? turning(call) : Tables();
+        Work work(kernels, rows, call.inner, call.elements, kBytes[norm.x], lane,
+                  rotary ? &tables : nullptr);
+        const std::size_t tasks = work.tasks();
+        if (tasks == 1) {
+            work.task(0);
+        } else {
+            const auto task = [](void* data, std::size_t i) { static_cast<Work*>(data)->task(i); };
+            check(api_.KernelContext_ParallelFor(context, task, tasks, 0, &work));
+        }
+        if (work.failed) refuse("there is no memory for a row", "free some memory");
+    }
+
+    Tables turning(const Call& call) const {
+        const Sizes x(call.x.shape), table(call.cos.shape);
+        Tables made({x.first, x.last - 1}, {table.first, table.last - 1});
+        made.cos = static_cast<const char*>(call.cos.data);
+        made.sin = static_cast<const char*>(call.sin.data);
+        made.row_bytes = call.width * kBytes[call.cos.type];
+        made.turn = {norm_.x, call.cos.type, call.turned, call.width != call.turned,
+                     norm_.rotary_interleaved};
+        return made;
+    }
+};
+
+}  // namespace
+
+const Kernels& kernels() {
+    static const Kernels& chosen = [&]() -> const Kernels& {
+        const Kernels* usable[] = {kAvx512, kAvx2, kPortable};
+#if defined(__x86_64__)
+        __builtin_cpu_init();
+        if (!(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))) {
+            usable[0] = nullptr;
+        }
+        if (!(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+              __builtin_cpu_supports("f16c"))) {
+            usable[0] = usable[1] = nullptr;
+        }
+#endif
+        const char* wanted = std::getenv("RMSNORM_EXPORT_ISA");
+        const Kernels* first = nullptr;
+        for (const Kernels* each : usable) {
+            if (!each) continue;
+            if (wanted && each->name == std::string(wanted)) return *each;
+            if (!first) first = each;
+        }
+        return *first;
+    }();
+    return chosen;
+}
+
+Provider cpu() {
+    return {nullptr, {kFloat, kHalf, kBfloat, kDouble},
+            [](const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type x) -> Operator* {
+                return new CpuOperator(api, info, kind, x);
+            }};
+}
+
+}  // namespace rmsnorm_export::onnxruntime
