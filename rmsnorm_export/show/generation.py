@@ -69,10 +69,9 @@ def generation_page(
     unproved = any(report.unproved for report in export.reports.values())
     verdict = (text, "bad" if unproved or about.problem else kind)
     parts = [summary([verdict], about, facts(pairs, "facts wide"))]
-    for number, (name, report) in enumerate(export.reports.items()):
-        of = f"{name}-" if number else ""
+    for name, report in export.reports.items():
         parts += [
             dataclasses.replace(part, id=f"{name}-{part.id}", title=f"{part.title} of {name}")
-            for part in report_sections(report, of)
+            for part in report_sections(report, of=f"{name}-")
         ]
     return document("Graphs of a folder", export.path.name, [*parts, *sections])

@@ -224,8 +224,7 @@ def report_page(
 def report_sections(report: Report, of: str = "") -> list[Section]:
     """All but the summary: rewrites, sites, refusals and look-alikes, where there are any.
 
-    ``of`` tells the parts of several reports on one page apart; those of one with it are not
-    filtered and sorted.
+    ``of`` begins the ids of one of several reports on a page.
     """
     rewrites = rewrites_of(report, of)
     return [

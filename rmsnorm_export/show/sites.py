@@ -103,9 +103,9 @@ def sites_section(report: Report, rewrites: Sequence[Rewrite], of: str) -> list[
         data_shown=SHOWN,
     )
     parts = [
-        None if of else _filters(sites),
+        _filters(sites, of),
         scroller("Sites", table),
-        None if of else tag("button", "Show all rows", type="button", id="show-all", hidden=True),
+        tag("button", "Show all rows", type="button", id=f"{of}show-all", hidden=True),
         note(_LEGEND) if proved else None,
         *_limits(len(sites)),
     ]
@@ -125,7 +125,7 @@ def _limits(count: int) -> list[Markup]:
     return [note(text) for text in left_out]
 
 
-def _filters(sites: Sequence[Site]) -> Markup:
+def _filters(sites: Sequence[Site], of: str) -> Markup:
     """Controls that do nothing without JavaScript, and are hidden without it."""
     classes = {site.numerics for site in sites}
     choices: dict[str, tuple[str, Sequence[str]]] = {
@@ -136,7 +136,7 @@ def _filters(sites: Sequence[Site]) -> Markup:
     search = tag(
         "input",
         type="search",
-        id="filter-text",
+        id=f"{of}filter-text",
         autocomplete="off",
         spellcheck="false",
         placeholder="name, module, node",
@@ -147,12 +147,20 @@ def _filters(sites: Sequence[Site]) -> Markup:
         options = [tag("option", "all", value="")]
         options += [tag("option", value, value=value) for value in values]
         column = titles.index(title)
-        select = tag("select", *options, id=f"filter-{name}", data_column=column)
+        select = tag("select", *options, id=f"{of}filter-{name}", data_column=column)
         fields.append(tag("label", f"{title} ", select))
-    fields.append(tag("button", "Reset", type="button", id="filter-reset"))
+    fields.append(tag("button", "Reset", type="button", id=f"{of}filter-reset"))
     count = plural(len(sites), "site")
-    fields.append(tag("output", count, id="filter-count", for_="filter-text"))
-    return tag("div", *fields, class_="filters", id="filters", role="search", hidden=True)
+    fields.append(tag("output", count, id=f"{of}filter-count", for_=f"{of}filter-text"))
+    return tag(
+        "div",
+        *fields,
+        class_="filters",
+        id=f"{of}filters",
+        role="search",
+        aria_label=f"Sites {of.removesuffix('-')}".rstrip(),
+        hidden=True,
+    )
 
 
 def _site_rows(

@@ -10,16 +10,18 @@ import pytest
 from browser import Browser
 from html_pages import HOSTILE, hostile_report, report, sites, verification
 
+from rmsnorm_export.rewrite.result import GenerationExport
 from rmsnorm_export.show import to_html
 from rmsnorm_export.show.verification import verification_section
 
 ROWS = "#site-table > tbody > tr:not(.more)"
+GRAPHS = ("prefill", "decode")
 KEYS = {"enter": "\ue007", "space": " ", "tab": "\ue004"}
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a report, a hostile one and a large one."""
+    """A folder with a report, a hostile one, a large one and one of two graphs."""
     folder = tmp_path_factory.mktemp("pages")
     both = [verification_section(verification(), "a.onnx", "b.onnx")]
     made = {
@@ -28,6 +30,15 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "compared": to_html(verification(HOSTILE), compared=HOSTILE[:2]),
         "large": to_html(report(fused=sites(2000))),
         "empty": to_html(report(0, kept=(), refused=())),
+        "graphs": to_html(
+            GenerationExport(
+                path=Path("decoder"),
+                reports={"prefill": report(3), "decode": report(fused=sites(600))},
+                files=(),
+                log="",
+                seconds=1.0,
+            )
+        ),
     }
     for name, html in made.items():
         (folder / f"{name}.html").write_bytes(html.encode("utf-8"))
@@ -194,6 +205,20 @@ def test_a_large_model_shows_some_rows_and_then_all(shared: Browser, pages: Path
     shared.js("document.getElementById('show-all').click()")
     assert len(column(shared, 0)) == 2001
     assert not shared.find("#show-all").is_displayed()
+
+
+def test_each_table_of_a_folder_filters_and_sorts_by_itself(shared: Browser, pages: Path) -> None:
+    shared.open(pages / "graphs.html", "#decode-s590")
+    assert shared.find("#decode-s590-more").is_displayed()
+    assert shared.find("#prefill-filter-count").text == "4 sites"
+    shared.find("#decode-filter-text").send_keys("layers.12.")
+    first, second = (f"#{name}-site-table > tbody > tr:not(.more) > th" for name in GRAPHS)
+    assert shared.texts(second) == ["model.layers.12.norm/RMSNorm"]
+    assert len(shared.texts(first)) == 4
+    shared.js("document.querySelector('#prefill-site-table > thead .sort').focus()")
+    shared.keys(KEYS["enter"], KEYS["enter"])
+    assert shared.texts(first) == sorted(shared.texts(first), reverse=True)
+    assert shared.texts(second) == ["model.layers.12.norm/RMSNorm"]
 
 
 def background(page: Browser) -> str:
