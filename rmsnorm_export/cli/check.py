@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 @click.argument("file", type=FILE, metavar="ENGINE|REPORT.json")
 @file_options("--report", "--html")
 def command(state: State, file: str, files: Files) -> None:
-    """Say whether FILE, an engine, can run on this machine, before something tries to run it.
+    """Say whether ENGINE can run on this machine, before something tries to run it.
 
     The record that build wrote beside it, ENGINE.json, is compared with the file and with what is
     installed; then the backend is asked, in a process of its own. Nothing is changed. Without a GPU
     no engine can be called good: the answer is then "unknown", unless something stands against it.
 
-    Where FILE is a folder of engines, each is checked.
+    Of a folder of engines each is checked.
 
-    Where FILE is a JSON report (of --report or --format json, or the deploy.json of a run), say
-    whether the files that it is about are still the same. Relative paths in it are looked for in
-    its folder first. An ONNX model is neither: see inspect and verify.
+    Of a JSON report (of --report or --format json, or the deploy.json of a run), say whether the
+    files that it is about are still the same. Relative paths in it are looked for in its folder
+    first. An ONNX model is neither: see inspect and verify.
 
     \b
     Exit code 0 when it can be used; 3 when it cannot, and when it cannot be

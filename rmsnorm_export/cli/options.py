@@ -126,7 +126,8 @@ _LOGGING = (
         "-v",
         "--verbose",
         count=True,
-        help="List every site; log what happens. Twice: log more.",
+        help="Print what is left out otherwise (every site, bound, file); log what happens."
+        " Twice: log more.",
     ),
 )
 

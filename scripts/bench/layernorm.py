@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rmsnorm_export.printable import plural
 from scripts.lib.command import add_output, parser, say
 from scripts.lib.results import Start, about, bullets, write_results
 from scripts.lib.tables import markdown_table, print_table
@@ -131,7 +132,7 @@ def _norm_cells(row: dict[str, Any]) -> list[str]:
 def _head(report: dict[str, Any]) -> list[str]:
     options = report["options"]
     return [
-        *about(report, f", {options['threads']} thread(s), {options['rounds']} rounds"),
+        *about(report, f", {plural(options['threads'], 'thread')}, {options['rounds']} rounds"),
         "median (quartiles); ratios are to LayerNorm in the same backend and pass, round by round",
     ]
 

@@ -47,8 +47,8 @@ def ours(path: pathlib.Path, target: Target, **options: Any) -> tuple[Found, byt
     return Found(norms, _count(onnx.load_from_string(data)).residuals), data
 
 
-def others(path: pathlib.Path, tool: str) -> Found | str:
-    """What one of ``OTHERS`` makes of it, or why it makes nothing."""
+def others(path: pathlib.Path, tool: str) -> tuple[Found, bytes] | str:
+    """What one of ``OTHERS`` makes of a file, and its file; or why it makes nothing."""
     with tempfile.TemporaryDirectory() as folder, quiet(), contextlib.ExitStack():
         output = str(pathlib.Path(folder) / "out.onnx")
         try:
@@ -58,9 +58,10 @@ def others(path: pathlib.Path, tool: str) -> Found | str:
                 ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             else:
                 PEERS[tool].load()(str(path), output)
-            written = onnx.load(output, load_external_data=False)
+            written = onnx.load(output)
+            data = written.SerializeToString()
             _leave_other_rows_out(written, path)
-            return _count(written)
+            return _count(written), data
         except Exception as error:  # the reason is the outcome
             return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 

@@ -192,10 +192,15 @@ def _by_torch(path: pathlib.Path, model: Model, dtype: str, exporter: str) -> _J
 
 
 def _enliven(model: torch.nn.Module) -> None:
-    """Random numbers for what is all zeros or ones at first: gains, and gates that shut a layer."""
+    """Random numbers for what is constant at first: gains, biases, and gates that shut a layer.
+
+    What was zero stays small: biases that swamp a layer's output would make rows over other axes
+    alike.
+    """
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.is_floating_point() and bool((parameter == parameter.flatten()[0]).all()):
                 value = torch.rand(parameter.shape, generator=generator)
-                parameter.copy_(value + 0.5 if parameter.ndim < 2 else (value - 0.5) * 0.2)
+                gain = parameter.ndim < 2 and bool(parameter.flatten()[0] != 0)
+                parameter.copy_(value + 0.5 if gain else (value - 0.5) * 0.2)
