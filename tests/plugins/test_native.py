@@ -29,10 +29,9 @@ from rmsnorm_export.runtime.metrics import ulp_distance
 from rmsnorm_export.runtime.session import run_session
 from rmsnorm_export.tensorrt.plugin.native import node_model
 from scripts.lib.command import module_command, module_environment
-from tests.plugins.native_process import TYPES
+from tests.plugins.native_process import ISAS, TYPES
 
 PLUGINS = pathlib.Path(__file__).parents[2] / "plugins"
-ISAS = ("avx512", "avx2", "portable")
 
 
 def _session(model: onnx.ModelProto, library: pathlib.Path, threads: int = 1) -> Any:
@@ -55,7 +54,6 @@ def _run(
     return run_session(_session(model, library, threads), feeds)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("isa", ISAS)
 def test_every_attribute_and_type(native_library: pathlib.Path, isa: str) -> None:
     command = module_command("x", str(native_library))
