@@ -97,11 +97,11 @@ class SiteBuilder:
         """The nodes, with the pairs (value of the graph, new value) that they replace."""
         made = self._match.quantized
         twins = () if made is None else made.twins
-        new = dict(replace).get(self._match.output)
+        new = dict(replace)
         return Lowered(
             nodes=self._nodes,
             # Twins first: of values that become one, the last gives it its name.
-            replace=[*((twin, new) for twin in twins if new is not None), *replace],
+            replace=[*((twin, new[one]) for twin, one in twins if one in new), *replace],
             numerics=self._numerics,
             part=self._match,
             initializers=self.initializers,

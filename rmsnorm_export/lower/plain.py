@@ -42,8 +42,8 @@ def _nodes(plan: Planned, context: LowerContext, shared: SharedConstants) -> Low
     }
     numbers = {"epsilon": spec.epsilon, "scale_offset": spec.scale_offset}
     results = [part.output, *([] if part.residual is None else [part.sum])]
-    if part.quantized is not None and part.quantized.row_scales is not None:
-        results.append(part.quantized.row_scales)
+    if part.quantized is not None and part.quantized.scales is not None:
+        results.append(part.quantized.scales)
     replace: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
     for node in body:
         output = node.outputs[0]

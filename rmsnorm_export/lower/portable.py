@@ -37,8 +37,10 @@ from rmsnorm_export.op.spec import (
     PLUGIN_NAMESPACE,
     PLUGIN_VERSION,
     QUANTIZE,
+    UINT8,
     Kind,
     NormSpec,
+    scaled_by,
 )
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
@@ -215,9 +217,11 @@ def _node(
     made: dict[str, str] = {}
     if part.quantized is not None:
         made = {QUANTIZE: part.quantized.how}
-        if part.quantized.row_scales is not None:
-            outputs.append(site.like(part.quantized.row_scales, FLOAT, "row_scale"))
-            replace.append((part.quantized.row_scales, outputs[-1]))
+        if (scales := part.quantized.scales) is not None:
+            per = scaled_by(part.quantized.how)
+            dtype = UINT8 if per == "block" else FLOAT
+            outputs.append(site.like(scales, dtype, f"{per}_scale"))
+            replace.append((scales, outputs[-1]))
     plugin = {"plugin_version": PLUGIN_VERSION, "plugin_namespace": PLUGIN_NAMESPACE}
     site.norm(
         function.name,

@@ -16,9 +16,20 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.op import blocks
 from rmsnorm_export.op.body_key import CASTLIKE_OPSET, BodyKey
-from rmsnorm_export.op.dtypes import numpy_dtype
-from rmsnorm_export.op.spec import BFLOAT16, CODE_TYPES, DOMAIN, DOUBLE, FLOAT, HALF_TYPES
+from rmsnorm_export.op.dtypes import Array, numpy_dtype
+from rmsnorm_export.op.spec import (
+    BFLOAT16,
+    BLOCK,
+    CODE_TYPES,
+    DOMAIN,
+    DOUBLE,
+    FLOAT,
+    HALF_TYPES,
+    Quantize,
+    scaled_by,
+)
 
 MIN_OPSET = 13
 """Below it Constant cannot refer to an attribute by value and ReduceMean takes no bfloat16."""
@@ -29,6 +40,8 @@ GROUPS_OPSET = 14
 AXES_INPUT_OPSET = 18
 """First opset in which the axes of ReduceMean are an input."""
 
+INT64 = 7
+
 _Attributes: TypeAlias = Mapping[str, int | Sequence[int] | ir.TensorProtocol]
 
 
@@ -37,7 +50,7 @@ def build_function(name: str, key: BodyKey, opset: int) -> ir.Function:
 
     Inputs in order: X, residual or gate or cos and sin, scale, bias, scale of the codes, as the key
     has them; all are required. Outputs: Y or its codes, for ``SkipRMSNorm`` the sum, and the scales
-    of the rows where those are computed. Attributes that it reads from the node: ``epsilon`` and,
+    of the rows or blocks where those are computed. Attributes that it reads from the node: ``epsilon`` and,
     where a scale may have an offset, ``scale_offset``. Nodes may carry more.
 
     Args:
@@ -112,7 +125,7 @@ class _Body:
             y = self.turned(y, *tables)
         code_scales: list[ir.Value] = []
         if key.quantize is not None:
-            y, code_scales = self.codes(y, inputs)
+            y, code_scales = self.codes(y, key.quantize, inputs)
         outputs = [y, *([total] if residual is not None else []), *code_scales]
         graph = ir.Graph(
             inputs, outputs, nodes=self.nodes, name=self.name, opset_imports={"": self.opset}
@@ -304,34 +317,78 @@ class _Body:
             return sigmoid
         return self.add("Mul", "silu", [z, sigmoid])
 
-    def codes(self, y: ir.Value, inputs: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
-        """The codes of ``y``, and the scales of its rows; a scale that is given joins ``inputs``.
+    def codes(
+        self, y: ir.Value, how: Quantize, inputs: list[ir.Value]
+    ) -> tuple[ir.Value, list[ir.Value]]:
+        """The codes of ``y``, and the scales of its rows or blocks; a scale that is given joins
+        ``inputs``.
 
         They end in QuantizeLinear, so that the runtime saturates and rounds as it always does; it
         takes float32, so that a half y is not rounded again when it is divided.
         """
-        name, _, per_row = (self.key.quantize or "").partition("_")
-        element_type, largest = CODE_TYPES[name]
-        zero = ir.tensor(np.zeros((), ir.DataType(element_type).numpy()))
-        zero_point = self.add("Constant", "zero_point", [], {"value": zero})
         half = self.key.casts or self.key.stash_type != FLOAT
         wide = self.cast(y, FLOAT, "wide_y") if half else y
-        if not per_row:
+        if scaled_by(how) == "block":
+            return self.block_codes(wide, how)
+        element_type, largest = CODE_TYPES[how.partition("_")[0]]
+        zero = np.zeros((), ir.DataType(element_type).numpy())
+        zero_point = self.tensor(zero, "zero_point")
+        if scaled_by(how) == "tensor":
             scale = self.value("code_scale")
             inputs.append(scale)
             return self.add("QuantizeLinear", "codes", [wide, scale, zero_point]), []
-        size = self.add("Abs", "size", [wide])
-        if self.opset < AXES_INPUT_OPSET:
-            top = self.add("ReduceMax", "largest", [size], {"axes": [-1], "keepdims": 1})
-        else:
-            axes = self.integers([-1], "code_axes")
-            top = self.add("ReduceMax", "largest", [size, axes], {"keepdims": 1})
+        top = self.greatest(self.add("Abs", "size", [wide]))
         quotient = self.add("Div", "step", [top, self.constant(largest, FLOAT, "largest_code")])
         one, nothing = self.constant(1.0, FLOAT, "unit"), self.constant(0.0, FLOAT, "nothing")
         empty = self.add("Equal", "is_zero", [quotient, nothing])
         rows = self.add("Where", "row_scale", [empty, one, quotient])
         scaled = self.add("Div", "in_steps", [wide, rows])
         return self.add("QuantizeLinear", "codes", [scaled, one, zero_point]), [rows]
+
+    def block_codes(self, wide: ir.Value, how: Quantize) -> tuple[ir.Value, list[ir.Value]]:
+        """The codes of MXFP8 and of the scales of its blocks.
+
+        No operator gives the exponent of a number: it is guessed from the logarithm, and a
+        comparison with the greatest number of that exponent mends the guess.
+        """
+        parts = self.add("Reshape", "blocks", [wide, self.integers([-1, BLOCK], "block_shape")])
+        # A maximum need not see a NaN.
+        infinite = self.constant(np.inf, FLOAT, "infinite")
+        size = self.add("Abs", "size", [parts])
+        size = self.add("Where", "finite", [self.add("IsNaN", "is_nan", [size]), infinite, size])
+        top = self.greatest(size)
+        binary = self.constant(1 / np.log(2.0), FLOAT, "per_octave")
+        octaves = self.add("Mul", "octaves", [self.add("Log", "logarithm", [top]), binary])
+        place = self.add("Add", "place", [octaves, self.constant(blocks.offset(how), FLOAT, "to")])
+        table = blocks.limits(how)
+        ends = [self.constant(end, FLOAT, f"place_{end}") for end in (0, len(table) - 1)]
+        whole = self.add("Clip", "whole_place", [self.add("Floor", "floor", [place]), *ends])
+        guess = self.cast(whole, INT64, "guess")
+        limit = self.add("Gather", "limit", [self.tensor(table, "limits"), guess])
+        beyond = self.cast(self.add("Greater", "beyond", [top, limit]), INT64, "one_more")
+        index = self.add("Add", "index", [guess, beyond])
+        unit = self.add("Gather", "per_scale", [self.tensor(blocks.reciprocals(), "units"), index])
+        scaled = self.add("Mul", "in_steps", [parts, unit])
+        stored = self.tensor(blocks.scale_codes(), "exponents")
+        scales = self.add("Gather", "exponent", [stored, index])
+        shape = self.add("Shape", "code_shape", [wide])
+        ends = [self.integers([end], f"axis_{i}") for i, end in enumerate((0, -1, 1 << 31))]
+        lead = self.add("Slice", "lead", [shape, ends[0], ends[1]])
+        count = self.add("Slice", "row_size", [shape, ends[1], ends[2]])
+        count = self.add("Div", "blocks_of_row", [count, self.integers([BLOCK], "block")])
+        of_scales = self.add("Concat", "scale_shape", [lead, count], {"axis": 0})
+        stays = self.zero_stays()
+        scaled = self.add("Reshape", "steps_of_row", [scaled, shape], stays)
+        # ONNX Runtime would move a QuantizeLinear before the Reshape, and reshapes no FP8.
+        codes = self.cast(scaled, CODE_TYPES["mxfp8"][0], "codes")
+        return codes, [self.add("Reshape", "block_scale", [scales, of_scales], stays)]
+
+    def greatest(self, size: ir.Value) -> ir.Value:
+        """Of each row of magnitudes."""
+        if self.opset < AXES_INPUT_OPSET:
+            return self.add("ReduceMax", "largest", [size], {"axes": [-1], "keepdims": 1})
+        axes = self.integers([-1], "code_axes")
+        return self.add("ReduceMax", "largest", [size, axes], {"keepdims": 1})
 
     def scalar(
         self, attribute: str, literal: float | None, label: str, *, like_x: bool
@@ -375,11 +432,13 @@ class _Body:
         return self.add("Cast", label, [value], {"to": element_type})
 
     def constant(self, number: float, element_type: int, label: str) -> ir.Value:
-        stored = np.array(number, numpy_dtype(element_type))
-        return self.add("Constant", label, [], {"value": ir.tensor(stored)})
+        return self.tensor(np.array(number, numpy_dtype(element_type)), label)
 
     def integers(self, values: Sequence[int], label: str) -> ir.Value:
-        return self.add("Constant", label, [], {"value": ir.tensor(np.array(values, np.int64))})
+        return self.tensor(np.array(values, np.int64), label)
+
+    def tensor(self, stored: Array, label: str) -> ir.Value:
+        return self.add("Constant", label, [], {"value": ir.tensor(stored)})
 
     def add(
         self,

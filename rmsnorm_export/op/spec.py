@@ -42,10 +42,13 @@ PLUGIN_VERSION = "1"
 
 Kind = Literal["RMSNorm", "SkipRMSNorm", "GatedRMSNorm", "RotaryRMSNorm"]
 Activation = Literal["silu", "sigmoid"]
-Quantize = Literal["fp8", "int8", "fp8_per_row", "int8_per_row"]
+Quantize = Literal["fp8", "int8", "fp8_per_row", "int8_per_row", "mxfp8", "mxfp8_floor"]
 
 FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 1, 10, 11, 16
 """ONNX element types (TensorProto.DataType) that the operator takes."""
+
+UINT8 = 2
+"""That of the scales of blocks."""
 
 HALF_TYPES = frozenset({FLOAT16, BFLOAT16})
 
@@ -224,10 +227,30 @@ have beside those of the norm. With y the norm, rounded to T, and codes of INT8 
     codes = saturate(round_to_even(y / s))
 
 ``fp8``, ``int8``: s is one float32 number, the last input. ``fp8_per_row``, ``int8_per_row``: s is
-max |y| of the row / 448 or / 127, and 1 where that is 0; it is the last output, float32."""
+max |y| of the row / 448 or / 127, and 1 where that is 0; it is the last output, float32.
 
-CODE_TYPES = {"int8": (3, 127.0), "fp8": (17, 448.0)}
+``mxfp8``, ``mxfp8_floor``: the row is the last axis, of whole blocks of 32 elements. s is 2^E, one
+for each block; its E8M0 code, E + 127 as uint8, is in the last output, ``[..., n / 32]``. With m the
+greatest |y| of the block, ``mxfp8`` takes the least E from -127 on with ``m <= 448 * 2^E``, so that
+no code saturates, and ``mxfp8_floor`` takes ``max(floor(log2(m)) - 8, -127)``. A block with a NaN or
+an infinity has the scale NaN (255), and its codes are NaN.
+
+Sources: OCP Microscaling Formats v1.0, sections 5.4.1 (E8M0), 6.3 (the rule of ``mxfp8_floor``);
+cuDNN's block scale quantize, Mishra et al. 2025, arXiv 2506.08027 (that of ``mxfp8``)."""
+
+CODE_TYPES = {"int8": (3, 127.0), "fp8": (17, 448.0), "mxfp8": (17, 448.0)}
 """ONNX element type of the codes, and the largest of them that a row is scaled to."""
+
+BLOCK = 32
+"""Elements that share a scale of MXFP8."""
+
+
+def scaled_by(how: Quantize) -> Literal["tensor", "row", "block"]:
+    """What has a scale of its own."""
+    if how.startswith("mxfp8"):
+        return "block"
+    return "row" if how.endswith("_per_row") else "tensor"
+
 
 ATTRIBUTE_WORDS = {
     "epsilon": "Added to the mean square, or to its root, or the least that the root may be.",

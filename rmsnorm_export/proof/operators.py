@@ -12,10 +12,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import ml_dtypes
 import numpy as np
 import onnx
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.op.blocks import reference_blocks
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import (
     MICROSOFT_DOMAIN,
@@ -25,6 +27,7 @@ from rmsnorm_export.op.native import (
 )
 from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import FLOAT, NormSpec
+from rmsnorm_export.recognize.blocks import TENSORRT
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 
 Attributes: TypeAlias = Mapping[str, Any]
@@ -40,7 +43,9 @@ def is_floating(dtype: np.dtype[Any]) -> bool:
 
 
 def cast(array: Array, dtype: np.dtype[Any]) -> Array:
-    """``array`` in ``dtype``, rounded to nearest even."""
+    """``array`` in ``dtype``, rounded to nearest even; FP8 saturates, as in a Cast."""
+    if dtype == ml_dtypes.float8_e4m3fn:
+        array = np.clip(array, -448.0, 448.0)
     return array.astype(dtype, copy=False)
 
 
@@ -251,6 +256,7 @@ def _skip_rms_normalization(inputs: Inputs, attributes: Attributes) -> Sequence[
 
 
 _KERNELS: dict[tuple[str, str], Kernel] = {
+    TENSORRT: lambda inputs, _: reference_blocks(_given(inputs[0]), "mxfp8"),
     ("", "Add"): _elementwise(np.add),
     ("", "Sub"): _elementwise(np.subtract),
     ("", "Mul"): _elementwise(np.multiply),

@@ -39,18 +39,18 @@ class Quantized:
     """How codes are made of a norm (see ``op.spec.QUANTIZE``).
 
     Attributes:
-        how: element type of the codes, and whether each row has a scale of its own.
-        scale: one number, of any float type; None: per row.
-        row_scales: the scales of the rows; None: one for all.
+        how: element type of the codes, and what has a scale of its own.
+        scale: one number, of any float type; None: rows or blocks have their own.
+        scales: those of the rows or blocks; None: one for all.
         least: the scale of a row is at least that in the source.
-        twins: the same codes, of nodes that repeat what makes them.
+        twins: the same codes or scales, of nodes that repeat what makes them, and those.
     """
 
     how: Quantize
     scale: ir.Value | None = None
-    row_scales: ir.Value | None = None
+    scales: ir.Value | None = None
     least: float = 0.0
-    twins: tuple[ir.Value, ...] = ()
+    twins: tuple[tuple[ir.Value, ir.Value], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

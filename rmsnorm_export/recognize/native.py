@@ -16,6 +16,7 @@ from rmsnorm_export.op.spec import (
     Kind,
     NormSpec,
     Quantize,
+    scaled_by,
 )
 from rmsnorm_export.recognize.consts import depends_on_caller, standard
 from rmsnorm_export.recognize.context import FLOATS, Context
@@ -128,8 +129,8 @@ def _quantized(node: ir.Node) -> Quantized | None:
     how: Quantize | None = next((known for known in get_args(Quantize) if known == given), None)
     if how is None:
         return None
-    if how.endswith("_per_row"):
-        return Quantized(how, row_scales=node.outputs[-1])
+    if scaled_by(how) != "tensor":
+        return Quantized(how, scales=node.outputs[-1])
     return Quantized(how, scale=node.inputs[-1])
 
 

@@ -46,7 +46,8 @@ def _divides(node: ir.Node) -> bool:
     return standard(node) in ("QuantizeLinear", "Div")
 
 
-def _kept(match: Match, node: ir.Node, why: str, found: str, hint: str) -> Refusal:
+def kept(match: Match, node: ir.Node, why: str, found: str, hint: str) -> Refusal:
+    """The refusal of what quantizes a norm."""
     message = f"what quantizes the norm is not folded: {why}"
     return refuse(node, "quantizer-kept", message, found, hint, match.scope)
 
@@ -58,42 +59,42 @@ def _static(ctx: Context, match: Match, y: ir.Value, node: ir.Node) -> Found | R
     dtype = ctx.types.dtype(codes) or (None if zero is None else ctx.types.dtype(zero))
     if dtype is None or int(dtype) not in _STATIC or scale is None:
         found = "uint8" if dtype is None and zero is None else str(dtype)
-        return _kept(match, node, "the codes are neither int8 nor float8e4m3fn", found,
+        return kept(match, node, "the codes are neither int8 nor float8e4m3fn", found,
                      "quantize to one of these, symmetrically")  # fmt: skip
     dims = ctx.types.shape(scale)
     if dims is None or any(size != 1 for size in dims):
-        return _kept(match, node, "it has no single scale", ctx.describe(scale),
+        return kept(match, node, "it has no single scale", ctx.describe(scale),
                      "quantize per tensor, or row by row")  # fmt: skip
     if zero is not None and ctx.constants.scalar(zero) != 0:
-        return _kept(match, node, "its zero point is not the constant 0", ctx.describe(zero),
+        return kept(match, node, "its zero point is not the constant 0", ctx.describe(zero),
                      "quantize symmetrically")  # fmt: skip
     odd = {"saturate": (1,), "block_size": (0,), "precision": (0, FLOAT)}
     for name, usual in odd.items():
         if plain.get_int(name, usual[0]) not in usual:
-            return _kept(match, node, f"the node has no counterpart of its {name}",
+            return kept(match, node, f"the node has no counterpart of its {name}",
                          f"{name} {plain.get_int(name)}", "leave that attribute out")  # fmt: skip
     # An exporter that quantizes the input of every Linear writes one node for each of them.
     repeated = [n for n in ctx.read_by(y) if n is not node and ctx.same(n.outputs[0], codes)]
     twins = [n for n in repeated if not n.outputs[0].is_graph_output()]
-    if (apart := _shared(ctx, match, y, {node, *twins})) is not None:
+    if (apart := shared(ctx, match, y, {node, *twins})) is not None:
         return apart
     own = ctx.types.dtype(scale)
     # With a scale of a half type the definition rounds the quotient to it.
     edges = () if own == FLOAT else ("a quotient that is rounded before the codes are",)
-    made = Quantized(_STATIC[int(dtype)], scale=scale, twins=tuple(n.outputs[0] for n in twins))
+    made = Quantized(_STATIC[int(dtype)], scale=scale, twins=tuple((n.outputs[0], codes) for n in twins))
     return codes, made, edges
 
 
-def _shared(ctx: Context, match: Match, y: ir.Value, nodes: Set[ir.Node]) -> Refusal | None:
+def shared(ctx: Context, match: Match, y: ir.Value, nodes: Set[ir.Node]) -> Refusal | None:
     """Why the norm is needed beside its codes, which ``nodes`` make of it; None: it is not."""
     first, graph = next(iter(nodes)), match.output.producer()
     readers = {*ctx.read_by(y), *ctx.read_by(match.output)} - {y.producer()}
     if readers <= nodes and not y.is_graph_output() and not match.output.is_graph_output():
         same = graph is not None and all(node.graph is graph.graph for node in nodes)
-        return None if same else _kept(match, first, "it is in another graph than the norm",
+        return None if same else kept(match, first, "it is in another graph than the norm",
                                        match.scope, "keep both in one graph")  # fmt: skip
     others = [f"{n.op_type} {n.name!r}" for n in readers - nodes] or ["an output of the graph"]
-    return _kept(match, first, "the norm is read by others, too", ", ".join(sorted(others)[:4]),
+    return kept(match, first, "the norm is read by others, too", ", ".join(sorted(others)[:4]),
                  "quantize once for all that read the norm")  # fmt: skip
 
 
@@ -120,7 +121,7 @@ def _per_row(ctx: Context, match: Match, y: ir.Value, division: ir.Node) -> Foun
     current, before = _clamped(ctx, node.inputs[0], nodes)
     least = max(least, before / largest)
     node = None if current is None else current.producer()
-    if standard(node) != "ReduceMax" or node is None or not _last_axis(ctx, node, match.rank):
+    if standard(node) != "ReduceMax" or node is None or not last_axis(ctx, node, match.rank):
         return None
     size = node.inputs[0].producer() if node.inputs[0] is not None else None
     if standard(size) != "Abs" or size is None or size.inputs[0] is not y:
@@ -135,10 +136,10 @@ def _per_row(ctx: Context, match: Match, y: ir.Value, division: ir.Node) -> Foun
     inside = {v for n in nodes for v in n.outputs} - {codes, scales}
     if any(v.is_graph_output() or not set(ctx.read_by(v)) <= nodes for v in inside):
         return None
-    if _shared(ctx, match, y, nodes) is not None:
+    if shared(ctx, match, y, nodes) is not None:
         return None
     edges = () if guarded or least else ("rows of zeros that are divided by a scale of 0",)
-    return codes, Quantized(_ROWS[dtype], row_scales=scales, least=least), edges
+    return codes, Quantized(_ROWS[dtype], scales=scales, least=least), edges
 
 
 def _clamped(
@@ -156,14 +157,15 @@ def _clamped(
     return node.inputs[0], least
 
 
-def _last_axis(ctx: Context, node: ir.Node, rank: int | None) -> bool:
+def last_axis(
+    ctx: Context, node: ir.Node, rank: int | None, *, keeps: bool | None = True
+) -> bool:
+    """Whether a reduction is over the last axis alone; ``keeps``: and keeps it, None: or not."""
     axes = tuple(node.attributes.get_ints("axes", ()))
     if len(node.inputs) > 1:
         axes = ctx.constants.ints(node.inputs[1]) or ()
-    return node.attributes.get_int("keepdims", 1) == 1 and axes in (
-        (-1,),
-        *([(rank - 1,)] if rank else []),
-    )
+    as_wanted = keeps is None or bool(node.attributes.get_int("keepdims", 1)) == keeps
+    return as_wanted and axes in ((-1,), *([(rank - 1,)] if rank else []))
 
 
 def _rounded(ctx: Context, value: ir.Value, largest: float, nodes: set[ir.Node]) -> ir.Value | None:

@@ -107,7 +107,8 @@ def recognize(
         fold_rotary: let a match take the rotary embedding behind it (``RotaryRMSNorm``).
     """
     constants = Constants()
-    ctx = Context(constants, Types(model, constants), foreign=foreign_functions(model))
+    others = {key for key, function in model.functions.items() if function.domain != DOMAIN}
+    ctx = Context(constants, Types(model, constants), foreign=foreign_functions(model) | others)
     constants.type_of = ctx.types.dtype
     calls: dict[ir.OperatorIdentifier, list[list[Info]]] = {}
     _graph(ctx, model.graph, "main", model.functions, calls)
