@@ -40,6 +40,7 @@ from rmsnorm_export.op.spec import (
     UINT8,
     Kind,
     NormSpec,
+    Quantize,
     scaled_by,
 )
 from rmsnorm_export.recognize.match import Match
@@ -213,6 +214,7 @@ def _node(
             for label, value in weights
         ],
         tables=None if part.cos is None else (types.shape(inputs[0]), types.shape(part.cos)),
+        quantize=None if part.quantized is None else part.quantized.how,
     )
     made: dict[str, str] = {}
     if part.quantized is not None:
@@ -331,6 +333,7 @@ def plugin_refuses(
     n: int | None,
     weights: Sequence[tuple[str, int, Dims]],
     tables: tuple[Dims, Dims] | None = None,
+    quantize: Quantize | None = None,
 ) -> str:
     """Why the plugin does not take a node, as far as the file tells; "" when it does.
 
@@ -342,9 +345,12 @@ def plugin_refuses(
         weights: name, element type and shape of the scale, the bias and the scale of the codes
             that the node has.
         tables: shapes of X and of cos, where it has one.
+        quantize: how codes are made, where they are.
     """
     if DOUBLE in (dtype, spec.stash_type):
         return "it does not compute in float64"
+    if quantize is not None and scaled_by(quantize) == "block":
+        return "it makes no MXFP8 codes"
     if name not in creator_names(spec.kind):
         return "it has no creator of that name"
     if spec.stash_type not in (FLOAT, dtype):

@@ -18,14 +18,14 @@ NAN = 255
 _MOST = 248
 """Above every code of a scale of float32 numbers: the place of NaN in the tables."""
 
-UP, FLOOR = "mxfp8", "mxfp8_floor"
+UP = "mxfp8"
 
 
 def limits(how: Quantize) -> npt.NDArray[np.float32]:
     """For the codes 0 to 247 of a scale the greatest magnitude in a block that has it."""
     powers = np.arange(_MOST) - _BIAS
     exact = np.ldexp(448.0, powers) if how == UP else np.ldexp(1 - 2.0**-24, powers + 9)
-    return np.minimum(exact, np.finfo(np.float32).max).astype(np.float32)
+    return np.asarray(np.minimum(exact, np.finfo(np.float32).max), np.float32)
 
 
 def offset(how: Quantize) -> float:

@@ -50,8 +50,8 @@ def build_function(name: str, key: BodyKey, opset: int) -> ir.Function:
 
     Inputs in order: X, residual or gate or cos and sin, scale, bias, scale of the codes, as the key
     has them; all are required. Outputs: Y or its codes, for ``SkipRMSNorm`` the sum, and the scales
-    of the rows or blocks where those are computed. Attributes that it reads from the node: ``epsilon`` and,
-    where a scale may have an offset, ``scale_offset``. Nodes may carry more.
+    of the rows or blocks where those are computed. Attributes that it reads from the node:
+    ``epsilon`` and, where a scale may have an offset, ``scale_offset``. Nodes may carry more.
 
     Args:
         name: operator type of the nodes that call it (see ``assign_bodies``).

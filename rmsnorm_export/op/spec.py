@@ -230,10 +230,10 @@ have beside those of the norm. With y the norm, rounded to T, and codes of INT8 
 max |y| of the row / 448 or / 127, and 1 where that is 0; it is the last output, float32.
 
 ``mxfp8``, ``mxfp8_floor``: the row is the last axis, of whole blocks of 32 elements. s is 2^E, one
-for each block; its E8M0 code, E + 127 as uint8, is in the last output, ``[..., n / 32]``. With m the
-greatest |y| of the block, ``mxfp8`` takes the least E from -127 on with ``m <= 448 * 2^E``, so that
-no code saturates, and ``mxfp8_floor`` takes ``max(floor(log2(m)) - 8, -127)``. A block with a NaN or
-an infinity has the scale NaN (255), and its codes are NaN.
+for each block; its E8M0 code, E + 127 as uint8, is in the last output, ``[..., n / 32]``. With m
+the greatest |y| of the block, ``mxfp8`` takes the least E from -127 on with ``m <= 448 * 2^E``, so
+that no code saturates, and ``mxfp8_floor`` takes ``max(floor(log2(m)) - 8, -127)``. A block with a
+NaN or an infinity has the scale NaN (255), and its codes are NaN.
 
 Sources: OCP Microscaling Formats v1.0, sections 5.4.1 (E8M0), 6.3 (the rule of ``mxfp8_floor``);
 cuDNN's block scale quantize, Mishra et al. 2025, arXiv 2506.08027 (that of ``mxfp8``)."""

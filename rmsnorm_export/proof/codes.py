@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from rmsnorm_export.errors import NotRunError
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.blocks import NAN
 from rmsnorm_export.op.dtypes import Array, numpy_dtype
@@ -20,7 +21,6 @@ from rmsnorm_export.proof.feeds import Layout, batches
 from rmsnorm_export.proof.stages import stages
 from rmsnorm_export.recognize.match import Match, Quantized
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.runtime.session import NotRunError
 
 _SCALES = (0.02, 1e-3, 4.0)
 """Of codes: ordinary, all saturated, most of them 0."""

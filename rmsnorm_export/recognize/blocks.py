@@ -7,7 +7,7 @@ import math
 
 import onnx_ir as ir
 
-from rmsnorm_export.op.spec import BLOCK, CODE_TYPES, FLOAT, HALF_TYPES, UINT8, Quantize
+from rmsnorm_export.op.spec import BLOCK, CODE_TYPES, FLOAT, UINT8, Quantize
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import Context, same_attributes
 from rmsnorm_export.recognize.match import Match, Quantized
@@ -47,8 +47,9 @@ def _node(ctx: Context, match: Match, node: ir.Node) -> Found | Refusal:
     types = [ctx.types.dtype(v) for v in node.outputs]
     last = (-1,) if rank is None else (-1, rank - 1)
     if not _blocks_of_row(ctx, match) or plain.get_int("axis", -1) not in last:
-        return kept(match, node, "the row is not known to be whole blocks of 32 elements",
-                    ctx.describe(y), "quantize along the last axis, of a multiple of 32")  # fmt: skip
+        why = "the row is not known to be whole blocks of 32 elements"
+        hint = "quantize along the last axis, of a multiple of 32"
+        return kept(match, node, why, ctx.describe(y), hint)
     usual = plain.get_int("block_size", BLOCK) == BLOCK
     known = len(types) == 2 and types[0] in (None, _FP8) and types[1] in (None, UINT8)
     if not usual or not known or plain.get_int("output_dtype", _FP8) != _FP8:
@@ -93,7 +94,7 @@ class _Steps:
         shape, count = ctx.types.shape(y), _blocks_of_row(ctx, self.match)
         if shape is None or not count:
             return None
-        ends = {dtype: [] for dtype in (_FP8, UINT8)}  # type: dict[int, list[ir.Node]]
+        ends: dict[int, list[ir.Node]] = {_FP8: [], UINT8: []}
         for node in self._behind():
             to = node.attributes.get_int("to", 0) if standard(node) == "Cast" else 0
             ends.get(to, []).append(node)
@@ -237,27 +238,31 @@ class _Steps:
 
     def _greatest(self, value: ir.Value | None) -> bool:
         """It is the greatest magnitude of each block, one axis short or not."""
-        value = self._widened(value)
+        value = self._cast(value)
         node = None if value is None else value.producer()
         if standard(node) == "Unsqueeze":
             value = self._taken(value, "Unsqueeze")
         node = self._maker(value, "ReduceMax")
-        size = None if node is None else self._maker(node.inputs[0], "Abs")
+        size = None if node is None else self._maker(self._cast(node.inputs[0]), "Abs")
         if node is None or size is None or not self._blocks(size.inputs[0]):
             return False
         return last_axis(self.ctx, node, self.ctx.types.rank(size.outputs[0]), keeps=None)
 
-    def _widened(self, value: ir.Value | None) -> ir.Value | None:
-        """What is behind a cast to float32, which every number of a half type outlasts."""
-        node = None if value is None else value.producer()
-        if value is None or node is None or standard(node) != "Cast" or node.inputs[0] is None:
-            return value
-        before, after = (self.ctx.types.dtype(v) for v in (node.inputs[0], value))
-        return self._taken(value, "Cast") if before in HALF_TYPES and after == FLOAT else value
+    def _cast(self, value: ir.Value | None) -> ir.Value | None:
+        """What is behind casts between float32 and T: all numbers here are numbers of T."""
+        while value is not None and value is not self.y:
+            node = value.producer()
+            if node is None or standard(node) != "Cast":
+                break
+            types = {self.ctx.types.dtype(v) for v in (node.inputs[0], value) if v is not None}
+            if not types <= {FLOAT, self.match.dtype}:
+                break
+            value = self._taken(value, "Cast")
+        return value
 
     def _blocks(self, value: ir.Value | None) -> bool:
         """It is y, cut into blocks."""
-        node = self._maker(self._widened(value), "Reshape")
+        node = self._maker(self._cast(value), "Reshape")
         if node is None or self.ctx.types.static_last(node.outputs[0]) != BLOCK:
             return False
-        return self._widened(node.inputs[0]) is self.y
+        return self._cast(node.inputs[0]) is self.y

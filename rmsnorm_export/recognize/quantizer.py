@@ -81,7 +81,9 @@ def _static(ctx: Context, match: Match, y: ir.Value, node: ir.Node) -> Found | R
     own = ctx.types.dtype(scale)
     # With a scale of a half type the definition rounds the quotient to it.
     edges = () if own == FLOAT else ("a quotient that is rounded before the codes are",)
-    made = Quantized(_STATIC[int(dtype)], scale=scale, twins=tuple((n.outputs[0], codes) for n in twins))
+    made = Quantized(
+        _STATIC[int(dtype)], scale=scale, twins=tuple((n.outputs[0], codes) for n in twins)
+    )
     return codes, made, edges
 
 
@@ -157,9 +159,7 @@ def _clamped(
     return node.inputs[0], least
 
 
-def last_axis(
-    ctx: Context, node: ir.Node, rank: int | None, *, keeps: bool | None = True
-) -> bool:
+def last_axis(ctx: Context, node: ir.Node, rank: int | None, *, keeps: bool | None = True) -> bool:
     """Whether a reduction is over the last axis alone; ``keeps``: and keeps it, None: or not."""
     axes = tuple(node.attributes.get_ints("axes", ()))
     if len(node.inputs) > 1:
