@@ -26,6 +26,8 @@ PROGRAMS = (
     "onnxruntime-native",
     "onnxruntime-cpp",
     "triton-native",
+    "onnxruntime-cuda",
+    "triton-cuda",
     "python",
 )
 
@@ -50,7 +52,8 @@ def _runtime_option(function: F) -> F:
         type=Choice(("tensorrt", "onnxruntime", "torch")),
         default="tensorrt",
         show_default=True,
-        help="The TensorRT plugin, ONNX Runtime's CPU kernels, or the CUDA kernels of PyTorch.",
+        help="The TensorRT plugin, ONNX Runtime's CPU kernels (with --cuda those of CUDA, too), or"
+        " the CUDA kernels of PyTorch.",
     )(function)
 
 
@@ -86,9 +89,12 @@ def command() -> None:
 )
 @click.option(
     "--cuda",
-    type=_FOLDER,
-    metavar="DIR",
-    help="A CUDA toolkit, or nvcc.  [default: CUDA_HOME, PATH, the PyPI packages, /usr/local/cuda]",
+    is_flag=False,
+    flag_value=True,
+    type=click.UNPROCESSED,
+    metavar="[DIR]",
+    help="A CUDA toolkit, or nvcc; for ONNX Runtime also that CUDA kernels are wanted.  [default:"
+    " CUDA_HOME, PATH, the PyPI packages, /usr/local/cuda]",
 )
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Compilers at the same time.")
 @click.option("--force", is_flag=True, help="Build again; replace other files in the output.")
@@ -99,7 +105,7 @@ def build_plugin(
     runtime: PluginRuntime,
     arch: str | None,
     tensorrt: Path | None,
-    cuda: Path | None,
+    cuda: str | bool | None,
     jobs: int | None,
     force: bool,
     output: Path | None,
@@ -108,12 +114,14 @@ def build_plugin(
     """Compile the plugin's two libraries, or find that it was done before.
 
     Needs nvcc, a C++ compiler, CMake and TensorRT's headers; for PyTorch no headers, for ONNX
-    Runtime a C++ compiler and CMake only. Exit code 6 says which is missing and what brings it.
+    Runtime neither those nor, without --cuda, nvcc. Exit code 6 says which is missing and what
+    brings it.
 
     \b
     Example:
       rmsnorm-export plugin build --arch 90,100 --tensorrt /opt/tensorrt -o plugin
       rmsnorm-export plugin build --runtime onnxruntime
+      rmsnorm-export plugin build --runtime onnxruntime --cuda --arch 90
     """
     from rmsnorm_export.tensorrt import plugin
 
@@ -172,6 +180,7 @@ def list_plugins(state: State, libraries: tuple[Path, ...], cache: Path | None) 
     help="For one library in one runtime.",
 )
 @_runtime_option
+@click.option("--cuda", is_flag=True, help="Of ONNX Runtime's builds one with CUDA kernels.")
 @_cache_option
 @file_options("--report", "--html")
 def check_plugin(
@@ -179,6 +188,7 @@ def check_plugin(
     library: Path | None,
     timeout: float,
     runtime: PluginRuntime,
+    cuda: bool,
     cache: Path | None,
     files: Files,
 ) -> None:
@@ -193,7 +203,7 @@ def check_plugin(
 
     files.check(library)
     with console.progress(state, "Checking the plugin"):
-        result = plugin.check(library, runtime=runtime, cache=cache, timeout=timeout)
+        result = plugin.check(library, runtime=runtime, cuda=cuda, cache=cache, timeout=timeout)
     error = None
     if not result.passed:
         what, found, fix = check_failure(result)

@@ -24,7 +24,8 @@ _SHORT = 8
 def _made_for(built: Built) -> str:
     if built.runtime == "onnxruntime":
         return f"ONNX Runtime on the CPU, {', '.join(built.architectures)}"
-    runtime = f"TensorRT {built.tensorrt}" if built.tensorrt else "PyTorch"
+    names = {"tensorrt": f"TensorRT {built.tensorrt}", "torch": "PyTorch"}
+    runtime = names.get(built.runtime, "ONNX Runtime")
     return f"{runtime}, CUDA {built.cuda}, sm_{', sm_'.join(built.architectures)}"
 
 

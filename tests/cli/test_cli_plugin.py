@@ -130,7 +130,13 @@ def test_list_of_a_file_that_is_of_no_use(run: Run, tmp_path: Path) -> None:
     assert "linked against" in run("plugin", "list", good, "-v").text
 
 
-def test_what_is_missing_is_exit_code_6(run: Run, standin: Standin) -> None:
+def test_what_is_missing_is_exit_code_6(
+    run: Run, standin: Standin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_HOME", "elsewhere")
+    for cuda, place in ((("nowhere",), "nowhere (as given)"), ((), "elsewhere (from CUDA_HOME)")):
+        done = run("plugin", "build", "--runtime", "onnxruntime", "--cuda", *cuda, "--arch", "90")
+        assert place in done.stderr
     run("plugin", "build", "--cuda", "nowhere", "--tensorrt", standin.headers).assert_error(
         6, "without nvcc", "nowhere", "pip install 'cmake>=3.24' ninja"
     )

@@ -69,7 +69,7 @@ def source_hash(*folders: pathlib.Path, settings: Iterable[object] = ()) -> str:
     """Of every file in the folders and of the settings."""
     digest = hashlib.sha256("\n".join(map(str, settings)).encode())
     for folder in folders:
-        for path in sorted(folder.iterdir()):
+        for path in sorted(filter(pathlib.Path.is_file, folder.iterdir())):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
@@ -140,3 +140,46 @@ def shim_library() -> pathlib.Path:
 
     key = source_hash(KERNELS, SHIM, source.parent, settings=flags)
     return cache.entry("kernels", "shim-library", key, fill) / "library.so"
+
+
+NODES = PLUGINS / "onnxruntime"
+
+
+def _node_sources() -> list[pathlib.Path]:
+    """The nodes of ONNX Runtime's CUDA provider, for kernels on a CPU."""
+    own = [NODES / "operator.cpp", NODES / "library.cpp", NODES / "cuda" / "nodes.cpp"]
+    return [*own, PLUGINS / "tests" / "onnxruntime" / "shim.cpp"]
+
+
+def node_library() -> pathlib.Path:
+    """A library for ONNX Runtime whose nodes launch the kernels of ``shim_library``."""
+    kernels = shim_library()
+    flags = (*_FLAGS, "-fPIC", "-I", SHIM, "-isystem", find_headers())
+
+    def fill(folder: pathlib.Path) -> None:
+        command = ["g++", *flags, "-shared", "-Wl,-z,defs", *_node_sources(), kernels]
+        run([*command, f"-Wl,-rpath,{kernels.parent}", "-o", folder / "nodes.so"])
+
+    folders = (KERNELS, SHIM, NODES, NODES / "cuda", PLUGINS / "tests" / "onnxruntime")
+    key = source_hash(*folders, settings=(kernels, *flags))
+    return cache.entry("kernels", "nodes", key, fill) / "nodes.so"
+
+
+def node_fuzz() -> pathlib.Path:
+    """The program of plugins/tests/onnxruntime/fuzz.cpp with those nodes and kernels, sanitised."""
+    kernels = shim_driver().parent
+    source = PLUGINS / "tests" / "onnxruntime" / "fuzz.cpp"
+    flags = (*_FLAGS, *SANITIZERS, "-I", SHIM, "-isystem", find_headers())
+
+    def fill(folder: pathlib.Path) -> None:
+        objects = [kernels / f"{name}.o" for name in (*UNITS, "fibres.cpp")]
+        run(["g++", *flags, source, *_node_sources(), *objects, "-o", folder / "fuzz"])
+
+    folders = (KERNELS, SHIM, NODES, NODES / "cuda", source.parent)
+    key = source_hash(*folders, settings=(kernels, *flags))
+    return cache.entry("kernels", "nodes-fuzz", key, fill) / "fuzz"
+
+
+def exported(library: pathlib.Path) -> list[str]:
+    """The functions that a library has for others."""
+    return [line.split()[-1] for line in run(["nm", "-D", "--defined-only", library]).splitlines()]

@@ -36,11 +36,16 @@ project(standin LANGUAGES CXX)
 file(APPEND "${CMAKE_CURRENT_SOURCE_DIR}/builds.log" "built\\n")
 add_library(rmsnorm_plugin SHARED plugin.cpp)
 add_library(rmsnorm_plugin_autoload SHARED autoload.cpp)
+if(RMSNORM_ONNXRUNTIME)
+  add_library(rmsnorm_onnxruntime_cuda SHARED nodes.cpp)
+endif()
 """
 
 PLUGIN = 'extern "C" void* getCreators(int& n) { n = 0; return 0; }\n'
 PLUGIN += 'extern "C" void setLoggerFinder(void*) {}\n'
 AUTOLOAD = 'extern "C" const char* name() { return "getPluginRegistry"; }\n'
+
+NODES = 'extern "C" const char* RegisterCustomOps() { return "CUDAExecutionProvider"; }\n'
 
 _NVCC = """\
 #!/bin/sh
@@ -91,6 +96,7 @@ def make_standin(folder: Path) -> Standin:
     (found.source / "CMakeLists.txt").write_text(_CMAKE)
     (found.source / "plugin.cpp").write_text(PLUGIN)
     (found.source / "autoload.cpp").write_text(AUTOLOAD)
+    (found.source / "nodes.cpp").write_text(NODES)
     found.nvcc.write_text(_NVCC)
     found.nvcc.chmod(0o755)
     write_headers(found.headers)

@@ -29,6 +29,7 @@ from rmsnorm_export.runtime.metrics import ulp_distance
 from rmsnorm_export.runtime.session import run_session
 from rmsnorm_export.tensorrt.plugin.native import node_model
 from scripts.lib.command import module_command, module_environment
+from tests.plugins import kernel_build
 from tests.plugins.native_process import ISAS, TYPES
 
 PLUGINS = pathlib.Path(__file__).parents[2] / "plugins"
@@ -434,7 +435,4 @@ def test_the_declarations_are_those_of_the_header() -> None:
 
 
 def test_the_library_exports_one_function(native_library: pathlib.Path) -> None:
-    done = subprocess.run(
-        ["nm", "-D", "--defined-only", native_library], capture_output=True, text=True, check=True
-    )
-    assert [line.split()[-1] for line in done.stdout.splitlines()] == ["RegisterCustomOps"]
+    assert kernel_build.exported(native_library) == ["RegisterCustomOps"]

@@ -42,7 +42,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 TYPES = (np.float32, np.float16, np.float64)
 
 
-def _run(version: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+def run_in(version: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     place = cache.root().parent / "runtimes" / f"onnxruntime-{version}"
     if not place.is_dir():
         pytest.skip(f"pip install --target {place} onnxruntime=={version} 'numpy<2'")
@@ -72,7 +72,7 @@ def test_every_kind_and_type(
         named = {"SkipRMSNorm": {"residual": given}, "GatedRMSNorm": {"gate": given}}
         result = reference_exact(spec, x, scale, **named.get(kind, {}))
         expected.append(result if isinstance(result, tuple) else (result,))
-    done = _run(version, native_library, tmp_path, len(expected))
+    done = run_in(version, native_library, tmp_path, len(expected))
     assert (done.returncode, done.stdout) == (0, f"{version}\n"), done.stderr
     for i, arrays in enumerate(expected):
         with np.load(tmp_path / f"{i}.out.npz") as found:
@@ -88,6 +88,6 @@ def test_a_bad_attribute_is_named(
     (epsilon,) = (a for a in model.graph.node[0].attribute if a.name == "epsilon")
     epsilon.f = -1.0
     (tmp_path / "0.onnx").write_bytes(model.SerializeToString())
-    done = _run(version, native_library, tmp_path, 1)
+    done = run_in(version, native_library, tmp_path, 1)
     assert done.returncode == 1
     assert "RMSNorm node 'a norm': epsilon is -1" in done.stderr

@@ -71,6 +71,28 @@ def test_a_build_and_the_same_again(standin: Standin) -> None:
     assert standin.builds() == 2
 
 
+def test_onnxruntime_with_cuda(standin: Standin) -> None:
+    """A runtime of its own in the cache: neither the CPU's build nor PyTorch's is taken for it."""
+    built = _build(standin, runtime="onnxruntime", tensorrt_include=None)
+    assert (built.runtime, built.tensorrt, built.cuda) == ("onnxruntime-cuda", "", "13.0.88")
+    assert built.key.startswith("onnxruntime-cuda-sm90-")
+    library = plugin.onnxruntime_library(cuda=True, cache=standin.cache)
+    assert library == built.path("register")
+    assert library.name == "librmsnorm_onnxruntime_cuda.so"
+    with pytest.raises(BackendMissingError, match="kernels for ONNX Runtime are not built"):
+        plugin.onnxruntime_library(cache=standin.cache)
+    with pytest.raises(BackendMissingError, match="kernels for PyTorch are not built"):
+        plugin.use_in_torch(cache=standin.cache)
+    for lines in (
+        plugin.command_lines(cache=standin.cache),
+        plugin.command_lines(library=library, cache=standin.cache),
+    ):
+        assert [line.loader for line in lines.lines] == ["onnxruntime-cuda", "triton-cuda"]
+        assert {line.library for line in lines.lines} == {library}
+    with pytest.raises(UsageError, match="only those for TensorRT its headers"):
+        _build(standin, runtime="onnxruntime")
+
+
 def test_nothing_is_left_but_the_entry(standin: Standin) -> None:
     built = _build(standin)
     assert [p.name for p in standin.cache.iterdir() if p.is_dir()] == [built.key]

@@ -149,6 +149,10 @@ OrtStatus* KernelContext_GetOutput(OrtKernelContext* context, std::size_t index,
     *value = output.get();
     return nullptr;
 }
+OrtStatus* KernelContext_GetGPUComputeStream(const OrtKernelContext*, void** stream) {
+    *stream = nullptr;
+    return nullptr;
+}
 OrtStatus* KernelContext_ParallelFor(const OrtKernelContext*, void (*task)(void*, std::size_t),
                                      std::size_t count, std::size_t, void* data) {
     std::atomic<std::size_t> next{0};

@@ -32,7 +32,7 @@ from rmsnorm_export.tensorrt.plugin.result import (
     BuildError,
     Built,
     PluginRuntime,
-    runtime_of,
+    with_cuda,
 )
 from rmsnorm_export.tensorrt.plugin.toolchain import Toolchain, find_other_toolchain, find_toolchain
 
@@ -63,7 +63,7 @@ def build(
     runtime: PluginRuntime = "tensorrt",
     arch: Arch = None,
     tensorrt_include: StrPath | None = None,
-    cuda: StrPath | None = None,
+    cuda: StrPath | bool | None = None,
     cache: StrPath | None = None,
     output: StrPath | None = None,
     force: bool = False,
@@ -78,14 +78,15 @@ def build(
     compilation.
 
     Args:
-        runtime: ``"onnxruntime"`` builds the CPU kernels, which need neither CUDA nor TensorRT,
-            ``"torch"`` the CUDA kernels for PyTorch, which need no TensorRT.
+        runtime: ``"onnxruntime"`` builds the CPU kernels, which need neither CUDA nor TensorRT, and
+            with ``cuda`` the CUDA kernels besides; ``"torch"`` the CUDA kernels for PyTorch, which
+            need no TensorRT.
         arch: ``"90"``, ``"sm_90,sm_100"``, ``["9.0"]``, ``"native"`` or ``"all"``. None: of the
             GPUs at hand, or without one every architecture that the kernels are tuned for.
         tensorrt_include: folder of TensorRT's headers, or the one above it; by default that of
             ``TENSORRT_INCLUDE_DIR``, ``TENSORRT_ROOT`` or the system.
-        cuda: folder of a CUDA toolkit, or nvcc; by default that of ``CUDA_HOME``, ``PATH``, the
-            PyPI packages or the system.
+        cuda: folder of a CUDA toolkit, or nvcc; by default, and with True, that of ``CUDA_HOME``,
+            ``PATH``, the PyPI packages or the system.
         cache: folder of the builds; by default ``rmsnorm_export/plugins`` in the user's cache.
         output: folder that gets copies of the libraries and the manifest.
         force: build even if there is a build; replace other files in ``output``.
@@ -109,19 +110,22 @@ def build(
     project = find_source(source)
     architectures: tuple[str, ...] = (platform.machine(),)
     notes: tuple[str, ...] = ()
-    given = {"arch": arch, "cuda": cuda, "headers": tensorrt_include}
-    taken = {"tensorrt": {*given}, "torch": {"arch", "cuda"}, "onnxruntime": set[str]()}
+    runtime = with_cuda(runtime, cuda)
+    given = {"arch": arch, "headers": tensorrt_include}
+    taken: dict[str, set[str]] = {"tensorrt": {*given}, "torch": {"arch"}, "onnxruntime": set()}
+    taken["onnxruntime-cuda"] = taken["torch"]
     if runtime not in taken or any(given[name] for name in given.keys() - taken[runtime]):
         raise UsageError(
-            "Only builds for TensorRT and PyTorch take CUDA's architectures, and only those for"
-            " TensorRT its headers.",
+            "Only builds with CUDA take its architectures, only those for TensorRT its headers.",
             found=", ".join(f"{k} {v!r}" for k, v in {"runtime": runtime, **given}.items()),
-            fix=f"leave out what is not for the runtime, which is one of {', '.join(taken)}",
+            fix="leave out what is not for the runtime, which is one of tensorrt, torch and"
+            " onnxruntime, the last with or without cuda",
         )
+    toolkit = None if isinstance(cuda, bool) else cuda
     if runtime == "tensorrt":
-        tools = find_toolchain(cuda, tensorrt_include)
+        tools = find_toolchain(toolkit, tensorrt_include)
     else:
-        tools = find_other_toolchain(runtime, cuda)
+        tools = find_other_toolchain(runtime, toolkit)
     if runtime != "onnxruntime":
         architectures, notes = choose_architectures(arch, tools.nvcc.path)
     folder = store.cache_folder(cache)
@@ -187,7 +191,7 @@ def _compiled(
             project,
             work / "build",
             tools,
-            built.architectures,
+            built,
             jobs or cores(),
             log,
             progress or (lambda *_: None),
@@ -209,12 +213,12 @@ def _compile_plugin(
     source: Path,
     folder: Path,
     tools: Toolchain,
-    architectures: Sequence[str],
+    built: Built,
     jobs: int,
     log: Path,
     progress: Progress,
 ) -> dict[str, Path]:
-    """Build the libraries of the CMake project ``source`` in the empty ``folder``, by file name.
+    """Make the libraries that ``built`` is to have, in the empty ``folder``, by file name.
 
     Raises:
         BuildError: CMake or a compiler failed, or a library is not there afterwards.
@@ -226,14 +230,15 @@ def _compile_plugin(
         "CMAKE_MAKE_PROGRAM": tools.generator.path,
         "CMAKE_CXX_COMPILER": tools.compiler.path,
     }
-    runtime = runtime_of(tools.headers.version, tools.nvcc.version)
+    runtime = built.runtime
     if runtime == "onnxruntime":
         source = source / "onnxruntime"
     else:
         settings |= {
             "CMAKE_CUDA_COMPILER": tools.nvcc.path,
             "CMAKE_CUDA_HOST_COMPILER": tools.compiler.path,
-            "CMAKE_CUDA_ARCHITECTURES": ";".join(cmake_architectures(architectures)),
+            "CMAKE_CUDA_ARCHITECTURES": ";".join(cmake_architectures(built.architectures)),
+            "RMSNORM_ONNXRUNTIME": "ON" if runtime == "onnxruntime-cuda" else "OFF",
         }
     if runtime == "tensorrt":
         settings["TENSORRT_INCLUDE_DIR"] = tools.headers.path
@@ -341,9 +346,9 @@ def find_source(source: StrPath | None = None) -> Path:
 def source_hash(folder: Path, runtime: PluginRuntime = "tensorrt") -> str:
     """SHA-256 over names and contents of the files that go into the libraries."""
     paths = []
-    apart = _APART | {"onnxruntime", "torch" if runtime == "tensorrt" else "tensorrt"}
+    apart = _APART | {"onnxruntime", "torch", "tensorrt"} - {runtime.removesuffix("-cuda")}
     if runtime == "onnxruntime":
-        folder, apart = folder / "onnxruntime", _APART
+        folder, apart = folder / "onnxruntime", _APART | {"cuda"}
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         hidden = any(part.startswith(".") for part in parts)
@@ -384,7 +389,7 @@ def _copies(built: Built, target: Path) -> list[tuple[Path, Path]]:
         return []
     pairs = [(library.path, target / library.path.name) for library in built.libraries]
     name = store.MANIFEST_COPY
-    if built.runtime == "onnxruntime":
+    if built.runtime.startswith("onnxruntime"):
         name = pairs[0][1].with_suffix(".json").name
     return [*pairs, (built.folder / store.MANIFEST, target / name)]
 

@@ -85,7 +85,7 @@ def read_entry(folder: Path) -> Entry:
         if content["schema"] != _SCHEMA:
             raise ValueError(f"{MANIFEST} is of schema {content['schema']!r}, not {_SCHEMA}")
         manifest: _Manifest = decode(content, _Manifest)
-        files = BUILD_FILES[runtime_of(manifest.tensorrt, manifest.cuda)]
+        files = BUILD_FILES[runtime_of(manifest.tensorrt, manifest.cuda, manifest.key)]
         libraries = tuple(
             Library(style, folder / name, manifest.libraries[name], (folder / name).stat().st_size)
             for style, name in files.items()

@@ -5,9 +5,15 @@ from __future__ import annotations
 import dataclasses
 
 from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import is_installed
-from rmsnorm_export.tensorrt.plugin.libraries import best_build, inspect_library, load_problem
+from rmsnorm_export.tensorrt.plugin.libraries import (
+    best_build,
+    has_cuda_nodes,
+    inspect_library,
+    load_problem,
+)
 from rmsnorm_export.tensorrt.plugin.probe import DIRECT, RUNTIMES, run_probe
 from rmsnorm_export.tensorrt.plugin.result import (
     CheckResult,
@@ -15,6 +21,7 @@ from rmsnorm_export.tensorrt.plugin.result import (
     PluginRuntime,
     RuntimeCheck,
     Style,
+    with_cuda,
 )
 
 _NO_RUNTIME = (
@@ -22,6 +29,7 @@ _NO_RUNTIME = (
     " one; pip install tensorrt_lean brings a registry that needs no GPU"
 )
 _NO_LAUNCH = "no kernel was launched: that needs a GPU (scripts/gpu_check)"
+_NO_NODE = "no node ran on a GPU: that needs onnxruntime-gpu, whose CUDA provider starts"
 _NO_KERNEL = "no kernel was launched: that needs a GPU and an engine (scripts/gpu_check)"
 
 
@@ -29,6 +37,7 @@ def check(
     library: StrPath | None = None,
     *,
     runtime: PluginRuntime = "tensorrt",
+    cuda: bool = False,
     cache: StrPath | None = None,
     timeout: float = 120.0,
 ) -> CheckResult:
@@ -45,6 +54,8 @@ def check(
         runtime: of that build. A library for ONNX Runtime computes norms there, of every operator
             and type, which have to be those of the reference. One for PyTorch has to know every
             variant.
+        cuda: of ONNX Runtime's builds one with the CUDA kernels, whose nodes have to register, and
+            to compute where that ONNX Runtime has a CUDA provider that starts.
         cache: folder of the builds; by default that of ``build``.
         timeout: seconds for one library in one runtime.
 
@@ -57,7 +68,8 @@ def check(
         raise UsageError("The timeout must be positive.", found=f"{timeout}", fix="give seconds")
     infos, trials, passed = [], [], True
     files: list[StrPath] = [] if library is None else [library]
-    for file in files or [kept.path for kept in best_build(cache, runtime).libraries]:
+    chosen = with_cuda(runtime, cuda)
+    for file in files or [kept.path for kept in best_build(cache, chosen).libraries]:
         info = inspect_library(file)
         if info.style is None:
             raise InputError(
@@ -72,7 +84,9 @@ def check(
         trials += made
     ran = [trial for trial in trials if trial.status not in ("missing", "broken")]
     if all(info.style == "register" for info in infos):
-        return CheckResult(tuple(infos), tuple(trials), passed)
+        ran_there = any(CUDA in check.name for trial in ran for check in trial.checks)
+        silent = ran_there or not any(has_cuda_nodes(info.path) for info in infos)
+        return CheckResult(tuple(infos), tuple(trials), passed, () if silent else (_NO_NODE,))
     notes = [_NO_KERNEL]
     with_runtime = [trial for trial in ran if trial.runtime != DIRECT]
     if all(info.style == "functions" for info in infos):

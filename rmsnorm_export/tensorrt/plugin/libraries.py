@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 
 from rmsnorm_export.errors import BackendMissingError, InputError
+from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.tensorrt.plugin.arch import of_gpus
@@ -20,6 +21,7 @@ from rmsnorm_export.tensorrt.plugin.result import (
     PluginRuntime,
     Plugins,
     Style,
+    with_cuda,
 )
 
 BUILD_FIX = "rmsnorm-export plugin build"
@@ -28,6 +30,10 @@ NATIVE_BUILD_FIX = f"{BUILD_FIX} --runtime onnxruntime"
 _NOT_BUILT: dict[PluginRuntime, tuple[str, str]] = {
     "tensorrt": ("The TensorRT plugin is not built.", BUILD_FIX),
     "onnxruntime": ("The kernels for ONNX Runtime are not built.", NATIVE_BUILD_FIX),
+    "onnxruntime-cuda": (
+        "The CUDA kernels for ONNX Runtime are not built.",
+        f"{NATIVE_BUILD_FIX} --cuda",
+    ),
     "torch": ("The CUDA kernels for PyTorch are not built.", f"{BUILD_FIX} --runtime torch"),
 }
 
@@ -146,16 +152,22 @@ def best_build(cache: StrPath | None = None, runtime: PluginRuntime = "tensorrt"
     return min(whole, key=unfit)  # of equals the first, the newest
 
 
-def onnxruntime_library(*, cache: StrPath | None = None) -> Path:
+def onnxruntime_library(*, cuda: bool = False, cache: StrPath | None = None) -> Path:
     """The library with ONNX Runtime's CPU kernels, of this wheel or else of the newest build.
 
     Args:
+        cuda: the one that has the CUDA kernels as well, of the build that fits the GPUs at hand.
         cache: folder of the builds; by default that of ``build``.
 
     Raises:
         BackendMissingError: nothing is built, or nothing that is whole.
     """
-    return best_build(cache, "onnxruntime").path("register")
+    return best_build(cache, with_cuda("onnxruntime", cuda)).path("register")
+
+
+def has_cuda_nodes(library: StrPath) -> bool:
+    """Whether a library for ONNX Runtime has kernels for its CUDA provider."""
+    return CUDA.encode() in Path(library).read_bytes()
 
 
 def use_in_torch(library: StrPath | None = None, *, cache: StrPath | None = None) -> Path:

@@ -21,6 +21,7 @@ from rmsnorm_export.system.packages import package_folders
 from rmsnorm_export.tensorrt.plugin.cache import MANIFEST, MANIFEST_COPY
 from rmsnorm_export.tensorrt.plugin.libraries import (
     best_build,
+    has_cuda_nodes,
     inspect_library,
     installed_major,
     sibling,
@@ -31,6 +32,7 @@ from rmsnorm_export.tensorrt.plugin.result import (
     LoaderLine,
     PluginRuntime,
     Style,
+    with_cuda,
 )
 
 
@@ -47,12 +49,14 @@ class Loader:
     text: str = ""
     note: str = ""
     python: bool = False
+    runtime: PluginRuntime = "tensorrt"
 
 
 _TENSORRT_FIRST = (
     "TensorRT's own library comes first: the plugin registers with the TensorRT that it finds in"
     " the process, and does nothing where there is none yet"
 )
+_TRITON_OPERATIONS = 'model_operations {{ op_library_filename: "{library}" }}'
 _SEVERAL = "several libraries are separated by ;"
 
 TABLE = {
@@ -105,18 +109,38 @@ TABLE = {
         "options.register_custom_ops_library({library!r})",
         "options = onnxruntime.SessionOptions(); rmsnorm_export.session_options() has done both",
         python=True,
+        runtime="onnxruntime",
     ),
     "onnxruntime-cpp": Loader(
         "register",
         "ONNX Runtime on the CPU, in C++",
         'session_options.RegisterCustomOpsLibrary("{library}");',
         python=True,
+        runtime="onnxruntime",
     ),
     "triton-native": Loader(
         "register",
         "Triton Inference Server, ONNX Runtime on the CPU (config.pbtxt)",
-        'model_operations {{ op_library_filename: "{library}" }}',
+        _TRITON_OPERATIONS,
         python=True,
+        runtime="onnxruntime",
+    ),
+    "onnxruntime-cuda": Loader(
+        "register",
+        "ONNX Runtime on CUDA, in Python",
+        "options.register_custom_ops_library({library!r})",
+        "has the CPU's kernels too; rmsnorm_export.session_options(cuda=True) has done it; the"
+        " session takes providers=['CUDAExecutionProvider', 'CPUExecutionProvider']",
+        python=True,
+        runtime="onnxruntime-cuda",
+    ),
+    "triton-cuda": Loader(
+        "register",
+        "Triton Inference Server, ONNX Runtime on CUDA (config.pbtxt)",
+        _TRITON_OPERATIONS,
+        "with an instance_group of KIND_GPU",
+        python=True,
+        runtime="onnxruntime-cuda",
     ),
     "python": Loader(
         "load_library",
@@ -195,8 +219,10 @@ def command_lines(
             raise missing
         names = [name for name in names if _runtime_of(name) in builds]
     elif loader is None:
-        native = inspect_library(library, creators=False).style == "register"
-        names = [name for name in names if (LOADERS[name] == "register") == native]
+        runtime = "tensorrt"
+        if inspect_library(library, creators=False).style == "register":
+            runtime = with_cuda("onnxruntime", has_cuda_nodes(library))
+        names = [name for name in names if _runtime_of(name) == runtime]
     lines = []
     for name in names:
         style, built = LOADERS[name], builds.get(_runtime_of(name))
@@ -207,7 +233,7 @@ def command_lines(
 
 
 def _runtime_of(loader: str) -> PluginRuntime:
-    return "onnxruntime" if LOADERS[loader] == "register" else "tensorrt"
+    return TABLE[loader].runtime
 
 
 def loader_line(loader: str, model: str, library: Path, tensorrt: str) -> LoaderLine:

@@ -15,9 +15,9 @@ for its creators, or plain ``dlopen``, on which the library registers them itsel
 ``register_custom_ops_library``; or C functions, for PyTorch. A library made for the one must not be
 loaded in the other way."""
 
-PluginRuntime = Literal["tensorrt", "onnxruntime", "torch"]
-"""What a build is for: the TensorRT plugin, the CPU kernels of ONNX Runtime, or the CUDA kernels in
-PyTorch."""
+PluginRuntime = Literal["tensorrt", "onnxruntime", "onnxruntime-cuda", "torch"]
+"""What a build is for: the TensorRT plugin, the CPU kernels of ONNX Runtime, those and the CUDA
+kernels (``runtime="onnxruntime", cuda=True``), or the CUDA kernels in PyTorch."""
 
 FILES: dict[Style, str] = {
     "load_library": "librmsnorm_plugin.so",
@@ -28,14 +28,21 @@ FILES: dict[Style, str] = {
 BUILD_FILES: dict[PluginRuntime, dict[Style, str]] = {
     "tensorrt": FILES,
     "onnxruntime": {"register": "librmsnorm_onnxruntime.so"},
+    "onnxruntime-cuda": {"register": "librmsnorm_onnxruntime_cuda.so"},
     "torch": {"functions": "librmsnorm_torch.so"},
 }
 """The libraries of a build."""
 
 
-def runtime_of(tensorrt: str, cuda: str) -> PluginRuntime:
-    """What a build with these versions, "" for none, is for."""
-    return "tensorrt" if tensorrt else "torch" if cuda else "onnxruntime"
+def with_cuda(runtime: PluginRuntime, cuda: object) -> PluginRuntime:
+    """ONNX Runtime's with ``cuda``; the others have it anyway."""
+    return "onnxruntime-cuda" if runtime == "onnxruntime" and cuda else runtime
+
+
+def runtime_of(tensorrt: str, cuda: str, key: str) -> PluginRuntime:
+    """What a build with these versions, "" for none, and this key is for."""
+    other = with_cuda("onnxruntime", cuda)
+    return "tensorrt" if tensorrt else other if other in key else "torch"
 
 
 ToolStatus = Literal["ok", "missing", "broken"]
@@ -80,9 +87,9 @@ class Built(Shown):
             makes another key.
         folder: of the entry, with the libraries, ``manifest.json`` and ``build.log``.
         libraries: one for each style of loading.
-        architectures: CUDA architectures, e.g. ("90",); for ONNX Runtime the processor's.
-        tensorrt, cuda, compiler: versions of the headers, nvcc and the host compiler; of the first
-            two "" for ONNX Runtime.
+        architectures: CUDA architectures, e.g. ("90",); without CUDA the processor's.
+        tensorrt, cuda, compiler: versions of the headers, nvcc and the host compiler; "" of what
+            was not needed.
         created: when, in UTC (ISO 8601).
         cached: it was there already.
         seconds: that this call took.
@@ -106,7 +113,7 @@ class Built(Shown):
     @property
     def runtime(self) -> PluginRuntime:
         """What it was built for."""
-        return runtime_of(self.tensorrt, self.cuda)
+        return runtime_of(self.tensorrt, self.cuda, self.key)
 
     def path(self, style: Style) -> Path:
         """The library for ``style``."""

@@ -111,14 +111,14 @@ def find_toolchain(
 
 
 def find_other_toolchain(runtime: PluginRuntime, cuda: StrPath | None = None) -> Toolchain:
-    """That of the library for ONNX Runtime, which needs no CUDA, or for PyTorch; neither needs
-    headers. What is not needed is blank.
+    """That of a library for ONNX Runtime, whose CPU kernels need no CUDA, or for PyTorch; what is
+    not needed, such as headers, is blank.
 
     Raises:
         BackendMissingError: as ``find_toolchain``.
     """
     blank = Tool("", "ok", "", "", "", "")
-    nvcc = find_nvcc(cuda) if runtime == "torch" else blank
+    nvcc = blank if runtime == "onnxruntime" else find_nvcc(cuda)
     tools = (nvcc, find_host_compiler(), find_cmake(), find_ninja())
     nvcc, compiler, cmake, generator = _complete(tools)
     return Toolchain(nvcc, compiler, cmake, generator, blank)

@@ -1,0 +1,238 @@
+"""ONNX Runtime's nodes on CUDA: launched on a CPU, registered where there is no CUDA, built."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import pathlib
+import re
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import helper
+
+import rmsnorm_export as rx
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.op.native import ROW_KINDS
+from rmsnorm_export.op.reference import reference_exact
+from rmsnorm_export.op.spec import Kind, NormSpec
+from rmsnorm_export.runtime.session import run_session
+from rmsnorm_export.tensorrt.plugin.native import node_model
+from scripts.corpus import cache
+from tests.plugins import kernel_build
+from tests.plugins.native_process import GATES, VARIANTS
+from tests.plugins.test_native_runtimes import VERSIONS, run_in
+
+TYPES: dict[int, Any] = {1: np.float32, 10: np.float16, 16: ml_dtypes.bfloat16}
+
+pytestmark = pytest.mark.skipif(
+    kernel_build.missing_compiler() is not None, reason=str(kernel_build.missing_compiler())
+)
+
+
+@pytest.fixture(scope="module")
+def nodes() -> pathlib.Path:
+    """A library whose CUDA nodes run on the CPU; they are registered for CUDA as well."""
+    return kernel_build.node_library()
+
+
+@pytest.fixture(scope="module")
+def options(nodes: pathlib.Path) -> Any:
+    return rx.session_options(nodes, threads=1)
+
+
+def _run(options: Any, spec: NormSpec, *tensors: Any, **attributes: Any) -> dict[str, Array]:
+    """x, scale, bias, second, tables."""
+    model, feeds = node_model(spec, *tensors)
+    (node,) = model.graph.node
+    for name, value in attributes.items():
+        (old,) = (a for a in node.attribute if a.name == name)
+        old.CopyFrom(helper.make_attribute(name, value))
+    return run_session(onnxruntime.InferenceSession(model.SerializeToString(), options), feeds)
+
+
+def _refused(options: Any, spec: NormSpec, *tensors: Any, **attributes: Any) -> str:
+    """What is said of a node that is not loaded, or not run."""
+    with pytest.raises(Exception, match="rmsnorm_export: ") as caught:
+        _run(options, spec, *tensors, **attributes)
+    found = getattr(caught.value, "found", str(caught.value))
+    return str(found).partition("rmsnorm_export: ")[2]
+
+
+def _close(got: dict[str, Array], expected: Any, terms: Any = 0.0) -> None:
+    """Within an ulp of a half type, four of float32: of the result, or of a term that cancels.
+
+    The kernels' own tests hold them tighter: here an attribute that is lost must show.
+    """
+    pair = expected if isinstance(expected, tuple) else (expected,)
+    for a, b in zip(got.values(), pair, strict=True):
+        exact = b.astype(np.float64)
+        unit = np.spacing((np.abs(exact) + terms).astype(b.dtype)).astype(np.float64)
+        assert (np.abs(a.astype(np.float64) - exact) <= (4 if a.itemsize == 4 else 1) * unit).all()
+
+
+def _specs(kind: Kind, dtype: int) -> Iterator[NormSpec]:
+    for i, (stash, values) in enumerate(itertools.product(sorted({1, dtype}), VARIANTS)):
+        if dtype != 10 and i % 4 != ROW_KINDS.index(kind):
+            continue  # the path of an attribute is the same in every type
+        gate = GATES[i % 4] if kind == "GatedRMSNorm" else {}
+        yield NormSpec(kind=kind, stash_type=stash, epsilon=2.0**-7, **values, **gate)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("kind", ROW_KINDS)
+def test_every_attribute_reaches_the_kernel(options: Any, dtype: int, kind: Kind) -> None:
+    random = np.random.default_rng(dtype)
+    for spec in _specs(kind, dtype):
+        x, second = (random.normal(0, 2, (3, 111)).astype(TYPES[dtype]) for _ in range(2))
+        scale, bias = (random.normal(1, 1, 111).astype(t) for t in (np.float32, TYPES[dtype]))
+        given = None if kind == "RMSNorm" else second
+        more = {"SkipRMSNorm": {"residual": given}, "GatedRMSNorm": {"gate": given}}.get(kind, {})
+        got = _run(options, spec, x, scale, bias, given)
+        gated = 1 + np.abs(second.astype(np.float64)) if kind == "GatedRMSNorm" else 1
+        _close(got, reference_exact(spec, x, scale, bias, **more), np.abs(bias) * gated)
+        if spec.association == 0:
+            bare = dataclasses.replace(spec, scale_offset=0.0)
+            _close(_run(options, bare, x, None, None, given), reference_exact(bare, x, **more))
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("shape", [(2, 5, 3, 16), (2, 1, 3, 8), (5, 1, 16), (16,)])
+def test_tables_of_any_broadcast(options: Any, shape: tuple[int, ...], interleaved: bool) -> None:
+    random = np.random.default_rng(0)
+    for dtype, of_table in (
+        (np.float32, np.float32),
+        (np.float16, np.float32),
+        *[(TYPES[16],) * 2],
+    ):
+        x = random.normal(0, 1, (2, 5, 3, 20)).astype(dtype)
+        cos, sin = (random.normal(0, 1, shape).astype(of_table) for _ in range(2))
+        scale = random.normal(0, 1, 20).astype(np.float32)
+        spec = NormSpec(
+            kind="RotaryRMSNorm", epsilon=2.0**-7, rotary_dim=16, rotary_interleaved=interleaved
+        )
+        got = _run(options, spec, x, scale, None, None, (cos, sin))
+        expected = reference_exact(spec, x, scale, cos=cos, sin=sin)
+        _close(got, expected, 8.0)  # each of two products
+
+
+def test_rows_that_lie_apart_and_of_several_axes(options: Any) -> None:
+    random = np.random.default_rng(1)
+    x = random.normal(0, 1, (2, 6, 5, 7)).astype(np.float16)
+    for axis, last in ((-3, -3), (-2, -1), (-2, -2)):
+        sizes = x.shape[axis : last + 1 or None]
+        scale = random.normal(0, 1, (*sizes, *[1] * (-1 - last))).astype(np.float32)
+        spec = NormSpec(epsilon=2.0**-7, axis=axis, last_axis=last)
+        _close(_run(options, spec, x, scale, None, None), reference_exact(spec, x, scale))
+
+
+def test_a_sum_that_nobody_asks_for(options: Any) -> None:
+    random = np.random.default_rng(2)
+    spec = NormSpec(kind="SkipRMSNorm", epsilon=2.0**-7)
+    for width in (111, 128, 20_000):  # in registers, and slices of shared memory
+        x, residual = (random.normal(0, 1, (3, width)).astype(np.float16) for _ in range(2))
+        model, feeds = node_model(spec, x, None, None, residual)
+        both = run_session(onnxruntime.InferenceSession(model.SerializeToString(), options), feeds)
+        del model.graph.output[1], model.graph.node[0].output[1]
+        one = run_session(onnxruntime.InferenceSession(model.SerializeToString(), options), feeds)
+        assert one["y"].tobytes() == both["y"].tobytes()
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (3, 0)])
+def test_empty_tensors(options: Any, shape: tuple[int, ...]) -> None:
+    x = np.zeros(shape, np.float16)
+    got = _run(options, NormSpec(kind="SkipRMSNorm"), x, None, None, x)
+    assert [array.shape for array in got.values()] == [shape, shape]
+
+
+def test_what_the_kernels_lack_is_refused_with_node_and_attribute(options: Any) -> None:
+    x = np.ones((2, 8), np.float16)
+    said = _refused(options, NormSpec(stash_type=11), x, None, None, None)
+    assert said.startswith("RMSNorm node 'a norm': stash_type is neither f32 nor the type of X")
+    assert "use 1 (f32), or run the model without the CUDA provider" in said
+    said = _refused(options, NormSpec(), x, None, None, None, group_size=(1 << 20) + 2)
+    assert (
+        "a row must have 1 to 1048576 elements, and partial_size is 0, group_size is 1048578"
+        in said
+    )
+    said = _refused(options, NormSpec(), np.zeros((1, (1 << 20) + 1), np.float16), None, None, None)
+    assert "a row must have 1 to 1048576 elements, and X has the shape [1, 1048577]" in said
+    said = _refused(options, NormSpec(), x, np.ones(8, np.float64), None, None)
+    assert "scale is neither f32 nor of the type of X; cast it to f32" in said
+    spec = NormSpec(kind="RotaryRMSNorm", rotary_dim=4)
+    x, table = np.ones((2, 3, 2, 3, 8), np.float32), np.ones((2, 1, 2, 1, 4), np.float32)
+    said = _refused(options, spec, x, None, None, None, (table, table))
+    assert "at most two runs of axes of x, and cos has the shape [2, 1, 2, 1, 4]" in said
+    said = _refused(
+        options, NormSpec(), np.ones((2, 8), np.float32), None, None, None, epsilon=-1.0
+    )
+    assert said.startswith("RMSNorm node 'a norm': epsilon is -1")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_earlier_runtimes_take_the_same_nodes(
+    nodes: pathlib.Path, tmp_path: pathlib.Path, version: str
+) -> None:
+    """Those of the CPU with the stream of its context, those of CUDA left alone."""
+    x = np.random.default_rng(0).normal(0, 1, (3, 64)).astype(np.float16)
+    model, feeds = node_model(NormSpec(epsilon=2.0**-7), x, None, None, None)
+    (tmp_path / "0.onnx").write_bytes(model.SerializeToString())
+    np.savez(tmp_path / "0.npz", **feeds)
+    done = run_in(version, nodes, tmp_path, 1)
+    assert (done.returncode, done.stdout) == (0, f"{version}\n"), done.stderr
+    with np.load(tmp_path / "0.out.npz") as found:
+        _close(dict(found), reference_exact(NormSpec(epsilon=2.0**-7), x))
+
+
+@pytest.mark.thorough
+def test_any_node_is_launched_or_refused() -> None:
+    """Under AddressSanitizer and UndefinedBehaviorSanitizer, the kernels as well."""
+    done = subprocess.run(
+        [kernel_build.node_fuzz(), "7", "500"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.fullmatch(r"(\d+) computed, (\d+) refused\n", done.stdout)
+    assert found is not None, done.stdout
+    assert int(found[1]) > 100
+    assert int(found[2]) > 100
+
+
+@pytest.fixture(scope="module")
+def built() -> rx.plugin.Built:
+    if kernel_build.find_nvcc() is None:
+        pytest.skip("no nvcc: pip install nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl")
+    return rx.plugin.build(
+        runtime="onnxruntime", cuda=True, arch="90", cache=cache.root() / "native"
+    )
+
+
+@pytest.mark.thorough
+def test_the_built_library_needs_no_cuda(built: rx.plugin.Built) -> None:
+    """It loads in ONNX Runtime for the CPU, whose nodes then run by the CPU's kernels."""
+    assert built.runtime == "onnxruntime-cuda"
+    library = built.path("register")
+    assert library == rx.plugin.onnxruntime_library(cuda=True, cache=built.folder.parent)
+    info = rx.plugin.inspect_library(library)
+    assert (info.style, info.problem) == ("register", "")
+    assert not any("cuda" in name or "onnxruntime" in name for name in info.needed)
+    assert kernel_build.exported(library) == ["RegisterCustomOps"]
+    result = rx.plugin.check(runtime="onnxruntime", cuda=True, cache=built.folder.parent)
+    assert result.passed
+    assert result.notes == (
+        "no node ran on a GPU: that needs onnxruntime-gpu, whose CUDA provider starts",
+    )
+    (trial,) = result.runtimes
+    assert len(trial.checks) > 50
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_built_library_in_every_runtime(
+    built: rx.plugin.Built, tmp_path: pathlib.Path, version: str
+) -> None:
+    test_earlier_runtimes_take_the_same_nodes(built.path("register"), tmp_path, version)
