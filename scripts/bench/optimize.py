@@ -65,9 +65,11 @@ def _arguments() -> argparse.Namespace:
     add("--quick", action="store_true", help="a smoke run of a few seconds")
     add_output(options, "bench_optimize.json")
     arguments = options.parse_args()
+    arguments.families = list(HARD)
     if arguments.quick:
         arguments.sizes, arguments.peer_limit, arguments.repeats = [200, 400], 0, 1
         arguments.no_sparse, arguments.help_runs, arguments.hard = True, 3, 100
+        arguments.families = ["casts"]
     if min(arguments.sizes, default=1) < 1 or arguments.repeats < 1:
         options.error("--sizes and --repeats take numbers from 1")
     return arguments
@@ -163,7 +165,7 @@ def main() -> int:
             tools = arguments.tools if size <= arguments.peer_limit else ours
             runs += _measure_tools(graph, tools, arguments, folder) if tools else []
             path.unlink()
-        for family in HARD if arguments.hard else ():
+        for family in arguments.families if arguments.hard else ():
             for size in (arguments.hard, 2 * arguments.hard):
                 path = models / "model.onnx"
                 step = ["hard", str(path), family, str(size), "RESULT"]
@@ -179,7 +181,7 @@ def main() -> int:
         "options": {key: value for key, value in vars(arguments).items() if key != "output"},
         "help": help_time,
         "growth": fit(rows),
-        "doubling": doubling(rows, list(HARD)),
+        "doubling": doubling(rows, arguments.families),
         "summary": rows,
         "runs": runs,
     }

@@ -7,7 +7,7 @@ import collections
 import sys
 import time
 
-from scripts.corpus import cache, jobs
+from scripts.corpus import cache, jobs, kept
 
 
 def _classes(only: str, processes: int) -> None:
@@ -67,12 +67,28 @@ def _architectures(only: str, processes: int) -> None:
     print(f"{len(found)} architectures, {total} norms in both types together")
 
 
+def _keep() -> None:
+    from scripts.corpus import architectures, exporters
+
+    norms = exporters.norm_exports(rmsnorm=None)
+    whole = (
+        architectures.export_architecture(arch, dtype)
+        for arch in architectures.architectures()
+        for dtype in architectures.TYPES
+    )
+    for kind, exports in (("norms", norms), ("architectures", whole)):
+        folders = [export.arrays.parent for export in exports]
+        size = kept.write(kind, {cache.public[folder]: folder for folder in folders})
+        print(f"{kind}: {size} bytes")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m scripts.corpus", description=__doc__)
     parser.add_argument("--classes", action="store_true", help="only the norm classes")
     parser.add_argument("--architectures", action="store_true", help="only the architectures")
     parser.add_argument("--only", default="", metavar="NAME", help="a piece of the name")
     parser.add_argument("--processes", type=int, default=2, help="default: 2")
+    parser.add_argument("--keep", action="store_true", help="write them into the repository")
     options = parser.parse_args()
     both = options.classes == options.architectures
     print(f"cache: {cache.root()}", file=sys.stderr)
@@ -81,6 +97,8 @@ def main() -> None:
         _classes(options.only, options.processes)
     if options.architectures or both:
         _architectures(options.only, options.processes)
+    if options.keep:
+        _keep()
     print(f"{time.perf_counter() - started:.0f} s", file=sys.stderr)
 
 

@@ -3,7 +3,8 @@
 The folder is ``rmsnorm_export/exports`` in the user's cache folder (``XDG_CACHE_HOME``), shared by
 all checkouts, or ``RMSNORM_EXPORT_CACHE``. An entry is a
 folder that appears whole or not at all: it is written under a temporary name and renamed, so a
-killed process leaves no half entry behind. Of processes that need the same entry one makes it.
+killed process leaves no half entry behind. Of processes that need the same entry one makes it; what
+the repository keeps (``kept``) is not made.
 """
 
 from __future__ import annotations
@@ -23,10 +24,14 @@ import ml_dtypes
 import numpy as np
 
 from rmsnorm_export.system.files import locked
+from scripts.corpus import kept
 
 _HERE = pathlib.Path(__file__).parent
 _PACKAGES = ("torch", "transformers", "onnxscript", "onnx")
 _BF16 = "@bfloat16"
+
+public: dict[pathlib.Path, str] = {}
+"""The name under which ``kept`` has an entry, by the folders that were asked for."""
 
 
 def root() -> pathlib.Path:
@@ -85,8 +90,9 @@ def entry(kind: str, name: str, key: str, fill: Callable[[pathlib.Path], None]) 
         fill: writes the content into the empty folder that it is given. What it raises goes
             through, and leaves no entry.
     """
-    digest = hashlib.sha256(f"{versions()}\n{key}".encode()).hexdigest()[:12]
-    final = root() / kind / f"{name}-{digest}"
+    final = root() / kind / f"{name}-{_digest(versions(), key)}"
+    # One release of torch has a build for each CUDA, "+cu130", and all export the same.
+    public[final] = f"{name}-{_digest(re.sub(r'[+][^ ]*', '', versions()), key)}"
     if final.is_dir():
         return final
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -97,7 +103,8 @@ def entry(kind: str, name: str, key: str, fill: Callable[[pathlib.Path], None]) 
             return final
         partial = pathlib.Path(tempfile.mkdtemp(prefix=f".{name}-", dir=final.parent))
         try:
-            fill(partial)
+            if not kept.restore(kind, public[final], partial):
+                fill(partial)
             try:
                 partial.rename(final)
             except OSError:
@@ -106,6 +113,10 @@ def entry(kind: str, name: str, key: str, fill: Callable[[pathlib.Path], None]) 
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return final
+
+
+def _digest(packages: str, key: str) -> str:
+    return hashlib.sha256(f"{packages}\n{key}".encode()).hexdigest()[:12]
 
 
 def save_arrays(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:

@@ -26,8 +26,10 @@ _env_usable() {
         >/dev/null 2>&1
 }
 
+# --no-compile: pip compiles every module of every package, one by one, for a minute; Python compiles
+# those that are imported when they are.
 _env_pip() {
-    "$ENV_PYTHON" -m pip --disable-pip-version-check install -qq --no-input \
+    "$ENV_PYTHON" -m pip --disable-pip-version-check install -qq --no-input --no-compile \
         --constraint "$ENV_ROOT/constraints.txt" "$@"
 }
 

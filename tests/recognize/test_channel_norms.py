@@ -17,6 +17,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.runtime.session import run_onnxruntime
 from rmsnorm_export.torch.probe.replace import replace_norms
+from tests.sample import crossed, sampled
 
 N = 24
 EXPORTERS = {"TorchScript": (False, 17), "dynamo 18": (True, 18), "dynamo 23": (True, 23)}
@@ -89,10 +90,10 @@ def export(
     return onnx.load_from_string(target.getvalue())
 
 
-@pytest.mark.parametrize("exporter", EXPORTERS)
-@pytest.mark.parametrize(
-    ("module", "shape"),
-    [
+@crossed(
+    3,
+    exporter=list(EXPORTERS),
+    case=[
         (Channels(), IMAGE),
         (Channels(3), VOLUME),
         (Weightless(), VOLUME),
@@ -100,7 +101,8 @@ def export(
         (Normalize(3), VOLUME),
     ],
 )
-def test_they_are_one_node_without_transposes(module, shape, exporter):
+def test_they_are_one_node_without_transposes(case, exporter):
+    module, shape = case
     model = export(module, exporter, shape)
     result = rx.optimize(model, prove=True)
     (site,) = result.report.fused
@@ -122,7 +124,7 @@ def test_they_are_one_node_without_transposes(module, shape, exporter):
         assert (refusal.reason, refusal.kind) == ("channels", "norm")
 
 
-@pytest.mark.parametrize("exporter", EXPORTERS)
+@sampled("exporter", EXPORTERS, ("TorchScript", "dynamo 23"))
 def test_in_float16(exporter):
     model = export(Channels(), exporter, dtype=torch.float16)
     (site,) = rx.optimize(model, numerics="upcast", prove=True).report.fused
@@ -136,11 +138,11 @@ def test_trailing_norms_between_transposes_stay_trailing(exporter):
     assert site.attributes == {}
 
 
-@pytest.mark.parametrize("dim", [0, 2, (1, 2)])
-def test_other_axes_are_look_alikes(dim):
+@crossed(3, exporter=["dynamo 18", "TorchScript", "dynamo 23"], dim=[0, 2, (1, 2)])
+def test_other_axes_are_look_alikes(dim, exporter):
     module = nn.Sequential(Weightless())
     module.forward = lambda x: x * torch.rsqrt(x.square().mean(dim, keepdim=True) + 1e-6)  # type: ignore[method-assign]
-    report = rx.optimize(export(module, "dynamo 18")).report
+    report = rx.optimize(export(module, exporter)).report
     assert not report.fused
     assert [(r.reason, r.kind) for r in report.refused] == [("axes-not-trailing", "look-alike")]
 
