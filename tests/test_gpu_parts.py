@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rmsnorm_export as rx
 from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, gpu_visible
 from scripts.corpus import cache
@@ -125,6 +126,30 @@ def test_the_whole_of_it_on_a_cpu(options: argparse.Namespace) -> None:
     assert not (options.out / "gpu_engines.png").exists()  # nothing was timed
 
 
+@pytest.mark.thorough
+def test_portable_with_our_kernels(options: argparse.Namespace) -> None:
+    """They are tried on norms of every kind, and their outputs compared, before they are timed."""
+    built = rx.plugin.build(runtime="onnxruntime", cache=cache.root() / "native")
+    options.kernels = built.path("register")
+    found = results(options, "models")
+    gpu("models").run(options, found, gpu("part").Clock(100))
+    assert (found.data["failures"], found.data["wrong"]) == ([], [])
+    assert found.data["native"]["checks"] > 50
+    rows = [row for row in found.data["rows"] if row["variant"] == gpu("models").NATIVE]
+    assert {row["status"] for row in rows} == {"ok"}
+    assert len(rows) == 4
+
+
+def test_without_the_kernels_it_says_what_brings_them(
+    options: argparse.Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    models = gpu("models")
+    with pytest.raises(gpu("part").SkippedError, match="CUDA kernels for ONNX Runtime") as caught:
+        models.tried_kernels(None, "cuda", results(options, "models"))
+    assert caught.value.fix == "rmsnorm-export plugin build --runtime onnxruntime --cuda"
+
+
 def test_a_broken_file_ends_one_kind_only(options: argparse.Namespace) -> None:
     (options.work / "decode.raw.onnx").write_bytes(b"no model")
     found = results(options, "models")
@@ -169,7 +194,8 @@ def test_when_the_time_is_over_the_rest_is_left_out(options: argparse.Namespace)
     gpu("models").run(options, found, gpu("part").Clock(-1))
     assert found.data["rows"] == []
     assert [s["what"] for s in found.data["skipped"]] == [
-        f"{kind} 1 x {length}" for kind in ("decode", "prefill") for length in (7, 33)
+        gpu("models").NATIVE,
+        *(f"{kind} 1 x {length}" for kind in ("decode", "prefill") for length in (7, 33)),
     ]
     assert {s["reason"] for s in found.data["skipped"]} == {"the time was over"}
 

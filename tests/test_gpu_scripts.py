@@ -8,7 +8,7 @@ import json
 import subprocess
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -92,6 +92,54 @@ def test_a_benchmark_that_is_cut_short_has_some_of_each_kind() -> None:
     assert whole == gpu("bench").grid(["bfloat16", "float16"], ["norm", "skip", "fp8"], quick=False)
 
 
+@pytest.mark.parametrize("op", ["norm", "skip", "fp8", "rotary"])
+def test_what_is_timed_is_right(op: Any) -> None:
+    """Ours, by the kernels on a CPU, and those of PyTorch; a rate that is lost would be wrong."""
+    torch = pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
+    if (missing := kernel_build.missing_compiler()) is not None:
+        pytest.skip(missing)
+    bench, peers, work = gpu("bench"), gpu("peers"), gpu("work")
+    assert set(get_args(work.Op)) == {"norm", "skip", "fp8", "rotary"}
+    ours = gpu("library").Library(kernel_build.shim_library()).contenders()
+    theirs = [peer for peer in peers.PEERS if peer.name in ("torch fused", "unfused")]
+    for dtype, rows in (("bfloat16", 96), ("float16", 4)):
+        case = work.Work(op, rows, 128, dtype)
+        made = work.buffers(case, torch.Generator("cpu").manual_seed(0))
+        for peer in [*ours, *theirs]:
+            if op == "fp8" and peer.name == "torch fused":
+                with pytest.raises(peers.UnavailableError, match="no quantised output"):
+                    peer.make(case)
+                continue
+            found = peer.make(case)(made)
+            y = found[0] if isinstance(found, tuple) else found
+            bound = bench.ROTARY_BOUND if op == "rotary" else bench.ERROR_BOUND
+            assert work.worst_error(case, made, y) <= bound
+        wrong = y.clone()
+        wrong.view(torch.uint8)[-1, 5] ^= 0x30
+        assert not work.worst_error(case, made, wrong) <= bound
+
+
+def test_a_run_goes_on_where_the_one_before_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
+    bench = gpu("bench")
+    grid = bench.grid(["bfloat16"], ["norm", "rotary"], quick=True)
+    measured: list[Any] = []
+
+    def measure(work: Any, cache: str, *_: Any, **__: Any) -> list[Any]:
+        measured.append((work, cache))
+        return [bench.Row(work, cache, "ours", None, None, "")]
+
+    monkeypatch.setattr(bench, "measure", measure)
+    kept: list[list[dict[str, Any]]] = []
+    times = iter([1.0, 1.0, -1.0])
+    more: dict[str, Any] = {"rounds": 1, "seed": 0, "keep": kept.append}
+    assert bench.run(grid, [], left=lambda: next(times), **more) == len(grid) - 2
+    rows = json.loads(json.dumps(kept[-1]))
+    assert bench.run(grid, [], left=lambda: 1.0, before=rows, **more) == 0
+    assert measured == grid
+    assert len(kept[-1]) == len(grid)
+
+
 def test_the_problems_are_of_every_sort() -> None:
     rng = np.random.default_rng(1)
     jobs = [gpu("correct").draw(rng, small=False) for _ in range(300)]
@@ -130,9 +178,9 @@ def test_nvcc_builds_what_is_timed_and_what_is_checked() -> None:
     )
     folder = cache.entry("kernels", "gpu", key, fill)
     ours = gpu("library").Library(folder / "librmsnorm_kernels.so").contenders()
-    for op in ("norm", "skip", "fp8"):
+    for op in get_args(work.Op):
         for peer in ours:
-            peer.make(work.Work(op, 4, 4096, "bfloat16"))
+            peer.make(work.Work(op, 4, 128, "bfloat16"))
     with pytest.raises(gpu("peers").UnavailableError, match="1 to 1048576 elements"):
         ours[0].make(work.Work("norm", 4, 1 << 21, "float16"))
     # Without a GPU the driver says so at the first allocation, and does not crash.

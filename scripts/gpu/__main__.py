@@ -6,9 +6,12 @@
              sanitize  some of them under compute-sanitizer: memcheck, then racecheck
              speed     rows x n x type in CUDA graphs, L2 cold and warm, beside PyTorch's fused
                        norm, torch.compile, Liger, quack and flashinfer where they are
-                       installed, and the unfused chain
+                       installed, and the unfused chain; --resume goes on where the run of
+                       before ended, with the same kernels
   models   a LLaMA of 1.5e9 float16 weights in ONNX Runtime on CUDA: the exported file against
-           each target, prefill and decode with the past as inputs and outputs
+           each target, prefill and decode with the past as inputs and outputs; portable once
+           more with our kernels, of --kernels LIBRARY or the newest build of rmsnorm-export plugin
+           build --runtime onnxruntime --cuda, which first has to compute norms of every kind
   engines  the same files as TensorRT-RTX engines, and as TensorRT engines with and without the
            plugin where TensorRT is installed, against ONNX Runtime on CUDA
 
@@ -65,9 +68,11 @@ def _arguments(words: list[str]) -> argparse.Namespace:
     kernels("--steps", nargs="+", choices=STEPS, default=STEPS, metavar="STEP")
     kernels("--problems", type=int, help="of the step correct  [default: 3000]")
     kernels("--rounds", type=int, default=21, help="samples of each timing")
-    kernels("--ops", nargs="+", default=["norm", "skip", "fp8"])
+    kernels("--ops", nargs="+", default=["norm", "skip", "fp8", "rotary"])
+    kernels("--resume", action="store_true", help="keep the times of --out, and measure the rest")
     kernels("--dtypes", nargs="+", default=["bfloat16", "float16"])
     models = options.add_argument_group("models and engines").add_argument
+    models("--kernels", type=Path, help="a library of kernels for ONNX Runtime")
     models("--decoder", choices=("1b", "tiny"), help="[default: 1b; on the CPU: tiny]")
     models("--vocab", type=int, help="[default: 128256 of 1b, 1000 of tiny]")
     models("--batches", nargs="+", type=int, help="[default: 1 8]")
@@ -134,7 +139,10 @@ def _run_part(part: str, words: list[str], arguments: argparse.Namespace, second
     """One part as a process; what it wrote is completed when it did not end by itself."""
     say(f"== {part}: up to {seconds:.0f} s")
     # Written here, so that a process that never comes so far does not leave an older run's result.
-    Results(part, arguments.out, facts(arguments.device) | {"seed": arguments.seed}).save()
+    known = facts(arguments.device) | {"seed": arguments.seed}
+    if arguments.resume:
+        known["earlier"] = Results.read(part, arguments.out).data
+    Results(part, arguments.out, known).save()
     mine = ["--child", "--only", part, "--minutes", f"{_SOFT * seconds / 60:.4f}"]
     mine += ["--seed", str(arguments.seed), "--work", str(arguments.work)]
     command = module_command("gpu", *words, *mine)

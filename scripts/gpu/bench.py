@@ -11,7 +11,7 @@ import dataclasses
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -26,9 +26,13 @@ THROUGHPUT_LENGTHS += [16384, 32768, 65536, 131072, 262144]
 
 LATENCY_ROWS = (1, 4, 16, 32)
 LATENCY_LENGTHS = (128, 512, 2048, 4096, 8192, 16384)
-ERROR_BOUND = 3.0
+ROTARY_LENGTHS = (64, 128, 256)
+"""Of a head."""
+
+ERROR_BOUND, ROTARY_BOUND = 3.0, 6.0
 """Ulps from float64: three roundings to the type (sum, row, product), half an ulp each, which a
-carry into the next binade doubles. A contender above it is not timed."""
+carry into the next binade doubles. Behind it, two products and their sum, and the errors of two
+elements in each. A contender above it is not timed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,9 +59,10 @@ def throughput_grid(dtypes: Sequence[str], ops: Sequence[Op], *, quick: bool) ->
     lengths = [256, 4096, 65536] if quick else THROUGHPUT_LENGTHS
     grid = []
     for op in ops:
+        own = [128] if quick else ROTARY_LENGTHS
         for dtype in dtypes:
             size = getattr(torch, dtype).itemsize
-            for n in lengths:
+            for n in own if op == "rotary" else lengths:
                 rows = max(16384 if n <= 65536 else 4096, (512 << 20) // (n * size))
                 grid.append(Work(op, rows, n, dtype))
     return grid
@@ -66,7 +71,13 @@ def throughput_grid(dtypes: Sequence[str], ops: Sequence[Op], *, quick: bool) ->
 def latency_grid(dtypes: Sequence[str], ops: Sequence[Op], *, quick: bool) -> list[Work]:
     """Few rows, as when one token is decoded."""
     rows, lengths = ((1, 32), (4096,)) if quick else (LATENCY_ROWS, LATENCY_LENGTHS)
-    return [Work(op, r, n, dtype) for op in ops for dtype in dtypes for n in lengths for r in rows]
+    return [
+        Work(op, r, n, dtype)
+        for op in ops
+        for dtype in dtypes
+        for n in ((128,) if op == "rotary" else lengths)
+        for r in rows
+    ]
 
 
 def grid(dtypes: Sequence[str], ops: Sequence[Op], *, quick: bool) -> list[tuple[Work, str]]:
@@ -105,7 +116,7 @@ def measure(
             torch.cuda.synchronize()
             y = found[0] if isinstance(found, tuple) else found
             error = worst_error(work, pool[0], y)
-            if not error <= ERROR_BOUND:
+            if not error <= (ROTARY_BOUND if work.op == "rotary" else ERROR_BOUND):
                 rows.append(Row(work, cache, peer.name, None, error, "wrong, not timed"))
                 continue
             ready.append((peer.name, error, Repeated(_call(run, pool), number, calls)))
@@ -138,6 +149,7 @@ def run(
     seed: int,
     left: Callable[[], float],
     keep: Callable[[list[dict[str, Any]]], None],
+    before: Sequence[dict[str, Any]] = (),
 ) -> int:
     """Measure the grid, with a line on stderr for each work.
 
@@ -148,19 +160,22 @@ def run(
         seed: of the inputs.
         left: seconds that are left.
         keep: called after each work with all rows so far, those of one kind together.
+        before: rows of an earlier run; their works are not measured again.
 
     Returns:
         How many works were left out, because each took as long as there was time left.
     """
-    rows: list[Row] = []
+    rows = list(before)
+    known = {(Work(**{k: row["work"][k] for k in _WORK}), row["cache"]) for row in rows}
+    grid = [item for item in grid if item not in known]
     longest = 0.0
     for done, (work, cache) in enumerate(grid):
         if left() < longest:
             return len(grid) - done
         start = time.monotonic()
         found = measure(work, cache, ours, rounds=rounds, seed=seed)
-        rows += found
-        keep([row.as_dict() for row in sorted(rows, key=_place)])
+        rows += [row.as_dict() for row in found]
+        keep(sorted(rows, key=_place))
         timed = [row for row in found if row.timing is not None]
         text = ", ".join(
             f"{row.contender} {row.timing.median * 1e6:.1f}" for row in timed if row.timing
@@ -171,6 +186,9 @@ def run(
     return 0
 
 
-def _place(row: Row) -> tuple[Any, ...]:
-    work = row.work
-    return row.cache, ("norm", "skip", "fp8").index(work.op), work.dtype, work.n, work.rows
+_WORK = tuple(field.name for field in dataclasses.fields(Work))
+
+
+def _place(row: dict[str, Any]) -> tuple[Any, ...]:
+    work = row["work"]
+    return row["cache"], get_args(Op).index(work["op"]), work["dtype"], work["n"], work["rows"]

@@ -42,7 +42,9 @@ def run(arguments: argparse.Namespace, results: Results, clock: Clock) -> None:
     data["versions"]["CUDA"] = str(torch.version.cuda)
     data["versions"]["nvcc"] = version.stdout.split("release ")[-1][:4]
     data["kernels"] = f"sm_{arch}, sources {build.source_hash()}"
-    data |= {"correctness": [], "copy_bytes_per_second": 0.0, "rows": []}
+    earlier = data.pop("earlier", {})
+    rows = earlier.get("rows", []) if earlier.get("kernels") == data["kernels"] else []
+    data |= {"correctness": [], "copy_bytes_per_second": 0.0, "rows": rows}
     results.save()
     with tempfile.TemporaryDirectory(prefix="rmsnorm_gpu_") as folder:
         say(f"building for sm_{arch} on {properties.name}")
@@ -115,8 +117,14 @@ def _speed(library: Path, arguments: argparse.Namespace, results: Results, clock
         results.save()
 
     left_out = bench.run(
-        grid, ours, rounds=arguments.rounds, seed=arguments.seed, left=clock.left, keep=keep
+        grid,
+        ours,
+        rounds=arguments.rounds,
+        seed=arguments.seed,
+        left=clock.left,
+        keep=keep,
+        before=results.data["rows"],
     )
     if left_out:
-        fix = "give more --minutes, or --only kernels"
+        fix = "run it again with --resume"
         results.skip(f"{left_out} of {len(grid)} sizes", "the time was over", fix)

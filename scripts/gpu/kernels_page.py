@@ -13,7 +13,12 @@ from scripts.lib.tables import markdown_table
 
 OURS, LOW_LATENCY = "ours", "ours, low latency"
 _HALF = ("bfloat16", "float16")
-_OPS = {"norm": "RMSNorm", "skip": "SkipRMSNorm", "fp8": "RMSNorm to FP8"}
+_OPS = {
+    "norm": "RMSNorm",
+    "skip": "SkipRMSNorm",
+    "fp8": "RMSNorm to FP8",
+    "rotary": "RotaryRMSNorm",
+}
 Rows = list[dict[str, Any]]
 
 

@@ -12,7 +12,12 @@ from scripts.gpu import peers
 from scripts.gpu.kernels_page import LOW_LATENCY, OURS
 from scripts.gpu.work import EPSILON, Buffers, Op, Work
 
-_KINDS: dict[Op, str] = {"norm": "RMSNorm", "skip": "SkipRMSNorm", "fp8": "RMSNorm"}
+_KINDS: dict[Op, str] = {
+    "norm": "RMSNorm",
+    "skip": "SkipRMSNorm",
+    "fp8": "RMSNorm",
+    "rotary": "RotaryRMSNorm",
+}
 
 
 class Library:
@@ -30,18 +35,28 @@ class Library:
 
         def make(work: Work) -> peers.PeerRun:
             problem = _problem(work)
+            if work.op == "rotary":
+                problem.table, problem.table_width = problem.x, work.n
+                axes = [
+                    (ctypes.c_int64 * 2)(work.tokens, heads)
+                    for heads in (work.rows // work.tokens, 1)
+                ]
+                self._functions.rmsnorm_broadcast_tables(
+                    ctypes.byref(problem), axes[0], 2, axes[1], 2
+                )
             reason = self._functions.rmsnorm_refusal(ctypes.byref(problem))
             if reason is not None:
                 raise peers.UnavailableError(reason.decode())
 
             def run(used: Buffers) -> torch.Tensor:
                 pointers = _pointers(used)
+                stream = torch.cuda.current_stream().cuda_stream if used.x.is_cuda else None
                 status = self._functions.rmsnorm_launch(
                     ctypes.byref(problem),
                     ctypes.byref(pointers),
                     work.rows,
                     tactic,
-                    torch.cuda.current_stream().cuda_stream,
+                    stream,
                 )
                 if status != 0:
                     raise RuntimeError(self._functions.rmsnorm_error(status).decode())
@@ -80,4 +95,6 @@ def _pointers(used: Buffers) -> abi.Pointers:
         quant_scale=at(used.quant_scale),
         y=at(used.y),
         sum=at(used.total),
+        cos=at(used.cos),
+        sin=at(used.sin),
     )

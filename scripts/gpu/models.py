@@ -31,6 +31,9 @@ from scripts.gpu.decoder import (
 from scripts.gpu.part import Clock, Results, SkippedError
 from scripts.lib.command import say
 
+NATIVE = "portable, our kernels"
+"""The variant of a session with the library of kernels registered."""
+
 
 def described(decoder: Decoder) -> dict[str, Any]:
     """The model, for the record."""
@@ -79,15 +82,23 @@ def runtime(device: str) -> Any:
     return onnxruntime
 
 
-def session_of(path: Path, device: str, *, optimize: bool = True) -> Any:
-    """A session of ``path`` that is on ``device``.
+def session_of(
+    path: Path, device: str, *, optimize: bool = True, kernels: Path | None = None
+) -> Any:
+    """A session of ``path`` that is on ``device``, with the library ``kernels`` registered.
 
     Raises:
         SkippedError: ONNX Runtime fell back to the CPU.
     """
     from rmsnorm_export.benchmark import sessions
 
-    made = sessions.open_session(str(path), device, threads=cores(), optimize=optimize)
+    made = sessions.open_session(
+        str(path),
+        device,
+        threads=cores(),
+        optimize=optimize,
+        kernels=None if kernels is None else str(kernels),
+    )
     if not sessions.is_on(made, device):
         raise SkippedError(
             f"ONNX Runtime cannot use {sessions.provider_class(device)} and fell back to the CPU",
@@ -105,9 +116,41 @@ def run(arguments: argparse.Namespace, results: Results, clock: Clock) -> None:
     results.data["versions"] |= versions_of(("onnxruntime", "onnxruntime-gpu", "transformers"))
     results.save()
     raw = raw_files(decoder, arguments.work)
+    kernels = None
+    with results.piece(NATIVE):
+        if clock.left() < 0:
+            raise SkippedError("the time was over", "give more --minutes, or --only models")
+        kernels = tried_kernels(arguments.kernels, arguments.device, results)
     for kind in KINDS:
         with results.piece(kind):
-            _kind(kind, raw[kind], decoder, arguments, results, clock)
+            _kind(kind, raw[kind], decoder, arguments, results, clock, kernels)
+
+
+def tried_kernels(named: Path | None, device: str, results: Results) -> Path:
+    """The library of kernels for ONNX Runtime; it has computed norms of every kind on ``device``.
+
+    Raises:
+        SkippedError: there is none, or none for this device.
+    """
+    from rmsnorm_export.errors import BackendMissingError
+    from rmsnorm_export.tensorrt import plugin
+
+    try:
+        library = named or plugin.onnxruntime_library(cuda=device == "cuda")
+    except BackendMissingError as missing:
+        raise SkippedError(missing.what, missing.fix) from missing
+    found = plugin.check(library)
+    (trial,) = found.runtimes
+    bad = [f"{check.name}: {check.detail}" for check in trial.checks if not check.passed]
+    results.data["wrong"] += [f"{NATIVE}: {text}" for text in bad]
+    results.data["native"] = {"library": library.name, "checks": len(trial.checks)}
+    if not found.passed:
+        raise RuntimeError(trial.detail or f"{len(bad)} of {len(trial.checks)} checks failed")
+    if device == "cuda" and found.notes:
+        raise SkippedError(
+            found.notes[0], "rmsnorm-export plugin build --runtime onnxruntime --cuda"
+        )
+    return library
 
 
 def _kind(
@@ -117,6 +160,7 @@ def _kind(
     arguments: argparse.Namespace,
     results: Results,
     clock: Clock,
+    kernels: Path | None,
 ) -> None:
     from scripts.gpu.trial import Buffers, bound, trial
 
@@ -128,10 +172,13 @@ def _kind(
     todo = cases(arguments, kind)
     expected = references(raw, decoder, todo, arguments)
     opened: dict[str, Any] = {}
+    if kernels is not None and "portable" in paths:
+        paths[NATIVE] = paths["portable"]
     for name, path in paths.items():
         with results.piece(f"{kind}: {name}"):
             start = time.perf_counter()
-            opened[name] = session_of(path, arguments.device)
+            registered = kernels if name == NATIVE else None
+            opened[name] = session_of(path, arguments.device, kernels=registered)
             say(f"{kind}: {name} loaded in {time.perf_counter() - start:.1f} s")
     if not {RAW, AGAIN} <= opened.keys():
         raise RuntimeError("without raw there is nothing to compare with")

@@ -43,6 +43,19 @@ def _skip_chain(
     return _chain(total, weight), total
 
 
+def _turned(y: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    y = y.view(cos.shape[0], -1, y.shape[-1])
+    first, second = y.chunk(2, -1)
+    across = torch.cat((-second, first), -1)
+    return (y * cos[:, None] + across * sin[:, None]).view(-1, y.shape[-1])
+
+
+def _rotary_chain(
+    x: torch.Tensor, weight: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> torch.Tensor:
+    return _turned(_chain(x, weight), cos, sin)
+
+
 def _fp8_chain(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return (_chain(x, weight).float() / QUANT_SCALE).to(torch.float8_e4m3fn)
 
@@ -51,6 +64,9 @@ def _composed(work: Work, wrap: Callable[[Any], Any]) -> PeerRun:
     if work.op == "skip":
         skip = wrap(_skip_chain)
         return lambda b: skip(b.x, b.residual, b.weight)
+    if work.op == "rotary":
+        rotary = wrap(_rotary_chain)
+        return lambda b: rotary(b.x, b.weight, b.cos, b.sin)
     norm = wrap(_fp8_chain if work.op == "fp8" else _chain)
     return lambda b: norm(b.x, b.weight)
 
@@ -64,8 +80,16 @@ def _compiled(work: Work) -> PeerRun:
     return _composed(work, lambda function: torch.compile(function, dynamic=False))
 
 
+def _lacking(work: Work) -> UnavailableError:
+    return UnavailableError(
+        "turns no norm in the same kernel" if work.op == "rotary" else "has no quantised output"
+    )
+
+
 def _torch(work: Work) -> PeerRun:
     norm = torch.nn.functional.rms_norm
+    if work.op == "rotary":
+        return lambda b: _turned(norm(b.x, (work.n,), b.weight, EPSILON), b.cos, b.sin)
     if work.op == "norm":
         return lambda b: norm(b.x, (work.n,), b.weight, EPSILON)
     if work.op == "skip":
@@ -75,7 +99,7 @@ def _torch(work: Work) -> PeerRun:
             return norm(total, (work.n,), b.weight, EPSILON), total
 
         return both
-    raise UnavailableError("has no quantised output")
+    raise _lacking(work)
 
 
 def _liger(work: Work) -> PeerRun:
@@ -90,7 +114,7 @@ def _liger(work: Work) -> PeerRun:
     if work.op == "skip":
         both = LigerFusedAddRMSNormFunction.apply
         return lambda b: both(b.x, b.residual, b.weight, EPSILON, 0.0, "llama", False)
-    raise UnavailableError("has no quantised output")
+    raise _lacking(work)
 
 
 def _quack(work: Work) -> PeerRun:
@@ -102,7 +126,7 @@ def _quack(work: Work) -> PeerRun:
         return lambda b: rmsnorm(b.x, b.weight, eps=EPSILON)
     if work.op == "skip":
         return lambda b: rmsnorm(b.x, b.weight, residual=b.residual, eps=EPSILON, prenorm=True)
-    raise UnavailableError("has no quantised output")
+    raise _lacking(work)
 
 
 def _flashinfer(work: Work) -> PeerRun:
@@ -121,6 +145,8 @@ def _flashinfer(work: Work) -> PeerRun:
             return b.y
 
         return quantised
+    if work.op == "rotary":
+        raise _lacking(work)
     raise UnavailableError("adds in place: repeated calls would not see the same input")
 
 
