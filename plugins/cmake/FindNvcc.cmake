@@ -35,6 +35,8 @@ if(NOT chosen)
       "does): newer GPUs run the PTX of sm_90")
     set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 87-real 89-real 90)
   endif()
+  # The cache has the compiler's own default, which another configuration would take.
+  set(CMAKE_CUDA_ARCHITECTURES ${CMAKE_CUDA_ARCHITECTURES} CACHE STRING "CUDA architectures" FORCE)
 endif()
 message(STATUS "CUDA ${CMAKE_CUDA_COMPILER_VERSION}, ${CMAKE_CUDA_COMPILER}, for "
   "${CMAKE_CUDA_ARCHITECTURES}")

@@ -21,11 +21,24 @@ def test_the_library_has_the_version_of_the_package() -> None:
     assert f"project(rmsnorm_plugin VERSION {rx.__version__} " in text
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A build folder that CMake comes back to: it looks at the compilers once, for 3 seconds."""
+    made = tmp_path_factory.mktemp("build")
+    adapter_build.configure(made)
+    return made
+
+
+def _configured(folder: pathlib.Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """With these options and none of those before; architectures stay those of the first time."""
+    return adapter_build.configure(folder, "-UTENSORRT_*", "-URMSNORM_*", *options)
+
+
 @needs_tools
-def test_without_headers_only_the_kernels(tmp_path: pathlib.Path) -> None:
+def test_without_headers_only_the_kernels(folder: pathlib.Path) -> None:
     if any((pathlib.Path(name) / "NvInferRuntime.h").is_file() for name in adapter_build.SYSTEM):
         pytest.skip("this system has TensorRT's headers")
-    process = adapter_build.configure(tmp_path)
+    process = _configured(folder)
     assert process.returncode == 0, process.stderr
     said = " ".join(process.stderr.split())
     assert "TensorRT's headers were not found: no NvInferRuntime.h in /usr/local/tensorrt" in said
@@ -33,7 +46,7 @@ def test_without_headers_only_the_kernels(tmp_path: pathlib.Path) -> None:
     assert "-DTENSORRT_INCLUDE_DIR=" in said
     assert "-DTENSORRT_ROOT=" in said
     assert "Only the CUDA kernels will be compiled" in said
-    rules = (tmp_path / "build.ninja").read_text(encoding="utf-8")
+    rules = (folder / "build.ninja").read_text(encoding="utf-8")
     assert "rmsnorm_kernels.dir/kernels/rmsnorm.cu.o" in rules
     assert "librmsnorm_plugin" not in rules
     assert (
@@ -52,28 +65,30 @@ def test_without_headers_only_the_kernels(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_the_kernels_are_tested_and_timed_without_headers(
-    tmp_path: pathlib.Path, program: str
+    folder: pathlib.Path, program: str
 ) -> None:
     """What needs a GPU to run is built in tests/test_gpu_scripts.py; here it has its rule."""
     options = ("-DRMSNORM_TESTS=ON", "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON")
-    process = adapter_build.configure(tmp_path, *options)
+    process = _configured(folder, *options)
     assert process.returncode == 0, process.stderr
-    rules = (tmp_path / "build.ninja").read_text(encoding="utf-8")
+    rules = (folder / "build.ninja").read_text(encoding="utf-8")
     assert "build rmsnorm_torch: phony librmsnorm_torch.so" in rules
     assert "rmsnorm_gpu_driver: phony" in rules
     assert "rmsnorm_shim_driver: phony" in rules
-    process = adapter_build.cmake("--build", tmp_path, "--parallel", 2, "--target", program)
+    process = adapter_build.cmake("--build", folder, "--parallel", 2, "--target", program)
     assert process.returncode == 0, process.stdout + process.stderr
-    built = tmp_path / "tests" / "kernels" / program
+    built = folder / "tests" / "kernels" / program
     done = subprocess.run([built], input=b"", capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 @needs_tools
 @pytest.mark.parametrize("option", ["TENSORRT_INCLUDE_DIR", "TENSORRT_ROOT"])
-def test_a_named_folder_must_have_them(tmp_path: pathlib.Path, option: str) -> None:
+def test_a_named_folder_must_have_them(
+    folder: pathlib.Path, tmp_path: pathlib.Path, option: str
+) -> None:
     """No other place is searched, and it is an error."""
-    process = adapter_build.configure(tmp_path / "build", f"-D{option}={tmp_path}")
+    process = _configured(folder, f"-D{option}={tmp_path}")
     assert process.returncode != 0
     assert f"no NvInferRuntime.h in {tmp_path}" in " ".join(process.stderr.split())
 
@@ -87,10 +102,10 @@ def test_a_named_folder_must_have_them(tmp_path: pathlib.Path, option: str) -> N
         "#define NV_TENSORRT_MAJOR TRT_MAJOR_ENTERPRISE\n",
     ],
 )
-def test_old_headers(tmp_path: pathlib.Path, text: str) -> None:
+def test_old_headers(folder: pathlib.Path, tmp_path: pathlib.Path, text: str) -> None:
     (tmp_path / "NvInferRuntime.h").touch()
     (tmp_path / "NvInferVersion.h").write_text(text)
-    process = adapter_build.configure(tmp_path / "build", f"-DTENSORRT_INCLUDE_DIR={tmp_path}")
+    process = _configured(folder, f"-DTENSORRT_INCLUDE_DIR={tmp_path}")
     assert process.returncode != 0
     said = " ".join(process.stderr.split())
     assert "are of TensorRT 10.7" in said or "are of TensorRT 9.12" in said
