@@ -82,7 +82,8 @@ def test_the_choices_are_those_of_the_api() -> None:
     assert tuple(plugin.PROGRAMS) == commands.PROGRAMS
 
 
-def test_check(run: Run, tmp_path: Path) -> None:
+def test_check(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "is_installed", lambda _: False)
     library = fake_plugin(tmp_path)
     done = run("plugin", "check", library, "--format", "json")
     done.assert_error(4, "The plugin does not work", "librmsnorm_plugin.so without TensorRT")
@@ -112,7 +113,10 @@ def test_check_that_passes(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "pip install tensorrt_lean" in done.text
 
 
-def test_a_crash_in_the_library_is_exit_code_4(run: Run, tmp_path: Path) -> None:
+def test_a_crash_in_the_library_is_exit_code_4(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "is_installed", lambda _: False)
     done = run("plugin", "check", fake_plugin(tmp_path, "crash"))
     done.assert_error(4, "SIGSEGV", "create RMSNorm: defaults")
 

@@ -102,7 +102,10 @@ def test_each_fault_is_found(tmp_path: Path, bug: str, name: str, word: str) -> 
         ("exit", ("exit code 3", "getCreators")),
     ],
 )
-def test_a_crash_is_a_finding(tmp_path: Path, bug: str, words: tuple[str, ...]) -> None:
+def test_a_crash_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: str, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(checking, "is_installed", lambda _: False)
     result = plugin.check(fake_plugin(tmp_path, bug))
     assert not result.passed
     trial = result.runtimes[0]
@@ -245,7 +248,10 @@ def test_a_library_that_needs_a_missing_one(tmp_path: Path, name: str, brings: s
     assert result.libraries[0].fix.startswith(brings)
 
 
-def test_both_libraries_of_the_cache_are_checked(tmp_path: Path) -> None:
+def test_both_libraries_of_the_cache_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "is_installed", lambda name: name in INSTALLED[:1])
     standin = make_standin(tmp_path)
     plugin.build(**standin.arguments)  # type: ignore[arg-type]
     result = plugin.check(cache=standin.cache)
