@@ -26,7 +26,16 @@ namespace rmsnorm_export::ort {
 constexpr std::uint32_t kApiVersion = 17;
 
 // The element types of tensors; ONNX numbers them in the same way.
-enum ElementType : std::int32_t { kUndefined = 0, kF32 = 1, kF16 = 10, kF64 = 11, kBF16 = 16 };
+enum ElementType : std::int32_t {
+    kUndefined = 0,
+    kF32 = 1,
+    kU8 = 2,
+    kI8 = 3,
+    kF16 = 10,
+    kF64 = 11,
+    kBF16 = 16,
+    kF8E4M3 = 17
+};
 enum Characteristic : std::int32_t { kRequired = 0, kOptional = 1 };
 enum ErrorCode : std::int32_t { kFail = 1, kInvalidArgument = 2 };
 

@@ -22,7 +22,7 @@ class CpuOperator final : public Operator {
         rows.sum = call.sum;
         const Kernels& kernels = onnxruntime::kernels();
         const std::size_t n = call.n, lane = norm.wide() ? sizeof(double) : sizeof(float);
-        std::unique_ptr<char[]> held[2];
+        std::unique_ptr<char[]> held[3];
         const auto operand = [&](const Tensor& tensor, float offset, int which) -> const void* {
             if (!tensor.present) return nullptr;
             const Type lanes = norm.wide() ? kDouble : kFloat;
@@ -39,16 +39,23 @@ class CpuOperator final : public Operator {
 
         const bool rotary = norm.kind == Kind::kRotaryRMSNorm;
         const Tables tables = rotary ? turning(call) : Tables();
+        const bool coded = norm.codes != Codes::kNone;
+        const Encoder encoder{norm, kernels, coded ? static_cast<std::size_t>(call.x.shape.end()[-1]) : 1, call.step,
+                              static_cast<std::uint8_t*>(call.y), call.scales};
+        // Rows that lie apart are not those of the codes: the norm is kept whole in between.
+        if (coded && call.inner > 1) held[2].reset(new char[call.elements * kBytes[norm.x]]);
+        if (held[2]) rows.y = held[2].get();
         Work work(kernels, rows, call.inner, call.elements, kBytes[norm.x], lane,
-                  rotary ? &tables : nullptr);
-        const std::size_t tasks = work.tasks();
-        if (tasks == 1) {
-            work.task(0);
-        } else {
-            const auto task = [](void* data, std::size_t i) { static_cast<Work*>(data)->task(i); };
-            check(api_.KernelContext_ParallelFor(context, task, tasks, 0, &work));
-        }
+                  rotary ? &tables : nullptr, coded && !held[2] ? &encoder : nullptr);
+        in_parallel(context, work, work.tasks());
+        if (held[2]) encoder.apply(held[2].get(), 0, call.elements / encoder.row);
         if (work.failed) refuse("there is no memory for a row", "free some memory");
+    }
+
+    void in_parallel(OrtKernelContext* context, Work& work, std::size_t tasks) const {
+        if (tasks == 1) return work.task(0);
+        const auto task = [](void* data, std::size_t i) { static_cast<Work*>(data)->task(i); };
+        check(api_.KernelContext_ParallelFor(context, task, tasks, 0, &work));
     }
 
     Tables turning(const Call& call) const {
@@ -95,7 +102,8 @@ Provider cpu() {
     return {nullptr, {kFloat, kHalf, kBfloat, kDouble},
             [](const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type x) -> Operator* {
                 return new CpuOperator(api, info, kind, x);
-            }};
+            },
+            true};
 }
 
 }  // namespace rmsnorm_export::onnxruntime

@@ -1,6 +1,7 @@
 // What ONNX Runtime finds in this library: RegisterCustomOps, which adds the operator's names.
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <new>
 
@@ -18,6 +19,8 @@ struct NamedOp : ort::CustomOp {
     std::string name;
     Kind kind;
     Type x;
+    Codes codes{Codes::kNone};
+    Steps steps{Steps::kGiven};
 };
 
 ort::ElementType element_type(Type type) {
@@ -35,6 +38,16 @@ std::size_t like_x(const ort::CustomOp* op) {
 // Those and the tables.
 std::size_t required(const ort::CustomOp* op) {
     return like_x(op) + (named(op).kind == Kind::kRotaryRMSNorm ? 2 : 0);
+}
+bool coded(const ort::CustomOp* op) { return named(op).codes != Codes::kNone; }
+bool given(const ort::CustomOp* op) { return coded(op) && named(op).steps == Steps::kGiven; }
+
+// The norm or its codes; the sum of SkipRMSNorm; scales of the codes.
+ort::ElementType output_type(const ort::CustomOp* op, std::size_t index) {
+    const std::size_t sums = named(op).kind == Kind::kSkipRMSNorm ? 1 : 0;
+    if (!coded(op) || (index && index <= sums)) return element_type(named(op).x);
+    if (index) return named(op).steps == Steps::kRow ? ort::kF32 : ort::kU8;
+    return named(op).codes == Codes::kInt8 ? ort::kI8 : ort::kF8E4M3;
 }
 
 // A C function must not throw.
@@ -63,15 +76,13 @@ NamedOp make(const Provider& provider, const std::string& name, Kind kind, Type 
     op.GetInputType = [](const ort::CustomOp* self, std::size_t index) {
         return index < like_x(self) ? element_type(named(self).x) : ort::kUndefined;
     };
-    op.GetInputTypeCount = [](const ort::CustomOp* self) { return required(self) + 2; };
+    op.GetInputTypeCount = [](const ort::CustomOp* self) { return required(self) + 2 + given(self); };
     op.GetInputCharacteristic = [](const ort::CustomOp* self, std::size_t index) {
         return index < required(self) ? ort::kRequired : ort::kOptional;
     };
-    op.GetOutputType = [](const ort::CustomOp* self, std::size_t) {
-        return element_type(named(self).x);
-    };
+    op.GetOutputType = output_type;
     op.GetOutputTypeCount = [](const ort::CustomOp* self) -> std::size_t {
-        return named(self).kind == Kind::kSkipRMSNorm ? 2 : 1;
+        return 1 + (named(self).kind == Kind::kSkipRMSNorm) + (coded(self) && !given(self));
     };
     op.GetOutputCharacteristic = [](const ort::CustomOp*, std::size_t index) {
         return index ? ort::kOptional : ort::kRequired;
@@ -86,7 +97,10 @@ NamedOp make(const Provider& provider, const std::string& name, Kind kind, Type 
     op.CreateKernelV2 = [](const ort::CustomOp* self, const OrtApi* api, const OrtKernelInfo* info,
                            void** kernel) {
         return guarded(ort::Api(api), [&] {
-            *kernel = named(self).provider.make(api, info, named(self).kind, named(self).x);
+            std::unique_ptr<Operator> made(
+                named(self).provider.make(api, info, named(self).kind, named(self).x));
+            made->must_give(named(self).codes, named(self).steps);
+            *kernel = made.release();
         });
     };
     op.KernelComputeV2 = [](void* kernel, OrtKernelContext* context) {
@@ -130,6 +144,17 @@ std::deque<NamedOp> make_all() {
     for (const auto& [kind, base] : rows) {
         add(kind, base, kWords);
         add(kind, base, kRowWords);
+        // The name says the type of the codes: ONNX Runtime knows that of an output by no attribute.
+        for (const Quantizer& made : kQuantizers) {
+            for (const Provider& provider : all) {
+                for (const Type x : provider.codes ? provider.types : std::vector<Type>()) {
+                    const std::string name = std::string("Quantized") + base + "_" + made.word;
+                    ops.push_back(make(provider, name, kind, x));
+                    ops.back().codes = made.codes;
+                    ops.back().steps = made.steps;
+                }
+            }
+        }
     }
     add(Kind::kGatedRMSNorm, "GatedRMSNorm", kGateWords);
     add(Kind::kRotaryRMSNorm, "RotaryRMSNorm", kWords);

@@ -16,6 +16,12 @@ constexpr int kTypes = 4;
 
 enum class Kind : std::int32_t { kRMSNorm, kSkipRMSNorm, kGatedRMSNorm, kRotaryRMSNorm };
 
+// Codes of the norm in place of it, and what a step of them is: an input, of each row, or of each
+// block of kBlock elements (a power of two; kFloor: as OCP MX 1.0 has it, 6.3).
+enum class Codes : std::int32_t { kNone, kInt8, kFp8 };
+enum class Steps : std::int32_t { kGiven, kRow, kBlock, kBlockFloor };
+constexpr std::size_t kBlock = 32;
+
 struct Norm {
     Kind kind{Kind::kRMSNorm};
     Type x{kFloat};      // T
@@ -35,6 +41,8 @@ struct Norm {
     std::int64_t association{0};
     std::int64_t rotary_dim{0};  // 0: all of the row
     bool rotary_interleaved{false};
+    Codes codes{Codes::kNone};
+    Steps steps{Steps::kGiven};
 
     Type product() const { return scale_before_cast ? stash : x; }
     // Lanes are f64 where T or S is, else f32, in which every half type and its sums, products,
@@ -83,6 +91,10 @@ struct Kernels {
     void (*operand)(const Norm&, Type from, const void* values, std::size_t n, float offset,
                     void* out);
     void (*turn)(const Turn&, void* y, const void* cos, const void* sin);
+    // Codes of y / step, to nearest even; int8 of NaN is -128, as ONNX Runtime has it.
+    void (*encode)(Type, Codes, const void* y, std::size_t n, float step, std::uint8_t* codes);
+    // The largest |y|, as f32; NaN where one is.
+    float (*largest)(Type, const void* y, std::size_t n);
 };
 
 // Null where the library was built for another processor.

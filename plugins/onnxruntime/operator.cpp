@@ -1,5 +1,6 @@
 #include "operator.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
@@ -90,7 +91,7 @@ Operator::Operator(const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type
         if (!good) refuse(what, fix);
     };
     std::int64_t stash = ort::kF32;
-    std::string activation = "silu";
+    std::string activation = "silu", quantize;
     try {
         const Attributes attributes(api_, info);
         attributes.read("epsilon", norm_.epsilon);
@@ -105,6 +106,7 @@ Operator::Operator(const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type
         attributes.read("group_size", norm_.group_size);
         attributes.read("round_rstd", norm_.round_rstd);
         attributes.read("association", norm_.association);
+        if (kind != Kind::kRotaryRMSNorm) attributes.read("quantize", quantize);
         if (kind == Kind::kGatedRMSNorm) {
             attributes.read("activation", activation);
             attributes.read("gate_first", norm_.gate_first);
@@ -158,6 +160,17 @@ Operator::Operator(const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type
          "a rotary embedding follows a norm of other rows than the last axis",
          "use axis -1, and no partial_size or group_size");
     norm_.sigmoid = activation == "sigmoid";
+    if (!quantize.empty()) {
+        norm_.codes = Codes::kFp8;
+        const auto* known = std::find_if(std::begin(kQuantizers), std::end(kQuantizers),
+                                         [&](const Quantizer& one) { return quantize == one.word; });
+        must(known != std::end(kQuantizers), "quantize is '" + quantize + "'",
+             "use int8, fp8, int8_per_row, fp8_per_row, mxfp8 or mxfp8_floor");
+        norm_.codes = known->codes;
+        norm_.steps = known->steps;
+        must(norm_.steps < Steps::kBlock || norm_.axis == -1,
+             "codes of blocks are to be made with axis " + std::to_string(norm_.axis), "use axis -1");
+    }
 
     // What cannot matter for X of type T: as NormSpec.canonical.
     const bool half = x == kHalf || x == kBfloat;
@@ -168,8 +181,15 @@ Operator::Operator(const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type
     }
 }
 
+void Operator::must_give(Codes codes, Steps steps) const {
+    if (norm_.codes != codes || norm_.steps != steps) {
+        refuse("the attribute quantize says other codes than the operator's name",
+               "give RMSNorm none, QuantizedRMSNorm_int8 that of int8, and so on");
+    }
+}
+
 std::string Operator::where() const {
-    return std::string(kKinds[static_cast<int>(norm_.kind)]) + " node '" + name_ + "'";
+    return std::string(norm_.codes == Codes::kNone ? "" : "Quantized") + kKinds[static_cast<int>(norm_.kind)] + " node '" + name_ + "'";
 }
 
 void Operator::refuse(const std::string& what, const std::string& fix) const {
@@ -239,6 +259,22 @@ void Operator::check_tables(Call& call) const {
     }
 }
 
+float Operator::step_of_codes(OrtKernelContext* context, std::size_t index) const {
+    const Tensor given = input(context, index, index + 1);
+    if (!given.present || given.type != kFloat || Sizes(given.shape).elements() != 1) {
+        refuse("the last input is no scale of codes", "give it one element of type f32");
+    }
+    return *static_cast<const float*>(given.data);
+}
+
+void* Operator::output(OrtKernelContext* context, std::size_t index, const Shape& shape) const {
+    OrtValue* value = nullptr;
+    check(api_.KernelContext_GetOutput(context, index, shape.begin(), shape.size(), &value));
+    void* data = nullptr;
+    if (value) check(api_.GetTensorMutableData(value, &data));
+    return data;
+}
+
 void Operator::compute(OrtKernelContext* context) const {
     const bool two = norm_.kind == Kind::kSkipRMSNorm || norm_.kind == Kind::kGatedRMSNorm;
     const bool rotary = norm_.kind == Kind::kRotaryRMSNorm;
@@ -247,6 +283,9 @@ void Operator::compute(OrtKernelContext* context) const {
     check(api_.KernelContext_GetInputCount(context, &inputs));
     check(api_.KernelContext_GetOutputCount(context, &outputs));
     Call call;
+    if (norm_.codes != Codes::kNone && norm_.steps == Steps::kGiven && inputs) {
+        call.step = step_of_codes(context, --inputs);
+    }
     call.x = input(context, 0, inputs);
     if (two) call.second = input(context, 1, inputs);
     call.scale = input(context, weights, inputs);
@@ -294,16 +333,22 @@ void Operator::compute(OrtKernelContext* context) const {
         call.sin = input(context, 2, inputs);
         check_tables(call);
     }
-    const auto output = [&](std::size_t index) -> void* {
-        OrtValue* value = nullptr;
-        const Shape& sizes = call.x.shape;
-        check(api_.KernelContext_GetOutput(context, index, sizes.begin(), sizes.size(), &value));
-        void* data = nullptr;
-        if (value) check(api_.GetTensorMutableData(value, &data));
-        return data;
-    };
-    call.y = output(0);
-    if (norm_.kind == Kind::kSkipRMSNorm && outputs > 1) call.sum = output(1);
+    const bool skip = norm_.kind == Kind::kSkipRMSNorm;
+    call.y = output(context, 0, call.x.shape);
+    if (skip && outputs > 1) call.sum = output(context, 1, call.x.shape);
+    if (norm_.codes != Codes::kNone && norm_.steps != Steps::kGiven) {
+        Shape steps = call.x.shape;
+        std::int64_t& last = steps.data()[steps.size() - 1];
+        if (norm_.steps != Steps::kRow && last % static_cast<std::int64_t>(kBlock)) {
+            refuse("a row has " + std::to_string(last) + " elements", "make that a multiple of 32");
+        }
+        last = norm_.steps == Steps::kRow ? 1 : last / static_cast<std::int64_t>(kBlock);
+        const std::size_t index = skip ? 2 : 1;
+        if (outputs > index) call.scales = output(context, index, steps);
+        if (call.scales && !call.elements && norm_.steps == Steps::kRow) {
+            std::fill_n(static_cast<float*>(call.scales), Sizes(steps).elements(), 1.0F);
+        }
+    }
     if (call.elements) run(context, call);
 }
 

@@ -26,8 +26,10 @@ struct Tensor {
 // One run of a node: tensors that fit each other, and how X is cut into [rows, n, inner].
 struct Call {
     Tensor x, second, cos, sin, scale, bias;  // second: residual or gate
-    void* y{nullptr};
+    void* y{nullptr};    // the norm, or its codes
     void* sum{nullptr};  // may be null
+    float step{1.0F};    // of codes, where it is given
+    void* scales{nullptr};  // of codes, where they are not; may be null
     std::size_t elements{0};  // at least 1
     std::size_t n{0};
     std::size_t inner{1};
@@ -45,6 +47,8 @@ public:
     void compute(OrtKernelContext* context) const;
 
     const ort::Api& api() const { return api_; }
+    // Throws Refusal where the attributes are of other codes than the node's name.
+    void must_give(Codes codes, Steps steps) const;
 
 protected:
     // Throws Refusal.
@@ -61,6 +65,8 @@ private:
     std::string where() const;
     Tensor input(OrtKernelContext* context, std::size_t index, std::size_t inputs) const;
     void check_tables(Call& call) const;
+    float step_of_codes(OrtKernelContext* context, std::size_t index) const;
+    void* output(OrtKernelContext* context, std::size_t index, const Shape& shape) const;
 
     std::string name_;
 };
@@ -70,7 +76,22 @@ struct Provider {
     const char* name;         // of ONNX Runtime's execution provider; null: the CPU's
     std::vector<Type> types;  // of X
     Operator* (*make)(const OrtApi*, const OrtKernelInfo*, Kind, Type);
+    bool codes{false};        // it gives codes of the norm, too
 };
+
+// The values of the attribute `quantize`, with which the names of operators that give codes end.
+struct Quantizer {
+    const char* word;
+    Codes codes;
+    Steps steps;
+};
+constexpr Quantizer kQuantizers[] = {{"int8", Codes::kInt8, Steps::kGiven},
+                                     {"fp8", Codes::kFp8, Steps::kGiven},
+                                     {"int8_per_row", Codes::kInt8, Steps::kRow},
+                                     {"fp8_per_row", Codes::kFp8, Steps::kRow},
+                                     {"mxfp8", Codes::kFp8, Steps::kBlock},
+                                     {"mxfp8_floor", Codes::kFp8, Steps::kBlockFloor}};
+
 Provider cpu();
 Provider cuda();
 

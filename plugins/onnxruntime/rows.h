@@ -291,3 +291,70 @@ void turn(const Turn& how, void* y, const void* cos, const void* sin) {
     constexpr Row kWide[] = {kSame[0], turn_row<Half, float>, turn_row<Bfloat, float>, kSame[3]};
     (how.table == how.x ? kSame : kWide)[how.x](how, y, cos, sin);
 }
+
+// ---- codes --------------------------------------------------------------------------------------
+
+using Bytes = std::uint8_t __attribute__((vector_size(kLanes)));
+
+// In f32, to which f64 is rounded.
+template <class T>
+INLINE Floats get_float(const T* from, std::size_t count) {
+    if constexpr (sizeof(T) == 8) {
+        float lanes[kLanes] = {};
+        for (std::size_t i = 0; i < count; ++i) lanes[i] = static_cast<float>(from[i]);
+        return load(lanes);
+    } else {
+        return get<float>(from, count);
+    }
+}
+
+// FP8 E4M3 of what is finite and beyond it is the largest; of NaN it is NaN.
+INLINE Ints fp8_codes(Floats v) {
+    const Ints bits = bits_as<Ints>(v), size = bits & 0x7fffffff;
+    const Ints small = (size < 0x43e00000) ? size : Ints{} + 0x43e00000;  // 448
+    const Ints normal = ((small + 0x7ffff + ((small >> 20) & 1)) >> 20) - (120 << 3);
+    // An ulp of 2^14 is 2^-9, the step of subnormal codes.
+    const Ints subnormal = bits_as<Ints>(bits_as<Floats>(size) + 0x1p14F) - 0x46800000;
+    Ints code = (size < 0x3c800000) ? subnormal : normal;
+    code = (size > 0x7f800000) ? Ints{} + 0x7f : code;
+    return code | ((bits >> 24) & 0x80);
+}
+INLINE Ints int8_codes(Floats v) {
+    v = (v > -128.0F) ? v : Floats{} - 128.0F;
+    v = (v < 127.0F) ? v : Floats{} + 127.0F;
+    return bits_as<Ints>(v + 12582912.0F);  // 1.5 * 2^23: the sum ends with the integer
+}
+
+template <class T>
+void encode_as(Codes codes, const void* y, std::size_t n, float step, std::uint8_t* to) {
+    const T* from = static_cast<const T*>(y);
+    each_vector<float>(n, [&](std::size_t i, std::size_t count) LAMBDA {
+        const Floats v = get_float(from + i, count) / step;
+        const Ints code = codes == Codes::kFp8 ? fp8_codes(v) : int8_codes(v);
+        const Bytes bytes = __builtin_convertvector(code & 0xff, Bytes);
+        __builtin_memcpy(to + i, &bytes, count);
+    });
+}
+void encode(Type type, Codes codes, const void* y, std::size_t n, float step, std::uint8_t* to) {
+    constexpr decltype(&encode_as<float>) kAll[] = {encode_as<float>, encode_as<Half>,
+                                                    encode_as<Bfloat>, encode_as<double>};
+    kAll[type](codes, y, n, step, to);
+}
+
+template <class T>
+float largest_of(const void* y, std::size_t n) {
+    const T* from = static_cast<const T*>(y);
+    Ints most = {};  // as integers, magnitudes order as they do, and NaN is above infinity
+    each_vector<float>(n, [&](std::size_t i, std::size_t count) LAMBDA {
+        const Ints size = bits_as<Ints>(get_float(from + i, count)) & 0x7fffffff;
+        most = (size > most) ? size : most;
+    });
+    std::int32_t top = 0;
+    for (std::size_t i = 0; i < kLanes; ++i) top = most[i] > top ? most[i] : top;
+    return bits_as<float>(top);
+}
+float largest(Type type, const void* y, std::size_t n) {
+    constexpr decltype(&largest_of<float>) kAll[] = {largest_of<float>, largest_of<Half>,
+                                                     largest_of<Bfloat>, largest_of<double>};
+    return kAll[type](y, n);
+}

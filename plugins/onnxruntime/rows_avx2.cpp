@@ -73,7 +73,7 @@ Wide widen(Floats v) {
 
 #include "rows.h"
 
-constexpr Kernels kTable{"avx2", run, operand, turn};
+constexpr Kernels kTable{"avx2", run, operand, turn, encode, largest};
 
 }  // namespace
 

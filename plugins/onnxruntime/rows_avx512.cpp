@@ -68,7 +68,7 @@ Wide widen(Floats v) {
 
 #include "rows.h"
 
-constexpr Kernels kTable{"avx512", run, operand, turn};
+constexpr Kernels kTable{"avx512", run, operand, turn, encode, largest};
 
 }  // namespace
 

@@ -103,7 +103,7 @@ void times_power(Floats& a, Floats& b, Floats k) {  // in two steps: 2^k may be 
 
 #include "rows.h"
 
-constexpr Kernels kTable{"portable", run, operand, turn};
+constexpr Kernels kTable{"portable", run, operand, turn, encode, largest};
 
 }  // namespace
 

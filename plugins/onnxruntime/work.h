@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -64,6 +66,55 @@ private:
     std::vector<Axis> axes_;  // the last first
 };
 
+// What makes codes of rows of the norm.
+struct Encoder {
+    const Norm& norm;
+    const Kernels& kernels;
+    std::size_t row;            // elements of the last axis
+    float step;                 // where it is given
+    std::uint8_t* codes;
+    void* scales;               // of rows f32, of blocks powers of two as E8M0; may be null
+
+    // `count` rows; `y` has the norm of them, `first` is the place of the first.
+    void apply(const char* y, std::size_t first, std::size_t count) const {
+        const std::size_t bytes = kBytes[norm.x];
+        const bool blocks = norm.steps >= Steps::kBlock;
+        const std::size_t length = blocks ? kBlock : row, begin = first * row / length;
+        for (std::size_t i = 0; i < count * row / length; ++i, y += length * bytes) {
+            std::uint8_t* const to = codes + (begin + i) * length;
+            const float most =
+                norm.steps == Steps::kGiven ? 0.0F : kernels.largest(norm.x, y, length);
+            if (!blocks) {
+                float by = step;
+                if (norm.steps == Steps::kRow) {
+                    by = most / (norm.codes == Codes::kInt8 ? 127.0F : 448.0F);
+                    if (by == 0) by = 1;
+                    if (scales) static_cast<float*>(scales)[begin + i] = by;
+                }
+                kernels.encode(norm.x, norm.codes, y, length, by, to);
+                continue;
+            }
+            const std::uint8_t exponent = exponent_of(most);
+            if (scales) static_cast<std::uint8_t*>(scales)[begin + i] = exponent;
+            if (exponent == 255) {
+                std::fill_n(to, length, std::uint8_t{0x7f});
+            } else {
+                kernels.encode(norm.x, norm.codes, y, length, std::ldexp(1.0F, exponent - 127), to);
+            }
+        }
+    }
+
+private:
+    // Of the power of two that the largest of a block, `most`, is divided by: 448 is 1.75 * 2^8.
+    std::uint8_t exponent_of(float most) const {
+        std::uint32_t bits = 0;
+        std::memcpy(&bits, &most, sizeof bits);
+        if (bits >= 0x7f800000U) return 255;
+        if (norm.steps == Steps::kBlock) bits += 0x1fffffU;
+        return static_cast<std::uint8_t>(std::max<std::int32_t>(static_cast<std::int32_t>(bits >> 23) - 8, 0));
+    }
+};
+
 // The rows of a call, in tasks that threads may share. Rows whose elements lie apart (inner > 1) are
 // brought together, as many at once as lie side by side in a line of the cache, and their result is
 // spread again.
@@ -72,16 +123,17 @@ public:
     bool failed{false};  // only ever set to true
 
     Work(const Kernels& kernels, const Rows& rows, std::size_t inner, std::size_t elements,
-         std::size_t bytes, std::size_t lane, const Tables* tables)
-        : kernels_(kernels), rows_(rows), tables_(tables), inner_(inner), segments_(elements / rows.segment),
-          bytes_(bytes), at_once_(std::min(inner, kLine / bytes)),
-          per_task_(std::max<std::size_t>(kTask / rows.segment, 1)) {
+         std::size_t bytes, std::size_t lane, const Tables* tables, const Encoder* encoder)
+        : kernels_(kernels), rows_(rows), tables_(tables), encoder_(encoder), inner_(inner),
+          segments_(elements / rows.segment), bytes_(bytes),
+          at_once_(std::min(inner, kLine / bytes)), per_task_(shared_out(rows, encoder)) {
         const Norm& norm = *rows.norm;
         const bool skip = norm.kind == Kind::kSkipRMSNorm;
         const bool buffered = norm.gate_first || (skip && !rows.sum && inner == 1);
         scratch_ = buffered ? std::max(rows.segment, kScratch) * lane : 0;
         // X, which Y replaces, then residual or gate, then the sum.
         if (inner > 1) together_ = at_once_ * rows.segment * bytes;
+        if (encoder) coded_ = per_task_ * rows.segment * bytes;
         buffers_ = 1 + (rows.second != nullptr) + skip;
     }
 
@@ -90,7 +142,7 @@ public:
     }
 
     void task(std::size_t index) {
-        const std::size_t size = scratch_ + buffers_ * together_;
+        const std::size_t size = scratch_ + coded_ + buffers_ * together_;
         const std::unique_ptr<char, void (*)(void*)> space(
             size ? static_cast<char*>(std::malloc(size)) : nullptr, std::free);
         if (size && !space) {
@@ -100,6 +152,7 @@ public:
         } else {
             const std::size_t begin = index * per_task_;
             const std::size_t end = std::min(begin + per_task_, segments_);
+            if (encoder_) return coded(begin, end - begin, space.get());
             kernels_.run(rows_, begin, end, space.get());
             if (tables_) {
                 tables_->apply(kernels_, static_cast<char*>(rows_.y), begin, end,
@@ -110,6 +163,25 @@ public:
 
 private:
     static constexpr std::size_t kLine = 64;
+
+    static std::size_t shared_out(const Rows& rows, const Encoder* encoder) {
+        const std::size_t segments = std::max<std::size_t>(kTask / rows.segment, 1);
+        return encoder ? (segments + rows.per_row - 1) / rows.per_row * rows.per_row : segments;
+    }
+
+    // Whole rows, whose norm is only here.
+    void coded(std::size_t begin, std::size_t segments, char* space) const {
+        const std::size_t at = begin * rows_.segment * bytes_;
+        char* const y = space + scratch_;
+        Rows rows = rows_;
+        rows.x = static_cast<const char*>(rows.x) + at;
+        if (rows.second) rows.second = static_cast<const char*>(rows.second) + at;
+        if (rows.sum) rows.sum = static_cast<char*>(rows.sum) + at;
+        rows.y = y;
+        kernels_.run(rows, 0, segments, space);
+        const std::size_t first = begin * rows_.segment / encoder_->row;
+        encoder_->apply(y, first, segments * rows_.segment / encoder_->row);
+    }
 
     std::size_t blocks() const { return (inner_ + at_once_ - 1) / at_once_; }
 
@@ -157,8 +229,9 @@ private:
     const Kernels& kernels_;
     const Rows& rows_;
     const Tables* const tables_;
+    const Encoder* const encoder_;
     const std::size_t inner_, segments_, bytes_, at_once_, per_task_;
-    std::size_t scratch_{0}, together_{0}, buffers_{0};
+    std::size_t scratch_{0}, coded_{0}, together_{0}, buffers_{0};
 };
 
 }  // namespace rmsnorm_export::onnxruntime

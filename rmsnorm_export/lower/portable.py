@@ -16,6 +16,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import get_args
 
 import numpy as np
 import onnx_ir as ir
@@ -26,6 +27,7 @@ from rmsnorm_export.lower.scale import MOST_ONES
 from rmsnorm_export.op.body import GROUPS_OPSET, MIN_OPSET, build_function
 from rmsnorm_export.op.body_key import BodyKey, assign_bodies, body_key, for_any_type
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
+from rmsnorm_export.op.native import operator_name
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import (
     CODE_TYPES,
@@ -235,7 +237,7 @@ def _node(
         name=part.nodes[-1].name if part.native.startswith(DOMAIN) else None,
     )
     notes = list(plan.notes)
-    if function.name not in (spec.kind, f"Quantized{spec.kind}"):
+    if function.name != operator_name(spec.kind, made.get(QUANTIZE)):
         notes.append(f"computed otherwise than the model's other sites: operator {function.name}")
     if why:
         notes.append(f"TensorRT runs the function body, not the plugin: {why}")
@@ -313,7 +315,9 @@ def creator_names(kind: Kind) -> frozenset[str]:
         return frozenset(kind + suffix for suffix in ("", *_CREATORS, *_ROTARY_CREATORS))
     gated = _GATED_CREATORS if kind == "GatedRMSNorm" else ()
     suffixes = ("", *_CREATORS, *_ROW_CREATORS, *gated)
-    return frozenset((f"Quantized{kind}", *(kind + suffix for suffix in suffixes)))
+    words = (how for how in get_args(Quantize) if scaled_by(how) != "block")
+    codes = (f"Quantized{kind}", *(operator_name(kind, how) for how in words))
+    return frozenset((*codes, *(kind + suffix for suffix in suffixes)))
 
 
 def _runs_of_axes(x: Dims, table: Dims) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from itertools import chain, count
 
 from rmsnorm_export.op.dtypes import round_to, type_name
+from rmsnorm_export.op.native import operator_name
 from rmsnorm_export.op.operands import check_offset
 from rmsnorm_export.op.spec import (
     DOUBLE,
@@ -246,7 +247,7 @@ def _literal(value: float, used_in: int) -> float | None:
 
 def _name(body: BodyKey, names: dict[str, BodyKey], reserved: Collection[str]) -> str:
     """The operator's name, or that and what distinguishes the body from the operator's first."""
-    base = body.kind if body.quantize is None else f"Quantized{body.kind}"
+    base = operator_name(body.kind, body.quantize)
     # A kernel registered for the operator reads numbers from float32 attributes: a body with a
     # number that those cannot hold has a name that no kernel has. One with an attribute that an
     # older library of kernels does not look at has a name that such a library does not have.
@@ -294,7 +295,6 @@ def _words(body: BodyKey) -> list[tuple[str, str]]:
             "table_dtype",
             f"table_{type_name(body.table_dtype)}" if body.table_dtype else "table_as_x",
         ),
-        (QUANTIZE, body.quantize or ""),
         ("epsilon", "epsilon_literal" if body.epsilon is not None else "epsilon_attribute"),
         ("scale_offset", "offset_literal" if body.scale_offset is not None else "offset_attribute"),
     ]

@@ -18,7 +18,7 @@ ROW_KINDS: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind != "RotaryRMS
 """Those whose operands are rows of X and weights."""
 
 QUANTIZED_KINDS = tuple(f"Quantized{kind}" for kind in ROW_KINDS)
-"""Those that give codes of the norm."""
+"""Those that give codes of the norm, without the word for the codes that their names end with."""
 
 RMS_NORMALIZATION = "RMSNormalization"
 """Of the default domain, from opset 23 on."""
@@ -28,3 +28,8 @@ SIMPLIFIED = "SimplifiedLayerNormalization"
 
 SKIP_SIMPLIFIED = "SkipSimplifiedLayerNormalization"
 """ONNX Runtime's, in ``MICROSOFT_DOMAIN``."""
+
+
+def operator_name(kind: Kind, quantize: str | None = None) -> str:
+    """Of the norm, or of its codes: a name has one type of output, which runtimes ask it for."""
+    return kind if quantize is None else f"Quantized{kind}_{quantize}"

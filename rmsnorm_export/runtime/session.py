@@ -8,12 +8,13 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import BackendMissingError, NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.op.spec import BFLOAT16
+from rmsnorm_export.op.spec import BFLOAT16, CODE_TYPES
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 from rmsnorm_export.runtime.support import CPU, CUDA
@@ -188,11 +189,13 @@ def run_session(
     """
     every = [output.name for output in session.get_outputs()]
     names = every if outputs is None else list(outputs)
-    has_bfloat16 = any(
-        "bfloat16" in argument.type for argument in (*session.get_inputs(), *session.get_outputs())
+    by_bytes = any(
+        word in argument.type
+        for argument in (*session.get_inputs(), *session.get_outputs())
+        for word in ("bfloat16", "float8")
     )
     try:
-        if not has_bfloat16:
+        if not by_bytes:
             return dict(zip(names, session.run(names, dict(feeds)), strict=True))
         values = {name: _to_ort(array) for name, array in feeds.items()}
         results = session.run_with_ort_values(names, values)
@@ -205,6 +208,9 @@ def run_session(
         ) from error
 
 
+_BY_BYTES = {BFLOAT16: BFLOAT16_DTYPE, CODE_TYPES["fp8"][0]: np.dtype(ml_dtypes.float8_e4m3fn)}
+
+
 def _to_ort(array: Array) -> Any:
     value = onnxruntime().OrtValue
     array = np.ascontiguousarray(array)
@@ -214,10 +220,11 @@ def _to_ort(array: Array) -> Any:
 
 
 def _from_ort(value: Any) -> Array:
-    """ONNX Runtime does not hand bfloat16 to NumPy: the bytes are copied out."""
-    if not value.is_tensor() or value.element_type() != BFLOAT16:
+    """ONNX Runtime does not hand bfloat16 and float8 to NumPy: the bytes are copied out."""
+    dtype = _BY_BYTES.get(value.element_type()) if value.is_tensor() else None
+    if dtype is None:
         return np.asarray(value.numpy())
     size = value.tensor_size_in_bytes()
     content = ctypes.string_at(value.data_ptr(), size) if size else b""
-    array: Array = np.frombuffer(content, dtype=BFLOAT16_DTYPE)
+    array: Array = np.frombuffer(content, dtype=dtype)
     return array.reshape(tuple(value.shape()))

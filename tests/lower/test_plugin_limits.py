@@ -138,5 +138,6 @@ def test_the_library_has_a_creator_of_every_name(kind):
     own = {"GatedRMSNorm": ("Row", "Gate"), "RotaryRMSNorm": ("Rotary",)}.get(kind, ("Row",))
     written = "".join(tables[f"k{table}Suffixes"] for table in ("", *own))
     names = {kind + suffix for suffix in re.findall(r'"(\w*)"', written)}
-    assert 'new Creator("Quantized" + kind)' in source
-    assert creator_names(kind) == names | ({f"Quantized{kind}"} if kind in ROW_KINDS else set())
+    codes = re.findall(r'"(\w*)"', tables["kCodeSuffixes"]) if kind in ROW_KINDS else ()
+    assert 'add("Quantized" + kind, kCodeSuffixes)' in source
+    assert creator_names(kind) == names | {f"Quantized{kind}{suffix}" for suffix in codes}

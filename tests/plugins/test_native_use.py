@@ -115,7 +115,7 @@ def test_check_finds_the_library_good(native_library: pathlib.Path) -> None:
     checked = rx.plugin.check(native_library)
     assert checked.passed
     (trial,) = checked.runtimes
-    assert (trial.runtime, trial.status, len(trial.checks)) == ("onnxruntime", "passed", 53)
+    assert (trial.runtime, trial.status, len(trial.checks)) == ("onnxruntime", "passed", 77)
 
 
 def test_what_is_missing_is_named(native_library: pathlib.Path, tmp_path: pathlib.Path) -> None:

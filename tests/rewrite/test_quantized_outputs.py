@@ -104,7 +104,7 @@ def test_codes_are_those_of_the_source(dtype: str, how: str) -> None:
         "1 of 1 RMSNorm, 1 of 1 residual, 1 of 1 quantized output are one node"
     )
     (site,) = report.fused
-    assert site.op == "QuantizedSkipRMSNorm"
+    assert site.op == f"QuantizedSkipRMSNorm_{how}"
     assert any("plugin_namespace" in node.attributes for node in result.model.graph)
     assert site.attributes["quantize"] == how
     assert site.proof is not None
@@ -137,7 +137,7 @@ def test_equal_quantizers_are_one() -> None:
         qs2=0.03,
     )
     result = rx.optimize(given, fold_quantize=True, prove=True)
-    assert [node.op_type for node in result.model.graph] == ["QuantizedSkipRMSNorm", "Neg"]
+    assert [node.op_type for node in result.model.graph] == ["QuantizedSkipRMSNorm_int8", "Neg"]
     assert not result.report.unproved
     assert [value.name for value in result.model.graph.outputs] == ["q", "k", "h"]
     plain = rx.expand(result.to_bytes()).model.graph
@@ -216,7 +216,7 @@ def test_a_row_scale_with_a_bound_has_a_class_of_its_own() -> None:
     assert kept.unfolded[0].hint == "allow --numerics unclamped"
     assert [site.op for site in kept.fused] == ["SkipRMSNorm"]
     (site,) = rx.optimize(given, fold_quantize=True, numerics="unclamped", prove=True).report.fused
-    assert (site.op, site.numerics) == ("QuantizedSkipRMSNorm", "unclamped")
+    assert (site.op, site.numerics) == ("QuantizedSkipRMSNorm_int8_per_row", "unclamped")
     assert site.proof is not None
     assert site.proof.passed
 

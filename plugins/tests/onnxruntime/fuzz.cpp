@@ -37,6 +37,7 @@ struct OrtKernelInfo {
 };
 struct OrtKernelContext {
     std::vector<std::unique_ptr<OrtValue>> inputs, outputs;
+    std::vector<ElementType> types;  // of outputs
 };
 struct OrtCustomOpDomain {
     std::vector<const CustomOp*> ops;
@@ -53,6 +54,9 @@ std::size_t size_of(ElementType type) {
         case kF16:
         case kBF16: return 2;
         case kF32: return 4;
+        case kU8:
+        case kI8:
+        case kF8E4M3: return 1;
         default: return 8;
     }
 }
@@ -145,7 +149,7 @@ OrtStatus* KernelContext_GetInput(const OrtKernelContext* context, std::size_t i
 OrtStatus* KernelContext_GetOutput(OrtKernelContext* context, std::size_t index,
                                    const std::int64_t* shape, std::size_t rank, OrtValue** value) {
     auto& output = context->outputs.at(index);
-    output = tensor(context->inputs[0]->info.type, {shape, shape + rank});
+    output = tensor(context->types.at(index), {shape, shape + rank});
     *value = output.get();
     return nullptr;
 }
@@ -175,7 +179,7 @@ std::int64_t upto(std::int64_t most) {
 }
 bool chance(int of) { return upto(of - 1) == 0; }
 
-OrtKernelInfo attributes() {
+OrtKernelInfo attributes(const std::string& name) {
     OrtKernelInfo info;
     const auto set = [&](const char* name, auto value) {
         if (!chance(6)) return;
@@ -201,6 +205,11 @@ OrtKernelInfo attributes() {
     set("group_size", upto(9));
     set("association", upto(2));
     set("activation", std::string(chance(2) ? "silu" : "sigmoid"));
+    const std::size_t behind = name.find("Norm_");
+    if (name.find("Quantized") == 0 && !chance(20)) {
+        info.attributes["quantize"] = name.substr(behind + 5);
+    }
+    if (chance(100)) info.attributes["quantize"] = std::string("int8");
     return info;
 }
 
@@ -217,6 +226,7 @@ OrtKernelContext tensors(const CustomOp* op) {
     for (auto& size : shape) size = upto(shape.size() > 4 ? 2 : 9);
     if (chance(2)) shape[static_cast<std::size_t>(upto(
                        static_cast<std::int64_t>(shape.size()) - 1))] = upto(400);
+    if (chance(4)) shape.back() = 32 * upto(12);  // of blocks
     const std::size_t count = op->GetInputTypeCount(op);
     // Cos and sin, often as the norm of whole rows takes them.
     auto turned = shape;
@@ -240,7 +250,16 @@ OrtKernelContext tensors(const CustomOp* op) {
             context.inputs.push_back(filled(type, own));
         }
     }
+    const std::string name = op->GetName(op);
+    if (name.size() > 5 && (name.find("_int8") == name.size() - 5 || name.find("_fp8") == name.size() - 4)) {
+        while (!context.inputs.back()) context.inputs.pop_back();
+        if (!chance(10)) context.inputs.push_back(filled(kF32, {}));
+        if (context.inputs.size() > count) context.inputs.erase(context.inputs.end() - 2);
+    }
     while (context.inputs.size() > 1 && !context.inputs.back()) context.inputs.pop_back();
+    for (std::size_t i = 0; i < op->GetOutputTypeCount(op); ++i) {
+        context.types.push_back(op->GetOutputType(op, i));
+    }
     context.outputs.resize(op->GetOutputTypeCount(op) - static_cast<std::size_t>(
                                                             op->GetOutputTypeCount(op) > 1 && chance(2)));
     return context;
@@ -274,7 +293,7 @@ int main(int count, char** arguments) {
     for (long left = std::atol(arguments[2]); left > 0; --left) {
         const CustomOp* const op = domain.ops[static_cast<std::size_t>(
             upto(static_cast<std::int64_t>(domain.ops.size()) - 1))];
-        const OrtKernelInfo info = attributes();
+        const OrtKernelInfo info = attributes(op->GetName(op));
         void* kernel = nullptr;
         if (refused(op->CreateKernelV2(op, static_cast<const OrtApi*>(kTable), &info, &kernel))) {
             ++refusals;

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import onnx
@@ -17,9 +17,23 @@ from onnx import helper
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array, element_type, numpy_dtype, type_name
-from rmsnorm_export.op.native import ROW_KINDS
+from rmsnorm_export.op.native import ROW_KINDS, operator_name
 from rmsnorm_export.op.reference import reference_exact
-from rmsnorm_export.op.spec import BFLOAT16, DOMAIN, DOUBLE, FLOAT, FLOAT16, Kind, NormSpec
+from rmsnorm_export.op.spec import (
+    BFLOAT16,
+    BLOCK,
+    CODE_TYPES,
+    DOMAIN,
+    DOUBLE,
+    FLOAT,
+    FLOAT16,
+    QUANTIZE,
+    UINT8,
+    Kind,
+    NormSpec,
+    Quantize,
+    scaled_by,
+)
 from rmsnorm_export.runtime.metrics import ulp_distance
 from rmsnorm_export.runtime.session import onnxruntime, run_session
 from rmsnorm_export.runtime.session import session_options as plain_options
@@ -81,6 +95,8 @@ def node_model(
     bias: Array | None,
     second: Array | None,
     tables: tuple[Array, Array] | None = None,
+    quantize: Quantize | None = None,
+    step: Array | None = None,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """A model of one node, without its function body, and its inputs.
 
@@ -89,6 +105,7 @@ def node_model(
         x, scale, bias: operands of every kind.
         second: residual or gate.
         tables: cos and sin.
+        quantize, step: the node gives codes, of this scale where theirs is given.
     """
     more = {"second": second, **dict(zip(("cos", "sin"), tables or (), strict=False))}
     given = {"x": x, **more, "scale": scale, "bias": bias}
@@ -97,9 +114,23 @@ def node_model(
     names = [name if name in feeds else "" for name in places]
     while not names[-1]:
         names.pop()
-    outputs = ["y", "sum"] if spec.kind == "SkipRMSNorm" else ["y"]
+    if step is not None:
+        feeds["step"] = step
+        names.append("step")
+    dtype = element_type(x.dtype)
+    outputs = {"y": (dtype, x.shape)}
+    if spec.kind == "SkipRMSNorm":
+        outputs["sum"] = (dtype, x.shape)
     attributes: dict[str, Any] = dict(spec.attributes())
-    node = helper.make_node(spec.kind, names, outputs, "a norm", domain=DOMAIN, **attributes)
+    if quantize is not None:
+        attributes[QUANTIZE] = quantize
+        outputs["y"] = (CODE_TYPES[quantize.partition("_")[0]][0], x.shape)
+        if step is None:
+            block = scaled_by(quantize) == "block"
+            last = x.shape[-1] // BLOCK if block else 1
+            outputs["scales"] = (UINT8 if block else FLOAT, (*x.shape[:-1], last))
+    name = operator_name(spec.kind, quantize)
+    node = helper.make_node(name, names, [*outputs], "a norm", domain=DOMAIN, **attributes)
 
     def declared(name: str, array: Array) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, element_type(array.dtype), array.shape)
@@ -108,7 +139,7 @@ def node_model(
         [node],
         "norm",
         [declared(*item) for item in feeds.items()],
-        [declared(o, x) for o in outputs],
+        [helper.make_tensor_value_info(name, *of) for name, of in outputs.items()],
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8), feeds
@@ -126,6 +157,9 @@ def main(request: Request, say: Say) -> None:
             words = ", ".join(f"{k} {v}" for k, v in spec.non_default().items()) or "defaults"
             with Trying(say, f"{spec.kind} {type_name(dtype)}: {words}{where}") as trying:
                 trying.detail = _compared(ort, options, providers, dtype, spec)
+    for dtype, how in itertools.product(_TYPES, get_args(Quantize)) if registering.passed else ():
+        with Trying(say, f"{operator_name('RMSNorm', how)} {type_name(dtype)}") as trying:
+            trying.detail = _codes_compared(ort, options, dtype, how)
     say("end")
 
 
@@ -195,3 +229,18 @@ def _apart(got: Array, expected: Array, of_row: bool) -> float:
         unit = np.spacing(greatest.astype(expected.dtype)).astype(np.float64)
         apart = np.where(np.isfinite(exact), np.abs(found - exact) / unit, apart)
     return float(apart.max())
+
+
+def _codes_compared(ort: Any, options: Any, dtype: int, how: Quantize) -> str:
+    """Codes of norms that are -1 and 1."""
+    x = np.resize([-3.0, 3.0], (3, 2 * BLOCK)).astype(numpy_dtype(dtype))
+    step = np.array(0.0625, np.float32) if scaled_by(how) == "tensor" else None
+    model, feeds = node_model(NormSpec(epsilon=0.0), x, None, None, None, quantize=how, step=step)
+    got = run_session(ort.InferenceSession(model.SerializeToString(), options), feeds)
+    # 1 in steps: 16; 127 or 448 of a row; 2^8 for the least power of two with 1 <= 448 * 2^E.
+    largest = CODE_TYPES[how.partition("_")[0]][1]
+    number = {"tensor": 16, "row": largest, "block": 256}[scaled_by(how)]
+    codes = got["y"].astype(np.float32)
+    if not np.array_equal(codes, np.sign(x.astype(np.float32)) * number):
+        raise FailedCheckError(f"codes of -1 and 1 are {sorted({*codes.ravel().tolist()})}")
+    return f"{number:g} for 1"

@@ -1,0 +1,205 @@
+"""Codes of a norm by the kernels of ONNX Runtime: those that its function body makes."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import subprocess
+from typing import Any, get_args
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+from rmsnorm_export.op.blocks import reference_blocks
+from rmsnorm_export.op.body import build_function
+from rmsnorm_export.op.body_key import assign_bodies, body_key
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.op.native import ROW_KINDS
+from rmsnorm_export.op.spec import BLOCK, CODE_TYPES, NormSpec, Quantize, scaled_by
+from rmsnorm_export.runtime.session import run_session
+from rmsnorm_export.tensorrt.plugin.native import node_model, session_options
+from scripts.lib.command import module_command, module_environment
+from tests.plugins.native_process import ISAS, TYPES, Case, run_all
+
+HOWS: tuple[Quantize, ...] = get_args(Quantize)
+STEPS = (0.02, 1e-3, -4.0, 0.0, 1e-42)
+
+
+def reference_codes(y: Array, how: Quantize, step: float) -> tuple[Array, ...]:
+    """Codes of the norm ``y`` and, where they are not given, their scales: as in ``QUANTIZE``."""
+    if scaled_by(how) == "block":
+        return reference_blocks(y, how)
+    with np.errstate(all="ignore"):
+        wide, name = y.astype(np.float32), how.partition("_")[0]
+        largest = np.float32(CODE_TYPES[name][1])
+        scales: tuple[Array, ...] = ()
+        by: Any = np.float32(step)
+        if scaled_by(how) == "row":
+            by = np.abs(wide).max(axis=-1, keepdims=True) / largest
+            by[by == 0] = 1
+            scales = (by,)
+        quotient = wide / by
+        if name == "fp8":
+            codes = np.clip(quotient, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+        else:  # of NaN -128, as ONNX Runtime has it
+            whole = np.where(np.isnan(quotient), -128, np.clip(np.rint(quotient), -128, 127))
+            codes = whole.astype(np.int8)
+    return codes, *scales
+
+
+def same(a: Array, b: Array) -> bool:
+    """To the bit, but for the sign of NaN, which depends on the processor."""
+    assert (a.dtype, a.shape) == (b.dtype, b.shape)
+    if a.dtype.kind in "iu":
+        return np.array_equal(a, b)
+    nan = np.isnan(a.astype(np.float64)) & np.isnan(b.astype(np.float64))
+    bits = f"u{a.itemsize}"
+    return bool((nan | (a.view(bits) == b.view(bits))).all())
+
+
+def run(model: onnx.ModelProto, feeds: dict[str, Array], options: Any) -> dict[str, Array]:
+    return run_session(onnxruntime.InferenceSession(model.SerializeToString(), options), feeds)
+
+
+def rows(dtype: Any, n: int, seed: int) -> tuple[Array, Array]:
+    random = np.random.default_rng(seed)
+    x, second = (random.normal(0, 2, (2, 5, n)).astype(dtype) for _ in range(2))
+    x[0, 0], x[0, 1, 3], x[1, 2, 4], x[1, 3, :5] = 0, np.nan, np.inf, -0.0
+    return x, second
+
+
+def sweep(library: str) -> int:
+    """Every kind, type and way to make codes against the reference of the kernels' own norms."""
+    norms, coded = [], []
+    for seed, (kind, dtype, how) in enumerate(itertools.product(ROW_KINDS, TYPES, HOWS)):
+        x, second = rows(TYPES[dtype], 96 if scaled_by(how) == "block" else 111, seed)
+        given = None if kind == "RMSNorm" else second
+        weights = np.random.default_rng(seed).normal(0, 1, (2, x.shape[-1])).astype(np.float32)
+        scale, bias = (weights[i] if seed % 4 > i else None for i in range(2))
+        axis = -2 if seed % 5 == 0 and scaled_by(how) != "block" and scale is None else -1
+        spec = NormSpec(kind=kind, axis=axis, epsilon=2.0**-17)
+        step = np.array(STEPS[seed % len(STEPS)], np.float32)
+        for cases, more in ((norms, {}), (coded, {"quantize": how, "step": step})):
+            if more and scaled_by(how) != "tensor":
+                more["step"] = None
+            model, feeds = node_model(spec, x, scale, bias, given, **more)  # type: ignore[arg-type]
+            outputs = tuple(x for _ in model.graph.output)
+            cases.append((Case(dtype, spec, model, feeds, bias, outputs), how, float(step)))
+    options = session_options(library, threads=1)
+    found = [*run_all(options, [case for case, _, _ in norms + coded])]
+    for (case, how, step), norm, codes in zip(coded, found, found[len(norms) :], strict=False):
+        expected = reference_codes(norm[0], how, step)
+        total = norm[1:]
+        for a, b in zip(codes, (expected[0], *total, *expected[1:]), strict=True):
+            assert same(a, b), (case.spec, case.dtype, how, step)
+    return len(coded)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_kind_type_and_scale(native_library: pathlib.Path, isa: str) -> None:
+    command = module_command("x", str(native_library))
+    command[2] = "tests.plugins.test_native_codes"
+    env = {**module_environment(), "RMSNORM_EXPORT_ISA": isa, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "72\n"), done.stderr
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_every_half_number_has_the_code_of_its_body(
+    native_library: pathlib.Path, how: Quantize
+) -> None:
+    """All of float16, as a row of ones scaled to them: kernel and body side by side."""
+    scale = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    scale = scale[np.isfinite(scale)]
+    scale = scale[: scale.size // BLOCK * BLOCK]
+    x = np.ones((2, scale.size), np.float16)
+    spec = NormSpec(epsilon=0.0)
+    for step in (0.02, 3.0) if scaled_by(how) == "tensor" else (None,):
+        given = None if step is None else np.array(step, np.float32)
+        model, feeds = node_model(spec, x, scale, None, None, quantize=how, step=given)
+        options = session_options(native_library, threads=2)
+        kernel = run(model, feeds, options)
+        model.opset_import[0].version = 19
+        key = body_key(spec, dtype=10, scale_dtype=10, bias_dtype=None, opset=19, quantize=how)
+        ((name, body),) = assign_bodies([key])
+        assert name == model.graph.node[0].op_type
+        model.functions.append(ir.serde.serialize_function(build_function(name, body, 19)))
+        own = run(model, feeds, None)
+        for a, b in zip(kernel.values(), own.values(), strict=True):
+            assert same(a, b)
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_any_shape_and_number_of_threads(native_library: pathlib.Path, how: Quantize) -> None:
+    unit = BLOCK if scaled_by(how) == "block" else 1
+    step = np.array(0.02, np.float32) if scaled_by(how) == "tensor" else None
+    for shape in ((3 * unit,), (700, 33 * unit), (0, unit), (2, 0), (2, 3, 5, unit)):
+        x = np.random.default_rng(0).normal(0, 1, shape).astype(np.float32)
+        model, feeds = node_model(NormSpec(), x, None, None, None, quantize=how, step=step)
+        plain, _ = node_model(NormSpec(), x, None, None, None)
+        options = session_options(native_library, threads=3)
+        y = run(plain, {"x": x}, options)
+        got = run(model, feeds, options)
+        if x.size:
+            for a, b in zip(got.values(), reference_codes(y["y"], how, 0.02), strict=True):
+                assert same(a, b)
+        else:
+            assert got["y"].shape == shape
+
+
+def test_channels_in_front_of_positions(native_library: pathlib.Path) -> None:
+    """Codes have a scale for each row of the last axis, whatever is normalised."""
+    x = np.random.default_rng(0).normal(0, 1, (2, 37, 5, 7)).astype(np.float16)
+    for how in HOWS[:4]:
+        step = np.array(0.02, np.float32) if scaled_by(how) == "tensor" else None
+        results = []
+        for more in ({}, {"quantize": how, "step": step}):
+            model, feeds = node_model(
+                NormSpec(axis=-3, last_axis=-3),
+                x,
+                None,
+                None,
+                None,
+                **more,  # type: ignore[arg-type]
+            )
+            options = session_options(native_library, threads=1)
+            results.append(run(model, feeds, options))
+        expected = reference_codes(results[0]["y"], how, 0.02)
+        for a, b in zip(results[1].values(), expected, strict=True):
+            assert same(a, b)
+
+
+BAD: dict[str, tuple[str, dict[str, Any], Any]] = {
+    "says other codes than": ("QuantizedRMSNorm_fp8", {"quantize": "int8"}, 0.5),
+    "quantize is 'fp4'": ("QuantizedRMSNorm_fp8", {"quantize": "fp4"}, 0.5),
+    "the last input is no scale of codes": ("QuantizedRMSNorm_int8", {"quantize": "int8"}, [1, 2]),
+    "a row has 8 elements; make that a multiple of 32": (
+        "QuantizedRMSNorm_mxfp8",
+        {"quantize": "mxfp8"},
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_what_does_not_fit_is_named(native_library: pathlib.Path, words: str) -> None:
+    name, attributes, step = BAD[words]
+    x = np.ones((2, 8), np.float32)
+    how = name.partition("_")[2]
+    given = None if step is None else np.array(step, np.float32)
+    model, feeds = node_model(NormSpec(), x, None, None, None, quantize=how, step=given)  # type: ignore[arg-type]
+    (quantize,) = (a for a in model.graph.node[0].attribute if a.name == "quantize")
+    quantize.s = attributes["quantize"].encode()
+    options = session_options(native_library, threads=1)
+    with pytest.raises(Exception, match=f"QuantizedRMSNorm node 'a norm': .*{words}"):
+        run(model, feeds, options)
+
+
+if __name__ == "__main__":
+    import sys
+
+    print(sweep(sys.argv[1]))
