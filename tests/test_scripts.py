@@ -29,6 +29,7 @@ def _run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_bench_optimize_quick(tmp_path: Path) -> None:
     output = tmp_path / "bench.json"
     done = _run("bench.optimize", "--quick", "--output", str(output))

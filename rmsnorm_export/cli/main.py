@@ -18,6 +18,7 @@ from rmsnorm_export.cli import failure
 from rmsnorm_export.cli.options import PROGRAM, State, logging_options
 from rmsnorm_export.errors import ExitCode
 from rmsnorm_export.printable import nearest
+from rmsnorm_export.system.late import sympy_when_used
 
 _COMPLETE = "_RMSNORM_EXPORT_COMPLETE"
 
@@ -113,6 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from click.shell_completion import shell_complete
 
         return shell_complete(cli, {}, PROGRAM, _COMPLETE, instruction)
+    if argv is None:
+        sympy_when_used()
     if not arguments:
         click.echo(cli.get_help(click.Context(cli, info_name=PROGRAM)), err=True)
         return int(ExitCode.USAGE)

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rmsnorm_export.system.late import sympy_when_used
 from rmsnorm_export.system.progress import Progress
 
 Event = dict[str, Any]
@@ -243,6 +244,7 @@ def serve(target: str, memory_limit: str) -> None:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)  # whatever else is printed is no event
     threading.Thread(target=end_with, args=(caller,), daemon=True).start()
+    sympy_when_used()
     if memory_limit:
         _limit_memory(int(memory_limit))
     lock = threading.Lock()

@@ -39,8 +39,16 @@ def deploy(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @needs_triton
 @needs_rtx
 @pytest.mark.export
-def test_a_decoder(examples: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("layers", [2, pytest.param(4, marks=pytest.mark.thorough)])
+def test_a_decoder(examples: Path, tmp_path: Path, layers: int) -> None:
+    """As it is with four layers; and with two, in half the time."""
     pytest.importorskip("transformers")
+    config = examples / "decoder" / "config.json"
+    settings = json.loads(config.read_text())
+    assert settings["num_hidden_layers"] == 4
+    config.write_text(json.dumps(settings | {"num_hidden_layers": layers}))
+    norms = 4 * layers + 1
     path = examples / "decoder.toml"
     page = tmp_path / "decoder.html"
     done = deploy(path, "--html", str(page), "--format", "json")
@@ -51,14 +59,14 @@ def test_a_decoder(examples: Path, tmp_path: Path) -> None:
     assert json.loads(done.stdout) == written
     facts = {step["name"]: step["facts"] for step in written["steps"]}
     assert {step["state"] for step in written["steps"]} == {"done"}
-    assert (facts["optimize"]["fused"], facts["prove"]["proofs"]) == (17, 17)
-    assert sum(facts["build"]["norms"].values()) == 17
+    assert (facts["optimize"]["fused"], facts["prove"]["proofs"]) == (norms, norms)
+    assert sum(facts["build"]["norms"].values()) == norms
     assert "unknown" not in facts["build"]["norms"]
     compared = {(entry["a"], entry["b"]) for entry in facts["verify"]["comparisons"]}
     assert {("raw", "optimized"), ("pytorch", "optimized")} <= compared
     assert all(entry["passed"] for entry in facts["verify"]["comparisons"])
     card = (out / "repository/decoder/README.md").read_text()
-    assert "17" in card
+    assert f"{norms}" in card
     assert {"report.json", "benchmark-1.json", "model.onnx"} <= {
         p.name for p in (out / "repository/decoder/1").iterdir()
     }

@@ -70,6 +70,7 @@ def killed(path: Path, at: str) -> None:
 @needs_triton
 @needs_rtx
 @pytest.mark.export
+@pytest.mark.slow
 def test_killed_in_every_step(tmp_path: Path) -> None:
     """Each kill is in the middle of a step's work, or when its outputs are about to appear."""
     shapes = (table.replace("x=", "input=") for table in (BUILD, BENCH))

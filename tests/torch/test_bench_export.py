@@ -22,6 +22,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 def test_quick(tmp_path: Path) -> None:
     output = tmp_path / "bench.json"
     command = module_command("bench.export", "--quick", "--output", str(output))
@@ -50,6 +51,7 @@ def test_quick(tmp_path: Path) -> None:
     assert "| tiny | 3 | 0 | ours embed | 5, 0 | " in page
 
 
+@pytest.mark.thorough  # the cast itself: tests/torch/test_cast.py
 def test_a_cast_of_shards(tmp_path: Path) -> None:
     """What the check and the hashes of a cast cost beside it."""
     output = tmp_path / "cast.json"

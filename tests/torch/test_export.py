@@ -62,7 +62,7 @@ def declared(result: ExportResult, dtype: int) -> NormSpec:
     return spec.canonical(dtype)
 
 
-@crossed(2, kind=[*KINDS], dtype=[torch.float32, torch.float16], opset=[18, 23])
+@crossed(3, opset=[18, 23], dtype=[torch.float32, torch.float16], kind=[*KINDS])
 def test_every_norm_is_one_node_with_its_module_path(tmp_path, kind, dtype, opset):
     model = make(Model, dtype, KINDS[kind])
     result = export(
@@ -89,7 +89,7 @@ def test_every_norm_is_one_node_with_its_module_path(tmp_path, kind, dtype, opse
         assert np.abs(found[name] - want).max() <= bound * np.abs(want).max()
 
 
-@crossed(2, kind=[*KINDS], dtype=[FLOAT16, BFLOAT16, FLOAT], opset=[18, 23])
+@crossed(3, opset=[18, 23], dtype=[FLOAT16, BFLOAT16, FLOAT], kind=[*KINDS])
 def test_the_declared_rounding_order_is_pytorchs(tmp_path, kind, dtype, opset):
     """The rounding-exact reference of the exported node against PyTorch, element by element."""
     of = {FLOAT: torch.float32, FLOAT16: torch.float16, BFLOAT16: torch.bfloat16}[dtype]
