@@ -14,7 +14,7 @@ from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import Context, widens
 from rmsnorm_export.recognize.facts import Activated, Event, Norm, Radial, View
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.recognize.radial import same_dims
+from rmsnorm_export.recognize.radial import SEQUENCE, same_dims
 
 UNIT_TOLERANCE = 1.5e-7
 """How far the factor of a normalised row may be from 1: two constants rounded to float32 (1/n or
@@ -49,6 +49,8 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         return None
     if not is_unit(norm.radial):
         return None  # the factor sqrt(n) of an L2 norm may follow
+    if norm.radial.last == SEQUENCE and norm.scale is None:
+        return None  # a mean over tokens
     dtype, stash = norm.dtype, norm.radial.stash
     rounding = _rounding(norm, dtype, stash)
     if rounding is None:

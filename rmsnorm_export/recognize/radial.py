@@ -177,6 +177,8 @@ def _reduce(
         radial.edges = ("squares that are scaled before they are summed",)
     radial.spoiled = candidate.flaw is not None
     ctx.set_radial(node.outputs[0], radial)
+    if last == SEQUENCE and axes is not None:
+        _not_trailing(ctx, node, axes, 3, candidate)  # told where no scale follows: see complete
 
 
 def _row_axes(
@@ -219,17 +221,26 @@ def _row_axes(
         return negative[0], -1 if row else negative[0]
     trailing = negative == list(range(-len(negative), 0))  # none for a scalar
     if not (negative and trailing) or (rank is not None and -negative[0] > rank):
-        ctx.flaw(
-            candidate, node, "axes-not-trailing", "the mean is not over the trailing axes",
-            f"axes {list(axes)}" + ("" if rank is None else f" of rank {rank}"),
-            "RMSNorm normalises the last axes; transpose x so that they are last",
-        )  # fmt: skip
+        _not_trailing(ctx, node, axes, rank, candidate)
         return None
     return negative[0], -1
 
 
-_CHANNELS = (-3, -4)
-"""The second axis of NCHW and NCDHW."""
+def _not_trailing(
+    ctx: Context, node: ir.Node, axes: tuple[int, ...], rank: int | None, candidate: Candidate
+) -> None:
+    ctx.flaw(
+        candidate, node, "axes-not-trailing", "the mean is not over the trailing axes",
+        f"axes {list(axes)}" + ("" if rank is None else f" of rank {rank}"),
+        "RMSNorm normalises the last axes; transpose x so that they are last",
+    )  # fmt: skip
+
+
+SEQUENCE = -2
+"""The second axis of rank 3: channels of NCL, or tokens. A scale along it tells them apart."""
+
+_CHANNELS = (SEQUENCE, -3, -4)
+"""The second axis of NCL, NCHW and NCDHW."""
 
 
 def row_size(dims: Dims, axis: int | None, last: int = -1) -> int | None:

@@ -1,4 +1,4 @@
-"""RMSNorms over the channels of NCHW and NCDHW: timm's RmsNorm2d, the VAEs of Wan and LTX."""
+"""RMSNorms over the channels of NCL, NCHW and NCDHW: 1-D U-Nets, timm, the VAEs of Wan and LTX."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.sample import crossed, sampled
 
 N = 24
 EXPORTERS = {"TorchScript": (False, 17), "dynamo 18": (True, 18), "dynamo 23": (True, 23)}
-IMAGE, VOLUME = (2, N, 4, 5), (2, N, 3, 4, 5)
+LINE, IMAGE, VOLUME = (2, N, 5), (2, N, 4, 5), (2, N, 3, 4, 5)
 
 
 class Channels(nn.Module):
@@ -94,9 +94,11 @@ def export(
     3,
     exporter=list(EXPORTERS),
     case=[
+        (Channels(1), LINE),
         (Channels(), IMAGE),
         (Channels(3), VOLUME),
         (Weightless(), VOLUME),
+        (Normalize(1), LINE),
         (Normalize(2), IMAGE),
         (Normalize(3), VOLUME),
     ],
@@ -143,6 +145,12 @@ def test_other_axes_are_look_alikes(dim, exporter):
     module = nn.Sequential(Weightless())
     module.forward = lambda x: x * torch.rsqrt(x.square().mean(dim, keepdim=True) + 1e-6)  # type: ignore[method-assign]
     report = rx.optimize(export(module, exporter)).report
+    assert not report.fused
+    assert [(r.reason, r.kind) for r in report.refused] == [("axes-not-trailing", "look-alike")]
+
+
+def test_without_a_scale_along_it_the_second_axis_of_three_may_be_tokens():
+    report = rx.optimize(export(Weightless(), "dynamo 18", LINE)).report
     assert not report.fused
     assert [(r.reason, r.kind) for r in report.refused] == [("axes-not-trailing", "look-alike")]
 

@@ -89,6 +89,12 @@ PACKAGES: dict[str, Package] = {
         Package("litgpt", "lit", ("litgpt", "lightning"), "pip install litgpt"),
         Package("keras", "keras_models", ("keras",), "pip install keras"),
         Package("flax", "flax_models", ("flax", "jax2onnx"), "pip install flax jax2onnx"),
+        Package(
+            "denoising-diffusion-pytorch",
+            "denoising",
+            ("denoising_diffusion_pytorch", "torchvision"),
+            "pip install denoising-diffusion-pytorch",
+        ),
         Package("titans-pytorch", "titans", ("titans_pytorch",), "pip install titans-pytorch"),
     )
 }
