@@ -22,8 +22,8 @@ from rmsnorm_export.recognize.consts import depends_on_caller, standard
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Norm
 from rmsnorm_export.recognize.match import Match, Quantized, Rotary
-from rmsnorm_export.recognize.radial import row_size
 from rmsnorm_export.recognize.refusal import Refusal, refuse
+from rmsnorm_export.recognize.shape_rules import row_size
 from rmsnorm_export.recognize.weights import as_weight
 
 

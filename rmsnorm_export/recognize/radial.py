@@ -12,7 +12,7 @@ from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Candidate, Flaw, Radial, Square, View
 from rmsnorm_export.recognize.refusal import name_of
-from rmsnorm_export.recognize.shape_rules import Dims, axes_of
+from rmsnorm_export.recognize.shape_rules import axes_of, row_size
 
 
 def square(ctx: Context, node: ir.Node, value: ir.Value, flaw: Flaw | None = None) -> None:
@@ -241,18 +241,6 @@ SEQUENCE = -2
 
 _CHANNELS = (SEQUENCE, -3, -4)
 """The second axis of NCL, NCHW and NCDHW."""
-
-
-def row_size(dims: Dims, axis: int | None, last: int = -1) -> int | None:
-    """Elements of a row from ``axis`` to ``last``; None where that is not static."""
-    if dims is None or axis is None or len(dims) < -axis:
-        return None
-    size = 1
-    for dim in dims[axis : len(dims) + last + 1]:
-        if not isinstance(dim, int):
-            return None
-        size *= dim
-    return size
 
 
 def centred(ctx: Context, root: ir.Value) -> ir.Node | None:

@@ -388,6 +388,18 @@ def _constant_info(call: Call) -> Info:
     return (tensor.dtype, tuple(d if isinstance(d, int) else None for d in tensor.shape))
 
 
+def row_size(dims: Dims, axis: int | None, last: int = -1) -> int | None:
+    """Elements of a row from ``axis`` to ``last``; None where that is not static."""
+    if dims is None or axis is None or len(dims) < -axis:
+        return None
+    size = 1
+    for dim in dims[axis : len(dims) + last + 1]:
+        if not isinstance(dim, int):
+            return None
+        size *= dim
+    return size
+
+
 def axes_of(node: ir.Node, constants: Constants) -> tuple[int, ...] | None:
     """Axes of a reduction, Squeeze or Unsqueeze: from the attribute or the second input.
 
