@@ -174,6 +174,10 @@ Kernel hot_kernel(Task const& task) {
     }
     if constexpr (kHalf<T>) {
         if (task.problem.y != Type::kFP8E4M3) return nullptr;
+        if (quantize >= Quantize::kBlocks) {
+            return skip ? hot_kernel_of<T, Mode::kSkip, order, Quantize::kBlocks>(choice)
+                        : hot_kernel_of<T, Mode::kPlain, order, Quantize::kBlocks>(choice);
+        }
         if (quantize == Quantize::kStatic) {
             return skip ? hot_kernel_of<T, Mode::kSkip, order, Quantize::kStatic>(choice)
                         : hot_kernel_of<T, Mode::kPlain, order, Quantize::kStatic>(choice);
@@ -209,7 +213,7 @@ bool vectorises(Task const& task) {
            at(p.y) % (quantised ? W : 16) == 0;
 }
 
-// A problem whose rows are whole aligned vectors.
+// A problem whose rows are whole aligned vectors; null for scales of blocks that no hot kernel has.
 template <typename T>
 Kernel vector_kernel(Task& task, int sm, int most_blocks, Tactic tactic) {
     int const inputs = task.mode == Mode::kPlain ? 1 : 2;
@@ -217,6 +221,12 @@ Kernel vector_kernel(Task& task, int sm, int most_blocks, Tactic tactic) {
     bool const low_latency = tactic == Tactic::kLowLatency;
     task.choice = choose_hot(bytes, inputs, sm, most_blocks, low_latency);
     Kernel const hot = task.choice.threads > 0 ? hot_kernel<T>(task) : nullptr;
+    if (task.problem.quantize >= Quantize::kBlocks) {
+        // The threads that hold a block are neighbours.
+        int const least = kBlock / kWidth<T>;
+        task.choice.lanes = task.choice.lanes < least ? least : task.choice.lanes;
+        return hot;
+    }
     if (hot != nullptr) return hot;
     task.choice = choose(bytes, inputs, sm, most_blocks, low_latency);
     bool const quantised = task.problem.quantize != Quantize::kNone;
@@ -240,10 +250,12 @@ cudaError_t launch_typed(Task task, Device const& device, Tactic tactic, cudaStr
         for (int cluster = most_cluster(device.sm); status == cudaSuccess && most == 0;
              cluster = choice.cluster / 2) {
             kernel = vector_kernel<T>(task, device.sm, cluster, tactic);
+            if (kernel == nullptr) break;
             status = at_once(kernel, choice, device, most);
         }
         if (status != cudaSuccess) return status;
-    } else {
+    }
+    if (kernel == nullptr) {
         int const threads = task.size < kLongBlock ? round_up(task.size, 32) : kLongBlock;
         task.choice = {Path::kLong, 0, threads, threads, 1, 0};
         kernel = task.problem.norm.stash_half ? row_long<T, T, 1, Mode::kAny, true>

@@ -38,6 +38,21 @@ __device__ inline unsigned codes_of(float low, float high, Type type) {
     return code(low) | code(high) << 8;
 }
 
+// FP8 codes of a vector of T times `factor`, at y[index].
+template <typename T>
+__device__ void store_products(uint4 const& vector, float factor, void* y, std::int64_t index) {
+    constexpr int W = kWidth<T>;
+    auto const product =
+        unpack<T>(vector).each([&](float value, int) { return __fmul_rn(value, factor); });
+    Packed<unsigned, W / 4> words;
+#pragma unroll
+    for (int i = 0; i < W; i += 4) {
+        words.at[i / 4] = codes_of(product.at[i], product.at[i + 1], Type::kFP8E4M3) |
+                          codes_of(product.at[i + 2], product.at[i + 3], Type::kFP8E4M3) << 16;
+    }
+    *reinterpret_cast<Packed<unsigned, W / 4>*>(static_cast<unsigned char*>(y) + index) = words;
+}
+
 // Products with 1 / scale, for FP8 codes of a half type. A scale whose reciprocal f32 does not have,
 // or has too few bits of, is taken 2^64 times nearer to 1, and so are the values: that is exact, or
 // their code is the last one, or 0. All values of f16 have such a code then, but zeros.
@@ -65,16 +80,7 @@ struct CodeUnit {
             for (int i = 0; i < W / 2; ++i) values.at[i] = __hmul2_rn(values.at[i], both);
             vector = bits<uint4>(values);
         }
-        auto const quotient = unpack<T>(vector).each(
-            [&](float value, int) { return __fmul_rn(value, reciprocal); });
-        Packed<unsigned, W / 4> words;
-#pragma unroll
-        for (int i = 0; i < W; i += 4) {
-            words.at[i / 4] =
-                codes_of(quotient.at[i], quotient.at[i + 1], Type::kFP8E4M3) |
-                codes_of(quotient.at[i + 2], quotient.at[i + 3], Type::kFP8E4M3) << 16;
-        }
-        *reinterpret_cast<Packed<unsigned, W / 4>*>(static_cast<unsigned char*>(y) + index) = words;
+        store_products<T>(vector, reciprocal, y, index);
     }
 };
 

@@ -6,7 +6,7 @@
 // Here a / rms is a * (1 / rms), as PyTorch computes it: rmsnorm.h allows that beside the division.
 #pragma once
 
-#include "quantise.cuh"
+#include "blocks.cuh"
 #include "reduce.cuh"
 
 namespace rmsnorm_export {
@@ -21,7 +21,7 @@ enum class Order : std::int32_t {
 
 // So many blocks of 512 threads have to fit an SM: two in 64 registers, or four of 256 threads,
 // with 128 KB under way when a thread has eight vectors. More registers are for a second input in
-// them, for eight vectors before sm_90, and for f16 or a second input with a scale of the row.
+// them, for eight vectors before sm_90, and for f16 or a second input with a greatest magnitude.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr bool kRoomForEight = false;
 #else
@@ -31,9 +31,9 @@ template <typename T, int V, Mode mode, Quantize quantize>
 constexpr int hot_blocks() {
     if (V == 4) return mode == Mode::kPlain ? 2 : 1;
     bool const f16 = std::is_same_v<T, __half>;
-    bool const per_row = quantize == Quantize::kPerRow;
-    bool const many = (f16 && (per_row || mode == Mode::kSkip)) ||
-                      (per_row && mode == Mode::kSkip);
+    bool const greatest = quantize == Quantize::kPerRow || quantize == Quantize::kBlocks;
+    bool const many = (f16 && (greatest || mode == Mode::kSkip)) ||
+                      (greatest && mode == Mode::kSkip);
     return kRoomForEight && !many ? 2 : 1;
 }
 
@@ -106,7 +106,9 @@ __global__ void __launch_bounds__(kHotThreads, hot_blocks<T, V, mode, quantize>(
     int const rows = static_cast<int>(blockDim.x) / lanes;
     // Eight vectors may be those of a slice.
     int const blocks = V == 8 ? task.choice.cluster : 1;
-    int const slice = (task.size / W + blocks - 1) / blocks;
+    constexpr bool kBlocks = quantize == Quantize::kBlocks;  // or kBlocksFloor
+    constexpr int kUnit = kBlocks ? kBlock / W : 1;          // vectors that stay together
+    int const slice = (task.size / W + kUnit * blocks - 1) / (kUnit * blocks) * kUnit;
     int const begin = V == 8 ? static_cast<int>(blockIdx.x) % blocks * slice : 0;
     int const whole = task.size / W - begin < slice ? task.size / W - begin : slice;
     Team team{lanes, blocks};
@@ -134,6 +136,7 @@ __global__ void __launch_bounds__(kHotThreads, hot_blocks<T, V, mode, quantize>(
             if (vector < whole) gain[j] = *from;
         }
     }
+    unsigned const carry = carry_of(task.problem.quantize);
     CodeUnit<T> unit{quantize == Quantize::kStatic ? *pointers.quant_scale : 1.0F};
 
     // The bound is that of the block, not of the thread: every thread of a warp must shuffle.
@@ -193,7 +196,25 @@ __global__ void __launch_bounds__(kHotThreads, hot_blocks<T, V, mode, quantize>(
         compute_again(apart);
 #pragma unroll
         for (int j = 0; j < V; ++j) {
-            if (lane + j * apart >= vectors) continue;
+            bool const there = lane + j * apart < vectors;
+            if constexpr (kBlocks) {
+                // Whole warps shuffle; the zeros behind a row are in nobody's block.
+                if (there) {
+                    if (kStaged<V>) gain[j] = stage[j];
+                    stay_packed(x[j]);
+                    stay_packed(gain[j]);
+                    x[j] = scaled<T, order>(x[j], rstd, gain[j], task.problem.norm.scale_offset);
+                }
+                Pair<T> top{};
+                widen<T>(top, x[j]);
+                BlockScale const of_block{peak_of_block<kUnit>(top), carry};
+                if (!there) continue;
+                std::int64_t const index = start + j * apart * W;
+                store_products<T>(x[j], of_block.reciprocal, pointers.y, index);
+                if (lane % kUnit == 0) store_scale(of_block, pointers, index);
+                continue;
+            }
+            if (!there) continue;
             if (kStaged<V>) gain[j] = stage[j];
             stay_packed(x[j]);
             stay_packed(gain[j]);
@@ -214,7 +235,7 @@ __global__ void __launch_bounds__(kHotThreads, hot_blocks<T, V, mode, quantize>(
 
         Floats<2> const both{static_cast<float>(greatest.x), static_cast<float>(greatest.y)};
         float const scale = scale_of_row(team.greatest(peak(both, 0U)), Type::kFP8E4M3);
-        if (begin + lane == 0 && vectors > 0) pointers.row_scale[number] = scale;
+        if (begin + lane == 0 && vectors > 0) static_cast<float*>(pointers.row_scale)[number] = scale;
         CodeUnit<T> const of_row{scale};
         compute_again(apart);
 #pragma unroll

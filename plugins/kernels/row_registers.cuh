@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kMostThreads<V>, kLeastBlocks<T, V, kQuantised
         if (!per_row) continue;
 
         float const scale = scale_of_row(team.greatest(greatest), task.problem.y);
-        if (lane == 0 && vectors > 0) pointers.row_scale[number] = scale;
+        if (lane == 0 && vectors > 0) static_cast<float*>(pointers.row_scale)[number] = scale;
         Divisor<T> const unit{scale};
 #pragma unroll
         for (int j = 0; j < V; ++j) {

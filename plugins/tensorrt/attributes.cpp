@@ -4,6 +4,7 @@
 #include <cfloat>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 namespace rmsnorm_export {
 namespace {
@@ -21,7 +22,7 @@ struct Field {
     double high;
     double (*member)(Node&, double const*);  // what it is; after taking a value, where there is one
     char const* only{""};         // for the operators with this in their name
-    std::string_view words[4]{};  // the value of a word is its place here
+    std::string_view words[6]{};  // the value of a word is its place here
 };
 
 template <auto Member>
@@ -36,8 +37,13 @@ double of(Node& node, double const* value) {
 // No operator is quantised in a way that nobody chose: there is no value of before.
 double quantize(Node& node, double const* value) {
     auto const given = value ? *value : -1;
-    node.problem.quantize = given < 2 ? Quantize::kStatic : Quantize::kPerRow;
-    node.problem.y = given == 0 || given == 2 ? Type::kFP8E4M3 : Type::kINT8;
+    constexpr std::pair<Quantize, Type> kHow[] = {
+        {Quantize::kStatic, Type::kFP8E4M3}, {Quantize::kStatic, Type::kINT8},
+        {Quantize::kPerRow, Type::kFP8E4M3}, {Quantize::kPerRow, Type::kINT8},
+        {Quantize::kBlocks, Type::kFP8E4M3}, {Quantize::kBlocksFloor, Type::kFP8E4M3}};
+    auto const& [how, codes] = kHow[given < 0 ? 0 : std::int32_t(given)];
+    node.problem.quantize = how;
+    node.problem.y = codes;
     return given;
 }
 
@@ -58,8 +64,8 @@ constexpr Field kFields[] = {
     {"gate_first", kInteger, 0, 1, of<&Norm::gate_first>, "Gated"},
     {"rotary_dim", kInteger, 0, kMaxRow, of<&Norm::rotary_dim>, "Rotary"},
     {"rotary_interleaved", kInteger, 0, 1, of<&Norm::rotary_interleaved>, "Rotary"},
-    {"quantize", kWord, 0, 3, quantize, "Quantized",
-     {"fp8", "int8", "fp8_per_row", "int8_per_row"}}};
+    {"quantize", kWord, 0, 5, quantize, "Quantized",
+     {"fp8", "int8", "fp8_per_row", "int8_per_row", "mxfp8", "mxfp8_floor"}}};
 static_assert(std::size(kFields) == Node::kCount);
 
 template <typename T>
@@ -191,6 +197,9 @@ bool Node::read(char const* layer, PluginFieldCollection const* given) noexcept 
     // room for these attributes.
     problem.norm = *this;
     problem.n = std::max<std::int64_t>({1, partial_size, group_size, rotary_dim});
+    if (blocks()) {
+        problem.n = (problem.n + kBlock - 1) / kBlock * kBlock;
+    }
     if (rotary()) {
         problem.n += problem.n % 2;
         problem.table_width = rotary_dim != 0 ? rotary_dim : problem.n;
@@ -203,6 +212,14 @@ bool Node::read(char const* layer, PluginFieldCollection const* given) noexcept 
     }
     if (rotary() && axis != -1) {
         why = "a rotary embedding needs axis -1";
+    }
+    if (blocks() && axis != -1) {
+        why = "scales of blocks need axis -1";
+    }
+    if (blocks() && EnumMax<DataType>() <= kE8M0) {
+        why =
+            "scales of blocks have the type E8M0, which the TensorRT of this library lacks: build "
+            "the library with the headers of a later one";
     }
     if (last_axis < axis) {
         why = "last_axis must not be before axis";

@@ -63,6 +63,11 @@ class Plugin final : public IPluginV3,
             shapes[i] = given[0];
             if (node_.role(inputs + i, inputs) == kRowScale) {  // X with 1 for what is normalised
                 auto* const end = shapes[i].d + given[0].nbDims;
+                if (node_.blocks()) {
+                    end[-1] = expressions.operation(DimensionOperation::kFLOOR_DIV, *end[-1],
+                                                    *expressions.constant(kBlock));
+                    continue;
+                }
                 std::fill(end + node_.axis, end + node_.last_axis + 1, expressions.constant(1));
             }
         }
@@ -130,7 +135,7 @@ class Plugin final : public IPluginV3,
             to[node_.role(inputs_ + i, inputs_)] = outputs[i];
         }
         auto const* const quant_scale = static_cast<float const*>(from[kQuantScale]);
-        auto* const row_scale = static_cast<float*>(to[kRowScale]);
+        auto* const row_scale = to[kRowScale];
         Pointers const pointers{from[kX], from[kOther], from[kScale], from[kBias], quant_scale,
                                 to[kY],   to[kSum],     row_scale,    from[kCos],  from[kSin]};
         auto const status = launch(node_.problem, pointers, node_.rows, tactic_, stream);

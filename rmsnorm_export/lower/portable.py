@@ -30,6 +30,7 @@ from rmsnorm_export.op.dtypes import numpy_dtype, type_name
 from rmsnorm_export.op.native import operator_name
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import (
+    BLOCK,
     CODE_TYPES,
     DOMAIN,
     DOUBLE,
@@ -315,8 +316,7 @@ def creator_names(kind: Kind) -> frozenset[str]:
         return frozenset(kind + suffix for suffix in ("", *_CREATORS, *_ROTARY_CREATORS))
     gated = _GATED_CREATORS if kind == "GatedRMSNorm" else ()
     suffixes = ("", *_CREATORS, *_ROW_CREATORS, *gated)
-    words = (how for how in get_args(Quantize) if scaled_by(how) != "block")
-    codes = (f"Quantized{kind}", *(operator_name(kind, how) for how in words))
+    codes = (f"Quantized{kind}", *(operator_name(kind, how) for how in get_args(Quantize)))
     return frozenset((*codes, *(kind + suffix for suffix in suffixes)))
 
 
@@ -353,8 +353,8 @@ def plugin_refuses(
     """
     if DOUBLE in (dtype, spec.stash_type):
         return "it does not compute in float64"
-    if quantize is not None and scaled_by(quantize) == "block":
-        return "it makes no MXFP8 codes"
+    if quantize is not None and scaled_by(quantize) == "block" and spec.group_size % BLOCK:
+        return "its groups are whole blocks of 32 elements"
     if name not in creator_names(spec.kind):
         return "it has no creator of that name"
     if spec.stash_type not in (FLOAT, dtype):

@@ -12,7 +12,7 @@ from rmsnorm_export.op.spec import FLOAT, NormSpec
 TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "float8_e4m3": 3, "int8": 4}
 KINDS = {"RMSNorm": 0, "SkipRMSNorm": 1, "GatedRMSNorm": 2, "RotaryRMSNorm": 3}
 ACTIVATIONS = {"silu": 0, "sigmoid": 1}
-STATIC, PER_ROW = 1, 2
+STATIC, PER_ROW, BLOCKS = 1, 2, 3
 THROUGHPUT, LOW_LATENCY = 1, 2
 
 

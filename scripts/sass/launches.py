@@ -25,6 +25,8 @@ OPS: dict[str, dict[str, Any]] = {
     "fp8row": {**_FP8, "quantize": abi.PER_ROW},
     "skipfp8": {"kind": abi.KINDS["SkipRMSNorm"], **_FP8, "quantize": abi.STATIC},
     "skipfp8row": {"kind": abi.KINDS["SkipRMSNorm"], **_FP8, "quantize": abi.PER_ROW},
+    "mxfp8": {**_FP8, "quantize": abi.BLOCKS},
+    "skipmxfp8": {"kind": abi.KINDS["SkipRMSNorm"], **_FP8, "quantize": abi.BLOCKS},
     "rotary": {"kind": abi.KINDS["RotaryRMSNorm"]},
     "rotary32": {"kind": abi.KINDS["RotaryRMSNorm"], "table": abi.TYPES["float32"]},
 }

@@ -68,7 +68,7 @@ def test_creators_are_the_names_that_optimize_writes(headers: pathlib.Path) -> N
     aliases = {name for name in written if not two.search(name)}
     codes = {name for name in named if name.startswith("Quantized")}
     assert named == aliases | set(KINDS) | codes
-    assert len(codes) == 5 * len(ROW_KINDS)
+    assert len(codes) == 7 * len(ROW_KINDS)
 
 
 def _second_names(kind: Kind) -> set[str]:

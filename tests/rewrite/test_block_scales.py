@@ -15,8 +15,10 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import rmsnorm_export as rx
+from rmsnorm_export.lower.portable import plugin_refuses
 from rmsnorm_export.op import blocks
 from rmsnorm_export.op.blocks import reference_blocks
+from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.proof.evaluate import run_numpy
 
 NORM = """{wide}sq = Pow(f, two)
@@ -297,3 +299,14 @@ def test_what_pytorch_exports_is_folded(floor: bool, dtype: torch.dtype) -> None
     assert site.attributes["quantize"] == ("mxfp8_floor" if floor else "mxfp8")
     assert site.proof is not None
     assert site.proof.passed
+
+
+def test_the_plugin_is_named_where_it_makes_the_codes() -> None:
+    (node,) = rx.optimize(model("float16", NODE), fold_quantize=True).model.graph
+    assert node.attributes.get_string("plugin_namespace") == "rmsnorm_export"
+    for size, refused in ((32, False), (16, True)):
+        why = plugin_refuses(
+            "QuantizedRMSNorm", NormSpec(group_size=size), dtype=1, n=64, weights=[],
+            quantize="mxfp8",
+        )  # fmt: skip
+        assert ("whole blocks" in why) == refused

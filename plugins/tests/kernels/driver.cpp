@@ -121,8 +121,10 @@ void run(Job const& job) {
     Tensor sin(table, off * size_of(problem.table));
     Tensor y(all * size_of(problem.y), off * size_of(problem.y));
     Tensor sum(skip ? all * x_size : 0, off * x_size);
-    Tensor row_scale(
-        problem.quantize == Quantize::kPerRow ? 4 * static_cast<std::size_t>(job.rows) : 0, 0);
+    std::size_t const scales = problem.quantize == Quantize::kPerRow ? 4 * job.rows
+                               : problem.quantize > Quantize::kPerRow ? all / kBlock
+                                                                      : 0;
+    Tensor row_scale(scales, 0);
 
     for (Tensor* input : {&x, &other, &scale, &bias, &quant_scale, &cos, &sin}) {
         if (input->bytes() > 0) read_bytes(input->data(), input->bytes());
@@ -138,7 +140,7 @@ void run(Job const& job) {
     pointers.quant_scale = reinterpret_cast<float const*>(quant_scale.address());
     pointers.y = y.address();
     pointers.sum = sum.address();
-    pointers.row_scale = reinterpret_cast<float*>(row_scale.address());
+    pointers.row_scale = row_scale.address();
     pointers.cos = cos.address();
     pointers.sin = sin.address();
     launched = {};

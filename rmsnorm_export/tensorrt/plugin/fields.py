@@ -18,7 +18,7 @@ from rmsnorm_export.op.spec import BFLOAT16, FLOAT16, Kind, NormSpec, Quantize
 FLOAT32, INT32, CHAR = 1, 5, 6
 """PluginFieldType of NvInferPluginBase.h."""
 
-QUANTIZE: tuple[Quantize, ...] = get_args(Quantize)[:4]
+QUANTIZE: tuple[Quantize, ...] = get_args(Quantize)
 """Values of the field ``quantize``, which the quantised plugins have beside those of the spec."""
 
 Value = int | float | str

@@ -257,7 +257,7 @@ def _try_creator(say: Say, creator: Creator) -> None:
     for name, given, extra in good:
         with Trying(say, f"create {creator.name}: {name}") as creating:
             outputs = creator.outputs(given)
-            expected = OUTPUTS[kind] + str(extra.get("quantize", "")).endswith("_per_row")
+            expected = OUTPUTS[kind] + (extra.get("quantize") not in (None, "fp8", "int8"))
             if outputs != expected:
                 raise FailedCheckError(f"it has {outputs} outputs, the operator {expected}")
             creating.detail = f"{outputs} outputs"

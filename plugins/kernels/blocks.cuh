@@ -1,0 +1,69 @@
+// MXFP8: FP8 E4M3 codes with a scale 2^E for each block of 32 elements, kept as E + 127 (E8M0).
+#pragma once
+
+#include "quantise.cuh"
+
+namespace rmsnorm_export {
+
+// What is added to the bits of the greatest magnitude before the mantissa is cut off. 448 is
+// 1.75 * 2^8: above that a mantissa carries into the exponent, and the scale is rounded up.
+__device__ inline unsigned carry_of(Quantize quantize) {
+    return quantize == Quantize::kBlocks ? 0x1fffffU : 0U;
+}
+
+// The scale of a block from the bits of its greatest magnitude. A NaN or an infinity makes NaN of
+// all its codes.
+struct BlockScale {
+    unsigned code;
+    float reciprocal;
+
+    __device__ BlockScale(unsigned greatest, unsigned carry) {
+        unsigned const exponent = (greatest + carry) >> 23;
+        bool const number = greatest < 0x7f800000U;
+        code = exponent > 8U ? exponent - 8U : 0U;
+        reciprocal = __uint_as_float(number ? (254U - code) << 23 : 0x7fffffffU);
+        code = number ? code : 255U;
+    }
+};
+
+// The greatest magnitude over the `lanes` neighbours that hold a block, of a whole warp.
+template <int lanes>
+__device__ unsigned peak_of_block(unsigned greatest) {
+#pragma unroll
+    for (int distance = lanes / 2; distance > 0; distance /= 2) {
+        unsigned const other = __shfl_xor_sync(0xffffffffU, greatest, distance);
+        greatest = other > greatest ? other : greatest;
+    }
+    return greatest;
+}
+
+// The same of pairs, both elements at once.
+template <int lanes, typename P>
+__device__ unsigned peak_of_block(P greatest) {
+#pragma unroll
+    for (int distance = lanes / 2; distance > 0; distance /= 2) {
+        unsigned const other = __shfl_xor_sync(0xffffffffU, bits<unsigned>(greatest), distance);
+        greatest = greater_magnitude(greatest, bits<P>(other));
+    }
+    Floats<2> const both{static_cast<float>(greatest.x), static_cast<float>(greatest.y)};
+    return peak(both, 0U);
+}
+
+// Of the block that begins with the element `index` of all rows.
+__device__ inline void store_scale(BlockScale const& scale, Pointers const& pointers,
+                                   std::int64_t index) {
+    static_cast<unsigned char*>(pointers.row_scale)[index / kBlock] =
+        static_cast<unsigned char>(scale.code);
+}
+
+// One element a thread, of a warp that holds a block.
+template <typename T>
+__device__ void store_in_block(float y, Task const& task, std::int64_t index) {
+    unsigned const magnitude = __float_as_uint(y) & 0x7fffffffU;
+    BlockScale const scale{peak_of_block<kBlock>(magnitude), carry_of(task.problem.quantize)};
+    static_cast<unsigned char*>(task.pointers.y)[index] =
+        static_cast<unsigned char>(codes_of(__fmul_rn(y, scale.reciprocal), 0.0F, Type::kFP8E4M3));
+    if (index % kBlock == 0) store_scale(scale, task.pointers, index);
+}
+
+}  // namespace rmsnorm_export
