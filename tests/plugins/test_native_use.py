@@ -127,5 +127,8 @@ def test_what_is_missing_is_named(native_library: pathlib.Path, tmp_path: pathli
     with pytest.raises(InputError, match="no kernels for ONNX Runtime") as cut:
         rx.session_options(broken)
     assert "cut short" in cut.value.found
+    with pytest.raises(BackendMissingError, match="does not take the library") as refused:
+        rx.optimize(source(LLAMA), prove=True, kernels=str(broken))
+    assert "cut short" in refused.value.found
     with pytest.raises(UsageError, match="CUDA"):
         rx.plugin.build(runtime="onnxruntime", arch="90", cache=tmp_path)
