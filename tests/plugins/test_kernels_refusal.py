@@ -22,7 +22,10 @@ REFUSALS: tuple[tuple[dict[str, object], str], ...] = (
     ({"y": FP8_TYPE}, "y must be of the type of x"),
     ({"quantize": 1}, "a quantised y must be FP8 E4M3 or INT8"),
     ({"quantize": 2, "y": F32_TYPE}, "a quantised y must be FP8 E4M3 or INT8"),
-    ({"quantize": 3, "y": INT8_TYPE}, "quantize must be none, static or per row"),
+    (
+        {"quantize": 5, "y": INT8_TYPE},
+        "quantize must be none, static, per row, blocks or blocks floor",
+    ),
     ({"kind": 4}, "kind must be"),
     ({"kind": -1}, "kind must be"),
     ({"activation": 2}, "activation must be silu or sigmoid"),
