@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.corpus import cache
+from scripts.gpu import build
 from scripts.sass import gate, tools
 from scripts.sass.count import Counts
 from scripts.sass.launches import Work
@@ -89,6 +90,7 @@ def test_loop() -> None:
         ("FMUL R3, |R4|, -2", 0xC0000000),
         ("MUFU.RSQ R3, 4", 0x3F000000),
         ("F2FP.BF16.F32.PACK_AB R3, 1, -2", 0x3F80C000),
+        ("F2IP.S8.F32.NTZ R3, 1, -2, RZ", 0x3838),
         ("HADD2.F32 R3, -RZ, R5.H1_H1", 0x40000000),
         ("HFMA2.MMA.BF16_V2 R3, R2, R2, R2", 0x40004000),
         ("HFMA2.MMA R3, -RZ, RZ, 1, 0", 0x3C000000),
@@ -195,8 +197,9 @@ def found() -> dict[Work, Counts]:
     key = kernel_build.source_hash(kernel_build.KERNELS, gpu, settings=(version,))
 
     def fill(folder: Path) -> None:
-        kernel_build.nvcc_objects([(unit, 90) for unit in kernel_build.UNITS], folder)
-        tools.built(folder)
+        units = [(unit, 90) for unit in kernel_build.UNITS]
+        kernel_build.nvcc_objects(units, folder, build.COUNTED)
+        tools.built(folder, build.COUNTED)
 
     return tools.counted(gate.WORKS, cache.entry("kernels", "sass", key, fill))
 

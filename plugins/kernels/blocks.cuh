@@ -37,16 +37,15 @@ __device__ unsigned peak_of_block(unsigned greatest) {
     return greatest;
 }
 
-// The same of pairs, both elements at once.
-template <int lanes, typename P>
-__device__ unsigned peak_of_block(P greatest) {
+// The same of words of a half type, both elements at once.
+template <typename T, int lanes>
+__device__ unsigned peak_of_pairs(unsigned greatest) {
 #pragma unroll
     for (int distance = lanes / 2; distance > 0; distance /= 2) {
-        unsigned const other = __shfl_xor_sync(0xffffffffU, bits<unsigned>(greatest), distance);
-        greatest = greater_magnitude(greatest, bits<P>(other));
+        unsigned const other = __shfl_xor_sync(0xffffffffU, greatest, distance);
+        greatest = greater_magnitude<T>(greatest, other);
     }
-    Floats<2> const both{static_cast<float>(greatest.x), static_cast<float>(greatest.y)};
-    return peak(both, 0U);
+    return peak(unpack<T>(greatest), 0U);
 }
 
 // Of the block that begins with the element `index` of all rows.

@@ -9,6 +9,7 @@
 #include <cuda_pipeline.h>
 #include <cuda_runtime.h>
 
+#include <cstring>
 #include <type_traits>
 
 namespace rmsnorm_export {
@@ -20,6 +21,7 @@ __device__ inline void one_after_another(float& value) { asm volatile("" : "+f"(
 // Keeps the compiler from holding on to what was computed from a value, which takes registers: it
 // is computed again from here on.
 __device__ inline void compute_again(int& value) { asm volatile("" : "+r"(value)); }
+__device__ inline void compute_again(std::int64_t& value) { asm volatile("" : "+l"(value)); }
 
 // Keeps the compiler from holding on to the unpacked elements of a vector, where they would take
 // twice the registers.
@@ -39,22 +41,41 @@ __device__ inline float reciprocal_fast(float a) {
     return result;
 }
 
-// The greater magnitudes of two pairs, of any sign; NaN is above all.
-template <typename P>
-__device__ P greater_magnitude(P const& a, P const& b) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860
-    unsigned const x = reinterpret_cast<unsigned const&>(a);
-    unsigned const y = reinterpret_cast<unsigned const&>(b);
+// The greater magnitudes of the values in two words, a pair of a half type or a float; NaN is above
+// all. Their signs say nothing.
+template <typename T>
+__device__ unsigned greater_magnitude(unsigned a, unsigned b) {
     unsigned greater;
-    if constexpr (std::is_same_v<P, __half2>) {
-        asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(greater) : "r"(x), "r"(y));
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860
+    if constexpr (std::is_same_v<T, __half>) {
+        asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(greater) : "r"(a), "r"(b));
+    } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+        asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(greater) : "r"(a), "r"(b));
     } else {
-        asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(greater) : "r"(x), "r"(y));
+        asm("max.NaN.xorsign.abs.f32 %0, %1, %2;" : "=r"(greater) : "r"(a), "r"(b));
     }
-    return reinterpret_cast<P&>(greater);
 #else
-    return __hmax2_nan(__habs2(a), __habs2(b));
+    if constexpr (std::is_same_v<T, float>) {
+        greater = max(a & 0x7fffffffU, b & 0x7fffffffU);
+    } else {
+        using P = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
+        auto const magnitudes = [](unsigned& word) { return __habs2(reinterpret_cast<P&>(word)); };
+        P const pair = __hmax2_nan(magnitudes(a), magnitudes(b));
+        greater = reinterpret_cast<unsigned const&>(pair);
+    }
 #endif
+    return greater;
+}
+
+// The low bytes of four integers, saturated to 8 bits, the first in the low byte.
+__device__ inline unsigned saturated_bytes(int const (&whole)[4]) {
+    unsigned packed;
+    asm("{\n.reg .b32 high;\n"
+        "cvt.pack.sat.s8.s32.b32 high, %4, %3, 0;\n"
+        "cvt.pack.sat.s8.s32.b32 %0, %2, %1, high;\n}"
+        : "=r"(packed)
+        : "r"(whole[0]), "r"(whole[1]), "r"(whole[2]), "r"(whole[3]));
+    return packed;
 }
 
 // The vector, which is read once only, or zeros; no branch, so that many are asked for at once.
@@ -66,6 +87,33 @@ __device__ inline uint4 load_if(bool there, uint4 const* from) {
         : "+r"(vector.x), "+r"(vector.y), "+r"(vector.z), "+r"(vector.w)
         : "r"(static_cast<int>(there)), "l"(from));
     return vector;
+}
+
+// Words of 4, 8 or 16 bytes; no branch either.
+template <typename V>
+__device__ void store_if(bool there, V* to, V const& value) {
+    static_assert(sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16);
+    unsigned words[sizeof(V) / 4];
+    memcpy(words, &value, sizeof(V));
+    if constexpr (sizeof(V) == 4) {
+        asm volatile(
+            "{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.u32 [%1], %2;\n}" ::"r"(
+                static_cast<int>(there)),
+            "l"(to), "r"(words[0])
+            : "memory");
+    } else if constexpr (sizeof(V) == 8) {
+        asm volatile(
+            "{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.v2.u32 [%1], {%2, %3};\n}" ::"r"(
+                static_cast<int>(there)),
+            "l"(to), "r"(words[0]), "r"(words[1])
+            : "memory");
+    } else {
+        asm volatile(
+            "{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n"
+            "@p st.global.v4.u32 [%1], {%2, %3, %4, %5};\n}" ::"r"(static_cast<int>(there)),
+            "l"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+            : "memory");
+    }
 }
 
 // Of a kernel that may begin before the one in front of it in the stream has ended (programmatic

@@ -100,15 +100,25 @@ constexpr Choice choose_hot(std::int64_t segment_bytes, int inputs, int sm, int 
     int const cluster = segment_bytes > longest ? cluster_for(segment_bytes, slice, most) : 1;
     std::int64_t const vectors = (segment_bytes / kVectorBytes + cluster - 1) / cluster;
     // Eight vectors share the sum and its barrier among twice as many elements as four. Short rows
-    // take four so that a warp asks for whole sectors; and for few rows more threads have fewer
-    // loads each.
-    int const per_thread = segment_bytes > (low_latency ? kHotSlice / 2 : kKilobyte) ? 8 : 4;
+    // take four so that a warp asks for whole sectors, and writes whole ones of codes; and for few
+    // rows more threads have fewer loads each.
+    bool const many = low_latency ? segment_bytes > kHotSlice / 2 : segment_bytes >= kKilobyte / 2;
+    int const per_thread = many ? 8 : 4;
     int const lanes = lanes_for(vectors, per_thread);
     int const threads = lanes <= 32 ? kShortBlock : lanes;
     int const staged = per_thread == 8 ? inputs * kStagePitch * threads : 0;
     bool const fits = threads <= kHotThreads && kKilobyte + staged * kVectorBytes <= most_shared(sm);
     if (!fits) return {Path::kHot, 0, 0, 0, 0, 0};
     return {Path::kHot, per_thread, lanes, threads, cluster, staged};
+}
+
+// Whether the codes of a row wait for its scale together with the sum of the next row, which then
+// lies in shared memory: for rows of two warps, where a barrier is a good part of a row. For more
+// there would be too few blocks on an SM.
+constexpr int kAheadThreads = 64;
+constexpr int kAheadBlocks = 11;  // of an SM, for what they have in its shared memory
+constexpr bool looks_ahead(Choice const& choice) {
+    return choice.vectors == 8 && choice.cluster == 1 && choice.lanes == kAheadThreads;
 }
 
 // Rows with the same angles that a team takes at once: cos and sin are fetched for all of them, and

@@ -149,12 +149,15 @@ Order order_of(Task const& task) {
 
 template <typename T, Mode mode, Order order, Quantize quantize>
 Kernel hot_kernel_of(Choice const& choice) {
+    if constexpr (quantize == Quantize::kPerRow) {
+        if (looks_ahead(choice)) return row_hot<T, 8, mode, order, quantize, true>;
+    }
     return choice.vectors == 8 ? row_hot<T, 8, mode, order, quantize>
                                : row_hot<T, 4, mode, order, quantize>;
 }
 
-// Null where none was compiled: gates by a sigmoid, with codes or in another order; codes of f32;
-// INT8.
+// Null where none was compiled: gates by a sigmoid, with codes or in another order; codes of f32,
+// whose quotients are those of the division.
 template <typename T, Order order>
 Kernel hot_kernel(Task const& task) {
     Choice const& choice = task.choice;
@@ -173,7 +176,6 @@ Kernel hot_kernel(Task const& task) {
                     : hot_kernel_of<T, Mode::kPlain, order, Quantize::kNone>(choice);
     }
     if constexpr (kHalf<T>) {
-        if (task.problem.y != Type::kFP8E4M3) return nullptr;
         if (quantize >= Quantize::kBlocks) {
             return skip ? hot_kernel_of<T, Mode::kSkip, order, Quantize::kBlocks>(choice)
                         : hot_kernel_of<T, Mode::kPlain, order, Quantize::kBlocks>(choice);
@@ -220,6 +222,9 @@ Kernel vector_kernel(Task& task, int sm, int most_blocks, Tactic tactic) {
     std::int64_t const bytes = task.size * std::int64_t{sizeof(T)};
     bool const low_latency = tactic == Tactic::kLowLatency;
     task.choice = choose_hot(bytes, inputs, sm, most_blocks, low_latency);
+    if (task.problem.quantize == Quantize::kPerRow && looks_ahead(task.choice)) {
+        task.choice.staged += kStagePitch * task.choice.threads;  // the row itself
+    }
     Kernel const hot = task.choice.threads > 0 ? hot_kernel<T>(task) : nullptr;
     if (task.problem.quantize >= Quantize::kBlocks) {
         // The threads that hold a block are neighbours.

@@ -38,27 +38,39 @@ __device__ inline unsigned codes_of(float low, float high, Type type) {
     return code(low) | code(high) << 8;
 }
 
-// FP8 codes of a vector of T times `factor`, at y[index].
-template <typename T>
-__device__ void store_products(uint4 const& vector, float factor, void* y, std::int64_t index) {
-    constexpr int W = kWidth<T>;
-    auto const product =
-        unpack<T>(vector).each([&](float value, int) { return __fmul_rn(value, factor); });
+// Four, of a type that is known.
+template <Type codes>
+__device__ unsigned codes_of(float const (&values)[4]) {
+    if constexpr (codes == Type::kINT8) {
+        int whole[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) whole[i] = __float2int_rn(values[i]);
+        return saturated_bytes(whole);
+    } else {
+        auto const two = [](float low, float high) -> unsigned {
+            return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
+        };
+        return two(values[0], values[1]) | two(values[2], values[3]) << 16;
+    }
+}
+
+template <Type codes, int W>
+__device__ Packed<unsigned, W / 4> codes_of(Floats<W> const& values) {
     Packed<unsigned, W / 4> words;
 #pragma unroll
     for (int i = 0; i < W; i += 4) {
-        words.at[i / 4] = codes_of(product.at[i], product.at[i + 1], Type::kFP8E4M3) |
-                          codes_of(product.at[i + 2], product.at[i + 3], Type::kFP8E4M3) << 16;
+        words.at[i / 4] = codes_of<codes>(
+            {values.at[i], values.at[i + 1], values.at[i + 2], values.at[i + 3]});
     }
-    *reinterpret_cast<Packed<unsigned, W / 4>*>(static_cast<unsigned char*>(y) + index) = words;
+    return words;
 }
 
-// Products with 1 / scale, for FP8 codes of a half type. A scale whose reciprocal f32 does not have,
-// or has too few bits of, is taken 2^64 times nearer to 1, and so are the values: that is exact, or
-// their code is the last one, or 0. All values of f16 have such a code then, but zeros.
+// Products with 1 / scale. A scale whose reciprocal f32 does not have, or has too few bits of, is
+// taken 2^64 times nearer to 1, and so are the values: that is exact, or their code is the last one,
+// or 0. All values of f16 have such a code then, but zeros.
 template <typename T>
 struct CodeUnit {
-    static constexpr bool kShifts = std::is_same_v<T, __nv_bfloat16>;
+    static constexpr bool kShifts = !std::is_same_v<T, __half>;
     float shift;
     float reciprocal;
 
@@ -70,17 +82,21 @@ struct CodeUnit {
         if (beyond) reciprocal = copysignf(0x1p127F, scale);
     }
 
-    // The codes of a vector of T at y[index].
-    __device__ void store(uint4 vector, void* y, std::int64_t index) const {
-        constexpr int W = kWidth<T>;
+    template <int V>
+    __device__ void bring_near(uint4 (&vectors)[V]) const {
         if constexpr (kShifts) {
-            auto const both = narrow_pair<T>(shift, shift);
-            auto values = bits<Packed<decltype(narrow_pair<T>(0.0F, 0.0F)), W / 2>>(vector);
+            if (shift == 1.0F) return;
+            auto const nearer = [&](float value, int) { return __fmul_rn(value, shift); };
 #pragma unroll
-            for (int i = 0; i < W / 2; ++i) values.at[i] = __hmul2_rn(values.at[i], both);
-            vector = bits<uint4>(values);
+            for (int j = 0; j < V; ++j) vectors[j] = pack<T>(unpack<T>(vectors[j]).each(nearer));
         }
-        store_products<T>(vector, reciprocal, y, index);
+    }
+
+    // Of a vector of T that was brought near.
+    template <Type codes>
+    __device__ auto codes_of_vector(uint4 const& vector) const {
+        return codes_of<codes>(unpack<T>(vector).each(
+            [&](float value, int) { return __fmul_rn(value, reciprocal); }));
     }
 };
 

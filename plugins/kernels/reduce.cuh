@@ -17,15 +17,26 @@ constexpr int kSlots = kWarpSlots + kMostCluster;
 // between: its block has the sums of all others, which they sent behind a barrier of theirs.
 constexpr int kReductionBytes = 2 * (kSlots * 4 + static_cast<int>(sizeof(Mailbox)));
 
+// Whose slots every thread reads, which is sooner done than shuffles.
+constexpr int kFewWarps = 8;
+
 // `lanes` neighbours: a power of two up to 32, or else the whole block of `lanes` threads, a
 // multiple of 32. With `blocks` > 1, a power of two, those of each block of a cluster, more than a
 // warp of each.
+// `kQuick` takes more registers, in which every thread reads all slots instead of shuffling.
+template <bool kQuick = false>
 struct Team {
     int lanes;
     int blocks;
     int turn{0};  // 0 before the first reduction, then 1, 2, 3, 4 and again
 
     __device__ Team(int lanes, int blocks) : lanes(lanes), blocks(blocks) {
+        // The slots of warps that are not there.
+        int const slot = static_cast<int>(threadIdx.x);
+        if (kQuick && lanes > 32 && slot >= lanes / 32 && slot < kFewWarps) {
+            reinterpret_cast<unsigned*>(shared_memory())[slot] = 0;
+            reinterpret_cast<unsigned*>(shared_memory())[kSlots + slot] = 0;
+        }
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
         if (blocks > 1) {
             if (threadIdx.x == 0) {
@@ -42,6 +53,23 @@ struct Team {
     }
     __device__ unsigned greatest(unsigned value) {
         return reduce(value, [](unsigned a, unsigned b) { return a > b ? a : b; });
+    }
+    // Both behind one barrier, of a block of two warps; the sum is that of sum().
+    __device__ void sum_and_greatest(float& sum, unsigned& greatest) {
+        auto const most = [](unsigned a, unsigned b) { return a > b ? a : b; };
+        sum = over_warp(sum, [](float a, float b) { return a + b; }, 32);
+        greatest = over_warp(greatest, most, 32);
+        unsigned* const words = reinterpret_cast<unsigned*>(shared_memory()) + (turn & 1) * kSlots;
+        unsigned const warp = threadIdx.x / 32;
+        if (threadIdx.x % 32 == 0) {
+            words[warp] = __float_as_uint(sum);
+            words[2 + warp] = greatest;
+        }
+        __syncthreads();
+        auto const of = *reinterpret_cast<Packed<unsigned, 4> const*>(words);
+        sum = __uint_as_float(of.at[0]) + __uint_as_float(of.at[1]);
+        greatest = most(of.at[2], of.at[3]);
+        turn = (turn & 3) + 1;
     }
 
 private:
@@ -61,6 +89,8 @@ private:
                 value = combine(of.at[0], of.at[1]);
                 if (warps > 2) value = combine(value, of.at[2]);
                 if (warps > 3) value = combine(value, of.at[3]);
+            } else if (kQuick && warps <= kFewWarps) {
+                value = over_slots<kFewWarps>(of_warp, combine);
             } else {
                 value = over_warp(lane < warps ? of_warp[lane] : V{0}, combine, 32);
             }
@@ -77,7 +107,9 @@ private:
                 send(of_block + block_of_cluster(), box, bits<unsigned>(value), threadIdx.x);
             }
             wait_for_words(box, static_cast<unsigned>(turn >> 1) & 1);
-            value = over_warp(of_block[lane & (blocks - 1)], combine, blocks);
+            value = kQuick && blocks == kMostCluster
+                        ? over_slots<kMostCluster>(of_block, combine)
+                        : over_warp(of_block[lane & (blocks - 1)], combine, blocks);
         }
 #endif
         turn = (turn & 3) + 1;
@@ -89,8 +121,34 @@ private:
                set;
     }
 
+    // As over_warp combines them, by every thread on its own.
+    template <int count, typename V, typename Operation>
+    __device__ static V over_slots(V const* slots, Operation combine) {
+        auto const of = four_of_slots<count, 4>(slots, combine);
+        return combine(combine(of.at[0], of.at[2]), combine(of.at[1], of.at[3]));
+    }
+    template <int count, int distance, typename V, typename Operation>
+    __device__ static Packed<V, 4> four_of_slots(V const* slots, Operation combine) {
+        if constexpr (distance == count) {
+            return *reinterpret_cast<Packed<V, 4> const*>(slots);
+        } else {
+            auto of = four_of_slots<count, 2 * distance>(slots, combine);
+            auto const others = four_of_slots<count, 2 * distance>(slots + distance, combine);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) of.at[i] = combine(of.at[i], others.at[i]);
+            return of;
+        }
+    }
+
     template <typename V, typename Operation>
     __device__ static V over_warp(V value, Operation combine, int width) {
+        if (kQuick && width == 32) {
+#pragma unroll
+            for (int distance = 16; distance > 0; distance /= 2) {
+                value = combine(value, __shfl_xor_sync(0xffffffffU, value, distance));
+            }
+            return value;
+        }
         for (int distance = width / 2; distance > 0; distance /= 2) {
             value = combine(value, __shfl_xor_sync(0xffffffffU, value, distance));
         }

@@ -21,7 +21,8 @@ enum class Order : std::int32_t {
 
 // So many blocks of 512 threads have to fit an SM: two in 64 registers, or four of 256 threads,
 // with 128 KB under way when a thread has eight vectors. More registers are for a second input in
-// them, for eight vectors before sm_90, and for f16 or a second input with a greatest magnitude.
+// them, for eight vectors before sm_90, for f16 with a second input or a scale of the row, and for
+// codes of a sum.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr bool kRoomForEight = false;
 #else
@@ -33,7 +34,7 @@ constexpr int hot_blocks() {
     bool const f16 = std::is_same_v<T, __half>;
     bool const greatest = quantize == Quantize::kPerRow || quantize == Quantize::kBlocks;
     bool const many = (f16 && (greatest || mode == Mode::kSkip)) ||
-                      (greatest && mode == Mode::kSkip);
+                      (quantize != Quantize::kNone && mode == Mode::kSkip);
     return kRoomForEight && !many ? 2 : 1;
 }
 
@@ -90,14 +91,35 @@ __device__ uint4 gated(uint4 const& y, uint4 const& gate) {
 
 // The greatest magnitude of a row, with those of x; NaN is above all. Its sign says nothing.
 template <typename T>
-__device__ void widen(Pair<T>& greatest, uint4 const& x) {
-    auto const pairs = bits<Packed<Pair<T>, 4>>(x);
+__device__ void widen(unsigned& greatest, uint4 const& x) {
+    auto const words = bits<Packed<unsigned, 4>>(x);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) greatest = greater_magnitude(greatest, pairs.at[i]);
+    for (int i = 0; i < 4; ++i) greatest = greater_magnitude<T>(greatest, words.at[i]);
 }
 
-template <typename T, int V, Mode mode, Order order, Quantize quantize>
-__global__ void __launch_bounds__(kHotThreads, hot_blocks<T, V, mode, quantize>())
+// Its bits as a float, without the sign.
+template <typename T>
+__device__ unsigned peak_of(unsigned greatest) {
+    return peak(unpack<T>(greatest), 0U);
+}
+
+// The codes of a row's vectors.
+template <Type codes, typename T, int V, typename There>
+__device__ void store_vectors(CodeUnit<T> const& unit, uint4 const (&x)[V], void* y, int lanes,
+                              There const& there) {
+    using Codes = decltype(unit.template codes_of_vector<codes>(x[0]));
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+        store_if(there(j), static_cast<Codes*>(y) + j * lanes,
+                 unit.template codes_of_vector<codes>(x[j]));
+    }
+}
+
+// `ahead`, for scales of the row: the next row is asked for while this one is scaled, into shared
+// memory, and its sum waits at one barrier with this one's greatest magnitude. (looks_ahead)
+template <typename T, int V, Mode mode, Order order, Quantize quantize, bool ahead = false>
+__global__ void __launch_bounds__(ahead ? kAheadThreads : kHotThreads,
+                                  ahead ? kAheadBlocks : hot_blocks<T, V, mode, quantize>())
     row_hot(__grid_constant__ Task const task) {
     constexpr int W = kWidth<T>;
     Pointers const& pointers = task.pointers;
@@ -105,22 +127,24 @@ __global__ void __launch_bounds__(kHotThreads, hot_blocks<T, V, mode, quantize>(
     int const lane = static_cast<int>(threadIdx.x) % lanes;
     int const rows = static_cast<int>(blockDim.x) / lanes;
     // Eight vectors may be those of a slice.
-    int const blocks = V == 8 ? task.choice.cluster : 1;
+    int const blocks = V == 8 && !ahead ? task.choice.cluster : 1;
     constexpr bool kBlocks = quantize == Quantize::kBlocks;  // or kBlocksFloor
     constexpr int kUnit = kBlocks ? kBlock / W : 1;          // vectors that stay together
     int const slice = (task.size / W + kUnit * blocks - 1) / (kUnit * blocks) * kUnit;
-    int const begin = V == 8 ? static_cast<int>(blockIdx.x) % blocks * slice : 0;
+    int const begin = blocks > 1 ? static_cast<int>(blockIdx.x) % blocks * slice : 0;
     int const whole = task.size / W - begin < slice ? task.size / W - begin : slice;
-    Team team{lanes, blocks};
+    Team<true> team{lanes, blocks};
 
     uint4* const stage =
         shared_memory() + kReductionBytes / kVectorBytes + threadIdx.x * kStagePitch;
     uint4* const other_stage = stage + blockDim.x * kStagePitch;
+    uint4* const x_stage = other_stage + (mode == Mode::kPlain ? 0 : blockDim.x * kStagePitch);
     for (int j = 0; j < V; ++j) {
         int const vector = lane + j * lanes;
         if (vector < whole) fetch_to_l2(raw<T, W>(pointers.scale, (begin + vector) * W));
         // What is added to the zeros behind a row.
         if (kStaged<V> && mode == Mode::kSkip) other_stage[j] = uint4{};
+        if (ahead) x_stage[j] = uint4{};
     }
     after_predecessor();
 
@@ -139,46 +163,54 @@ __global__ void __launch_bounds__(kHotThreads, hot_blocks<T, V, mode, quantize>(
     unsigned const carry = carry_of(task.problem.quantize);
     CodeUnit<T> unit{quantize == Quantize::kStatic ? *pointers.quant_scale : 1.0F};
 
-    // The bound is that of the block, not of the thread: every thread of a warp must shuffle.
-    std::int64_t const step = static_cast<std::int64_t>(gridDim.x) / blocks * rows;
-    for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) / blocks * rows;
-         first < task.segments; first += step) {
-        std::int64_t const number = first + static_cast<int>(threadIdx.x) / lanes;
-        int const vectors = number < task.segments ? whole : 0;
-        std::int64_t const start = number * task.size + (begin + lane) * W;
-
-        uint4 x[V];
-        uint4 other[V];
-        // First what takes no registers.
+    uint4 x[V]{};
+    uint4 other[V];
+    // A row's vectors that this thread has at most: the j-th is there when j * lanes is less.
+    auto const left_of = [&](std::int64_t number) {
+        return (number < task.segments ? whole : 0) - lane;
+    };
+    auto const start_of = [&](std::int64_t number) {
+        return number * task.size + (begin + lane) * W;
+    };
+    // First what takes no registers.
+    auto const load_staged = [&](std::int64_t start, int left) {
         if constexpr (kStaged<V> && mode != Mode::kPlain) {
 #pragma unroll
             for (int j = 0; j < V; ++j) {
                 uint4 const* const from = raw<T, W>(pointers.other, start + j * lanes * W);
-                if (lane + j * lanes < vectors) copy_later(other_stage + j, from);
+                if (j * lanes < left) copy_later(other_stage + j, from);
             }
             loads_before();
         }
-#pragma unroll
-        for (int j = 0; j < V; ++j) {
-            bool const there = lane + j * lanes < vectors;
-            x[j] = load_if(there, raw<T, W>(pointers.x, start + j * lanes * W));
-            if (kStaged<V> || mode == Mode::kPlain) continue;
-            other[j] = load_if(there, raw<T, W>(pointers.other, start + j * lanes * W));
+    };
+    auto const load = [&](int j, std::int64_t start, int left) {
+        bool const there = j * lanes < left;
+        if constexpr (ahead) {
+            if (there) copy_later(x_stage + j, raw<T, W>(pointers.x, start + j * lanes * W));
+            if (there && mode != Mode::kPlain) {
+                copy_later(other_stage + j, raw<T, W>(pointers.other, start + j * lanes * W));
+            }
+            return;
         }
-        if constexpr (kStaged<V> && mode == Mode::kSkip) {
+        x[j] = load_if(there, raw<T, W>(pointers.x, start + j * lanes * W));
+        if (kStaged<V> || mode == Mode::kPlain) return;
+        other[j] = load_if(there, raw<T, W>(pointers.other, start + j * lanes * W));
+    };
+    // This thread's part of the sum of squares. For kSkip x becomes the sum with the residual.
+    auto const squares = [&](std::int64_t start, int left) {
+        if constexpr (kStaged<V> && (ahead || mode == Mode::kSkip)) {
             loads_before();
             copies_done();
         }
-
         float sums[4]{};
 #pragma unroll
         for (int j = 0; j < V; ++j) {
+            if (ahead) x[j] = x_stage[j];
             if (mode == Mode::kSkip) {
                 if (kStaged<V>) other[j] = other_stage[j];
                 x[j] = plus<T>(x[j], other[j]);
-                if (lane + j * lanes < vectors) {
-                    __stwb(raw<T, W>(pointers.sum, start + j * lanes * W), x[j]);
-                }
+                if (ahead) x_stage[j] = x[j];
+                store_if(j * lanes < left, raw<T, W>(pointers.sum, start + j * lanes * W), x[j]);
             }
             auto const values = unpack<T>(x[j]);
 #pragma unroll
@@ -186,62 +218,106 @@ __global__ void __launch_bounds__(kHotThreads, hot_blocks<T, V, mode, quantize>(
                 sums[i % 4] = __fmaf_rn(values.at[i], values.at[i], sums[i % 4]);
             }
         }
-        float const own = __fadd_rn(__fadd_rn(sums[0], sums[1]), __fadd_rn(sums[2], sums[3]));
-        float const sum = team.sum(own);
-        float const rstd = __frsqrt_rn(__fmaf_rn(sum, task.inverse, task.problem.norm.epsilon));
-        if (kStaged<V> && mode != Mode::kSkip) copies_done();
+        return __fadd_rn(__fadd_rn(sums[0], sums[1]), __fadd_rn(sums[2], sums[3]));
+    };
 
-        Pair<T> greatest{};
-        int apart = lanes;
-        compute_again(apart);
+    std::int64_t const step = static_cast<std::int64_t>(gridDim.x) / blocks * rows;
+    std::int64_t first = static_cast<std::int64_t>(blockIdx.x) / blocks * rows;
+    int const own = static_cast<int>(threadIdx.x) / lanes;
+    auto const load_row = [&](std::int64_t number) {
+        if (!ahead) load_staged(start_of(number), left_of(number));
+#pragma unroll
+        for (int j = 0; j < V; ++j) load(j, start_of(number), left_of(number));
+    };
+    float sum = 0.0F;
+    if (ahead) {
+        load_row(first + own);
+        sum = team.sum(squares(start_of(first + own), left_of(first + own)));
+    }
+    uint4 apart[V];
+    auto& y = *[&] {
+        if constexpr (ahead) return &apart; else return &x;
+    }();
+    // The bound is that of the block, not of the thread: every thread of a warp must shuffle.
+    for (; first < task.segments; first += step) {
+        std::int64_t number = first + own;
+        std::int64_t const next = number + step;
+        std::int64_t const start = start_of(number);
+        if (!ahead) {
+            load_row(number);
+            sum = team.sum(squares(start, left_of(number)));
+        }
+        float const rstd = __frsqrt_rn(__fmaf_rn(sum, task.inverse, task.problem.norm.epsilon));
+        if (kStaged<V> && mode != Mode::kSkip && !ahead) copies_done();
+
+        int left = left_of(number);
+        compute_again(left);
+        auto const there = [&](int j) { return j * lanes < left; };
+        uint4* const to = raw<T, W>(pointers.y, start);
+        unsigned greatest = 0;
 #pragma unroll
         for (int j = 0; j < V; ++j) {
-            bool const there = lane + j * apart < vectors;
+            if (j % 2 == 0 && j * lanes >= whole) break;
             if constexpr (kBlocks) {
                 // Whole warps shuffle; the zeros behind a row are in nobody's block.
-                if (there) {
+                if (there(j)) {
                     if (kStaged<V>) gain[j] = stage[j];
                     stay_packed(x[j]);
                     stay_packed(gain[j]);
                     x[j] = scaled<T, order>(x[j], rstd, gain[j], task.problem.norm.scale_offset);
                 }
-                Pair<T> top{};
+                unsigned top = 0;
                 widen<T>(top, x[j]);
-                BlockScale const of_block{peak_of_block<kUnit>(top), carry};
-                if (!there) continue;
-                std::int64_t const index = start + j * apart * W;
-                store_products<T>(x[j], of_block.reciprocal, pointers.y, index);
-                if (lane % kUnit == 0) store_scale(of_block, pointers, index);
+                BlockScale const of_block{peak_of_pairs<T, kUnit>(top), carry};
+                auto const product = unpack<T>(x[j]).each(
+                    [&](float value, int) { return __fmul_rn(value, of_block.reciprocal); });
+                auto const codes = codes_of<Type::kFP8E4M3>(product);
+                std::int64_t const index = start + j * lanes * W;
+                unsigned char* const at = static_cast<unsigned char*>(pointers.y) + index;
+                store_if(there(j), reinterpret_cast<std::decay_t<decltype(codes)>*>(at), codes);
+                if (there(j) && lane % kUnit == 0) store_scale(of_block, pointers, index);
                 continue;
             }
-            if (!there) continue;
             if (kStaged<V>) gain[j] = stage[j];
-            stay_packed(x[j]);
+            uint4 v = ahead ? x_stage[j] : x[j];
+            stay_packed(v);
             stay_packed(gain[j]);
-            x[j] = scaled<T, order>(x[j], rstd, gain[j], task.problem.norm.scale_offset);
+            y[j] = scaled<T, order>(v, rstd, gain[j], task.problem.norm.scale_offset);
             if (mode == Mode::kGated) {
                 if (kStaged<V>) other[j] = other_stage[j];
-                x[j] = gated<T>(x[j], other[j]);
+                y[j] = gated<T>(y[j], other[j]);
             }
             if (quantize == Quantize::kPerRow) {
-                widen<T>(greatest, x[j]);
-            } else if (quantize == Quantize::kStatic) {
-                unit.store(x[j], pointers.y, start + j * apart * W);
-            } else {
-                __stwb(raw<T, W>(pointers.y, start + j * apart * W), x[j]);
+                if (there(j)) widen<T>(greatest, y[j]);
+            } else if (quantize == Quantize::kNone) {
+                store_if(there(j), to + j * lanes, y[j]);
             }
+            if (ahead) load(j, start_of(next), left_of(next));
         }
-        if (quantize != Quantize::kPerRow) continue;
+        if (quantize == Quantize::kNone || kBlocks) continue;
 
-        Floats<2> const both{static_cast<float>(greatest.x), static_cast<float>(greatest.y)};
-        float const scale = scale_of_row(team.greatest(peak(both, 0U)), Type::kFP8E4M3);
-        if (begin + lane == 0 && vectors > 0) static_cast<float*>(pointers.row_scale)[number] = scale;
-        CodeUnit<T> const of_row{scale};
-        compute_again(apart);
-#pragma unroll
-        for (int j = 0; j < V; ++j) {
-            if (lane + j * apart >= vectors) continue;
-            of_row.store(x[j], pointers.y, start + j * apart * W);
+        if (quantize == Quantize::kPerRow) {
+            greatest = peak_of<T>(greatest);
+            if (ahead) {
+                sum = squares(start_of(next), left_of(next));
+                team.sum_and_greatest(sum, greatest);
+            } else {
+                greatest = team.greatest(greatest);
+            }
+            float const scale = scale_of_row(greatest, task.problem.y);
+            if (begin + lane == 0 && left > 0) {
+                static_cast<float*>(pointers.row_scale)[number] = scale;
+            }
+            unit = CodeUnit<T>{scale};
+        }
+        unit.bring_near(y);
+        compute_again(left);
+        compute_again(number);
+        void* const codes = static_cast<unsigned char*>(pointers.y) + start_of(number);
+        if (task.problem.y == Type::kINT8) {
+            store_vectors<Type::kINT8>(unit, y, codes, lanes, there);
+        } else {
+            store_vectors<Type::kFP8E4M3>(unit, y, codes, lanes, there);
         }
     }
 }

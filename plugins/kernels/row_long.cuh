@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kLongBlock, kLeastLongBlocks<T, kMode, kQuanti
     int const own = begin + static_cast<int>(threadIdx.x);
     R* const stage = reinterpret_cast<R*>(shared_memory() + kReductionBytes / 16) - begin;
     int const staged = begin + task.choice.staged;
-    Team team{threads, blocks};
+    Team<> team{threads, blocks};
     after_predecessor();
 
     auto const divisor_of = [&](Row const& row) {

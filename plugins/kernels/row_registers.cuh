@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kMostThreads<V>, kLeastBlocks<T, V, kQuantised
     int const lane = static_cast<int>(threadIdx.x) % lanes;
     int const rows = static_cast<int>(blockDim.x) / lanes;
     bool const per_row = kQuantised && task.problem.quantize == Quantize::kPerRow;
-    Team team{lanes, 1};
+    Team<> team{lanes, 1};
     after_predecessor();
     Divisor<T> const static_unit{kQuantised && !per_row ? *pointers.quant_scale : 1.0F};
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from scripts.gpu import build
 from scripts.lib.tables import markdown_table
 from scripts.sass import gate
 from scripts.sass.count import Counts
@@ -60,7 +61,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as scratch:
             folder = options.folder or Path(scratch)
             folder.mkdir(parents=True, exist_ok=True)
-            built(folder)
+            built(folder, None if options.ops else build.COUNTED)
             found = counted(works, folder)
     except ToolMissingError as error:
         print(error, file=sys.stderr)

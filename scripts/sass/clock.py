@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from scripts.sass.parse import CONTROL, DOUBLES, Instruction
 
 _FMA = {"FADD", "FMUL", "FFMA", "IMAD", "HFMA2", "HADD2", "HMUL2", "FSWZADD"}
-_XU = {"MUFU", "I2F", "F2I", "F2F", "POPC", "FLO", "FRND"}
+_XU = {"MUFU", "I2F", "F2I", "F2IP", "F2F", "POPC", "FLO", "FRND"}
 _MEMORY = {
     "LDG",
     "STG",

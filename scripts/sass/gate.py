@@ -20,9 +20,10 @@ WORKS = (
     ),
     *(Work(op, "bfloat16", n) for op in ("gemma", "torch") for n in (256, 4096, 65536)),
     *(Work("norm", dtype, n) for dtype in ("float16", "float32") for n in (256, 4096, 65536)),
+    *(Work(op, "bfloat16", n) for op in ("int8", "int8row") for n in (256, 4096, 65536)),
     *(Work(op, "bfloat16", 4096) for op in ("skipfp8", "skipfp8row", "skipmxfp8")),
+    *(Work(op, "float16", 4096) for op in ("fp8row", "int8row", "skipfp8row", "mxfp8")),
     *(Work("mxfp8", "bfloat16", n) for n in (1024, 4096, 16384)),
-    Work("mxfp8", "float16", 4096),
     *(Work("rotary", "bfloat16", n) for n in (64, 128, 256)),
     *(Work(op, dtype, 128) for op, dtype in (("rotary", "float16"), ("rotary32", "bfloat16"))),
     *(

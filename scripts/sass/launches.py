@@ -15,6 +15,7 @@ SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of an element."""
 
 _FP8 = {"y": abi.TYPES["float8_e4m3"]}
+_INT8 = {"y": abi.TYPES["int8"]}
 OPS: dict[str, dict[str, Any]] = {
     "norm": {},
     "gemma": {"scale_before_cast": True, "scale_offset": 1.0},
@@ -23,6 +24,8 @@ OPS: dict[str, dict[str, Any]] = {
     "gated": {"kind": abi.KINDS["GatedRMSNorm"]},
     "fp8": {**_FP8, "quantize": abi.STATIC},
     "fp8row": {**_FP8, "quantize": abi.PER_ROW},
+    "int8": {**_INT8, "quantize": abi.STATIC},
+    "int8row": {**_INT8, "quantize": abi.PER_ROW},
     "skipfp8": {"kind": abi.KINDS["SkipRMSNorm"], **_FP8, "quantize": abi.STATIC},
     "skipfp8row": {"kind": abi.KINDS["SkipRMSNorm"], **_FP8, "quantize": abi.PER_ROW},
     "mxfp8": {**_FP8, "quantize": abi.BLOCKS},

@@ -195,8 +195,8 @@ def _convert(t: Thread, i: Instruction) -> None:
 
 
 def _convert_pair(t: Thread, i: Instruction) -> None:
-    """F2FP: two f32 into the halves of a word. What FP8 codes are is not computed."""
-    if {"E4M3", "E5M2"} & {*i.modifiers}:
+    """F2FP: two f32 into the halves of a word. What codes are (F2IP, too) is not computed."""
+    if {"E4M3", "E5M2", "S8"} & {*i.modifiers}:
         return t.put(i.operands[0], 0x3838)
     high, low = t.real(i.operands[1]), t.real(i.operands[2])
     if high is None or low is None:
@@ -267,7 +267,7 @@ REALS: dict[str, Meaning] = {
     **dict.fromkeys(("I2F", "I2FP"), _to_real),
     "F2I": _to_integer,
     "F2F": _convert,
-    "F2FP": _convert_pair,
+    **dict.fromkeys(("F2FP", "F2IP"), _convert_pair),
     "HADD2": _packed(lambda a, b: a + b, 2),
     "HMUL2": _packed(lambda a, b: a * b, 2),
     "HFMA2": _packed(lambda a, b, c: a * b + c, 3),

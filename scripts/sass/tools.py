@@ -37,8 +37,10 @@ def tool(name: str, package: str) -> str:
     return found
 
 
-def built(folder: Path) -> None:
+def built(folder: Path, front: Path | None = None) -> None:
     """Compile the kernels into ``folder`` and write down their machine code.
+
+    ``front``: a file in front of their units, e.g. ``build.COUNTED``.
 
     Raises:
         ToolMissingError: nvcc, cuobjdump or nvdisasm is not there.
@@ -46,7 +48,7 @@ def built(folder: Path) -> None:
     nvcc = tool("nvcc", "nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl")
     cuobjdump = tool("cuobjdump", "nvidia-cuda-cuobjdump")
     nvdisasm = tool("nvdisasm", "nvidia-cuda-nvdisasm")
-    library = build.recorded(nvcc, _ARCHITECTURE, folder)
+    library = build.recorded(nvcc, _ARCHITECTURE, folder, front)
     environment = {**os.environ, "NVDISASM_PATH": str(Path(nvdisasm).parent)}
     for option, name in (("-sass", _SASS), ("-res-usage", _USAGE)):
         with (folder / name).open("w") as file:

@@ -83,8 +83,12 @@ def run(command: Iterable[object], folder: pathlib.Path | None = None) -> str:
     return done.stdout + done.stderr
 
 
-def nvcc_objects(jobs: Iterable[tuple[str, int]], folder: pathlib.Path) -> list[str]:
+def nvcc_objects(
+    jobs: Iterable[tuple[str, int]], folder: pathlib.Path, front: pathlib.Path | None = None
+) -> list[str]:
     """Put objects of units and architectures into a folder, as ``scripts.gpu.build`` makes them.
+
+    ``front``: a file in front of the units, e.g. ``build.COUNTED``.
 
     Returns:
         What ptxas said of each; a minute or less for each that is new.
@@ -94,13 +98,18 @@ def nvcc_objects(jobs: Iterable[tuple[str, int]], folder: pathlib.Path) -> list[
 
     def compiled(unit: str, architecture: int) -> str:
         source, arch = KERNELS / unit, str(architecture)
-        key = source_hash(KERNELS, settings=(version, *build.FLAGS, unit, arch))
+        before = front.read_text() if front else ""
+        key = source_hash(KERNELS, settings=(version, *build.FLAGS, unit, arch, before))
         name = f"{source.stem}-sm_{arch}"
         made = cache.entry(
-            "kernels", name, key, lambda new: build.compiled(nvcc, arch, source, new) and None
+            "kernels",
+            name,
+            key,
+            lambda new: build.compiled(nvcc, arch, source, new, front) and None,
         )
         shutil.copytree(made, folder, dirs_exist_ok=True)
-        return (folder / f"{source.stem}.{arch}.ptxas").read_text()
+        (report,) = made.glob("*.ptxas")
+        return report.read_text()
 
     with ThreadPoolExecutor(JOBS) as pool:
         return [report.result() for report in [pool.submit(compiled, *job) for job in jobs]]

@@ -48,7 +48,7 @@ def test_instance(
     kind: str,
     quantize: Literal["none", "static", "per_row"],
 ) -> None:
-    for n in SIZES:
+    for i, n in enumerate(SIZES):
         for low_latency in (False, True):
             job = job_for(
                 n,
@@ -57,7 +57,7 @@ def test_instance(
                 seed=n,
                 attributes=KINDS[kind] | ORDERS[order],
                 quantize=quantize,
-                codes=FP8,
+                codes=(FP8, INT8)[(i + low_latency) % 2],
                 quant_scale=0.013,
                 low_latency=low_latency,
             )
@@ -88,10 +88,13 @@ def test_slices(shim: Shim, n: int, sm: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("n", [256, 2048, 65536])
+@pytest.mark.parametrize("n", [256, 2048, 4096, 65536])
 def test_a_row_does_not_depend_on_the_others(shim: Shim, dtype: np.dtype[Any], n: int) -> None:
-    """A block goes from row to row, with its scale: the last row is that of a launch of its own."""
-    for kind, quantize in (("RMSNorm", "none"), ("Skip", "per_row")):
+    """A block goes from row to row, with its scale: the last row is that of a launch of its own.
+
+    With a scale of the row for its codes, the next row is under way before (looks_ahead).
+    """
+    for kind, quantize in (("RMSNorm", "none"), ("RMSNorm", "per_row"), ("Skip", "per_row")):
         rows = 40 if n < 65536 else 6
         job = job_for(n, dtype, rows=rows, attributes=KINDS[kind], quantize=quantize)
         together = shim.run(job)

@@ -17,9 +17,13 @@ static_assert(choose(32 * kKilobyte, 1, 90, 16, false).vectors == 8);
 static_assert(choose(64 * kKilobyte, 1, 90, 16, false).cluster == 2);
 static_assert(choose(64 * kKilobyte, 1, 90, 1, false).cluster == 1);
 
-static_assert(choose_hot(512, 1, 90, 16, false).vectors == 4);
+static_assert(choose_hot(496, 1, 90, 16, false).vectors == 4);
+static_assert(choose_hot(512, 1, 90, 16, false).lanes == 4);
 static_assert(choose_hot(8 * kKilobyte, 1, 90, 16, false).threads == 64);
 static_assert(choose_hot(16 * kKilobyte, 1, 90, 16, false).cluster == 1);
+static_assert(looks_ahead(choose_hot(8 * kKilobyte, 2, 90, 16, false)));
+static_assert(!looks_ahead(choose_hot(4 * kKilobyte, 1, 90, 16, false)));
+static_assert(!looks_ahead(choose_hot(128 * kKilobyte, 1, 90, 16, true)));
 static_assert(choose_hot(32 * kKilobyte, 1, 90, 16, false).threads == 128);
 static_assert(choose_hot(128 * kKilobyte, 1, 90, 16, false).cluster == 8);
 static_assert(choose_hot(512 * kKilobyte, 2, 90, 16, false).threads == 256);

@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 #include <vector_functions.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -95,6 +96,7 @@ namespace rmsnorm_export {
 
 inline void one_after_another(float&) {}
 inline void compute_again(int&) {}
+inline void compute_again(std::int64_t&) {}
 inline void stay_packed(uint4&) {}
 inline void loads_before() {}
 // A GPU's err by up to 2 ulp; these always do.
@@ -104,9 +106,21 @@ inline float exp2_fast(float z) {
 inline float reciprocal_fast(float a) {
     return std::nextafter(std::nextafter(1.0F / a, 0.0F), 0.0F);
 }
-template <typename P>
-P greater_magnitude(P const& a, P const& b) {
-    return __hmax2_nan(__habs2(a), __habs2(b));
+template <typename T>
+unsigned greater_magnitude(unsigned a, unsigned b) {
+    if (sizeof(T) == 4) return std::max(a & 0x7fffffffU, b & 0x7fffffffU);
+    return std::max(a & 0x7fff0000U, b & 0x7fff0000U) | std::max(a & 0x7fffU, b & 0x7fffU);
+}
+inline unsigned saturated_bytes(int const (&whole)[4]) {
+    unsigned packed = 0;
+    for (int i = 3; i >= 0; --i) {
+        packed = packed << 8 | (static_cast<unsigned>(std::clamp(whole[i], -128, 127)) & 0xff);
+    }
+    return packed;
+}
+template <typename V>
+void store_if(bool there, V* to, V const& value) {
+    if (there) *to = value;
 }
 inline uint4 load_if(bool there, uint4 const* from) { return there ? *from : uint4{}; }
 inline void after_predecessor() {}
