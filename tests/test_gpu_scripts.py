@@ -57,7 +57,7 @@ def test_a_wrong_kernel_is_found(driver: str, monkeypatch: pytest.MonkeyPatch, f
         return header(dataclasses.replace(job, spec=spec), overruled)
 
     monkeypatch.setattr(shim, "_header", changed)
-    outcome = gpu("correct").run([driver], problems=30, seed=7, tell=print, small=True, sm=90)
+    outcome = gpu("correct").run([driver], problems=60, seed=7, tell=print, small=True, sm=90)
     assert len(outcome.wrong) >= 2
     assert "ulp outside" in outcome.wrong[0]
 

@@ -30,9 +30,9 @@ constexpr bool kRoomForEight = true;
 #endif
 template <typename T, int V, Mode mode, Quantize quantize>
 constexpr int hot_blocks() {
-    if (V == 4) return mode == Mode::kPlain ? 2 : 1;
     bool const f16 = std::is_same_v<T, __half>;
     bool const greatest = quantize == Quantize::kPerRow || quantize == Quantize::kBlocks;
+    if (V == 4) return mode == Mode::kPlain && !(f16 && greatest) ? 2 : 1;
     bool const many = (f16 && (greatest || mode == Mode::kSkip)) ||
                       (quantize != Quantize::kNone && mode == Mode::kSkip);
     return kRoomForEight && !many ? 2 : 1;

@@ -56,9 +56,11 @@ struct Turn {
     }
 };
 
-// Two blocks fit an SM, unless codes after the sigmoids of a half type take more registers.
+// Two blocks fit an SM, unless codes of any problem, or after the sigmoids of a half type, take more
+// registers.
 template <typename T, Mode mode, bool kQuantised>
-constexpr int kLeastLongBlocks = kHalf<T> && mode == Mode::kGateFirst && kQuantised ? 1 : 2;
+constexpr int kLeastLongBlocks =
+    kQuantised && (mode == Mode::kAny || (kHalf<T> && mode == Mode::kGateFirst)) ? 1 : 2;
 
 template <typename T, typename S, int W, Mode kMode, bool kQuantised>
 __global__ void __launch_bounds__(kLongBlock, kLeastLongBlocks<T, kMode, kQuantised>)
