@@ -4,6 +4,7 @@
 // with the header where there is one.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -67,21 +68,35 @@ struct CustomOp;
     X(ReleaseTensorTypeAndShapeInfo, 99, void, OrtTensorTypeAndShapeInfo*)                         \
     X(KernelContext_GetGPUComputeStream, 193, OrtStatus*, const OrtKernelContext*, void**)         \
     X(KernelInfo_GetNodeName, 244, OrtStatus*, const OrtKernelInfo*, char*, std::size_t*)          \
+    X(KernelInfoGetConstantInput_tensor, 249, OrtStatus*, const OrtKernelInfo*, std::size_t, int*, \
+      const OrtValue**)                                                                            \
     X(KernelContext_ParallelFor, 274, OrtStatus*, const OrtKernelContext*,                         \
       void (*)(void*, std::size_t), std::size_t, std::size_t, void*)
 
+// Those of ONNX Runtime 1.24, null in an earlier one.
+#define RMSNORM_ORT_FUNCTIONS_1_24(X)                                                             \
+    X(GetTensorElementTypeAndShapeDataReference, 414, OrtStatus*, const OrtValue*, ElementType*, \
+      const std::int64_t**, std::size_t*)
+
 // The functions of one ONNX Runtime, read from its OrtApi.
 struct Api {
+    // The OrtApi that was last found to be of 1.24 or later: which one it is it does not say.
+    static inline std::atomic<const OrtApi*> latest{nullptr};
+
 #define X(name, place, result, ...)           \
     using name##Function = result(__VA_ARGS__); \
     name##Function* name{nullptr};
     RMSNORM_ORT_FUNCTIONS(X)
+    RMSNORM_ORT_FUNCTIONS_1_24(X)
 #undef X
 
     explicit Api(const OrtApi* table) {
         const auto* slots = reinterpret_cast<void* const*>(table);
 #define X(name, place, ...) name = reinterpret_cast<name##Function*>(slots[place]);
         RMSNORM_ORT_FUNCTIONS(X)
+        if (table == latest) {
+            RMSNORM_ORT_FUNCTIONS_1_24(X)
+        }
 #undef X
     }
 };

@@ -9,7 +9,22 @@ namespace rmsnorm_export::onnxruntime {
 namespace {
 
 class CpuOperator final : public Operator {
-    using Operator::Operator;
+public:
+    CpuOperator(const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type x)
+        : Operator(api, info, kind, x) {
+        for (std::size_t which = 0; which < 2; ++which) {
+            Tensor& given = weights_[which] = constant(info, required() + which);
+            if (!given.present) continue;
+            const std::size_t n = Sizes(given.shape).elements();
+            held_[which].resize(n * lane());
+            kernels().operand(norm_, given.type, given.data, n,
+                              which == 0 ? norm_.scale_offset : 0.0F, held_[which].data());
+            given.data = held_[which].data();
+        }
+    }
+
+private:
+    std::size_t lane() const { return norm_.wide() ? sizeof(double) : sizeof(float); }
 
     void run(OrtKernelContext* context, const Call& call) const override {
         Norm norm = norm_;
@@ -21,13 +36,13 @@ class CpuOperator final : public Operator {
         rows.y = call.y;
         rows.sum = call.sum;
         const Kernels& kernels = onnxruntime::kernels();
-        const std::size_t n = call.n, lane = norm.wide() ? sizeof(double) : sizeof(float);
+        const std::size_t n = call.n;
         std::unique_ptr<char[]> held[3];
         const auto operand = [&](const Tensor& tensor, float offset, int which) -> const void* {
-            if (!tensor.present) return nullptr;
+            if (!tensor.present || weights_[which].present) return tensor.data;
             const Type lanes = norm.wide() ? kDouble : kFloat;
             if (tensor.type == lanes && norm.product() == lanes && offset == 0) return tensor.data;
-            held[which].reset(new char[n * lane]);
+            held[which].reset(new char[n * lane()]);
             kernels.operand(norm, tensor.type, tensor.data, n, offset, held[which].get());
             return held[which].get();
         };
@@ -36,6 +51,7 @@ class CpuOperator final : public Operator {
         rows.segment = norm.group_size ? static_cast<std::size_t>(norm.group_size) : n;
         rows.summed = norm.partial_size ? static_cast<std::size_t>(norm.partial_size) : rows.segment;
         rows.per_row = n / rows.segment;
+        rows.segments = call.elements / rows.segment;
 
         const bool rotary = norm.kind == Kind::kRotaryRMSNorm;
         const Tables tables = rotary ? turning(call) : Tables();
@@ -45,7 +61,7 @@ class CpuOperator final : public Operator {
         // Rows that lie apart are not those of the codes: the norm is kept whole in between.
         if (coded && call.inner > 1) held[2].reset(new char[call.elements * kBytes[norm.x]]);
         if (held[2]) rows.y = held[2].get();
-        Work work(kernels, rows, call.inner, call.elements, kBytes[norm.x], lane,
+        Work work(kernels, rows, call.inner, kBytes[norm.x], lane(),
                   rotary ? &tables : nullptr, coded && !held[2] ? &encoder : nullptr);
         in_parallel(context, work, work.tasks());
         if (held[2]) encoder.apply(held[2].get(), 0, call.elements / encoder.row);
@@ -68,6 +84,8 @@ class CpuOperator final : public Operator {
                      norm_.rotary_interleaved};
         return made;
     }
+
+    std::vector<char> held_[2];  // constant weights, in lanes
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
 // What ONNX Runtime finds in this library: RegisterCustomOps, which adds the operator's names.
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <memory>
@@ -174,6 +175,11 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
         const std::string message = std::string("rmsnorm_export: this is ONNX Runtime ") +
                                     base->GetVersionString() + "; use 1.17 or newer";
         return ort::create_status(base->GetApi(1))(ort::kFail, message.c_str());
+    }
+    char* minor = nullptr;
+    const long major = std::strtol(base->GetVersionString(), &minor, 10);
+    if (major > 1 || (*minor == '.' && std::strtol(minor + 1, nullptr, 10) >= 24)) {
+        ort::Api::latest = table;
     }
     const ort::Api api(table);
     return guarded(api, [&] {

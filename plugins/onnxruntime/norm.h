@@ -62,6 +62,7 @@ struct Rows {
     std::size_t segment{0};        // elements of a segment
     std::size_t summed{0};         // of those, the first that the mean is taken from
     std::size_t per_row{1};        // segments of a row
+    std::size_t segments{0};       // of the call
 };
 
 // The rotary embedding of one row of n elements of type T, in place: of `dim` of them, by tables of

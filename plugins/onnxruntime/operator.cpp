@@ -203,32 +203,64 @@ void Operator::check(OrtStatus* status) const {
     }
 }
 
-Tensor Operator::input(OrtKernelContext* context, std::size_t index,
-                                std::size_t inputs) const {
+Tensor Operator::read(const OrtValue* value, std::size_t index) const {
     Tensor tensor;
-    const OrtValue* value = nullptr;
-    if (index < inputs) check(api_.KernelContext_GetInput(context, index, &value));
-    if (!value) return tensor;
-    OrtTensorTypeAndShapeInfo* raw = nullptr;
-    check(api_.GetTensorTypeAndShape(value, &raw));
-    const std::unique_ptr<OrtTensorTypeAndShapeInfo, ort::Api::ReleaseTensorTypeAndShapeInfoFunction*>
-        info(raw, api_.ReleaseTensorTypeAndShapeInfo);
     ort::ElementType element_type = ort::kUndefined;
-    check(api_.GetTensorElementType(raw, &element_type));
+    std::size_t rank = 0;
+    if (api_.GetTensorElementTypeAndShapeDataReference) {
+        const std::int64_t* sizes = nullptr;
+        check(api_.GetTensorElementTypeAndShapeDataReference(value, &element_type, &sizes, &rank));
+        tensor.shape = Shape(rank);
+        std::copy_n(sizes, rank, tensor.shape.data());
+    } else {  // a copy, which takes as long as the norm of a short row
+        OrtTensorTypeAndShapeInfo* raw = nullptr;
+        check(api_.GetTensorTypeAndShape(value, &raw));
+        const std::unique_ptr<OrtTensorTypeAndShapeInfo,
+                              ort::Api::ReleaseTensorTypeAndShapeInfoFunction*>
+            info(raw, api_.ReleaseTensorTypeAndShapeInfo);
+        check(api_.GetTensorElementType(raw, &element_type));
+        check(api_.GetDimensionsCount(raw, &rank));
+        tensor.shape = Shape(rank);
+        check(api_.GetDimensions(raw, tensor.shape.data(), rank));
+    }
     if (!type_of(element_type, tensor.type)) {
         refuse("input " + std::to_string(index) + " has element type " +
                    std::to_string(element_type),
                "cast it to f16, bf16, f32 or f64");
     }
-    std::size_t rank = 0;
-    check(api_.GetDimensionsCount(raw, &rank));
-    tensor.shape = Shape(rank);
-    check(api_.GetDimensions(raw, tensor.shape.data(), rank));
     void* data = nullptr;
     check(api_.GetTensorMutableData(const_cast<OrtValue*>(value), &data));
     tensor.data = data;
     tensor.present = true;
     return tensor;
+}
+
+Tensor Operator::input(OrtKernelContext* context, std::size_t index, std::size_t inputs) const {
+    const OrtValue* value = nullptr;
+    if (index < inputs) check(api_.KernelContext_GetInput(context, index, &value));
+    return value ? read(value, index) : Tensor();
+}
+
+Tensor Operator::weight(OrtKernelContext* context, std::size_t which, std::size_t inputs) const {
+    const std::size_t index = required() + which;
+    const bool known = weights_[which].present && index < inputs;
+    return known ? weights_[which] : input(context, index, inputs);
+}
+
+Tensor Operator::constant(const OrtKernelInfo* info, std::size_t index) const {
+    int is_constant = 0;
+    const OrtValue* value = nullptr;
+    check(api_.KernelInfoGetConstantInput_tensor(info, index, &is_constant, &value));
+    try {
+        if (is_constant && value) return read(value, index);
+    } catch (const Refusal&) {  // it is refused again when the node runs
+    }
+    return Tensor();
+}
+
+std::size_t Operator::required() const {
+    if (norm_.kind == Kind::kRotaryRMSNorm) return 3;
+    return norm_.kind == Kind::kRMSNorm ? 1 : 2;
 }
 
 void Operator::check_tables(Call& call) const {
@@ -278,18 +310,20 @@ void* Operator::output(OrtKernelContext* context, std::size_t index, const Shape
 void Operator::compute(OrtKernelContext* context) const {
     const bool two = norm_.kind == Kind::kSkipRMSNorm || norm_.kind == Kind::kGatedRMSNorm;
     const bool rotary = norm_.kind == Kind::kRotaryRMSNorm;
-    const std::size_t weights = rotary ? 3 : two ? 2 : 1;
-    std::size_t inputs = 0, outputs = 0;
+    const bool skip = norm_.kind == Kind::kSkipRMSNorm;
+    std::size_t inputs = 0, outputs = 1;
     check(api_.KernelContext_GetInputCount(context, &inputs));
-    check(api_.KernelContext_GetOutputCount(context, &outputs));
+    if (skip || norm_.codes != Codes::kNone) {
+        check(api_.KernelContext_GetOutputCount(context, &outputs));
+    }
     Call call;
     if (norm_.codes != Codes::kNone && norm_.steps == Steps::kGiven && inputs) {
         call.step = step_of_codes(context, --inputs);
     }
     call.x = input(context, 0, inputs);
     if (two) call.second = input(context, 1, inputs);
-    call.scale = input(context, weights, inputs);
-    call.bias = input(context, weights + 1, inputs);
+    call.scale = weight(context, 0, inputs);
+    call.bias = weight(context, 1, inputs);
     const Sizes shape(call.x.shape);
     if (call.x.shape.size() < static_cast<std::size_t>(-norm_.axis)) {
         refuse("X has the shape " + shape.text() + ", axis is " + std::to_string(norm_.axis),
@@ -333,7 +367,6 @@ void Operator::compute(OrtKernelContext* context) const {
         call.sin = input(context, 2, inputs);
         check_tables(call);
     }
-    const bool skip = norm_.kind == Kind::kSkipRMSNorm;
     call.y = output(context, 0, call.x.shape);
     if (skip && outputs > 1) call.sum = output(context, 1, call.x.shape);
     if (norm_.codes != Codes::kNone && norm_.steps != Steps::kGiven) {

@@ -57,13 +57,22 @@ protected:
     void check(OrtStatus* status) const;
     [[noreturn]] void refuse(const std::string& what, const std::string& fix) const;
 
+    // Inputs before the scale.
+    std::size_t required() const;
+    // An input that is an initializer, in the memory of the node's provider; else an absent one. Its
+    // data is there while the node is made.
+    Tensor constant(const OrtKernelInfo* info, std::size_t index) const;
+
     ort::Api api_;
     Norm norm_;
+    Tensor weights_[2];  // scale and bias, where they are constant and not to be asked for again
 
 private:
     // "RMSNorm node 'name'", for messages.
     std::string where() const;
+    Tensor read(const OrtValue* value, std::size_t index) const;
     Tensor input(OrtKernelContext* context, std::size_t index, std::size_t inputs) const;
+    Tensor weight(OrtKernelContext* context, std::size_t which, std::size_t inputs) const;
     void check_tables(Call& call) const;
     float step_of_codes(OrtKernelContext* context, std::size_t index) const;
     void* output(OrtKernelContext* context, std::size_t index, const Shape& shape) const;

@@ -2,11 +2,15 @@
 // summed, and of the rounding orders the one that the loop is made for. Short segments are done
 // many at a time, pass by pass, so that the processor need not wait for the root of each.
 
+enum Order { kCastFirst, kScaleFirst, kRoundRstd };
+enum Operands { kNone, kFactor, kFactorAndBias };
+
 // row / rms. Of f32, with FMA, correctly rounded (quotients below 2^-100: within an ulp), which is
 // quicker than to divide: from a quotient within an ulp, and 1 / rms rounded to nearest, one step
 // with the exact remainder leads to the nearest (Markstein 1990). Of half types row * (1 / rms), that
-// in two parts: within 2^-46 of the quotient before it is rounded to f32, and then to T.
-template <class T>
+// in two parts: within 2^-46 of the quotient before it is rounded to f32, and then to T; with
+// kRoundRstd by 1 / rms rounded to T.
+template <class T, Order order>
 struct Divisor {
     static constexpr bool kHalfType = kTypeOf<T> != kFloat;
     float rms, inverse, inverse_low;
@@ -14,14 +18,18 @@ struct Divisor {
     INLINE Divisor(double root, double exact) {
         rms = static_cast<float>(root);
         inverse = static_cast<float>(exact);
-        // Of half types rounded down: -0 stays what it is only if the second part is not negative.
-        if (kHalfType && static_cast<double>(inverse) > exact) {
-            std::uint32_t bits = bits_as<std::uint32_t>(inverse) - 1;
-            inverse = bits_as<float>(bits);
+        if constexpr (order == kRoundRstd) {
+            inverse = static_cast<float>(round_scalar<T>(static_cast<double>(inverse)));
+        } else if constexpr (kHalfType) {
+            // Rounded down: -0 stays what it is only if the second part is not negative. Without a
+            // branch, for nobody foresees which way it goes.
+            const bool up = static_cast<double>(inverse) > exact;
+            inverse = bits_as<float>(bits_as<std::uint32_t>(inverse) - static_cast<std::uint32_t>(up));
         }
         inverse_low = static_cast<float>(exact - static_cast<double>(inverse));
     }
     INLINE Floats quotient(Floats row) const {
+        if constexpr (order == kRoundRstd) return row * inverse;
 #if FUSED
         const Floats r = Floats{} + inverse;
         const Floats near = fused_multiply_add(row, r, row * inverse_low);
@@ -83,9 +91,6 @@ INLINE double sum_quick(std::size_t n, Row row) {
 // level of the cache holds beside their next.
 constexpr std::size_t kAhead = 512, kNear = 32768;
 
-enum Order { kCastFirst, kScaleFirst, kRoundRstd };
-enum Operands { kNone, kFactor, kFactorAndBias };
-
 // Segments [begin, begin + segments), of which `from` has what is divided by each's root.
 template <class T, Order order, Operands operands, bool gated, class From>
 void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::size_t segments,
@@ -95,12 +100,21 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
     const std::size_t row = rows.per_row * rows.segment;
     std::size_t at = begin * rows.segment, in_row = at % row;  // a division is dear: once
     constexpr bool pairs = kPaired<T> && sizeof(From) == sizeof(T);
-    const std::size_t ahead = segments * rows.segment;
+    // Behind the last there is nothing to fetch.
+    const std::size_t ahead = begin + segments < rows.segments ? segments * rows.segment : 0;
     const bool near = ahead <= kNear, skip = rows.norm->kind == Kind::kSkipRMSNorm;
-    for (std::size_t k = 0; k < segments; ++k, from += rows.segment, at += rows.segment,
-                     in_row += rows.segment) {
+    // Two segments of one row that fill the vectors computed side by side are computed as one.
+    constexpr bool pairable = kTogether > 1 && kTypeOf<T> != kFloat;
+    const bool short_ones = pairable && 2 * rows.segment == kTogether * kLanes;
+    std::size_t length = rows.segment;
+    for (std::size_t k = 0, both = 0; k < segments; k += 1 + both, from += length, at += length,
+                     in_row += length) {
         if (in_row == row) in_row = 0;
-        if (!good_root(roots[k])) continue;
+        const bool good = good_root(roots[k]);
+        both = short_ones && good && k + 1 < segments && in_row + 2 * rows.segment <= row &&
+               good_root(roots[k + 1]);
+        length = both ? 2 * rows.segment : rows.segment;
+        if (!good) continue;
         const float* factor =
             operands == kNone ? nullptr : static_cast<const float*>(rows.factor) + in_row;
         const float* bias =
@@ -110,16 +124,15 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
         const T* next = static_cast<const T*>(near ? rows.x : rows.y) + at + ahead;
         const T* next_second =
             near && skip ? static_cast<const T*>(rows.second) + at + ahead : next;
-        const Divisor<T> divisor(roots[k], inverses[k]);
-        const auto reciprocal =
-            static_cast<float>(round_scalar<T>(round_scalar<float>(inverses[k])));
-        each_lot(rows.segment, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+        const Divisor<T, order> divisor(roots[k], inverses[k]);
+        const Divisor<T, order> other(roots[k + both], inverses[k + both]);
+        each_lot(length, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
             constexpr int K = decltype(lot)::kVectors;
             Floats v[K], z[K], w[K];
             fetch<true, K>(y + i + kAhead);
             if constexpr (gated || sizeof(From) == sizeof(T)) {
                 fetch<false, K>(next + i);
-                if constexpr (!gated) fetch<false, K>(next_second + i);
+                if (!gated && skip) fetch<false, K>(next_second + i);
             }
             get_lot<pairs>(from + i, count, v);
             if constexpr (gated) {
@@ -127,8 +140,12 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
                 get_lot<pairs>(gate + i, count, z);
                 activations(z, sigmoid);
             }
-            if constexpr (order == kRoundRstd) {
-                EACH v[j] = (sizeof(From) == sizeof(T) ? v[j] : round_to<T>(v[j])) * reciprocal;
+            if constexpr (order == kRoundRstd && sizeof(From) != sizeof(T)) {
+                EACH v[j] = round_to<T>(v[j]);
+            }
+            if constexpr (pairable && K == kTogether) {
+                EACH if (j < K / 2) v[j] = divisor.quotient(v[j]);
+                EACH if (j >= K / 2) v[j] = other.quotient(v[j]);
             } else {
                 EACH v[j] = divisor.quotient(v[j]);
             }
@@ -250,9 +267,12 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
     } else if (norm.gate_first) {
         float* const buffer = static_cast<float*>(scratch);
         const auto prepare = [&](std::size_t at, std::size_t elements) LAMBDA {
+            const std::size_t ahead = at + elements < rows.segments * n ? elements : 0;
             each_lot(elements, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
                 constexpr int K = decltype(lot)::kVectors;
                 Floats z[K];
+                fetch<false, K>(x + at + ahead + i);
+                fetch<false, K>(second + at + ahead + i);
                 EACH z[j] = get<float>(second + at + i + j * kLanes, count);
                 activations(z, norm.sigmoid);
                 EACH put<float>(buffer + i + j * kLanes,

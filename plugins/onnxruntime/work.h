@@ -122,10 +122,10 @@ class Work {
 public:
     bool failed{false};  // only ever set to true
 
-    Work(const Kernels& kernels, const Rows& rows, std::size_t inner, std::size_t elements,
-         std::size_t bytes, std::size_t lane, const Tables* tables, const Encoder* encoder)
+    Work(const Kernels& kernels, const Rows& rows, std::size_t inner, std::size_t bytes,
+         std::size_t lane, const Tables* tables, const Encoder* encoder)
         : kernels_(kernels), rows_(rows), tables_(tables), encoder_(encoder), inner_(inner),
-          segments_(elements / rows.segment), bytes_(bytes),
+          segments_(rows.segments), bytes_(bytes),
           at_once_(std::min(inner, kLine / bytes)), per_task_(shared_out(rows, encoder)) {
         const Norm& norm = *rows.norm;
         const bool skip = norm.kind == Kind::kSkipRMSNorm;

@@ -6,13 +6,14 @@ raw: the norm in plain operators, as ONNX Runtime runs it with all of its own op
 what the target of that name makes of it; portable: the operator's function body; native: the same
 file with the library registered; copy: NumPy copies as many bytes as the norm has to move. All of
 one shape are timed in turn; what is shown is the least of each and ratios of these, below 1 is
-faster. With --cpu the time is that of this process's threads, which other work on the machine
+faster. The copy has one thread, whatever the sessions have. With --cpu the time is that of this process's threads, which other work on the machine
 touches least; ONNX Runtime's threads that wait for work count as well, so that suits one thread.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,7 +45,7 @@ NORMS: dict[str, dict[str, Any]] = {
     "gated, groups": {"kind": "GatedRMSNorm", "gate_first": True, "group_size": 64},
 }
 TYPES = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16}
-_HEADINGS = ("shape", "dtype", "norm", "contender", "microseconds:", "to portable:", "to copy:")
+_HEADINGS = ("threads", "shape", "dtype", "norm", "contender", "microseconds:", "to portable:", "to copy:")
 _WHAT = ("least of interleaved samples", "least processor time of interleaved samples")
 # Okabe and Ito's colours, told apart with every kind of colour vision.
 _COLORS = {"raw": "#999999", "ort": "#E69F00", "portable": "#56B4E9", "native": "#0072B2"}
@@ -61,7 +62,7 @@ def _arguments() -> argparse.Namespace:
     add("--norms", nargs="+", choices=NORMS, default=list(NORMS))
     add("--rounds", type=int, default=25, help="samples of each contender")
     add("--sample", type=float, default=0.02, help="least duration of a sample, seconds")
-    add("--threads", type=int, default=1, help="threads of a session")
+    add("--threads", nargs="+", type=int, default=[1], help="threads of a session, in turn")
     add("--cpu", action="store_true", help="processor time instead of elapsed time")
     add("--library", help="of plugin build --runtime onnxruntime; by default the newest")
     add_output(options, "bench_native.json")
@@ -121,39 +122,41 @@ def _bound(session: Any, feeds: dict[str, Array]) -> Run:
 
 
 def _measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    for shape in arguments.shapes:
+    clock = time.process_time if arguments.cpu else time.perf_counter
+    for shape, dtype, norm, threads in itertools.product(
+        arguments.shapes, arguments.dtypes, arguments.norms, arguments.threads
+    ):
+        say(f"{shape} {dtype}, {norm}, {threads} thread(s)")
         rows, n = map(int, shape.split("x"))
-        for dtype in arguments.dtypes:
-            for norm in arguments.norms:
-                say(f"{shape} {dtype}, {norm}")
-                spec = NormSpec(epsilon=2.0**-17, **NORMS[norm])
-                runs = dict(contenders(spec, TYPES[dtype], rows, n, arguments))
-                clock = time.process_time if arguments.cpu else time.perf_counter
-                taken = samples(runs, arguments.rounds, arguments.sample, clock)
-                least = {name: min(values) for name, values in taken.items()}
-                for name, values in taken.items():
-                    yield {
-                        "shape": shape,
-                        "dtype": dtype,
-                        "norm": norm,
-                        "contender": name,
-                        "seconds": spread(values),
-                        "ratio": least[name] / least["portable"] if "portable" in least else None,
-                        "to_copy": least[name] / least["copy"],
-                    }
+        spec = NormSpec(epsilon=2.0**-17, **NORMS[norm])
+        options = argparse.Namespace(library=arguments.library, threads=threads)
+        runs = dict(contenders(spec, TYPES[dtype], rows, n, options))
+        taken = samples(runs, arguments.rounds, arguments.sample, clock)
+        least = {name: min(values) for name, values in taken.items()}
+        for name, values in taken.items():
+            yield {
+                "threads": threads,
+                "shape": shape,
+                "dtype": dtype,
+                "norm": norm,
+                "contender": name,
+                "seconds": spread(values),
+                "ratio": least[name] / least["portable"] if "portable" in least else None,
+                "to_copy": least[name] / least["copy"],
+            }
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """A panel a shape: how many times as long as the copy each contender takes, logarithmic."""
+    """A panel a shape and number of threads: how many times as long as the copy each contender takes, logarithmic."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    shapes = list(dict.fromkeys(row["shape"] for row in rows))
-    figure, axes = plt.subplots(len(shapes), 1, figsize=(11, 3 * len(shapes)), squeeze=False)
-    for axis, shape in zip(axes[:, 0], shapes, strict=True):
-        own = [row for row in rows if row["shape"] == shape]
+    panels = list(dict.fromkeys((row["shape"], row["threads"]) for row in rows))
+    figure, axes = plt.subplots(len(panels), 1, figsize=(11, 3 * len(panels)), squeeze=False)
+    for axis, (shape, threads) in zip(axes[:, 0], panels, strict=True):
+        own = [row for row in rows if (row["shape"], row["threads"]) == (shape, threads)]
         places = list(dict.fromkeys((row["dtype"], row["norm"]) for row in own))
         for index, (name, color) in enumerate(_COLORS.items()):
             found = [row for row in own if row["contender"] == name]
@@ -161,7 +164,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
             axis.bar(at, [row["to_copy"] for row in found], 0.2, color=color, label=name)
         axis.axhline(1, color="black", linewidth=0.8)
         axis.set_yscale("log")
-        axis.set_ylabel(f"{shape}\ntimes as long as a copy")
+        axis.set_ylabel(f"{shape}, {threads} thread(s)\ntimes as long as a copy")
         axis.set_xticks(range(len(places)), ["\n".join(place) for place in places], fontsize=7)
     axes[0, 0].legend(ncols=len(_COLORS))
     figure.tight_layout()
@@ -172,7 +175,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 def _cells(row: dict[str, Any]) -> list[str]:
     numbers = [f"{row['seconds']['min'] * 1e6:,.1f}"]
     numbers += [f"{of:.2f}" if of else "" for of in (row["ratio"], row["to_copy"])]
-    return [row["shape"], row["dtype"], row["norm"], row["contender"], *numbers]
+    return [*(str(row[column]) for column in _HEADINGS[:5]), *numbers]
 
 
 def main() -> int:
@@ -188,9 +191,9 @@ def main() -> int:
         "options": {k: v for k, v in vars(arguments).items() if k not in ("output", "library")},
         "rows": rows,
     }
-    head = [*about(report, f", {arguments.threads} thread(s)"), _WHAT[arguments.cpu]]
+    head = [*about(report), _WHAT[arguments.cpu]]
     cells = [*map(_cells, rows)]
-    print_table(_HEADINGS, cells, above=head, same=3)
+    print_table(_HEADINGS, cells, above=head, same=4)
     page = ["# Kernels for ONNX Runtime on the CPU", "", *bullets(head), ""]
     page += markdown_table(_HEADINGS, cells)
     picture = arguments.output.with_suffix(".png")

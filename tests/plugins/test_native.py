@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 import os
 import pathlib
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 import onnx.parser
 import onnx_ir as ir
 import pytest
@@ -23,8 +25,9 @@ import rmsnorm_export as rx
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import assign_bodies, body_key
+from rmsnorm_export.op.native import ROW_KINDS
 from rmsnorm_export.op.reference import reference_exact
-from rmsnorm_export.op.spec import DOMAIN, NormSpec
+from rmsnorm_export.op.spec import DOMAIN, NormSpec, Quantize
 from rmsnorm_export.runtime.metrics import ulp_distance
 from rmsnorm_export.runtime.session import run_session
 from rmsnorm_export.tensorrt.plugin.native import node_model
@@ -96,6 +99,56 @@ def test_rows_of_every_length_with_any_number_of_threads(
     assert ulp_distance(one, expected).max() == 0
     for threads in (2, 5):
         assert _run(native_library, spec, x, scale, threads=threads)["y"].tobytes() == one.tobytes()
+
+
+@pytest.mark.parametrize("kind", ROW_KINDS)
+@pytest.mark.parametrize("quantize", [None, "int8", "fp8_per_row"])
+def test_weights_that_are_initializers(
+    native_library: pathlib.Path, kind: str, quantize: Quantize | None
+) -> None:
+    """They are read once; those that a feed may replace are not, nor is a step of codes a scale."""
+    random = np.random.default_rng(3)
+    step = np.array(0.03, np.float32) if quantize == "int8" else None
+    for dtype, given in itertools.product((np.float32, np.float16), ("scale bias", "scale", "")):
+        x, other, scale, bias = random.normal(0, 1, (4, 3, 45)).astype(dtype)
+        second = None if kind == "RMSNorm" else other
+        spec = NormSpec(kind=kind, scale_offset=1.0 if given else 0.0, epsilon=2.0**-20)
+        weights = scale[0] if given else None, bias[0].astype(np.float32) if "b" in given else None
+        model, feeds = node_model(spec, x, *weights, second, None, quantize, step)
+        expected = run_session(_session(model, native_library), feeds)
+        held = [name for name in feeds if name in ("scale", "bias", "step")]
+        for name in held:
+            model.graph.initializer.append(onnx.numpy_helper.from_array(feeds[name] * 2, name))
+        replaced = run_session(_session(model, native_library), feeds)
+        assert [*map(np.ndarray.tobytes, replaced.values())] == [
+            *map(np.ndarray.tobytes, expected.values())
+        ]
+        for tensor in model.graph.initializer:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(feeds.pop(tensor.name), tensor.name))
+        for value in [value for value in model.graph.input if value.name in held]:
+            model.graph.input.remove(value)
+        session = _session(model, native_library)
+        for _ in range(2):
+            found = run_session(session, feeds)
+            assert [*map(np.ndarray.tobytes, found.values())] == [
+                *map(np.ndarray.tobytes, expected.values())
+            ]
+
+
+def test_an_initializer_that_does_not_fit_is_refused_when_the_node_runs(
+    native_library: pathlib.Path,
+) -> None:
+    x = np.ones((2, 6), np.float32)
+    for scale, sentence in (
+        (np.ones(5, np.float32), r"scale has the shape \[5\], the normalised axes \[6\]"),
+        (np.ones(6, np.int64), "input 1 has element type 7; cast it to f16, bf16, f32 or f64"),
+    ):
+        model, feeds = node_model(NormSpec(), x, scale, None, None)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(feeds.pop("scale"), "scale"))
+        del model.graph.input[1]
+        session = _session(model, native_library)
+        with pytest.raises(Exception, match=sentence):
+            run_session(session, feeds)
 
 
 def test_many_rows_are_shared_out(native_library: pathlib.Path) -> None:
