@@ -6,8 +6,9 @@ raw: the norm in plain operators, as ONNX Runtime runs it with all of its own op
 what the target of that name makes of it; portable: the operator's function body; native: the same
 file with the library registered; copy: NumPy copies as many bytes as the norm has to move. All of
 one shape are timed in turn; what is shown is the least of each and ratios of these, below 1 is
-faster. The copy has one thread, whatever the sessions have. With --cpu the time is that of this process's threads, which other work on the machine
-touches least; ONNX Runtime's threads that wait for work count as well, so that suits one thread.
+faster. The copy has one thread, whatever the sessions have. With --cpu the time is that of this
+process's threads, which other work on the machine touches least; ONNX Runtime's threads that wait
+for work count as well, so that suits one thread.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ NORMS: dict[str, dict[str, Any]] = {
     "gated, groups": {"kind": "GatedRMSNorm", "gate_first": True, "group_size": 64},
 }
 TYPES = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16}
-_HEADINGS = ("threads", "shape", "dtype", "norm", "contender", "microseconds:", "to portable:", "to copy:")
+_COLUMNS = ("threads", "shape", "dtype", "norm", "contender")
+_HEADINGS = (*_COLUMNS, "microseconds:", "to portable:", "to copy:")
 _WHAT = ("least of interleaved samples", "least processor time of interleaved samples")
 # Okabe and Ito's colours, told apart with every kind of colour vision.
 _COLORS = {"raw": "#999999", "ort": "#E69F00", "portable": "#56B4E9", "native": "#0072B2"}
@@ -147,7 +149,7 @@ def _measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """A panel a shape and number of threads: how many times as long as the copy each contender takes, logarithmic."""
+    """A panel a shape and number of threads: times the copy's of each contender, logarithmic."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -175,7 +177,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 def _cells(row: dict[str, Any]) -> list[str]:
     numbers = [f"{row['seconds']['min'] * 1e6:,.1f}"]
     numbers += [f"{of:.2f}" if of else "" for of in (row["ratio"], row["to_copy"])]
-    return [*(str(row[column]) for column in _HEADINGS[:5]), *numbers]
+    return [*(str(row[column]) for column in _COLUMNS), *numbers]
 
 
 def main() -> int:

@@ -109,12 +109,13 @@ def test_weights_that_are_initializers(
     """They are read once; those that a feed may replace are not, nor is a step of codes a scale."""
     random = np.random.default_rng(3)
     step = np.array(0.03, np.float32) if quantize == "int8" else None
-    for dtype, given in itertools.product((np.float32, np.float16), ("scale bias", "scale", "")):
+    for dtype, weights in itertools.product((np.float32, np.float16), ("scale bias", "scale", "")):
         x, other, scale, bias = random.normal(0, 1, (4, 3, 45)).astype(dtype)
         second = None if kind == "RMSNorm" else other
-        spec = NormSpec(kind=kind, scale_offset=1.0 if given else 0.0, epsilon=2.0**-20)
-        weights = scale[0] if given else None, bias[0].astype(np.float32) if "b" in given else None
-        model, feeds = node_model(spec, x, *weights, second, None, quantize, step)
+        spec = NormSpec(kind=kind, scale_offset=1.0 if weights else 0.0, epsilon=2.0**-20)
+        with_scale = scale[0] if weights else None
+        with_bias = bias[0].astype(np.float32) if "bias" in weights else None
+        model, feeds = node_model(spec, x, with_scale, with_bias, second, None, quantize, step)
         expected = run_session(_session(model, native_library), feeds)
         held = [name for name in feeds if name in ("scale", "bias", "step")]
         for name in held:
