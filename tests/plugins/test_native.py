@@ -144,8 +144,9 @@ def test_an_initializer_that_does_not_fit_is_refused_when_the_node_runs(
         (np.ones(5, np.float32), r"scale has the shape \[5\], the normalised axes \[6\]"),
         (np.ones(6, np.int64), "input 1 has element type 7; cast it to f16, bf16, f32 or f64"),
     ):
-        model, feeds = node_model(NormSpec(), x, scale, None, None)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(feeds.pop("scale"), "scale"))
+        model, feeds = node_model(NormSpec(), x, x[0], None, None)
+        del feeds["scale"]
+        model.graph.initializer.append(onnx.numpy_helper.from_array(scale, "scale"))
         del model.graph.input[1]
         session = _session(model, native_library)
         with pytest.raises(Exception, match=sentence):
