@@ -250,17 +250,29 @@ def test_figures_are_those_of_the_results() -> None:
 
 
 def test_what_others_find_is_that_of_the_results() -> None:
-    """The README's table is some columns of that of the packages."""
+    """The README and the page of measurements give the sums of the record of the packages."""
+    from scripts.corpus.packages.picture import shares
 
-    def rows(text: str) -> list[list[str]]:
-        lines = [line for line in text.splitlines() if line.startswith("|")][2:]
-        return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-
-    result = (ROOT / "scripts" / "results" / "packages.md").read_text(encoding="utf-8")
-    made = [[row[i] for i in (0, 3, 4, 6, 7, 8, 9)] for row in rows(result)]
-    assert len(made) > 6
-    assert rows(PAGES["README.md"]) == made
-    assert {row[-1] for row in rows(result)} == {"0"}  # wrong
+    record = json.loads((ROOT / "scripts" / "results" / "packages.json").read_bytes())
+    rows = [row for row in record["exports"] if "session" in row.get("found", {})]
+    peers = ("session", "ort.transformers", "onnxscript")
+    whole, ort = (shares(rows, target, "ours") for target in ("portable", "ort"))
+    found = [shares(rows, peer, peer) for peer in peers]
+    wrong = [sum(row["wrong"].get(peer, False) for row in rows) for peer in peers]
+    norms = sum(whole)
+    assert whole == (norms, 0, 0)
+    assert not any(row["wrong"]["ours"] for row in record["exports"] if "found" in row)
+    readme, measured = (" ".join(PAGES[p].split()) for p in ("README.md", "docs/measured.md"))
+    assert f"Of {norms:,} norms" in readme
+    assert (
+        f"of these {len(rows)} files, fused: wrong, or refused by ONNX Runtime | 0 | its session "
+        f"{wrong[0]}, its transformers optimizer {wrong[1]}, onnxscript {wrong[2]} |" in readme
+    )
+    assert f"loads {len(rows)} of those, with {norms:,} norms" in measured
+    assert f"{ort[0]} (`--numerics upcast`)" in measured
+    assert f"session finds {found[0][0]}, its transformers optimizer {found[1][0]}" in measured
+    assert f"besides {found[1][2]} in three files" in measured
+    assert f"onnxscript {found[2][0]} besides {found[2][2]} in four files" in measured
 
 
 def test_links_lead_somewhere() -> None:
