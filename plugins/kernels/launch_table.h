@@ -20,6 +20,7 @@ struct Choice {
     int staged;   // vectors that a block keeps in shared memory: of x (kLong), of the scale and the
                   // second input (kHot)
     int rows{1};  // that the threads of a segment take at once, at most (kRotary)
+    bool wide{};  // whether two neighbouring vectors may be one access (kHot)
 };
 
 constexpr std::int64_t kKilobyte = 1024;
@@ -62,6 +63,9 @@ constexpr std::int64_t stage_bytes(int sm) {
     bool const medium = (sm == 80 || sm == 87);          // 164 KB
     return (large ? 112 : medium ? 80 : 48) * kKilobyte;  // 100 KB: 86, 89, 120
 }
+
+// Accesses of 32 bytes. (PTX ISA 8.8, ld and st)
+constexpr bool has_wide_accesses(int sm) { return sm >= 100; }
 
 constexpr int round_up(std::int64_t value, int multiple) {
     return static_cast<int>((value + multiple - 1) / multiple * multiple);

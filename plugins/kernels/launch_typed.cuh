@@ -150,7 +150,10 @@ Order order_of(Task const& task) {
 template <typename T, Mode mode, Order order, Quantize quantize>
 Kernel hot_kernel_of(Choice const& choice) {
     if constexpr (quantize == Quantize::kPerRow) {
-        if (looks_ahead(choice)) return row_hot<T, 8, mode, order, quantize, true>;
+        if (looks_ahead(choice)) return row_hot<T, 8, mode, order, quantize, Fetch::kAhead>;
+    }
+    if constexpr (mode == Mode::kPlain && quantize < Quantize::kBlocks) {
+        if (choice.wide) return row_hot<T, 8, mode, order, quantize, Fetch::kWide>;
     }
     return choice.vectors == 8 ? row_hot<T, 8, mode, order, quantize>
                                : row_hot<T, 4, mode, order, quantize>;
@@ -215,6 +218,17 @@ bool vectorises(Task const& task) {
            at(p.y) % (quantised ? W : 16) == 0;
 }
 
+// Whether rows are whole accesses of 32 bytes of x, and of two vectors of y, and these are aligned.
+// Their sums associate differently from those of single vectors.
+template <typename T>
+bool widens(Task const& task, int sm) {
+    std::int64_t const elements = 2 * kWidth<T>;
+    auto const at = [](void const* tensor) { return reinterpret_cast<std::uintptr_t>(tensor); };
+    bool const quantised = task.problem.quantize != Quantize::kNone;
+    return has_wide_accesses(sm) && task.choice.vectors == 8 && task.size % elements == 0 &&
+           at(task.pointers.x) % 32 == 0 && at(task.pointers.y) % (quantised ? elements : 32) == 0;
+}
+
 // A problem whose rows are whole aligned vectors; null for scales of blocks that no hot kernel has.
 template <typename T>
 Kernel vector_kernel(Task& task, int sm, int most_blocks, Tactic tactic) {
@@ -225,6 +239,7 @@ Kernel vector_kernel(Task& task, int sm, int most_blocks, Tactic tactic) {
     if (task.problem.quantize == Quantize::kPerRow && looks_ahead(task.choice)) {
         task.choice.staged += kStagePitch * task.choice.threads;  // the row itself
     }
+    task.choice.wide = widens<T>(task, sm);
     Kernel const hot = task.choice.threads > 0 ? hot_kernel<T>(task) : nullptr;
     if (task.problem.quantize >= Quantize::kBlocks) {
         // The threads that hold a block are neighbours.

@@ -38,6 +38,21 @@ constexpr int hot_blocks() {
     return kRoomForEight && !many ? 2 : 1;
 }
 
+// How the vectors of a row come to a thread.
+enum class Fetch : std::int32_t {
+    kNow,    // one by one, when the row's turn comes
+    kAhead,  // for scales of the row: the next row is asked for while this one is scaled, into
+             // shared memory, and its sum waits at one barrier with this one's greatest magnitude
+             // (looks_ahead)
+    kWide,   // in pairs, which are loaded and stored in one access each (sm_100 and newer); not for
+             // a second input, as shared memory is filled 16 bytes at a time
+};
+#if defined(__CUDA_ARCH__)
+constexpr bool kHasWide = has_wide_accesses(__CUDA_ARCH__ / 10);
+#else
+constexpr bool kHasWide = true;
+#endif
+
 // The scale and the second input stay in registers where there is room for them, else in shared
 // memory: each thread keeps its own part, so that it waits for nobody's.
 template <int V>
@@ -103,33 +118,45 @@ __device__ unsigned peak_of(unsigned greatest) {
     return peak(unpack<T>(greatest), 0U);
 }
 
-// The codes of a row's vectors.
-template <Type codes, typename T, int V, typename There>
+// The codes of a row's vectors, of `together` of them in one access.
+template <Type codes, int together, typename T, int V, typename There>
 __device__ void store_vectors(CodeUnit<T> const& unit, uint4 const (&x)[V], void* y, int lanes,
                               There const& there) {
-    using Codes = decltype(unit.template codes_of_vector<codes>(x[0]));
+    using Codes = Packed<decltype(unit.template codes_of_vector<codes>(x[0])), together>;
 #pragma unroll
-    for (int j = 0; j < V; ++j) {
-        store_if(there(j), static_cast<Codes*>(y) + j * lanes,
-                 unit.template codes_of_vector<codes>(x[j]));
+    for (int j = 0; j < V; j += together) {
+        Codes of;
+#pragma unroll
+        for (int i = 0; i < together; ++i) {
+            of.at[i] = unit.template codes_of_vector<codes>(x[j + i]);
+        }
+        store_if(there(j), static_cast<Codes*>(y) + j / together * lanes, of);
     }
 }
 
-// `ahead`, for scales of the row: the next row is asked for while this one is scaled, into shared
-// memory, and its sum waits at one barrier with this one's greatest magnitude. (looks_ahead)
-template <typename T, int V, Mode mode, Order order, Quantize quantize, bool ahead = false>
-__global__ void __launch_bounds__(ahead ? kAheadThreads : kHotThreads,
-                                  ahead ? kAheadBlocks : hot_blocks<T, V, mode, quantize>())
+template <typename T, int V, Mode mode, Order order, Quantize quantize, Fetch fetch = Fetch::kNow>
+__global__ void __launch_bounds__(fetch == Fetch::kAhead ? kAheadThreads : kHotThreads,
+                                  fetch == Fetch::kAhead ? kAheadBlocks
+                                                         : hot_blocks<T, V, mode, quantize>())
     row_hot(__grid_constant__ Task const task) {
+    constexpr bool ahead = fetch == Fetch::kAhead;
+    constexpr bool wide = fetch == Fetch::kWide;
+    static_assert(!wide || (mode == Mode::kPlain && quantize < Quantize::kBlocks));
+    if (wide && !kHasWide) return;  // never launched there, and nothing of it compiled
     constexpr int W = kWidth<T>;
+    constexpr int kTogether = wide ? 2 : 1;  // vectors of an access, which are neighbours
+    using Access = Packed<uint4, kTogether>;
     Pointers const& pointers = task.pointers;
     int const lanes = task.choice.lanes;
-    int const lane = static_cast<int>(threadIdx.x) % lanes;
+    // The thread's first vector; from it to the j-th, and to the first of the j-th's access.
+    int const lane = static_cast<int>(threadIdx.x) % lanes * kTogether;
+    auto const first_of = [&](int j) { return (j - j % kTogether) * lanes; };
+    auto const place = [&](int j) { return first_of(j) + j % kTogether; };
     int const rows = static_cast<int>(blockDim.x) / lanes;
     // Eight vectors may be those of a slice.
     int const blocks = V == 8 && !ahead ? task.choice.cluster : 1;
     constexpr bool kBlocks = quantize == Quantize::kBlocks;  // or kBlocksFloor
-    constexpr int kUnit = kBlocks ? kBlock / W : 1;          // vectors that stay together
+    constexpr int kUnit = kBlocks ? kBlock / W : kTogether;  // vectors that stay together
     int const slice = (task.size / W + kUnit * blocks - 1) / (kUnit * blocks) * kUnit;
     int const begin = blocks > 1 ? static_cast<int>(blockIdx.x) % blocks * slice : 0;
     int const whole = task.size / W - begin < slice ? task.size / W - begin : slice;
@@ -140,7 +167,7 @@ __global__ void __launch_bounds__(ahead ? kAheadThreads : kHotThreads,
     uint4* const other_stage = stage + blockDim.x * kStagePitch;
     uint4* const x_stage = other_stage + (mode == Mode::kPlain ? 0 : blockDim.x * kStagePitch);
     for (int j = 0; j < V; ++j) {
-        int const vector = lane + j * lanes;
+        int const vector = lane + place(j);
         if (vector < whole) fetch_to_l2(raw<T, W>(pointers.scale, (begin + vector) * W));
         // What is added to the zeros behind a row.
         if (kStaged<V> && mode == Mode::kSkip) other_stage[j] = uint4{};
@@ -151,7 +178,7 @@ __global__ void __launch_bounds__(ahead ? kAheadThreads : kHotThreads,
     uint4 gain[V];
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-        int const vector = lane + j * lanes;
+        int const vector = lane + place(j);
         uint4 const* const from = raw<T, W>(pointers.scale, (begin + vector) * W);
         if constexpr (kStaged<V>) {
             if (vector < whole) copy_later(stage + j, from);
@@ -165,7 +192,7 @@ __global__ void __launch_bounds__(ahead ? kAheadThreads : kHotThreads,
 
     uint4 x[V]{};
     uint4 other[V];
-    // A row's vectors that this thread has at most: the j-th is there when j * lanes is less.
+    // A row's vectors from this thread's first one on: the j-th is there when first_of(j) is less.
     auto const left_of = [&](std::int64_t number) {
         return (number < task.segments ? whole : 0) - lane;
     };
@@ -184,7 +211,7 @@ __global__ void __launch_bounds__(ahead ? kAheadThreads : kHotThreads,
         }
     };
     auto const load = [&](int j, std::int64_t start, int left) {
-        bool const there = j * lanes < left;
+        bool const there = first_of(j) < left;
         if constexpr (ahead) {
             if (there) copy_later(x_stage + j, raw<T, W>(pointers.x, start + j * lanes * W));
             if (there && mode != Mode::kPlain) {
@@ -192,7 +219,11 @@ __global__ void __launch_bounds__(ahead ? kAheadThreads : kHotThreads,
             }
             return;
         }
-        x[j] = load_if(there, raw<T, W>(pointers.x, start + j * lanes * W));
+        if (j % kTogether != 0) return;
+        uint4 const* const from = raw<T, W>(pointers.x, start + place(j) * W);
+        Access const vectors = load_if(there, reinterpret_cast<Access const*>(from));
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) x[j + i] = vectors.at[i];
         if (kStaged<V> || mode == Mode::kPlain) return;
         other[j] = load_if(there, raw<T, W>(pointers.other, start + j * lanes * W));
     };
@@ -252,7 +283,7 @@ __global__ void __launch_bounds__(ahead ? kAheadThreads : kHotThreads,
 
         int left = left_of(number);
         compute_again(left);
-        auto const there = [&](int j) { return j * lanes < left; };
+        auto const there = [&](int j) { return first_of(j) < left; };
         uint4* const to = raw<T, W>(pointers.y, start);
         unsigned greatest = 0;
 #pragma unroll
@@ -289,8 +320,11 @@ __global__ void __launch_bounds__(ahead ? kAheadThreads : kHotThreads,
             }
             if (quantize == Quantize::kPerRow) {
                 if (there(j)) widen<T>(greatest, y[j]);
-            } else if (quantize == Quantize::kNone) {
-                store_if(there(j), to + j * lanes, y[j]);
+            } else if (quantize == Quantize::kNone && j % kTogether == kTogether - 1) {
+                Access vectors;
+#pragma unroll
+                for (int i = 0; i < kTogether; ++i) vectors.at[i] = y[j - j % kTogether + i];
+                store_if(there(j), reinterpret_cast<Access*>(to + first_of(j)), vectors);
             }
             if (ahead) load(j, start_of(next), left_of(next));
         }
@@ -315,9 +349,9 @@ __global__ void __launch_bounds__(ahead ? kAheadThreads : kHotThreads,
         compute_again(number);
         void* const codes = static_cast<unsigned char*>(pointers.y) + start_of(number);
         if (task.problem.y == Type::kINT8) {
-            store_vectors<Type::kINT8>(unit, y, codes, lanes, there);
+            store_vectors<Type::kINT8, kTogether>(unit, y, codes, lanes, there);
         } else {
-            store_vectors<Type::kFP8E4M3>(unit, y, codes, lanes, there);
+            store_vectors<Type::kFP8E4M3, kTogether>(unit, y, codes, lanes, there);
         }
     }
 }

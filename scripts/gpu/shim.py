@@ -270,8 +270,8 @@ def multiplies(job: Job) -> bool:
     if job.x.dtype == F32:  # nothing is rounded on the way
         spec = dataclasses.replace(spec, round_rstd=False)
     own_scale = job.scale is not None and job.scale.dtype == job.x.dtype
-    vectors = job.x.shape[-1] * job.x.dtype.itemsize % 16 == 0 and not job.misaligned
-    return spec == usual and own_scale and job.bias is None and vectors and job.inner == 1
+    whole = (job.x.shape[-1] | job.misaligned) * job.x.dtype.itemsize % 16 == 0
+    return spec == usual and own_scale and job.bias is None and whole and job.inner == 1
 
 
 def exact(job: Job, factor: float = 1.0, rms_factor: float = 1.0) -> reference.Result:

@@ -69,7 +69,7 @@ class Instruction:
     @property
     def size(self) -> int:
         """Bytes that a load or a store moves."""
-        sizes = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
+        sizes = {"256": 32, "128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
         return next((sizes[m] for m in self.modifiers if m in sizes), 4)
 
 

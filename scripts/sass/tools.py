@@ -37,6 +37,17 @@ def tool(name: str, package: str) -> str:
     return found
 
 
+def disassembler() -> tuple[str, dict[str, str]]:
+    """cuobjdump, and the environment in which it finds nvdisasm.
+
+    Raises:
+        ToolMissingError: one of them is not there.
+    """
+    cuobjdump = tool("cuobjdump", "nvidia-cuda-cuobjdump")
+    nvdisasm = tool("nvdisasm", "nvidia-cuda-nvdisasm")
+    return cuobjdump, {**os.environ, "NVDISASM_PATH": str(Path(nvdisasm).parent)}
+
+
 def built(folder: Path, front: Path | None = None) -> None:
     """Compile the kernels into ``folder`` and write down their machine code.
 
@@ -46,10 +57,8 @@ def built(folder: Path, front: Path | None = None) -> None:
         ToolMissingError: nvcc, cuobjdump or nvdisasm is not there.
     """
     nvcc = tool("nvcc", "nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl")
-    cuobjdump = tool("cuobjdump", "nvidia-cuda-cuobjdump")
-    nvdisasm = tool("nvdisasm", "nvidia-cuda-nvdisasm")
+    cuobjdump, environment = disassembler()
     library = build.recorded(nvcc, _ARCHITECTURE, folder, front)
-    environment = {**os.environ, "NVDISASM_PATH": str(Path(nvdisasm).parent)}
     for option, name in (("-sass", _SASS), ("-res-usage", _USAGE)):
         with (folder / name).open("w") as file:
             subprocess.run(

@@ -112,6 +112,58 @@ def _exact_squares(rows: int, n: int, dtype: np.dtype[Any], seed: int) -> Array:
     return (values * 2.0 ** rng.integers(-3, 4, (rows, 1))).astype(dtype)
 
 
+WIDE = (256, 272, 2048 + 16, 8192 + 48, 40000)
+"""Rows of whole pairs of vectors; the last is cut into slices of an odd number of vectors."""
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("quantize", ["none", "static", "per_row"])
+def test_accesses_of_32_bytes(
+    shim: Shim, dtype: np.dtype[Any], order: str, quantize: Literal["none", "static", "per_row"]
+) -> None:
+    """sm_100 and newer: the numbers of sm_90, where squares add up without rounding."""
+    for i, n in enumerate(WIDE):
+        job = job_for(
+            n,
+            dtype,
+            rows=3,
+            seed=n,
+            attributes=ORDERS[order],
+            quantize=quantize,
+            codes=(FP8, INT8)[i % 2],
+            quant_scale=0.013,
+            sm=100,
+        )
+        check(job, shim.run(job))
+        job = dataclasses.replace(job, x=_exact_squares(3, n, dtype, n))
+        wide, narrow = (shim.run(dataclasses.replace(job, sm=sm)) for sm in (100, 90))
+        assert wide.y.tobytes() == narrow.y.tobytes()
+        assert (wide.threads, wide.cluster) == (narrow.threads, narrow.cluster)
+
+
+def test_where_32_bytes_are_not_aligned(shim: Shim) -> None:
+    """Other threads have the elements then, so the last bits of f32 tell the kernels apart."""
+    cases: tuple[tuple[int, dict[str, Any]], ...] = (
+        (1024, {}),
+        (1024, {"misaligned": 4}),
+        (1024, {"compiled_for": 90}),
+        (1028, {}),
+    )
+    for n, other in cases:
+        job = job_for(n, F32, rows=32, attributes={})
+        narrow = shim.run(job)
+        newer = dataclasses.replace(job, sm=100, **other)
+        found = shim.run(newer)
+        check(newer, found)
+        assert (found.y.tobytes() == narrow.y.tobytes()) == (n == 1028 or other != {})
+    # x is 16 bytes away from a multiple of 32, and codes are 8 away from one of 16.
+    for dtype in (F16, BF16):
+        for quantize in ("none", "static", "per_row"):
+            job = job_for(1024, dtype, attributes={}, quantize=quantize, sm=100, misaligned=8)
+            check(job, shim.run(job))
+
+
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("n", [64, 1024, 16384])

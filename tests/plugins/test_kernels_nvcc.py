@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import pathlib
 import re
+import subprocess
 
 import pytest
 
 from scripts.gpu import build
+from scripts.sass import parse, tools
 from tests.plugins import kernel_build
 from tests.sample import sampled
 
@@ -51,6 +53,29 @@ def test_of_the_counted_ones(dtype: str, architecture: int, tmp_path: pathlib.Pa
     job = (f"rmsnorm_{dtype}.cu", architecture)
     (report,) = kernel_build.nvcc_objects([job], tmp_path, build.COUNTED)
     _judge(report, _COUNTED[dtype])
+
+
+@pytest.mark.thorough
+def test_accesses_of_32_bytes(tmp_path: pathlib.Path) -> None:
+    """sm_100 and newer load eight vectors of x in four, and store y, or its codes, in four."""
+    try:
+        cuobjdump, environment = tools.disassembler()
+    except tools.ToolMissingError as error:
+        pytest.skip(str(error))
+    (report,) = kernel_build.nvcc_objects([("rmsnorm_bf16.cu", 100)], tmp_path, build.COUNTED)
+    _judge(report, _COUNTED["bf16"])
+    command = [cuobjdump, "-sass", *tmp_path.glob("*.o")]
+    sass = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    codes = parse.kernels(sass.stdout.splitlines())
+    wide = {name: code for name, code in codes.items() if "FetchE2E" in name}
+    assert len(wide) >= 5
+    for name, code in wide.items():
+        sizes = {base: [i.size for i in code.values() if i.base == base] for base in ("LDG", "STG")}
+        assert sizes["LDG"].count(32) == 4, name
+        assert 16 not in sizes["LDG"], name
+        # The branches of FP8 and of INT8 codes have a store each.
+        quantised = "QuantizeE0E" not in name
+        assert sizes["STG"].count(16 if quantised else 32) == (8 if quantised else 4), name
 
 
 def _judge(report: str, least: int) -> None:

@@ -119,7 +119,9 @@ void test_hot(int inputs, int sm, int most, bool latency) {
         }
         std::int64_t const slice = (bytes / 16 + choice.cluster - 1) / choice.cluster;
         must(choice.vectors == 4 || choice.vectors == 8, "no such kernel");
-        must(choice.vectors * std::int64_t{choice.lanes} >= slice, "row not covered");
+        // In pairs of vectors as well.
+        must(choice.vectors * std::int64_t{choice.lanes} >= slice + slice % 2,
+             "row not covered");
         bool const shuffles = (choice.lanes & (choice.lanes - 1)) == 0 && choice.lanes <= 32;
         must(shuffles || (choice.lanes % 32 == 0 && choice.lanes == choice.threads), "lanes");
         must(choice.threads % 32 == 0 && choice.threads <= kHotThreads, "threads");

@@ -122,7 +122,10 @@ template <typename V>
 void store_if(bool there, V* to, V const& value) {
     if (there) *to = value;
 }
-inline uint4 load_if(bool there, uint4 const* from) { return there ? *from : uint4{}; }
+template <typename V>
+V load_if(bool there, V const* from) {
+    return there ? *from : V{};
+}
 inline void after_predecessor() {}
 inline void copy_later(uint4* to, uint4 const* from) { *to = *from; }
 inline void copies_done() {}
