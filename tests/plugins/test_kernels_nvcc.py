@@ -62,9 +62,8 @@ def test_accesses_of_32_bytes(tmp_path: pathlib.Path) -> None:
         cuobjdump, environment = tools.disassembler()
     except tools.ToolMissingError as error:
         pytest.skip(str(error))
-    (report,) = kernel_build.nvcc_objects([("rmsnorm_bf16.cu", 100)], tmp_path, build.COUNTED)
-    _judge(report, _COUNTED["bf16"])
-    command = [cuobjdump, "-sass", *tmp_path.glob("*.o")]
+    kernel_build.nvcc_objects([("rmsnorm_bf16.cu", 100)], tmp_path, build.COUNTED)
+    command = [cuobjdump, "-sass", *map(str, tmp_path.glob("*.o"))]
     sass = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     codes = parse.kernels(sass.stdout.splitlines())
     wide = {name: code for name, code in codes.items() if "FetchE2E" in name}
