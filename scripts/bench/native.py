@@ -31,6 +31,7 @@ from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import assign_bodies, body_key
 from rmsnorm_export.op.dtypes import Array, element_type, numpy_dtype
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.printable import plural
 from rmsnorm_export.runtime.session import onnxruntime, run_session, session_options
 from rmsnorm_export.tensorrt.plugin.native import node_model
 from scripts.bench.layernorm import samples, spread
@@ -128,7 +129,7 @@ def _measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for shape, dtype, norm, threads in itertools.product(
         arguments.shapes, arguments.dtypes, arguments.norms, arguments.threads
     ):
-        say(f"{shape} {dtype}, {norm}, {threads} thread(s)")
+        say(f"{shape} {dtype}, {norm}, {plural(threads, 'thread')}")
         rows, n = map(int, shape.split("x"))
         spec = NormSpec(epsilon=2.0**-17, **NORMS[norm])
         options = argparse.Namespace(library=arguments.library, threads=threads)
@@ -166,7 +167,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
             axis.bar(at, [row["to_copy"] for row in found], 0.2, color=color, label=name)
         axis.axhline(1, color="black", linewidth=0.8)
         axis.set_yscale("log")
-        axis.set_ylabel(f"{shape}, {threads} thread(s)\ntimes as long as a copy")
+        axis.set_ylabel(f"{shape}, {plural(threads, 'thread')}\ntimes as long as a copy")
         axis.set_xticks(range(len(places)), ["\n".join(place) for place in places], fontsize=7)
     axes[0, 0].legend(ncols=len(_COLORS))
     figure.tight_layout()
@@ -183,6 +184,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 def main() -> int:
     """Exit code 3 where the library is not built."""
     arguments, start = _arguments(), Start()
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
     try:
         rx.session_options(arguments.library)
     except Error as error:
