@@ -6,7 +6,7 @@ for a run by hand before a release.
 Hypothesis profiles, chosen by ``HYPOTHESIS_PROFILE``; a property test leaves ``max_examples`` and
 ``deadline`` to them:
 
-* ``ci`` (default): two hundred examples, the same ones every time;
+* ``ci`` (default): three hundred examples, the same ones every time;
 * ``thorough`` (default with ``--thorough``): 10,000 fresh examples.
 
 No deadline: an example may build an ONNX Runtime session while the other core is busy.
@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
-settings.register_profile("ci", max_examples=200, derandomize=True, **_COMMON)
+settings.register_profile("ci", max_examples=300, derandomize=True, **_COMMON)
 settings.register_profile("thorough", max_examples=10_000, **_COMMON)
 
 

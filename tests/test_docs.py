@@ -251,13 +251,13 @@ def test_figures_are_those_of_the_results() -> None:
 
 def test_what_others_find_is_that_of_the_results() -> None:
     """The README and the page of measurements give the sums of the record of the packages."""
-    from scripts.corpus.packages.picture import shares
+    from scripts.corpus.packages.picture import loaded, shares
 
     record = json.loads((ROOT / "scripts" / "results" / "packages.json").read_bytes())
-    rows = [row for row in record["exports"] if "session" in row.get("found", {})]
+    rows = loaded(record["exports"])
     peers = ("session", "ort.transformers", "onnxscript")
-    whole, ort = (shares(rows, target, "ours") for target in ("portable", "ort"))
-    found = [shares(rows, peer, peer) for peer in peers]
+    whole, ort = (shares(rows, target) for target in ("portable", "ort"))
+    found = [shares(rows, peer) for peer in peers]
     wrong = [sum(row["wrong"].get(peer, False) for row in rows) for peer in peers]
     norms = sum(whole)
     assert whole == (norms, 0, 0)

@@ -27,6 +27,7 @@ from rmsnorm_export.op.spec import (
     DOUBLE,
     FLOAT,
     HALF_TYPES,
+    INT64,
     Quantize,
     scaled_by,
 )
@@ -39,8 +40,6 @@ GROUPS_OPSET = 14
 
 AXES_INPUT_OPSET = 18
 """First opset in which the axes of ReduceMean are an input."""
-
-INT64 = 7
 
 _Attributes: TypeAlias = Mapping[str, int | Sequence[int] | ir.TensorProtocol]
 

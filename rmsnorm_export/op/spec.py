@@ -47,6 +47,7 @@ Quantize = Literal["fp8", "int8", "fp8_per_row", "int8_per_row", "mxfp8", "mxfp8
 FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 1, 10, 11, 16
 """ONNX element types (TensorProto.DataType) that the operator takes."""
 
+INT64 = 7
 UINT8 = 2
 """That of the scales of blocks."""
 
@@ -245,7 +246,7 @@ BLOCK = 32
 """Elements that share a scale of MXFP8."""
 
 
-def scaled_by(how: Quantize) -> Literal["tensor", "row", "block"]:
+def scaled_by(how: str) -> Literal["tensor", "row", "block"]:
     """What has a scale of its own."""
     if how.startswith("mxfp8"):
         return "block"

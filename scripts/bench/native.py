@@ -184,7 +184,6 @@ def _cells(row: dict[str, Any]) -> list[str]:
 def main() -> int:
     """Exit code 3 where the library is not built."""
     arguments, start = _arguments(), Start()
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
     try:
         rx.session_options(arguments.library)
     except Error as error:
@@ -201,9 +200,9 @@ def main() -> int:
     page = ["# Kernels for ONNX Runtime on the CPU", "", *bullets(head), ""]
     page += markdown_table(_HEADINGS, cells)
     picture = arguments.output.with_suffix(".png")
-    draw(rows, picture)
     page[1:1] = ["", f"![Times as long as a copy]({picture.name})"]
     print(write_results(report, "\n".join(page) + "\n", arguments.output))
+    draw(rows, picture)
     return 0
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 from rmsnorm_export.op import abi
-from rmsnorm_export.op.spec import PLUGIN_NAMESPACE, PLUGIN_VERSION, Kind, NormSpec
+from rmsnorm_export.op.spec import PLUGIN_NAMESPACE, PLUGIN_VERSION, Kind, NormSpec, scaled_by
 from rmsnorm_export.printable import plural
 from rmsnorm_export.system.process import Child, Ended, Request, Say
 from rmsnorm_export.tensorrt.plugin import result
@@ -257,7 +257,8 @@ def _try_creator(say: Say, creator: Creator) -> None:
     for name, given, extra in good:
         with Trying(say, f"create {creator.name}: {name}") as creating:
             outputs = creator.outputs(given)
-            expected = OUTPUTS[kind] + (extra.get("quantize") not in (None, "fp8", "int8"))
+            codes = "quantize" in extra
+            expected = OUTPUTS[kind] + (codes and scaled_by(str(extra["quantize"])) != "tensor")
             if outputs != expected:
                 raise FailedCheckError(f"it has {outputs} outputs, the operator {expected}")
             creating.detail = f"{outputs} outputs"

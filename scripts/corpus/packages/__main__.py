@@ -14,17 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from scripts.corpus.packages.compare import ONE_NODE, OTHERS, TOLERANCE, others, ours, run
+from scripts.corpus.packages.compare import ONE_NODE, OTHERS, OURS, TOLERANCE, others, ours, run
 from scripts.corpus.packages.compare import worst as difference
 from scripts.corpus.packages.exports import PackageExport, export, jobs
-from scripts.corpus.packages.picture import draw, shares
+from scripts.corpus.packages.picture import draw
 from scripts.corpus.packages.table import PACKAGES
 from scripts.lib.command import add_output, parser, say
 from scripts.lib.results import Start, about, bullets, write_results
 from scripts.lib.tables import markdown_table
-
-OURS = "ours"
-"""All targets of this package together, where files are wrong."""
 
 
 def measure(made: PackageExport) -> dict[str, Any]:
@@ -131,15 +128,8 @@ def main() -> None:
                 say(json.dumps(rows[-1]))
     versions = ("rmsnorm-export", "torch", "onnxruntime", "onnxscript", *PACKAGES)
     report = {**start.facts(*versions), "exports": rows, "absent": absent}
-    counts = [(t, shares(rows, t, t if t in OTHERS else OURS)) for t in (*ONE_NODE, *OTHERS)]
-    many = sum("session" in row.get("found", {}) for row in rows)
-    title = (
-        f"{sum(counts[0][1]):,} norms in {many} exports of {len(PACKAGES) - len(absent)} packages"
-    )
-    names = {"session": "ONNX Runtime's session", "ort.transformers": "its transformers optimizer"}
-    bars = [(names.get(tool, tool if tool in OTHERS else f"ours, {tool}"), c) for tool, c in counts]
-    draw(bars, title, chosen.output.with_suffix(".png"))
     print(write_results(report, markdown(report), chosen.output, compact=True))
+    draw(rows, chosen.output.with_suffix(".png"))
 
 
 if __name__ == "__main__":

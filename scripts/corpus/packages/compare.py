@@ -27,6 +27,9 @@ ONE_NODE = tuple(target for target in TARGETS if ROWS[target].form == "one node"
 OTHERS = ("session", "ort.transformers", "onnxscript")
 """ONNX Runtime's own session optimizer, its transformers optimizer, onnxscript's rewriter."""
 
+OURS = "ours"
+"""All targets of this package together, where files are wrong."""
+
 # Of the largest number: chains of some 50 operators round otherwise once a norm is one node.
 TOLERANCE = {"float32": 2e-5, "float16": 1e-2}
 
