@@ -56,8 +56,10 @@ def work(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def options(work: Path, tmp_path: Path) -> argparse.Namespace:
-    """Of a short run on the CPU."""
+def options(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> argparse.Namespace:
+    """Of a short run on the CPU, where no library of kernels was built before."""
+    monkeypatch.setenv("RMSNORM_EXPORT_CACHE", str(cache.root()))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     words = ["--device", "cpu", "--quick", "--seed", "5", "--lengths", "7", "33"]
     words += ["--timing-seconds", "0.05", "--work", str(work), "--out", str(tmp_path / "out")]
     found = gpu("__main__")._arguments(words)
