@@ -45,6 +45,8 @@ _env_make() {
         _env_say "making .venv with $candidate ($("$candidate" --version 2>&1)) and installing torch," \
             "which can take minutes"
         "$candidate" -m venv --clear "$ENV_DIR" || continue
+        # The pip that comes with Python 3.11 takes three times as long to resolve the packages.
+        _env_pip --upgrade pip 2>/dev/null || true
         if _env_pip torch 2>"$log"; then
             rm -f "$log"
             return 0
