@@ -11,6 +11,10 @@ ENV_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 ENV_DIR="$ENV_ROOT/.venv"
 ENV_PYTHON="$ENV_DIR/bin/python"
 
+# Who sets this wants no __pycache__; here every process of the tests would compile torch again, and
+# pytest every test: ignored folders and .venv take the bytecode.
+unset PYTHONDONTWRITEBYTECODE
+
 _env_say() { printf '%s\n' "$*" >&2; }
 
 # what / found / fix, as the package's own errors.
