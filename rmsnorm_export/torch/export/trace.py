@@ -26,6 +26,7 @@ from rmsnorm_export.torch.export import weights as export_weights
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.clean import check_types, tidy
 from rmsnorm_export.torch.export.failure import explain
+from rmsnorm_export.torch.export.tables import quick_tables
 from rmsnorm_export.torch.export.translate import translation_table
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def trace(
     export_weights.check_state(absent, state)
     with collected(tell) as traced:
         try:
-            with inference(module), export_weights.stand_ins(module, absent):
+            with inference(module), export_weights.stand_ins(module, absent), quick_tables():
                 program = torch.onnx.export(
                     module,
                     positional,

@@ -121,6 +121,7 @@ def _emit(spec: NormSpec, *operands: Any) -> Any:
     return _operators()[spec.kind](*operands, **spec.attributes())
 
 
+@functools.cache
 def translation(kind: Kind, spec: type[NormSpec] = NormSpec) -> Callable[..., Any]:
     """The function that translates a call of the operator ``kind``.
 
