@@ -20,7 +20,7 @@ from torch._export import utils as export_utils
 from torch.onnx._internal.exporter import _schemas
 
 _LOCK = threading.Lock()
-_inside = 0
+_entered = 0
 _undo = contextlib.ExitStack()
 
 
@@ -30,21 +30,21 @@ def quick_tables() -> Iterator[None]:
 
     What a version of PyTorch or onnxscript does not have stays as it is.
     """
-    global _inside
+    global _entered
     with _LOCK:
-        if not _inside:
+        if not _entered:
             for owner, name, stand_in in _SHORTCUTS:
                 if hasattr(owner, name):
                     original = getattr(owner, name)
                     _undo.callback(setattr, owner, name, original)
                     setattr(owner, name, stand_in(original))
-        _inside += 1
+        _entered += 1
     try:
         yield
     finally:
         with _LOCK:
-            _inside -= 1
-            if not _inside:
+            _entered -= 1
+            if not _entered:
                 _undo.close()
 
 
