@@ -15,6 +15,7 @@ import pytest
 from onnx.external_data_helper import convert_model_to_external_data
 
 from rmsnorm_export.system import provenance
+from tests import warm
 from tests.sample import crossed
 
 from .conftest import Run, model
@@ -232,15 +233,19 @@ def test_stdin_is_left_alone(three: Path, arguments: tuple[str, ...], stdin: str
     )
     (folder / "answers").write_text(lines)
     with (folder / "answers").open() as answers:
-        program = [sys.executable, "-m", "rmsnorm_export", *arguments]
         if stdin == "closed":
-            program = ["sh", "-c", 'exec "$@" <&-', "sh", *program]
-        done = subprocess.run(
-            program, stdin=answers, capture_output=True, cwd=folder, timeout=300, check=False
-        )
+            program = [sys.executable, "-m", "rmsnorm_export", *arguments]
+            done = subprocess.run(
+                ["sh", "-c", 'exec "$@" <&-', "sh", *program],
+                stdin=answers, capture_output=True, text=True, cwd=folder, timeout=300, check=False,
+            )  # fmt: skip
+        else:
+            imports = warm.EXPORT if arguments[0] == "export" else warm.USUAL
+            stream = answers.fileno()
+            done = warm.run(warm.COMMAND, *arguments, folder=folder, stdin=stream, imports=imports)
         assert answers.read() == lines
     assert done.returncode in (0, 2, 6), done.stderr
-    assert b"Traceback" not in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_library_that_asks_gets_no_answer(

@@ -14,6 +14,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from tests import warm
 from tests.cli.conftest import Run
 from tests.pipeline.pipelines import EXPORT, MODEL, OPTIMIZE, PROVE, VERIFY, document, write
 from tests.show.html_pages import Page
@@ -153,20 +154,19 @@ def test_ctrl_c(tmp_path: Path) -> None:
     started = tmp_path / "started"
     slow = f"import pathlib, time\ndef make():\n    pathlib.Path({str(started)!r}).touch()\n"
     (tmp_path / "factory.py").write_text(slow + "    time.sleep(600)\n")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rmsnorm_export", "deploy", str(path), "--format", "json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    default = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    told = tmp_path / "told"
+    with told.open("w") as stream, open(os.devnull) as nothing:
+        process = warm.start(
+            default + warm.COMMAND, "deploy", path, "--format", "json",
+            streams=[nothing.fileno(), stream.fileno(), stream.fileno()], imports=warm.EXPORT,
+        )  # fmt: skip
     end = time.monotonic() + 120
-    while not started.exists() and time.monotonic() < end:
-        assert process.poll() is None
+    while not started.exists():
+        assert time.monotonic() < end, told.read_text()
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (130, "", "interrupted\n")
+    os.kill(process.pid, signal.SIGINT)
+    assert (process.wait(60), told.read_text()) == (130, "interrupted\n")
     written = document(tmp_path / "out")
     assert [step["state"] for step in written["steps"]] == ["failed", "not run"]
     assert (written["exit_code"], written["steps"][0]["failure"]["exit_code"]) == (130, 130)

@@ -6,8 +6,6 @@ import json
 import os
 import pty
 import re
-import resource
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +15,7 @@ import pytest
 pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
 pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
 
+from tests import warm
 from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.export
@@ -208,22 +207,18 @@ def test_module_and_file_that_agree_on_nan_only_are_no_pass(run: Run, tmp_path: 
     assert (tmp_path / "m.onnx").exists()
 
 
-def _small_files() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, 1 << 19))
+SMALL_FILES = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, 1 << 19))
+"""
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
     """No file may grow beyond half a MiB, which stops the write in its middle as a full disk does;
     the model has one MiB."""
-    command = [sys.executable, "-m", "rmsnorm_export", "export", "awkward:large", "-o", "m.onnx"]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=_small_files,
-    )
+    command = ("export", "awkward:large", "-o", "m.onnx")
+    program = SMALL_FILES + warm.COMMAND
+    done = warm.run(program, *command, folder=tmp_path, imports=warm.EXPORT)
     assert done.returncode == 3, done.stderr
     lines = done.stderr.splitlines()
     assert [line.split(":")[0] for line in lines] == ["error", "found", "fix"]
@@ -236,13 +231,14 @@ def test_a_full_disk(tmp_path: Path) -> None:
 def test_progress_on_a_terminal(tmp_path: Path) -> None:
     """Each stage in turn, and no more output than a bar needs: what the exporter prints is kept
     from the terminal, the bar is not."""
-    command = [sys.executable, "-m", "rmsnorm_export", "export", "awkward:norm", "-o", "m.onnx"]
-    child, terminal = pty.fork()
-    if child == 0:
-        os.chdir(tmp_path)
-        environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
-        environment.pop("NO_COLOR", None)
-        os.execve(command[0], command, environment)
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+    environment.pop("NO_COLOR", None)
+    terminal, theirs = pty.openpty()
+    process = warm.start(
+        warm.COMMAND, "export", "awkward:norm", "-o", "m.onnx",
+        streams=[theirs] * 3, folder=tmp_path, environment=environment, imports=warm.EXPORT,
+    )  # fmt: skip
+    os.close(theirs)
     shown = b""
     while True:
         try:
@@ -252,7 +248,8 @@ def test_progress_on_a_terminal(tmp_path: Path) -> None:
         if not block:
             break
         shown += block
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, shown
+    os.close(terminal)
+    assert process.wait(60) == 0, shown
     text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown).decode()
     steps = ["Loading the module", "Tracing the module", "Decomposing the graph"]
     places = [text.find(step) for step in steps]

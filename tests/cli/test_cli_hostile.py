@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +20,7 @@ from rewrite.folders import snapshot
 
 from rmsnorm_export.errors import Error
 from rmsnorm_export.system.files import TEMP_SUFFIX
+from tests import warm
 
 from .conftest import Outcome, Run
 
@@ -213,12 +212,7 @@ def test_a_kill_in_the_middle_of_saving(
         out.write_bytes(old)
     before = snapshot(source)
     arguments = ["optimize", path, "-o", out, "--force", "--weights", "copy"]
-    ended = subprocess.run(
-        [sys.executable, "-c", KILLER, name, str(count), when, *map(str, arguments)],
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
+    ended = warm.run(KILLER, name, count, when, *arguments)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert snapshot(source) == before
     if done:
@@ -230,11 +224,6 @@ def test_a_kill_in_the_middle_of_saving(
     visible = {entry for entry in os.listdir(target) if not entry.endswith(TEMP_SUFFIX)}
     assert visible <= {"out.onnx", "w.bin"}
     # What was left behind does not stand in the way.
-    again = subprocess.run(
-        [sys.executable, "-m", "rmsnorm_export", *map(str, arguments)],
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
+    again = warm.run(warm.COMMAND, *arguments)
     assert again.returncode == 0, again.stderr
     np.testing.assert_allclose(_run(out), _run(path), rtol=1e-6, atol=0)

@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import rmsnorm_export as rx
+from tests import warm
 from tests.engine.conftest import needs_rtx
 from tests.pipeline.pipelines import (
     BENCH,
@@ -39,6 +41,9 @@ PROGRAM = """
 import os, signal, sys
 import rmsnorm_export as rx
 
+# What was started in the background ignores Ctrl-C, and its children do.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 def progress(what, done, total):
     if f"{what} {done}".startswith(sys.argv[2]):
         os.kill(os.getpid(), getattr(signal, sys.argv[3]))
@@ -48,23 +53,10 @@ sys.exit(deployment.exit_code)
 """
 
 
-def start(path: Path, at: str = "never", how: str = "SIGKILL") -> subprocess.Popen[str]:
-    """A run in a process of its own that sends itself a signal when its progress says ``at``."""
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(path), at, how],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=dict(os.environ) | {"PYTHONPATH": str(ROOT)},
-        # What was started in the background ignores Ctrl-C, and its children do.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-
-
-def killed(path: Path, at: str) -> None:
-    process = start(path, at)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == -signal.SIGKILL, f"{at}: {process.returncode} {errors}"
+def killed(path: Path, at: str, imports: Sequence[str] = warm.USUAL) -> None:
+    """A run in a process of its own that kills itself when its progress says ``at``."""
+    done = warm.run(PROGRAM, path, at, "SIGKILL", imports=imports)
+    assert done.returncode == -signal.SIGKILL, f"{at}: {done.returncode} {done.stderr}"
 
 
 @needs_triton
@@ -90,7 +82,7 @@ def test_killed_in_every_step(tmp_path: Path) -> None:
     out = tmp_path / "out"
     for point in points:
         step = point.partition(":")[0]
-        killed(path, point)
+        killed(path, point, warm.EXPORT)
         assert_consistent(out)
         finished = (out / step / "step.json").exists()
         assert finished == point.endswith("done"), point
@@ -132,9 +124,9 @@ def test_killed_between_two_packages_of_one_pipeline(tmp_path: Path) -> None:
 
 def test_interrupted(tmp_path: Path) -> None:
     path = write(tmp_path, MODEL, OPTIMIZE, PROVE, VERIFY)
-    process = start(path, "prove: proving 1", "SIGINT")
-    _, errors = process.communicate(timeout=120)
-    assert "KeyboardInterrupt" in errors
+    done = warm.run(PROGRAM, path, "prove: proving 1", "SIGINT")
+    assert done.returncode == -signal.SIGINT
+    assert "KeyboardInterrupt" in done.stderr
     out = tmp_path / "out"
     assert not (out / "prove").exists()
     assert not list(out.glob(".*.tmp")), "an interrupted run tidies up itself"
@@ -146,7 +138,9 @@ def test_interrupted(tmp_path: Path) -> None:
 
 def test_two_at_once(tmp_path: Path) -> None:
     path = write(tmp_path, MODEL, OPTIMIZE, PROVE)
-    process = start(path, "optimize: writing the model", "SIGSTOP")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    arguments = (path, "optimize: writing the model", "SIGSTOP")
+    process = warm.start(PROGRAM, *arguments, streams=[nothing] * 3)
     try:
         wait_until_stopped(process)
         with pytest.raises(rx.UsageError, match="Another run works") as caught:
@@ -155,8 +149,8 @@ def test_two_at_once(tmp_path: Path) -> None:
         assert rx.run_pipeline(path, dry_run=True).steps[0].plan == "run"
     finally:
         os.kill(process.pid, signal.SIGCONT)
-        process.communicate(timeout=120)
-    assert process.returncode == 0
+        os.close(nothing)
+        assert process.wait(120) == 0
     assert ran(rx.run_pipeline(path)) == []
 
 
@@ -167,13 +161,12 @@ def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     assert ran(rx.run_pipeline(path)) == ["optimize"]
 
 
-def wait_until_stopped(process: subprocess.Popen[str]) -> None:
+def wait_until_stopped(process: warm.Process) -> None:
     """Until the process has stopped itself, as the system tells."""
     end = time.monotonic() + 120
     status = Path(f"/proc/{process.pid}/stat")
     while status.read_text().rpartition(")")[2].split()[0] != "T":
         assert time.monotonic() < end
-        assert process.poll() is None
         time.sleep(0.02)
 
 

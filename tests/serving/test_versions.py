@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import onnx
@@ -17,6 +15,7 @@ from rmsnorm_export.errors import Error, InputError, UsageError, VerificationErr
 from rmsnorm_export.serving import contents, package
 from rmsnorm_export.serving.package import package_model
 from rmsnorm_export.system import folders
+from tests import warm
 from tests.serving.models import (
     batch_mean_model,
     decoder_model,
@@ -238,13 +237,7 @@ package_model(norm_model(scale=5.0), sys.argv[1], name="net", version=int(sys.ar
 @pytest.mark.parametrize(("at", "done"), [("publish", False), ("_drop_old", True)])
 def test_a_kill(first: Path, at: str, done: bool) -> None:
     before = tree(first)
-    root = Path(__file__).resolve().parents[2]
-    ended = subprocess.run(
-        [sys.executable, "-c", _KILLED, str(first.parent), at, "2"],
-        cwd=root,
-        capture_output=True,
-        check=False,
-    )
+    ended = warm.run(_KILLED, first.parent, at, 2)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert ("2/model.onnx" in tree(first)) == done
     if not done:
