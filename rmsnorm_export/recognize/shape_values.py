@@ -7,14 +7,19 @@ symbol (the size of some dimension, so not negative) or None.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 Dim = int | str | None
 Elements = tuple[Dim, ...] | None
-"""Of a tensor of one dimension or none; None where not even their number is known."""
+"""In their order, whatever the shape; None where not even their number is known."""
+Held = npt.NDArray[np.object_] | None
+"""The same in its shape: TorchScript computes padding as a table that it turns over."""
 
 
 class Unnamed(str):
@@ -38,9 +43,8 @@ def bounded(size: Dim) -> tuple[int, str] | None:
 
 
 _MOST = 16
-"""No tensor has more dimensions; a longer list of numbers is no shape."""
+"""No tensor has more dimensions, and padding two numbers for each of eight; more is no shape."""
 
-_SAME = ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape")
 _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
     "Add": lambda a, b: a + b,
     "Sub": lambda a, b: a - b,
@@ -50,8 +54,8 @@ _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
 _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 
 OPERATORS = frozenset(
-    {*_SAME, *_ARITHMETIC, "Div", "Mod", "Shape", "Concat", "Slice", "Gather", "Where",
-     "ConstantOfShape", "OneHot"}
+    {*_ARITHMETIC, "Div", "Mod", "Shape", "Concat", "Slice", "Gather", "Where", "ConstantOfShape",
+     "OneHot", "Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Transpose"}
 )  # fmt: skip
 """Those that ``elements`` follows."""
 
@@ -68,7 +72,7 @@ SIZES: dict[str, tuple[int, ...]] = {
 """Operators whose output's shape depends on the elements of these inputs."""
 
 
-def elements(node: ir.Node, dims: Elements, parts: Sequence[Elements]) -> Elements:
+def elements(node: ir.Node, dims: Elements, parts: Sequence[Held]) -> Held:
     """What the output of ``node`` holds.
 
     Args:
@@ -76,73 +80,127 @@ def elements(node: ir.Node, dims: Elements, parts: Sequence[Elements]) -> Elemen
         dims: the shape of its first input.
         parts: what its inputs hold.
     """
-    op = node.op_type
-    result: Elements = None
-    if op == "Shape":
+    if node.op_type == "Shape":
         start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
-        result = None if dims is None else dims[start:end]
-    elif any(part is None for part in parts):
+        return None if dims is None else _objects(dims[start:end])
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
         return None
-    elif op in _SAME:
-        result = parts[0]
+    try:
+        result = _computed(node, known)
+    except (
+        ValueError,
+        IndexError,
+        TypeError,
+    ):  # numbers that do not fit each other: no model that runs
+        return None
+    # NumPy gives the element itself where no dimension is left.
+    array = None if result is None else np.asarray(result, object)
+    return array if array is not None and array.size <= _MOST else None
+
+
+def held(array: npt.NDArray[np.generic] | None) -> Held:
+    """A constant; None where it is none of whole numbers."""
+    return array.astype(object) if array is not None and array.dtype.kind in "iub" else None
+
+
+def in_order(values: Held) -> Elements:
+    """The elements in their order."""
+    return None if values is None else tuple(values.reshape(-1).tolist())
+
+
+def _objects(elements: Sequence[Dim]) -> npt.NDArray[np.object_]:
+    result = np.empty(len(elements), object)
+    result[:] = elements
+    return result
+
+
+def _computed(node: ir.Node, parts: list[npt.NDArray[np.object_]]) -> Held:
+    op, data, rest = node.op_type, parts[0], [_integers(part) for part in parts[1:]]
+    axis = node.attributes.get_int("axis", 0)
+    result: Held = None
+    if op in ("Identity", "Cast"):
+        result = data
+    elif op == "Transpose":
+        result = data.transpose(node.attributes.get_ints("perm", None))
     elif op == "Concat":
-        result = tuple(element for part in parts for element in part or ())
-    elif op == "Slice":
-        result = _part(parts)
+        result = np.concatenate(parts, axis)
     elif op == "Gather":
-        result = _picked(parts)
+        if rest[0] is not None and len(rest[0]) <= _MOST:
+            result = np.take(data, parts[1].astype(int), axis)
+    elif op in ("Squeeze", "Unsqueeze"):
+        axes = rest[0] if rest else node.attributes.get_ints("axes", None)
+        if op == "Squeeze":
+            result = data.squeeze(None if axes is None else tuple(axes))
+        elif axes is not None:
+            result = np.expand_dims(data, tuple(axes))
+    elif op == "Reshape":
+        result = _reshaped(node, data, rest[0] if rest else None)
+    elif op == "Slice":
+        result = _part(data, rest)
     elif op == "OneHot":
-        result = _one_hot(parts)
+        last = node.attributes.get_int("axis", -1) == -1
+        result = _one_hot(data, rest[0], parts[2]) if last else None
     elif op == "Where":
         result = _by_element(_choose, parts)
     elif op == "ConstantOfShape":
-        count = parts[0][0] if parts[0] else 1
-        fill = node.attributes.get("value")
-        number = 0 if fill is None else fill.as_tensor().numpy().reshape(-1)[0].item()
-        if isinstance(count, int) and 0 <= count <= _MOST and isinstance(number, int):
-            result = (number,) * count
+        result = _filled(node, _integers(data))
     else:
         result = _by_element(lambda a, b: _arithmetic(op, a, b), parts)
-    return result if result is None or len(result) <= _MOST else None
+    return result
 
 
-def _part(parts: Sequence[Elements]) -> Elements:
-    data, *bounds = parts
-    numbers = [_one_int(bound) for bound in bounds]
-    if data is None or len(numbers) < 2 or None in numbers:
+def _reshaped(node: ir.Node, data: npt.NDArray[np.object_], target: list[int] | None) -> Held:
+    if target is None or (0 in target and node.attributes.get_int("allowzero", 0) == 1):
         return None
-    step = numbers[3] if len(numbers) > 3 else 1
-    return data[slice(numbers[0], numbers[1], step)] if step else None
+    return data.reshape([data.shape[i] if size == 0 else size for i, size in enumerate(target)])
 
 
-def _picked(parts: Sequence[Elements]) -> Elements:
-    data, indices = parts
-    if data is None or indices is None:
+def _part(data: npt.NDArray[np.object_], bounds: Sequence[list[int] | None]) -> Held:
+    known = [bound for bound in bounds if bound is not None]
+    if len(known) < 2 or len(known) < len(bounds):
         return None
-    found: list[Dim] = []
-    for index in indices:
-        if not isinstance(index, int) or not -len(data) <= index < len(data):
-            return None
-        found.append(data[index])
-    return tuple(found)
+    starts, ends, *more = known
+    axes = more[0] if more else range(len(starts))
+    steps = more[1] if len(more) > 1 else [1] * len(starts)
+    cut = [slice(None)] * data.ndim
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        cut[axis] = slice(start, end, step)
+    return data[tuple(cut)]
 
 
-def _one_hot(parts: Sequence[Elements]) -> Elements:
-    index, depth, (off, on) = _one_int(parts[0]), _one_int(parts[1]), parts[2] or (None, None)
-    if index is None or depth is None or not 0 < depth <= _MOST or not -depth <= index < depth:
+def _one_hot(
+    data: npt.NDArray[np.object_], depths: list[int] | None, values: npt.NDArray[np.object_]
+) -> Held:
+    indices = _integers(data)
+    if indices is None or depths is None:
         return None
-    return tuple(on if i == index % depth else off for i in range(depth))
-
-
-def _by_element(function: Callable[..., Dim], parts: Sequence[Elements]) -> Elements:
-    columns = [part or () for part in parts]
-    length = max(len(column) for column in columns)
-    if any(len(column) not in (1, length) for column in columns):
+    (index,), (depth,), (off, on) = indices, depths, values
+    if not 0 < depth <= _MOST or not -depth <= index < depth:
         return None
-    return tuple(
-        function(*(column[0 if len(column) == 1 else i] for column in columns))
-        for i in range(length)
-    )
+    row = _objects([on if i == index % depth else off for i in range(depth)])
+    return row.reshape((*data.shape, depth))
+
+
+def _filled(node: ir.Node, sizes: list[int] | None) -> Held:
+    fill = node.attributes.get("value")
+    number = 0 if fill is None else fill.as_tensor().numpy().reshape(-1)[0].item()
+    if sizes is None or not isinstance(number, int) or math.prod(sizes) > _MOST:
+        return None
+    return np.full(sizes, number, object)
+
+
+def _by_element(function: Callable[..., Dim], parts: list[npt.NDArray[np.object_]]) -> Held:
+    if math.prod(np.broadcast_shapes(*(part.shape for part in parts))) > _MOST:
+        return None
+    result: npt.NDArray[np.object_] = np.frompyfunc(function, len(parts), 1)(*parts)
+    return result
+
+
+def _integers(part: npt.NDArray[np.object_]) -> list[int] | None:
+    """The elements where all are known numbers."""
+    numbers = [element for element in part.reshape(-1).tolist() if isinstance(element, int)]
+    return numbers if len(numbers) == part.size else None
 
 
 def _arithmetic(op: str, a: Dim, b: Dim) -> Dim:
@@ -167,8 +225,3 @@ def _choose(condition: Dim, a: Dim, b: Dim) -> Dim:
     if isinstance(condition, int):
         return a if condition else b
     return a if a == b else None
-
-
-def _one_int(part: Elements) -> int | None:
-    number = part[0] if part is not None and len(part) == 1 else None
-    return number if isinstance(number, int) else None

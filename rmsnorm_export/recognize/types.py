@@ -22,7 +22,15 @@ from rmsnorm_export.recognize.shape_rules import (
     definite,
     merge_dims,
 )
-from rmsnorm_export.recognize.shape_values import OPERATORS, SIZES, Elements, Unnamed, elements
+from rmsnorm_export.recognize.shape_values import (
+    OPERATORS,
+    SIZES,
+    Held,
+    Unnamed,
+    elements,
+    held,
+    in_order,
+)
 
 _KNOWN_DOMAINS = (*DEFAULT_DOMAINS, DOMAIN, MICROSOFT_DOMAIN)
 
@@ -53,7 +61,7 @@ class Types:
         self._depth = depth
         self._known: dict[ir.Value, Info] = {}
         self._seeds: dict[ir.Value, Info] = {}
-        self._elements: dict[ir.Value, Elements] = {}
+        self._elements: dict[ir.Value, Held] = {}
         self._unnamed = 0
         self._inferred: dict[ir.Value, Info] | None = None
 
@@ -97,9 +105,9 @@ class Types:
     def integers(self, value: ir.Value) -> tuple[int, ...] | None:
         """The elements of a small tensor of sizes, where all of them are known numbers."""
         self._settle(value, holds=True)
-        held = self._elements[value]
-        known = tuple(size for size in held or () if isinstance(size, int))
-        return None if held is None or len(known) < len(held) else known
+        sizes = in_order(self._elements[value])
+        known = tuple(size for size in sizes or () if isinstance(size, int))
+        return None if sizes is None or len(known) < len(sizes) else known
 
     def info(self, value: ir.Value) -> Info:
         """Type and dimensions for a reader, without asking ONNX shape inference."""
@@ -158,8 +166,12 @@ class Types:
             return (declared[0], self._named(declared[1]))
         inputs = [UNKNOWN if v is None else self._known.get(v, UNKNOWN) for v in node.inputs]
         sizes = SIZES.get(standard(node), ())
-        held = {i: self._elements.get(v) for i, v in enumerate(node.inputs) if i in sizes and v}
-        dtype, dims = rule(Call(node, inputs, value.index() or 0, self._constants, held))
+        given = {
+            i: in_order(self._elements.get(v))
+            for i, v in enumerate(node.inputs)
+            if i in sizes and v
+        }
+        dtype, dims = rule(Call(node, inputs, value.index() or 0, self._constants, given))
         return (declared[0] or dtype, self._named(merge_dims(declared[1], dims)))
 
     def _named(self, dims: Dims) -> Dims:
@@ -181,8 +193,8 @@ class Types:
         holds = node.op_type != "Shape"
         return [(v, holds) for v in node.inputs if v is not None]
 
-    def _held(self, value: ir.Value) -> Elements:
-        known = self._constants.ints(value)
+    def _held(self, value: ir.Value) -> Held:
+        known = held(self._constants.array(value))
         node = value.producer()
         if known is not None or node is None or standard(node) not in OPERATORS:
             return known

@@ -11,7 +11,9 @@ SIZES = (
     "int64[1] zero = {0}, int64[1] one = {1}, int64[1] two_i = {2}, int64[1] three = {3}, "
     "int64[1] minus = {-1}, int64[1] five = {5}, int64[1] far = {9223372036854775807}, "
     "int64[2] heads = {2, -1}, int64[4] fours = {1, 1, 1, 1}, int64[3] bsc = {0, 0, -1}, "
-    "int64[4] once = {1, 1, 2, 1}, int64 depth = {4}, int64[2] off_on = {1, 2}"
+    "int64[4] once = {1, 1, 2, 1}, int64 depth = {4}, int64[2] off_on = {1, 2}, "
+    "int64[2] pairs = {-1, 2}, int64[1] first = {-9223372036854775807}, "
+    "int64[2] last_axis = {0, -8}, int64[4] none = {0, 0, 0, 0}, int64[4] halves = {2, 8, 0, -1}"
 )
 BEGIN = "sh = Shape(a)\n b = Slice(sh, zero, one)\n s = Slice(sh, one, two_i)\n "
 
@@ -32,6 +34,12 @@ WAYS = {
     "channels": "c = Reshape(a, nchw)\n "
     "d = Conv<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(c, k)\n "
     "x = Transpose<perm = [0, 2, 3, 1]>(d)",
+    # What TorchScript makes of torch.nn.functional.pad(x, (0, -8)).
+    "padded": "to = Concat<axis = 0>(last_axis, none)\n t = Reshape(to, pairs)\n "
+    "r = Slice(t, minus, first, zero, minus)\n u = Transpose<perm = [1, 0]>(r)\n "
+    "v = Reshape(u, minus)\n p = Cast<to = 7>(v)\n x = Pad(a, p)",
+    "rows turned over": "t = Reshape(halves, pairs)\n r = Slice(t, minus, first, zero, minus)\n "
+    "to = Reshape(r, minus)\n x = Reshape(a, to)",
     "symbols of a shape": "to = Concat<axis = 0>(b, s, two_i, minus)\n r = Reshape(a, to)\n "
     "p = Transpose<perm = [0, 2, 1, 3]>(r)\n ps = Shape(p)\n q0 = Slice(ps, zero, three)\n "
     "back = Concat<axis = 0>(q0, minus)\n q = Relu(p)\n x = Reshape(q, back)",
@@ -49,7 +57,7 @@ def test_row_length_follows(way: str, target: text.Target) -> None:
     source = text.model(
         BEGIN + WAYS[way] + "\n " + text.norm("x", "y", "norm_"),
         inputs="float[?,?,16] a",
-        outputs="float[?,?,?,?] y" if way != "chunk" else "float[?,?,?] y",
+        outputs="float[?,?,?] y" if way in ("chunk", "padded") else "float[?,?,?,?] y",
         constants=f"{CONSTANTS}, float[8,4,3,3] k = {{{kernel}}}",
     )
     arrays = {"a": np.random.default_rng(0).standard_normal((3, 5, 16)).astype(np.float32)}
