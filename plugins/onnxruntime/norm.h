@@ -92,7 +92,7 @@ struct Kernels {
     void (*operand)(const Norm&, Type from, const void* values, std::size_t n, float offset,
                     void* out);
     void (*turn)(const Turn&, void* y, const void* cos, const void* sin);
-    // Codes of y / step, to nearest even; int8 of NaN is -128, as ONNX Runtime has it.
+    // Codes of y / step, to nearest even; int8 of NaN is -128, as ONNX Runtime has it on x86.
     void (*encode)(Type, Codes, const void* y, std::size_t n, float step, std::uint8_t* codes);
     // The largest |y|, as f32; NaN where one is.
     float (*largest)(Type, const void* y, std::size_t n);

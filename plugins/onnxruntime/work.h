@@ -90,6 +90,10 @@ struct Encoder {
                     by = most / (norm.codes == Codes::kInt8 ? 127.0F : 448.0F);
                     if (by == 0) by = 1;
                     if (scales) static_cast<float*>(scales)[begin + i] = by;
+                    if (norm.codes == Codes::kInt8 && !std::isfinite(most)) {
+                        std::fill_n(to, length, std::uint8_t{0});
+                        continue;
+                    }
                 }
                 kernels.encode(norm.x, norm.codes, y, length, by, to);
                 continue;

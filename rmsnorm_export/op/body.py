@@ -336,12 +336,17 @@ class _Body:
             scale = self.value("code_scale")
             inputs.append(scale)
             return self.add("QuantizeLinear", "codes", [wide, scale, zero_point]), []
-        top = self.greatest(self.add("Abs", "size", [wide]))
+        top = self.greatest(wide)
         quotient = self.add("Div", "step", [top, self.constant(largest, FLOAT, "largest_code")])
         one, nothing = self.constant(1.0, FLOAT, "unit"), self.constant(0.0, FLOAT, "nothing")
         empty = self.add("Equal", "is_zero", [quotient, nothing])
         rows = self.add("Where", "row_scale", [empty, one, quotient])
         scaled = self.add("Div", "in_steps", [wide, rows])
+        if zero.dtype == np.int8:
+            # The code of a NaN is that of the processor, and there are some where this is none.
+            infinite = self.constant(np.inf, FLOAT, "infinite")
+            finite = self.add("Less", "is_finite", [top, infinite])
+            scaled = self.add("Where", "finite_steps", [finite, scaled, nothing])
         return self.add("QuantizeLinear", "codes", [scaled, one, zero_point]), [rows]
 
     def block_codes(self, wide: ir.Value, how: Quantize) -> tuple[ir.Value, list[ir.Value]]:
@@ -351,11 +356,7 @@ class _Body:
         comparison with the greatest number of that exponent mends the guess.
         """
         parts = self.add("Reshape", "blocks", [wide, self.integers([-1, BLOCK], "block_shape")])
-        # A maximum need not see a NaN.
-        infinite = self.constant(np.inf, FLOAT, "infinite")
-        size = self.add("Abs", "size", [parts])
-        size = self.add("Where", "finite", [self.add("IsNaN", "is_nan", [size]), infinite, size])
-        top = self.greatest(size)
+        top = self.greatest(parts, self.constant(np.inf, FLOAT, "infinite"))
         binary = self.constant(1 / np.log(2.0), FLOAT, "per_octave")
         octaves = self.add("Mul", "octaves", [self.add("Log", "logarithm", [top]), binary])
         place = self.add("Add", "place", [octaves, self.constant(blocks.offset(how), FLOAT, "to")])
@@ -382,12 +383,19 @@ class _Body:
         codes = self.cast(scaled, CODE_TYPES["mxfp8"][0], "codes")
         return codes, [self.add("Reshape", "block_scale", [scales, of_scales], stays)]
 
-    def greatest(self, size: ir.Value) -> ir.Value:
-        """Of each row of magnitudes."""
+    def greatest(self, rows: ir.Value, of_nan: ir.Value | None = None) -> ir.Value:
+        """The magnitude of each row; of one with a NaN ``of_nan``, else NaN.
+
+        ONNX Runtime's maximum drops a NaN, its sum does not.
+        """
+        size, axes = self.add("Abs", "size", [rows]), self.integers([-1], "code_axes")
         if self.opset < AXES_INPUT_OPSET:
-            return self.add("ReduceMax", "largest", [size], {"axes": [-1], "keepdims": 1})
-        axes = self.integers([-1], "code_axes")
-        return self.add("ReduceMax", "largest", [size, axes], {"keepdims": 1})
+            top = self.add("ReduceMax", "largest", [size], {"axes": [-1], "keepdims": 1})
+        else:
+            top = self.add("ReduceMax", "largest", [size, axes], {"keepdims": 1})
+        total = self.add("ReduceSum", "total_size", [size, axes], {"keepdims": 1})
+        nan = self.add("IsNaN", "is_nan", [total])
+        return self.add("Where", "greatest", [nan, of_nan or total, top])
 
     def scalar(
         self, attribute: str, literal: float | None, label: str, *, like_x: bool

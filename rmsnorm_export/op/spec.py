@@ -228,7 +228,8 @@ have beside those of the norm. With y the norm, rounded to T, and codes of INT8 
     codes = saturate(round_to_even(y / s))
 
 ``fp8``, ``int8``: s is one float32 number, the last input. ``fp8_per_row``, ``int8_per_row``: s is
-max |y| of the row / 448 or / 127, and 1 where that is 0; it is the last output, float32.
+max |y| of the row / 448 or / 127, and 1 where that is 0; it is the last output, float32. A row with
+a NaN has the scale NaN, one with an infinity alone an infinite scale: its int8 codes are 0.
 
 ``mxfp8``, ``mxfp8_floor``: the row is the last axis, of whole blocks of 32 elements. s is 2^E, one
 for each block; its E8M0 code, E + 127 as uint8, is in the last output, ``[..., n / 32]``. With m

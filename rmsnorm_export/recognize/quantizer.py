@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op.spec import CODE_TYPES, FLOAT, HALF_TYPES, Quantize
@@ -122,6 +123,7 @@ def _per_row(ctx: Context, match: Match, y: ir.Value, division: ir.Node) -> Foun
     nodes.add(node)
     current, before = _clamped(ctx, node.inputs[0], nodes)
     least = max(least, before / largest)
+    top, current = current, _not_dropping(ctx, match, current, nodes)
     node = None if current is None else current.producer()
     if standard(node) != "ReduceMax" or node is None or not last_axis(ctx, node, match.rank):
         return None
@@ -129,7 +131,8 @@ def _per_row(ctx: Context, match: Match, y: ir.Value, division: ir.Node) -> Foun
     if standard(size) != "Abs" or size is None or size.inputs[0] is not y:
         return None
     nodes |= {node, size}
-    codes = _rounded(ctx, division.outputs[0], largest, nodes)
+    steps = _zeros_of_nothing(ctx, division.outputs[0], top, nodes)
+    codes = _rounded(ctx, steps, largest, nodes)
     if codes is None or scales is None or ctx.types.dtype(y) != FLOAT or match.spec.axis != -1:
         return None
     dtype = int(ctx.types.dtype(codes) or 0)
@@ -142,6 +145,46 @@ def _per_row(ctx: Context, match: Match, y: ir.Value, division: ir.Node) -> Foun
         return None
     edges = () if guarded or least else ("rows of zeros that are divided by a scale of 0",)
     return codes, Quantized(_ROWS[dtype], scales=scales, least=least), edges
+
+
+def _not_dropping(
+    ctx: Context, match: Match, value: ir.Value | None, nodes: set[ir.Node]
+) -> ir.Value | None:
+    """The maximum in what a function body writes for a runtime whose maximum drops a NaN."""
+    node = None if value is None else value.producer()
+    if standard(node) != "Where" or node is None:
+        return value
+    test, total, top = node.inputs
+    found = [None if v is None else v.producer() for v in (test, total, top)]
+    nan, added, reduced = found
+    if (
+        (standard(nan), standard(added)) != ("IsNaN", "ReduceSum")
+        or nan is None or added is None or reduced is None
+        or nan.inputs[0] is not total
+        or not reduced.inputs
+        or added.inputs[0] is not reduced.inputs[0]
+        or not last_axis(ctx, added, match.rank)
+    ):  # fmt: skip
+        return value
+    nodes |= {node, nan, added}
+    return top
+
+
+def _zeros_of_nothing(
+    ctx: Context, value: ir.Value, top: ir.Value | None, nodes: set[ir.Node]
+) -> ir.Value:
+    """``value``, or it with zeros where the greatest magnitude of a row is no finite number."""
+    readers = ctx.read_by(value)
+    if len(readers) != 1 or standard(readers[0]) != "Where" or readers[0].inputs[1] is not value:
+        return value
+    test = readers[0].inputs[0].producer() if readers[0].inputs[0] is not None else None
+    if standard(test) != "Less" or test is None or test.inputs[0] is not top:
+        return value
+    bound, zero = ctx.constants.array(test.inputs[1]), ctx.constants.scalar(readers[0].inputs[2])
+    if zero != 0 or bound is None or not np.array_equal(bound, np.inf):
+        return value
+    nodes |= {readers[0], test}
+    return readers[0].outputs[0]
 
 
 def _clamped(

@@ -6,15 +6,12 @@ from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
-import onnx_ir as ir
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
 
 from rmsnorm_export.op.blocks import reference_blocks
-from rmsnorm_export.op.body import build_function
-from rmsnorm_export.op.body_key import BodyKey
 from rmsnorm_export.op.spec import Quantize
+from tests.op.test_codes import body_model
 
 HOW: tuple[Quantize, ...] = ("mxfp8", "mxfp8_floor")
 
@@ -59,19 +56,7 @@ def test_the_reference_is_the_definition(how: Quantize) -> None:
 @pytest.mark.parametrize("opset", [19, 23])
 @pytest.mark.parametrize("how", HOW)
 def test_the_body_is_the_reference(how: Quantize, opset: int) -> None:
-    """Of a norm that changes nothing but to divide by 1: partial_size 1, of 1."""
-    key = BodyKey(has_scale=False, partial_size=1, quantize=how)
-    function = ir.serde.serialize_function(build_function("Q", key, opset))
-    graph = helper.make_graph(
-        [helper.make_node("Q", ["x"], ["q", "k"], domain="rmsnorm_export", epsilon=0.0),
-         helper.make_node("Cast", ["q"], ["numbers"], to=TensorProto.FLOAT)],
-        "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)],
-        [helper.make_tensor_value_info("numbers", TensorProto.FLOAT, None),
-         helper.make_tensor_value_info("k", TensorProto.UINT8, None)],
-    )  # fmt: skip
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("rmsnorm_export", 1)]
-    made = helper.make_model(graph, functions=[function], opset_imports=opsets, ir_version=9)
-    session = onnxruntime.InferenceSession(made.SerializeToString())
+    session = onnxruntime.InferenceSession(body_model(how, opset))
     blocks = at_the_ends()
     blocks = np.concatenate([blocks, blocks[:8]])
     blocks[-8:, 20] = [np.nan, np.inf, -np.inf, *[np.nan] * 5]
