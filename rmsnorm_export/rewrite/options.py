@@ -163,6 +163,15 @@ class RewriteOptions(Options):
         metavar="N",
         help="Of the random inputs of the proofs, and of export --verify.",
     )
+    kernels: str | None = option(
+        None,
+        toml=False,
+        metavar="LIBRARY",
+        help="Prove the new nodes by these kernels, too, as ONNX Runtime runs them: the library of "
+        "plugin build --runtime onnxruntime, whose path plugin list prints. bfloat16 is run in the "
+        "runtime so.",
+        python="``rx.plugin.onnxruntime_library()`` is the newest.",
+    )
     progress: ProgressChoice = only_api(None, help=PROGRESS_HELP)
     drawings: bool = only_api(
         False, help="Keep the old and new nodes of the sites for a report that draws them."
@@ -171,6 +180,12 @@ class RewriteOptions(Options):
     def agree(self) -> None:
         if self.target is None and self.runtime is None:  # as if it had been written out
             object.__setattr__(self, "target", "portable")
+        if self.kernels is not None and not self.prove:
+            raise UsageError(
+                "Kernels are of use to a proof only.",
+                found=f"--kernels {self.kernels} without --prove",
+                fix="add --prove, or leave --kernels away",
+            )
 
     @property
     def consumer(self) -> Consumer | None:
@@ -244,24 +259,6 @@ class OptimizeOptions(FusedOptions):
         shown="with --for tensorrt or tensorrt-rtx",
     )
     constant_initializers: bool = option(False, help=CONSTANT_HELP)
-    kernels: str | None = option(
-        None,
-        toml=False,
-        metavar="LIBRARY",
-        help="Prove the new nodes by these kernels, too, as ONNX Runtime runs them: the library of "
-        "plugin build --runtime onnxruntime, whose path plugin list prints. bfloat16 is run in the "
-        "runtime so.",
-        python="``rx.plugin.onnxruntime_library()`` is the newest.",
-    )
-
-    def agree(self) -> None:
-        FusedOptions.agree(self)
-        if self.kernels is not None and not self.prove:
-            raise UsageError(
-                "Kernels are of use to a proof only.",
-                found=f"--kernels {self.kernels} without --prove",
-                fix="add --prove, or leave --kernels away",
-            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

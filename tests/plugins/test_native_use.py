@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+import torch
 
 import rmsnorm_export as rx
 from rmsnorm_export.diagnosis import _MODEL
@@ -87,6 +88,19 @@ def test_a_proof_runs_the_kernels(native_library: pathlib.Path, dtype: int) -> N
     assert "the kernels in onnxruntime" in site.proof.runtime
     with pytest.raises(UsageError, match="proof"):
         rx.optimize(model, kernels=str(native_library))
+
+
+def test_an_export_is_proved_by_the_kernels(
+    native_library: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    norm, x = torch.nn.RMSNorm(8, eps=1e-6, dtype=torch.bfloat16), torch.ones(2, 8).bfloat16()
+    made = {"prove": True, "kernels": str(native_library)}
+    (site,) = rx.export(norm, (x,), tmp_path / "norm.onnx", **made).report.fused
+    assert site.proof is not None
+    assert site.proof.passed
+    assert "the kernels in onnxruntime" in site.proof.runtime
+    with pytest.raises(UsageError, match="of use to a proof only"):
+        rx.export(norm, (x,), tmp_path / "other.onnx", kernels=str(native_library))
 
 
 def test_a_node_whose_kernel_is_another_norm_than_its_body_is_not_proved(

@@ -135,6 +135,7 @@ def _convert(
         numerics=options.numerics,
         prove=options.prove,
         seed=options.seed,
+        kernels=options.kernels,
         progress=options.progress,
         drawings=options.drawings,
     )

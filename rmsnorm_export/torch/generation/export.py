@@ -127,6 +127,7 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
             prove=options.prove,
             fusions=options.fusions,
             seed=options.seed,
+            kernels=options.kernels,
             progress=options.progress,
             drawings=options.drawings,
         )
