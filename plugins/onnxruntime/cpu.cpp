@@ -56,8 +56,10 @@ private:
         const bool rotary = norm.kind == Kind::kRotaryRMSNorm;
         const Tables tables = rotary ? turning(call) : Tables();
         const bool coded = norm.codes != Codes::kNone;
-        const Encoder encoder{norm, kernels, coded ? static_cast<std::size_t>(call.x.shape.end()[-1]) : 1, call.step,
-                              static_cast<std::uint8_t*>(call.y), call.scales};
+        const auto* step = static_cast<const float*>(call.step.data);
+        const Encoder encoder{norm, kernels,
+                              coded ? static_cast<std::size_t>(call.x.shape.end()[-1]) : 1,
+                              step ? *step : 1.0F, static_cast<std::uint8_t*>(call.y), call.scales};
         // Rows that lie apart are not those of the codes: the norm is kept whole in between.
         if (coded && call.inner > 1) held[2].reset(new char[call.elements * kBytes[norm.x]]);
         if (held[2]) rows.y = held[2].get();
@@ -66,6 +68,10 @@ private:
         in_parallel(context, work, work.tasks());
         if (held[2]) encoder.apply(held[2].get(), 0, call.elements / encoder.row);
         if (work.failed) refuse("there is no memory for a row", "free some memory");
+    }
+
+    void fill_ones(OrtKernelContext*, float* scales, std::size_t count) const override {
+        std::fill_n(scales, count, 1.0F);
     }
 
     void in_parallel(OrtKernelContext* context, Work& work, std::size_t tasks) const {
@@ -120,8 +126,7 @@ Provider cpu() {
     return {nullptr, {kFloat, kHalf, kBfloat, kDouble},
             [](const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type x) -> Operator* {
                 return new CpuOperator(api, info, kind, x);
-            },
-            true};
+            }};
 }
 
 }  // namespace rmsnorm_export::onnxruntime

@@ -148,7 +148,7 @@ std::deque<NamedOp> make_all() {
         // The name says the type of the codes: ONNX Runtime knows that of an output by no attribute.
         for (const Quantizer& made : kQuantizers) {
             for (const Provider& provider : all) {
-                for (const Type x : provider.codes ? provider.types : std::vector<Type>()) {
+                for (const Type x : provider.types) {
                     const std::string name = std::string("Quantized") + base + "_" + made.word;
                     ops.push_back(make(provider, name, kind, x));
                     ops.back().codes = made.codes;

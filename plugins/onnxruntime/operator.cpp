@@ -291,12 +291,12 @@ void Operator::check_tables(Call& call) const {
     }
 }
 
-float Operator::step_of_codes(OrtKernelContext* context, std::size_t index) const {
+Tensor Operator::step_of_codes(OrtKernelContext* context, std::size_t index) const {
     const Tensor given = input(context, index, index + 1);
     if (!given.present || given.type != kFloat || Sizes(given.shape).elements() != 1) {
         refuse("the last input is no scale of codes", "give it one element of type f32");
     }
-    return *static_cast<const float*>(given.data);
+    return given;
 }
 
 void* Operator::output(OrtKernelContext* context, std::size_t index, const Shape& shape) const {
@@ -379,7 +379,7 @@ void Operator::compute(OrtKernelContext* context) const {
         const std::size_t index = skip ? 2 : 1;
         if (outputs > index) call.scales = output(context, index, steps);
         if (call.scales && !call.elements && norm_.steps == Steps::kRow) {
-            std::fill_n(static_cast<float*>(call.scales), Sizes(steps).elements(), 1.0F);
+            fill_ones(context, static_cast<float*>(call.scales), Sizes(steps).elements());
         }
     }
     if (call.elements) run(context, call);

@@ -26,9 +26,9 @@ struct Tensor {
 // One run of a node: tensors that fit each other, and how X is cut into [rows, n, inner].
 struct Call {
     Tensor x, second, cos, sin, scale, bias;  // second: residual or gate
+    Tensor step;         // of codes, where it is given: one f32
     void* y{nullptr};    // the norm, or its codes
     void* sum{nullptr};  // may be null
-    float step{1.0F};    // of codes, where it is given
     void* scales{nullptr};  // of codes, where they are not; may be null
     std::size_t elements{0};  // at least 1
     std::size_t n{0};
@@ -53,6 +53,8 @@ public:
 protected:
     // Throws Refusal.
     virtual void run(OrtKernelContext* context, const Call& call) const = 0;
+    // `count` scales of rows without elements.
+    virtual void fill_ones(OrtKernelContext* context, float* scales, std::size_t count) const = 0;
 
     void check(OrtStatus* status) const;
     [[noreturn]] void refuse(const std::string& what, const std::string& fix) const;
@@ -74,7 +76,7 @@ private:
     Tensor input(OrtKernelContext* context, std::size_t index, std::size_t inputs) const;
     Tensor weight(OrtKernelContext* context, std::size_t which, std::size_t inputs) const;
     void check_tables(Call& call) const;
-    float step_of_codes(OrtKernelContext* context, std::size_t index) const;
+    Tensor step_of_codes(OrtKernelContext* context, std::size_t index) const;
     void* output(OrtKernelContext* context, std::size_t index, const Shape& shape) const;
 
     std::string name_;
@@ -85,7 +87,6 @@ struct Provider {
     const char* name;         // of ONNX Runtime's execution provider; null: the CPU's
     std::vector<Type> types;  // of X
     Operator* (*make)(const OrtApi*, const OrtKernelInfo*, Kind, Type);
-    bool codes{false};        // it gives codes of the norm, too
 };
 
 // The values of the attribute `quantize`, with which the names of operators that give codes end.

@@ -20,12 +20,14 @@ import rmsnorm_export as rx
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import ROW_KINDS
 from rmsnorm_export.op.reference import reference_exact
-from rmsnorm_export.op.spec import Kind, NormSpec
+from rmsnorm_export.op.spec import Kind, NormSpec, Quantize, scaled_by
 from rmsnorm_export.runtime.session import run_session
 from rmsnorm_export.tensorrt.plugin.native import node_model
 from scripts.corpus import cache
+from scripts.gpu.shim import assert_between
+from tests.op.test_codes import HOWS, at_every_place, reference_codes, same
 from tests.plugins import kernel_build
-from tests.plugins.native_process import GATES, VARIANTS
+from tests.plugins.native_process import GATES, VARIANTS, Case, run_all
 from tests.plugins.test_native_runtimes import VERSIONS, run_in
 
 TYPES: dict[int, Any] = {1: np.float32, 10: np.float16, 16: ml_dtypes.bfloat16}
@@ -47,7 +49,7 @@ def options(nodes: pathlib.Path) -> Any:
 
 
 def _run(options: Any, spec: NormSpec, *tensors: Any, **attributes: Any) -> dict[str, Array]:
-    """x, scale, bias, second, tables."""
+    """x, scale, bias, second, tables, way of codes, their step."""
     model, feeds = node_model(spec, *tensors)
     (node,) = model.graph.node
     for name, value in attributes.items():
@@ -148,6 +150,71 @@ def test_empty_tensors(options: Any, shape: tuple[int, ...]) -> None:
     x = np.zeros(shape, np.float16)
     got = _run(options, NormSpec(kind="SkipRMSNorm"), x, None, None, x)
     assert [array.shape for array in got.values()] == [shape, shape]
+    codes, _, scales = _run(
+        options, NormSpec(kind="SkipRMSNorm"), x, None, None, x, None, "int8_per_row"
+    ).values()
+    assert codes.shape == shape
+    assert np.array_equal(scales, np.ones((shape[0], 1)))
+
+
+def _coded(
+    options: Any, dtype: int, spec: NormSpec, x: Array, scale: Array | None, second: Array | None
+) -> Iterator[tuple[Quantize, tuple[Array, ...], tuple[Array, ...]]]:
+    """Each way of codes, the norm, and what the node with codes gives; all in one session."""
+    cases = []
+    for how in (None, *HOWS):
+        step = np.array(0.02, np.float32) if how in ("int8", "fp8") else None
+        model, feeds = node_model(spec, x, scale, None, second, None, how, step)
+        cases.append(Case(dtype, spec, model, feeds, None, (x,) * len(model.graph.output)))
+    norm, *coded = run_all(options, cases)
+    for how, got in zip(HOWS, coded, strict=True):
+        yield how, norm, got
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("kind", "n"), [*zip(ROW_KINDS, (416, 96, 96), strict=True)])
+def test_codes_are_those_of_the_norm(options: Any, kind: Kind, n: int, dtype: int) -> None:
+    """Of the CUDA node's own norm: the scales are the definition's, a code is at most one off."""
+    random = np.random.default_rng(dtype)
+    x, second = (random.normal(0, 2, (4, n)).astype(TYPES[dtype]) for _ in range(2))
+    x[0], x[1, 3], x[2, n - 1], x[3, :5] = 0, np.nan, np.inf, -0.0
+    scale = random.normal(1, 1, n).astype(TYPES[dtype])
+    given = None if kind == "RMSNorm" else second
+    spec = NormSpec(kind=kind, epsilon=2.0**-7)
+    for how, norm, (codes, *more) in _coded(options, dtype, spec, x, scale, given):
+        expected, *scales = reference_codes(norm[0], how, 0.02)
+        if how == "int8":  # a NaN is 0, as of QuantizeLinear on CUDA
+            expected[np.isnan(norm[0].astype(np.float32))] = 0
+        for a, b in zip(more, (*norm[1:], *scales), strict=True):
+            # The fast kernels of float32 multiply with a row's scale, within ulp.
+            exact = b.astype(np.float64)
+            assert_between(a, exact, exact, 4 if b.dtype == np.float32 == x.dtype else 0)
+        exact = expected.astype(np.float64)
+        assert_between(codes, exact, exact, 0 if scaled_by(how) == "block" else 1)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_what_is_no_number_is_in_the_scale_wherever_it_is(options: Any, dtype: int) -> None:
+    x = at_every_place(TYPES[dtype], 32)
+    spec = NormSpec(epsilon=0.0, partial_size=1)
+    for how, _, got in _coded(options, dtype, spec, x, None, None):
+        if scaled_by(how) != "tensor":
+            for a, b in zip(got, reference_codes(x, how, 0.0), strict=True):
+                assert same(a, b)
+
+
+def test_what_the_kernels_lack_of_codes_is_refused(options: Any) -> None:
+    x = np.ones((2, 3, 32), np.float16)
+    said = _refused(options, NormSpec(axis=-2), x, None, None, None, None, "int8_per_row")
+    assert said.startswith(
+        "QuantizedRMSNorm node 'a norm': on a GPU codes have a scale for each row that is normal"
+    )
+    said = _refused(options, NormSpec(group_size=16), x, None, None, None, None, "mxfp8")
+    assert "rows and groups must be whole blocks of 32 elements of the last axis" in said
+    model, feeds = node_model(NormSpec(), x, None, None, None, None, "fp8_per_row")
+    del model.graph.output[1], model.graph.node[0].output[1]
+    with pytest.raises(Exception, match="the node has no output for the scales of its codes"):
+        run_session(onnxruntime.InferenceSession(model.SerializeToString(), options), feeds)
 
 
 def test_what_the_kernels_lack_is_refused_with_node_and_attribute(options: Any) -> None:

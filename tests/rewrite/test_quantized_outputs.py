@@ -176,6 +176,8 @@ def test_a_file_with_codes_is_read_again(how: str) -> None:
     expanded = rx.expand(folded, prove=True)
     assert not expanded.report.unproved
     assert not expanded.model.functions
+    (site,) = rx.optimize(expanded.to_bytes(), fold_quantize=True).report.fused
+    assert (site.op, site.numerics) == (f"QuantizedSkipRMSNorm_{how}", "exact")
     if how.startswith("int8"):
         (before,) = run(folded, ["q"], "float")
         assert np.array_equal(before, run(expanded.to_bytes(), ["q"], "float")[0])

@@ -4,6 +4,7 @@
 #include "../operator.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace rmsnorm_export::onnxruntime {
 namespace {
@@ -40,10 +41,26 @@ public:
         norm.rotary_dim = norm_.rotary_dim;
         norm.rotary_interleaved = norm_.rotary_interleaved;
         problem_.x = problem_.y = kTypeOf[x];
+        if (norm_.codes != Codes::kNone) {
+            constexpr kernels::Quantize kSteps[] = {
+                kernels::Quantize::kStatic, kernels::Quantize::kPerRow, kernels::Quantize::kBlocks,
+                kernels::Quantize::kBlocksFloor};
+            problem_.quantize = kSteps[static_cast<int>(norm_.steps)];
+            problem_.y =
+                norm_.codes == Codes::kInt8 ? kernels::Type::kINT8 : kernels::Type::kFP8E4M3;
+            if (norm_.steps == Steps::kRow && norm_.axis != -1) {
+                refuse("on a GPU codes have a scale for each row that is normalised, and axis is " +
+                           std::to_string(norm_.axis),
+                       std::string("use axis -1, or ") + kElsewhere);
+            }
+        }
         // What is wrong whatever the tensors are: asked about the smallest row with room for it.
         kernels::Problem smallest = problem_;
         smallest.n = std::max<std::int64_t>(
             {2, norm.partial_size, norm.group_size, norm.rotary_dim});
+        if (norm_.steps >= Steps::kBlock && !norm.group_size) {
+            smallest.n = (smallest.n + kernels::kBlock - 1) / kernels::kBlock * kernels::kBlock;
+        }
         smallest.table_width = norm.rotary_dim ? norm.rotary_dim : smallest.n;
         must(kernels::refusal(smallest),
              "partial_size is " + std::to_string(norm.partial_size) + ", group_size is " +
@@ -93,16 +110,44 @@ private:
         pointers.bias = call.bias.data;
         pointers.y = call.y;
         // A sum that nobody wants is written all the same, where Y comes to stand: a thread reads its
-        // elements of the one before it writes those of the other.
+        // elements of the one before it writes those of the other. Codes have no room for it.
         pointers.sum = call.sum ? call.sum : call.y;
+        if (norm_.codes != Codes::kNone && norm_.kind == Kind::kSkipRMSNorm && !call.sum) {
+            refuse("the node has no output for its sum",
+                   std::string("give it one, or ") + kElsewhere);
+        }
+        pointers.quant_scale = static_cast<const float*>(call.step.data);
+        pointers.row_scale = call.scales;
+        if (problem.quantize >= kernels::Quantize::kPerRow && !call.scales) {
+            refuse("the node has no output for the scales of its codes",
+                   std::string("give it one, or ") + kElsewhere);
+        }
         pointers.cos = call.cos.data;
         pointers.sin = call.sin.data;
-        void* stream = nullptr;
-        check(api_.KernelContext_GetGPUComputeStream(context, &stream));
         // The tactic is not chosen by the number of rows: a row gives the same in every batch.
         const cudaError_t status =
             kernels::launch(problem, pointers, static_cast<std::int64_t>(call.elements / call.n),
-                            kernels::Tactic::kThroughput, static_cast<cudaStream_t>(stream));
+                            kernels::Tactic::kThroughput, stream(context));
+        must_run(status);
+    }
+
+    void fill_ones(OrtKernelContext* context, float* scales, std::size_t count) const override {
+        // 0x3f800000, byte by byte: a copy from the host would outlive it in a captured graph.
+        auto* const bytes = reinterpret_cast<unsigned char*>(scales);
+        must_run(cudaMemsetAsync(bytes, 0, count * sizeof(float), stream(context)));
+        for (const auto& [place, value] : {std::pair(2, 0x80), std::pair(3, 0x3f)}) {
+            must_run(
+                cudaMemset2DAsync(bytes + place, sizeof(float), value, 1, count, stream(context)));
+        }
+    }
+
+    cudaStream_t stream(OrtKernelContext* context) const {
+        void* given = nullptr;
+        check(api_.KernelContext_GetGPUComputeStream(context, &given));
+        return static_cast<cudaStream_t>(given);
+    }
+
+    void must_run(cudaError_t status) const {
         if (status != cudaSuccess) {
             refuse(std::string("the kernel was not launched: ") + cudaGetErrorString(status),
                    status == cudaErrorNoKernelImageForDevice

@@ -157,9 +157,11 @@ def main(request: Request, say: Say) -> None:
             words = ", ".join(f"{k} {v}" for k, v in spec.non_default().items()) or "defaults"
             with Trying(say, f"{spec.kind} {type_name(dtype)}: {words}{where}") as trying:
                 trying.detail = _compared(ort, options, providers, dtype, spec)
-    for dtype, how in itertools.product(_TYPES, get_args(Quantize)) if registering.passed else ():
-        with Trying(say, f"{operator_name('RMSNorm', how)} {type_name(dtype)}") as trying:
-            trying.detail = _codes_compared(ort, options, dtype, how)
+        for dtype, how in itertools.product(_TYPES, get_args(Quantize)):
+            with Trying(
+                say, f"{operator_name('RMSNorm', how)} {type_name(dtype)}{where}"
+            ) as trying:
+                trying.detail = _codes_compared(ort, options, providers, dtype, how)
     say("end")
 
 
@@ -231,12 +233,13 @@ def _apart(got: Array, expected: Array, of_row: bool) -> float:
     return float(apart.max())
 
 
-def _codes_compared(ort: Any, options: Any, dtype: int, how: Quantize) -> str:
+def _codes_compared(ort: Any, options: Any, providers: list[str], dtype: int, how: Quantize) -> str:
     """Codes of norms that are -1 and 1."""
     x = np.resize([-3.0, 3.0], (3, 2 * BLOCK)).astype(numpy_dtype(dtype))
     step = np.array(0.0625, np.float32) if scaled_by(how) == "tensor" else None
     model, feeds = node_model(NormSpec(epsilon=0.0), x, None, None, None, quantize=how, step=step)
-    got = run_session(ort.InferenceSession(model.SerializeToString(), options), feeds)
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=providers)
+    got = run_session(session, feeds)
     # 1 in steps: 16; 127 or 448 of a row; 2^8 for the least power of two with 1 <= 448 * 2^E.
     largest = CODE_TYPES[how.partition("_")[0]][1]
     number = {"tensor": 16, "row": largest, "block": 256}[scaled_by(how)]
