@@ -40,7 +40,7 @@ from rmsnorm_export.benchmark.statistics import Run, run_rounds, timings
 from rmsnorm_export.benchmark.variants import count_nodes, make_peer, make_target
 from rmsnorm_export.benchmark.worker import PEERS, Outcome, run_worker
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds
-from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.options import takes
@@ -116,7 +116,7 @@ def bench(model: Source, options: BenchOptions) -> Benchmark:
             threads=options.threads or cores(),
             progress=options.progress or (lambda *_: None),
             steps=2 + len(targets) + len(peers) + len(chosen) * (1 + len(targets) + len(peers)),
-            kernels=os.fspath(onnxruntime_library()) if options.native else None,
+            kernels=_kernels(chosen) if options.native else {},
         )
         cases, feeds = run.inputs(options, chosen)
         run.steps += len(chosen) * len(cases)
@@ -139,6 +139,10 @@ def bench(model: Source, options: BenchOptions) -> Benchmark:
                 )
             )
         notes = [f"the provider {name} is not in this ONNX Runtime" for name in absent]
+        if options.native and "cuda" in chosen and "cuda" not in run.kernels:
+            notes.append(
+                "native is not measured on cuda: the CUDA kernels for ONNX Runtime are not built"
+            )
         trials, usable = run.trials(variants, chosen, asked=options.providers is not None)
         notes += [
             f"the provider {name} cannot be used here: {trial.detail}"
@@ -183,7 +187,7 @@ class Measurement:
     """One call of ``bench``: its files and how far it is.
 
     Attributes:
-        kernels: the library that ``native`` runs with, None where it is not measured.
+        kernels: the library that ``native`` runs with, by the provider.
         labels, feeds: of the shapes, and the file of inputs for each of them.
         reference: provider that computed what is compared with.
     """
@@ -195,7 +199,7 @@ class Measurement:
     threads: int
     progress: Progress
     steps: int
-    kernels: str | None = None
+    kernels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     done: int = 0
     reference: str = "cpu"
     labels: tuple[str, ...] = ()
@@ -216,9 +220,9 @@ class Measurement:
             return self.raw
         return str(self.place("portable" if variant == NATIVE else variant))
 
-    def kernels_of(self, variant: str) -> str | None:
+    def kernels_of(self, variant: str, provider: str) -> str | None:
         """The library that a variant is run with."""
-        return self.kernels if variant == NATIVE else None
+        return self.kernels[provider] if variant == NATIVE else None
 
     def inputs(
         self, options: BenchOptions, chosen: Sequence[str]
@@ -285,7 +289,8 @@ class Measurement:
             usable.append(provider)
             for variant in variants[1:]:
                 self.step(f"checking {variant.name} on {provider}")
-                if variant.status == "ok" and (variant.name != NATIVE or provider == "cpu"):
+                there = variant.name != NATIVE or provider in self.kernels
+                if variant.status == "ok" and there:
                     trials.append(self.trial(variant.name, provider))
         return trials, usable
 
@@ -318,7 +323,7 @@ class Measurement:
     def trial(self, variant: str, provider: str) -> Trial:
         """Load and run a variant, and compare its outputs with the reference."""
         outputs = self.outputs("trial")
-        kernels = self.kernels_of(variant)
+        kernels = self.kernels_of(variant, provider)
         ended = self.run(self.path(variant), provider, outputs, optimize=True, kernels=kernels)
         if ended.status != "ok":
             return Trial(variant, provider, ended.status, ended.detail)
@@ -383,7 +388,10 @@ class Measurement:
     def open(self, variant: str, provider: str, feeds: Mapping[str, Array]) -> Run:
         """A new session of a variant, to be run on ``feeds``."""
         session = sessions.open_session(
-            self.path(variant), provider, threads=self.threads, kernels=self.kernels_of(variant)
+            self.path(variant),
+            provider,
+            threads=self.threads,
+            kernels=self.kernels_of(variant, provider),
         )
         return sessions.runner(session, feeds)
 
@@ -445,6 +453,23 @@ def check_outputs(
 
 def _mib(size: int | None) -> float | None:
     return None if size is None else round(size / 2**20, 1)
+
+
+def _kernels(providers: Sequence[str]) -> dict[str, str]:
+    """The libraries of kernels for these providers; that for CUDA may be missing beside the CPU's.
+
+    Raises:
+        BackendMissingError: nothing is built.
+    """
+    found = {}
+    for name in ("cpu", "cuda"):
+        if name in providers:
+            try:
+                found[name] = os.fspath(onnxruntime_library(cuda=name == "cuda"))
+            except BackendMissingError:
+                if name == "cpu" or "cpu" not in providers:
+                    raise
+    return found
 
 
 def check_memory(trials: Sequence[Trial]) -> None:

@@ -51,8 +51,8 @@ class BenchOptions(Options):
     )
     native: bool = option(
         False,
-        help="Measure what portable writes with the kernels for ONNX Runtime on the CPU, too, "
-        "which plugin build --runtime onnxruntime makes.",
+        help="Measure what portable writes with the kernels for ONNX Runtime, too, which plugin "
+        "build --runtime onnxruntime makes for the CPU, and with --cuda for CUDA.",
     )
     generate: int | None = option(
         None,
@@ -111,12 +111,12 @@ class BenchOptions(Options):
                 fix="name some with --targets or --peers",
             )
         portable = self.native and "portable" in self.targets
-        cpu = self.providers is None or "cpu" in self.providers
-        if self.native and not (portable and cpu):
+        there = self.providers is None or {"cpu", "cuda"} & {*self.providers}
+        if self.native and not (portable and there):
             raise UsageError(
-                "The kernels on the CPU run what portable writes.",
+                "The kernels for the CPU and for CUDA run what portable writes.",
                 found=f"targets {', '.join(self.targets)}; providers {self.providers or 'all'}",
-                fix="name portable and cpu among them, or leave native out",
+                fix="name portable, and cpu or cuda, among them, or leave native out",
             )
         if self.providers is not None and not self.providers:
             raise UsageError("No provider is named.", found="none", fix="use cpu, cuda, tensorrt")

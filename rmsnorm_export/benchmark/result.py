@@ -14,7 +14,7 @@ RAW, AGAIN = "raw", "raw again"
 """The model as it was given, and a second session of the very same file."""
 
 NATIVE = "native"
-"""The file of ``portable``, run with the kernels for ONNX Runtime on the CPU."""
+"""The file of ``portable``, run with the kernels for ONNX Runtime."""
 
 NO_DIFFERENCE: Literal["no difference beyond noise"] = "no difference beyond noise"
 

@@ -24,6 +24,7 @@ BackendChoice = Literal[
     "onnxruntime",
     "onnxruntime-native",
     "onnxruntime-cuda",
+    "onnxruntime-native-cuda",
     "torch",
     "tensorrt",
     "tensorrt-rtx",
@@ -52,6 +53,10 @@ BACKENDS: dict[str, BackendRow] = {
     ),
     "onnxruntime-cuda": BackendRow(
         "rmsnorm_export.compare.onnx_backend:OnnxRuntimeCuda", "CUDA, graph optimization"
+    ),
+    "onnxruntime-native-cuda": BackendRow(
+        "rmsnorm_export.compare.onnx_backend:OnnxRuntimeNativeCuda",
+        "kernels of rmsnorm-export, CUDA, graph optimization",
     ),
     "torch": BackendRow("rmsnorm_export.compare.pytorch:PyTorch"),
     "tensorrt": BackendRow("rmsnorm_export.compare.engine:TensorRT"),

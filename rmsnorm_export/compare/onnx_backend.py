@@ -162,7 +162,7 @@ class OnnxRuntimeNative(OnnxRuntime):
 
     @classmethod
     def require(cls, chosen: Chosen) -> None:
-        OnnxRuntime.require(chosen)
+        super().require(chosen)
         cls.kernels()
 
     @property
@@ -198,6 +198,17 @@ class OnnxRuntimeCuda(OnnxRuntime):
     @property
     def reduced(self) -> str:
         return "TF32 products on CUDA" if self.optimized else ""
+
+
+class OnnxRuntimeNativeCuda(OnnxRuntimeNative, OnnxRuntimeCuda):
+    """A model that ONNX Runtime runs in CUDA, norms by the CUDA kernels of this package."""
+
+    __slots__ = ()
+    name = "onnxruntime-native-cuda"
+
+    @staticmethod
+    def kernels() -> Path:
+        return onnxruntime_library(cuda=True)
 
 
 def marked_bytes(

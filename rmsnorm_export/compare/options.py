@@ -65,7 +65,8 @@ class VerifyOptions(Options):
         toml=False,
         help="What runs A. auto: PyTorch for a PyTorch source, for an engine its own, else "
         "onnxruntime, which is ONNX Runtime on the CPU. onnxruntime-native has the kernels of "
-        "plugin build --runtime onnxruntime besides.",
+        "plugin build --runtime onnxruntime besides, onnxruntime-native-cuda on a GPU those with "
+        "--cuda.",
         python="With ``torch`` a path or name is a source as ``rmsnorm-export export`` takes it; a "
         "factory runs code.",
     )

@@ -52,7 +52,12 @@ from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.proof.rotary import differing_turns
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.runtime.session import NoKernelError, run_onnxruntime, runtime_name
+from rmsnorm_export.runtime.session import (
+    NoKernelError,
+    place_of_kernels,
+    run_onnxruntime,
+    runtime_name,
+)
 
 _Run: TypeAlias = Callable[[ir.Model, Mapping[str, Array]], dict[str, Array]]
 
@@ -335,7 +340,8 @@ class _SiteRuns:
                 yield f"{self.runtime} against numpy", reference, after
         if self.kernels is not None and reference is not None:
             computed = run_onnxruntime(new, feeds, kernels=self.kernels)
-            yield f"the kernels in {self.runtime}", reference, computed
+            where = place_of_kernels(self.kernels)[1]
+            yield f"the kernels in {self.runtime}{where}", reference, computed
 
 
 def _mean_square(spec: NormSpec, total: Float64Array, rows: int) -> Float64Array:

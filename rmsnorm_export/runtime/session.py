@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -152,6 +153,21 @@ def session_options(
     return options
 
 
+def has_cuda_nodes(library: str | os.PathLike[str]) -> bool:
+    """Whether a library of kernels has some for the CUDA provider."""
+    return CUDA.encode() in Path(library).read_bytes()
+
+
+@functools.lru_cache(maxsize=4)
+def place_of_kernels(library: str) -> tuple[Device, str]:
+    """Where a library of kernels is run, and that in words, "" for one that has none for CUDA."""
+    if not has_cuda_nodes(library):
+        return "cpu", ""
+    if CUDA in onnxruntime().get_available_providers():
+        return "cuda", " on CUDA"
+    return "cpu", " on the CPU, for it has no CUDA provider"
+
+
 def run_onnxruntime(
     model: ir.Model, feeds: Mapping[str, Array], *, kernels: str | None = None
 ) -> dict[str, Array]:
@@ -159,7 +175,8 @@ def run_onnxruntime(
 
     Args:
         model, feeds: the model, and its inputs by name.
-        kernels: a library of custom operators to register.
+        kernels: a library of custom operators to register; nodes of its own run where
+            `place_of_kernels` says.
 
     Raises:
         BackendMissingError, NoKernelError, VerificationError: as ``open_session``; or the run
@@ -169,7 +186,9 @@ def run_onnxruntime(
     key = (content, kernels)
     session = _sessions.get(key)
     if session is None:
-        session = _sessions[key] = open_session(content, threads=1, kernels=kernels)
+        device: Device = "cpu" if kernels is None else place_of_kernels(kernels)[0]
+        session = open_session(content, threads=1, device=device, kernels=kernels)
+        _sessions[key] = session
         while len(_sessions) > _KEPT_SESSIONS:
             _sessions.popitem(last=False)
     else:

@@ -170,12 +170,6 @@ def check_serving(subject: ServedModel, max_batch: int, options: PackageOptions)
         raise UsageError(
             "An engine runs on a GPU only.", found="--kind cpu", fix="leave --kind away"
         )
-    if options.kind != "cpu" and subject.backend == "onnxruntime" and options.plugin is not None:
-        raise UsageError(
-            "The library has kernels for the CPU only.",
-            found="--plugin-library with an ONNX model, to be run on GPUs",
-            fix="give --kind cpu, or leave --plugin-library away",
-        )
     if not max_batch and (dynamic_batching or preferred):
         raise UsageError(
             "Requests cannot be joined into batches.",

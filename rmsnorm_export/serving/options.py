@@ -94,8 +94,9 @@ class PackageOptions(Options):
         flag="--plugin-library",
         written=Path,
         metavar="FILE",
-        help="Plugin for an engine that uses it; or for a model that ONNX Runtime runs on the CPU "
-        "the kernels of plugin build --runtime onnxruntime, with --kind cpu.",
+        help="Plugin for an engine that uses it; or for a model that ONNX Runtime runs the "
+        "kernels of plugin build --runtime onnxruntime: on GPUs those with --cuda, else with "
+        "--kind cpu.",
         shown="for an engine that of plugin build which fits this machine best, for a model none",
     )
     report: StrPath | None = option(

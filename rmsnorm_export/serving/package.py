@@ -91,7 +91,7 @@ def package_model(
         subject=subject,
         batching=batching,
         profile=profiles[-1] if profiles else None,
-        plugin=plugin_library(subject, options.plugin),
+        plugin=plugin_library(subject, options.plugin, gpu=options.kind != "cpu"),
         report=None if options.report is None else read_report(options.report, subject),
         benchmarks=read_benchmarks(options.benchmarks),
         options=options,

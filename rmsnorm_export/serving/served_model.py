@@ -23,6 +23,7 @@ from rmsnorm_export.rewrite.optimize import inspect
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs
+from rmsnorm_export.runtime.session import has_cuda_nodes
 from rmsnorm_export.serving.result import PackagedNorm, ServingBackend
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath, missing_fix
@@ -259,16 +260,17 @@ def triton_type(backend: ServingBackend, name: str, dtype: str) -> str:
     )
 
 
-def plugin_library(subject: ServedModel, given: StrPath | None) -> Path | None:
+def plugin_library(subject: ServedModel, given: StrPath | None, *, gpu: bool) -> Path | None:
     """The library that the server must load for the model; None when it needs none.
 
     Raises:
-        UsageError: a library was given for an engine that loads none.
+        UsageError: a library was given for an engine that loads none, or one for the CPU alone
+            where the server is to use a GPU.
         InputError: the library is missing or of no use.
         BackendMissingError: none was given and none is built.
     """
     if subject.record is None and given is not None:
-        return _kernels(given)
+        return _kernels(given, gpu=gpu)
     state = subject.record.plugin if subject.record is not None else None
     if state is None or not state.library or state.embedded:
         if given is None:
@@ -292,10 +294,11 @@ def plugin_library(subject: ServedModel, given: StrPath | None) -> Path | None:
     return sibling(given, "dlopen")
 
 
-def _kernels(given: StrPath) -> Path:
+def _kernels(given: StrPath, *, gpu: bool) -> Path:
     """The library of kernels for an ONNX model.
 
     Raises:
+        UsageError: it has none for a GPU.
         InputError: it is none, or cannot be used.
     """
     info = inspect_library(given, creators=False)
@@ -304,6 +307,12 @@ def _kernels(given: StrPath) -> Path:
             "The library has no kernels for ONNX Runtime, which runs this model.",
             found=f"{info.path}: {info.problem or f'it is for {info.style}'}",
             fix=info.fix or f"leave --plugin-library away, or {NATIVE_BUILD_FIX}",
+        )
+    if gpu and not has_cuda_nodes(info.path):
+        raise UsageError(
+            "The library has kernels for the CPU only.",
+            found="--plugin-library with an ONNX model, to be run on GPUs",
+            fix=f"give --kind cpu, or the library of {NATIVE_BUILD_FIX} --cuda",
         )
     return info.path
 

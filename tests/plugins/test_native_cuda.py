@@ -17,11 +17,17 @@ import pytest
 from onnx import helper
 
 import rmsnorm_export as rx
+from rmsnorm_export.benchmark import measure
+from rmsnorm_export.compare.backend import Chosen
+from rmsnorm_export.compare.backends import BACKENDS, BackendRow
+from rmsnorm_export.compare.onnx_backend import OnnxRuntimeNativeCuda
+from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import ROW_KINDS
 from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import Kind, NormSpec, Quantize, scaled_by
-from rmsnorm_export.runtime.session import run_session
+from rmsnorm_export.runtime.session import place_of_kernels, run_session
+from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.tensorrt.plugin.native import node_model
 from scripts.corpus import cache
 from scripts.gpu.shim import assert_between
@@ -29,6 +35,7 @@ from tests.op.test_codes import HOWS, at_every_place, reference_codes, same
 from tests.plugins import kernel_build
 from tests.plugins.native_process import GATES, VARIANTS, Case, run_all
 from tests.plugins.test_native_runtimes import VERSIONS, run_in
+from tests.proof.sites import LLAMA, source
 
 TYPES: dict[int, Any] = {1: np.float32, 10: np.float16, 16: ml_dtypes.bfloat16}
 
@@ -239,6 +246,77 @@ def test_what_the_kernels_lack_is_refused_with_node_and_attribute(options: Any) 
         options, NormSpec(), np.ones((2, 8), np.float32), None, None, None, epsilon=-1.0
     )
     assert said.startswith("RMSNorm node 'a norm': epsilon is -1")
+
+
+class _Here(OnnxRuntimeNativeCuda):
+    """The backend, where its nodes run on the CPU."""
+
+    __slots__ = ()
+    device = "cpu"
+
+    @staticmethod
+    def kernels() -> pathlib.Path:
+        return kernel_build.node_library()
+
+    @classmethod
+    def require(cls, chosen: Chosen) -> None:
+        del chosen
+
+
+def test_verify_says_what_is_missing_and_runs_where_nothing_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = np.ones((2, 8), TYPES[16])  # of which ONNX Runtime has no norm
+    model, _ = node_model(NormSpec(), x, None, None, None)
+    with pytest.raises(BackendMissingError, match=r"no CUDA provider|where a GPU is|not built"):
+        rx.verify(model, model, backend_b="onnxruntime-native-cuda")
+    row = BackendRow(f"{__name__}:_Here", "kernels")
+    monkeypatch.setitem(BACKENDS, "onnxruntime-native-cuda", row)
+    same_one = "onnxruntime-native-cuda"
+    found = rx.verify(model, model, backend_a=same_one, backend_b=same_one)
+    assert found.passed
+    assert "with the kernels of rmsnorm-export" in found.runtime
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_proof_runs_the_kernels_and_says_where(nodes: pathlib.Path, dtype: int) -> None:
+    report = rx.optimize(source(LLAMA, dtype=dtype), prove=True, kernels=str(nodes)).report
+    (site,) = report.fused
+    assert site.proof is not None
+    assert site.proof.passed
+    device, where = place_of_kernels(str(nodes))
+    if CUDA not in onnxruntime.get_available_providers():
+        assert (device, where) == ("cpu", " on the CPU, for it has no CUDA provider")
+    assert site.proof.runtime.endswith(where)
+
+
+def test_a_package_for_gpus_has_the_library(nodes: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    model, _ = node_model(NormSpec(), np.ones((2, 8), np.float32), None, None, None)
+    packaged = rx.package_model(model, tmp_path / "models", name="norm", plugin=nodes)
+    assert (packaged.path / "1" / nodes.name).read_bytes() == nodes.read_bytes()
+    config = (packaged.path / "config.pbtxt").read_text()
+    assert f'op_library_filename: "/models/norm/1/{nodes.name}"' in config
+    assert "KIND_CPU" not in config
+    assert {check.outcome for check in packaged.checks} == {"passed"}
+
+
+def test_bench_takes_the_library_of_each_provider(
+    nodes: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {False: tmp_path / "cpu.so", True: nodes}
+
+    def library(*, cuda: bool = False) -> pathlib.Path:
+        if cuda not in found:
+            raise BackendMissingError("not built", found="none", fix="build it")
+        return found[cuda]
+
+    monkeypatch.setattr(measure, "onnxruntime_library", library)
+    assert measure._kernels(["cpu", "cuda"]) == {"cpu": str(found[False]), "cuda": str(nodes)}
+    assert measure._kernels(["cuda", "tensorrt"]) == {"cuda": str(nodes)}
+    del found[True]
+    assert measure._kernels(["cpu", "cuda"]) == {"cpu": str(found[False])}
+    with pytest.raises(BackendMissingError, match="not built"):
+        measure._kernels(["cuda"])
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.runtime.session import has_cuda_nodes
 from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.tensorrt.plugin.libraries import (
     best_build,
-    has_cuda_nodes,
     inspect_library,
     load_problem,
 )

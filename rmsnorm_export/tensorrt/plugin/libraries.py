@@ -6,7 +6,6 @@ import platform
 from pathlib import Path
 
 from rmsnorm_export.errors import BackendMissingError, InputError
-from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.system.elf import Elf, NotALibraryError, read_elf
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import version_of
@@ -164,11 +163,6 @@ def onnxruntime_library(*, cuda: bool = False, cache: StrPath | None = None) -> 
         BackendMissingError: nothing is built, or nothing that is whole.
     """
     return best_build(cache, with_cuda("onnxruntime", cuda)).path("register")
-
-
-def has_cuda_nodes(library: StrPath) -> bool:
-    """Whether a library for ONNX Runtime has kernels for its CUDA provider."""
-    return CUDA.encode() in Path(library).read_bytes()
 
 
 def use_in_torch(library: StrPath | None = None, *, cache: StrPath | None = None) -> Path:

@@ -16,12 +16,12 @@ from collections.abc import Collection
 from pathlib import Path
 
 from rmsnorm_export.errors import BackendMissingError, UsageError
+from rmsnorm_export.runtime.session import has_cuda_nodes
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import package_folders
 from rmsnorm_export.tensorrt.plugin.cache import MANIFEST, MANIFEST_COPY
 from rmsnorm_export.tensorrt.plugin.libraries import (
     best_build,
-    has_cuda_nodes,
     inspect_library,
     installed_major,
     sibling,

@@ -35,7 +35,7 @@ from rmsnorm_export.op.spec import (
     scaled_by,
 )
 from rmsnorm_export.runtime.metrics import ulp_distance
-from rmsnorm_export.runtime.session import onnxruntime, run_session
+from rmsnorm_export.runtime.session import has_cuda_nodes, onnxruntime, run_session
 from rmsnorm_export.runtime.session import session_options as plain_options
 from rmsnorm_export.runtime.support import CPU, CUDA
 from rmsnorm_export.system.files import StrPath
@@ -43,7 +43,6 @@ from rmsnorm_export.system.process import Request, Say
 from rmsnorm_export.tensorrt.plugin.creators import FailedCheckError
 from rmsnorm_export.tensorrt.plugin.libraries import (
     NATIVE_BUILD_FIX,
-    has_cuda_nodes,
     inspect_library,
     onnxruntime_library,
 )
