@@ -6,6 +6,7 @@ hundred, the same in every run.
 
 from __future__ import annotations
 
+import functools
 import os
 
 import numpy as np
@@ -43,6 +44,11 @@ SINGLE = [
     for name, values in ALL_OPTIONS.items()
     for value in values
 ]
+
+
+# Every target is held against the same models.
+built = functools.cache(lambda name, value: build(*single(name, value)))
+alike = functools.cache(lambda name: LOOK_ALIKES[name].build())
 
 
 def prove_ground_truth(case: Case) -> None:
@@ -131,7 +137,7 @@ def test_ground_truth_of_each_choice(name, value):
     spelling, frame = single(name, value)
     settled = frame.settled() if name in FRAME_OPTIONS else spelling.settled(frame.settled())
     assert getattr(settled, name) == value, "the choice is not what gets built"
-    prove_ground_truth(build(spelling, frame))
+    prove_ground_truth(built(name, value))
 
 
 @drawn
@@ -162,7 +168,7 @@ def test_ground_truth_notices_a_wrong_claim():
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("name", "value"), SINGLE)
 def test_each_choice_is_found(name, value, target):
-    judge(build(*single(name, value)), target, "exact")
+    judge(built(name, value), target, "exact")
 
 
 @drawn
@@ -177,7 +183,7 @@ def test_drawn_norms_are_found(case, target, numerics):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", LOOK_ALIKES)
 def test_look_alike_keeps_its_numbers(name, target):
-    judge(LOOK_ALIKES[name].build(), target, "upcast")
+    judge(alike(name), target, "upcast")
 
 
 @drawn

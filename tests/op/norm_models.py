@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,6 +54,10 @@ class Case:
 
     def operands(self, seed: int = 0) -> dict[str, np.ndarray]:
         """Inputs by name, in the order of the operator."""
+        return {name: array.copy() for name, array in self._drawn(seed).items()}
+
+    @functools.cache  # noqa: B019 (a case is one of a few hundred that live as long as the tests)
+    def _drawn(self, seed: int) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(seed)
         shape = self.shape
         row = row_shape(self.spec, shape)
@@ -80,11 +85,19 @@ def model(
     ``weights``: scale and bias are initializers (as in real models), else graph inputs.
     ``separate``: every case has the smallest body that serves it, instead of a shared one.
     """
+    made = onnx.ModelProto()
+    made.CopyFrom(_model(tuple(cases), opset, weights, separate))
+    return made
+
+
+@functools.cache  # many tests look at the model of all cases
+def _model(cases: tuple[Case, ...], opset: int, weights: bool, separate: bool) -> onnx.ModelProto:
     inputs, outputs, nodes, initializers = [], [], [], []
     keys = [case.key(opset) for case in cases]
-    assigned = assign_bodies(keys)
     if separate:
         assigned = [(f"{key.kind}_{index}", key) for index, key in enumerate(keys)]
+    else:
+        assigned = assign_bodies(keys)
     for index, (case, (name, key)) in enumerate(zip(cases, assigned, strict=True)):
         operands = case.operands()
         row = row_shape(case.spec, case.shape)
@@ -195,9 +208,11 @@ def steps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     assert a.dtype == b.dtype
     assert a.shape == b.shape
     signed = {2: np.int16, 4: np.int32, 8: np.int64}[a.dtype.itemsize]
+    # Two float64 may be further apart than an int64 tells.
+    wide = object if a.dtype.itemsize == 8 else np.int64
     lines = []
     for array in (a, b):
-        bits = np.ascontiguousarray(array).view(signed).astype(object)
+        bits = np.ascontiguousarray(array).view(signed).astype(wide)
         lowest = -(2 ** (8 * a.dtype.itemsize - 1))
         lines.append(np.where(np.signbit(array.astype(np.float64)), lowest - bits, bits))
     distance = np.abs(lines[0] - lines[1])

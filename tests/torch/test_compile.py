@@ -39,6 +39,9 @@ def test_opcheck_of_strided_half_operands(form):
     torch.library.opcheck(operator, operands[: len(operands) - 2], attributes)
 
 
+ALL_ELSEWHERE = {"epsilon_outside": True, "scale_offset": 1.0, "scale_before_cast": True}
+
+
 class _Block(torch.nn.Module):
     """One norm of each operator, among other things to fuse with."""
 
@@ -56,15 +59,24 @@ class _Block(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    "attributes", [{}, {"epsilon_outside": True, "scale_offset": 1.0, "scale_before_cast": True}]
+    ("attributes", "backend"),
+    [
+        ({}, "aot_eager"),
+        (ALL_ELSEWHERE, "inductor"),
+        pytest.param({}, "inductor", marks=pytest.mark.thorough),
+        pytest.param(ALL_ELSEWHERE, "aot_eager", marks=pytest.mark.thorough),
+    ],
 )
 @pytest.mark.slow
-def test_compiles_whole_with_gradients_and_dynamic_shapes(attributes):
-    """No graph break; the same numbers and gradients to the order of a sum; no recompilation."""
+def test_compiles_whole_with_gradients_and_dynamic_shapes(attributes, backend):
+    """No graph break; the same numbers and gradients to the order of a sum; no recompilation.
+
+    The graphs are those of either backend; one of them is compiled to machine code, too.
+    """
     torch.manual_seed(0)
     torch.compiler.reset()
     module = _Block(111, **attributes)
-    counter = CompileCounterWithBackend("inductor")
+    counter = CompileCounterWithBackend(backend)
     compiled = torch.compile(module, fullgraph=True, dynamic=True, backend=counter)
     compilations = []
     for rows in (3, 7):

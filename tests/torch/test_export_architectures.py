@@ -70,7 +70,7 @@ CASES = [
 QUICK = ("gemma", "qwen3", "deepseek_v3", "mamba2", "t5_encoder", "aimv2_vision")
 SAMPLE = {case for case in CASES if case[0] in QUICK or case[0:2] == ("llama", "float32")}
 # Symbolic in the batch alone: a second symbolic axis doubles what an export takes.
-ONE_AXIS = ("qwen3", "deepseek_v3", "mamba2")
+ONE_AXIS = ("gemma", "qwen3", "deepseek_v3", "mamba2")
 # Relative to the largest output; as tests/test_architectures.py.
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2}
 

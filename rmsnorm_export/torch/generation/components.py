@@ -18,6 +18,7 @@ from rmsnorm_export.printable import first_line
 from rmsnorm_export.system.packages import pip_install
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.clean import check_types, tidy
+from rmsnorm_export.torch.export.tables import quick_tables
 from rmsnorm_export.torch.export.trace import inference
 
 if TYPE_CHECKING:
@@ -67,7 +68,13 @@ def trace_components(
         dynamic=True, optimize=False, opset_version=options.opset, dynamic_shapes=None
     )
     components: list[Component] = []
-    with collected(tell) as lines, inference(model), whole_static_caches(), own_types_of_caches():
+    with (
+        collected(tell) as lines,
+        inference(model),
+        whole_static_caches(),
+        own_types_of_caches(),
+        quick_tables(),
+    ):
         name = "generate"
         try:
             exporter = exporter_class()
