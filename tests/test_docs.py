@@ -16,6 +16,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from rmsnorm_export.lower.forms import STRUCTURAL
 from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.pipeline.read import read_document
 from rmsnorm_export.recognize.refusal import kind_of
+from tests import warm
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
@@ -100,13 +102,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def _run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+RUN_FILE = "import runpy, sys\nrunpy.run_path(sys.argv[1], run_name='__main__')"
+
+
+def _run(command: str, folder: Path, real: bool = False) -> subprocess.CompletedProcess[str]:
     # The commands of the interpreter that runs the tests, as after `pip install`.
     path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
+    environment = {"PATH": path, "HOME": str(folder), "COLUMNS": "120"}
+    words = [] if real else shlex.split(command)
+    if words[:1] in (["python"], ["rmsnorm-export"]) and not set(command) & set("|&;<>$*`"):
+        program = RUN_FILE if words[0] == "python" else warm.COMMAND
+        return warm.run(
+            program, *words[1:], folder=folder, environment=environment, imports=warm.EXPORT
+        )
     return subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
-        env={"PATH": path, "HOME": str(folder), "COLUMNS": "120"},
+        env=environment,
         capture_output=True,
         text=True,
         timeout=300,
@@ -123,7 +135,7 @@ RUN = [page for page in PAGES if blocks(page, "console") or blocks(page, "python
 def test_examples_print_what_the_page_says(page: str, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     for command, expected in steps(page):
-        done = _run(command, tmp_path)
+        done = _run(command, tmp_path, real=page == "README.md")
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         if expected.strip():
             assert stable(done.stdout) == stable(expected), command

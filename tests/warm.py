@@ -138,6 +138,7 @@ def run(
     program: str,
     *arguments: object,
     folder: Path = _ROOT,
+    environment: dict[str, str] | None = None,
     stdin: int | None = None,
     imports: Sequence[str] = USUAL,
     timeout: float = 300,
@@ -146,7 +147,14 @@ def run(
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         with open(os.devnull) as nothing:
             streams = (nothing.fileno() if stdin is None else stdin, out.fileno(), err.fileno())
-            running = start(program, *arguments, streams=streams, folder=folder, imports=imports)
+            running = start(
+                program,
+                *arguments,
+                streams=streams,
+                folder=folder,
+                environment=environment,
+                imports=imports,
+            )
         code = running.wait(timeout)
         out.seek(0)
         err.seek(0)

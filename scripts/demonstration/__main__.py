@@ -42,9 +42,9 @@ PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir", "onnxruntime", "onnxscript")
 PACKAGES += ("torch", "transformers")
 
 
-def _export(architecture: Architecture, folder: Path) -> Exported:
+def _export(architecture: Architecture, folder: Path, layers: int) -> Exported:
     start = time.perf_counter()
-    source = export(architecture, folder)
+    source = export(architecture, folder, layers)
     say(f"{architecture.name}: exported by PyTorch in {time.perf_counter() - start:.1f} s")
     return source
 
@@ -95,6 +95,7 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
     options.add_argument("--folder", type=Path, default=ROOT / "build" / "demo")
     options.add_argument("--seconds", type=float, default=8, help="of timing per architecture")
+    options.add_argument("--layers", type=int, default=4, help="of each model (default: 4)")
     options.add_argument("--no-decoder", action="store_true", help="leave out the last part")
     options.add_argument("--output", type=Path, help="write the results to this JSON file, and .md")
     return options.parse_args()
@@ -109,7 +110,7 @@ def main() -> int:
     rows: list[Row] = []
     endings: list[Ending] = []
     for architecture in chosen:
-        source = _export(architecture, arguments.folder)
+        source = _export(architecture, arguments.folder, arguments.layers)
         rows += _demonstrate(architecture, source, arguments.seconds)
         if not endings:
             endings.append(end(source, start.date))

@@ -17,7 +17,7 @@ import transformers
 from scripts.lib.quiet import quiet
 
 VOCAB, SEQUENCE, OPSET = 1000, 64, 18
-_COMMON = {"vocab_size": VOCAB, "hidden_size": 256, "num_hidden_layers": 4, "use_cache": False}
+_COMMON = {"vocab_size": VOCAB, "hidden_size": 256, "use_cache": False}
 _ATTENTION = {
     "intermediate_size": 768,
     "num_attention_heads": 8,
@@ -45,9 +45,10 @@ class Architecture:
     norms: str
     dtype: torch.dtype = torch.float32
 
-    def build(self) -> Any:
+    def build(self, layers: int = 4) -> Any:
         """The causal language model, with random weights."""
-        config = transformers.AutoConfig.for_model(self.model_type, **_COMMON, **self.settings)
+        settings = {**_COMMON, "num_hidden_layers": layers, **self.settings}
+        config = transformers.AutoConfig.for_model(self.model_type, **settings)
         return transformers.AutoModelForCausalLM.from_config(config).to(self.dtype).eval()
 
 
@@ -128,11 +129,11 @@ def _randomise_gains(model: torch.nn.Module) -> None:
                 gain.data += 0.2 * torch.randn_like(gain)
 
 
-def export(architecture: Architecture, folder: Path) -> Exported:
+def export(architecture: Architecture, folder: Path, layers: int = 4) -> Exported:
     """Build, run and export one architecture into ``folder``."""
     torch.manual_seed(0)
     with quiet():
-        inner = architecture.build()
+        inner = architecture.build(layers)
         _randomise_gains(inner)
         model = _Logits(inner)
         tokens = torch.randint(0, VOCAB, (1, SEQUENCE))

@@ -178,7 +178,8 @@ def test_the_operators_are_those_that_are_written_down(
     if runtime.label not in json.loads(OPERATORS.read_text()):
         pytest.skip(f"the operators of {runtime.label} were not tried")
     known = json.loads(OPERATORS.read_text())[runtime.label]
-    some = {*known["lacks"].split()[:4], "Add", "Gather", "MatMul", "Softmax", "Transpose"}
+    few = ("Add", "Gather", "MatMul", "Softmax", "Transpose")
+    some = frozenset((*known["lacks"].split()[:4], *few))
     takes, lacks = operators.tried(runtime, tmp_path, some)
     assert takes == some & set(known["takes"].split())
     assert lacks == some & set(known["lacks"].split())
