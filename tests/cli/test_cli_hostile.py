@@ -80,13 +80,12 @@ def test_hostile_file(name: str, run: Run, tmp_path: Path, good: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SPAWNED)
-def test_hostile_file_in_a_process_of_its_own(
-    name: str, spawn: Run, tmp_path: Path, good: Path
-) -> None:
+def test_hostile_file_in_a_process_of_its_own(name: str, tmp_path: Path, good: Path) -> None:
     path = HOSTILE[name].make(tmp_path)
     before = snapshot(tmp_path)
     for arguments in (commands(path, good)[0], commands(path, good)[-1]):
-        assert_refused(name, spawn(*arguments))
+        done = warm.run(warm.COMMAND, *arguments, folder=tmp_path)
+        assert_refused(name, Outcome(done.returncode, done.stdout.encode(), done.stderr))
     assert snapshot(tmp_path) == before
 
 
