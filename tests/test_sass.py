@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from scripts.sass.meanings import MEANINGS
 from scripts.sass.parse import Usage, kernels, usages
 from scripts.sass.thread import PARAMETERS, Thread
 from tests.plugins import kernel_build
+from tests.sample import sampled
 
 X = 1 << 40
 
@@ -213,3 +215,64 @@ def test_no_instance_is_worse_than_the_table(found: dict[Work, Counts]) -> None:
 def test_every_count_is_sure(found: dict[Work, Counts]) -> None:
     assert {work.name: c.unsure for work, c in found.items() if c.unsure} == {}
     assert {work.name: c.stack for work, c in found.items() if c.stack} == {}
+
+
+WORK = Work("norm", "bfloat16", 4096)
+_ONLY_IT = """
+namespace rmsnorm_export {
+NOT_OF_ORDER(__nv_bfloat16, kPlain, kWide, kNone)
+NOT_OF_ORDER(__nv_bfloat16, kPlain, kWideOffset, kNone)
+NOT_OF_ORDER(__nv_bfloat16, kGated, kNarrow, kNone)
+ONLY_THE_NORM(__nv_bfloat16, kNarrow)
+}
+"""
+_SUM = "float const sum = team.sum(squares(start, left_of(number)));"
+_LOAD = "for (int j = 0; j < V; ++j) load(j, start, left_of(number));"
+_PRODUCT = "return __fmul_rn(value, rstd); });\n    if constexpr (kHalf<T> && order"
+MUTATIONS = {
+    "nothing": (_SUM, _SUM, set()),
+    "a barrier more": (_SUM, f"{_SUM} __syncthreads();", {"barriers"}),
+    "loads one after the other": (
+        _LOAD,
+        _LOAD.replace("start,", "start + (j > 0 && x[j - 1].x == 0x7fc1U),"),
+        {"x_trips", "in_flight", "instructions"},
+    ),
+    "an array that is indexed at run time": (
+        _SUM,
+        f"x[(whole + lane) % V].x ^= 1U; {_SUM}",
+        {"stack", "instructions"},
+    ),
+    "a division": (_PRODUCT, _PRODUCT.replace("mul", "div"), {"instructions"}),
+    "a test of every element": (
+        _PRODUCT,
+        _PRODUCT.replace("return ", "return value > 3e38F ? value : "),
+        {"instructions"},
+    ),
+}
+"""What slows row_hot.cuh: what stands there, what instead, and the numbers that get worse."""
+
+
+@pytest.mark.slow
+@sampled("name", MUTATIONS, {"a barrier more"})
+def test_the_gate_names_what_a_mutation_costs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if reason := _missing():
+        pytest.skip(reason)
+    before, after, fields = MUTATIONS[name]
+    folder, plugins = tmp_path / "build", tmp_path / "plugins"
+    folder.mkdir()
+    # The kernels of other types stay as they are.
+    others = [(unit, 90) for unit in kernel_build.UNITS if "bf16" not in unit]
+    kernel_build.nvcc_objects(others, folder, build.COUNTED)
+    shutil.copytree(build.PLUGINS, plugins)
+    front = plugins / build.COUNTED.relative_to(build.PLUGINS)
+    front.write_text(front.read_text() + _ONLY_IT)
+    kernel = plugins / "kernels" / "row_hot.cuh"
+    assert kernel.read_text().count(before) == 1
+    kernel.write_text(kernel.read_text().replace(before, after))
+    monkeypatch.setattr(build, "PLUGINS", plugins)
+    monkeypatch.setattr(build, "KERNELS", plugins / "kernels")
+    tools.built(folder, front)
+    lines = gate.worse(tools.counted([WORK], folder))
+    assert {line.removeprefix(f"{WORK.name}: ").split()[0] for line in lines} == fields, lines

@@ -18,11 +18,25 @@ struct BlockScale {
     float reciprocal;
 
     __device__ BlockScale(unsigned greatest, unsigned carry) {
-        unsigned const exponent = (greatest + carry) >> 23;
         bool const number = greatest < 0x7f800000U;
-        code = exponent > 8U ? exponent - 8U : 0U;
-        reciprocal = __uint_as_float(number ? (254U - code) << 23 : 0x7fffffffU);
-        code = number ? code : 255U;
+        unsigned const carried = greatest + carry;
+        unsigned const top = carried > 8U << 23 ? carried : 8U << 23;
+        code = number ? (top >> 23) - 8U : 255U;
+        reciprocal = __uint_as_float(number ? (262U << 23) - (top & 0xff800000U) : 0x7fffffffU);
+    }
+
+    // Of a vector of T. bf16 has the exponents of f32, so that products with a power of two are exact
+    // there, too, or their code is 0.
+    template <typename T>
+    __device__ auto codes(uint4 const& values) const {
+        if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+            auto const factor = narrow_pair<T>(reciprocal, reciprocal);
+            auto const product =
+                of_pairs<T>(values, values, [&](auto a, auto) { return __hmul2_rn(a, factor); });
+            return codes_of<Type::kFP8E4M3>(unpack<T>(product));
+        }
+        return codes_of<Type::kFP8E4M3>(unpack<T>(values).each(
+            [&](float value, int) { return __fmul_rn(value, reciprocal); }));
     }
 };
 
@@ -48,13 +62,6 @@ __device__ unsigned peak_of_pairs(unsigned greatest) {
     return peak(unpack<T>(greatest), 0U);
 }
 
-// Of the block that begins with the element `index` of all rows.
-__device__ inline void store_scale(BlockScale const& scale, Pointers const& pointers,
-                                   std::int64_t index) {
-    static_cast<unsigned char*>(pointers.row_scale)[index / kBlock] =
-        static_cast<unsigned char>(scale.code);
-}
-
 // One element a thread, of a warp that holds a block.
 template <typename T>
 __device__ void store_in_block(float y, Task const& task, std::int64_t index) {
@@ -62,7 +69,10 @@ __device__ void store_in_block(float y, Task const& task, std::int64_t index) {
     BlockScale const scale{peak_of_block<kBlock>(magnitude), carry_of(task.problem.quantize)};
     static_cast<unsigned char*>(task.pointers.y)[index] =
         static_cast<unsigned char>(codes_of(__fmul_rn(y, scale.reciprocal), 0.0F, Type::kFP8E4M3));
-    if (index % kBlock == 0) store_scale(scale, task.pointers, index);
+    if (index % kBlock == 0) {
+        static_cast<unsigned char*>(task.pointers.row_scale)[index / kBlock] =
+            static_cast<unsigned char>(scale.code);
+    }
 }
 
 }  // namespace rmsnorm_export

@@ -9,7 +9,7 @@
 
 namespace rmsnorm_export {
 
-enum class Path : std::int32_t { kHot, kRegisters, kLong, kRotary };
+enum class Path : std::int32_t { kHot, kWarp, kRegisters, kLong, kRotary };
 
 struct Choice {
     Path path;
@@ -18,7 +18,7 @@ struct Choice {
     int threads;  // of a block
     int cluster;  // blocks of a segment
     int staged;   // vectors that a block keeps in shared memory: of x (kLong), of the scale and the
-                  // second input (kHot)
+                  // second input (kHot), of all three (kWarp)
     int rows{1};  // that the threads of a segment take at once, at most (kRotary)
     bool wide{};  // whether two neighbouring vectors may be one access (kHot)
 };
@@ -116,13 +116,22 @@ constexpr Choice choose_hot(std::int64_t segment_bytes, int inputs, int sm, int 
     return {Path::kHot, per_thread, lanes, threads, cluster, staged};
 }
 
-// Whether the codes of a row wait for its scale together with the sum of the next row, which then
-// lies in shared memory: for rows of two warps, where a barrier is a good part of a row. For more
-// there would be too few blocks on an SM.
-constexpr int kAheadThreads = 64;
-constexpr int kAheadBlocks = 11;  // of an SM, for what they have in its shared memory
-constexpr bool looks_ahead(Choice const& choice) {
-    return choice.vectors == 8 && choice.cluster == 1 && choice.lanes == kAheadThreads;
+// Threads of the largest block of row_warp.cuh, two of which fit an SM.
+constexpr int kWarpRowThreads = 384;
+constexpr std::int64_t kLeastWarpRow = 4 * kKilobyte;  // shorter rows a warp has in its registers
+constexpr std::int64_t kMostWarpRow = 32 * kKilobyte;
+
+// For the kernels of row_warp.cuh: a warp for each row, in half the shared memory of an SM, or in all
+// of it, with the scale. No threads where an SM would have fewer than six, or eight of a block.
+constexpr Choice choose_warp(std::int64_t row_bytes, int inputs, int sm) {
+    bool const two = row_bytes <= kMostWarpRow / 2;
+    std::int64_t const room = two ? stage_bytes(sm) : most_shared(sm) - kKilobyte;
+    std::int64_t const warps = (room - row_bytes) / (inputs * row_bytes);
+    bool const fits = row_bytes > kLeastWarpRow && row_bytes <= kMostWarpRow;
+    if (sm < 80 || !fits || warps < (two ? 3 : 8)) return {Path::kWarp, 0, 0, 0, 0, 0};
+    int const threads = warps < kWarpRowThreads / 32 ? static_cast<int>(32 * warps) : kWarpRowThreads;
+    std::int64_t const vectors = row_bytes / kVectorBytes * (1 + inputs * (threads / 32));
+    return {Path::kWarp, 0, 32, threads, 1, static_cast<int>(vectors)};
 }
 
 // Rows with the same angles that a team takes at once: cos and sin are fetched for all of them, and

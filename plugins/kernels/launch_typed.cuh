@@ -5,6 +5,7 @@
 #include "row_hot.cuh"
 #include "row_long.cuh"
 #include "row_registers.cuh"
+#include "row_warp.cuh"
 
 namespace rmsnorm_export {
 
@@ -149,8 +150,8 @@ Order order_of(Task const& task) {
 
 template <typename T, Mode mode, Order order, Quantize quantize>
 Kernel hot_kernel_of(Choice const& choice) {
-    if constexpr (quantize == Quantize::kPerRow) {
-        if (looks_ahead(choice)) return row_hot<T, 8, mode, order, quantize, Fetch::kAhead>;
+    if constexpr (quantize >= Quantize::kPerRow) {
+        if (choice.path == Path::kWarp) return row_warp<T, mode, order, quantize>;
     }
     if constexpr (mode == Mode::kPlain && quantize < Quantize::kBlocks) {
         if (choice.wide) return row_hot<T, 8, mode, order, quantize, Fetch::kWide>;
@@ -159,8 +160,7 @@ Kernel hot_kernel_of(Choice const& choice) {
                                : row_hot<T, 4, mode, order, quantize>;
 }
 
-// Null where none was compiled: gates by a sigmoid, with codes or in another order; codes of f32,
-// whose quotients are those of the division.
+// Null where none was compiled: gates by a sigmoid, with codes or in another order.
 template <typename T, Order order>
 Kernel hot_kernel(Task const& task) {
     Choice const& choice = task.choice;
@@ -178,19 +178,16 @@ Kernel hot_kernel(Task const& task) {
         return skip ? hot_kernel_of<T, Mode::kSkip, order, Quantize::kNone>(choice)
                     : hot_kernel_of<T, Mode::kPlain, order, Quantize::kNone>(choice);
     }
-    if constexpr (kHalf<T>) {
-        if (quantize >= Quantize::kBlocks) {
-            return skip ? hot_kernel_of<T, Mode::kSkip, order, Quantize::kBlocks>(choice)
-                        : hot_kernel_of<T, Mode::kPlain, order, Quantize::kBlocks>(choice);
-        }
-        if (quantize == Quantize::kStatic) {
-            return skip ? hot_kernel_of<T, Mode::kSkip, order, Quantize::kStatic>(choice)
-                        : hot_kernel_of<T, Mode::kPlain, order, Quantize::kStatic>(choice);
-        }
-        return skip ? hot_kernel_of<T, Mode::kSkip, order, Quantize::kPerRow>(choice)
-                    : hot_kernel_of<T, Mode::kPlain, order, Quantize::kPerRow>(choice);
+    if (quantize >= Quantize::kBlocks) {
+        return skip ? hot_kernel_of<T, Mode::kSkip, order, Quantize::kBlocks>(choice)
+                    : hot_kernel_of<T, Mode::kPlain, order, Quantize::kBlocks>(choice);
     }
-    return nullptr;
+    if (quantize == Quantize::kStatic) {
+        return skip ? hot_kernel_of<T, Mode::kSkip, order, Quantize::kStatic>(choice)
+                    : hot_kernel_of<T, Mode::kPlain, order, Quantize::kStatic>(choice);
+    }
+    return skip ? hot_kernel_of<T, Mode::kSkip, order, Quantize::kPerRow>(choice)
+                : hot_kernel_of<T, Mode::kPlain, order, Quantize::kPerRow>(choice);
 }
 
 template <typename T>
@@ -236,8 +233,9 @@ Kernel vector_kernel(Task& task, int sm, int most_blocks, Tactic tactic) {
     std::int64_t const bytes = task.size * std::int64_t{sizeof(T)};
     bool const low_latency = tactic == Tactic::kLowLatency;
     task.choice = choose_hot(bytes, inputs, sm, most_blocks, low_latency);
-    if (task.problem.quantize == Quantize::kPerRow && looks_ahead(task.choice)) {
-        task.choice.staged += kStagePitch * task.choice.threads;  // the row itself
+    if (task.problem.quantize >= Quantize::kPerRow && !low_latency && task.mode <= Mode::kSkip) {
+        Choice const warps = choose_warp(bytes, inputs, sm);
+        if (warps.threads > 0) task.choice = warps;
     }
     task.choice.wide = widens<T>(task, sm);
     Kernel const hot = task.choice.threads > 0 ? hot_kernel<T>(task) : nullptr;

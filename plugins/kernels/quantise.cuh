@@ -68,24 +68,36 @@ __device__ Packed<unsigned, W / 4> codes_of(Floats<W> const& values) {
 // Products with 1 / scale. A scale whose reciprocal f32 does not have, or has too few bits of, is
 // taken 2^64 times nearer to 1, and so are the values: that is exact, or their code is the last one,
 // or 0. All values of f16 have such a code then, but zeros.
+//
+// Values of f32 can lie anywhere beside the middle of two codes, so they get the quotient itself, by
+// a correction step (Markstein 1990): of what is no code but 0, it underflows nowhere.
 template <typename T>
 struct CodeUnit {
     static constexpr bool kShifts = !std::is_same_v<T, __half>;
+    static constexpr bool kExact = !kHalf<T>;
     float shift;
     float reciprocal;
+    float divisor;
 
     __device__ explicit CodeUnit(float scale) {
         float const magnitude = fabsf(scale);
-        shift = magnitude < 0x1p-126F ? 0x1p64F : magnitude > 0x1p125F ? 0x1p-64F : 1.0F;
-        reciprocal = __fdiv_rn(1.0F, kShifts ? __fmul_rn(scale, shift) : scale);
+        shift = magnitude < (kExact ? 0x1p-60F : 0x1p-126F) ? 0x1p64F
+                : magnitude > (kExact ? 0x1p60F : 0x1p125F) ? 0x1p-64F
+                                                            : 1.0F;
+        divisor = kShifts ? __fmul_rn(scale, shift) : scale;
+        reciprocal = __fdiv_rn(1.0F, divisor);
         bool const beyond = !kShifts && scale != 0.0F && fabsf(reciprocal) == INFINITY;
         if (beyond) reciprocal = copysignf(0x1p127F, scale);
+        // The quotients are 0 or NaN, as they are.
+        if (magnitude == INFINITY) divisor = 0.0F;
     }
+
+    __device__ bool shifts() const { return kShifts && shift != 1.0F; }
 
     template <int V>
     __device__ void bring_near(uint4 (&vectors)[V]) const {
         if constexpr (kShifts) {
-            if (shift == 1.0F) return;
+            if (!shifts()) return;
             auto const nearer = [&](float value, int) { return __fmul_rn(value, shift); };
 #pragma unroll
             for (int j = 0; j < V; ++j) vectors[j] = pack<T>(unpack<T>(vectors[j]).each(nearer));
@@ -95,8 +107,13 @@ struct CodeUnit {
     // Of a vector of T that was brought near.
     template <Type codes>
     __device__ auto codes_of_vector(uint4 const& vector) const {
-        return codes_of<codes>(unpack<T>(vector).each(
-            [&](float value, int) { return __fmul_rn(value, reciprocal); }));
+        return codes_of<codes>(unpack<T>(vector).each([&](float value, int) {
+            float const quotient = __fmul_rn(value, reciprocal);
+            if (!kExact) return quotient;
+            float const excess = __fmaf_rn(quotient, divisor, -value);
+            float const corrected = __fmaf_rn(-excess, reciprocal, quotient);
+            return fabsf(quotient) < INFINITY ? corrected : quotient;
+        }));
     }
 };
 

@@ -54,23 +54,6 @@ struct Team {
     __device__ unsigned greatest(unsigned value) {
         return reduce(value, [](unsigned a, unsigned b) { return a > b ? a : b; });
     }
-    // Both behind one barrier, of a block of two warps; the sum is that of sum().
-    __device__ void sum_and_greatest(float& sum, unsigned& greatest) {
-        auto const most = [](unsigned a, unsigned b) { return a > b ? a : b; };
-        sum = over_warp(sum, [](float a, float b) { return a + b; }, 32);
-        greatest = over_warp(greatest, most, 32);
-        unsigned* const words = reinterpret_cast<unsigned*>(shared_memory()) + (turn & 1) * kSlots;
-        unsigned const warp = threadIdx.x / 32;
-        if (threadIdx.x % 32 == 0) {
-            words[warp] = __float_as_uint(sum);
-            words[2 + warp] = greatest;
-        }
-        __syncthreads();
-        auto const of = *reinterpret_cast<Packed<unsigned, 4> const*>(words);
-        sum = __uint_as_float(of.at[0]) + __uint_as_float(of.at[1]);
-        greatest = most(of.at[2], of.at[3]);
-        turn = (turn & 3) + 1;
-    }
 
 private:
     template <typename V, typename Operation>

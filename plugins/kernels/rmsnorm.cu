@@ -37,7 +37,7 @@ bool complete(Problem const& problem, Pointers& pointers) {
                                       problem.norm.kind == Kind::kGatedRMSNorm) &&
            settle(pointers.cos, problem.norm.kind == Kind::kRotaryRMSNorm) &&
            settle(pointers.sin, problem.norm.kind == Kind::kRotaryRMSNorm) &&
-           settle(pointers.sum, problem.norm.kind == Kind::kSkipRMSNorm) &&
+           (problem.norm.kind == Kind::kSkipRMSNorm || settle(pointers.sum, false)) &&
            settle(pointers.scale, problem.has_scale) && settle(pointers.bias, problem.has_bias) &&
            settle(pointers.quant_scale, problem.quantize == Quantize::kStatic) &&
            settle(pointers.row_scale, problem.quantize >= Quantize::kPerRow);

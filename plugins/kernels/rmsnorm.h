@@ -17,7 +17,7 @@
 // With S = f32 a / rms may be a * (1 / rms), within 2 ulp of f32: the kernels of the usual norms
 // (row_hot.cuh) multiply, the others divide. So may y / *quant_scale and y / row_scale.
 //
-// Skip:   sum = T(x + residual), y = norm(sum); both are written.
+// Skip:   sum = T(x + residual), y = norm(sum); both are written, the sum where it has a pointer.
 // Gated:  y = T(S(norm) * act(gate)), or, gate_first, norm(S(x) * act(gate)), that product not
 //         rounded to T; act = silu or sigmoid, computed in S.
 // Quantised: with y as above, rounded to T,
@@ -102,7 +102,7 @@ struct Pointers {
     void const* bias{nullptr};         // [n]
     float const* quant_scale{nullptr}; // one f32 on the device (static)
     void* y{nullptr};                  // in the shape of x
-    void* sum{nullptr};                // like x (Skip)
+    void* sum{nullptr};                // like x (Skip); null: not written
     void* row_scale{nullptr};          // f32 [rows] (per row), E8M0 [rows, n / 32] (blocks)
     void const* cos{nullptr};          // [rows of the tables, table_width] (Rotary)
     void const* sin{nullptr};

@@ -37,15 +37,15 @@ constexpr int hot_blocks() {
                       (quantize != Quantize::kNone && mode == Mode::kSkip);
     return kRoomForEight && !many ? 2 : 1;
 }
+// Or one of so many threads, for the registers of six blocks of a short row with a gate.
+template <int V, Mode mode>
+constexpr int kHotBound = V == 4 && mode == Mode::kGated ? 768 : kHotThreads;
 
 // How the vectors of a row come to a thread.
 enum class Fetch : std::int32_t {
-    kNow,    // one by one, when the row's turn comes
-    kAhead,  // for scales of the row: the next row is asked for while this one is scaled, into
-             // shared memory, and its sum waits at one barrier with this one's greatest magnitude
-             // (looks_ahead)
-    kWide,   // in pairs, which are loaded and stored in one access each (sm_100 and newer); not for
-             // a second input, as shared memory is filled 16 bytes at a time
+    kNow,   // one by one
+    kWide,  // in pairs, which are loaded and stored in one access each (sm_100 and newer); not for
+            // a second input, as shared memory is filled 16 bytes at a time
 };
 #if defined(__CUDA_ARCH__)
 constexpr bool kHasWide = has_wide_accesses(__CUDA_ARCH__ / 10);
@@ -57,19 +57,6 @@ constexpr bool kHasWide = true;
 // memory: each thread keeps its own part, so that it waits for nobody's.
 template <int V>
 constexpr bool kStaged = V == 8;
-
-template <typename T>
-using Pair = decltype(narrow_pair<T>(0.0F, 0.0F));
-
-// operation(a, b) of every two elements, in T, rounded once.
-template <typename T, typename Operation>
-__device__ uint4 of_pairs(uint4 const& a, uint4 const& b, Operation operation) {
-    auto result = bits<Packed<Pair<T>, 4>>(a);
-    auto const other = bits<Packed<Pair<T>, 4>>(b);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) result.at[i] = operation(result.at[i], other.at[i]);
-    return bits<uint4>(result);
-}
 
 // T(a + b).
 template <typename T>
@@ -118,13 +105,27 @@ __device__ unsigned peak_of(unsigned greatest) {
     return peak(unpack<T>(greatest), 0U);
 }
 
+// Adds the squares of a vector's elements to four sums, which make one together.
+template <typename T>
+__device__ void add_squares(float (&sums)[4], uint4 const& x) {
+    auto const values = unpack<T>(x);
+#pragma unroll
+    for (int i = 0; i < kWidth<T>; ++i) {
+        sums[i % 4] = __fmaf_rn(values.at[i], values.at[i], sums[i % 4]);
+    }
+}
+__device__ inline float together(float const (&sums)[4]) {
+    return __fadd_rn(__fadd_rn(sums[0], sums[1]), __fadd_rn(sums[2], sums[3]));
+}
+
 // The codes of a row's vectors, of `together` of them in one access.
-template <Type codes, int together, typename T, int V, typename There>
+template <Type codes, int together, typename T, int V, typename There, typename Behind>
 __device__ void store_vectors(CodeUnit<T> const& unit, uint4 const (&x)[V], void* y, int lanes,
-                              There const& there) {
+                              There const& there, Behind const& behind) {
     using Codes = Packed<decltype(unit.template codes_of_vector<codes>(x[0])), together>;
 #pragma unroll
     for (int j = 0; j < V; j += together) {
+        if (j == 6 && behind(j)) break;
         Codes of;
 #pragma unroll
         for (int i = 0; i < together; ++i) {
@@ -135,11 +136,8 @@ __device__ void store_vectors(CodeUnit<T> const& unit, uint4 const (&x)[V], void
 }
 
 template <typename T, int V, Mode mode, Order order, Quantize quantize, Fetch fetch = Fetch::kNow>
-__global__ void __launch_bounds__(fetch == Fetch::kAhead ? kAheadThreads : kHotThreads,
-                                  fetch == Fetch::kAhead ? kAheadBlocks
-                                                         : hot_blocks<T, V, mode, quantize>())
+__global__ void __launch_bounds__(kHotBound<V, mode>, hot_blocks<T, V, mode, quantize>())
     row_hot(__grid_constant__ Task const task) {
-    constexpr bool ahead = fetch == Fetch::kAhead;
     constexpr bool wide = fetch == Fetch::kWide;
     static_assert(!wide || (mode == Mode::kPlain && quantize < Quantize::kBlocks));
     if (wide && !kHasWide) return;  // never launched there, and nothing of it compiled
@@ -154,24 +152,28 @@ __global__ void __launch_bounds__(fetch == Fetch::kAhead ? kAheadThreads : kHotT
     auto const place = [&](int j) { return first_of(j) + j % kTogether; };
     int const rows = static_cast<int>(blockDim.x) / lanes;
     // Eight vectors may be those of a slice.
-    int const blocks = V == 8 && !ahead ? task.choice.cluster : 1;
+    int const blocks = V == 8 ? task.choice.cluster : 1;
     constexpr bool kBlocks = quantize == Quantize::kBlocks;  // or kBlocksFloor
     constexpr int kUnit = kBlocks ? kBlock / W : kTogether;  // vectors that stay together
     int const slice = (task.size / W + kUnit * blocks - 1) / (kUnit * blocks) * kUnit;
     int const begin = blocks > 1 ? static_cast<int>(blockIdx.x) % blocks * slice : 0;
     int const whole = task.size / W - begin < slice ? task.size / W - begin : slice;
+    // Whether all threads' vectors from the j-th on lie behind the row, which as a rule has more than
+    // half of them. A branch also keeps the compiler from computing more of them side by side than
+    // there are registers for.
+    auto const behind = [&](int j) {
+        return (j % 2 == 0 || (j > 4 && kTogether == 1)) && first_of(j) >= whole;
+    };
     Team<true> team{lanes, blocks};
 
     uint4* const stage =
         shared_memory() + kReductionBytes / kVectorBytes + threadIdx.x * kStagePitch;
     uint4* const other_stage = stage + blockDim.x * kStagePitch;
-    uint4* const x_stage = other_stage + (mode == Mode::kPlain ? 0 : blockDim.x * kStagePitch);
     for (int j = 0; j < V; ++j) {
         int const vector = lane + place(j);
         if (vector < whole) fetch_to_l2(raw<T, W>(pointers.scale, (begin + vector) * W));
         // What is added to the zeros behind a row.
         if (kStaged<V> && mode == Mode::kSkip) other_stage[j] = uint4{};
-        if (ahead) x_stage[j] = uint4{};
     }
     after_predecessor();
 
@@ -212,13 +214,6 @@ __global__ void __launch_bounds__(fetch == Fetch::kAhead ? kAheadThreads : kHotT
     };
     auto const load = [&](int j, std::int64_t start, int left) {
         bool const there = first_of(j) < left;
-        if constexpr (ahead) {
-            if (there) copy_later(x_stage + j, raw<T, W>(pointers.x, start + j * lanes * W));
-            if (there && mode != Mode::kPlain) {
-                copy_later(other_stage + j, raw<T, W>(pointers.other, start + j * lanes * W));
-            }
-            return;
-        }
         if (j % kTogether != 0) return;
         uint4 const* const from = raw<T, W>(pointers.x, start + place(j) * W);
         Access const vectors = load_if(there, reinterpret_cast<Access const*>(from));
@@ -227,68 +222,52 @@ __global__ void __launch_bounds__(fetch == Fetch::kAhead ? kAheadThreads : kHotT
         if (kStaged<V> || mode == Mode::kPlain) return;
         other[j] = load_if(there, raw<T, W>(pointers.other, start + j * lanes * W));
     };
+    bool const wanted = pointers.sum != nullptr;
     // This thread's part of the sum of squares. For kSkip x becomes the sum with the residual.
     auto const squares = [&](std::int64_t start, int left) {
-        if constexpr (kStaged<V> && (ahead || mode == Mode::kSkip)) {
+        if constexpr (kStaged<V> && mode == Mode::kSkip) {
             loads_before();
             copies_done();
         }
         float sums[4]{};
 #pragma unroll
         for (int j = 0; j < V; ++j) {
-            if (ahead) x[j] = x_stage[j];
+            if (mode != Mode::kSkip && j > 4 && behind(j)) break;
             if (mode == Mode::kSkip) {
                 if (kStaged<V>) other[j] = other_stage[j];
                 x[j] = plus<T>(x[j], other[j]);
-                if (ahead) x_stage[j] = x[j];
-                store_if(j * lanes < left, raw<T, W>(pointers.sum, start + j * lanes * W), x[j]);
+                bool const there = wanted && j * lanes < left;
+                store_if(there, raw<T, W>(pointers.sum, start + j * lanes * W), x[j]);
             }
-            auto const values = unpack<T>(x[j]);
-#pragma unroll
-            for (int i = 0; i < W; ++i) {
-                sums[i % 4] = __fmaf_rn(values.at[i], values.at[i], sums[i % 4]);
-            }
+            add_squares<T>(sums, x[j]);
         }
-        return __fadd_rn(__fadd_rn(sums[0], sums[1]), __fadd_rn(sums[2], sums[3]));
+        return together(sums);
     };
 
     std::int64_t const step = static_cast<std::int64_t>(gridDim.x) / blocks * rows;
     std::int64_t first = static_cast<std::int64_t>(blockIdx.x) / blocks * rows;
     int const own = static_cast<int>(threadIdx.x) / lanes;
-    auto const load_row = [&](std::int64_t number) {
-        if (!ahead) load_staged(start_of(number), left_of(number));
-#pragma unroll
-        for (int j = 0; j < V; ++j) load(j, start_of(number), left_of(number));
-    };
-    float sum = 0.0F;
-    if (ahead) {
-        load_row(first + own);
-        sum = team.sum(squares(start_of(first + own), left_of(first + own)));
-    }
-    uint4 apart[V];
-    auto& y = *[&] {
-        if constexpr (ahead) return &apart; else return &x;
-    }();
     // The bound is that of the block, not of the thread: every thread of a warp must shuffle.
     for (; first < task.segments; first += step) {
         std::int64_t number = first + own;
-        std::int64_t const next = number + step;
         std::int64_t const start = start_of(number);
-        if (!ahead) {
-            load_row(number);
-            sum = team.sum(squares(start, left_of(number)));
-        }
+        load_staged(start, left_of(number));
+#pragma unroll
+        for (int j = 0; j < V; ++j) load(j, start, left_of(number));
+        float const sum = team.sum(squares(start, left_of(number)));
         float const rstd = __frsqrt_rn(__fmaf_rn(sum, task.inverse, task.problem.norm.epsilon));
-        if (kStaged<V> && mode != Mode::kSkip && !ahead) copies_done();
+        if (kStaged<V> && mode != Mode::kSkip) copies_done();
 
         int left = left_of(number);
         compute_again(left);
         auto const there = [&](int j) { return first_of(j) < left; };
         uint4* const to = raw<T, W>(pointers.y, start);
         unsigned greatest = 0;
+        int const left_of_leader = lane % kUnit == 0 ? left : 0;
+        int const blocks_of_lanes = lanes * W / kBlock;
 #pragma unroll
         for (int j = 0; j < V; ++j) {
-            if (j % 2 == 0 && j * lanes >= whole) break;
+            if (behind(j)) break;
             if constexpr (kBlocks) {
                 // Whole warps shuffle; the zeros behind a row are in nobody's block.
                 if (there(j)) {
@@ -300,58 +279,51 @@ __global__ void __launch_bounds__(fetch == Fetch::kAhead ? kAheadThreads : kHotT
                 unsigned top = 0;
                 widen<T>(top, x[j]);
                 BlockScale const of_block{peak_of_pairs<T, kUnit>(top), carry};
-                auto const product = unpack<T>(x[j]).each(
-                    [&](float value, int) { return __fmul_rn(value, of_block.reciprocal); });
-                auto const codes = codes_of<Type::kFP8E4M3>(product);
-                std::int64_t const index = start + j * lanes * W;
-                unsigned char* const at = static_cast<unsigned char*>(pointers.y) + index;
-                store_if(there(j), reinterpret_cast<std::decay_t<decltype(codes)>*>(at), codes);
-                if (there(j) && lane % kUnit == 0) store_scale(of_block, pointers, index);
+                auto const codes = of_block.codes<T>(x[j]);
+                auto* const at = static_cast<std::decay_t<decltype(codes)>*>(pointers.y) + start / W;
+                store_if(there(j), at + j * lanes, codes);
+                auto* const scales = static_cast<unsigned char*>(pointers.row_scale) + start / kBlock;
+                if (left_of_leader > j * lanes) {
+                    scales[j * blocks_of_lanes] = static_cast<unsigned char>(of_block.code);
+                }
                 continue;
             }
             if (kStaged<V>) gain[j] = stage[j];
-            uint4 v = ahead ? x_stage[j] : x[j];
-            stay_packed(v);
+            stay_packed(x[j]);
             stay_packed(gain[j]);
-            y[j] = scaled<T, order>(v, rstd, gain[j], task.problem.norm.scale_offset);
+            x[j] = scaled<T, order>(x[j], rstd, gain[j], task.problem.norm.scale_offset);
             if (mode == Mode::kGated) {
                 if (kStaged<V>) other[j] = other_stage[j];
-                y[j] = gated<T>(y[j], other[j]);
+                stay_packed(other[j]);
+                x[j] = gated<T>(x[j], other[j]);
             }
             if (quantize == Quantize::kPerRow) {
-                if (there(j)) widen<T>(greatest, y[j]);
+                if (there(j)) widen<T>(greatest, x[j]);
             } else if (quantize == Quantize::kNone && j % kTogether == kTogether - 1) {
                 Access vectors;
 #pragma unroll
-                for (int i = 0; i < kTogether; ++i) vectors.at[i] = y[j - j % kTogether + i];
+                for (int i = 0; i < kTogether; ++i) vectors.at[i] = x[j - j % kTogether + i];
                 store_if(there(j), reinterpret_cast<Access*>(to + first_of(j)), vectors);
             }
-            if (ahead) load(j, start_of(next), left_of(next));
         }
         if (quantize == Quantize::kNone || kBlocks) continue;
 
         if (quantize == Quantize::kPerRow) {
-            greatest = peak_of<T>(greatest);
-            if (ahead) {
-                sum = squares(start_of(next), left_of(next));
-                team.sum_and_greatest(sum, greatest);
-            } else {
-                greatest = team.greatest(greatest);
-            }
+            greatest = team.greatest(peak_of<T>(greatest));
             float const scale = scale_of_row(greatest, task.problem.y);
             if (begin + lane == 0 && left > 0) {
                 static_cast<float*>(pointers.row_scale)[number] = scale;
             }
             unit = CodeUnit<T>{scale};
         }
-        unit.bring_near(y);
+        unit.bring_near(x);
         compute_again(left);
         compute_again(number);
         void* const codes = static_cast<unsigned char*>(pointers.y) + start_of(number);
         if (task.problem.y == Type::kINT8) {
-            store_vectors<Type::kINT8, kTogether>(unit, y, codes, lanes, there);
+            store_vectors<Type::kINT8, kTogether>(unit, x, codes, lanes, there, behind);
         } else {
-            store_vectors<Type::kFP8E4M3, kTogether>(unit, y, codes, lanes, there);
+            store_vectors<Type::kFP8E4M3, kTogether>(unit, x, codes, lanes, there, behind);
         }
     }
 }

@@ -105,8 +105,7 @@ __global__ void __launch_bounds__(kLongBlock, kLeastLongBlocks<T, kMode, kQuanti
     // A thread comes back to the vectors that it loaded, so the stage needs no barrier.
     auto const output = [&](Row const& row, Divisor<T> const& rms, int vector) {
         std::int64_t const index = row.at(vector);
-        void const* const source = mode == Mode::kSkip ? pointers.sum : pointers.x;
-        R const x = vector < staged ? stage[vector] : *raw<T, W>(source, index);
+        R const x = vector < staged ? stage[vector] : row.again(vector);
         R other{};
         if (gated) other = __ldcs(raw<T, W>(pointers.other, index));
         return row.output(rms, x, other, vector);

@@ -29,12 +29,22 @@ struct Segment {
         other = __ldcs(raw<T, W>(task.pointers.other, at(vector)));
     }
 
+    // What `squares` made of the inputs, once more.
+    __device__ Raw<T, W> again(int vector) const {
+        bool const skip = mode == Mode::kSkip;
+        bool const stored = skip && task.pointers.sum != nullptr;
+        Raw<T, W> const x = *raw<T, W>(stored ? task.pointers.sum : task.pointers.x, at(vector));
+        if (!skip || stored) return x;
+        return pack<T>(unpack<T>(x) + unpack<T>(*raw<T, W>(task.pointers.other, at(vector))));
+    }
+
     // Their sum. For kSkip x becomes the sum with the residual, which is stored as well.
     __device__ float squares(Raw<T, W>& x, Raw<T, W> const& other, int vector) const {
         if (mode == Mode::kSkip) {
             Floats<W> const sum = unpack<T>(x) + unpack<T>(other);
             x = pack<T>(sum);
-            if (vector < end) store<T>(sum, task.pointers.sum, at(vector));
+            bool const wanted = task.pointers.sum != nullptr;
+            if (wanted && vector < end) store<T>(sum, task.pointers.sum, at(vector));
         }
         return sum_of_squares<S>(values(x, other, false), task.limit - vector * W);
     }

@@ -85,6 +85,19 @@ __device__ auto narrow_pair(float low, float high) {
     }
 }
 
+template <typename T>
+using Pair = decltype(narrow_pair<T>(0.0F, 0.0F));
+
+// operation(a, b) of every two elements, in T, rounded once.
+template <typename T, typename Operation>
+__device__ uint4 of_pairs(uint4 const& a, uint4 const& b, Operation operation) {
+    auto result = bits<Packed<Pair<T>, 4>>(a);
+    auto const other = bits<Packed<Pair<T>, 4>>(b);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) result.at[i] = operation(result.at[i], other.at[i]);
+    return bits<uint4>(result);
+}
+
 template <typename T, int W>
 __device__ Raw<T, W> pack(Floats<W> const& values) {
     Packed<T, W> packed;

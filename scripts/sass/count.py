@@ -93,6 +93,7 @@ def count(
                 pipes=pipes,
                 bytes_moved=work.row_bytes * launch.rows_at_once,
                 steady=steady,
+                waits=operations["BAR"] > 0 or launch.cluster > 1,
             ),
             3,
         ),

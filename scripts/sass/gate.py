@@ -12,6 +12,8 @@ from scripts.sass.launches import Work
 
 TABLE = Path(__file__).with_name("table.json")
 LENGTHS = (256, 1024, 4096, 8192, 16384, 65536, 262144)
+HIDDEN = (2560, 3584, 5120, 6144, 7168)
+"""Of models, and no power of two: threads have vectors left over, or a warp has."""
 WORKS = (
     *(
         Work(op, "bfloat16", n)
@@ -21,9 +23,15 @@ WORKS = (
     *(Work(op, "bfloat16", n) for op in ("gemma", "torch") for n in (256, 4096, 65536)),
     *(Work("norm", dtype, n) for dtype in ("float16", "float32") for n in (256, 4096, 65536)),
     *(Work(op, "bfloat16", n) for op in ("int8", "int8row") for n in (256, 4096, 65536)),
-    *(Work(op, "bfloat16", 4096) for op in ("skipfp8", "skipfp8row", "skipmxfp8")),
-    *(Work(op, "float16", 4096) for op in ("fp8row", "int8row", "skipfp8row", "mxfp8")),
-    *(Work("mxfp8", "bfloat16", n) for n in (1024, 4096, 16384)),
+    Work("skipfp8", "bfloat16", 4096),
+    *(Work(op, "bfloat16", n) for op in ("skipfp8row", "skipmxfp8") for n in (4096, 7168)),
+    *(Work(op, "bfloat16", n) for op in ("norm", "fp8", "fp8row", "skip") for n in HIDDEN),
+    *(Work("int8row", "bfloat16", n) for n in (5120, 7168)),
+    *(Work(op, "float16", n) for op in ("fp8row", "int8row") for n in (4096, 7168)),
+    *(Work(op, "float16", 4096) for op in ("skipfp8row", "mxfp8")),
+    *(Work("mxfp8", "bfloat16", n) for n in (256, 1024, 4096, 8192, 12288, 16384, 65536)),
+    *(Work(op, "float32", n) for op in ("fp8", "fp8row", "int8row", "mxfp8") for n in (256, 4096)),
+    *(Work("gated", dtype, 64) for dtype in ("bfloat16", "float16")),
     *(Work("rotary", "bfloat16", n) for n in (64, 128, 256)),
     *(Work(op, dtype, 128) for op, dtype in (("rotary", "float16"), ("rotary32", "bfloat16"))),
     *(

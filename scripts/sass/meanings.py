@@ -43,6 +43,8 @@ def _integers(function: Callable[..., int], sources: int) -> Meaning:
 
 
 def _branch(t: Thread, i: Instruction) -> int | None:
+    if "DIV" in i.modifiers:  # for warps whose threads went different ways
+        return None
     if len(i.operands) > 1 and i.operands[0].kind == "predicate" and not t.decided(i.operands[0]):
         return None
     return int(i.operands[-1].value)

@@ -1,9 +1,10 @@
 """How near a kernel comes to the rate of a copy: a closed queueing network of an SM (H200).
 
-The blocks of an SM are the customers; one delay (what a warp waits for) and three servers (memory
-at the copy rate, the slots of issue, the busiest pipe), solved by mean value analysis. Against
-reported figures of other kernels it is some 15 points low for few blocks in clusters, and high for
-short rows with a block each: good for comparing two versions, no measurement.
+The blocks of an SM are the customers, or their warps where these wait for nobody; one delay (what a
+warp waits for) and three servers (memory at the copy rate, the slots of issue, the busiest pipe),
+solved by mean value analysis. Against reported figures of other kernels it is some 15 points low
+for few blocks in clusters, and high for short rows with a block each: good for comparing two
+versions, no measurement.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def share_of_copy(
     pipes: Counter[str],
     bytes_moved: float,
     steady: bool,
+    waits: bool,
 ) -> float:
     """The share of the copy rate.
 
@@ -44,17 +46,21 @@ def share_of_copy(
         steps, pipes: instructions of a warp in a round, all and by pipe.
         bytes_moved: by a block in a round.
         steady: blocks go from row to row; otherwise each has one.
+        waits: the warps of a block wait for each other; otherwise each is a customer of its own.
     """
     warps = -(-launch.threads // 32)
+    of_block = 1 if waits else warps
+    warps //= of_block
     busiest = max(count * WIDTH[name] * (name != "mem" or 0.25) for name, count in pipes.items())
-    transfer = bytes_moved / (COPY / SMS / CLOCK)
+    transfer = bytes_moved / of_block / (COPY / SMS / CLOCK)
     servers = [transfer, steps * warps / 4 * _LOST, busiest * warps / 4]
-    delay = max(0.0, alone - steps)
-    rate = _throughput(resident, delay, servers)
-    of_sm = launch.blocks / SMS
-    if steady and of_sm > resident:
+    delay = max(0.0, alone - steps * min(1.0, warps / 4))
+    customers = resident * of_block
+    rate = _throughput(customers, delay, servers)
+    of_sm = launch.blocks * of_block / SMS
+    if steady and of_sm > customers:
         # Blocks that do not fit wait for the first ones to end: a second, emptier wave.
-        rest = of_sm % resident
+        rest = of_sm % customers
         took = (of_sm - rest) / rate
         if rest >= 1:
             took += rest / _throughput(round(rest), delay, servers)

@@ -232,3 +232,16 @@ def test_codes_of_every_value(shim: Shim, codes: np.dtype[Any], scale: float) ->
     outcome = shim.run(job)
     expected = codes_of(values, np.array(np.float32(scale)), codes)
     np.testing.assert_array_equal(outcome.y[0].view(np.uint8), expected.view(np.uint8))
+
+
+@pytest.mark.parametrize("n", [64, 1001, 4096, 40000])
+@pytest.mark.parametrize("quantize", ["none", "per_row"])
+def test_a_sum_that_nobody_asks_for(
+    shim: Shim, n: int, quantize: Literal["none", "per_row"]
+) -> None:
+    """It is not written, and y is the same: in every kernel, and where a row is read again."""
+    for attributes in ({}, {"epsilon_outside": True}):
+        job = job_for(n, F32, attributes={**KINDS["Skip"], **attributes}, quantize=quantize, sm=86)
+        found, expected = shim.run(dataclasses.replace(job, has_sum=False)), shim.run(job)
+        assert found.sum is None
+        assert found.y.tobytes() == expected.y.tobytes()

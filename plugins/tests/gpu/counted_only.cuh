@@ -6,7 +6,7 @@
 
 namespace rmsnorm_export {
 
-// For an order other than LLaMA's, the norm alone.
+// For an order other than LLaMA's, the norm alone; codes of f32 without a second input.
 #define NOT_OF_ORDER(T, mode, order, quantize)                                                    \
     template <>                                                                                   \
     inline Kernel hot_kernel_of<T, Mode::mode, Order::order, Quantize::quantize>(Choice const&) { \
@@ -38,6 +38,9 @@ namespace rmsnorm_export {
 COUNTED_ONLY(float)
 COUNTED_ONLY(__half)
 COUNTED_ONLY(__nv_bfloat16)
+NOT_OF_ORDER(float, kSkip, kNarrow, kStatic)
+NOT_OF_ORDER(float, kSkip, kNarrow, kPerRow)
+NOT_OF_ORDER(float, kSkip, kNarrow, kBlocks)
 ONLY_THE_NORM(__half, kWide)
 ONLY_THE_NORM(__nv_bfloat16, kWide)
 #define ROTARY_OF_F32(T)                                    \

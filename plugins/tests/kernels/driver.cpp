@@ -51,6 +51,7 @@ struct Job {
     std::int64_t rows;
     Tactic tactic;
     std::size_t misaligned;
+    bool has_sum;
     std::vector<std::int64_t> axes[2];  // of x and of the tables, before the last
 };
 
@@ -73,6 +74,7 @@ Job read_job() {
     norm.group_size = next<std::int64_t>();
     norm.rotary_dim = next<std::int64_t>();
     norm.rotary_interleaved = next<bool>();
+    job.has_sum = next<bool>();
     problem.n = next<std::int64_t>();
     problem.inner = next<std::int64_t>();
     problem.x = next<Type>();
@@ -120,7 +122,7 @@ void run(Job const& job) {
     Tensor cos(table, off * size_of(problem.table));
     Tensor sin(table, off * size_of(problem.table));
     Tensor y(all * size_of(problem.y), off * size_of(problem.y));
-    Tensor sum(skip ? all * x_size : 0, off * x_size);
+    Tensor sum(skip && job.has_sum ? all * x_size : 0, off * x_size);
     std::size_t const scales = problem.quantize == Quantize::kPerRow ? 4 * job.rows
                                : problem.quantize > Quantize::kPerRow ? all / kBlock
                                                                       : 0;
@@ -139,7 +141,7 @@ void run(Job const& job) {
     pointers.bias = bias.address();
     pointers.quant_scale = reinterpret_cast<float const*>(quant_scale.address());
     pointers.y = y.address();
-    pointers.sum = sum.address();
+    if (job.has_sum) pointers.sum = sum.address();
     pointers.row_scale = row_scale.address();
     pointers.cos = cos.address();
     pointers.sin = sin.address();

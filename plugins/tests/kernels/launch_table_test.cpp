@@ -21,9 +21,11 @@ static_assert(choose_hot(496, 1, 90, 16, false).vectors == 4);
 static_assert(choose_hot(512, 1, 90, 16, false).lanes == 4);
 static_assert(choose_hot(8 * kKilobyte, 1, 90, 16, false).threads == 64);
 static_assert(choose_hot(16 * kKilobyte, 1, 90, 16, false).cluster == 1);
-static_assert(looks_ahead(choose_hot(8 * kKilobyte, 2, 90, 16, false)));
-static_assert(!looks_ahead(choose_hot(4 * kKilobyte, 1, 90, 16, false)));
-static_assert(!looks_ahead(choose_hot(128 * kKilobyte, 1, 90, 16, true)));
+static_assert(choose_warp(8 * kKilobyte, 1, 90).threads == 384);
+static_assert(choose_warp(16 * kKilobyte, 2, 90).threads == 96);
+static_assert(choose_warp(4 * kKilobyte, 1, 90).threads == 0);
+static_assert(choose_warp(16 * kKilobyte, 1, 120).threads == 0);
+static_assert(choose_warp(8 * kKilobyte, 1, 75).threads == 0);
 static_assert(choose_hot(32 * kKilobyte, 1, 90, 16, false).threads == 128);
 static_assert(choose_hot(128 * kKilobyte, 1, 90, 16, false).cluster == 8);
 static_assert(choose_hot(512 * kKilobyte, 2, 90, 16, false).threads == 256);
@@ -139,11 +141,32 @@ void test_hot(int inputs, int sm, int most, bool latency) {
     }
 }
 
+// A warp for a row, in the shared memory of two blocks to an SM.
+void test_warp(int inputs, int sm) {
+    for (std::int64_t bytes = 16; bytes <= kLongest; bytes += 16) {
+        auto const must = [&](bool holds, char const* what) {
+            require(holds, what, bytes, inputs, sm, false);
+        };
+        Choice const choice = choose_warp(bytes, inputs, sm);
+        if (choice.threads == 0) continue;
+        int const warps = choice.threads / 32;
+        bool const two = bytes <= kMostWarpRow / 2;
+        must(bytes > kLeastWarpRow && bytes <= kMostWarpRow, "a row for others");
+        must(warps * (two ? 2 : 1) >= 6, "few rows on an SM");
+        must(choice.threads % 32 == 0 && choice.threads <= kWarpRowThreads, "threads");
+        must(choice.lanes == 32 && choice.cluster == 1, "a row of more than a warp");
+        must(choice.staged == bytes / 16 * (1 + inputs * warps), "stage");
+        int const of_block = 1024 + 16 * choice.staged;
+        must((two ? 2 * (of_block + 1024) - 1024 : of_block) <= shared_of(sm), "shared memory");
+    }
+}
+
 }  // namespace
 
 int main() {
     for (int const sm : kArchitectures) {
         for (int const inputs : {1, 2}) {
+            test_warp(inputs, sm);
             for (bool const latency : {false, true}) {
                 for (int most = most_cluster(sm); most > 0; most /= most == 16 ? 2 : 8) {
                     test(inputs, sm, most, latency);

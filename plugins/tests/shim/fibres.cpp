@@ -338,9 +338,11 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 }
 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void const*, int threads,
-                                                          std::size_t) {
+                                                          std::size_t shared) {
     ++shim::launched.queries;
-    *blocks = 2048 / threads;
+    // The system keeps a kilobyte of each block.
+    auto const room = static_cast<std::size_t>(rmsnorm_export::most_shared(shim::settings.sm)) + 1024;
+    *blocks = std::min(2048 / threads, static_cast<int>(room / (shared + 1024)));
     return cudaSuccess;
 }
 
