@@ -229,7 +229,7 @@ ONLY_THE_NORM(__nv_bfloat16, kNarrow)
 _SUM = "float const sum = team.sum(squares(start, left_of(number)));"
 _LOAD = "for (int j = 0; j < V; ++j) load(j, start, left_of(number));"
 _PRODUCT = "return __fmul_rn(value, rstd); });\n    if constexpr (kHalf<T> && order"
-MUTATIONS = {
+MUTATIONS: dict[str, tuple[str, str, set[str]]] = {
     "nothing": (_SUM, _SUM, set()),
     "a barrier more": (_SUM, f"{_SUM} __syncthreads();", {"barriers"}),
     "loads one after the other": (
