@@ -111,13 +111,13 @@ def raw_files(decoder: Decoder, folder: Path) -> dict[str, Path]:
     with contextlib.suppress(OSError, ValueError):
         if json.loads(stamp.read_text(encoding="utf-8")) == known:
             return made
+    folder.mkdir(parents=True, exist_ok=True)
     for module in ("torch", "transformers", "onnxscript"):
         try:
             __import__(module)
         except ImportError as error:
             brings = pip_install("transformers" if module == "transformers" else "[torch]")
             raise SkippedError(f"no decoder: {error}", brings) from error
-    folder.mkdir(parents=True, exist_ok=True)
     stamp.unlink(missing_ok=True)
     model = random_llama(decoder)
     for kind, path in made.items():
