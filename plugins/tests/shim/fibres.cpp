@@ -1,5 +1,6 @@
 // The fibres behind shim.h, and the calls of the CUDA runtime that a launch makes. The blocks of a
-// cluster run together, the clusters of a grid one after the other.
+// cluster run together, the clusters of a grid one after the other. Compiled without sanitizers: the
+// memory of the kernels is touched in shim.h alone.
 
 #include "fibres.h"
 
@@ -15,10 +16,6 @@
 
 #include "shim.h"
 #include "task.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/common_interface_defs.h>
-#endif
 
 uint3 threadIdx;
 uint3 blockIdx;
@@ -43,7 +40,7 @@ struct Barrier {
 
 struct Warp {
     Barrier barrier;
-    std::uint32_t values[kWarp];
+    std::uint32_t values[2][kWarp];  // of this exchange and of the one before
 };
 
 struct Block {
@@ -96,55 +93,19 @@ rmsnorm_export::Task const* argument = nullptr;
     std::abort();
 }
 
-// Tells AddressSanitizer which stack comes next.
-class Switch {
-public:
-    Switch(void const* bottom, std::size_t size) {
-#if defined(__SANITIZE_ADDRESS__)
-        __sanitizer_start_switch_fiber(&fake_, bottom, size);
-#else
-        (void)bottom, (void)size;
-#endif
-    }
-    ~Switch() { arrive(fake_); }
-
-    static void arrive(void* fake) {
-#if defined(__SANITIZE_ADDRESS__)
-        void const* bottom = nullptr;
-        std::size_t size = 0;
-        __sanitizer_finish_switch_fiber(fake, &bottom, &size);
-        if (scheduler_bottom == nullptr) {
-            scheduler_bottom = bottom;
-            scheduler_size = size;
-        }
-#else
-        (void)fake;
-#endif
-    }
-
-    static inline void const* scheduler_bottom = nullptr;
-    static inline std::size_t scheduler_size = 0;
-
-private:
-    void* fake_ = nullptr;
-};
-
 // GCC's own jumps, because swapcontext makes two system calls each way. A jump must not be in the
-// function that it returns to. AddressSanitizer would clear the shadow of the whole stack at each.
-[[gnu::noinline, gnu::no_sanitize_address]] void jump(void** to) { __builtin_longjmp(to, 1); }
+// function that it returns to.
+[[gnu::noipa]] void jump(void** to) { __builtin_longjmp(to, 1); }
 
-[[gnu::noinline, gnu::no_sanitize_address]] void switch_registers(void** from, void** to) {
+[[gnu::noipa]] void switch_registers(void** from, void** to) {
     if (__builtin_setjmp(from) == 0) jump(to);
 }
 
-[[gnu::noinline]] void enter_context(void** from, ucontext_t const* to) {
+[[gnu::noipa]] void enter_context(void** from, ucontext_t const* to) {
     if (__builtin_setjmp(from) == 0) setcontext(to);
 }
 
-void yield() {
-    Switch const to_scheduler(Switch::scheduler_bottom, Switch::scheduler_size);
-    switch_registers(running->registers, scheduler);
-}
+void yield() { switch_registers(running->registers, scheduler); }
 
 void wait(Barrier& barrier) {
     running->waits_at = &barrier;
@@ -159,7 +120,6 @@ void wait(Barrier& barrier) {
 
 // What a fibre does, from its first launch to its last.
 void live() {
-    Switch::arrive(nullptr);
     for (;;) {
         kernel(*argument);
         running->done = true;
@@ -178,7 +138,6 @@ void resume(Fibre& fibre) {
     running = &fibre;
     threadIdx.x = fibre.thread;
     blockIdx.x = fibre.block->index;
-    Switch const to_fibre(fibre.stack.get(), kStackBytes);
     if (fibre.entered) {
         switch_registers(scheduler, fibre.registers);
     } else {
@@ -274,14 +233,12 @@ void expect_words(void* box, int words) {
     change(there, words);
 }
 
-void send_word(void* slot, void* box, unsigned word, unsigned rank) {
-    auto const offset = [](void* own) {
-        return static_cast<unsigned char*>(own) - running->block->shared;
-    };
-    unsigned char* const shared = cluster->blocks.at(rank).shared;
-    std::memcpy(shared + offset(slot), &word, sizeof(word));
-    change(box_at(shared + offset(box)), -1);
+void* place_of(void* own, unsigned rank) {
+    std::ptrdiff_t const offset = static_cast<unsigned char*>(own) - running->block->shared;
+    return cluster->blocks.at(rank).shared + offset;
 }
+
+void word_came(void* box) { change(box_at(box), -1); }
 
 void wait_for_box(void* box, unsigned parity) {
     Barrier const& rounds = box_at(box).rounds;
@@ -300,11 +257,11 @@ std::uint32_t exchange(std::uint32_t value, int partner_mask) {
     unsigned const thread = running->thread;
     Warp& warp = running->block->warps[thread / kWarp];
     unsigned const lane = thread % kWarp;
-    warp.values[lane] = value;
+    // Who writes here again has passed the next exchange, and so has every reader this one.
+    std::uint32_t* const values = warp.values[warp.barrier.generation % 2];
+    values[lane] = value;
     wait(warp.barrier);
-    std::uint32_t const received = warp.values[lane ^ static_cast<unsigned>(partner_mask)];
-    wait(warp.barrier);
-    return received;
+    return values[lane ^ static_cast<unsigned>(partner_mask)];
 }
 
 }  // namespace shim
