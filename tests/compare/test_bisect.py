@@ -309,7 +309,7 @@ SAMPLE = {("llama", "float32"), ("gemma3", "float16"), ("bamba", "float16"), ("m
 @pytest.mark.export
 @sampled("name, dtype", CORPUS, SAMPLE)
 def test_sites_of_an_export_from_transformers(name: str, dtype: str) -> None:
-    """Every site with HYPOTHESIS_PROFILE=thorough, else some from the first to the last layer."""
+    """Every site with HYPOTHESIS_PROFILE=thorough, else the first, one between and the last."""
     pytest.importorskip("transformers")
     from scripts.corpus.architectures import architecture, export_architecture
 
@@ -318,7 +318,7 @@ def test_sites_of_an_export_from_transformers(name: str, dtype: str) -> None:
     path = exported.path
     sites = fused_names(path)
     if os.environ.get("HYPOTHESIS_PROFILE") != "thorough":
-        sites = sites[:: max(1, len(sites) // 3)]
+        sites = [sites[0], sites[len(sites) // 2], sites[-1]]
     caught = 0
     for site in sites:
         broken = set_epsilon(rx.optimize(path).model, site, 0.5)
