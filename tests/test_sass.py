@@ -240,9 +240,10 @@ MUTATIONS: dict[str, tuple[str, str, set[str]]] = {
     "an array that is indexed at run time": (
         _SUM,
         f"x[(whole + lane) % V].x ^= 1U; {_SUM}",
-        {"stack", "instructions"},
+        {"stack", "instructions", "unsure"},
     ),
-    "a division": (_PRODUCT, _PRODUCT.replace("mul", "div"), {"instructions"}),
+    # Its rare cases are a call, around which registers are spilled; thread.py does not follow them.
+    "a division": (_PRODUCT, _PRODUCT.replace("mul", "div"), {"stack", "unsure", "in_flight"}),
     "a test of every element": (
         _PRODUCT,
         _PRODUCT.replace("return ", "return value > 3e38F ? value : "),
