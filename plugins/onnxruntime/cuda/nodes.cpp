@@ -109,13 +109,7 @@ private:
         pointers.scale = call.scale.data;
         pointers.bias = call.bias.data;
         pointers.y = call.y;
-        // A sum that nobody wants is written all the same, where Y comes to stand: a thread reads its
-        // elements of the one before it writes those of the other. Codes have no room for it.
-        pointers.sum = call.sum ? call.sum : call.y;
-        if (norm_.codes != Codes::kNone && norm_.kind == Kind::kSkipRMSNorm && !call.sum) {
-            refuse("the node has no output for its sum",
-                   std::string("give it one, or ") + kElsewhere);
-        }
+        pointers.sum = call.sum;
         pointers.quant_scale = static_cast<const float*>(call.step.data);
         pointers.row_scale = call.scales;
         if (problem.quantize >= kernels::Quantize::kPerRow && !call.scales) {
