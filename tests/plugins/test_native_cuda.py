@@ -19,7 +19,7 @@ from onnx import helper
 import rmsnorm_export as rx
 from rmsnorm_export.benchmark import measure
 from rmsnorm_export.compare.backend import Chosen
-from rmsnorm_export.compare.backends import BACKENDS, BackendRow
+from rmsnorm_export.compare.backends import BACKENDS, BackendChoice, BackendRow
 from rmsnorm_export.compare.onnx_backend import OnnxRuntimeNativeCuda
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.op.dtypes import Array
@@ -275,8 +275,8 @@ def test_verify_says_what_is_missing_and_runs_where_nothing_is(
         rx.verify(model, model, backend_b="onnxruntime-native-cuda")
     row = BackendRow(f"{__name__}:_Here", "kernels")
     monkeypatch.setitem(BACKENDS, "onnxruntime-native-cuda", row)
-    same_one = "onnxruntime-native-cuda"
-    found = rx.verify(model, model, backend_a=same_one, backend_b=same_one)
+    here: BackendChoice = "onnxruntime-native-cuda"
+    found = rx.verify(model, model, backend_a=here, backend_b=here)
     assert found.passed
     assert "with the kernels of rmsnorm-export" in found.runtime
 
