@@ -103,7 +103,8 @@ extern const Kernels* const kAvx512;
 extern const Kernels* const kAvx2;
 extern const Kernels* const kPortable;
 
-// The fastest of them that this processor runs, or the one named by RMSNORM_EXPORT_ISA.
-const Kernels& kernels();
+// The fastest of them that this processor runs, or the one named by RMSNORM_EXPORT_ISA. A `small` call
+// does without vectors of 64 bytes: those lower the clock of all that runs within the next millisecond.
+const Kernels& kernels(bool small = false);
 
 }  // namespace rmsnorm_export::onnxruntime

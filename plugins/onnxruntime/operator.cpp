@@ -203,14 +203,13 @@ void Operator::check(OrtStatus* status) const {
     }
 }
 
-Tensor Operator::read(const OrtValue* value, std::size_t index) const {
-    Tensor tensor;
+void Operator::read(const OrtValue* value, std::size_t index, Tensor& tensor) const {
     ort::ElementType element_type = ort::kUndefined;
     std::size_t rank = 0;
     if (api_.GetTensorElementTypeAndShapeDataReference) {
         const std::int64_t* sizes = nullptr;
         check(api_.GetTensorElementTypeAndShapeDataReference(value, &element_type, &sizes, &rank));
-        tensor.shape = Shape(rank);
+        tensor.shape.resize(rank);
         std::copy_n(sizes, rank, tensor.shape.data());
     } else {  // a copy, which takes as long as the norm of a short row
         OrtTensorTypeAndShapeInfo* raw = nullptr;
@@ -220,7 +219,7 @@ Tensor Operator::read(const OrtValue* value, std::size_t index) const {
             info(raw, api_.ReleaseTensorTypeAndShapeInfo);
         check(api_.GetTensorElementType(raw, &element_type));
         check(api_.GetDimensionsCount(raw, &rank));
-        tensor.shape = Shape(rank);
+        tensor.shape.resize(rank);
         check(api_.GetDimensions(raw, tensor.shape.data(), rank));
     }
     if (!type_of(element_type, tensor.type)) {
@@ -232,19 +231,24 @@ Tensor Operator::read(const OrtValue* value, std::size_t index) const {
     check(api_.GetTensorMutableData(const_cast<OrtValue*>(value), &data));
     tensor.data = data;
     tensor.present = true;
-    return tensor;
 }
 
-Tensor Operator::input(OrtKernelContext* context, std::size_t index, std::size_t inputs) const {
+void Operator::input(OrtKernelContext* context, std::size_t index, std::size_t inputs,
+                     Tensor& tensor) const {
     const OrtValue* value = nullptr;
     if (index < inputs) check(api_.KernelContext_GetInput(context, index, &value));
-    return value ? read(value, index) : Tensor();
+    if (value) read(value, index, tensor);
 }
 
-Tensor Operator::weight(OrtKernelContext* context, std::size_t which, std::size_t inputs) const {
+void Operator::weight(OrtKernelContext* context, std::size_t which, std::size_t inputs,
+                      Tensor& tensor) const {
     const std::size_t index = required() + which;
-    const bool known = weights_[which].present && index < inputs;
-    return known ? weights_[which] : input(context, index, inputs);
+    if (index >= inputs) return;
+    if (weights_[which].present) {
+        tensor = weights_[which];
+    } else {
+        input(context, index, inputs, tensor);
+    }
 }
 
 Tensor Operator::constant(const OrtKernelInfo* info, std::size_t index) const {
@@ -252,10 +256,12 @@ Tensor Operator::constant(const OrtKernelInfo* info, std::size_t index) const {
     const OrtValue* value = nullptr;
     check(api_.KernelInfoGetConstantInput_tensor(info, index, &is_constant, &value));
     try {
-        if (is_constant && value) return read(value, index);
+        Tensor tensor;
+        if (is_constant && value) read(value, index, tensor);
+        return tensor;
     } catch (const Refusal&) {  // it is refused again when the node runs
+        return Tensor();
     }
-    return Tensor();
 }
 
 std::size_t Operator::required() const {
@@ -292,7 +298,8 @@ void Operator::check_tables(Call& call) const {
 }
 
 Tensor Operator::step_of_codes(OrtKernelContext* context, std::size_t index) const {
-    const Tensor given = input(context, index, index + 1);
+    Tensor given;
+    input(context, index, index + 1, given);
     if (!given.present || given.type != kFloat || Sizes(given.shape).elements() != 1) {
         refuse("the last input is no scale of codes", "give it one element of type f32");
     }
@@ -320,10 +327,10 @@ void Operator::compute(OrtKernelContext* context) const {
     if (norm_.codes != Codes::kNone && norm_.steps == Steps::kGiven && inputs) {
         call.step = step_of_codes(context, --inputs);
     }
-    call.x = input(context, 0, inputs);
-    if (two) call.second = input(context, 1, inputs);
-    call.scale = weight(context, 0, inputs);
-    call.bias = weight(context, 1, inputs);
+    input(context, 0, inputs, call.x);
+    if (two) input(context, 1, inputs, call.second);
+    weight(context, 0, inputs, call.scale);
+    weight(context, 1, inputs, call.bias);
     const Sizes shape(call.x.shape);
     if (call.x.shape.size() < static_cast<std::size_t>(-norm_.axis)) {
         refuse("X has the shape " + shape.text() + ", axis is " + std::to_string(norm_.axis),
@@ -363,8 +370,8 @@ void Operator::compute(OrtKernelContext* context) const {
                "pass a scale, or use scale_offset 0");
     }
     if (rotary) {
-        call.cos = input(context, 1, inputs);
-        call.sin = input(context, 2, inputs);
+        input(context, 1, inputs, call.cos);
+        input(context, 2, inputs, call.sin);
         check_tables(call);
     }
     call.y = output(context, 0, call.x.shape);

@@ -19,7 +19,7 @@ struct Refusal : std::runtime_error {
 struct Tensor {
     const void* data{nullptr};  // null where the input is absent
     Type type{kFloat};
-    Shape shape = Shape();
+    Shape shape;
     bool present{false};
 };
 
@@ -72,9 +72,11 @@ protected:
 private:
     // "RMSNorm node 'name'", for messages.
     std::string where() const;
-    Tensor read(const OrtValue* value, std::size_t index) const;
-    Tensor input(OrtKernelContext* context, std::size_t index, std::size_t inputs) const;
-    Tensor weight(OrtKernelContext* context, std::size_t which, std::size_t inputs) const;
+    // In place: a tensor that is handed on is copied in wider pieces than it was written in, for which
+    // the processor waits.
+    void read(const OrtValue* value, std::size_t index, Tensor& tensor) const;
+    void input(OrtKernelContext* context, std::size_t index, std::size_t inputs, Tensor& tensor) const;
+    void weight(OrtKernelContext* context, std::size_t which, std::size_t inputs, Tensor& tensor) const;
     void check_tables(Call& call) const;
     Tensor step_of_codes(OrtKernelContext* context, std::size_t index) const;
     void* output(OrtKernelContext* context, std::size_t index, const Shape& shape) const;

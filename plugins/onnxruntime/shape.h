@@ -11,7 +11,11 @@ namespace rmsnorm_export::onnxruntime {
 // The sizes of a tensor; those of usual ranks without an allocation.
 class Shape {
 public:
-    explicit Shape(std::size_t rank = 0) : rank_(rank), large_(rank > kSmall ? rank : 0) {}
+    // Sizes unknown.
+    void resize(std::size_t rank) {
+        rank_ = rank;
+        large_.resize(rank > kSmall ? rank : 0);
+    }
     std::size_t size() const { return rank_; }
     std::int64_t* data() { return large_.empty() ? small_ : large_.data(); }
     const std::int64_t* begin() const { return large_.empty() ? small_ : large_.data(); }
@@ -19,7 +23,7 @@ public:
 
 private:
     static constexpr std::size_t kSmall = 8;
-    std::size_t rank_;
+    std::size_t rank_{0};
     std::int64_t small_[kSmall];
     std::vector<std::int64_t> large_;
 };
