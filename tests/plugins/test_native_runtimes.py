@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from rmsnorm_export.op.native import ROW_KINDS
 from rmsnorm_export.op.reference import reference_exact
-from rmsnorm_export.op.spec import NormSpec
+from rmsnorm_export.op.spec import NormSpec, scaled_by
 from rmsnorm_export.runtime.metrics import ulp_distance
 from rmsnorm_export.tensorrt.plugin.native import node_model
 from scripts.corpus import cache
+from tests.plugins.test_native_codes import HOWS, reference_codes
 
 VERSIONS = ("1.17.3", "1.20.1", "1.23.2", "1.32.0")
 
@@ -78,6 +80,37 @@ def test_every_kind_and_type(
         with np.load(tmp_path / f"{i}.out.npz") as found:
             for a, b in zip(found.values(), arrays, strict=True):
                 assert ulp_distance(a, b).max() <= (0 if a.itemsize == 2 else 4)
+
+
+@pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1]])
+def test_codes_of_a_norm(
+    native_library: pathlib.Path, tmp_path: pathlib.Path, version: str
+) -> None:
+    """Each way to make them, of float16, whose norm is the reference to the bit."""
+    random, expected = np.random.default_rng(0), []
+    spec = NormSpec(kind="SkipRMSNorm", epsilon=2.0**-17)
+    for how in HOWS:
+        x, residual = (random.normal(0, 2, (5, 96)).astype(np.float16) for _ in range(2))
+        step = np.array(0.02, np.float32) if scaled_by(how) == "tensor" else None
+        model, feeds = node_model(spec, x, None, None, residual, quantize=how, step=step)
+        # NumPy has no FP8: the codes as numbers.
+        model.opset_import[0].version = 19
+        codes_info = model.graph.output[0]
+        model.graph.node.append(helper.make_node("Cast", [codes_info.name], ["numbers"], to=1))
+        codes_info.CopyFrom(helper.make_tensor_value_info("numbers", 1, x.shape))
+        stem = tmp_path / str(len(expected))
+        stem.with_suffix(".onnx").write_bytes(model.SerializeToString())
+        np.savez(stem.with_suffix(".npz"), **feeds)
+        y, total = reference_exact(spec, x, None, residual=residual)
+        codes = reference_codes(y, how, 0.02)
+        expected.append((codes[0].astype(np.float32), total, *codes[1:]))
+    done = run_in(version, native_library, tmp_path, len(expected))
+    assert (done.returncode, done.stdout) == (0, f"{version}\n"), done.stderr
+    for i, arrays in enumerate(expected):
+        with np.load(tmp_path / f"{i}.out.npz") as found:
+            assert len(found) == len(arrays)
+            for a, b in zip(found.values(), arrays, strict=True):
+                assert (a.dtype, a.tolist()) == (b.dtype, b.tolist())
 
 
 @pytest.mark.parametrize("version", VERSIONS)
