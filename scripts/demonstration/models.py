@@ -147,7 +147,7 @@ def export(architecture: Architecture, folder: Path, layers: int = 4) -> Exporte
             module.register_forward_hook(count) for module in inner.modules() if _is_norm(module)
         ]
         with torch.no_grad():
-            logits = model(tokens).numpy()
+            logits = model(tokens)
         for hook in hooks:
             hook.remove()
         program = torch.onnx.export(
@@ -156,4 +156,6 @@ def export(architecture: Architecture, folder: Path, layers: int = 4) -> Exporte
         path = folder / f"{architecture.name.lower().replace(' ', '_')}.onnx"
         assert program is not None
         program.save(path)
-    return Exported(model, path, tokens.numpy(), logits, calls)
+    # NumPy has no bfloat16.
+    kept = logits.float() if logits.dtype == torch.bfloat16 else logits
+    return Exported(model, path, tokens.numpy(), kept.numpy(), calls)
