@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from onnxscript import values
-from torch._export import utils as export_utils
-from torch.onnx._internal.exporter import _schemas
 
 _LOCK = threading.Lock()
 _entered = 0
@@ -82,9 +80,24 @@ def _looked_up_when_new(look_up: Callable[[], None]) -> Callable[[], None]:
     return look_up_new
 
 
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
 _SHORTCUTS: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
-    (getattr(values, "TracedOnnxFunction", None), "function_ir", _parsed_when_asked),
-    (_schemas, "op_signature_from_function", _read_once),
-    (export_utils, "_materialize_cpp_cia_ops", _looked_up_when_new),
+    (
+        getattr(_module("onnxscript.values"), "TracedOnnxFunction", None),
+        "function_ir",
+        _parsed_when_asked,
+    ),
+    (
+        _module("torch.onnx._internal.exporter._schemas"),
+        "op_signature_from_function",
+        _read_once,
+    ),
+    (_module("torch._export.utils"), "_materialize_cpp_cia_ops", _looked_up_when_new),
 )
 """Owner and name of each function, and what makes of it the one that does the same in less."""
