@@ -14,6 +14,7 @@ No deadline: an example may build an ONNX Runtime session while the other core i
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import pytest
@@ -32,6 +33,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     usual = "thorough" if config.getoption("--thorough") else "ci"
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", usual))
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The second worker imports the tests from the last to the first, ahead of collecting them.
+
+    In a fresh checkout pytest rewrites each file, and keeps what it wrote for whoever comes next:
+    the workers meet in the middle.
+    """
+    if os.environ.get("PYTEST_XDIST_WORKER") != "gw1" or session.config.args != ["tests"]:
+        return
+    for path in sorted((session.config.rootpath / "tests").rglob("test_*.py"), reverse=True):
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            _ = pytest.Module.from_parent(session, path=path).obj
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

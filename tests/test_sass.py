@@ -17,7 +17,6 @@ from scripts.sass.meanings import MEANINGS
 from scripts.sass.parse import Usage, kernels, usages
 from scripts.sass.thread import PARAMETERS, Thread
 from tests.plugins import kernel_build
-from tests.sample import sampled
 
 X = 1 << 40
 
@@ -254,7 +253,8 @@ MUTATIONS: dict[str, tuple[str, str, set[str]]] = {
 
 
 @pytest.mark.slow
-@sampled("name", MUTATIONS, {"a barrier more"})
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", MUTATIONS)
 def test_the_gate_names_what_a_mutation_costs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,6 +180,8 @@ def _export_kind(model: Any, decoder: Decoder, kind: str, path: Path) -> None:
     import torch
     from transformers.cache_utils import DynamicCache
 
+    from rmsnorm_export.torch.export.tables import quick_tables
+
     class Flat(torch.nn.Module):
         """Tensors in, tensors out; the cache is a flat list of keys and values."""
 
@@ -202,7 +204,7 @@ def _export_kind(model: Any, decoder: Decoder, kind: str, path: Path) -> None:
     dynamic: tuple[Any, ...] = ({0: "batch", 1: "sequence"},)
     if past:
         dynamic = ({0: "batch"}, tuple({0: "batch", 2: "past"} for _ in past))
-    with quiet(), torch.no_grad():
+    with quiet(), quick_tables(), torch.no_grad():
         program = torch.onnx.export(
             Flat(),
             (tokens, *past),

@@ -53,6 +53,9 @@ _env_make() {
         _env_pip --upgrade pip 2>/dev/null || true
         if _env_pip torch 2>"$log"; then
             rm -f "$log"
+            # Most of it is imported by the first processes, each of which would compile it; pip
+            # leaves a core idle.
+            "$ENV_PYTHON" -m compileall -q "$ENV_DIR"/lib/python*/site-packages/torch &>/dev/null &
             return 0
         fi
         tried="$tried $candidate"
