@@ -10,7 +10,7 @@ namespace rmsnorm_export::onnxruntime {
 namespace {
 
 // Elements for which wider vectors gain less than a lower clock takes.
-constexpr std::size_t kShort = 2048;
+constexpr std::size_t kShort = 4096;
 
 class CpuOperator final : public Operator {
 public:

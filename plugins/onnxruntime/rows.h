@@ -9,8 +9,8 @@
 struct SumOfFloats {
     Doubles low{}, high{};
 
-    INLINE void add(Floats square) {
-        const Wide w = widen(square);
+    INLINE void add(Floats square) { add(widen(square)); }
+    INLINE void add(Wide w) {
         low += w.low;
         high += w.high;
     }

@@ -70,6 +70,10 @@ Wide widen(Floats v) {
     return {(Doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v)),
             (Doubles)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1))};
 }
+Wide load_wide(const float* from) {
+    return {(Doubles)_mm256_cvtps_pd(_mm_loadu_ps(from)),
+            (Doubles)_mm256_cvtps_pd(_mm_loadu_ps(from + 4))};
+}
 
 #include "rows.h"
 

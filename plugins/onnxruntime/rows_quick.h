@@ -74,12 +74,18 @@ INLINE double sum_quick(std::size_t n, Row row) {
         constexpr int K = decltype(lot)::kVectors;
         Floats v[K];
         row(lot, i, count, v);
-        EACH {
-            if constexpr (exact) {
-                sums[j % 2].add_square(v[j]);
-            } else {
-                sums[j % 2].add(v[j] * v[j]);
-            }
+        if constexpr (exact) {
+            EACH sums[j % 2].add_square(v[j]);
+        } else {
+#if FUSED
+            // In registers the halves of a vector cost a shuffle each to widen, from memory none.
+            float squares[K * kLanes];
+            EACH store(squares + j * kLanes, v[j] * v[j]);
+            asm("" : "+m"(squares));
+            EACH sums[j % 2].add(load_wide(squares + j * kLanes));
+#else
+            EACH sums[j % 2].add(v[j] * v[j]);
+#endif
         }
     });
     sums[0].low += sums[1].low;
