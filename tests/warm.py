@@ -97,7 +97,8 @@ def _server() -> socket.socket:
     process = subprocess.Popen(
         [sys.executable, "-c", _SERVER, str(theirs.fileno())],
         pass_fds=[theirs.fileno()],
-        env=os.environ | {"PYTHONPATH": str(_ROOT)},
+        # A pool of threads would not be there in a fork.
+        env=os.environ | {"PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"},
         stdin=subprocess.DEVNULL,
     )
     theirs.close()
