@@ -19,21 +19,30 @@ enum class Order : std::int32_t {
     kOther,       // row_registers.cuh
 };
 
+// How the vectors of a row come to a thread.
+enum class Fetch : std::int32_t {
+    kNow,   // one by one
+    kWide,  // in pairs, which are loaded and stored in one access each (sm_100 and newer); not for
+            // a second input, as shared memory is filled 16 bytes at a time
+};
+
 // So many blocks of 512 threads have to fit an SM: two in 64 registers, or four of 256 threads,
 // with 128 KB under way when a thread has eight vectors. More registers are for a second input in
-// them, for eight vectors before sm_90, for f16 with a second input or a scale of the row, and for
-// codes of a sum.
+// them, for eight vectors before sm_90, for f16 with a second input or a scale of the row, for codes in
+// Gemma's order by wide accesses, and for codes of a sum.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr bool kRoomForEight = false;
 #else
 constexpr bool kRoomForEight = true;
 #endif
-template <typename T, int V, Mode mode, Quantize quantize>
+template <typename T, int V, Mode mode, Order order, Quantize quantize, Fetch fetch>
 constexpr int hot_blocks() {
     bool const f16 = std::is_same_v<T, __half>;
     bool const greatest = quantize == Quantize::kPerRow || quantize == Quantize::kBlocks;
     if (V == 4) return mode == Mode::kPlain && !(f16 && greatest) ? 2 : 1;
+    bool const coded_wide = quantize == Quantize::kStatic && fetch == Fetch::kWide;
     bool const many = (f16 && (greatest || mode == Mode::kSkip)) ||
+                      (kHalf<T> && coded_wide && order == Order::kWideOffset) ||
                       (quantize != Quantize::kNone && mode == Mode::kSkip);
     return kRoomForEight && !many ? 2 : 1;
 }
@@ -41,12 +50,6 @@ constexpr int hot_blocks() {
 template <int V, Mode mode>
 constexpr int kHotBound = V == 4 && mode == Mode::kGated ? 768 : kHotThreads;
 
-// How the vectors of a row come to a thread.
-enum class Fetch : std::int32_t {
-    kNow,   // one by one
-    kWide,  // in pairs, which are loaded and stored in one access each (sm_100 and newer); not for
-            // a second input, as shared memory is filled 16 bytes at a time
-};
 #if defined(__CUDA_ARCH__)
 constexpr bool kHasWide = has_wide_accesses(__CUDA_ARCH__ / 10);
 #else
@@ -136,7 +139,8 @@ __device__ void store_vectors(CodeUnit<T> const& unit, uint4 const (&x)[V], void
 }
 
 template <typename T, int V, Mode mode, Order order, Quantize quantize, Fetch fetch = Fetch::kNow>
-__global__ void __launch_bounds__(kHotBound<V, mode>, hot_blocks<T, V, mode, quantize>())
+__global__ void __launch_bounds__(kHotBound<V, mode>,
+                                  hot_blocks<T, V, mode, order, quantize, fetch>())
     row_hot(__grid_constant__ Task const task) {
     constexpr bool wide = fetch == Fetch::kWide;
     static_assert(!wide || (mode == Mode::kPlain && quantize < Quantize::kBlocks));

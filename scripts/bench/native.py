@@ -4,7 +4,7 @@
 
 raw: the norm in plain operators, as ONNX Runtime runs it with all of its own optimization; ort:
 what the target of that name makes of it; portable: the operator's function body; native: the same
-file with the library registered; copy: NumPy copies as many bytes as the norm has to move. All of
+file with the library registered; copy: as many bytes as the norm has to move are copied. All of
 one shape are timed in turn; what is shown is the least of each and ratios of these, below 1 is
 faster. The copy has one thread, whatever the sessions have. With --cpu the time is that of this
 process's threads, which other work on the machine touches least; ONNX Runtime's threads that wait
