@@ -10,7 +10,7 @@ namespace rmsnorm_export::onnxruntime {
 namespace {
 
 // Elements for which wider vectors gain less than a lower clock takes.
-constexpr std::size_t kShort = 4096;
+constexpr std::size_t kShort = 16384;
 
 class CpuOperator final : public Operator {
 public:
@@ -31,8 +31,13 @@ private:
     std::size_t lane() const { return norm_.wide() ? sizeof(double) : sizeof(float); }
 
     void run(OrtKernelContext* context, const Call& call) const override {
-        Norm norm = norm_;
-        if (!call.scale.present) norm.association = 0;
+        Norm without_scale;
+        const bool changed = norm_.association && !call.scale->present;
+        if (changed) {
+            without_scale = norm_;
+            without_scale.association = 0;
+        }
+        const Norm& norm = changed ? without_scale : norm_;
         Rows rows;
         rows.norm = &norm;
         rows.x = call.x.data;
@@ -52,12 +57,12 @@ private:
             kernels.operand(norm, tensor.type, tensor.data, n, offset, held[which].get());
             return held[which].get();
         };
-        rows.factor = operand(call.scale, norm.scale_offset, 0);
-        rows.bias = operand(call.bias, 0.0F, 1);
+        rows.factor = operand(*call.scale, norm.scale_offset, 0);
+        rows.bias = operand(*call.bias, 0.0F, 1);
         rows.segment = norm.group_size ? static_cast<std::size_t>(norm.group_size) : n;
         rows.summed = norm.partial_size ? static_cast<std::size_t>(norm.partial_size) : rows.segment;
-        rows.per_row = n / rows.segment;
-        rows.segments = call.elements / rows.segment;
+        rows.per_row = norm.group_size ? n / rows.segment : 1;
+        rows.segments = call.rows * rows.per_row;
 
         const bool rotary = norm.kind == Kind::kRotaryRMSNorm;
         const Tables tables = rotary ? turning(call) : Tables();

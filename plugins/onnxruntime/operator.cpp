@@ -240,15 +240,13 @@ void Operator::input(OrtKernelContext* context, std::size_t index, std::size_t i
     if (value) read(value, index, tensor);
 }
 
-void Operator::weight(OrtKernelContext* context, std::size_t which, std::size_t inputs,
-                      Tensor& tensor) const {
+const Tensor* Operator::weight(OrtKernelContext* context, std::size_t which, std::size_t inputs,
+                               Tensor& tensor) const {
     const std::size_t index = required() + which;
-    if (index >= inputs) return;
-    if (weights_[which].present) {
-        tensor = weights_[which];
-    } else {
-        input(context, index, inputs, tensor);
-    }
+    // Behind them is the step of codes, which may be a constant too.
+    if (index < inputs && weights_[which].present) return &weights_[which];
+    input(context, index, inputs, tensor);
+    return &tensor;
 }
 
 Tensor Operator::constant(const OrtKernelInfo* info, std::size_t index) const {
@@ -329,8 +327,9 @@ void Operator::compute(OrtKernelContext* context) const {
     }
     input(context, 0, inputs, call.x);
     if (two) input(context, 1, inputs, call.second);
-    weight(context, 0, inputs, call.scale);
-    weight(context, 1, inputs, call.bias);
+    Tensor given[2];
+    call.scale = weight(context, 0, inputs, given[0]);
+    call.bias = weight(context, 1, inputs, given[1]);
     const Sizes shape(call.x.shape);
     if (call.x.shape.size() < static_cast<std::size_t>(-norm_.axis)) {
         refuse("X has the shape " + shape.text() + ", axis is " + std::to_string(norm_.axis),
@@ -338,8 +337,9 @@ void Operator::compute(OrtKernelContext* context) const {
     }
     const Sizes normalised(shape.last + norm_.axis, shape.last + norm_.last_axis + 1);
     const std::size_t n = call.n = normalised.elements();
-    call.elements = shape.elements();
     call.inner = Sizes(normalised.last, shape.last).elements();
+    call.rows = Sizes(shape.first, normalised.first).elements() * call.inner;
+    call.elements = call.rows * n;
     // A scale may have a 1 for each axis behind its own.
     const auto own_sizes = [&](const Sizes& sizes) {
         const Sizes own = sizes.without_leading_ones();
@@ -357,15 +357,15 @@ void Operator::compute(OrtKernelContext* context) const {
         refuse(name + (" has the shape " + Sizes(call.second.shape).text()) + ", X " + shape.text(),
                "expand and cast it to those of X");
     }
-    for (const Tensor* tensor : {&call.scale, &call.bias}) {
+    for (const Tensor* tensor : {call.scale, call.bias}) {
         const Sizes own(tensor->shape);
         if (tensor->present && own_sizes(own) != own_sizes(normalised)) {
-            refuse((tensor == &call.scale ? "scale" : "bias") + (" has the shape " + own.text()) +
+            refuse((tensor == call.scale ? "scale" : "bias") + (" has the shape " + own.text()) +
                        ", the normalised axes " + normalised.text(),
                    "give it one element per element of a row");
         }
     }
-    if (norm_.scale_offset != 0 && !call.scale.present) {
+    if (norm_.scale_offset != 0 && !call.scale->present) {
         refuse("scale_offset is " + std::to_string(norm_.scale_offset) + " and there is no scale",
                "pass a scale, or use scale_offset 0");
     }

@@ -25,12 +25,14 @@ struct Tensor {
 
 // One run of a node: tensors that fit each other, and how X is cut into [rows, n, inner].
 struct Call {
-    Tensor x, second, cos, sin, scale, bias;  // second: residual or gate
+    Tensor x, second, cos, sin;  // second: residual or gate
+    const Tensor *scale, *bias;  // never null
     Tensor step;         // of codes, where it is given: one f32
     void* y{nullptr};    // the norm, or its codes
     void* sum{nullptr};  // may be null
     void* scales{nullptr};  // of codes, where they are not; may be null
-    std::size_t elements{0};  // at least 1
+    std::size_t elements{0};  // at least 1: rows of n
+    std::size_t rows{0};
     std::size_t n{0};
     std::size_t inner{1};
     std::size_t turned{0};  // elements of a row that cos and sin turn, and
@@ -76,7 +78,9 @@ private:
     // the processor waits.
     void read(const OrtValue* value, std::size_t index, Tensor& tensor) const;
     void input(OrtKernelContext* context, std::size_t index, std::size_t inputs, Tensor& tensor) const;
-    void weight(OrtKernelContext* context, std::size_t which, std::size_t inputs, Tensor& tensor) const;
+    // The constant, or what is read into `tensor`.
+    const Tensor* weight(OrtKernelContext* context, std::size_t which, std::size_t inputs,
+                         Tensor& tensor) const;
     void check_tables(Call& call) const;
     Tensor step_of_codes(OrtKernelContext* context, std::size_t index) const;
     void* output(OrtKernelContext* context, std::size_t index, const Shape& shape) const;

@@ -70,9 +70,12 @@ Wide widen(Floats v) {
     return {(Doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v)),
             (Doubles)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1))};
 }
-Wide load_wide(const float* from) {
-    return {(Doubles)_mm256_cvtps_pd(_mm_loadu_ps(from)),
-            (Doubles)_mm256_cvtps_pd(_mm_loadu_ps(from + 4))};
+// From memory the upper half is widened without a shuffle.
+Wide widen_by_way_of(float (&lanes)[kLanes], Floats v) {
+    _mm_storeu_ps(lanes, _mm256_extractf128_ps((__m256)v, 1));
+    asm("" : "+m"(lanes));
+    return {(Doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v)),
+            (Doubles)_mm256_cvtps_pd(_mm_loadu_ps(lanes))};
 }
 
 #include "rows.h"

@@ -65,9 +65,12 @@ Wide widen(Floats v) {
     return {(Doubles)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v)),
             (Doubles)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)v, 1))};
 }
-Wide load_wide(const float* from) {
-    return {(Doubles)_mm512_cvtps_pd(_mm256_loadu_ps(from)),
-            (Doubles)_mm512_cvtps_pd(_mm256_loadu_ps(from + 8))};
+// From memory both halves are widened without a shuffle.
+Wide widen_by_way_of(float (&lanes)[kLanes], Floats v) {
+    store(lanes, v);
+    asm("" : "+m"(lanes));
+    return {(Doubles)_mm512_cvtps_pd(_mm256_loadu_ps(lanes)),
+            (Doubles)_mm512_cvtps_pd(_mm256_loadu_ps(lanes + 8))};
 }
 
 #include "rows.h"

@@ -34,10 +34,9 @@ struct Divisor {
         const Floats r = Floats{} + inverse;
         const Floats near = fused_multiply_add(row, r, row * inverse_low);
         if constexpr (kHalfType) return near;
-        const Floats remainder = fused_multiply_add(-near, Floats{} + rms, row);
-        const Floats exact = fused_multiply_add(remainder, r, near);
-        // The step makes +0 of -0.
-        return bits_as<Floats>(bits_as<Ints>(exact) | (bits_as<Ints>(row) & (-0x7fffffff - 1)));
+        // The remainder with this sign, as with the other the step would make +0 of -0.
+        const Floats excess = fused_multiply_add(near, Floats{} + rms, -row);
+        return fused_multiply_add(-excess, r, near);
 #else
         return row / rms;
 #endif
@@ -78,11 +77,8 @@ INLINE double sum_quick(std::size_t n, Row row) {
             EACH sums[j % 2].add_square(v[j]);
         } else {
 #if FUSED
-            // In registers the halves of a vector cost a shuffle each to widen, from memory none.
-            float squares[K * kLanes];
-            EACH store(squares + j * kLanes, v[j] * v[j]);
-            asm("" : "+m"(squares));
-            EACH sums[j % 2].add(load_wide(squares + j * kLanes));
+            float lanes[K][kLanes];
+            EACH sums[j % 2].add(widen_by_way_of(lanes[j], v[j] * v[j]));
 #else
             EACH sums[j % 2].add(v[j] * v[j]);
 #endif
@@ -104,7 +100,7 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
     const bool sigmoid = rows.norm->sigmoid;
     const auto product = [&](Floats v) LAMBDA { return order == kScaleFirst ? v : round_to<T>(v); };
     const std::size_t row = rows.per_row * rows.segment;
-    std::size_t at = begin * rows.segment, in_row = at % row;  // a division is dear: once
+    std::size_t at = begin * rows.segment, in_row = at ? at % row : 0;
     constexpr bool pairs = kPaired<T> && sizeof(From) == sizeof(T);
     // Behind the last there is nothing to fetch.
     const std::size_t ahead = begin + segments < rows.segments ? segments * rows.segment : 0;
@@ -227,7 +223,7 @@ INLINE void run_lots(const Rows& rows, std::size_t begin, std::size_t end, void*
         return finish_of<T, kCastFirst, From>(rows, gated);
     }();
     constexpr std::size_t kMost = 32;
-    std::size_t at_once = kScratch / rows.segment;
+    std::size_t at_once = end - begin > 1 ? kScratch / rows.segment : 1;
     at_once = at_once < 1 ? 1 : at_once > kMost ? kMost : at_once;
     double roots[kMost], inverses[kMost];
     for (; begin < end; begin += at_once) {

@@ -142,7 +142,8 @@ public:
     }
 
     std::size_t tasks() const {
-        return inner_ > 1 ? segments_ / inner_ * blocks() : (segments_ + per_task_ - 1) / per_task_;
+        if (inner_ > 1) return segments_ / inner_ * blocks();
+        return segments_ == per_task_ ? 1 : (segments_ + per_task_ - 1) / per_task_;
     }
 
     void task(std::size_t index) {
@@ -169,6 +170,8 @@ private:
     static constexpr std::size_t kLine = 64;
 
     static std::size_t shared_out(const Rows& rows, const Encoder* encoder) {
+        // Without a division, which is dear beside a short row.
+        if (rows.segments * rows.segment <= kTask) return rows.segments;
         const std::size_t segments = std::max<std::size_t>(kTask / rows.segment, 1);
         return encoder ? (segments + rows.per_row - 1) / rows.per_row * rows.per_row : segments;
     }

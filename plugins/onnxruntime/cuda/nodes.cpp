@@ -87,9 +87,9 @@ private:
         kernels::Problem problem = problem_;
         problem.n = static_cast<std::int64_t>(call.n);
         problem.inner = static_cast<std::int64_t>(call.inner);
-        weight(call.scale, "scale", problem.has_scale, problem.scale);
-        weight(call.bias, "bias", problem.has_bias, problem.bias);
-        if (!call.scale.present) problem.norm.association = 0;
+        weight(*call.scale, "scale", problem.has_scale, problem.scale);
+        weight(*call.bias, "bias", problem.has_bias, problem.bias);
+        if (!call.scale->present) problem.norm.association = 0;
         const Sizes x(call.x.shape);
         if (norm_.kind == Kind::kRotaryRMSNorm) {
             const Sizes table(call.cos.shape);
@@ -106,8 +106,8 @@ private:
         kernels::Pointers pointers;
         pointers.x = call.x.data;
         pointers.other = call.second.data;
-        pointers.scale = call.scale.data;
-        pointers.bias = call.bias.data;
+        pointers.scale = call.scale->data;
+        pointers.bias = call.bias->data;
         pointers.y = call.y;
         pointers.sum = call.sum;
         pointers.quant_scale = static_cast<const float*>(call.step.data);
@@ -120,7 +120,7 @@ private:
         pointers.sin = call.sin.data;
         // The tactic is not chosen by the number of rows: a row gives the same in every batch.
         const cudaError_t status =
-            kernels::launch(problem, pointers, static_cast<std::int64_t>(call.elements / call.n),
+            kernels::launch(problem, pointers, static_cast<std::int64_t>(call.rows),
                             kernels::Tactic::kThroughput, stream(context));
         must_run(status);
     }
