@@ -10,14 +10,14 @@ Doubles logistic(Doubles z) {
 // waits for the one before. e = e^-|z|, at most 1, is the sum of a power of two in eighths and of
 // what it lacks; s = e / (1 + e) is near at first, then corrected by the remainder, which is exact
 // but for the last bits however 1 + e was rounded: e - (1 + e) * s = (e - s) - e * s,
-// and of what was lacking likewise.
-template <int K>
-INLINE void logistic(const Floats (&z)[K], Floats (&y)[K]) {
+// and of what was lacking likewise. `far`: |z| may be above kUsualGate.
+template <bool far, int K>
+INLINE void logistic_of(const Floats (&z)[K], Floats (&y)[K]) {
     const auto all = [](float value) LAMBDA { return Floats{} + value; };
     const Floats to_eighths = all(0x1.8p20F);  // the sum ends with the eighths of k
     Floats u[K], sum[K], k[K], square[K], p[K], e[K], lack[K], inverse[K], near[K], left[K];
-    // Below e^-104 there is no float. NaN stays.
-    EACH u[j] = smaller(all(104.0F), bits_as<Floats>(bits_as<Ints>(z[j]) & 0x7fffffff));
+    EACH u[j] = bits_as<Floats>(bits_as<Ints>(z[j]) & 0x7fffffff);
+    if constexpr (far) EACH u[j] = smaller(all(104.0F), u[j]);  // below is no float; NaN stays
     EACH sum[j] = fused_multiply_add(u[j], all(-0x1.715476p0F), to_eighths);
     EACH k[j] = sum[j] - to_eighths;  // e^-|z| = 2^k * e^-u
     EACH u[j] = fused_multiply_add(k[j], all(0x1.62e43p-1F), u[j]);
@@ -27,7 +27,7 @@ INLINE void logistic(const Floats (&z)[K], Floats (&y)[K]) {
     EACH p[j] = fused_multiply_add(u[j], all(-0x1.555c76p-3F), all(0.5F));
     EACH p[j] = fused_multiply_add(square[j], all(0x1.555da6p-5F), p[j]);
     EACH p[j] = fused_multiply_add(square[j], p[j], -u[j]);
-    EACH e[j] = power(sum[j], k[j]);
+    EACH e[j] = power<far>(sum[j], k[j]);
     EACH lack[j] = e[j] * p[j];
     EACH near[j] = e[j] + lack[j];
     EACH inverse[j] = reciprocal(near[j] + 1.0F);
@@ -35,7 +35,20 @@ INLINE void logistic(const Floats (&z)[K], Floats (&y)[K]) {
     EACH left[j] = fused_multiply_add(-e[j], near[j], e[j] - near[j]);
     EACH left[j] = fused_multiply_add(lack[j], 1.0F - near[j], left[j]);
     EACH near[j] = fused_multiply_add(left[j], inverse[j], near[j]);
-    EACH y[j] = (z[j] < 0.0F) ? near[j] : 1.0F - near[j];
+    EACH y[j] = by_sign(z[j], near[j], 1.0F - near[j]);
+}
+template <int K>
+__attribute__((noinline)) void logistic_far(const Floats (&z)[K], Floats (&y)[K]) {
+    logistic_of<true>(z, y);
+}
+template <int K>
+INLINE void logistic(const Floats (&z)[K], Floats (&y)[K]) {
+    if constexpr (kUsualGate < 104.0F) {
+        Ints above = {};
+        EACH above |= (bits_as<Ints>(z[j]) & 0x7fffffff) > bits_as<std::int32_t>(kUsualGate);
+        if (__builtin_expect(any(above), 0)) return logistic_far(z, y);
+    }
+    logistic_of<(kUsualGate >= 104.0F)>(z, y);
 }
 #else
 // The same without FMA: e as the sum of two floats, and the quotient of doubles.

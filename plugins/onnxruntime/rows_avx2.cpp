@@ -10,7 +10,7 @@ namespace rmsnorm_export::onnxruntime {
 namespace {
 
 constexpr std::size_t kLanes = 8;
-constexpr int kTogether = 2;
+constexpr int kTogether = 4;
 constexpr bool kPairs = false;
 #define FUSED 1
 using Floats = float __attribute__((vector_size(32)));
@@ -54,10 +54,23 @@ Floats reciprocal(Floats v) {
     return (Floats)_mm256_fmadd_ps(_mm256_fnmadd_ps((__m256)v, near, _mm256_set1_ps(1.0F)), near, near);
 }
 Floats smaller(Floats a, Floats b) { return (Floats)_mm256_min_ps((__m256)a, (__m256)b); }
-// 2^k, where k is a multiple of 1 / 8 whose last three bits are those of `sum`.
+Floats by_sign(Floats sign, Floats negative, Floats other) {
+    return (Floats)_mm256_blendv_ps((__m256)other, (__m256)negative, (__m256)sign);
+}
+bool any(Ints v) { return _mm256_movemask_ps((__m256)v) != 0; }
+constexpr float kUsualGate = 87.0F;  // e^-kUsualGate is no subnormal
+// 2^k, where k is a multiple of 1 / 8 that ends the mantissa of `sum`; -126 and more unless `far`.
+template <bool far>
 Floats power(Floats sum, Floats k) {
-    constexpr float kTable[8] = {RMSNORM_EIGHTHS};
-    const __m256 part = _mm256_permutevar8x32_ps(_mm256_loadu_ps(kTable), (__m256i)sum);
+    constexpr Floats kTable = {RMSNORM_EIGHTHS};
+    if constexpr (!far) {
+        // All of k is added to the exponent, less the eighths, which the table has.
+        constexpr Ints kEighths = {0, 1 << 20, 2 << 20, 3 << 20, 4 << 20, 5 << 20, 6 << 20, 7 << 20};
+        const __m256i part = _mm256_sub_epi32((__m256i)kTable, (__m256i)kEighths);
+        return (Floats)_mm256_add_epi32(_mm256_permutevar8x32_epi32(part, (__m256i)sum),
+                                        _mm256_slli_epi32((__m256i)sum, 20));
+    }
+    const __m256 part = _mm256_permutevar8x32_ps((__m256)kTable, (__m256i)sum);
     // In two steps: it may be subnormal.
     const __m256i whole = _mm256_cvtps_epi32(_mm256_floor_ps((__m256)k));
     const __m256i half = _mm256_srai_epi32(whole, 1), bias = _mm256_set1_epi32(127);

@@ -55,7 +55,14 @@ void take_apart(Floats a, Floats b, Floats& even, Floats& odd) {
     odd = (Floats)_mm512_permutex2var_ps((__m512)a, odds, (__m512)b);
 }
 Floats smaller(Floats a, Floats b) { return (Floats)_mm512_min_ps((__m512)a, (__m512)b); }
-// 2^k, where k is a multiple of 1 / 8 whose last three bits are those of `sum`.
+Floats by_sign(Floats sign, Floats negative, Floats other) {
+    return (Floats)_mm512_mask_blend_ps(_mm512_movepi32_mask((__m512i)sign), (__m512)other,
+                                        (__m512)negative);
+}
+bool any(Ints v) { return _mm512_movepi32_mask((__m512i)v) != 0; }
+constexpr float kUsualGate = 104.0F;  // power has no subnormals to fear
+// 2^k, where k is a multiple of 1 / 8 that ends the mantissa of `sum`.
+template <bool>
 Floats power(Floats sum, Floats k) {
     constexpr float kTable[16] = {RMSNORM_EIGHTHS, RMSNORM_EIGHTHS};
     const __m512 part = _mm512_permutexvar_ps((__m512i)sum, _mm512_loadu_ps(kTable));
