@@ -6,9 +6,9 @@ raw: the norm in plain operators, as ONNX Runtime runs it with all of its own op
 what the target of that name makes of it; portable: the operator's function body; native: the same
 file with the library registered; copy: as many bytes as the norm has to move are copied. All of
 one shape are timed in turn; what is shown is the least of each and ratios of these, below 1 is
-faster. The copy has one thread, whatever the sessions have. With --cpu the time is that of this
-process's threads, which other work on the machine touches least; ONNX Runtime's threads that wait
-for work count as well, so that suits one thread.
+faster. The copy has one thread, whatever the sessions have. Of one thread the time is the
+processor's, which other work on the machine touches least; of several it is what elapsed, as those
+that wait for work take the processor too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ NORMS: dict[str, dict[str, Any]] = {
 TYPES = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16}
 _COLUMNS = ("threads", "shape", "dtype", "norm", "contender")
 _HEADINGS = (*_COLUMNS, "microseconds:", "to portable:", "to copy:")
-_WHAT = ("least of interleaved samples", "least processor time of interleaved samples")
 # Okabe and Ito's colours, told apart with every kind of colour vision.
 _COLORS = {"raw": "#999999", "ort": "#E69F00", "portable": "#56B4E9", "native": "#0072B2"}
 _OPSET = 18
@@ -66,8 +65,7 @@ def _arguments() -> argparse.Namespace:
     add("--norms", nargs="+", choices=NORMS, default=list(NORMS))
     add("--rounds", type=int, default=25, help="samples of each contender")
     add("--sample", type=float, default=0.02, help="least duration of a sample, seconds")
-    add("--threads", nargs="+", type=int, default=[1], help="threads of a session, in turn")
-    add("--cpu", action="store_true", help="processor time instead of elapsed time")
+    add("--threads", nargs="+", type=int, default=[1, 2], help="threads of a session, in turn")
     add("--library", help="of plugin build --runtime onnxruntime; by default the newest")
     add_output(options, "bench_native.json")
     return options.parse_args()
@@ -128,7 +126,6 @@ def _bound(session: Any, feeds: dict[str, Array]) -> Run:
 
 
 def _measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    clock = time.process_time if arguments.cpu else time.perf_counter
     for shape, dtype, norm, threads in itertools.product(
         arguments.shapes, arguments.dtypes, arguments.norms, arguments.threads
     ):
@@ -137,6 +134,7 @@ def _measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         spec = NormSpec(epsilon=2.0**-17, **NORMS[norm])
         options = argparse.Namespace(library=arguments.library, threads=threads)
         runs = dict(contenders(spec, TYPES[dtype], rows, n, options))
+        clock = time.process_time if threads == 1 else time.perf_counter
         taken = samples(runs, arguments.rounds, arguments.sample, clock)
         least = {name: min(values) for name, values in taken.items()}
         for name, values in taken.items():
@@ -197,7 +195,7 @@ def main() -> int:
         "options": {k: v for k, v in vars(arguments).items() if k not in ("output", "library")},
         "rows": rows,
     }
-    head = [*about(report), _WHAT[arguments.cpu]]
+    head = [*about(report), "least of interleaved samples; of one thread its processor time"]
     cells = [*map(_cells, rows)]
     print_table(_HEADINGS, cells, above=head, same=4)
     page = ["# Kernels for ONNX Runtime on the CPU", "", *bullets(head), ""]
