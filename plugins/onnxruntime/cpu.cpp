@@ -109,7 +109,7 @@ private:
 
 const Kernels& kernels(bool small) {
     static const std::array<const Kernels*, 2> chosen = [] {
-        const Kernels* usable[] = {kAvx512, kAvx2, kPortable};
+        const Kernels* usable[] = {kAvx512, kAvx2, kNeon, kPortable};
 #if defined(__x86_64__)
         __builtin_cpu_init();
         if (!(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

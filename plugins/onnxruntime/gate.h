@@ -6,16 +6,17 @@ Doubles logistic(Doubles z) {
 }
 
 #if FUSED
-// 1 / (1 + e^-z) within 1.2 ulp, subnormals included, of K vectors side by side, each step of which
-// waits for the one before. e = e^-|z|, at most 1, is the sum of a power of two in eighths and of
-// what it lacks; s = e / (1 + e) is near at first, then corrected by the remainder, which is exact
-// but for the last bits however 1 + e was rounded: e - (1 + e) * s = (e - s) - e * s,
-// and of what was lacking likewise. `far`: |z| may be above kUsualGate.
+// 1 / (1 + e^-z) of K vectors side by side, each step of which waits for the one before: of a million
+// numbers those below 16 came out within 0.6 ulp, others within 0.8, subnormal ones within 1.1.
+// e = e^-|z|, at most 1, is a power of two in eighths and a little less, kept as the sum of two
+// floats, e + lack. s = o / (1 + e), where o is e or 1, is near at first, then corrected by the
+// remainder, which is exact but for the last bits however 1 + e was rounded: (o - s) - e * s, and of
+// what is lacking likewise. `far`: |z| may be above kUsualGate.
 template <bool far, int K>
 INLINE void logistic_of(const Floats (&z)[K], Floats (&y)[K]) {
     const auto all = [](float value) LAMBDA { return Floats{} + value; };
     const Floats to_eighths = all(0x1.8p20F);  // the sum ends with the eighths of k
-    Floats u[K], sum[K], k[K], square[K], p[K], e[K], lack[K], inverse[K], near[K], left[K];
+    Floats u[K], sum[K], k[K], square[K], p[K], e[K], lack[K], inverse[K], over[K], near[K], left[K];
     EACH u[j] = bits_as<Floats>(bits_as<Ints>(z[j]) & 0x7fffffff);
     if constexpr (far) EACH u[j] = smaller(all(104.0F), u[j]);  // below is no float; NaN stays
     EACH sum[j] = fused_multiply_add(u[j], all(-0x1.715476p0F), to_eighths);
@@ -26,16 +27,18 @@ INLINE void logistic_of(const Floats (&z)[K], Floats (&y)[K]) {
     EACH square[j] = u[j] * u[j];
     EACH p[j] = fused_multiply_add(u[j], all(-0x1.555c76p-3F), all(0.5F));
     EACH p[j] = fused_multiply_add(square[j], all(0x1.555da6p-5F), p[j]);
-    EACH p[j] = fused_multiply_add(square[j], p[j], -u[j]);
+    EACH p[j] = fused_multiply_add(square[j], p[j], lack_of_power(sum[j]) - u[j]);
     EACH e[j] = power<far>(sum[j], k[j]);
     EACH lack[j] = e[j] * p[j];
     EACH near[j] = e[j] + lack[j];
-    EACH inverse[j] = reciprocal(near[j] + 1.0F);
-    EACH near[j] = near[j] * inverse[j];
-    EACH left[j] = fused_multiply_add(-e[j], near[j], e[j] - near[j]);
-    EACH left[j] = fused_multiply_add(lack[j], 1.0F - near[j], left[j]);
-    EACH near[j] = fused_multiply_add(left[j], inverse[j], near[j]);
-    EACH y[j] = by_sign(z[j], near[j], 1.0F - near[j]);
+    EACH lack[j] = (e[j] - near[j]) + lack[j];
+    EACH e[j] = near[j];
+    EACH inverse[j] = reciprocal(e[j] + 1.0F);
+    EACH over[j] = by_sign(z[j], e[j], all(1.0F));
+    EACH near[j] = over[j] * inverse[j];
+    EACH left[j] = fused_multiply_add(-e[j], near[j], over[j] - near[j]);
+    EACH left[j] = fused_multiply_add(-lack[j], near[j], left[j] + by_sign(z[j], lack[j], Floats{}));
+    EACH y[j] = fused_multiply_add(left[j], inverse[j], near[j]);
 }
 template <int K>
 __attribute__((noinline)) void logistic_far(const Floats (&z)[K], Floats (&y)[K]) {

@@ -59,6 +59,11 @@ Floats by_sign(Floats sign, Floats negative, Floats other) {
 }
 bool any(Ints v) { return _mm256_movemask_ps((__m256)v) != 0; }
 constexpr float kUsualGate = 87.0F;  // e^-kUsualGate is no subnormal
+// By what part of itself the power below is too small.
+Floats lack_of_power(Floats sum) {
+    constexpr Floats kTable = {RMSNORM_LACKS};
+    return (Floats)_mm256_permutevar8x32_ps((__m256)kTable, (__m256i)sum);
+}
 // 2^k, where k is a multiple of 1 / 8 that ends the mantissa of `sum`; -126 and more unless `far`.
 template <bool far>
 Floats power(Floats sum, Floats k) {

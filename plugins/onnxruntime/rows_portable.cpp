@@ -1,4 +1,4 @@
-// The kernels for any processor: vectors of 16 bytes, which the compiler makes SSE2 or NEON of.
+// The kernels for any processor: vectors of 16 bytes, which the compiler makes SSE2 of, say.
 #include <math.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>

@@ -1,0 +1,97 @@
+// The kernels for aarch64, where every processor has NEON with FMA and conversions of f16.
+#include "norm.h"
+
+#if defined(__aarch64__)
+
+#include <arm_neon.h>
+#include <math.h>
+
+namespace rmsnorm_export::onnxruntime {
+namespace {
+
+constexpr std::size_t kLanes = 4;
+constexpr int kTogether = 4;
+constexpr bool kPairs = false;
+#define FUSED 1
+using Floats = float __attribute__((vector_size(16)));
+using Ints = std::int32_t __attribute__((vector_size(16)));
+using Doubles = double __attribute__((vector_size(16)));
+struct Wide {
+    Doubles low, high;
+};
+
+Floats load(const float* from) { return (Floats)vld1q_f32(from); }
+void store(float* to, Floats v) { vst1q_f32(to, (float32x4_t)v); }
+Floats load_half(const std::uint16_t* from) {
+    return (Floats)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from)));
+}
+Floats load_bfloat(const std::uint16_t* from) { return (Floats)vshll_n_u16(vld1_u16(from), 16); }
+void store_half(std::uint16_t* to, Floats v) {
+    vst1_u16(to, vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)v)));
+}
+void store_upper(std::uint16_t* to, Ints v) { vst1_u16(to, vshrn_n_u32((uint32x4_t)v, 16)); }
+Floats round_half(Floats v) { return (Floats)vcvt_f32_f16(vcvt_f16_f32((float32x4_t)v)); }
+Floats fused_multiply_add(Floats a, Floats b, Floats c) {
+    return (Floats)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+}
+Doubles fused_multiply_add(Doubles a, Doubles b, Doubles c) {
+    return (Doubles)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
+}
+Floats reciprocal(Floats v) {
+    const float32x4_t near = vrecpeq_f32((float32x4_t)v);
+    return (Floats)vmulq_f32(near, vrecpsq_f32((float32x4_t)v, near));
+}
+Floats smaller(Floats a, Floats b) { return (a < b) ? a : b; }  // b where one is NaN
+Floats by_sign(Floats sign, Floats negative, Floats other) {
+    return ((Ints)sign < 0) ? negative : other;
+}
+bool any(Ints v) { return vmaxvq_u32((uint32x4_t)v) != 0; }
+constexpr float kUsualGate = 87.0F;  // e^-kUsualGate is no subnormal
+// The entries of a table of eight that the last three bits of `sum` are the places of.
+Floats look_up(const Floats (&table)[2], Floats sum) {
+    const Ints bytes = ((Ints)sum & 7) * 0x04040404 + 0x03020100;  // four to an entry
+    const uint8x16x2_t all = {{(uint8x16_t)table[0], (uint8x16_t)table[1]}};
+    return (Floats)vqtbl2q_u8(all, (uint8x16_t)bytes);
+}
+// By what part of itself the power below is too small.
+Floats lack_of_power(Floats sum) {
+    constexpr Floats kTable[2] = {{RMSNORM_LACKS_LOW}, {RMSNORM_LACKS_HIGH}};
+    return look_up(kTable, sum);
+}
+// 2^k, where k is a multiple of 1 / 8 that ends the mantissa of `sum`; -126 and more unless `far`.
+template <bool far>
+Floats power(Floats sum, Floats k) {
+    constexpr Floats kTable[2] = {{RMSNORM_EIGHTHS_LOW}, {RMSNORM_EIGHTHS_HIGH}};
+    const Ints part = (Ints)look_up(kTable, sum);
+    if constexpr (!far) {
+        // The mantissa of `sum` ends with k in eighths: the whole part goes into the exponent.
+        const uint32x4_t whole = vshlq_n_u32(vshrq_n_u32((uint32x4_t)sum, 3), 23);
+        return (Floats)(part + (Ints)whole);
+    }
+    // In two steps: it may be subnormal.
+    const Ints whole = (Ints)vcvtmq_s32_f32((float32x4_t)k), half = whole >> 1;
+    return (Floats)part * (Floats)((half + 127) << 23) * (Floats)((whole - half + 127) << 23);
+}
+Wide widen(Floats v) {
+    return {(Doubles)vcvt_f64_f32(vget_low_f32((float32x4_t)v)),
+            (Doubles)vcvt_high_f64_f32((float32x4_t)v)};
+}
+Wide widen_by_way_of(float (&)[kLanes], Floats v) { return widen(v); }
+
+#include "rows.h"
+
+constexpr Kernels kTable{"neon", run, operand, turn, encode, largest};
+
+}  // namespace
+
+const Kernels* const kNeon = &kTable;
+
+}  // namespace rmsnorm_export::onnxruntime
+
+#else
+
+namespace rmsnorm_export::onnxruntime {
+const Kernels* const kNeon = nullptr;
+}
+
+#endif
