@@ -11,8 +11,8 @@ Doubles logistic(Doubles z) {
 // e = e^-|z|, at most 1, is a power of two in eighths and a little less, kept as the sum of two
 // floats, e + lack. s = o / (1 + e), where o is e or 1, is near at first, then corrected by the
 // remainder, which is exact but for the last bits however 1 + e was rounded: (o - s) - e * s, and of
-// what is lacking likewise. `far`: |z| may be above kUsualGate.
-template <bool far, int K>
+// what is lacking likewise. `far`: |z| may be above kUsualGate; not `fine`: within 1.2 ulp, for half types.
+template <bool far, bool fine, int K>
 INLINE void logistic_of(const Floats (&z)[K], Floats (&y)[K]) {
     const auto all = [](float value) LAMBDA { return Floats{} + value; };
     const Floats to_eighths = all(0x1.8p20F);  // the sum ends with the eighths of k
@@ -27,10 +27,20 @@ INLINE void logistic_of(const Floats (&z)[K], Floats (&y)[K]) {
     EACH square[j] = u[j] * u[j];
     EACH p[j] = fused_multiply_add(u[j], all(-0x1.555c76p-3F), all(0.5F));
     EACH p[j] = fused_multiply_add(square[j], all(0x1.555da6p-5F), p[j]);
-    EACH p[j] = fused_multiply_add(square[j], p[j], lack_of_power(sum[j]) - u[j]);
+    if constexpr (fine) EACH u[j] = u[j] - lack_of_power(sum[j]);
+    EACH p[j] = fused_multiply_add(square[j], p[j], -u[j]);
     EACH e[j] = power<far>(sum[j], k[j]);
     EACH lack[j] = e[j] * p[j];
     EACH near[j] = e[j] + lack[j];
+    if constexpr (!fine) {
+        EACH inverse[j] = reciprocal(near[j] + 1.0F);
+        EACH near[j] = near[j] * inverse[j];
+        EACH left[j] = fused_multiply_add(-e[j], near[j], e[j] - near[j]);
+        EACH left[j] = fused_multiply_add(lack[j], 1.0F - near[j], left[j]);
+        EACH near[j] = fused_multiply_add(left[j], inverse[j], near[j]);
+        EACH y[j] = by_sign(z[j], near[j], 1.0F - near[j]);
+        return;
+    }
     EACH lack[j] = (e[j] - near[j]) + lack[j];
     EACH e[j] = near[j];
     EACH inverse[j] = reciprocal(e[j] + 1.0F);
@@ -40,22 +50,22 @@ INLINE void logistic_of(const Floats (&z)[K], Floats (&y)[K]) {
     EACH left[j] = fused_multiply_add(-lack[j], near[j], left[j] + by_sign(z[j], lack[j], Floats{}));
     EACH y[j] = fused_multiply_add(left[j], inverse[j], near[j]);
 }
-template <int K>
+template <bool fine, int K>
 __attribute__((noinline)) void logistic_far(const Floats (&z)[K], Floats (&y)[K]) {
-    logistic_of<true>(z, y);
+    logistic_of<true, fine>(z, y);
 }
-template <int K>
+template <bool fine, int K>
 INLINE void logistic(const Floats (&z)[K], Floats (&y)[K]) {
     if constexpr (kUsualGate < 104.0F) {
         Ints above = {};
         EACH above |= (bits_as<Ints>(z[j]) & 0x7fffffff) > bits_as<std::int32_t>(kUsualGate);
-        if (__builtin_expect(any(above), 0)) return logistic_far(z, y);
+        if (__builtin_expect(any(above), 0)) return logistic_far<fine>(z, y);
     }
-    logistic_of<(kUsualGate >= 104.0F)>(z, y);
+    logistic_of<(kUsualGate >= 104.0F), fine>(z, y);
 }
 #else
 // The same without FMA: e as the sum of two floats, and the quotient of doubles.
-template <int K>
+template <bool, int K>
 INLINE void logistic(const Floats (&z)[K], Floats (&y)[K]) {
     const Floats one = Floats{} + 1.0F;
     constexpr float kToInteger = 12582912.0F;  // 1.5 * 2^23: the sum has no fraction, k is its end
@@ -94,15 +104,15 @@ INLINE void logistic(const Floats (&z)[K], Floats (&y)[K]) {
 #endif
 INLINE Floats logistic(Floats z) {
     Floats one[1] = {z}, y[1];
-    logistic(one, y);
+    logistic<true>(one, y);
     return y[0];
 }
 
-// Of K vectors of a type whose stash type is f32.
-template <int K>
+// Of K vectors of type T, whose stash type is f32.
+template <class T, int K>
 INLINE void activations(Floats (&z)[K], bool sigmoid) {
     Floats s[K];
-    logistic(z, s);
+    logistic<kTypeOf<T> == kFloat>(z, s);
     EACH z[j] = sigmoid ? s[j] : z[j] * s[j];
 }
 

@@ -140,7 +140,7 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
             if constexpr (gated) {
                 fetch<false, K>(gate + i + kAhead);
                 get_lot<pairs>(gate + i, count, z);
-                activations(z, sigmoid);
+                activations<T>(z, sigmoid);
             }
             if constexpr (order == kRoundRstd && sizeof(From) != sizeof(T)) {
                 EACH v[j] = round_to<T>(v[j]);
@@ -276,7 +276,7 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
                 fetch<false, K>(x + at + ahead + i);
                 fetch<false, K>(second + at + ahead + i);
                 EACH z[j] = get<float>(second + at + i + j * kLanes, count);
-                activations(z, norm.sigmoid);
+                activations<T>(z, norm.sigmoid);
                 EACH put<float>(buffer + i + j * kLanes,
                                 get<float>(x + at + i + j * kLanes, count) * z[j], count);
             });
