@@ -6,8 +6,9 @@ Doubles logistic(Doubles z) {
 }
 
 #if FUSED
-// 1 / (1 + e^-z) of K vectors side by side, each step of which waits for the one before: of a million
-// numbers those below 16 came out within 0.6 ulp, others within 0.8, subnormal ones within 1.1.
+// 1 / (1 + e^-z) of K vectors side by side, each step of which waits for the one before. Of 880,000
+// numbers from -110 to 110 those whose |z| is below 16 came out within 0.6 ulp, those above within 0.8,
+// subnormal results within 1.1.
 // e = e^-|z|, at most 1, is a power of two in eighths and a little less, kept as the sum of two
 // floats, e + lack. s = o / (1 + e), where o is e or 1, is near at first, then corrected by the
 // remainder, which is exact but for the last bits however 1 + e was rounded: (o - s) - e * s, and of

@@ -1,10 +1,10 @@
 // Vectors of one instruction set: types, rounding, and the sigmoid. The file that includes this has
-// defined, in an unnamed namespace: kLanes; Floats, Ints, Doubles and Wide (kLanes floats or ints,
-// kLanes / 2 doubles, two Doubles); load, store, fused_multiply_add, smaller and widen for them;
-// kTogether, how many vectors the quick loops compute side by side; kPairs, and where it is set
-// take_apart; FUSED, and where it is 1 reciprocal, within 2^-13, power and widen_by_way_of, else
-// narrow and times_power. Nothing here may be shared with other files, the standard library's
-// templates included: the linker would keep one copy, of any instruction set.
+// defined, in an unnamed namespace: kLanes and the types of vectors.h; load, store,
+// fused_multiply_add, smaller and widen for them; kTogether, how many vectors the quick loops compute
+// side by side; kPairs, and where it is set take_apart; FUSED, and where it is 1 reciprocal, within
+// 2^-13, by_sign, any, kUsualGate, lack_of_power, power and widen_by_way_of, else narrow and
+// times_power. Nothing here may be shared with other files, the standard library's templates
+// included: the linker would keep one copy, of any instruction set.
 
 #define INLINE inline __attribute__((always_inline))
 #define LAMBDA __attribute__((always_inline))

@@ -13,12 +13,7 @@ constexpr std::size_t kLanes = 8;
 constexpr int kTogether = 4;
 constexpr bool kPairs = false;
 #define FUSED 1
-using Floats = float __attribute__((vector_size(32)));
-using Ints = std::int32_t __attribute__((vector_size(32)));
-using Doubles = double __attribute__((vector_size(32)));
-struct Wide {
-    Doubles low, high;
-};
+#include "vectors.h"
 
 Floats load(const float* from) { return (Floats)_mm256_loadu_ps(from); }
 void store(float* to, Floats v) { _mm256_storeu_ps(to, (__m256)v); }

@@ -13,12 +13,7 @@ constexpr std::size_t kLanes = 16;
 constexpr int kTogether = 8;
 constexpr bool kPairs = true;
 #define FUSED 1
-using Floats = float __attribute__((vector_size(64)));
-using Ints = std::int32_t __attribute__((vector_size(64)));
-using Doubles = double __attribute__((vector_size(64)));
-struct Wide {
-    Doubles low, high;
-};
+#include "vectors.h"
 
 Floats load(const float* from) { return (Floats)_mm512_loadu_ps(from); }
 void store(float* to, Floats v) { _mm512_storeu_ps(to, (__m512)v); }

@@ -13,12 +13,7 @@ constexpr std::size_t kLanes = 4;
 constexpr int kTogether = 4;
 constexpr bool kPairs = false;
 #define FUSED 1
-using Floats = float __attribute__((vector_size(16)));
-using Ints = std::int32_t __attribute__((vector_size(16)));
-using Doubles = double __attribute__((vector_size(16)));
-struct Wide {
-    Doubles low, high;
-};
+#include "vectors.h"
 
 Floats load(const float* from) { return (Floats)vld1q_f32(from); }
 void store(float* to, Floats v) { vst1q_f32(to, (float32x4_t)v); }

@@ -13,12 +13,7 @@ constexpr std::size_t kLanes = 4;
 constexpr int kTogether = 1;
 constexpr bool kPairs = false;
 #define FUSED 0
-using Floats = float __attribute__((vector_size(16)));
-using Ints = std::int32_t __attribute__((vector_size(16)));
-using Doubles = double __attribute__((vector_size(16)));
-struct Wide {
-    Doubles low, high;
-};
+#include "vectors.h"
 
 Floats load(const float* from) {
     Floats v;

@@ -125,6 +125,11 @@ def _bound(session: Any, feeds: dict[str, Array]) -> Run:
     return lambda: session.run_with_iobinding(binding)
 
 
+def clock(threads: int) -> Callable[[], float]:
+    """The processor's of one thread, else what elapses: threads that wait take the processor too."""
+    return time.process_time if threads == 1 else time.perf_counter
+
+
 def _measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for shape, dtype, norm, threads in itertools.product(
         arguments.shapes, arguments.dtypes, arguments.norms, arguments.threads
@@ -134,8 +139,7 @@ def _measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         spec = NormSpec(epsilon=2.0**-17, **NORMS[norm])
         options = argparse.Namespace(library=arguments.library, threads=threads)
         runs = dict(contenders(spec, TYPES[dtype], rows, n, options))
-        clock = time.process_time if threads == 1 else time.perf_counter
-        taken = samples(runs, arguments.rounds, arguments.sample, clock)
+        taken = samples(runs, arguments.rounds, arguments.sample, clock(threads))
         least = {name: min(values) for name, values in taken.items()}
         for name, values in taken.items():
             yield {

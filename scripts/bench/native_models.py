@@ -6,14 +6,14 @@ Of LLaMA, Mamba-2, Qwen3-Next and Bamba, with random weights, widths as real one
 layers: raw, the exported file; portable, its norms as nodes with function bodies; native, the same
 file with the library registered. All of one model are timed in turn; what is shown is the least of
 each, and the largest difference of the logits from PyTorch's. A type that ONNX Runtime has no
-products of matrices for is not run, which is shown as well.
+products of matrices for is not run, which is shown as well. Of one thread the time is the
+processor's, of several it is what elapsed.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import torch
 import rmsnorm_export as rx
 from rmsnorm_export.runtime.session import onnxruntime, session_options
 from scripts.bench.layernorm import samples
+from scripts.bench.native import clock
 from scripts.demonstration.models import Architecture, export
 from scripts.lib.command import add_output, parser, say
 from scripts.lib.results import Start, about, bullets, write_results
@@ -70,7 +71,6 @@ def _arguments() -> argparse.Namespace:
     add("--layers", type=int, default=2)
     add("--rounds", type=int, default=20, help="samples of each contender")
     add("--threads", type=int, default=1, help="of a session")
-    add("--cpu", action="store_true", help="processor time instead of elapsed time")
     add("--library", help="of plugin build --runtime onnxruntime; by default the newest")
     add_output(options, "bench_native_models.json")
     return options.parse_args()
@@ -102,8 +102,7 @@ def _rows(name: str, dtype: str, options: argparse.Namespace, folder: Path) -> I
         logits = session.run(None, feeds)[0].astype(np.float32)
         errors[label] = float(np.abs(logits - made.logits.astype(np.float32)).max())
         runs[label] = lambda session=session, feeds=feeds: session.run(None, feeds)
-    clock = time.process_time if options.cpu else time.perf_counter
-    taken = samples(runs, options.rounds, 0.0, clock) if runs else {}
+    taken = samples(runs, options.rounds, 0.0, clock(options.threads)) if runs else {}
     for label, values in taken.items():
         least = min(values)
         ratio = f"{least / min(taken['raw']):.3f}" if "raw" in taken else ""

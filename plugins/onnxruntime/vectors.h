@@ -1,0 +1,8 @@
+// The vectors of one instruction set, of kLanes floats, which the file that includes this has defined.
+
+using Floats = float __attribute__((vector_size(4 * kLanes)));
+using Ints = std::int32_t __attribute__((vector_size(4 * kLanes)));
+using Doubles = double __attribute__((vector_size(4 * kLanes)));  // half as many
+struct Wide {
+    Doubles low, high;
+};
