@@ -126,7 +126,7 @@ def _bound(session: Any, feeds: dict[str, Array]) -> Run:
 
 
 def clock(threads: int) -> Callable[[], float]:
-    """The processor's of one thread, else what elapses: threads that wait take the processor too."""
+    """The processor's of one thread, else what elapses: threads that wait use a processor too."""
     return time.process_time if threads == 1 else time.perf_counter
 
 
