@@ -12,14 +12,14 @@ Doubles logistic(Doubles z) {
 // e = e^-|z|, at most 1, is a power of two in eighths and a little less, kept as the sum of two
 // floats, e + lack. s = o / (1 + e), where o is e or 1, is near at first, then corrected by the
 // remainder, which is exact but for the last bits however 1 + e was rounded: (o - s) - e * s, and of
-// what is lacking likewise. `far`: |z| may be above kUsualGate; not `fine`: within 1.2 ulp, for half types.
-template <bool far, bool fine, int K>
-INLINE void logistic_of(const Floats (&z)[K], Floats (&y)[K]) {
+// what is lacking likewise. Not `fine`: within 1.2 ulp, for half types.
+template <bool fine, int K>
+INLINE void logistic(const Floats (&z)[K], Floats (&y)[K]) {
     const auto all = [](float value) LAMBDA { return Floats{} + value; };
     const Floats to_eighths = all(0x1.8p20F);  // the sum ends with the eighths of k
     Floats u[K], sum[K], k[K], square[K], p[K], e[K], lack[K], inverse[K], over[K], near[K], left[K];
     EACH u[j] = bits_as<Floats>(bits_as<Ints>(z[j]) & 0x7fffffff);
-    if constexpr (far) EACH u[j] = smaller(all(104.0F), u[j]);  // below is no float; NaN stays
+    EACH u[j] = smaller(all(104.0F), u[j]);  // below is no float; NaN stays
     EACH sum[j] = fused_multiply_add(u[j], all(-0x1.715476p0F), to_eighths);
     EACH k[j] = sum[j] - to_eighths;  // e^-|z| = 2^k * e^-u
     EACH u[j] = fused_multiply_add(k[j], all(0x1.62e43p-1F), u[j]);
@@ -30,7 +30,7 @@ INLINE void logistic_of(const Floats (&z)[K], Floats (&y)[K]) {
     EACH p[j] = fused_multiply_add(square[j], all(0x1.555da6p-5F), p[j]);
     if constexpr (fine) EACH u[j] = u[j] - lack_of_power(sum[j]);
     EACH p[j] = fused_multiply_add(square[j], p[j], -u[j]);
-    EACH e[j] = power<far>(sum[j], k[j]);
+    EACH e[j] = power(sum[j], k[j]);
     EACH lack[j] = e[j] * p[j];
     EACH near[j] = e[j] + lack[j];
     if constexpr (!fine) {
@@ -50,19 +50,6 @@ INLINE void logistic_of(const Floats (&z)[K], Floats (&y)[K]) {
     EACH left[j] = fused_multiply_add(-e[j], near[j], over[j] - near[j]);
     EACH left[j] = fused_multiply_add(-lack[j], near[j], left[j] + by_sign(z[j], lack[j], Floats{}));
     EACH y[j] = fused_multiply_add(left[j], inverse[j], near[j]);
-}
-template <bool fine, int K>
-__attribute__((noinline)) void logistic_far(const Floats (&z)[K], Floats (&y)[K]) {
-    logistic_of<true, fine>(z, y);
-}
-template <bool fine, int K>
-INLINE void logistic(const Floats (&z)[K], Floats (&y)[K]) {
-    if constexpr (kUsualGate < 104.0F) {
-        Ints above = {};
-        EACH above |= (bits_as<Ints>(z[j]) & 0x7fffffff) > bits_as<std::int32_t>(kUsualGate);
-        if (__builtin_expect(any(above), 0)) return logistic_far<fine>(z, y);
-    }
-    logistic_of<(kUsualGate >= 104.0F), fine>(z, y);
 }
 #else
 // The same without FMA: e as the sum of two floats, and the quotient of doubles.
@@ -116,6 +103,133 @@ INLINE void activations(Floats (&z)[K], bool sigmoid) {
     logistic<kTypeOf<T> == kFloat>(z, s);
     EACH z[j] = sigmoid ? s[j] : z[j] * s[j];
 }
+
+// each_lot of gates of type T, where the stash type is f32, at whose steps `get` has the activations.
+#if GATES_APART
+// e^-z = e + rest of K vectors, |z| at most kUsualGate: e is a power of two in quarters.
+template <bool fine, int K>
+INLINE void exponential(const Floats (&z)[K], Floats (&e)[K], Floats (&rest)[K]) {
+    const auto all = [](float value) LAMBDA { return Floats{} + value; };
+    const Floats to_quarters = all(0x1.8p21F);  // the sum ends with the quarters of k
+    Floats u[K], sum[K], k[K], p[K];
+    EACH sum[j] = fused_multiply_add(z[j], all(-0x1.715476p0F), to_quarters);
+    EACH k[j] = sum[j] - to_quarters;  // e^-z = 2^k * e^-u
+    EACH u[j] = fused_multiply_add(k[j], all(0x1.62e43p-1F), z[j]);
+    EACH u[j] = fused_multiply_add(k[j], all(-0x1.05c61p-29F), u[j]);
+    // (e^-u - 1) / u, the polynomial of that form nearest to e^-u: within 2^-27.
+    EACH p[j] = fused_multiply_add(u[j], all(0x1.556b3ap-5F), all(-0x1.5571d4p-3F));
+    EACH p[j] = fused_multiply_add(u[j], p[j], all(0.5F));
+    EACH p[j] = fused_multiply_add(u[j], p[j], all(-1.0F));
+    EACH e[j] = power_of_quarters(sum[j]);
+    if constexpr (fine) {
+        EACH rest[j] = fused_multiply_add(u[j], p[j], lack_of_quarters(sum[j])) * e[j];
+    } else {
+        EACH rest[j] = p[j] * (u[j] * e[j]);
+    }
+}
+// over / (1 + e + rest) from a reciprocal r, and over * r * (1 + a + a^2) with a = 1 - r * (1 + e +
+// rest), whose sum starts with the greater of 1 and e where `fine`.
+template <bool fine, int K>
+INLINE void quotient(const Floats (&over)[K], const Floats (&e)[K], const Floats (&rest)[K],
+                     Floats (&y)[K]) {
+    const Floats one = Floats{} + 1.0F;
+    Floats r[K], a[K];
+    EACH r[j] = near_reciprocal((e[j] + one) + rest[j]);
+    if constexpr (fine) {
+        EACH a[j] = fused_multiply_add(-larger(e[j], one), r[j], one);
+        EACH a[j] = fused_multiply_add(-smaller(e[j], one), r[j], a[j]);
+    } else {
+        EACH a[j] = fused_multiply_add(-e[j], r[j], one) - r[j];
+    }
+    EACH a[j] = fused_multiply_add(-rest[j], r[j], a[j]);
+    EACH a[j] = fused_multiply_add(a[j], a[j], a[j]);
+    EACH r[j] = r[j] * over[j];
+    EACH y[j] = fused_multiply_add(a[j], r[j], r[j]);
+}
+
+// These have a loop of their own, for the steps of one element wait for one another, and the
+// processor looks no further ahead than a few vectors.
+template <class T>
+class Gates {
+  public:
+    explicit Gates(bool activation_is_sigmoid) : sigmoid(activation_is_sigmoid) {}
+
+    template <bool pairs, class Step>
+    INLINE void each(const T* from, std::size_t n, Step step) {
+        for (std::size_t i = 0; i < n; i += kRoom) {
+            const std::size_t size = n - i < kRoom ? n - i : kRoom;
+            const bool usual = sigmoid ? make<pairs, true>(from + i, size)
+                                       : make<pairs, false>(from + i, size);
+            if (!usual) make_any<pairs>(from + i, size);
+            each_lot(size, [&](auto lot, std::size_t j, std::size_t count) LAMBDA {
+                step(lot, i + j, count);
+            });
+        }
+    }
+    template <bool, int K>
+    INLINE void get(const T*, std::size_t i, std::size_t, Floats (&y)[K]) const {
+        EACH y[j] = load(made + i % kRoom + j * kLanes);
+    }
+
+  private:
+    static constexpr std::size_t kRoom = 512;
+    const bool sigmoid;
+    alignas(64) float made[kRoom];
+
+    // False where a |z| is above kUsualGate or z is NaN.
+    template <bool pairs, bool only_sigmoid>
+    INLINE bool make(const T* from, std::size_t size) {
+        constexpr bool kFine = kTypeOf<T> == kFloat;
+        Bits most{};  // of |z|, without the sign
+        each_lot(size, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+            constexpr int K = decltype(lot)::kVectors;
+            Floats z[K], over[K], e[K], rest[K];
+            get_lot<pairs>(from + i, count, z);
+            EACH {
+                const Bits twice = bits_as<Bits>(z[j]) << 1;
+                most = twice > most ? twice : most;
+                over[j] = only_sigmoid ? Floats{} + 1.0F : z[j];
+            }
+            exponential<kFine>(z, e, rest);
+            quotient<kFine>(over, e, rest, z);
+            EACH store(made + i + j * kLanes, z[j]);
+        });
+        return !any(bits_as<Ints>(most > 2U * bits_as<std::uint32_t>(kUsualGate)));
+    }
+    template <bool pairs>
+    __attribute__((noinline)) void make_any(const T* from, std::size_t size) {
+        each_lot(size, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+            constexpr int K = decltype(lot)::kVectors;
+            Floats z[K];
+            get_lot<pairs>(from + i, count, z);
+            activations<float>(z, sigmoid);
+            EACH store(made + i + j * kLanes, z[j]);
+        });
+    }
+};
+#else
+template <class T>
+class Gates {
+  public:
+    explicit Gates(bool activation_is_sigmoid) : sigmoid(activation_is_sigmoid) {}
+
+    template <bool, class Step>
+    INLINE void each(const T*, std::size_t n, Step step) {
+        each_lot(n, step);
+    }
+    template <bool pairs, int K>
+    INLINE void get(const T* from, std::size_t i, std::size_t count, Floats (&y)[K]) const {
+        get_lot<pairs>(from + i, count, y);
+        activations<T>(y, sigmoid);
+    }
+
+  private:
+    const bool sigmoid;
+};
+#endif
+struct NoGates {
+    explicit NoGates(bool) {}
+};
 
 template <class S, class V>
 __attribute__((noinline)) V activation(V gate, bool sigmoid) {

@@ -1,10 +1,11 @@
 // Vectors of one instruction set: types, rounding, and the sigmoid. The file that includes this has
 // defined, in an unnamed namespace: kLanes and the types of vectors.h; load, store,
-// fused_multiply_add, smaller and widen for them; kTogether, how many vectors the quick loops compute
-// side by side; kPairs, and where it is set take_apart; FUSED, and where it is 1 reciprocal, within
-// 2^-13, by_sign, any, kUsualGate, lack_of_power, power and widen_by_way_of, else narrow and
-// times_power. Nothing here may be shared with other files, the standard library's templates
-// included: the linker would keep one copy, of any instruction set.
+// fused_multiply_add, smaller and widen for them; kTogether, how many vectors the quick loops
+// compute side by side; kPairs, and where it is set take_apart; FUSED, and where it is 1 reciprocal,
+// within 2^-13, by_sign, lack_of_power, power and widen_by_way_of, else narrow and times_power;
+// GATES_APART, and where it is 1 any, larger, kUsualGate, near_reciprocal, within 2^-11,
+// power_of_quarters and lack_of_quarters. Nothing here may be shared with other files, the standard
+// library's templates included: the linker would keep one copy, of any instruction set.
 
 #define INLINE inline __attribute__((always_inline))
 #define LAMBDA __attribute__((always_inline))
@@ -61,7 +62,11 @@ To bits_as(From from) {
 // Of what is no NaN, and of NaN whose lower half is 0.
 Bits number_bits(Floats v) {
     const Bits bits = bits_as<Bits>(v), up = bits + 0x8000U;
+#if defined(__AVX512F__)  // which takes the mask of a comparison as an operand
     return ((bits & 0x10000U) != 0) ? up : up - 1U;
+#else
+    return up + static_cast<Bits>((bits & 0x10000U) == 0);  // -1 where it is
+#endif
 }
 Ints bfloat_bits(Floats v) {
     return bits_as<Ints>((v == v) ? number_bits(v) : (bits_as<Bits>(v) | 0x400000U));
@@ -205,6 +210,25 @@ INLINE void put(T* to, Vec<C> v, std::size_t count) {
     }
 }
 
+template <int count>
+struct Lot {
+    static constexpr int kVectors = count;
+};
+
+// `step(Lot<K>, i, count)` for n elements: many whole vectors side by side, then four, then one,
+// which may be less than whole.
+template <class Step>
+INLINE void each_lot(std::size_t n, Step step) {
+    std::size_t i = 0;
+    for (; i + kTogether * kLanes <= n; i += kTogether * kLanes) {
+        step(Lot<kTogether>{}, i, kLanes);
+    }
+    if constexpr (kTogether > 4) {
+        for (; i + 4 * kLanes <= n; i += 4 * kLanes) step(Lot<4>{}, i, kLanes);
+    }
+    for (; i < n; i += kLanes) step(Lot<1>{}, i, n - i < kLanes ? n - i : kLanes);
+}
+
 // K vectors side by side. Where `pairs` is set, of each two the first has the even elements of 2 *
 // kLanes, the second the odd ones: bf16 is taken apart and put together so without shuffles.
 template <class T>
@@ -262,3 +286,5 @@ INLINE void fetch(const T* from) {
         }
     }
 }
+// Elements between what is computed and what is fetched of the same row.
+constexpr std::size_t kAhead = 512;

@@ -11,8 +11,9 @@ namespace {
 
 constexpr std::size_t kLanes = 8;
 constexpr int kTogether = 4;
-constexpr bool kPairs = false;
+constexpr bool kPairs = true;
 #define FUSED 1
+#define GATES_APART 1
 #include "vectors.h"
 
 Floats load(const float* from) { return (Floats)_mm256_loadu_ps(from); }
@@ -44,10 +45,18 @@ Floats fused_multiply_add(Floats a, Floats b, Floats c) {
 Doubles fused_multiply_add(Doubles a, Doubles b, Doubles c) {
     return (Doubles)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
 }
+Floats near_reciprocal(Floats v) { return (Floats)_mm256_rcp_ps((__m256)v); }
 Floats reciprocal(Floats v) {
-    const __m256 near = _mm256_rcp_ps((__m256)v);
-    return (Floats)_mm256_fmadd_ps(_mm256_fnmadd_ps((__m256)v, near, _mm256_set1_ps(1.0F)), near, near);
+    const Floats near = near_reciprocal(v);
+    return fused_multiply_add(fused_multiply_add(-v, near, Floats{} + 1.0F), near, near);
 }
+void take_apart(Floats a, Floats b, Floats& even, Floats& odd) {
+    const __m256 low = _mm256_permute2f128_ps((__m256)a, (__m256)b, 0x20);
+    const __m256 high = _mm256_permute2f128_ps((__m256)a, (__m256)b, 0x31);
+    even = (Floats)_mm256_shuffle_ps(low, high, 0x88);
+    odd = (Floats)_mm256_shuffle_ps(low, high, 0xdd);
+}
+Floats larger(Floats a, Floats b) { return (Floats)_mm256_max_ps((__m256)a, (__m256)b); }
 Floats smaller(Floats a, Floats b) { return (Floats)_mm256_min_ps((__m256)a, (__m256)b); }
 Floats by_sign(Floats sign, Floats negative, Floats other) {
     return (Floats)_mm256_blendv_ps((__m256)other, (__m256)negative, (__m256)sign);
@@ -59,17 +68,9 @@ Floats lack_of_power(Floats sum) {
     constexpr Floats kTable = {RMSNORM_LACKS};
     return (Floats)_mm256_permutevar8x32_ps((__m256)kTable, (__m256i)sum);
 }
-// 2^k, where k is a multiple of 1 / 8 that ends the mantissa of `sum`; -126 and more unless `far`.
-template <bool far>
+// 2^k, where k is a multiple of 1 / 8 that ends the mantissa of `sum`.
 Floats power(Floats sum, Floats k) {
     constexpr Floats kTable = {RMSNORM_EIGHTHS};
-    if constexpr (!far) {
-        // All of k is added to the exponent, less the eighths, which the table has.
-        constexpr Ints kEighths = {0, 1 << 20, 2 << 20, 3 << 20, 4 << 20, 5 << 20, 6 << 20, 7 << 20};
-        const __m256i part = _mm256_sub_epi32((__m256i)kTable, (__m256i)kEighths);
-        return (Floats)_mm256_add_epi32(_mm256_permutevar8x32_epi32(part, (__m256i)sum),
-                                        _mm256_slli_epi32((__m256i)sum, 20));
-    }
     const __m256 part = _mm256_permutevar8x32_ps((__m256)kTable, (__m256i)sum);
     // In two steps: it may be subnormal.
     const __m256i whole = _mm256_cvtps_epi32(_mm256_floor_ps((__m256)k));
@@ -79,16 +80,29 @@ Floats power(Floats sum, Floats k) {
         _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(whole, half), bias), 23);
     return (Floats)part * (Floats)first * (Floats)second;
 }
-Wide widen(Floats v) {
-    return {(Doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v)),
-            (Doubles)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1))};
+// The same of quarters, k -126 and more: all of it is added to the exponent, less the quarters, which
+// the table has.
+Floats power_of_quarters(Floats sum) {
+    constexpr Floats kTable = {RMSNORM_QUARTERS, RMSNORM_QUARTERS};
+    constexpr Ints kQuarters = {0, 1 << 21, 2 << 21, 3 << 21, 0, 1 << 21, 2 << 21, 3 << 21};
+    const __m256 part = (__m256)((Ints)kTable - kQuarters);
+    return (Floats)_mm256_add_epi32((__m256i)_mm256_permutevar_ps(part, (__m256i)sum),
+                                    _mm256_slli_epi32((__m256i)sum, 21));
 }
-// From memory the upper half is widened without a shuffle.
+Floats lack_of_quarters(Floats sum) {
+    constexpr Floats kTable = {RMSNORM_QUARTER_LACKS, RMSNORM_QUARTER_LACKS};
+    return (Floats)_mm256_permutevar_ps((__m256)kTable, (__m256i)sum);
+}
+// From memory both halves are widened without a shuffle.
 Wide widen_by_way_of(float (&lanes)[kLanes], Floats v) {
-    _mm_storeu_ps(lanes, _mm256_extractf128_ps((__m256)v, 1));
+    store(lanes, v);
     asm("" : "+m"(lanes));
-    return {(Doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v)),
-            (Doubles)_mm256_cvtps_pd(_mm_loadu_ps(lanes))};
+    return {(Doubles)_mm256_cvtps_pd(_mm_loadu_ps(lanes)),
+            (Doubles)_mm256_cvtps_pd(_mm_loadu_ps(lanes + 4))};
+}
+Wide widen(Floats v) {
+    float lanes[kLanes];
+    return widen_by_way_of(lanes, v);
 }
 
 #include "rows.h"

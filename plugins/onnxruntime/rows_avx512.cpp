@@ -13,6 +13,7 @@ constexpr std::size_t kLanes = 16;
 constexpr int kTogether = 8;
 constexpr bool kPairs = true;
 #define FUSED 1
+#define GATES_APART 0
 #include "vectors.h"
 
 Floats load(const float* from) { return (Floats)_mm512_loadu_ps(from); }
@@ -54,15 +55,12 @@ Floats by_sign(Floats sign, Floats negative, Floats other) {
     return (Floats)_mm512_mask_blend_ps(_mm512_movepi32_mask((__m512i)sign), (__m512)other,
                                         (__m512)negative);
 }
-bool any(Ints v) { return _mm512_movepi32_mask((__m512i)v) != 0; }
-constexpr float kUsualGate = 104.0F;  // power has no subnormals to fear
 // By what part of itself the power below is too small.
 Floats lack_of_power(Floats sum) {
     constexpr float kTable[16] = {RMSNORM_LACKS, RMSNORM_LACKS};
     return (Floats)_mm512_permutexvar_ps((__m512i)sum, _mm512_loadu_ps(kTable));
 }
 // 2^k, where k is a multiple of 1 / 8 that ends the mantissa of `sum`.
-template <bool>
 Floats power(Floats sum, Floats k) {
     constexpr float kTable[16] = {RMSNORM_EIGHTHS, RMSNORM_EIGHTHS};
     const __m512 part = _mm512_permutexvar_ps((__m512i)sum, _mm512_loadu_ps(kTable));

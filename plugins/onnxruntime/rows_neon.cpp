@@ -13,6 +13,7 @@ constexpr std::size_t kLanes = 4;
 constexpr int kTogether = 4;
 constexpr bool kPairs = false;
 #define FUSED 1
+#define GATES_APART 1
 #include "vectors.h"
 
 Floats load(const float* from) { return (Floats)vld1q_f32(from); }
@@ -36,6 +37,8 @@ Floats reciprocal(Floats v) {
     const float32x4_t near = vrecpeq_f32((float32x4_t)v);
     return (Floats)vmulq_f32(near, vrecpsq_f32((float32x4_t)v, near));
 }
+Floats near_reciprocal(Floats v) { return reciprocal(v); }
+Floats larger(Floats a, Floats b) { return (a > b) ? a : b; }  // b where one is NaN
 Floats smaller(Floats a, Floats b) { return (a < b) ? a : b; }  // b where one is NaN
 Floats by_sign(Floats sign, Floats negative, Floats other) {
     return ((Ints)sign < 0) ? negative : other;
@@ -53,19 +56,28 @@ Floats lack_of_power(Floats sum) {
     constexpr Floats kTable[2] = {{RMSNORM_LACKS_LOW}, {RMSNORM_LACKS_HIGH}};
     return look_up(kTable, sum);
 }
-// 2^k, where k is a multiple of 1 / 8 that ends the mantissa of `sum`; -126 and more unless `far`.
-template <bool far>
+// 2^k, where k is a multiple of 1 / 8 that ends the mantissa of `sum`.
 Floats power(Floats sum, Floats k) {
     constexpr Floats kTable[2] = {{RMSNORM_EIGHTHS_LOW}, {RMSNORM_EIGHTHS_HIGH}};
-    const Ints part = (Ints)look_up(kTable, sum);
-    if constexpr (!far) {
-        // The mantissa of `sum` ends with k in eighths: the whole part goes into the exponent.
-        const uint32x4_t whole = vshlq_n_u32(vshrq_n_u32((uint32x4_t)sum, 3), 23);
-        return (Floats)(part + (Ints)whole);
-    }
     // In two steps: it may be subnormal.
     const Ints whole = (Ints)vcvtmq_s32_f32((float32x4_t)k), half = whole >> 1;
-    return (Floats)part * (Floats)((half + 127) << 23) * (Floats)((whole - half + 127) << 23);
+    return look_up(kTable, sum) * (Floats)((half + 127) << 23) *
+           (Floats)((whole - half + 127) << 23);
+}
+// The same of quarters: the place in the table is in the last two bits.
+Floats look_up(Floats table, Floats sum) {
+    const Ints bytes = ((Ints)sum & 3) * 0x04040404 + 0x03020100;
+    return (Floats)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)bytes);
+}
+// Of k -126 and more: the whole part goes into the exponent.
+Floats power_of_quarters(Floats sum) {
+    constexpr Floats kTable = {RMSNORM_QUARTERS};
+    const uint32x4_t whole = vshlq_n_u32(vshrq_n_u32((uint32x4_t)sum, 2), 23);
+    return (Floats)((Ints)look_up(kTable, sum) + (Ints)whole);
+}
+Floats lack_of_quarters(Floats sum) {
+    constexpr Floats kTable = {RMSNORM_QUARTER_LACKS};
+    return look_up(kTable, sum);
 }
 Wide widen(Floats v) {
     return {(Doubles)vcvt_f64_f32(vget_low_f32((float32x4_t)v)),

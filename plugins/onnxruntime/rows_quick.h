@@ -46,25 +46,6 @@ struct Divisor {
 // Whether no step of it overflows or underflows.
 INLINE bool good_root(double root) { return root > 0x1p-60 && root < 0x1p60; }
 
-template <int count>
-struct Lot {
-    static constexpr int kVectors = count;
-};
-
-// `step(Lot<K>, i, count)` for n elements: many whole vectors side by side, then four, then one,
-// which may be less than whole.
-template <class Step>
-INLINE void each_lot(std::size_t n, Step step) {
-    std::size_t i = 0;
-    for (; i + kTogether * kLanes <= n; i += kTogether * kLanes) {
-        step(Lot<kTogether>{}, i, kLanes);
-    }
-    if constexpr (kTogether > 4) {
-        for (; i + 4 * kLanes <= n; i += 4 * kLanes) step(Lot<4>{}, i, kLanes);
-    }
-    for (; i < n; i += kLanes) step(Lot<1>{}, i, n - i < kLanes ? n - i : kLanes);
-}
-
 // The sum of squares of n elements; `row(Lot<K>, i, count, v)` makes K vectors of the row.
 template <bool exact, class Row>
 INLINE double sum_quick(std::size_t n, Row row) {
@@ -89,16 +70,16 @@ INLINE double sum_quick(std::size_t n, Row row) {
     return sums[0].total();
 }
 
-// Elements between what is computed and what is fetched of the same row; rows that the second
-// level of the cache holds beside their next.
-constexpr std::size_t kAhead = 512, kNear = 32768;
+// Elements of rows that the second level of the cache holds beside their next.
+constexpr std::size_t kNear = 32768;
 
 // Segments [begin, begin + segments), of which `from` has what is divided by each's root.
 template <class T, Order order, Operands operands, bool gated, class From>
 void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::size_t segments,
                   const double* roots, const double* inverses) {
-    const bool sigmoid = rows.norm->sigmoid;
-    const auto product = [&](Floats v) LAMBDA { return order == kScaleFirst ? v : round_to<T>(v); };
+    const auto product = [&](Floats v) LAMBDA {
+        return order == kScaleFirst ? v : round_number<T>(v);
+    };
     const std::size_t row = rows.per_row * rows.segment;
     std::size_t at = begin * rows.segment, in_row = at ? at % row : 0;
     constexpr bool pairs = kPaired<T> && sizeof(From) == sizeof(T);
@@ -109,6 +90,7 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
     constexpr bool pairable = kTogether > 1 && kTypeOf<T> != kFloat;
     const bool short_ones = pairable && 2 * rows.segment == kTogether * kLanes;
     std::size_t length = rows.segment;
+    typename Choose<gated, Gates<T>, NoGates>::type gates(rows.norm->sigmoid);
     for (std::size_t k = 0, both = 0; k < segments; k += 1 + both, from += length, at += length,
                      in_row += length) {
         if (in_row == row) in_row = 0;
@@ -128,7 +110,7 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
             near && skip ? static_cast<const T*>(rows.second) + at + ahead : next;
         const Divisor<T, order> divisor(roots[k], inverses[k]);
         const Divisor<T, order> other(roots[k + both], inverses[k + both]);
-        each_lot(length, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+        const auto step = [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
             constexpr int K = decltype(lot)::kVectors;
             Floats v[K], z[K], w[K];
             fetch<true, K>(y + i + kAhead);
@@ -139,8 +121,7 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
             get_lot<pairs>(from + i, count, v);
             if constexpr (gated) {
                 fetch<false, K>(gate + i + kAhead);
-                get_lot<pairs>(gate + i, count, z);
-                activations<T>(z, sigmoid);
+                gates.template get<pairs>(gate, i, count, z);
             }
             if constexpr (order == kRoundRstd && sizeof(From) != sizeof(T)) {
                 EACH v[j] = round_to<T>(v[j]);
@@ -171,7 +152,12 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
             }
             if constexpr (gated) EACH v[j] = v[j] * z[j];
             put_lot<pairs, order != kScaleFirst>(y + i, v, count);
-        });
+        };
+        if constexpr (gated) {
+            gates.template each<pairs>(gate, length, step);
+        } else {
+            each_lot(length, step);
+        }
     }
 }
 
@@ -262,7 +248,7 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
                 get_lot<kPaired<T>>(second + at + i, count, w);
                 EACH v[j] = v[j] + w[j];
                 put_lot<kPaired<T>, true>(to + i, v, count);
-                EACH v[j] = round_to<T>(v[j]);
+                EACH v[j] = round_number<T>(v[j]);
             });
         };
         run_lots<P, T>(rows, begin, end, scratch, nothing, sum, left);
@@ -270,13 +256,15 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
         float* const buffer = static_cast<float*>(scratch);
         const auto prepare = [&](std::size_t at, std::size_t elements) LAMBDA {
             const std::size_t ahead = at + elements < rows.segments * n ? elements : 0;
-            each_lot(elements, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+            Gates<T> gates(norm.sigmoid);
+            const T* const gate = second + at;
+            gates.template each<false>(gate, elements, [&](auto lot, std::size_t i,
+                                                           std::size_t count) LAMBDA {
                 constexpr int K = decltype(lot)::kVectors;
                 Floats z[K];
                 fetch<false, K>(x + at + ahead + i);
-                fetch<false, K>(second + at + ahead + i);
-                EACH z[j] = get<float>(second + at + i + j * kLanes, count);
-                activations<T>(z, norm.sigmoid);
+                fetch<false, K>(gate + ahead + i);
+                gates.template get<false>(gate, i, count, z);
                 EACH put<float>(buffer + i + j * kLanes,
                                 get<float>(x + at + i + j * kLanes, count) * z[j], count);
             });
