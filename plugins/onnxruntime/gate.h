@@ -104,7 +104,8 @@ INLINE void activations(Floats (&z)[K], bool sigmoid) {
     EACH z[j] = sigmoid ? s[j] : z[j] * s[j];
 }
 
-// each_lot of gates of type T, where the stash type is f32, at whose steps `get` has the activations.
+// The gates of type T, where the stash type is f32. `each` is each_lot, at whose steps `of` has the
+// activations. `times` makes x * activation; what follows it is `ahead`.
 #if GATES_APART
 // e^-z = e + rest of K vectors, |z| at most kUsualGate: e is a power of two in quarters.
 template <bool fine, int K>
@@ -158,17 +159,18 @@ class Gates {
     INLINE void each(const T* from, std::size_t n, Step step) {
         for (std::size_t i = 0; i < n; i += kRoom) {
             const std::size_t size = n - i < kRoom ? n - i : kRoom;
-            const bool usual = sigmoid ? make<pairs, true>(from + i, size)
-                                       : make<pairs, false>(from + i, size);
-            if (!usual) make_any<pairs>(from + i, size);
+            make<pairs, false>(from + i, nullptr, size, 0, made);
             each_lot(size, [&](auto lot, std::size_t j, std::size_t count) LAMBDA {
                 step(lot, i + j, count);
             });
         }
     }
     template <bool, int K>
-    INLINE void get(const T*, std::size_t i, std::size_t, Floats (&y)[K]) const {
+    INLINE void of(const T*, std::size_t i, std::size_t, Floats (&y)[K]) const {
         EACH y[j] = load(made + i % kRoom + j * kLanes);
+    }
+    INLINE void times(const T* x, const T* from, std::size_t n, std::size_t ahead, float* to) {
+        make<false, true>(from, x, n, ahead, to);
     }
 
   private:
@@ -176,14 +178,24 @@ class Gates {
     const bool sigmoid;
     alignas(64) float made[kRoom];
 
+    template <bool pairs, bool by_x>
+    INLINE void make(const T* from, const T* x, std::size_t n, std::size_t ahead, float* to) {
+        const bool usual = sigmoid ? make_usual<pairs, by_x, true>(from, x, n, ahead, to)
+                                   : make_usual<pairs, by_x, false>(from, x, n, ahead, to);
+        if (!usual) make_any<pairs>(from, x, n, to);
+    }
     // False where a |z| is above kUsualGate or z is NaN.
-    template <bool pairs, bool only_sigmoid>
-    INLINE bool make(const T* from, std::size_t size) {
+    template <bool pairs, bool by_x, bool only_sigmoid>
+    INLINE bool make_usual(const T* from, const T* x, std::size_t n, std::size_t ahead, float* to) {
         constexpr bool kFine = kTypeOf<T> == kFloat;
         Bits most{};  // of |z|, without the sign
-        each_lot(size, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+        each_lot(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
             constexpr int K = decltype(lot)::kVectors;
             Floats z[K], over[K], e[K], rest[K];
+            if constexpr (by_x) {
+                fetch<false, K>(x + ahead + i);
+                fetch<false, K>(from + ahead + i);
+            }
             get_lot<pairs>(from + i, count, z);
             EACH {
                 const Bits twice = bits_as<Bits>(z[j]) << 1;
@@ -192,18 +204,20 @@ class Gates {
             }
             exponential<kFine>(z, e, rest);
             quotient<kFine>(over, e, rest, z);
-            EACH store(made + i + j * kLanes, z[j]);
+            if constexpr (by_x) EACH z[j] = get<float>(x + i + j * kLanes, count) * z[j];
+            EACH put<float>(to + i + j * kLanes, z[j], count);
         });
         return !any(bits_as<Ints>(most > 2U * bits_as<std::uint32_t>(kUsualGate)));
     }
     template <bool pairs>
-    __attribute__((noinline)) void make_any(const T* from, std::size_t size) {
-        each_lot(size, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+    __attribute__((noinline)) void make_any(const T* from, const T* x, std::size_t n, float* to) {
+        each_lot(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
             constexpr int K = decltype(lot)::kVectors;
             Floats z[K];
             get_lot<pairs>(from + i, count, z);
             activations<float>(z, sigmoid);
-            EACH store(made + i + j * kLanes, z[j]);
+            if (x) EACH z[j] = get<float>(x + i + j * kLanes, count) * z[j];
+            EACH put<float>(to + i + j * kLanes, z[j], count);
         });
     }
 };
@@ -218,9 +232,20 @@ class Gates {
         each_lot(n, step);
     }
     template <bool pairs, int K>
-    INLINE void get(const T* from, std::size_t i, std::size_t count, Floats (&y)[K]) const {
+    INLINE void of(const T* from, std::size_t i, std::size_t count, Floats (&y)[K]) const {
         get_lot<pairs>(from + i, count, y);
         activations<T>(y, sigmoid);
+    }
+    INLINE void times(const T* x, const T* from, std::size_t n, std::size_t ahead, float* to) {
+        each_lot(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+            constexpr int K = decltype(lot)::kVectors;
+            Floats z[K];
+            fetch<false, K>(x + ahead + i);
+            fetch<false, K>(from + ahead + i);
+            of<false>(from, i, count, z);
+            EACH put<float>(to + i + j * kLanes,
+                            get<float>(x + i + j * kLanes, count) * z[j], count);
+        });
     }
 
   private:

@@ -93,16 +93,20 @@ Floats lack_of_quarters(Floats sum) {
     constexpr Floats kTable = {RMSNORM_QUARTER_LACKS, RMSNORM_QUARTER_LACKS};
     return (Floats)_mm256_permutevar_ps((__m256)kTable, (__m256i)sum);
 }
-// From memory both halves are widened without a shuffle.
-Wide widen_by_way_of(float (&lanes)[kLanes], Floats v) {
+// From memory floats are widened without a shuffle.
+Wide widen(Floats v) {
+    float lanes[kLanes];
     store(lanes, v);
     asm("" : "+m"(lanes));
     return {(Doubles)_mm256_cvtps_pd(_mm_loadu_ps(lanes)),
             (Doubles)_mm256_cvtps_pd(_mm_loadu_ps(lanes + 4))};
 }
-Wide widen(Floats v) {
-    float lanes[kLanes];
-    return widen_by_way_of(lanes, v);
+// The upper half alone, which is quicker where nothing else has to be converted.
+Wide widen_by_way_of(float (&lanes)[kLanes], Floats v) {
+    _mm_storeu_ps(lanes, _mm256_extractf128_ps((__m256)v, 1));
+    asm("" : "+m"(lanes));
+    return {(Doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v)),
+            (Doubles)_mm256_cvtps_pd(_mm_loadu_ps(lanes))};
 }
 
 #include "rows.h"

@@ -121,7 +121,7 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
             get_lot<pairs>(from + i, count, v);
             if constexpr (gated) {
                 fetch<false, K>(gate + i + kAhead);
-                gates.template get<pairs>(gate, i, count, z);
+                gates.template of<pairs>(gate, i, count, z);
             }
             if constexpr (order == kRoundRstd && sizeof(From) != sizeof(T)) {
                 EACH v[j] = round_to<T>(v[j]);
@@ -256,18 +256,7 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
         float* const buffer = static_cast<float*>(scratch);
         const auto prepare = [&](std::size_t at, std::size_t elements) LAMBDA {
             const std::size_t ahead = at + elements < rows.segments * n ? elements : 0;
-            Gates<T> gates(norm.sigmoid);
-            const T* const gate = second + at;
-            gates.template each<false>(gate, elements, [&](auto lot, std::size_t i,
-                                                           std::size_t count) LAMBDA {
-                constexpr int K = decltype(lot)::kVectors;
-                Floats z[K];
-                fetch<false, K>(x + at + ahead + i);
-                fetch<false, K>(gate + ahead + i);
-                gates.template get<false>(gate, i, count, z);
-                EACH put<float>(buffer + i + j * kLanes,
-                                get<float>(x + at + i + j * kLanes, count) * z[j], count);
-            });
+            Gates<T>(norm.sigmoid).times(x + at, second + at, elements, ahead, buffer);
         };
         const auto sum = [&](std::size_t, std::size_t index) LAMBDA {
             const float* const row = buffer + index * n;
