@@ -10,7 +10,7 @@ namespace rmsnorm_export::onnxruntime {
 namespace {
 
 constexpr std::size_t kLanes = 4;
-constexpr int kTogether = 1;
+constexpr int kTogether = 4;
 constexpr bool kPairs = false;
 #define FUSED 0
 #define GATES_APART 0
@@ -28,13 +28,15 @@ Ints load_shorts(const std::uint16_t* from) {
     return (Ints)_mm_unpacklo_epi16(v, _mm_setzero_si128());
 }
 void store_shorts(std::uint16_t* to, Ints v) {
-    const __m128i whole = (__m128i)((v << 16) >> 16);
-    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(whole, whole));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32((__m128i)v, (__m128i)v));
 }
 Wide widen(Floats v) {
     return {(Doubles)_mm_cvtps_pd((__m128)v),
             (Doubles)_mm_cvtps_pd(_mm_movehl_ps((__m128)v, (__m128)v))};
 }
+// Either is b where one is NaN.
+Floats smaller(Floats a, Floats b) { return (Floats)_mm_min_ps((__m128)a, (__m128)b); }
+Floats larger(Floats a, Floats b) { return (Floats)_mm_max_ps((__m128)a, (__m128)b); }
 Floats narrow(Wide v) {
     return (Floats)_mm_movelh_ps(_mm_cvtpd_ps((__m128d)v.low), _mm_cvtpd_ps((__m128d)v.high));
 }
@@ -55,6 +57,8 @@ Wide widen(Floats v) {
     __builtin_memcpy(parts, &v, sizeof v);
     return {__builtin_convertvector(parts[0], Doubles), __builtin_convertvector(parts[1], Doubles)};
 }
+Floats smaller(Floats a, Floats b) { return (a < b) ? a : b; }
+Floats larger(Floats a, Floats b) { return (a > b) ? a : b; }
 Floats narrow(Wide v) {
     const Two parts[] = {__builtin_convertvector(v.low, Two), __builtin_convertvector(v.high, Two)};
     Floats all;
@@ -68,26 +72,32 @@ Floats narrow(Wide v) {
 Floats half_to_float(Ints h) {
     const Ints size = h & 0x7fff;
     const Ints scaled = (Ints)((Floats)(size << 13) * 0x1p112F);
-    return (Floats)(((size > 0x7bff) ? (scaled | 0x7f800000) : scaled) | ((h & 0x8000) << 16));
+    return (Floats)(scaled | ((size > 0x7bff) & 0x7f800000) | ((h & 0x8000) << 16));
 }
-Ints float_to_half(Floats v) {
-    const Ints bits = (Ints)v, size = bits & 0x7fffffff;
-    const Ints normal = (size - (112 << 23) + 0xfff + ((size >> 13) & 1)) >> 13;
-    const Ints subnormal = (Ints)((Floats)size + 0.5F) - 0x3f000000;  // an ulp of 0.5 is 2^-24
-    Ints h = (size < 0x38800000) ? subnormal : normal;
-    h = (size >= 0x47800000) ? Ints{} + 0x7c00 : h;
-    h = (size > 0x7f800000) ? Ints{} + 0x7e00 : h;
-    return h | ((bits >> 16) & 0x8000);
+// As f16 rounds sizes up to 2^16, which is infinity there. The sum with 1.5 * 2^13 of its power of two,
+// at least 2^-14, has as many bits behind the point as f16.
+Floats half_size(Floats size) {
+    const Floats power = (Floats)((Ints)size & 0x7f800000);
+    const Floats place = (Floats)((Ints)larger(power, Floats{} + 0x1p-14F) + 0x06c00000);
+    return (size + place) - place;
+}
+Ints float_to_half(Floats v) {  // with its sign above it
+    const Floats size = smaller((Floats)((Ints)v & 0x7fffffff), Floats{} + 0x1p16F);
+    const Ints h = (Ints)(half_size(size) * 0x1p-112F) >> 13;
+    return h | ((v != v) & 0x200) | (((Ints)v >> 16) & ~0x7fff);
+}
+Floats round_half(Floats v) {
+    const Floats size = half_size(smaller(Floats{} + 0x1p16F, (Floats)((Ints)v & 0x7fffffff)));
+    const Ints infinite = (size > 65504.0F) & 0x7f800000;
+    return (Floats)((Ints)size | infinite | ((Ints)v & ~0x7fffffff));
 }
 
 Floats load_half(const std::uint16_t* from) { return half_to_float(load_shorts(from)); }
 Floats load_bfloat(const std::uint16_t* from) { return (Floats)(load_shorts(from) << 16); }
 void store_half(std::uint16_t* to, Floats v) { store_shorts(to, float_to_half(v)); }
 void store_upper(std::uint16_t* to, Ints v) { store_shorts(to, v >> 16); }
-Floats round_half(Floats v) { return half_to_float(float_to_half(v)); }
 Floats fused_multiply_add(Floats a, Floats b, Floats c) { return a * b + c; }
 Doubles fused_multiply_add(Doubles a, Doubles b, Doubles c) { return a * b + c; }
-Floats smaller(Floats a, Floats b) { return (a < b) ? a : b; }  // b where one is NaN
 void times_power(Floats& a, Floats& b, Floats k) {  // in two steps: 2^k may be subnormal
     using Bits = std::uint32_t __attribute__((vector_size(16)));
     const Ints whole = (Ints)((Bits)(k + 12582912.0F) - 0x4b400000U), half = whole >> 1;
