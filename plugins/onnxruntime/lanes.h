@@ -3,9 +3,9 @@
 // fused_multiply_add, smaller and widen for them; kTogether, how many vectors the quick loops
 // compute side by side; kPairs, and where it is set take_apart; FUSED, and where it is 1 reciprocal,
 // within 2^-13, by_sign, lack_of_power, power and widen_by_way_of, else narrow and times_power;
-// GATES_APART, and where it is 1 any, larger, kUsualGate, near_reciprocal, within 2^-11,
-// power_of_quarters and lack_of_quarters. Nothing here may be shared with other files, the standard
-// library's templates included: the linker would keep one copy, of any instruction set.
+// GATES_APART, and where it is 1 any, larger, kUsualGate, near_reciprocal, within 2^-11, and
+// usual_power. Nothing here may be shared with other files, the standard library's templates
+// included: the linker would keep one copy, of any instruction set.
 
 #define INLINE inline __attribute__((always_inline))
 #define LAMBDA __attribute__((always_inline))

@@ -80,18 +80,14 @@ Floats power(Floats sum, Floats k) {
         _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(whole, half), bias), 23);
     return (Floats)part * (Floats)first * (Floats)second;
 }
-// The same of quarters, k -126 and more: all of it is added to the exponent, less the quarters, which
-// the table has.
-Floats power_of_quarters(Floats sum) {
-    constexpr Floats kTable = {RMSNORM_QUARTERS, RMSNORM_QUARTERS};
-    constexpr Ints kQuarters = {0, 1 << 21, 2 << 21, 3 << 21, 0, 1 << 21, 2 << 21, 3 << 21};
-    const __m256 part = (__m256)((Ints)kTable - kQuarters);
-    return (Floats)_mm256_add_epi32((__m256i)_mm256_permutevar_ps(part, (__m256i)sum),
-                                    _mm256_slli_epi32((__m256i)sum, 21));
-}
-Floats lack_of_quarters(Floats sum) {
-    constexpr Floats kTable = {RMSNORM_QUARTER_LACKS, RMSNORM_QUARTER_LACKS};
-    return (Floats)_mm256_permutevar_ps((__m256)kTable, (__m256i)sum);
+// The same where k is -126 and more: all of it is added to the exponent, less the eighths, which the
+// table has.
+Floats usual_power(Floats sum) {
+    constexpr Floats kTable = {RMSNORM_EIGHTHS};
+    constexpr Ints kEighths = {0, 1 << 20, 2 << 20, 3 << 20, 4 << 20, 5 << 20, 6 << 20, 7 << 20};
+    const __m256i part = (__m256i)((Ints)kTable - kEighths);
+    return (Floats)_mm256_add_epi32(_mm256_permutevar8x32_epi32(part, (__m256i)sum),
+                                    _mm256_slli_epi32((__m256i)sum, 20));
 }
 // From memory floats are widened without a shuffle.
 Wide widen(Floats v) {

@@ -64,20 +64,11 @@ Floats power(Floats sum, Floats k) {
     return look_up(kTable, sum) * (Floats)((half + 127) << 23) *
            (Floats)((whole - half + 127) << 23);
 }
-// The same of quarters: the place in the table is in the last two bits.
-Floats look_up(Floats table, Floats sum) {
-    const Ints bytes = ((Ints)sum & 3) * 0x04040404 + 0x03020100;
-    return (Floats)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)bytes);
-}
-// Of k -126 and more: the whole part goes into the exponent.
-Floats power_of_quarters(Floats sum) {
-    constexpr Floats kTable = {RMSNORM_QUARTERS};
-    const uint32x4_t whole = vshlq_n_u32(vshrq_n_u32((uint32x4_t)sum, 2), 23);
+// The same where k is -126 and more: the whole part goes into the exponent.
+Floats usual_power(Floats sum) {
+    constexpr Floats kTable[2] = {{RMSNORM_EIGHTHS_LOW}, {RMSNORM_EIGHTHS_HIGH}};
+    const uint32x4_t whole = vshlq_n_u32(vshrq_n_u32((uint32x4_t)sum, 3), 23);
     return (Floats)((Ints)look_up(kTable, sum) + (Ints)whole);
-}
-Floats lack_of_quarters(Floats sum) {
-    constexpr Floats kTable = {RMSNORM_QUARTER_LACKS};
-    return look_up(kTable, sum);
 }
 Wide widen(Floats v) {
     return {(Doubles)vcvt_f64_f32(vget_low_f32((float32x4_t)v)),
