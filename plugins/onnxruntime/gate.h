@@ -9,19 +9,19 @@ Doubles logistic(Doubles z) {
 // 1 / (1 + e^-z) of K vectors side by side, each step of which waits for the one before. Of 880,000
 // numbers from -110 to 110 those whose |z| is below 16 came out within 0.6 ulp, those above within 0.8,
 // subnormal results within 1.1.
-// e = e^-|z|, at most 1, is a power of two in eighths and a little less, kept as the sum of two
+// e = e^-|z|, at most 1, is a power of two in parts and a little less, kept as the sum of two
 // floats, e + lack. s = o / (1 + e), where o is e or 1, is near at first, then corrected by the
 // remainder, which is exact but for the last bits however 1 + e was rounded: (o - s) - e * s, and of
 // what is lacking likewise. Not `fine`: within 1.2 ulp, for half types.
 template <bool fine, int K>
 INLINE void logistic(const Floats (&z)[K], Floats (&y)[K]) {
     const auto all = [](float value) LAMBDA { return Floats{} + value; };
-    const Floats to_eighths = all(0x1.8p20F);  // the sum ends with the eighths of k
+    const Floats to_parts = all(0x1.8p23F / kParts);  // the sum ends with the parts of k
     Floats u[K], sum[K], k[K], square[K], p[K], e[K], lack[K], inverse[K], over[K], near[K], left[K];
     EACH u[j] = bits_as<Floats>(bits_as<Ints>(z[j]) & 0x7fffffff);
     EACH u[j] = smaller(all(104.0F), u[j]);  // below is no float; NaN stays
-    EACH sum[j] = fused_multiply_add(u[j], all(-0x1.715476p0F), to_eighths);
-    EACH k[j] = sum[j] - to_eighths;  // e^-|z| = 2^k * e^-u
+    EACH sum[j] = fused_multiply_add(u[j], all(-0x1.715476p0F), to_parts);
+    EACH k[j] = sum[j] - to_parts;  // e^-|z| = 2^k * e^-u
     EACH u[j] = fused_multiply_add(k[j], all(0x1.62e43p-1F), u[j]);
     EACH u[j] = fused_multiply_add(k[j], all(-0x1.05c61p-29F), u[j]);
     // e^-u - 1, within 2^-32.
@@ -106,33 +106,39 @@ INLINE void activations(Floats (&z)[K], bool sigmoid) {
 
 // The gates of type T, where the stash type is f32. `each` is each_lot, at whose steps `of` has the
 // activations. `times` makes x * activation; the x to fetch are `ahead` elements from those.
-#if GATES_APART
+#if FUSED
 // The sigmoid in fewer steps: 1 / (1 + e^-z) whatever the sign of z, |z| at most kUsualGate. With AVX2
-// every value of the half types came out within 1.1 ulp, and where `fine` every third float from
-// -87 to 87 within 0.62.
-// e^-z = e + rest of K vectors: e is a power of two in eighths.
+// and AVX-512 every value of the half types came out within 1.1 ulp, and where `fine` every third float
+// from -87 to 87 within 0.63.
+constexpr float kUsualGate = 87.0F;  // e^-kUsualGate is no subnormal
+// e^-z = e + rest of K vectors: e is a power of two in parts.
 template <bool fine, int K>
 INLINE void exponential(const Floats (&z)[K], Floats (&e)[K], Floats (&rest)[K]) {
     const auto all = [](float value) LAMBDA { return Floats{} + value; };
-    const Floats to_eighths = all(0x1.8p20F);  // the sum ends with the eighths of k
+    const Floats to_parts = all(0x1.8p23F / kParts);  // the sum ends with the parts of k
     Floats u[K], sum[K], k[K], p[K];
-    EACH sum[j] = fused_multiply_add(z[j], all(-0x1.715476p0F), to_eighths);
-    EACH k[j] = sum[j] - to_eighths;  // e^-z = 2^k * e^-u
+    EACH sum[j] = fused_multiply_add(z[j], all(-0x1.715476p0F), to_parts);
+    EACH k[j] = sum[j] - to_parts;  // e^-z = 2^k * e^-u
     EACH u[j] = fused_multiply_add(k[j], all(0x1.62e43p-1F), z[j]);
     EACH u[j] = fused_multiply_add(k[j], all(-0x1.05c61p-29F), u[j]);
-    // (e^-u - 1) / u, within 2^-32 of e^-u.
-    EACH p[j] = fused_multiply_add(u[j], all(0x1.555da6p-5F), all(-0x1.555c76p-3F));
-    EACH p[j] = fused_multiply_add(u[j], p[j], all(0.5F));
+    // (e^-u - 1) / u, within 2^-32 of e^-u, of sixteenths within 2^-29.
+    if constexpr (kParts == 16) {
+        EACH p[j] = fused_multiply_add(u[j], all(-0x1.555762p-3F), all(0x1.00022p-1F));
+    } else {
+        EACH p[j] = fused_multiply_add(u[j], all(0x1.555da6p-5F), all(-0x1.555c76p-3F));
+        EACH p[j] = fused_multiply_add(u[j], p[j], all(0.5F));
+    }
     EACH p[j] = fused_multiply_add(u[j], p[j], all(-1.0F));
-    EACH e[j] = usual_power(sum[j]);
-    if constexpr (fine) {
+    EACH e[j] = usual_power(sum[j], k[j]);
+    if constexpr (fine || kParts == 16) {
         EACH rest[j] = fused_multiply_add(u[j], p[j], lack_of_power(sum[j])) * e[j];
     } else {
         EACH rest[j] = p[j] * (u[j] * e[j]);
     }
 }
 // s = 1 / (1 + e + rest) from a reciprocal r, and r * (1 + a + a^2) with a = 1 - r * (1 + e + rest):
-// where `fine` what 1 + e lost when it was rounded is in the rest.
+// a^2 is next to nothing where r is within 2^-14. Where `fine` what 1 + e lost when it was rounded is
+// in the rest.
 template <bool fine, int K>
 INLINE void inverse_of(const Floats (&e)[K], const Floats (&rest)[K], Floats (&s)[K]) {
     const Floats one = Floats{} + 1.0F;
@@ -147,7 +153,7 @@ INLINE void inverse_of(const Floats (&e)[K], const Floats (&rest)[K], Floats (&s
         EACH a[j] = fused_multiply_add(-e[j], r[j], one) - r[j];
         EACH a[j] = fused_multiply_add(-rest[j], r[j], a[j]);
     }
-    EACH a[j] = fused_multiply_add(a[j], a[j], a[j]);
+    if constexpr (kNearBits < 14) EACH a[j] = fused_multiply_add(a[j], a[j], a[j]);
     EACH s[j] = fused_multiply_add(a[j], r[j], r[j]);
 }
 
@@ -187,12 +193,12 @@ class Gates {
                                    : make_usual<pairs, by_x, false>(from, x, n, ahead, to);
         if (!usual) make_any<pairs>(from, x, n, to);
     }
-    // False where a |z| is above kUsualGate or z is NaN.
+    // False where a |z| is above kUsualGate. Of NaN it makes NaN.
     template <bool pairs, bool by_x, bool only_sigmoid>
     INLINE bool make_usual(const T* from, const T* x, std::size_t n, std::size_t ahead, float* to) {
         constexpr bool kFine = kTypeOf<T> == kFloat;
-        Bits most{};  // of |z|, without the sign
-        each_lot(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+        Floats most{};  // of |z|
+        each_lot<4>(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
             constexpr int K = decltype(lot)::kVectors;
             Floats z[K], e[K], rest[K], s[K];
             if constexpr (by_x) {
@@ -200,17 +206,14 @@ class Gates {
                 fetch<false, K>(from + ahead + i);
             }
             get_lot<pairs>(from + i, count, z);
-            EACH {
-                const Bits twice = bits_as<Bits>(z[j]) << 1;
-                most = twice > most ? twice : most;
-            }
+            EACH most = larger(bits_as<Floats>(bits_as<Ints>(z[j]) & 0x7fffffff), most);
             exponential<kFine>(z, e, rest);
             inverse_of<kFine>(e, rest, s);
             if constexpr (!only_sigmoid) EACH s[j] = z[j] * s[j];
             if constexpr (by_x) EACH s[j] = get<float>(x + i + j * kLanes, count) * s[j];
             EACH put<float>(to + i + j * kLanes, s[j], count);
         });
-        return !any(bits_as<Ints>(most > 2U * bits_as<std::uint32_t>(kUsualGate)));
+        return !any(most > kUsualGate);
     }
     template <bool pairs>
     __attribute__((noinline)) void make_any(const T* from, const T* x, std::size_t n, float* to) {

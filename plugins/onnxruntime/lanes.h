@@ -1,10 +1,10 @@
 // Vectors of one instruction set: types, rounding, and the sigmoid. The file that includes this has
 // defined, in an unnamed namespace: kLanes and the types of vectors.h; load, store,
 // fused_multiply_add, smaller and widen for them; kTogether, how many vectors the quick loops
-// compute side by side; kPairs, and where it is set take_apart; FUSED, and where it is 1 reciprocal,
-// within 2^-13, by_sign, lack_of_power, power and widen_by_way_of, else narrow and times_power;
-// GATES_APART, and where it is 1 any, larger, kUsualGate, near_reciprocal, within 2^-11, and
-// usual_power. Nothing here may be shared with other files, the standard library's templates
+// compute side by side; kPairs, and where it is set take_apart; FUSED, and where it is 0 narrow and
+// times_power, else any, larger, by_sign, widen_by_way_of, reciprocal, within 2^-13, near_reciprocal,
+// within 2^-kNearBits, kParts, of which powers of two are in a table, power, usual_power and
+// lack_of_power. Nothing here may be shared with other files, the standard library's templates
 // included: the linker would keep one copy, of any instruction set.
 
 #define INLINE inline __attribute__((always_inline))
@@ -217,13 +217,13 @@ struct Lot {
 
 // `step(Lot<K>, i, count)` for n elements: many whole vectors side by side, then four, then one,
 // which may be less than whole.
-template <class Step>
+template <int together = kTogether, class Step>
 INLINE void each_lot(std::size_t n, Step step) {
     std::size_t i = 0;
-    for (; i + kTogether * kLanes <= n; i += kTogether * kLanes) {
-        step(Lot<kTogether>{}, i, kLanes);
+    for (; i + together * kLanes <= n; i += together * kLanes) {
+        step(Lot<together>{}, i, kLanes);
     }
-    if constexpr (kTogether > 4) {
+    if constexpr (together > 4) {
         for (; i + 4 * kLanes <= n; i += 4 * kLanes) step(Lot<4>{}, i, kLanes);
     }
     for (; i < n; i += kLanes) step(Lot<1>{}, i, n - i < kLanes ? n - i : kLanes);

@@ -12,8 +12,8 @@ namespace {
 constexpr std::size_t kLanes = 8;
 constexpr int kTogether = 4;
 constexpr bool kPairs = true;
+constexpr int kParts = 8, kNearBits = 11;
 #define FUSED 1
-#define GATES_APART 1
 #include "vectors.h"
 
 Floats load(const float* from) { return (Floats)_mm256_loadu_ps(from); }
@@ -62,7 +62,6 @@ Floats by_sign(Floats sign, Floats negative, Floats other) {
     return (Floats)_mm256_blendv_ps((__m256)other, (__m256)negative, (__m256)sign);
 }
 bool any(Ints v) { return _mm256_movemask_ps((__m256)v) != 0; }
-constexpr float kUsualGate = 87.0F;  // e^-kUsualGate is no subnormal
 // By what part of itself the power below is too small.
 Floats lack_of_power(Floats sum) {
     constexpr Floats kTable = {RMSNORM_LACKS};
@@ -82,7 +81,7 @@ Floats power(Floats sum, Floats k) {
 }
 // The same where k is -126 and more: all of it is added to the exponent, less the eighths, which the
 // table has.
-Floats usual_power(Floats sum) {
+Floats usual_power(Floats sum, Floats) {
     constexpr Floats kTable = {RMSNORM_EIGHTHS};
     constexpr Ints kEighths = {0, 1 << 20, 2 << 20, 3 << 20, 4 << 20, 5 << 20, 6 << 20, 7 << 20};
     const __m256i part = (__m256i)((Ints)kTable - kEighths);

@@ -12,8 +12,8 @@ namespace {
 constexpr std::size_t kLanes = 16;
 constexpr int kTogether = 8;
 constexpr bool kPairs = true;
+constexpr int kParts = 16, kNearBits = 14;
 #define FUSED 1
-#define GATES_APART 0
 #include "vectors.h"
 
 Floats load(const float* from) { return (Floats)_mm512_loadu_ps(from); }
@@ -44,38 +44,52 @@ Doubles fused_multiply_add(Doubles a, Doubles b, Doubles c) {
     return (Doubles)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
 }
 Floats reciprocal(Floats v) { return (Floats)_mm512_rcp14_ps((__m512)v); }
+Floats near_reciprocal(Floats v) { return reciprocal(v); }
 void take_apart(Floats a, Floats b, Floats& even, Floats& odd) {
     const __m512i evens = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
     const __m512i odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
     even = (Floats)_mm512_permutex2var_ps((__m512)a, evens, (__m512)b);
     odd = (Floats)_mm512_permutex2var_ps((__m512)a, odds, (__m512)b);
 }
+Floats larger(Floats a, Floats b) { return (Floats)_mm512_max_ps((__m512)a, (__m512)b); }
 Floats smaller(Floats a, Floats b) { return (Floats)_mm512_min_ps((__m512)a, (__m512)b); }
 Floats by_sign(Floats sign, Floats negative, Floats other) {
     return (Floats)_mm512_mask_blend_ps(_mm512_movepi32_mask((__m512i)sign), (__m512)other,
                                         (__m512)negative);
 }
+bool any(Ints v) { return _mm512_movepi32_mask((__m512i)v) != 0; }
+// The entry of a table that the last four bits of `sum` are the place of.
+__m512 look_up(const float (&table)[kLanes], Floats sum) {
+    return _mm512_permutexvar_ps((__m512i)sum, _mm512_loadu_ps(table));
+}
 // By what part of itself the power below is too small.
 Floats lack_of_power(Floats sum) {
-    constexpr float kTable[16] = {RMSNORM_LACKS, RMSNORM_LACKS};
-    return (Floats)_mm512_permutexvar_ps((__m512i)sum, _mm512_loadu_ps(kTable));
+    constexpr float kTable[] = {
+        0.0F,           0x1.8d96d4p-25F,  -0x1.9c0c22p-27F, 0x1.964904p-25F,
+        0x1.125002p-25F, 0x1.370be4p-25F,  -0x1.0a3550p-25F, -0x1.00d8acp-27F,
+        0x1.26055cp-26F, -0x1.05cb44p-25F, 0x1.67a1cap-28F,  0x1.a3b5e4p-28F,
+        -0x1.f9c304p-27F, -0x1.6961b4p-28F, -0x1.a5217cp-28F, 0x1.61428ep-28F};
+    return (Floats)look_up(kTable, sum);
 }
-// 2^k, where k is a multiple of 1 / 8 that ends the mantissa of `sum`.
+// 2^k, where k is a multiple of 1 / 16 that ends the mantissa of `sum`.
 Floats power(Floats sum, Floats k) {
-    constexpr float kTable[16] = {RMSNORM_EIGHTHS, RMSNORM_EIGHTHS};
-    const __m512 part = _mm512_permutexvar_ps((__m512i)sum, _mm512_loadu_ps(kTable));
-    return (Floats)_mm512_scalef_ps(part, (__m512)k);
+    constexpr float kTable[] = {1.0F,           0x1.0b5586p0F, 0x1.172b84p0F, 0x1.2387a6p0F,
+                                0x1.306fep0F,   0x1.3dea64p0F, 0x1.4bfdaep0F, 0x1.5ab07ep0F,
+                                0x1.6a09e6p0F,  0x1.7a1148p0F, 0x1.8ace54p0F, 0x1.9c4918p0F,
+                                0x1.ae89fap0F,  0x1.c199bep0F, 0x1.d5818ep0F, 0x1.ea4afap0F};
+    return (Floats)_mm512_scalef_ps(look_up(kTable, sum), (__m512)k);
 }
-Wide widen(Floats v) {
-    return {(Doubles)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v)),
-            (Doubles)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)v, 1))};
-}
+Floats usual_power(Floats sum, Floats k) { return power(sum, k); }
 // From memory both halves are widened without a shuffle.
 Wide widen_by_way_of(float (&lanes)[kLanes], Floats v) {
     store(lanes, v);
     asm("" : "+m"(lanes));
     return {(Doubles)_mm512_cvtps_pd(_mm256_loadu_ps(lanes)),
             (Doubles)_mm512_cvtps_pd(_mm256_loadu_ps(lanes + 8))};
+}
+Wide widen(Floats v) {
+    float lanes[kLanes];
+    return widen_by_way_of(lanes, v);
 }
 
 #include "rows.h"

@@ -12,8 +12,8 @@ namespace {
 constexpr std::size_t kLanes = 4;
 constexpr int kTogether = 4;
 constexpr bool kPairs = false;
+constexpr int kParts = 8, kNearBits = 11;
 #define FUSED 1
-#define GATES_APART 1
 #include "vectors.h"
 
 Floats load(const float* from) { return (Floats)vld1q_f32(from); }
@@ -44,7 +44,6 @@ Floats by_sign(Floats sign, Floats negative, Floats other) {
     return ((Ints)sign < 0) ? negative : other;
 }
 bool any(Ints v) { return vmaxvq_u32((uint32x4_t)v) != 0; }
-constexpr float kUsualGate = 87.0F;  // e^-kUsualGate is no subnormal
 // The entries of a table of eight that the last three bits of `sum` are the places of.
 Floats look_up(const Floats (&table)[2], Floats sum) {
     const Ints bytes = ((Ints)sum & 7) * 0x04040404 + 0x03020100;  // four to an entry
@@ -65,7 +64,7 @@ Floats power(Floats sum, Floats k) {
            (Floats)((whole - half + 127) << 23);
 }
 // The same where k is -126 and more: the whole part goes into the exponent.
-Floats usual_power(Floats sum) {
+Floats usual_power(Floats sum, Floats) {
     constexpr Floats kTable[2] = {{RMSNORM_EIGHTHS_LOW}, {RMSNORM_EIGHTHS_HIGH}};
     const uint32x4_t whole = vshlq_n_u32(vshrq_n_u32((uint32x4_t)sum, 3), 23);
     return (Floats)((Ints)look_up(kTable, sum) + (Ints)whole);

@@ -13,7 +13,6 @@ constexpr std::size_t kLanes = 4;
 constexpr int kTogether = 4;
 constexpr bool kPairs = false;
 #define FUSED 0
-#define GATES_APART 0
 #include "vectors.h"
 
 Floats load(const float* from) {
