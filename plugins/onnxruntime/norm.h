@@ -76,7 +76,7 @@ struct Turn {
 };
 
 // Elements that the kernels do at once where segments are shorter.
-constexpr std::size_t kScratch = 2048;
+constexpr std::size_t kScratch = 3072;
 
 // 2^(0 / 8) to 2^(7 / 8).
 #define RMSNORM_EIGHTHS_LOW 1.0F, 0x1.172b84p0F, 0x1.306fep0F, 0x1.4bfdaep0F
@@ -89,6 +89,7 @@ constexpr std::size_t kScratch = 2048;
 
 struct Kernels {
     const char* name;
+    bool keeps_halves;  // rows of f16 as f32, in the scratch, for it takes many steps to convert them
     // Segments [begin, end). scratch: elements of a segment or kScratch, the more, of f64 where lanes
     // are, else f32, for kinds that need it.
     void (*run)(const Rows&, std::size_t begin, std::size_t end, void* scratch);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kLanes = 8;
 constexpr int kTogether = 4;
-constexpr bool kPairs = true;
+constexpr bool kPairs = true, kKeepsHalves = false;
 constexpr int kParts = 8, kNearBits = 11;
 #define FUSED 1
 #include "vectors.h"
@@ -106,7 +106,7 @@ Wide widen_by_way_of(float (&lanes)[kLanes], Floats v) {
 
 #include "rows.h"
 
-constexpr Kernels kTable{"avx2", run, operand, turn, encode, largest};
+constexpr Kernels kTable{"avx2", kKeepsHalves, run, operand, turn, encode, largest};
 
 }  // namespace
 

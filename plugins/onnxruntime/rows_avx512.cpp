@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kLanes = 16;
 constexpr int kTogether = 8;
-constexpr bool kPairs = true;
+constexpr bool kPairs = true, kKeepsHalves = false;
 constexpr int kParts = 16, kNearBits = 14;
 #define FUSED 1
 #include "vectors.h"
@@ -94,7 +94,7 @@ Wide widen(Floats v) {
 
 #include "rows.h"
 
-constexpr Kernels kTable{"avx512", run, operand, turn, encode, largest};
+constexpr Kernels kTable{"avx512", kKeepsHalves, run, operand, turn, encode, largest};
 
 }  // namespace
 

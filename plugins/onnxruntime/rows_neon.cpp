@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kLanes = 4;
 constexpr int kTogether = 4;
-constexpr bool kPairs = false;
+constexpr bool kPairs = false, kKeepsHalves = false;
 constexpr int kParts = 8, kNearBits = 11;
 #define FUSED 1
 #include "vectors.h"
@@ -77,7 +77,7 @@ Wide widen_by_way_of(float (&)[kLanes], Floats v) { return widen(v); }
 
 #include "rows.h"
 
-constexpr Kernels kTable{"neon", run, operand, turn, encode, largest};
+constexpr Kernels kTable{"neon", kKeepsHalves, run, operand, turn, encode, largest};
 
 }  // namespace
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kLanes = 4;
 constexpr int kTogether = 4;
-constexpr bool kPairs = false;
+constexpr bool kPairs = false, kKeepsHalves = true;
 #define FUSED 0
 #include "vectors.h"
 
@@ -22,9 +22,9 @@ Floats load(const float* from) {
 }
 void store(float* to, Floats v) { __builtin_memcpy(to, &v, sizeof v); }
 #if defined(__SSE2__)  // of which GCC makes scalar code
-Ints load_shorts(const std::uint16_t* from) {
+Ints load_upper(const std::uint16_t* from) {
     const __m128i v = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
-    return (Ints)_mm_unpacklo_epi16(v, _mm_setzero_si128());
+    return (Ints)_mm_unpacklo_epi16(_mm_setzero_si128(), v);
 }
 void store_shorts(std::uint16_t* to, Ints v) {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32((__m128i)v, (__m128i)v));
@@ -36,16 +36,22 @@ Wide widen(Floats v) {
 // Either is b where one is NaN.
 Floats smaller(Floats a, Floats b) { return (Floats)_mm_min_ps((__m128)a, (__m128)b); }
 Floats larger(Floats a, Floats b) { return (Floats)_mm_max_ps((__m128)a, (__m128)b); }
+// v * 2^k, where k ends the mantissa of `sum`.
+Wide times_power(Wide v, Floats sum) {
+    const __m128i k = _mm_slli_epi32((__m128i)sum, 20), zero = _mm_setzero_si128();
+    return {(Doubles)_mm_add_epi32((__m128i)v.low, _mm_unpacklo_epi32(zero, k)),
+            (Doubles)_mm_add_epi32((__m128i)v.high, _mm_unpackhi_epi32(zero, k))};
+}
 Floats narrow(Wide v) {
     return (Floats)_mm_movelh_ps(_mm_cvtpd_ps((__m128d)v.low), _mm_cvtpd_ps((__m128d)v.high));
 }
 #else
 using Shorts = std::uint16_t __attribute__((vector_size(8)));
 using Two = float __attribute__((vector_size(8)));
-Ints load_shorts(const std::uint16_t* from) {
+Ints load_upper(const std::uint16_t* from) {
     Shorts v;
     __builtin_memcpy(&v, from, sizeof v);
-    return __builtin_convertvector(v, Ints);
+    return __builtin_convertvector(v, Ints) << 16;
 }
 void store_shorts(std::uint16_t* to, Ints v) {
     const Shorts cut = __builtin_convertvector(v, Shorts);
@@ -58,6 +64,12 @@ Wide widen(Floats v) {
 }
 Floats smaller(Floats a, Floats b) { return (a < b) ? a : b; }
 Floats larger(Floats a, Floats b) { return (a > b) ? a : b; }
+Wide times_power(Wide v, Floats sum) {
+    using Bits = std::uint64_t __attribute__((vector_size(16)));
+    const Ints ends = (Ints)sum;
+    const auto k = [&](int i) { return static_cast<std::uint64_t>(static_cast<std::uint32_t>(ends[i])) << 52; };
+    return {(Doubles)((Bits)v.low + Bits{k(0), k(1)}), (Doubles)((Bits)v.high + Bits{k(2), k(3)})};
+}
 Floats narrow(Wide v) {
     const Two parts[] = {__builtin_convertvector(v.low, Two), __builtin_convertvector(v.high, Two)};
     Floats all;
@@ -66,49 +78,39 @@ Floats narrow(Wide v) {
 }
 #endif
 
-// The exponent of f16 in its place in f32, and 2^112 for the difference of their biases, which
-// makes subnormals right as well; infinity and NaN keep the largest exponent.
-Floats half_to_float(Ints h) {
-    const Ints size = h & 0x7fff;
-    const Ints scaled = (Ints)((Floats)(size << 13) * 0x1p112F);
-    return (Floats)(scaled | ((size > 0x7bff) & 0x7f800000) | ((h & 0x8000) << 16));
+// Of f16 in the upper halves: the exponent in its place in f32, and 2^112 for the difference of their
+// biases, which makes subnormals right as well; infinity and NaN keep the largest exponent.
+Floats half_to_float(Ints upper) {
+    const Ints placed = (upper >> 3) & static_cast<int>(0x8fffe000U);
+    const Ints most = ((placed & 0x7fffffff) > 0x0f7fffff) & 0x7f800000;
+    return (Floats)((Ints)((Floats)placed * 0x1p112F) | most);
 }
 // As f16 rounds sizes up to 2^16, which is infinity there. The sum with 1.5 * 2^13 of its power of two,
-// at least 2^-14, has as many bits behind the point as f16.
-Floats half_size(Floats size) {
+// at least 2^-14, has as many bits behind the point as f16. NaN stays.
+Floats half_size(Floats v) {
+    const Floats size = smaller(Floats{} + 0x1p16F, (Floats)((Ints)v & 0x7fffffff));
     const Floats power = (Floats)((Ints)size & 0x7f800000);
     const Floats place = (Floats)((Ints)larger(power, Floats{} + 0x1p-14F) + 0x06c00000);
     return (size + place) - place;
 }
 Ints float_to_half(Floats v) {  // with its sign above it
-    const Floats size = smaller((Floats)((Ints)v & 0x7fffffff), Floats{} + 0x1p16F);
-    const Ints h = (Ints)(half_size(size) * 0x1p-112F) >> 13;
-    return h | ((v != v) & 0x200) | (((Ints)v >> 16) & ~0x7fff);
+    const Ints h = ((Ints)(half_size(v) * 0x1p-112F) >> 13) & 0x7fff;
+    return h | (((Ints)v >> 16) & ~0x7fff);
 }
 Floats round_half(Floats v) {
-    const Floats size = half_size(smaller(Floats{} + 0x1p16F, (Floats)((Ints)v & 0x7fffffff)));
-    const Ints infinite = (size > 65504.0F) & 0x7f800000;
-    return (Floats)((Ints)size | infinite | ((Ints)v & ~0x7fffffff));
+    const Floats size = half_size(v) * 0x1p112F * 0x1p-112F;  // infinity where it is 2^16
+    return (Floats)((Ints)size | ((Ints)v & ~0x7fffffff));
 }
 
-Floats load_half(const std::uint16_t* from) { return half_to_float(load_shorts(from)); }
-Floats load_bfloat(const std::uint16_t* from) { return (Floats)(load_shorts(from) << 16); }
+Floats load_half(const std::uint16_t* from) { return half_to_float(load_upper(from)); }
+Floats load_bfloat(const std::uint16_t* from) { return (Floats)load_upper(from); }
 void store_half(std::uint16_t* to, Floats v) { store_shorts(to, float_to_half(v)); }
 void store_upper(std::uint16_t* to, Ints v) { store_shorts(to, v >> 16); }
 Floats fused_multiply_add(Floats a, Floats b, Floats c) { return a * b + c; }
 Doubles fused_multiply_add(Doubles a, Doubles b, Doubles c) { return a * b + c; }
-void times_power(Floats& a, Floats& b, Floats k) {  // in two steps: 2^k may be subnormal
-    using Bits = std::uint32_t __attribute__((vector_size(16)));
-    const Ints whole = (Ints)((Bits)(k + 12582912.0F) - 0x4b400000U), half = whole >> 1;
-    const Floats first = (Floats)(((Bits)half + 127U) << 23);
-    const Floats second = (Floats)(((Bits)whole - (Bits)half + 127U) << 23);
-    a = a * first * second;
-    b = b * first * second;
-}
-
 #include "rows.h"
 
-constexpr Kernels kTable{"portable", run, operand, turn, encode, largest};
+constexpr Kernels kTable{"portable", kKeepsHalves, run, operand, turn, encode, largest};
 
 }  // namespace
 

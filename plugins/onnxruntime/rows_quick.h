@@ -209,7 +209,9 @@ INLINE void run_lots(const Rows& rows, std::size_t begin, std::size_t end, void*
         return finish_of<T, kCastFirst, From>(rows, gated);
     }();
     constexpr std::size_t kMost = 32;
-    std::size_t at_once = end - begin > 1 ? kScratch / rows.segment : 1;
+    // Of a skip's rows there are twice as many bytes to keep near.
+    const std::size_t lot = norm.kind == Kind::kSkipRMSNorm ? kScratch / 2 : kScratch;
+    std::size_t at_once = end - begin > 1 ? lot / rows.segment : 1;
     at_once = at_once < 1 ? 1 : at_once > kMost ? kMost : at_once;
     double roots[kMost], inverses[kMost];
     for (; begin < end; begin += at_once) {
@@ -268,6 +270,19 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
         };
         const auto left = [&](std::size_t) LAMBDA { return buffer; };
         run_lots<P, float>(rows, begin, end, scratch, prepare, sum, left);
+    } else if constexpr (kTypeOf<T> == kHalf && kKeepsHalves) {
+        float* const buffer = static_cast<float*>(scratch);
+        const auto sum = [&](std::size_t at, std::size_t index) LAMBDA {
+            float* const to = buffer + index * n;
+            return sum_quick<kExact>(n, [&](auto lot, std::size_t i, std::size_t count,
+                                            auto& v) LAMBDA {
+                constexpr int K = decltype(lot)::kVectors;
+                get_lot<false>(x + at + i, count, v);
+                EACH put<float>(to + i + j * kLanes, v[j], count);
+            });
+        };
+        const auto left = [&](std::size_t) LAMBDA { return buffer; };
+        run_lots<P, float>(rows, begin, end, scratch, nothing, sum, left);
     } else {
         const auto sum = [&](std::size_t at, std::size_t) LAMBDA {
             return sum_quick<kExact>(n, [&](auto, std::size_t i, std::size_t count, auto& v) LAMBDA {

@@ -133,7 +133,8 @@ public:
           at_once_(std::min(inner, kLine / bytes)), per_task_(shared_out(rows, encoder)) {
         const Norm& norm = *rows.norm;
         const bool skip = norm.kind == Kind::kSkipRMSNorm;
-        const bool buffered = norm.gate_first || (skip && !rows.sum && inner == 1);
+        const bool kept = kernels.keeps_halves && norm.x == kHalf;
+        const bool buffered = norm.gate_first || kept || (skip && !rows.sum && inner == 1);
         scratch_ = buffered ? std::max(rows.segment, kScratch) * lane : 0;
         // X, which Y replaces, then residual or gate, then the sum.
         if (inner > 1) together_ = at_once_ * rows.segment * bytes;
