@@ -76,7 +76,7 @@ struct Turn {
 };
 
 // Elements that the kernels do at once where segments are shorter.
-constexpr std::size_t kScratch = 3072;
+constexpr std::size_t kScratch = 6144;
 
 // 2^(0 / 8) to 2^(7 / 8).
 #define RMSNORM_EIGHTHS_LOW 1.0F, 0x1.172b84p0F, 0x1.306fep0F, 0x1.4bfdaep0F

@@ -209,8 +209,8 @@ INLINE void run_lots(const Rows& rows, std::size_t begin, std::size_t end, void*
         return finish_of<T, kCastFirst, From>(rows, gated);
     }();
     constexpr std::size_t kMost = 32;
-    // Of a skip's rows there are twice as many bytes to keep near.
-    const std::size_t lot = norm.kind == Kind::kSkipRMSNorm ? kScratch / 2 : kScratch;
+    // Of a skip's rows there is more to keep near.
+    const std::size_t lot = norm.kind == Kind::kSkipRMSNorm ? kScratch / 3 : kScratch;
     std::size_t at_once = end - begin > 1 ? lot / rows.segment : 1;
     at_once = at_once < 1 ? 1 : at_once > kMost ? kMost : at_once;
     double roots[kMost], inverses[kMost];
