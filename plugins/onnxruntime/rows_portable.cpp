@@ -66,8 +66,9 @@ Floats smaller(Floats a, Floats b) { return (a < b) ? a : b; }
 Floats larger(Floats a, Floats b) { return (a > b) ? a : b; }
 Wide times_power(Wide v, Floats sum) {
     using Bits = std::uint64_t __attribute__((vector_size(16)));
-    const Ints ends = (Ints)sum;
-    const auto k = [&](int i) { return static_cast<std::uint64_t>(static_cast<std::uint32_t>(ends[i])) << 52; };
+    const auto k = [&](int i) {
+        return static_cast<std::uint64_t>(static_cast<std::uint32_t>(((Ints)sum)[i])) << 52;
+    };
     return {(Doubles)((Bits)v.low + Bits{k(0), k(1)}), (Doubles)((Bits)v.high + Bits{k(2), k(3)})};
 }
 Floats narrow(Wide v) {
