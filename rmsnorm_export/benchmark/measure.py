@@ -40,7 +40,7 @@ from rmsnorm_export.benchmark.statistics import Run, run_rounds, timings
 from rmsnorm_export.benchmark.variants import count_nodes, make_peer, make_target
 from rmsnorm_export.benchmark.worker import PEERS, Outcome, run_worker
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds
-from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
+from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.options import takes
@@ -57,7 +57,6 @@ from rmsnorm_export.system.machine import cores, load_average, memory_available
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.engine.backends import is_engine
-from rmsnorm_export.tensorrt.plugin.libraries import onnxruntime_library
 
 _PACKAGES = ("rmsnorm-export", "onnxruntime", "onnxruntime-gpu", "onnx", "onnx-ir", "numpy")
 
@@ -116,7 +115,7 @@ def bench(model: Source, options: BenchOptions) -> Benchmark:
             threads=options.threads or cores(),
             progress=options.progress or (lambda *_: None),
             steps=2 + len(targets) + len(peers) + len(chosen) * (1 + len(targets) + len(peers)),
-            kernels=_kernels(chosen) if options.native else {},
+            kernels=sessions.kernels_of(chosen) if options.native else {},
         )
         cases, feeds = run.inputs(options, chosen)
         run.steps += len(chosen) * len(cases)
@@ -453,23 +452,6 @@ def check_outputs(
 
 def _mib(size: int | None) -> float | None:
     return None if size is None else round(size / 2**20, 1)
-
-
-def _kernels(providers: Sequence[str]) -> dict[str, str]:
-    """The libraries of kernels for these providers; that for CUDA may be missing beside the CPU's.
-
-    Raises:
-        BackendMissingError: nothing is built.
-    """
-    found = {}
-    for name in ("cpu", "cuda"):
-        if name in providers:
-            try:
-                found[name] = os.fspath(onnxruntime_library(cuda=name == "cuda"))
-            except BackendMissingError:
-                if name == "cpu" or "cpu" not in providers:
-                    raise
-    return found
 
 
 def check_memory(trials: Sequence[Trial]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 from rmsnorm_export.runtime.session import onnxruntime, run_session, session_options
 from rmsnorm_export.runtime.support import CPU, CUDA
 from rmsnorm_export.system.packages import pip_install
+from rmsnorm_export.tensorrt.plugin.libraries import onnxruntime_library
 
 # TF32 rounds the factors of f32 products to 10 bits: outputs could not be compared any more.
 _CUDA = (CUDA, {"use_tf32": "0"})
@@ -49,6 +51,23 @@ def choose_providers(wanted: Sequence[str] | None) -> tuple[tuple[str, ...], tup
         if name not in here:
             raise provider_missing(name, f"this ONNX Runtime has {', '.join(present)}")
     return tuple(wanted), ()
+
+
+def kernels_of(providers: Sequence[str]) -> dict[str, str]:
+    """The libraries of kernels for these providers; that for CUDA may be missing beside the CPU's.
+
+    Raises:
+        BackendMissingError: nothing is built.
+    """
+    found = {}
+    for name in ("cpu", "cuda"):
+        if name in providers:
+            try:
+                found[name] = os.fspath(onnxruntime_library(cuda=name == "cuda"))
+            except BackendMissingError:
+                if name == "cpu" or "cpu" not in providers:
+                    raise
+    return found
 
 
 def provider_missing(name: str, found: str) -> BackendMissingError:

@@ -178,6 +178,8 @@ def settle(document: Document) -> Settings:
         raise document.error(
             "prove", "", "there is nothing to prove.", found="no [optimize]", fix="add [optimize]"
         )
+    if settings.prove is not None and settings.prove.kernels is not None:
+        _must_exist(document, "prove", "kernels", settings.prove.kernels)
     if settings.build is not None:
         _subject(settings, "build", settings.build.model)
     pairs = _pairs(settings)

@@ -95,7 +95,7 @@ class Prove(Options):
     """[prove]: every rewrite of [optimize], as its ``--prove`` does; a failure is exit code 4."""
 
     seed: int = option(0, least=0, most=MOST_SEED, help="Of the random inputs.")
-    kernels: str | None = option(None, help="A library, as of ``optimize --kernels``.")
+    kernels: Path | None = option(None, help="A library, as of ``optimize --kernels``.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,6 +102,7 @@ def test_files_that_are_missing(tmp_path: Path) -> None:
         ('[export]\nsource = "none/config.json"',),
         ('[export]\nsource = "factory:make"\nfiles = ["none.bin"]',),
         (MODEL, OPTIMIZE, '[verify]\ninputs = "none.npz"'),
+        (MODEL, OPTIMIZE, '[prove]\nkernels = "none.so"'),
         (MODEL, '[package]\nplugin_library = "none.so"'),
     )
     for tables in cases:

@@ -17,7 +17,7 @@ import pytest
 from onnx import helper
 
 import rmsnorm_export as rx
-from rmsnorm_export.benchmark import measure
+from rmsnorm_export.benchmark import sessions
 from rmsnorm_export.compare.backend import Chosen
 from rmsnorm_export.compare.backends import BACKENDS, BackendChoice, BackendRow
 from rmsnorm_export.compare.onnx_backend import OnnxRuntimeNativeCuda
@@ -32,10 +32,12 @@ from rmsnorm_export.tensorrt.plugin.native import node_model
 from scripts.corpus import cache
 from scripts.gpu.shim import assert_between
 from tests.op.test_codes import HOWS, at_every_place, reference_codes, same
+from tests.pipeline.pipelines import MODEL, OPTIMIZE, write
 from tests.plugins import kernel_build
 from tests.plugins.native_process import GATES, VARIANTS, Case, run_all
 from tests.plugins.test_native_runtimes import VERSIONS, run_in
 from tests.proof.sites import LLAMA, source
+from tests.serving.models import needs_triton
 
 TYPES: dict[int, Any] = {1: np.float32, 10: np.float16, 16: ml_dtypes.bfloat16}
 
@@ -303,6 +305,17 @@ def test_a_package_for_gpus_has_the_library(nodes: pathlib.Path, tmp_path: pathl
     assert {check.outcome for check in packaged.checks} == {"passed"}
 
 
+@needs_triton
+def test_a_pipeline_for_gpus_has_the_library(nodes: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    prove = f'[prove]\nkernels = "{nodes}"'
+    path = write(tmp_path, MODEL, OPTIMIZE, prove, f'[package]\nplugin_library = "{nodes}"')
+    deployment = rx.run_pipeline(path)
+    assert deployment.passed, deployment.failed
+    served = tmp_path / "out/repository/net"
+    assert (served / "1" / nodes.name).read_bytes() == nodes.read_bytes()
+    assert "KIND_CPU" not in (served / "config.pbtxt").read_text()
+
+
 def test_bench_takes_the_library_of_each_provider(
     nodes: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,13 +326,13 @@ def test_bench_takes_the_library_of_each_provider(
             raise BackendMissingError("not built", found="none", fix="build it")
         return found[cuda]
 
-    monkeypatch.setattr(measure, "onnxruntime_library", library)
-    assert measure._kernels(["cpu", "cuda"]) == {"cpu": str(found[False]), "cuda": str(nodes)}
-    assert measure._kernels(["cuda", "tensorrt"]) == {"cuda": str(nodes)}
+    monkeypatch.setattr(sessions, "onnxruntime_library", library)
+    assert sessions.kernels_of(["cpu", "cuda"]) == {"cpu": str(found[False]), "cuda": str(nodes)}
+    assert sessions.kernels_of(["cuda", "tensorrt"]) == {"cuda": str(nodes)}
     del found[True]
-    assert measure._kernels(["cpu", "cuda"]) == {"cpu": str(found[False])}
+    assert sessions.kernels_of(["cpu", "cuda"]) == {"cpu": str(found[False])}
     with pytest.raises(BackendMissingError, match="not built"):
-        measure._kernels(["cuda"])
+        sessions.kernels_of(["cuda"])
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 from typing import Any
 
@@ -18,8 +19,10 @@ from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import assign_bodies, body_key
 from rmsnorm_export.op.spec import DOMAIN, NormSpec
 from rmsnorm_export.tensorrt.plugin.native import node_model
+from tests.pipeline.pipelines import BENCH, MODEL, OPTIMIZE, ran, write
 from tests.plugins.native_process import TYPES
 from tests.proof.sites import F32_EPSILON, LLAMA, match_of, one_node, prove, source
+from tests.serving.models import needs_triton
 
 
 @pytest.fixture
@@ -117,6 +120,42 @@ def test_a_node_whose_kernel_is_another_norm_than_its_body_is_not_proved(
     proof = prove(match, new, kernels=str(native_library))
     assert not proof.passed
     assert "the kernels in onnxruntime" in proof.reason
+
+
+@needs_triton
+@pytest.mark.usefixtures("kept_library")
+def test_a_pipeline_uses_the_library(native_library: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """In proofs, measurements and the package; what it was of is done again when it changes."""
+    own = tmp_path / native_library.name
+    own.write_bytes(native_library.read_bytes())
+    prove, bench = f'[prove]\nkernels = "{own.name}"', f"{BENCH}\nnative = true"
+    package = f'[package]\nkind = "cpu"\nplugin_library = "{own.name}"'
+    path = write(tmp_path, MODEL, OPTIMIZE, prove, bench, package)
+    first = rx.run_pipeline(path)
+    assert first.passed, first.failed
+    report = json.loads((tmp_path / "out/prove/report.json").read_text())
+    assert "the kernels in onnxruntime" in json.dumps(report["fused"][0]["proof"])
+    assert "native" in first.step("bench").summary
+    served = tmp_path / "out/repository/net"
+    assert (served / "1" / own.name).read_bytes() == own.read_bytes()
+    assert own.name in (served / "config.pbtxt").read_text()
+    assert ran(rx.run_pipeline(path)) == []
+    with own.open("ab") as stream:
+        stream.write(b" ")
+    assert ran(rx.run_pipeline(path)) == ["prove", "package"]
+
+
+def test_a_pipeline_without_the_library(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told before the first step."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(BackendMissingError, match="not built"):
+        rx.run_pipeline(write(tmp_path, MODEL, f"{BENCH}\nnative = true"))
+    (tmp_path / "none.so").write_bytes(b"no library")
+    with pytest.raises(InputError, match="no kernels for ONNX Runtime"):
+        rx.run_pipeline(write(tmp_path, MODEL, OPTIMIZE, '[prove]\nkernels = "none.so"'))
+    assert not (tmp_path / "out/optimize").exists()
 
 
 def test_bench_without_the_library(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

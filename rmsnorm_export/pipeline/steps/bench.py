@@ -36,18 +36,29 @@ class BenchStep(Step[Bench]):
         return {**super().options(), "numerics": self.table.numerics or default}
 
     def surroundings(self) -> dict[str, str]:
-        """The machine."""
-        return {"machine processor": f"{cpu_name()}, {cores()} cores"}
+        """The machine, and the kernels of ``native``."""
+        kernels = {
+            f"file library of kernels ({provider})": self.settings.files.sha256(Path(path))
+            for provider, path in self._kernels().items()
+        }
+        return {"machine processor": f"{cpu_name()}, {cores()} cores", **kernels}
 
     def check(self, force: bool) -> None:  # noqa: ARG002
-        """ONNX Runtime with the providers that are named, and matplotlib for a picture."""
+        """ONNX Runtime with what is named, the kernels built, and matplotlib for a picture."""
         from rmsnorm_export.benchmark.sessions import choose_providers
 
         require_package("onnxruntime", "[bench]", "[ort]")
         if self.table.options.providers is not None:
             choose_providers(self.table.options.providers)
+        self._kernels()
         if self.table.png:
             require_package("matplotlib", "[bench] png", "[report]")
+
+    def _kernels(self) -> dict[str, str]:
+        from rmsnorm_export.benchmark.sessions import choose_providers, kernels_of
+
+        options = self.table.options
+        return kernels_of(choose_providers(options.providers)[0]) if options.native else {}
 
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
         from rmsnorm_export.benchmark.measure import bench

@@ -31,8 +31,18 @@ class ProveStep(Step[Prove]):
         assert self.settings.optimize is not None
         return written(self.settings.optimize.options) | super().options()
 
+    def surroundings(self) -> dict[str, str]:
+        """The library of kernels that is named."""
+        paths = [] if self.table.kernels is None else [self.table.kernels]
+        return self.settings.files.plain(paths, self.settings.document.path.parent, "[prove]")
+
     def check(self, force: bool) -> None:  # noqa: ARG002
+        """ONNX Runtime, which takes the kernels that are named."""
+        from rmsnorm_export.tensorrt.plugin.native import session_options
+
         require_package("onnxruntime", "[prove]", "[ort]")
+        if self.table.kernels is not None:
+            session_options(self.table.kernels)
 
     def run(self, folder: Path, progress: Progress, force: bool) -> Made:  # noqa: ARG002
         progress("reading the model", 0, 1)
@@ -44,7 +54,7 @@ class ProveStep(Step[Prove]):
             drawings=True,
             prove=True,
             seed=self.table.seed,
-            kernels=self.table.kernels,
+            kernels=None if self.table.kernels is None else str(self.table.kernels),
             progress=progress,
         )
         _, report, reports = optimized(self.settings, options)
