@@ -43,8 +43,6 @@ using Vec = typename Choose<sizeof(C) == 4, Floats, Doubles>::type;
 template <class C>
 constexpr std::size_t kWidth = sizeof(Vec<C>) / sizeof(C);
 
-// For sums that may wrap around.
-using Bits = std::uint32_t __attribute__((vector_size(sizeof(Floats))));
 using Longs = std::int64_t __attribute__((vector_size(sizeof(Doubles))));
 using HalfFloats = float __attribute__((vector_size(sizeof(Doubles) / 2)));
 using HalfInts = std::int32_t __attribute__((vector_size(sizeof(Doubles) / 2)));

@@ -51,7 +51,7 @@ using Two = float __attribute__((vector_size(8)));
 Ints load_upper(const std::uint16_t* from) {
     Shorts v;
     __builtin_memcpy(&v, from, sizeof v);
-    return __builtin_convertvector(v, Ints) << 16;
+    return (Ints)(__builtin_convertvector(v, Bits) << 16);
 }
 void store_shorts(std::uint16_t* to, Ints v) {
     const Shorts cut = __builtin_convertvector(v, Shorts);
@@ -65,11 +65,12 @@ Wide widen(Floats v) {
 Floats smaller(Floats a, Floats b) { return (a < b) ? a : b; }
 Floats larger(Floats a, Floats b) { return (a > b) ? a : b; }
 Wide times_power(Wide v, Floats sum) {
-    using Bits = std::uint64_t __attribute__((vector_size(16)));
+    using Whole = std::uint64_t __attribute__((vector_size(16)));
     const auto k = [&](int i) {
         return static_cast<std::uint64_t>(static_cast<std::uint32_t>(((Ints)sum)[i])) << 52;
     };
-    return {(Doubles)((Bits)v.low + Bits{k(0), k(1)}), (Doubles)((Bits)v.high + Bits{k(2), k(3)})};
+    return {(Doubles)((Whole)v.low + Whole{k(0), k(1)}),
+            (Doubles)((Whole)v.high + Whole{k(2), k(3)})};
 }
 Floats narrow(Wide v) {
     const Two parts[] = {__builtin_convertvector(v.low, Two), __builtin_convertvector(v.high, Two)};
@@ -91,7 +92,7 @@ Floats half_to_float(Ints upper) {
 Floats half_size(Floats v) {
     const Floats size = smaller(Floats{} + 0x1p16F, (Floats)((Ints)v & 0x7fffffff));
     const Floats power = (Floats)((Ints)size & 0x7f800000);
-    const Floats place = (Floats)((Ints)larger(power, Floats{} + 0x1p-14F) + 0x06c00000);
+    const Floats place = (Floats)((Bits)larger(power, Floats{} + 0x1p-14F) + 0x06c00000U);
     return (size + place) - place;
 }
 Ints float_to_half(Floats v) {  // with its sign above it
