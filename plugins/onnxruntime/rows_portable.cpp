@@ -110,6 +110,7 @@ void store_half(std::uint16_t* to, Floats v) { store_shorts(to, float_to_half(v)
 void store_upper(std::uint16_t* to, Ints v) { store_shorts(to, v >> 16); }
 Floats fused_multiply_add(Floats a, Floats b, Floats c) { return a * b + c; }
 Doubles fused_multiply_add(Doubles a, Doubles b, Doubles c) { return a * b + c; }
+
 #include "rows.h"
 
 constexpr Kernels kTable{"portable", kKeepsHalves, run, operand, turn, encode, largest};
