@@ -107,7 +107,11 @@ def terminal_bar(message: str) -> Iterator[Progress]:
         def step(what: str, done: int, total: int) -> None:
             text = what[:1].upper() + what[1:]
             steps = f"{done} of {total}"
-            bar.update(task, description=text, completed=done, total=total, steps=steps)
+            # Other work is drawn as it begins, for it may be over before the next drawing.
+            new = text != bar.tasks[0].description
+            bar.update(
+                task, description=text, completed=done, total=total, steps=steps, refresh=new
+            )
 
         yield step
 
