@@ -65,18 +65,18 @@ __m512 look_up(const float (&table)[kLanes], Floats sum) {
 // By what part of itself the power below is too small.
 Floats lack_of_power(Floats sum) {
     constexpr float kTable[] = {
-        0.0F,           0x1.8d96d4p-25F,  -0x1.9c0c22p-27F, 0x1.964904p-25F,
-        0x1.125002p-25F, 0x1.370be4p-25F,  -0x1.0a3550p-25F, -0x1.00d8acp-27F,
-        0x1.26055cp-26F, -0x1.05cb44p-25F, 0x1.67a1cap-28F,  0x1.a3b5e4p-28F,
+        0.0F,             0x1.8d96d4p-25F,  -0x1.9c0c22p-27F, 0x1.964904p-25F,
+        0x1.125002p-25F,  0x1.370be4p-25F,  -0x1.0a3550p-25F, -0x1.00d8acp-27F,
+        0x1.26055cp-26F,  -0x1.05cb44p-25F, 0x1.67a1cap-28F,  0x1.a3b5e4p-28F,
         -0x1.f9c304p-27F, -0x1.6961b4p-28F, -0x1.a5217cp-28F, 0x1.61428ep-28F};
     return (Floats)look_up(kTable, sum);
 }
 // 2^k, where k is a multiple of 1 / 16 that ends the mantissa of `sum`.
 Floats power(Floats sum, Floats k) {
-    constexpr float kTable[] = {1.0F,           0x1.0b5586p0F, 0x1.172b84p0F, 0x1.2387a6p0F,
-                                0x1.306fep0F,   0x1.3dea64p0F, 0x1.4bfdaep0F, 0x1.5ab07ep0F,
-                                0x1.6a09e6p0F,  0x1.7a1148p0F, 0x1.8ace54p0F, 0x1.9c4918p0F,
-                                0x1.ae89fap0F,  0x1.c199bep0F, 0x1.d5818ep0F, 0x1.ea4afap0F};
+    constexpr float kTable[] = {1.0F,          0x1.0b5586p0F, 0x1.172b84p0F, 0x1.2387a6p0F,
+                                0x1.306fep0F,  0x1.3dea64p0F, 0x1.4bfdaep0F, 0x1.5ab07ep0F,
+                                0x1.6a09e6p0F, 0x1.7a1148p0F, 0x1.8ace54p0F, 0x1.9c4918p0F,
+                                0x1.ae89fap0F, 0x1.c199bep0F, 0x1.d5818ep0F, 0x1.ea4afap0F};
     return (Floats)_mm512_scalef_ps(look_up(kTable, sum), (__m512)k);
 }
 Floats usual_power(Floats sum, Floats k) { return power(sum, k); }
