@@ -73,9 +73,18 @@ Ints bfloat_bits(Floats v) {
 Floats read(const float* from) { return load(from); }
 Floats read(const Half* from) { return load_half(&from->bits); }
 Floats read(const Bfloat* from) { return load_bfloat(&from->bits); }
-void write(float* to, Floats v) { store(to, v); }
-void write(Half* to, Floats v) { store_half(&to->bits, v); }
-void write(Bfloat* to, Floats v) { store_upper(&to->bits, bfloat_bits(v)); }
+template <bool streamed = false>
+void write(float* to, Floats v) {
+    store<streamed>(to, v);
+}
+template <bool streamed = false>
+void write(Half* to, Floats v) {
+    store_half<streamed>(&to->bits, v);
+}
+template <bool = false>
+void write(Bfloat* to, Floats v) {
+    store_upper(&to->bits, bfloat_bits(v));
+}
 
 // f64 to f32 so that a second rounding, to a type of fewer bits, gives what one would have given:
 // towards zero, the last bit set where that was inexact (round to odd).
@@ -249,8 +258,9 @@ INLINE void get_lot(const T* from, std::size_t count, Floats (&v)[K]) {
         EACH v[j] = get<float>(from + j * kLanes, count);
     }
 }
-// `number`: what is NaN has a lower half of 0.
-template <bool pairs, bool number, class T, int K>
+// `number`: what is NaN has a lower half of 0. `streamed`: `to` is a multiple of a vector's bytes, and
+// what is written passes the caches by.
+template <bool pairs, bool number, bool streamed = false, class T, int K>
 INLINE void put_lot(T* to, const Floats (&v)[K], std::size_t count) {
     if constexpr (kTypeOf<T> == kBfloat) {
         Ints bits[K];
@@ -259,7 +269,8 @@ INLINE void put_lot(T* to, const Floats (&v)[K], std::size_t count) {
             for (int j = 0; j < K; j += 2) {
                 const Bits even = bits_as<Bits>(bits[j]) >> 16;
                 const Bits odd = bits_as<Bits>(bits[j + 1]) & 0xffff0000U;
-                store(reinterpret_cast<float*>(to + j * kLanes), bits_as<Floats>(even | odd));
+                auto* const words = reinterpret_cast<float*>(to + j * kLanes);
+                store<streamed>(words, bits_as<Floats>(even | odd));
             }
         } else if (count == kLanes) {
             EACH store_upper(&to[j * kLanes].bits, bits[j]);
@@ -268,6 +279,8 @@ INLINE void put_lot(T* to, const Floats (&v)[K], std::size_t count) {
             store_upper(all, bits[0]);
             __builtin_memcpy(to, all, count * sizeof(T));
         }
+    } else if constexpr (streamed) {
+        EACH write<true>(to + j * kLanes, v[j]);
     } else {
         EACH put<float>(to + j * kLanes, v[j], count);
     }

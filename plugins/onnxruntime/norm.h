@@ -63,6 +63,7 @@ struct Rows {
     std::size_t summed{0};         // of those, the first that the mean is taken from
     std::size_t per_row{1};        // segments of a row
     std::size_t segments{0};       // of the call
+    bool streamed{false};          // y passes the caches by
 };
 
 // The rotary embedding of one row of n elements of type T, in place: of `dim` of them, by tables of
@@ -74,6 +75,9 @@ struct Turn {
     bool half{false};
     bool interleaved{false};
 };
+
+// Bytes of a line of the cache.
+constexpr std::size_t kLine = 64;
 
 // Elements that the kernels do at once where segments are shorter.
 constexpr std::size_t kScratch = 6144;

@@ -17,7 +17,10 @@ constexpr int kParts = 8, kNearBits = 11;
 #include "vectors.h"
 
 Floats load(const float* from) { return (Floats)_mm256_loadu_ps(from); }
-void store(float* to, Floats v) { _mm256_storeu_ps(to, (__m256)v); }
+template <bool streamed = false>
+void store(float* to, Floats v) {
+    streamed ? _mm256_stream_ps(to, (__m256)v) : _mm256_storeu_ps(to, (__m256)v);
+}
 Floats load_half(const std::uint16_t* from) {
     return (Floats)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
@@ -25,9 +28,11 @@ Floats load_bfloat(const std::uint16_t* from) {
     const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     return (Floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16);
 }
+template <bool streamed = false>
 void store_half(std::uint16_t* to, Floats v) {
     const __m128i bits = _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bits);
+    auto* const place = reinterpret_cast<__m128i*>(to);
+    streamed ? _mm_stream_si128(place, bits) : _mm_storeu_si128(place, bits);
 }
 void store_upper(std::uint16_t* to, Ints v) {
     const __m256i upper = _mm256_srli_epi32((__m256i)v, 16);

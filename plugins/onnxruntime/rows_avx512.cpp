@@ -17,7 +17,10 @@ constexpr int kParts = 16, kNearBits = 14;
 #include "vectors.h"
 
 Floats load(const float* from) { return (Floats)_mm512_loadu_ps(from); }
-void store(float* to, Floats v) { _mm512_storeu_ps(to, (__m512)v); }
+template <bool streamed = false>
+void store(float* to, Floats v) {
+    streamed ? _mm512_stream_ps(to, (__m512)v) : _mm512_storeu_ps(to, (__m512)v);
+}
 Floats load_half(const std::uint16_t* from) {
     return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
@@ -25,9 +28,11 @@ Floats load_bfloat(const std::uint16_t* from) {
     const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
     return (Floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16);
 }
+template <bool streamed = false>
 void store_half(std::uint16_t* to, Floats v) {
     const __m256i bits = _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bits);
+    auto* const place = reinterpret_cast<__m256i*>(to);
+    streamed ? _mm256_stream_si256(place, bits) : _mm256_storeu_si256(place, bits);
 }
 void store_upper(std::uint16_t* to, Ints v) {
     const __m256i bits = _mm512_cvtepi32_epi16(_mm512_srli_epi32((__m512i)v, 16));

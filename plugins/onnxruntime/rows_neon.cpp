@@ -17,11 +17,13 @@ constexpr int kParts = 8, kNearBits = 11;
 #include "vectors.h"
 
 Floats load(const float* from) { return (Floats)vld1q_f32(from); }
+template <bool = false>
 void store(float* to, Floats v) { vst1q_f32(to, (float32x4_t)v); }
 Floats load_half(const std::uint16_t* from) {
     return (Floats)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from)));
 }
 Floats load_bfloat(const std::uint16_t* from) { return (Floats)vshll_n_u16(vld1_u16(from), 16); }
+template <bool = false>
 void store_half(std::uint16_t* to, Floats v) {
     vst1_u16(to, vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)v)));
 }

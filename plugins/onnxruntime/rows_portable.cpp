@@ -20,8 +20,11 @@ Floats load(const float* from) {
     __builtin_memcpy(&v, from, sizeof v);
     return v;
 }
-void store(float* to, Floats v) { __builtin_memcpy(to, &v, sizeof v); }
 #if defined(__SSE2__)  // of which GCC makes scalar code
+template <bool streamed = false>
+void store(float* to, Floats v) {
+    streamed ? _mm_stream_ps(to, (__m128)v) : _mm_storeu_ps(to, (__m128)v);
+}
 Ints load_upper(const std::uint16_t* from) {
     const __m128i v = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
     return (Ints)_mm_unpacklo_epi16(_mm_setzero_si128(), v);
@@ -48,6 +51,10 @@ Floats narrow(Wide v) {
 #else
 using Shorts = std::uint16_t __attribute__((vector_size(8)));
 using Two = float __attribute__((vector_size(8)));
+template <bool = false>
+void store(float* to, Floats v) {
+    __builtin_memcpy(to, &v, sizeof v);
+}
 Ints load_upper(const std::uint16_t* from) {
     Shorts v;
     __builtin_memcpy(&v, from, sizeof v);
@@ -106,7 +113,10 @@ Floats round_half(Floats v) {
 
 Floats load_half(const std::uint16_t* from) { return half_to_float(load_upper(from)); }
 Floats load_bfloat(const std::uint16_t* from) { return (Floats)load_upper(from); }
-void store_half(std::uint16_t* to, Floats v) { store_shorts(to, float_to_half(v)); }
+template <bool = false>
+void store_half(std::uint16_t* to, Floats v) {
+    store_shorts(to, float_to_half(v));
+}
 void store_upper(std::uint16_t* to, Ints v) { store_shorts(to, v >> 16); }
 Floats fused_multiply_add(Floats a, Floats b, Floats c) { return a * b + c; }
 Doubles fused_multiply_add(Doubles a, Doubles b, Doubles c) { return a * b + c; }

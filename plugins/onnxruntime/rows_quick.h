@@ -86,6 +86,7 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
     // Behind the last there is nothing to fetch.
     const std::size_t ahead = begin + segments < rows.segments ? segments * rows.segment : 0;
     const bool near = ahead <= kNear, skip = rows.norm->kind == Kind::kSkipRMSNorm;
+    const bool may_stream = rows.streamed;
     // Two segments of one row that fill the vectors computed side by side are computed as one.
     constexpr bool pairable = kTogether > 1 && kTypeOf<T> != kFloat;
     const bool short_ones = pairable && 2 * rows.segment == kTogether * kLanes;
@@ -105,6 +106,8 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
             operands == kFactorAndBias ? static_cast<const float*>(rows.bias) + in_row : nullptr;
         const T* gate = gated ? static_cast<const T*>(rows.second) + at : nullptr;
         T* y = static_cast<T*>(rows.y) + at;
+        // As lots are, but for the last.
+        const bool streamed = may_stream && reinterpret_cast<std::uintptr_t>(y) % kLine == 0;
         const T* next = static_cast<const T*>(near ? rows.x : rows.y) + at + ahead;
         const T* next_second =
             near && skip ? static_cast<const T*>(rows.second) + at + ahead : next;
@@ -113,10 +116,12 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
         const auto step = [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
             constexpr int K = decltype(lot)::kVectors;
             Floats v[K], z[K], w[K];
-            fetch<true, K>(y + i + kAhead);
+            if (!streamed) fetch<true, K>(y + i + kAhead);
             if constexpr (gated || sizeof(From) == sizeof(T)) {
-                fetch<false, K>(next + i);
-                if (!gated && skip) fetch<false, K>(next_second + i);
+                if (near || !streamed) {
+                    fetch<false, K>(next + i);
+                    if (!gated && skip) fetch<false, K>(next_second + i);
+                }
             }
             get_lot<pairs>(from + i, count, v);
             if constexpr (gated) {
@@ -151,7 +156,11 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
                 }
             }
             if constexpr (gated) EACH v[j] = v[j] * z[j];
-            put_lot<pairs, order != kScaleFirst>(y + i, v, count);
+            constexpr bool number = order != kScaleFirst;
+            if constexpr (K > 1) {
+                if (streamed) return put_lot<pairs, number, true>(y + i, v, count);
+            }
+            put_lot<pairs, number>(y + i, v, count);
         };
         if constexpr (gated) {
             gates.template each<pairs>(gate, length, step);

@@ -8,6 +8,10 @@
 #include <memory>
 #include <vector>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include "norm.h"
 #include "shape.h"
 
@@ -160,6 +164,9 @@ public:
             const std::size_t end = std::min(begin + per_task_, segments_);
             if (encoder_) return coded(begin, end - begin, space.get());
             kernels_.run(rows_, begin, end, space.get());
+#if defined(__SSE2__)
+            if (rows_.streamed) _mm_sfence();  // others see what was streamed only after this
+#endif
             if (tables_) {
                 tables_->apply(kernels_, static_cast<char*>(rows_.y), begin, end,
                                rows_.segment * bytes_);
@@ -168,8 +175,6 @@ public:
     }
 
 private:
-    static constexpr std::size_t kLine = 64;
-
     static std::size_t shared_out(const Rows& rows, const Encoder* encoder) {
         // Without a division, which is dear beside a short row.
         if (rows.segments * rows.segment <= kTask) return rows.segments;

@@ -1,13 +1,15 @@
 """Every attribute and type of the operator through a library of kernels, in a process of its own.
 
-    python -m tests.plugins.native_process LIBRARY
+    python -m tests.plugins.native_process LIBRARY [long]
 
 prints a line for each norm that is further from the reference than it may be, then how many were
-compared. Which instruction set, sanitizer or ONNX Runtime it runs is a matter of the environment.
+compared; with `long`, digests of the outputs of longer rows. Which instruction set, sanitizer or
+ONNX Runtime it runs is a matter of the environment.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
@@ -226,6 +228,22 @@ def sweep(library: str) -> Iterator[str]:
     yield f"{len(cases)} norms"
 
 
+def digests(library: str) -> Iterator[str]:
+    """Of norms of each kind and type, of rows that fill lines of the cache and of others."""
+    options = session_options(library, threads=1)
+    forms = [(kind, {}) for kind in ROW_KINDS] + [("GatedRMSNorm", {"gate_first": True})]
+    for stored, (kind, form), n in itertools.product(TYPES.values(), forms, (1024, 1031)):
+        random = np.random.default_rng(0)
+        x, second = (random.normal(0, 1, (9, n)).astype(stored) for _ in range(2))
+        scale = random.normal(0, 1, n).astype(stored)
+        spec = NormSpec(kind=kind, epsilon=2.0**-17, **form)
+        given = None if kind == "RMSNorm" else second
+        model, feeds = node_model(spec, x, scale, None, given)
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+        found = b"".join(y.tobytes() for y in run_session(session, feeds).values())
+        yield f"{kind} {form} {np.dtype(stored)} {n}: {hashlib.sha256(found).hexdigest()}"
+
+
 if __name__ == "__main__":
-    for line in sweep(sys.argv[1]):
+    for line in digests(sys.argv[1]) if sys.argv[2:] == ["long"] else sweep(sys.argv[1]):
         print(line, flush=True)

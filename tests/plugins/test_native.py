@@ -58,19 +58,33 @@ def _run(
     return run_session(_session(model, library, threads), feeds)
 
 
-@pytest.mark.parametrize("isa", ISAS)
-def test_every_attribute_and_type(native_library: pathlib.Path, isa: str) -> None:
-    command = module_command("x", str(native_library))
+def _in_a_process(*arguments: str, **environment: str) -> str:
+    command = module_command("x", *arguments)
     command[2] = "tests.plugins.native_process"
     done = subprocess.run(
         command,
-        env={**module_environment(), "RMSNORM_EXPORT_ISA": isa, "OMP_NUM_THREADS": "1"},
+        env={**module_environment(), "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "1326 norms\n"
+    return done.stdout
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_attribute_and_type(native_library: pathlib.Path, isa: str) -> None:
+    assert _in_a_process(str(native_library), RMSNORM_EXPORT_ISA=isa) == "1326 norms\n"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_what_passes_the_caches_by_is_the_same(native_library: pathlib.Path, isa: str) -> None:
+    """As outputs do that are larger than those: here all of them, of rows at lines and between."""
+    arguments = str(native_library), "long"
+    kept = _in_a_process(*arguments, RMSNORM_EXPORT_ISA=isa, RMSNORM_EXPORT_STREAM=str(2**40))
+    streamed = _in_a_process(*arguments, RMSNORM_EXPORT_ISA=isa, RMSNORM_EXPORT_STREAM="1")
+    assert kept.count("\n") == 4 * 4 * 2
+    assert streamed == kept
 
 
 @pytest.mark.parametrize("dtype", TYPES.values())
