@@ -285,6 +285,17 @@ INLINE void put_lot(T* to, const Floats (&v)[K], std::size_t count) {
         EACH put<float>(to + j * kLanes, v[j], count);
     }
 }
+// The same of a lot that may be streamed, where `to` is at a line of the cache; the end of a row is not.
+template <bool pairs, bool number, class T, int K>
+INLINE void put_out(T* to, const Floats (&v)[K], std::size_t count, bool streamed) {
+    if constexpr (K > 1) {
+        if (streamed) return put_lot<pairs, number, true>(to, v, count);
+    }
+    put_lot<pairs, number>(to, v, count);
+}
+INLINE bool at_line(const void* place) {
+    return reinterpret_cast<std::uintptr_t>(place) % kLine == 0;
+}
 
 // What a loop comes to in a while: the processor foresees neither the next rows nor what is
 // written.

@@ -85,8 +85,7 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
     constexpr bool pairs = kPaired<T> && sizeof(From) == sizeof(T);
     // Behind the last there is nothing to fetch.
     const std::size_t ahead = begin + segments < rows.segments ? segments * rows.segment : 0;
-    const bool near = ahead <= kNear, skip = rows.norm->kind == Kind::kSkipRMSNorm;
-    const bool may_stream = rows.streamed;
+    const bool near = ahead <= kNear, may_stream = rows.streamed;
     // Two segments of one row that fill the vectors computed side by side are computed as one.
     constexpr bool pairable = kTogether > 1 && kTypeOf<T> != kFloat;
     const bool short_ones = pairable && 2 * rows.segment == kTogether * kLanes;
@@ -106,11 +105,8 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
             operands == kFactorAndBias ? static_cast<const float*>(rows.bias) + in_row : nullptr;
         const T* gate = gated ? static_cast<const T*>(rows.second) + at : nullptr;
         T* y = static_cast<T*>(rows.y) + at;
-        // As lots are, but for the last.
-        const bool streamed = may_stream && reinterpret_cast<std::uintptr_t>(y) % kLine == 0;
+        const bool streamed = may_stream && at_line(y);
         const T* next = static_cast<const T*>(near ? rows.x : rows.y) + at + ahead;
-        const T* next_second =
-            near && skip ? static_cast<const T*>(rows.second) + at + ahead : next;
         const Divisor<T, order> divisor(roots[k], inverses[k]);
         const Divisor<T, order> other(roots[k + both], inverses[k + both]);
         const auto step = [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
@@ -118,10 +114,7 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
             Floats v[K], z[K], w[K];
             if (!streamed) fetch<true, K>(y + i + kAhead);
             if constexpr (gated || sizeof(From) == sizeof(T)) {
-                if (near || !streamed) {
-                    fetch<false, K>(next + i);
-                    if (!gated && skip) fetch<false, K>(next_second + i);
-                }
+                if (near || !streamed) fetch<false, K>(next + i);
             }
             get_lot<pairs>(from + i, count, v);
             if constexpr (gated) {
@@ -156,11 +149,7 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
                 }
             }
             if constexpr (gated) EACH v[j] = v[j] * z[j];
-            constexpr bool number = order != kScaleFirst;
-            if constexpr (K > 1) {
-                if (streamed) return put_lot<pairs, number, true>(y + i, v, count);
-            }
-            put_lot<pairs, number>(y + i, v, count);
+            put_out<pairs, order != kScaleFirst>(y + i, v, count, streamed);
         };
         if constexpr (gated) {
             gates.template each<pairs>(gate, length, step);
@@ -203,7 +192,8 @@ INLINE void roots_of(const Norm& norm, std::size_t summed, std::size_t count, do
 }
 
 // Segments [begin, end), as many at once as short ones need: `prepare(at, elements)`, the sum of
-// squares of each, `sum(at, i)` of the i-th of them, their roots, and what is made of `left(at)`.
+// squares of each, `sum(at, i, ahead)` of the i-th of them, whose next are `ahead` elements from these,
+// their roots, and what is made of `left(at)`.
 template <class P, class From, class Prepare, class Sum, class Left>
 INLINE void run_lots(const Rows& rows, std::size_t begin, std::size_t end, void* scratch,
                      Prepare prepare, Sum sum, Left left) {
@@ -225,8 +215,12 @@ INLINE void run_lots(const Rows& rows, std::size_t begin, std::size_t end, void*
     double roots[kMost], inverses[kMost];
     for (; begin < end; begin += at_once) {
         const std::size_t count = end - begin < at_once ? end - begin : at_once;
-        prepare(begin * rows.segment, count * rows.segment);
-        for (std::size_t i = 0; i < count; ++i) roots[i] = sum((begin + i) * rows.segment, i);
+        const std::size_t elements = count * rows.segment;
+        const std::size_t ahead = begin + count < rows.segments ? elements : 0;
+        prepare(begin * rows.segment, elements, ahead);
+        for (std::size_t i = 0; i < count; ++i) {
+            roots[i] = sum((begin + i) * rows.segment, i, ahead);
+        }
         roots_of(norm, rows.summed, count, roots, inverses);
         finish(rows, left(begin * rows.segment), begin, count, roots, inverses);
         for (std::size_t i = 0; i < count; ++i) {  // last, for they use the scratch
@@ -243,60 +237,72 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
     const T* const x = static_cast<const T*>(rows.x);
     const T* const second = static_cast<const T*>(rows.second);
     constexpr bool kExact = kTypeOf<T> != kFloat;  // the squares in f32
-    const auto nothing = [](std::size_t, std::size_t) LAMBDA {};
+    const auto nothing = [](std::size_t, std::size_t, std::size_t) LAMBDA {};
+    // Each pass over a row fetches one of two tensors, so that the memory has something to do in both.
     if (norm.kind == Kind::kSkipRMSNorm) {
-        // Where nobody reads the sum it is in the scratch, segment by segment.
-        T* const totals = static_cast<T*>(rows.sum ? rows.sum : scratch);
-        const auto left = [&](std::size_t at) LAMBDA { return totals + (rows.sum ? at : 0); };
-        const auto sum = [&](std::size_t at, std::size_t index) LAMBDA {
-            T* const to = totals + (rows.sum ? at : index * n);
-            return sum_quick<kExact>(n, [&](auto lot, std::size_t i, std::size_t count,
-                                            auto& v) LAMBDA {
+        // In the scratch, segment by segment, where nobody reads the sum, and where it is streamed.
+        T* const all = static_cast<T*>(rows.sum);
+        const bool streamed =
+            all && rows.streamed && n <= kNear && at_line(all) && at_line(all + n);
+        const bool kept = !all || streamed;
+        T* const totals = kept ? static_cast<T*>(scratch) : all;
+        const auto left = [&](std::size_t at) LAMBDA { return totals + (kept ? 0 : at); };
+        const auto sum = [&](std::size_t at, std::size_t index, std::size_t ahead) LAMBDA {
+            T* const to = totals + (kept ? index * n : at);
+            const T* const next = second + at + (ahead <= kNear ? ahead : 0);
+            const auto row = [&](auto lot, std::size_t i, std::size_t count, auto& v) LAMBDA {
                 constexpr int K = decltype(lot)::kVectors;
                 Floats w[K];
-                fetch<true, K>(to + i + kAhead);
+                if (!kept) fetch<true, K>(to + i + kAhead);
+                fetch<false, K>(next + i);
                 get_lot<kPaired<T>>(x + at + i, count, v);
                 get_lot<kPaired<T>>(second + at + i, count, w);
                 EACH v[j] = v[j] + w[j];
                 put_lot<kPaired<T>, true>(to + i, v, count);
+                if (streamed) put_out<kPaired<T>, true>(all + at + i, v, count, true);
                 EACH v[j] = round_number<T>(v[j]);
-            });
+            };
+            return sum_quick<kExact>(n, row);
         };
         run_lots<P, T>(rows, begin, end, scratch, nothing, sum, left);
     } else if (norm.gate_first) {
         float* const buffer = static_cast<float*>(scratch);
-        const auto prepare = [&](std::size_t at, std::size_t elements) LAMBDA {
-            const std::size_t ahead = at + elements < rows.segments * n ? elements : 0;
+        const auto prepare = [&](std::size_t at, std::size_t elements, std::size_t ahead) LAMBDA {
             Gates<T>(norm.sigmoid).times(x + at, second + at, elements, ahead, buffer);
         };
-        const auto sum = [&](std::size_t, std::size_t index) LAMBDA {
-            const float* const row = buffer + index * n;
-            return sum_quick<false>(n, [&](auto lot, std::size_t i, std::size_t count,
-                                           auto& v) LAMBDA {
+        const auto sum = [&](std::size_t, std::size_t index, std::size_t) LAMBDA {
+            const auto row = [&](auto lot, std::size_t i, std::size_t count, auto& v) LAMBDA {
                 constexpr int K = decltype(lot)::kVectors;
-                EACH v[j] = get<float>(row + i + j * kLanes, count);
-            });
+                EACH v[j] = get<float>(buffer + index * n + i + j * kLanes, count);
+            };
+            return sum_quick<false>(n, row);
         };
         const auto left = [&](std::size_t) LAMBDA { return buffer; };
         run_lots<P, float>(rows, begin, end, scratch, prepare, sum, left);
     } else if constexpr (kTypeOf<T> == kHalf && kKeepsHalves) {
         float* const buffer = static_cast<float*>(scratch);
-        const auto sum = [&](std::size_t at, std::size_t index) LAMBDA {
-            float* const to = buffer + index * n;
-            return sum_quick<kExact>(n, [&](auto lot, std::size_t i, std::size_t count,
-                                            auto& v) LAMBDA {
+        const auto sum = [&](std::size_t at, std::size_t index, std::size_t) LAMBDA {
+            const auto row = [&](auto lot, std::size_t i, std::size_t count, auto& v) LAMBDA {
                 constexpr int K = decltype(lot)::kVectors;
                 get_lot<false>(x + at + i, count, v);
-                EACH put<float>(to + i + j * kLanes, v[j], count);
-            });
+                EACH put<float>(buffer + index * n + i + j * kLanes, v[j], count);
+            };
+            return sum_quick<kExact>(n, row);
         };
         const auto left = [&](std::size_t) LAMBDA { return buffer; };
         run_lots<P, float>(rows, begin, end, scratch, nothing, sum, left);
     } else {
-        const auto sum = [&](std::size_t at, std::size_t) LAMBDA {
-            return sum_quick<kExact>(n, [&](auto, std::size_t i, std::size_t count, auto& v) LAMBDA {
+        const auto sum = [&](std::size_t at, std::size_t, std::size_t) LAMBDA {
+            const auto row = [&](auto, std::size_t i, std::size_t count, auto& v) LAMBDA {
                 get_lot<kPaired<T>>(x + at + i, count, v);
-            });
+            };
+            const auto row_and_gate = [&](auto lot, std::size_t i, std::size_t count,
+                                          auto& v) LAMBDA {
+                fetch<false, decltype(lot)::kVectors>(second + at + i);
+                row(lot, i, count, v);
+            };
+            return second && n <= kNear ? sum_quick<kExact>(n, row_and_gate)
+                                        : sum_quick<kExact>(n, row);
         };
         const auto left = [&](std::size_t at) LAMBDA { return x + at; };
         run_lots<P, T>(rows, begin, end, scratch, nothing, sum, left);

@@ -138,7 +138,8 @@ public:
         const Norm& norm = *rows.norm;
         const bool skip = norm.kind == Kind::kSkipRMSNorm;
         const bool kept = kernels.keeps_halves && norm.x == kHalf;
-        const bool buffered = norm.gate_first || kept || (skip && !rows.sum && inner == 1);
+        const bool summed = skip && (!rows.sum || rows.streamed) && inner == 1;
+        const bool buffered = norm.gate_first || kept || summed;
         scratch_ = buffered ? std::max(rows.segment, kScratch) * lane : 0;
         // X, which Y replaces, then residual or gate, then the sum.
         if (inner > 1) together_ = at_once_ * rows.segment * bytes;
