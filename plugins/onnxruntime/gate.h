@@ -25,8 +25,11 @@ INLINE void logistic(const Floats (&z)[K], Floats (&y)[K]) {
     EACH u[j] = fused_multiply_add(k[j], all(-0x1.05c61p-29F), u[j]);
     // e^-u - 1, within 2^-32.
     EACH square[j] = u[j] * u[j];
-    EACH p[j] = fused_multiply_add(u[j], all(-0x1.555c76p-3F), all(0.5F));
-    EACH p[j] = fused_multiply_add(square[j], all(0x1.555da6p-5F), p[j]);
+    constexpr float kSecond = kParts == 4 ? 0x1.000006p-1F : 0.5F;
+    constexpr float kThird = kParts == 4 ? -0x1.5571d8p-3F : -0x1.555c76p-3F;
+    constexpr float kFourth = kParts == 4 ? 0x1.552116p-5F : 0x1.554842p-5F;
+    EACH p[j] = fused_multiply_add(u[j], all(kThird), all(kSecond));
+    EACH p[j] = fused_multiply_add(square[j], all(kFourth), p[j]);
     EACH u[j] = u[j] - lack_of_power(sum[j]);
     EACH p[j] = fused_multiply_add(square[j], p[j], -u[j]);
     EACH e[j] = power(sum[j], k[j]);
@@ -84,13 +87,15 @@ INLINE void activations(Floats (&z)[K], bool sigmoid) {
     EACH z[j] = sigmoid ? s[j] : z[j] * s[j];
 }
 
-// The gates of type T, where the stash type is f32. `each` is each_lot, at whose steps `of` has the
-// activations. `times` makes x * activation; the x to fetch are `ahead` elements from those.
+// The gates of type T, where the stash type is f32. `make` makes those of n at most kPiece,
+// `of` has them, by their places. `times` makes x * activation; the x to fetch are `ahead` elements from those.
 #if FUSED
 // The sigmoid in fewer steps: 1 / (1 + e^-z) whatever the sign of z, |z| at most kUsualGate. With AVX2
 // and AVX-512 every value of the half types came out within 1.1 ulp, and where `fine` every third float
 // from -87 to 87 within 0.63.
 constexpr float kUsualGate = 87.0F;  // e^-kUsualGate is no subnormal
+constexpr std::int16_t kUsualHalf = 0x5570, kUsualBfloat = 0x42ae;  // the same
+using Shorts = std::int16_t __attribute__((vector_size(4 * kLanes)));
 // e^-z = e + rest of K vectors: e is a power of two in parts.
 template <bool fine, int K>
 INLINE void exponential(const Floats (&z)[K], Floats (&e)[K], Floats (&rest)[K]) {
@@ -105,8 +110,8 @@ INLINE void exponential(const Floats (&z)[K], Floats (&e)[K], Floats (&rest)[K])
     if constexpr (kParts == 16) {
         EACH p[j] = fused_multiply_add(u[j], all(-0x1.555762p-3F), all(0x1.00022p-1F));
     } else {
-        EACH p[j] = fused_multiply_add(u[j], all(0x1.555da6p-5F), all(-0x1.555c76p-3F));
-        EACH p[j] = fused_multiply_add(u[j], p[j], all(0.5F));
+        EACH p[j] = fused_multiply_add(u[j], all(0x1.552116p-5F), all(-0x1.5571d8p-3F));
+        EACH p[j] = fused_multiply_add(u[j], p[j], all(0x1.000006p-1F));
     }
     EACH p[j] = fused_multiply_add(u[j], p[j], all(-1.0F));
     EACH e[j] = usual_power(sum[j], k[j]);
@@ -137,63 +142,97 @@ INLINE void inverse_of(const Floats (&e)[K], const Floats (&rest)[K], Floats (&s
     EACH s[j] = fused_multiply_add(a[j], r[j], r[j]);
 }
 
-// Here they have a loop of their own, for the steps of one element wait for one another, and the
+// Here they have two loops of their own, for the steps of one element wait for one another, and the
 // processor looks no further ahead than a few vectors.
 template <class T>
 class Gates {
   public:
     explicit Gates(bool activation_is_sigmoid) : sigmoid(activation_is_sigmoid) {}
 
-    template <bool pairs, class Step>
-    INLINE void each(const T* from, std::size_t n, Step step) {
-        for (std::size_t i = 0; i < n; i += kRoom) {
-            const std::size_t size = n - i < kRoom ? n - i : kRoom;
-            make<pairs, false>(from + i, nullptr, size, 0, made);
-            each_lot(size, [&](auto lot, std::size_t j, std::size_t count) LAMBDA {
-                step(lot, i + j, count);
-            });
+    template <bool pairs>
+    INLINE void make(const T* from, std::size_t n) {
+        const auto fetched = [&](auto lot, std::size_t i) LAMBDA {
+            fetch<false, decltype(lot)::kVectors>(from + i + kAhead);
+        };
+        if (exponentials<pairs>(from, n, fetched)) {
+            const auto keep = [&](auto, std::size_t i, std::size_t count, auto& y) LAMBDA {
+                put_lot<false, false>(made + i, y, count);
+            };
+            sigmoid ? finish<pairs, true>(from, n, keep) : finish<pairs, false>(from, n, keep);
+        } else {
+            make_any<pairs>(from, nullptr, n, made);
         }
     }
     template <bool, int K>
     INLINE void of(const T*, std::size_t i, std::size_t, Floats (&y)[K]) const {
-        EACH y[j] = load(made + i % kRoom + j * kLanes);
+        EACH y[j] = load(made + i + j * kLanes);
     }
     INLINE void times(const T* x, const T* from, std::size_t n, std::size_t ahead, float* to) {
-        make<false, true>(from, x, n, ahead, to);
+        for (std::size_t i = 0; i < n; i += kPiece) {
+            piece(x + i, from + i, n - i < kPiece ? n - i : kPiece, ahead, to + i);
+        }
     }
 
   private:
-    static constexpr std::size_t kRoom = 512;
+    static constexpr bool kFine = kTypeOf<T> == kFloat;
     const bool sigmoid;
-    alignas(64) float made[kRoom];
+    alignas(64) float made[kPiece];  // at first the exponentials
+    alignas(64) float rests[kPiece];
 
-    template <bool pairs, bool by_x>
-    INLINE void make(const T* from, const T* x, std::size_t n, std::size_t ahead, float* to) {
-        const bool usual = sigmoid ? make_usual<pairs, by_x, true>(from, x, n, ahead, to)
-                                   : make_usual<pairs, by_x, false>(from, x, n, ahead, to);
-        if (!usual) make_any<pairs>(from, x, n, to);
+    INLINE void piece(const T* x, const T* from, std::size_t n, std::size_t ahead, float* to) {
+        const auto fetched = [&](auto lot, std::size_t i) LAMBDA {
+            fetch<false, decltype(lot)::kVectors>(from + ahead + i);
+        };
+        if (!exponentials<false>(from, n, fetched)) return make_any<false>(from, x, n, to);
+        const auto by_x = [&](auto lot, std::size_t i, std::size_t count, auto& y) LAMBDA {
+            constexpr int K = decltype(lot)::kVectors;
+            fetch<false, K>(x + ahead + i);
+            EACH y[j] = get<float>(x + i + j * kLanes, count) * y[j];
+            put_lot<false, false>(to + i, y, count);
+        };
+        sigmoid ? finish<false, true>(from, n, by_x) : finish<false, false>(from, n, by_x);
     }
     // False where a |z| is above kUsualGate. Of NaN it makes NaN.
-    template <bool pairs, bool by_x, bool only_sigmoid>
-    INLINE bool make_usual(const T* from, const T* x, std::size_t n, std::size_t ahead, float* to) {
-        constexpr bool kFine = kTypeOf<T> == kFloat;
-        Floats most{};  // of |z|
+    template <bool pairs, class Fetch>
+    INLINE bool exponentials(const T* from, std::size_t n, Fetch fetched) {
+        Floats most{};  // of |z|, and of half types
+        Shorts most_bits{};
+        each_lot<4>(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+            constexpr int K = decltype(lot)::kVectors;
+            Floats z[K], e[K], rest[K];
+            fetched(lot, i);
+            get_lot<pairs>(from + i, count, z);
+            if constexpr (sizeof(T) == 2 && K % 2 == 0) {
+                for (int j = 0; j < K; j += 2) {
+                    Shorts both;
+                    __builtin_memcpy(&both, from + i + j * kLanes, sizeof both);
+                    both &= 0x7fff;
+                    most_bits = (both > most_bits) ? both : most_bits;
+                }
+            } else {
+                EACH most = larger(bits_as<Floats>(bits_as<Ints>(z[j]) & 0x7fffffff), most);
+            }
+            exponential<kFine>(z, e, rest);
+            EACH store(made + i + j * kLanes, e[j]);
+            EACH store(rests + i + j * kLanes, rest[j]);
+        });
+        const Shorts above = most_bits > (kTypeOf<T> == kHalf ? kUsualHalf : kUsualBfloat);
+        return !any(most > kUsualGate) && !any(bits_as<Ints>(above) != 0);
+    }
+    template <bool pairs, bool only_sigmoid, class Put>
+    INLINE void finish(const T* from, std::size_t n, Put put_activations) {
         each_lot<4>(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
             constexpr int K = decltype(lot)::kVectors;
             Floats z[K], e[K], rest[K], s[K];
-            if constexpr (by_x) {
-                fetch<false, K>(x + ahead + i);
-                fetch<false, K>(from + ahead + i);
-            }
-            get_lot<pairs>(from + i, count, z);
-            EACH most = larger(bits_as<Floats>(bits_as<Ints>(z[j]) & 0x7fffffff), most);
-            exponential<kFine>(z, e, rest);
+            EACH e[j] = load(made + i + j * kLanes);
+            EACH rest[j] = load(rests + i + j * kLanes);
             inverse_of<kFine>(e, rest, s);
-            if constexpr (!only_sigmoid) EACH s[j] = z[j] * s[j];
-            if constexpr (by_x) EACH s[j] = get<float>(x + i + j * kLanes, count) * s[j];
-            EACH put<float>(to + i + j * kLanes, s[j], count);
+            if constexpr (!only_sigmoid) {
+                get_lot<pairs>(from + i, count, z);
+                EACH s[j] = z[j] * s[j];
+            }
+            put_activations(lot, i, count, s);
         });
-        return !any(most > kUsualGate);
     }
     template <bool pairs>
     __attribute__((noinline)) void make_any(const T* from, const T* x, std::size_t n, float* to) {
@@ -213,10 +252,8 @@ class Gates {
   public:
     explicit Gates(bool activation_is_sigmoid) : sigmoid(activation_is_sigmoid) {}
 
-    template <bool, class Step>
-    INLINE void each(const T*, std::size_t n, Step step) {
-        each_lot(n, step);
-    }
+    template <bool>
+    INLINE void make(const T*, std::size_t) {}
     template <bool pairs, int K>
     INLINE void of(const T* from, std::size_t i, std::size_t count, Floats (&y)[K]) const {
         get_lot<pairs>(from + i, count, y);
@@ -240,6 +277,8 @@ class Gates {
 #endif
 struct NoGates {
     explicit NoGates(bool) {}
+    template <bool, class T, int K>
+    void of(const T*, std::size_t, std::size_t, Floats (&)[K]) const {}
 };
 
 template <class S, class V>

@@ -221,6 +221,10 @@ template <int count>
 struct Lot {
     static constexpr int kVectors = count;
 };
+template <bool set>
+struct Flag {
+    static constexpr bool kSet = set;
+};
 
 // `step(Lot<K>, i, count)` for n elements: many whole vectors side by side, then four, then one,
 // which may be less than whole.
@@ -251,7 +255,7 @@ INLINE void get_lot(const T* from, std::size_t count, Floats (&v)[K]) {
                 v[j] = bits_as<Floats>(both << 16);
                 v[j + 1] = bits_as<Floats>(both & 0xffff0000U);
             } else {
-                take_apart(load(from + j * kLanes), load(from + (j + 1) * kLanes), v[j], v[j + 1]);
+                load_apart(from + j * kLanes, v[j], v[j + 1]);
             }
         }
     } else {
@@ -263,14 +267,17 @@ INLINE void get_lot(const T* from, std::size_t count, Floats (&v)[K]) {
 template <bool pairs, bool number, bool streamed = false, class T, int K>
 INLINE void put_lot(T* to, const Floats (&v)[K], std::size_t count) {
     if constexpr (kTypeOf<T> == kBfloat) {
+        if constexpr (pairs && number && K % 2 == 0) {
+            for (int j = 0; j < K; j += 2) {
+                store<streamed>(reinterpret_cast<float*>(to + j * kLanes), number_pair(v[j], v[j + 1]));
+            }
+            return;
+        }
         Ints bits[K];
         EACH bits[j] = number ? bits_as<Ints>(number_bits(v[j])) : bfloat_bits(v[j]);
         if constexpr (pairs && K % 2 == 0) {
             for (int j = 0; j < K; j += 2) {
-                const Bits even = bits_as<Bits>(bits[j]) >> 16;
-                const Bits odd = bits_as<Bits>(bits[j + 1]) & 0xffff0000U;
-                auto* const words = reinterpret_cast<float*>(to + j * kLanes);
-                store<streamed>(words, bits_as<Floats>(even | odd));
+                store<streamed>(reinterpret_cast<float*>(to + j * kLanes), upper_pair(bits[j], bits[j + 1]));
             }
         } else if (count == kLanes) {
             EACH store_upper(&to[j * kLanes].bits, bits[j]);
@@ -310,3 +317,5 @@ INLINE void fetch(const T* from) {
 }
 // Elements between what is computed and what is fetched of the same row.
 constexpr std::size_t kAhead = 512;
+// Elements that are finished together, step by step.
+constexpr std::size_t kPiece = 512;

@@ -82,14 +82,9 @@ constexpr std::size_t kLine = 64;
 // Elements that the kernels do at once where segments are shorter.
 constexpr std::size_t kScratch = 6144;
 
-// 2^(0 / 8) to 2^(7 / 8).
-#define RMSNORM_EIGHTHS_LOW 1.0F, 0x1.172b84p0F, 0x1.306fep0F, 0x1.4bfdaep0F
-#define RMSNORM_EIGHTHS_HIGH 0x1.6a09e6p0F, 0x1.8ace54p0F, 0x1.ae89fap0F, 0x1.d5818ep0F
-#define RMSNORM_EIGHTHS RMSNORM_EIGHTHS_LOW, RMSNORM_EIGHTHS_HIGH
-// By what part of themselves these are too small.
-#define RMSNORM_LACKS_LOW 0.0F, -0x1.9c0c22p-27F, 0x1.125002p-25F, -0x1.0a3550p-25F
-#define RMSNORM_LACKS_HIGH 0x1.26055cp-26F, 0x1.67a1cap-28F, -0x1.f9c304p-27F, -0x1.a5217cp-28F
-#define RMSNORM_LACKS RMSNORM_LACKS_LOW, RMSNORM_LACKS_HIGH
+// 2^(0 / 4) to 2^(3 / 4), and by what part of themselves these are too small.
+#define RMSNORM_QUARTERS 1.0F, 0x1.306fep0F, 0x1.6a09e6p0F, 0x1.ae89fap0F
+#define RMSNORM_LACKS_OF_QUARTERS 0.0F, 0x1.125002p-25F, 0x1.26055cp-26F, -0x1.f9c304p-27F
 
 struct Kernels {
     const char* name;

@@ -11,8 +11,9 @@ namespace {
 
 constexpr std::size_t kLanes = 8;
 constexpr int kTogether = 4;
+constexpr bool kApart = true;
 constexpr bool kPairs = true, kKeepsHalves = false;
-constexpr int kParts = 8, kNearBits = 11;
+constexpr int kParts = 4, kNearBits = 11;
 #define FUSED 1
 #include "vectors.h"
 
@@ -30,7 +31,8 @@ Floats load_bfloat(const std::uint16_t* from) {
 }
 template <bool streamed = false>
 void store_half(std::uint16_t* to, Floats v) {
-    const __m128i bits = _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m128i bits = _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    asm("" : "+x"(bits));  // Zen converts to memory half as fast as to a register and from there
     auto* const place = reinterpret_cast<__m128i*>(to);
     streamed ? _mm_stream_si128(place, bits) : _mm_storeu_si128(place, bits);
 }
@@ -55,11 +57,27 @@ Floats reciprocal(Floats v) {
     const Floats near = near_reciprocal(v);
     return fused_multiply_add(fused_multiply_add(-v, near, Floats{} + 1.0F), near, near);
 }
-void take_apart(Floats a, Floats b, Floats& even, Floats& odd) {
-    const __m256 low = _mm256_permute2f128_ps((__m256)a, (__m256)b, 0x20);
-    const __m256 high = _mm256_permute2f128_ps((__m256)a, (__m256)b, 0x31);
+void load_apart(const float* from, Floats& even, Floats& odd) {
+    const auto halves = [&](int first) __attribute__((always_inline)) {
+        return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from + first)),
+                                    _mm_loadu_ps(from + first + 8), 1);
+    };
+    const __m256 low = halves(0), high = halves(4);
     even = (Floats)_mm256_shuffle_ps(low, high, 0x88);
     odd = (Floats)_mm256_shuffle_ps(low, high, 0xdd);
+}
+Floats upper_pair(Ints even, Ints odd) {
+    return (Floats)_mm256_blend_epi16(_mm256_srli_epi32((__m256i)even, 16), (__m256i)odd, 0xaa);
+}
+// Upper halves go up by one where the lower one is above 0x8000, or is it and they are odd.
+Floats number_pair(Floats even, Floats odd) {
+    const __m256i upper = (__m256i)upper_pair((Ints)even, (Ints)odd);
+    const __m256i lower =
+        _mm256_blend_epi16((__m256i)even, _mm256_slli_epi32((__m256i)odd, 16), 0xaa);
+    const __m256i odd_ones = _mm256_and_si256(upper, _mm256_set1_epi16(1));
+    const __m256i excess =
+        _mm256_adds_epi16(_mm256_xor_si256(lower, _mm256_set1_epi16(-0x8000)), odd_ones);
+    return (Floats)_mm256_sub_epi16(upper, _mm256_cmpgt_epi16(excess, _mm256_setzero_si256()));
 }
 Floats larger(Floats a, Floats b) { return (Floats)_mm256_max_ps((__m256)a, (__m256)b); }
 Floats smaller(Floats a, Floats b) { return (Floats)_mm256_min_ps((__m256)a, (__m256)b); }
@@ -67,31 +85,34 @@ Floats by_sign(Floats sign, Floats negative, Floats other) {
     return (Floats)_mm256_blendv_ps((__m256)other, (__m256)negative, (__m256)sign);
 }
 bool any(Ints v) { return _mm256_movemask_ps((__m256)v) != 0; }
+// The entry of a table that the last two bits of `sum` are the place of; both halves have it, as one
+// shuffle in each is quicker than one across.
+Floats look_up(const Floats& table, Floats sum) {
+    return (Floats)_mm256_permutevar_ps((__m256)table, (__m256i)sum);
+}
 // By what part of itself the power below is too small.
 Floats lack_of_power(Floats sum) {
-    constexpr Floats kTable = {RMSNORM_LACKS};
-    return (Floats)_mm256_permutevar8x32_ps((__m256)kTable, (__m256i)sum);
+    constexpr Floats kTable = {RMSNORM_LACKS_OF_QUARTERS, RMSNORM_LACKS_OF_QUARTERS};
+    return look_up(kTable, sum);
 }
-// 2^k, where k is a multiple of 1 / 8 that ends the mantissa of `sum`.
+// 2^k, where k is a multiple of 1 / 4 that ends the mantissa of `sum`.
+constexpr Floats kQuarters = {RMSNORM_QUARTERS, RMSNORM_QUARTERS};
 Floats power(Floats sum, Floats k) {
-    constexpr Floats kTable = {RMSNORM_EIGHTHS};
-    const __m256 part = _mm256_permutevar8x32_ps((__m256)kTable, (__m256i)sum);
+    const Floats part = look_up(kQuarters, sum);
     // In two steps: it may be subnormal.
     const __m256i whole = _mm256_cvtps_epi32(_mm256_floor_ps((__m256)k));
     const __m256i half = _mm256_srai_epi32(whole, 1), bias = _mm256_set1_epi32(127);
     const __m256i first = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
     const __m256i second =
         _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(whole, half), bias), 23);
-    return (Floats)part * (Floats)first * (Floats)second;
+    return part * (Floats)first * (Floats)second;
 }
-// The same where k is -126 and more: all of it is added to the exponent, less the eighths, which the
+// The same where k is -126 and more: all of it is added to the exponent, less the quarters, which the
 // table has.
 Floats usual_power(Floats sum, Floats) {
-    constexpr Floats kTable = {RMSNORM_EIGHTHS};
-    constexpr Ints kEighths = {0, 1 << 20, 2 << 20, 3 << 20, 4 << 20, 5 << 20, 6 << 20, 7 << 20};
-    const __m256i part = (__m256i)((Ints)kTable - kEighths);
-    return (Floats)_mm256_add_epi32(_mm256_permutevar8x32_epi32(part, (__m256i)sum),
-                                    _mm256_slli_epi32((__m256i)sum, 20));
+    constexpr Ints kQuartersOfExponent = {0, 1 << 21, 2 << 21, 3 << 21, 0, 1 << 21, 2 << 21, 3 << 21};
+    constexpr Floats kTable = (Floats)((Ints)kQuarters - kQuartersOfExponent);
+    return (Floats)((Ints)look_up(kTable, sum) + (Ints)_mm256_slli_epi32((__m256i)sum, 21));
 }
 // From memory floats are widened without a shuffle.
 Wide widen(Floats v) {

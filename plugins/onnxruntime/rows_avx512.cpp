@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t kLanes = 16;
 constexpr int kTogether = 8;
+constexpr bool kApart = true;
 constexpr bool kPairs = true, kKeepsHalves = false;
 constexpr int kParts = 16, kNearBits = 14;
 #define FUSED 1
@@ -50,11 +51,24 @@ Doubles fused_multiply_add(Doubles a, Doubles b, Doubles c) {
 }
 Floats reciprocal(Floats v) { return (Floats)_mm512_rcp14_ps((__m512)v); }
 Floats near_reciprocal(Floats v) { return reciprocal(v); }
-void take_apart(Floats a, Floats b, Floats& even, Floats& odd) {
+void load_apart(const float* from, Floats& even, Floats& odd) {
     const __m512i evens = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
     const __m512i odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
-    even = (Floats)_mm512_permutex2var_ps((__m512)a, evens, (__m512)b);
-    odd = (Floats)_mm512_permutex2var_ps((__m512)a, odds, (__m512)b);
+    const __m512 first = _mm512_loadu_ps(from), second = _mm512_loadu_ps(from + kLanes);
+    even = (Floats)_mm512_permutex2var_ps(first, evens, second);
+    odd = (Floats)_mm512_permutex2var_ps(first, odds, second);
+}
+Floats upper_pair(Ints even, Ints odd) {
+    return (Floats)_mm512_mask_mov_epi16(_mm512_srli_epi32((__m512i)even, 16), 0xaaaaaaaa, (__m512i)odd);
+}
+Floats number_pair(Floats even, Floats odd) {
+    const auto up = [](Floats v) __attribute__((always_inline)) {
+        const __m512i bits = (__m512i)v, half = _mm512_set1_epi32(0x8000);
+        const __mmask16 odd_upper = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
+        const __m512i less = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+        return (Ints)_mm512_mask_add_epi32(less, odd_upper, bits, half);
+    };
+    return upper_pair(up(even), up(odd));
 }
 Floats larger(Floats a, Floats b) { return (Floats)_mm512_max_ps((__m512)a, (__m512)b); }
 Floats smaller(Floats a, Floats b) { return (Floats)_mm512_min_ps((__m512)a, (__m512)b); }

@@ -11,8 +11,9 @@ namespace {
 
 constexpr std::size_t kLanes = 4;
 constexpr int kTogether = 4;
+constexpr bool kApart = false;
 constexpr bool kPairs = false, kKeepsHalves = false;
-constexpr int kParts = 8, kNearBits = 11;
+constexpr int kParts = 4, kNearBits = 11;
 #define FUSED 1
 #include "vectors.h"
 
@@ -46,30 +47,24 @@ Floats by_sign(Floats sign, Floats negative, Floats other) {
     return ((Ints)sign < 0) ? negative : other;
 }
 bool any(Ints v) { return vmaxvq_u32((uint32x4_t)v) != 0; }
-// The entries of a table of eight that the last three bits of `sum` are the places of.
-Floats look_up(const Floats (&table)[2], Floats sum) {
-    const Ints bytes = ((Ints)sum & 7) * 0x04040404 + 0x03020100;  // four to an entry
-    const uint8x16x2_t all = {{(uint8x16_t)table[0], (uint8x16_t)table[1]}};
-    return (Floats)vqtbl2q_u8(all, (uint8x16_t)bytes);
+// The entries of a table of four that the last two bits of `sum` are the places of.
+Floats look_up(Floats table, Floats sum) {
+    const Ints bytes = ((Ints)sum & 3) * 0x04040404 + 0x03020100;  // four to an entry
+    return (Floats)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)bytes);
 }
 // By what part of itself the power below is too small.
-Floats lack_of_power(Floats sum) {
-    constexpr Floats kTable[2] = {{RMSNORM_LACKS_LOW}, {RMSNORM_LACKS_HIGH}};
-    return look_up(kTable, sum);
-}
-// 2^k, where k is a multiple of 1 / 8 that ends the mantissa of `sum`.
+Floats lack_of_power(Floats sum) { return look_up(Floats{RMSNORM_LACKS_OF_QUARTERS}, sum); }
+// 2^k, where k is a multiple of 1 / 4 that ends the mantissa of `sum`.
 Floats power(Floats sum, Floats k) {
-    constexpr Floats kTable[2] = {{RMSNORM_EIGHTHS_LOW}, {RMSNORM_EIGHTHS_HIGH}};
     // In two steps: it may be subnormal.
     const Ints whole = (Ints)vcvtmq_s32_f32((float32x4_t)k), half = whole >> 1;
-    return look_up(kTable, sum) * (Floats)((half + 127) << 23) *
+    return look_up(Floats{RMSNORM_QUARTERS}, sum) * (Floats)((half + 127) << 23) *
            (Floats)((whole - half + 127) << 23);
 }
 // The same where k is -126 and more: the whole part goes into the exponent.
 Floats usual_power(Floats sum, Floats) {
-    constexpr Floats kTable[2] = {{RMSNORM_EIGHTHS_LOW}, {RMSNORM_EIGHTHS_HIGH}};
-    const uint32x4_t whole = vshlq_n_u32(vshrq_n_u32((uint32x4_t)sum, 3), 23);
-    return (Floats)((Ints)look_up(kTable, sum) + (Ints)whole);
+    const uint32x4_t whole = vshlq_n_u32(vshrq_n_u32((uint32x4_t)sum, 2), 23);
+    return (Floats)((Ints)look_up(Floats{RMSNORM_QUARTERS}, sum) + (Ints)whole);
 }
 Wide widen(Floats v) {
     return {(Doubles)vcvt_f64_f32(vget_low_f32((float32x4_t)v)),

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t kLanes = 4;
 constexpr int kTogether = 4;
+constexpr bool kApart = false;
 constexpr bool kPairs = false, kKeepsHalves = true;
 #define FUSED 0
 #include "vectors.h"

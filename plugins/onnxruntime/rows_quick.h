@@ -46,16 +46,22 @@ struct Divisor {
 // Whether no step of it overflows or underflows.
 INLINE bool good_root(double root) { return root > 0x1p-60 && root < 0x1p60; }
 
-// The sum of squares of n elements; `row(Lot<K>, i, count, v)` makes K vectors of the row.
+// The sum of squares of n elements; `row(Lot<K>, i, count, v)` makes K vectors of the row. Where f32
+// has the squares without rounding, K of them are added there: what is lost is less than the mean loses
+// by becoming f32, and a sum that is infinite only there has no good root.
 template <bool exact, class Row>
 INLINE double sum_quick(std::size_t n, Row row) {
     SumOfFloats sums[2];  // so that one need not wait for the other
-    each_lot(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+    const auto step = [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
         constexpr int K = decltype(lot)::kVectors;
         Floats v[K];
         row(lot, i, count, v);
         if constexpr (exact) {
-            EACH sums[j % 2].add_square(v[j]);
+            EACH v[j] = v[j] * v[j];
+            for (int half = K / 2; half; half /= 2) {
+                for (int j = 0; j < half; ++j) v[j] = v[j] + v[j + half];
+            }
+            sums[0].add(v[0]);
         } else {
 #if FUSED
             float lanes[K][kLanes];
@@ -64,7 +70,12 @@ INLINE double sum_quick(std::size_t n, Row row) {
             EACH sums[j % 2].add(v[j] * v[j]);
 #endif
         }
-    });
+    };
+    if constexpr (exact) {
+        each_lot<8>(n, step);
+    } else {
+        each_lot(n, step);
+    }
     sums[0].low += sums[1].low;
     sums[0].high += sums[1].high;
     return sums[0].total();
@@ -73,88 +84,121 @@ INLINE double sum_quick(std::size_t n, Row row) {
 // Elements of rows that the second level of the cache holds beside their next.
 constexpr std::size_t kNear = 32768;
 
-// Segments [begin, begin + segments), of which `from` has what is divided by each's root.
+// Segments [begin, begin + segments), of which `from` has what is divided by each's root. Piece by
+// piece; where kApart is set a loop ends where v is rounded to T, for the steps of one element wait for
+// one another, and the processor looks no further ahead than a few vectors.
 template <class T, Order order, Operands operands, bool gated, class From>
 void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::size_t segments,
                   const double* roots, const double* inverses) {
-    const auto product = [&](Floats v) LAMBDA {
-        return order == kScaleFirst ? v : round_number<T>(v);
-    };
-    const std::size_t row = rows.per_row * rows.segment;
-    std::size_t at = begin * rows.segment, in_row = at ? at % row : 0;
-    constexpr bool pairs = kPaired<T> && sizeof(From) == sizeof(T);
+    // What is stored is rounded to T by that.
+    constexpr bool kRounded = order != kScaleFirst && (gated || operands != kNone);
+    constexpr bool kLoops = kApart && kRounded && kTypeOf<T> != kFloat;
+    constexpr bool pairs = kPaired<T>;
+    constexpr std::size_t most = kLoops || gated ? kPiece : SIZE_MAX;
+    const std::size_t n = rows.segment, row = rows.per_row * n;
+    std::size_t at = begin * n, in_row = at ? at % row : 0;
     // Behind the last there is nothing to fetch.
-    const std::size_t ahead = begin + segments < rows.segments ? segments * rows.segment : 0;
+    const std::size_t ahead = begin + segments < rows.segments ? segments * n : 0;
     const bool near = ahead <= kNear, may_stream = rows.streamed;
-    // Two segments of one row that fill the vectors computed side by side are computed as one.
-    constexpr bool pairable = kTogether > 1 && kTypeOf<T> != kFloat;
-    const bool short_ones = pairable && 2 * rows.segment == kTogether * kLanes;
-    std::size_t length = rows.segment;
     typename Choose<gated, Gates<T>, NoGates>::type gates(rows.norm->sigmoid);
-    for (std::size_t k = 0, both = 0; k < segments; k += 1 + both, from += length, at += length,
-                     in_row += length) {
+    alignas(64) T kept[kLoops ? kPiece : 1];
+    std::size_t length = n;
+    for (std::size_t k = 0, many = 1; k < segments;
+         k += many, from += length, at += length, in_row += length) {
         if (in_row == row) in_row = 0;
-        const bool good = good_root(roots[k]);
-        both = short_ones && good && k + 1 < segments && in_row + 2 * rows.segment <= row &&
-               good_root(roots[k + 1]);
-        length = both ? 2 * rows.segment : rows.segment;
-        if (!good) continue;
-        const float* factor =
-            operands == kNone ? nullptr : static_cast<const float*>(rows.factor) + in_row;
-        const float* bias =
-            operands == kFactorAndBias ? static_cast<const float*>(rows.bias) + in_row : nullptr;
-        const T* gate = gated ? static_cast<const T*>(rows.second) + at : nullptr;
-        T* y = static_cast<T*>(rows.y) + at;
-        const bool streamed = may_stream && at_line(y);
-        const T* next = static_cast<const T*>(near ? rows.x : rows.y) + at + ahead;
-        const Divisor<T, order> divisor(roots[k], inverses[k]);
-        const Divisor<T, order> other(roots[k + both], inverses[k + both]);
-        const auto step = [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
-            constexpr int K = decltype(lot)::kVectors;
-            Floats v[K], z[K], w[K];
-            if (!streamed) fetch<true, K>(y + i + kAhead);
-            if constexpr (gated || sizeof(From) == sizeof(T)) {
-                if (near || !streamed) fetch<false, K>(next + i);
-            }
-            get_lot<pairs>(from + i, count, v);
-            if constexpr (gated) {
-                fetch<false, K>(gate + i + kAhead);
-                gates.template of<pairs>(gate, i, count, z);
-            }
-            if constexpr (order == kRoundRstd && sizeof(From) != sizeof(T)) {
-                EACH v[j] = round_to<T>(v[j]);
-            }
-            if constexpr (pairable && K == kTogether) {
-                EACH if (j < K / 2) v[j] = divisor.quotient(v[j]);
-                EACH if (j >= K / 2) v[j] = other.quotient(v[j]);
-            } else {
-                EACH v[j] = divisor.quotient(v[j]);
-            }
-            // What is stored is rounded to T by that. NaN would have made rms one.
-            if constexpr (order != kScaleFirst && (gated || operands != kNone)) {
-                EACH v[j] = round_number<T>(v[j]);
-            }
-            if constexpr (operands != kNone) {
+        many = 1, length = n;
+        if (!good_root(roots[k])) continue;
+        // Those of one row whose vectors are the same ones in loops over all of them.
+        while (length + n <= most && n % (4 * kLanes) == 0 && k + many < segments &&
+               in_row + length < row && good_root(roots[k + many])) {
+            ++many, length += n;
+        }
+        const bool streamed = may_stream && at_line(static_cast<T*>(rows.y) + at);
+        for (std::size_t begun = 0, size = 0; begun < length; begun += size) {
+            size = length - begun < most ? length - begun : most;
+            const std::size_t place = in_row + begun;
+            const auto* const factor = static_cast<const float*>(rows.factor) + (operands != kNone ? place : 0);
+            const auto* const bias = static_cast<const float*>(rows.bias) + (operands == kFactorAndBias ? place : 0);
+            const auto* const gate = static_cast<const T*>(rows.second) + (gated ? at + begun : 0);
+            const auto* const next = static_cast<const T*>(near ? rows.x : rows.y) + at + begun + ahead;
+            T* const y = static_cast<T*>(rows.y) + at + begun;
+            if constexpr (gated) gates.template make<pairs>(gate, size);
+            const auto times_factor = [&](auto lot, std::size_t i, std::size_t count, auto& v) LAMBDA {
+                constexpr int K = decltype(lot)::kVectors;
+                Floats w[K];
                 get_lot<pairs>(factor + i, count, w);
                 EACH v[j] = v[j] * w[j];
-                if (gated || operands == kFactorAndBias) {
-                    EACH v[j] = product(v[j]);
-                }
-            }
-            if constexpr (operands == kFactorAndBias) {
+            };
+            const auto plus_bias = [&](auto lot, std::size_t i, std::size_t count, auto& v) LAMBDA {
+                constexpr int K = decltype(lot)::kVectors;
+                Floats w[K];
                 get_lot<pairs>(bias + i, count, w);
                 EACH v[j] = v[j] + w[j];
-                if (gated) {
-                    EACH v[j] = product(v[j]);
-                }
+            };
+            const auto times_gate = [&](auto lot, std::size_t i, std::size_t count, auto& v) LAMBDA {
+                constexpr int K = decltype(lot)::kVectors;
+                Floats z[K];
+                gates.template of<pairs>(gate, i, count, z);
+                EACH v[j] = v[j] * z[j];
+            };
+            const auto put_y = [&](std::size_t i, std::size_t count, auto& v) LAMBDA {
+                put_out<pairs, order != kScaleFirst>(y + i, v, count, streamed);
+            };
+            for (std::size_t of = 0; of < many; ++of) {
+                const Divisor<T, order> divisor(roots[k + of], inverses[k + of]);
+                each_lot(many == 1 ? size : n, [&](auto lot, std::size_t in, std::size_t count) LAMBDA {
+                    constexpr int K = decltype(lot)::kVectors;
+                    const std::size_t i = of * n + in;
+                    Floats v[K];
+                    if (!kLoops && !streamed) fetch<true, K>(y + i + kAhead);
+                    if constexpr (gated || sizeof(From) == sizeof(T)) {
+                        if (near || !streamed) fetch<false, K>(next + i);
+                    }
+                    get_lot<pairs>(from + begun + i, count, v);
+                    if constexpr (order == kRoundRstd && sizeof(From) != sizeof(T)) {
+                        EACH v[j] = round_to<T>(v[j]);
+                    }
+                    EACH v[j] = divisor.quotient(v[j]);
+                    if constexpr (kLoops) {
+                        put_lot<pairs, true>(kept + i, v, count);
+                    } else {
+                        // NaN would have made rms one.
+                        const auto round = [&] {
+                            if constexpr (kRounded) EACH v[j] = round_number<T>(v[j]);
+                        };
+                        round();
+                        if constexpr (operands != kNone) {
+                            times_factor(lot, i, count, v);
+                            if (gated || operands == kFactorAndBias) round();
+                        }
+                        if constexpr (operands == kFactorAndBias) {
+                            plus_bias(lot, i, count, v);
+                            if (gated) round();
+                        }
+                        if constexpr (gated) times_gate(lot, i, count, v);
+                        put_y(i, count, v);
+                    }
+                });
             }
-            if constexpr (gated) EACH v[j] = v[j] * z[j];
-            put_out<pairs, order != kScaleFirst>(y + i, v, count, streamed);
-        };
-        if constexpr (gated) {
-            gates.template each<pairs>(gate, length, step);
-        } else {
-            each_lot(length, step);
+            const auto loop = [&](auto last, auto step) LAMBDA {
+                each_lot(size, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+                    constexpr int K = decltype(lot)::kVectors;
+                    Floats v[K];
+                    get_lot<pairs>(kept + i, count, v);
+                    step(lot, i, count, v);
+                    if constexpr (decltype(last)::kSet) {
+                        if (!streamed) fetch<true, K>(y + i + kAhead);
+                        put_y(i, count, v);
+                    } else {
+                        put_lot<pairs, true>(kept + i, v, count);
+                    }
+                });
+            };
+            if constexpr (kLoops && operands != kNone) {
+                loop(Flag<!gated && operands == kFactor>{}, times_factor);
+            }
+            if constexpr (kLoops && operands == kFactorAndBias) loop(Flag<!gated>{}, plus_bias);
+            if constexpr (kLoops && gated) loop(Flag<true>{}, times_gate);
         }
     }
 }

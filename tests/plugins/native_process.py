@@ -28,8 +28,6 @@ from rmsnorm_export.runtime.metrics import ulp_distance
 from rmsnorm_export.runtime.session import run_session
 from rmsnorm_export.tensorrt.plugin.native import node_model, session_options
 
-ISAS = ("avx512", "avx2", "portable")
-
 TYPES: dict[int, type] = {
     1: np.float32,
     10: np.float16,

@@ -33,7 +33,8 @@ from rmsnorm_export.runtime.session import run_session
 from rmsnorm_export.tensorrt.plugin.native import node_model
 from scripts.lib.command import module_command, module_environment
 from tests.plugins import kernel_build
-from tests.plugins.native_process import ISAS, TYPES
+from tests.plugins.native_isa import ISAS
+from tests.plugins.native_process import TYPES
 
 PLUGINS = pathlib.Path(__file__).parents[2] / "plugins"
 

@@ -12,7 +12,7 @@ import pytest
 
 from scripts.corpus import cache
 from tests.plugins import kernel_build
-from tests.plugins.native_process import ISAS
+from tests.plugins.native_isa import ISAS
 
 SOURCES = kernel_build.PLUGINS / "onnxruntime"
 FUZZ = kernel_build.PLUGINS / "tests" / "onnxruntime" / "fuzz.cpp"

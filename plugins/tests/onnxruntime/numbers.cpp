@@ -1,5 +1,6 @@
 // Norms by the kernels of the processor that this runs on, without ONNX Runtime: cases on standard
-// input, their outputs on standard output; tests/plugins/test_native_aarch64.py compares them.
+// input, their outputs on standard output; tests/plugins/test_native_emulated.py compares them. With
+// KERNELS defined they are of these, whatever the processor has.
 
 #include "../../onnxruntime/norm.h"
 
@@ -9,6 +10,14 @@
 using namespace rmsnorm_export::onnxruntime;
 
 namespace {
+
+const Kernels& chosen() {
+#if defined(KERNELS)
+    return *KERNELS;
+#else
+    return kernels();
+#endif
+}
 
 struct Case {
     std::int64_t kind, x, stash, rows, n, group, scale_before_cast, round_rstd, gate_first, sigmoid;
@@ -39,7 +48,7 @@ void compute(const Case& given) {
     const bool two = norm.kind != Kind::kRMSNorm, skip = norm.kind == Kind::kSkipRMSNorm;
     const Data x = take(bytes), second = take(two ? bytes : 0), scale = take(n * sizeof(float));
     Data y(bytes), sum(skip ? bytes : 0), factor(n * 8), scratch((n + kScratch) * 8);
-    kernels().operand(norm, kFloat, scale.data(), n, 0.0F, factor.data());
+    chosen().operand(norm, kFloat, scale.data(), n, 0.0F, factor.data());
     Rows rows;
     rows.norm = &norm;
     rows.x = x.data();
@@ -50,7 +59,7 @@ void compute(const Case& given) {
     rows.segment = rows.summed = given.group ? static_cast<std::size_t>(given.group) : n;
     rows.per_row = n / rows.segment;
     rows.segments = static_cast<std::size_t>(given.rows) * rows.per_row;
-    kernels().run(rows, 0, rows.segments, scratch.data());
+    chosen().run(rows, 0, rows.segments, scratch.data());
     std::fwrite(y.data(), 1, y.size(), stdout);
     std::fwrite(sum.data(), 1, sum.size(), stdout);
 }
@@ -58,6 +67,6 @@ void compute(const Case& given) {
 }  // namespace
 
 int main() {
-    std::fprintf(stderr, "%s\n", kernels().name);
+    std::fprintf(stderr, "%s\n", chosen().name);
     for (Case next; std::fread(&next, sizeof next, 1, stdin) == 1;) compute(next);
 }
