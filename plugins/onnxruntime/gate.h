@@ -150,9 +150,9 @@ class Gates {
     explicit Gates(bool activation_is_sigmoid) : sigmoid(activation_is_sigmoid) {}
 
     template <bool pairs>
-    INLINE void make(const T* from, std::size_t n) {
+    INLINE void make(const T* from, std::size_t n, std::size_t ahead) {
         const auto fetched = [&](auto lot, std::size_t i) LAMBDA {
-            fetch<false, decltype(lot)::kVectors>(from + i + kAhead);
+            fetch<false, decltype(lot)::kVectors>(from + i + ahead);
         };
         if (exponentials<pairs>(from, n, fetched)) {
             const auto keep = [&](auto, std::size_t i, std::size_t count, auto& y) LAMBDA {
@@ -253,7 +253,7 @@ class Gates {
     explicit Gates(bool activation_is_sigmoid) : sigmoid(activation_is_sigmoid) {}
 
     template <bool>
-    INLINE void make(const T*, std::size_t) {}
+    INLINE void make(const T*, std::size_t, std::size_t) {}
     template <bool pairs, int K>
     INLINE void of(const T* from, std::size_t i, std::size_t count, Floats (&y)[K]) const {
         get_lot<pairs>(from + i, count, y);

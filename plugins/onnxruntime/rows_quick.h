@@ -15,19 +15,6 @@ struct Divisor {
     static constexpr bool kHalfType = kTypeOf<T> != kFloat;
     float rms, inverse, inverse_low;
 
-    INLINE Divisor(double root, double exact) {
-        rms = static_cast<float>(root);
-        inverse = static_cast<float>(exact);
-        if constexpr (order == kRoundRstd) {
-            inverse = static_cast<float>(round_scalar<T>(static_cast<double>(inverse)));
-        } else if constexpr (kHalfType) {
-            // Rounded down: -0 stays what it is only if the second part is not negative. Without a
-            // branch, for nobody foresees which way it goes.
-            const bool up = static_cast<double>(inverse) > exact;
-            inverse = bits_as<float>(bits_as<std::uint32_t>(inverse) - static_cast<std::uint32_t>(up));
-        }
-        inverse_low = static_cast<float>(exact - static_cast<double>(inverse));
-    }
     INLINE Floats quotient(Floats row) const {
         if constexpr (order == kRoundRstd) return row * inverse;
 #if FUSED
@@ -41,6 +28,37 @@ struct Divisor {
         return row / rms;
 #endif
     }
+};
+// Segments whose roots are found before the first of them is finished.
+constexpr std::size_t kMost = 32;
+
+// Of each of `count` segments, at most kMost, side by side, from its root and the inverse of that.
+template <class T, Order order>
+class Divisors {
+  public:
+    INLINE Divisors(const double* roots, const double* exact, std::size_t count) {
+        for (std::size_t i = 0; i < count; ++i) rms[i] = static_cast<float>(roots[i]);
+        for (std::size_t i = 0; i < count; ++i) inverse[i] = static_cast<float>(exact[i]);
+        if constexpr (order == kRoundRstd) {
+            for (std::size_t i = 0; i < count; i += kLanes) {
+                store(inverse + i, round_to<T>(load(inverse + i)));
+            }
+        } else if constexpr (kTypeOf<T> != kFloat) {
+            // Rounded down: -0 stays what it is only if the second part is not negative. Without a
+            // branch, for nobody foresees which way it goes.
+            for (std::size_t i = 0; i < count; ++i) {
+                const std::uint32_t up = static_cast<double>(inverse[i]) > exact[i];
+                inverse[i] = bits_as<float>(bits_as<std::uint32_t>(inverse[i]) - up);
+            }
+        }
+        for (std::size_t i = 0; i < count; ++i) {
+            inverse_low[i] = static_cast<float>(exact[i] - static_cast<double>(inverse[i]));
+        }
+    }
+    INLINE Divisor<T, order> of(std::size_t i) const { return {rms[i], inverse[i], inverse_low[i]}; }
+
+  private:
+    float rms[kMost], inverse[kMost]{}, inverse_low[kMost];
 };
 
 // Whether no step of it overflows or underflows.
@@ -102,6 +120,7 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
     const bool near = ahead <= kNear, may_stream = rows.streamed;
     typename Choose<gated, Gates<T>, NoGates>::type gates(rows.norm->sigmoid);
     alignas(64) T kept[kLoops ? kPiece : 1];
+    const Divisors<T, order> divisors(roots, inverses, segments);
     std::size_t length = n;
     for (std::size_t k = 0, many = 1; k < segments;
          k += many, from += length, at += length, in_row += length) {
@@ -122,7 +141,7 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
             const auto* const gate = static_cast<const T*>(rows.second) + (gated ? at + begun : 0);
             const auto* const next = static_cast<const T*>(near ? rows.x : rows.y) + at + begun + ahead;
             T* const y = static_cast<T*>(rows.y) + at + begun;
-            if constexpr (gated) gates.template make<pairs>(gate, size);
+            if constexpr (gated) gates.template make<pairs>(gate, size, near ? ahead : kAhead);
             const auto times_factor = [&](auto lot, std::size_t i, std::size_t count, auto& v) LAMBDA {
                 constexpr int K = decltype(lot)::kVectors;
                 Floats w[K];
@@ -145,7 +164,7 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
                 put_out<pairs, order != kScaleFirst>(y + i, v, count, streamed);
             };
             for (std::size_t of = 0; of < many; ++of) {
-                const Divisor<T, order> divisor(roots[k + of], inverses[k + of]);
+                const Divisor<T, order> divisor = divisors.of(k + of);
                 each_lot(many == 1 ? size : n, [&](auto lot, std::size_t in, std::size_t count) LAMBDA {
                     constexpr int K = decltype(lot)::kVectors;
                     const std::size_t i = of * n + in;
@@ -251,7 +270,6 @@ INLINE void run_lots(const Rows& rows, std::size_t begin, std::size_t end, void*
         }
         return finish_of<T, kCastFirst, From>(rows, gated);
     }();
-    constexpr std::size_t kMost = 32;
     // Of a skip's rows there is more to keep near.
     const std::size_t lot = norm.kind == Kind::kSkipRMSNorm ? kScratch / 3 : kScratch;
     std::size_t at_once = end - begin > 1 ? lot / rows.segment : 1;
@@ -319,7 +337,7 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
                 constexpr int K = decltype(lot)::kVectors;
                 EACH v[j] = get<float>(buffer + index * n + i + j * kLanes, count);
             };
-            return sum_quick<false>(n, row);
+            return sum_quick<kExact>(n, row);
         };
         const auto left = [&](std::size_t) LAMBDA { return buffer; };
         run_lots<P, float>(rows, begin, end, scratch, prepare, sum, left);
@@ -340,13 +358,7 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
             const auto row = [&](auto, std::size_t i, std::size_t count, auto& v) LAMBDA {
                 get_lot<kPaired<T>>(x + at + i, count, v);
             };
-            const auto row_and_gate = [&](auto lot, std::size_t i, std::size_t count,
-                                          auto& v) LAMBDA {
-                fetch<false, decltype(lot)::kVectors>(second + at + i);
-                row(lot, i, count, v);
-            };
-            return second && n <= kNear ? sum_quick<kExact>(n, row_and_gate)
-                                        : sum_quick<kExact>(n, row);
+            return sum_quick<kExact>(n, row);
         };
         const auto left = [&](std::size_t at) LAMBDA { return x + at; };
         run_lots<P, T>(rows, begin, end, scratch, nothing, sum, left);
