@@ -41,6 +41,29 @@ std::size_t streamed_from() {
     return largest ? largest / 4 * 3 : SIZE_MAX;
 }
 
+// Elements from which a table of activations is worth its way into the caches.
+constexpr std::size_t kLookedUp = 65536;
+
+// That table, made when it is first needed, and kept.
+template <Type x, bool sigmoid>
+const float* activations() {
+    static const float* const table = [] {
+        Norm norm;
+        norm.x = x;
+        norm.sigmoid = sigmoid;
+        auto* const entries = new float[std::size_t{1} << 16];
+        kernels().activations(norm, entries);
+        return entries;
+    }();
+    return table;
+}
+const float* activations(const Norm& norm) {
+    if (norm.x == kHalf) {
+        return norm.sigmoid ? activations<kHalf, true>() : activations<kHalf, false>();
+    }
+    return norm.sigmoid ? activations<kBfloat, true>() : activations<kBfloat, false>();
+}
+
 class CpuOperator final : public Operator {
 public:
     CpuOperator(const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type x)
@@ -49,7 +72,7 @@ public:
             Tensor& given = weights_[which] = constant(info, required() + which);
             if (!given.present) continue;
             const std::size_t n = Sizes(given.shape).elements();
-            held_[which].resize(n * lane());
+            held_[which].resize(n * operand_bytes());
             kernels().operand(norm_, given.type, given.data, n,
                               which == 0 ? norm_.scale_offset : 0.0F, held_[which].data());
             given.data = held_[which].data();
@@ -58,6 +81,7 @@ public:
 
 private:
     std::size_t lane() const { return norm_.wide() ? sizeof(double) : sizeof(float); }
+    std::size_t operand_bytes() const { return lane() + kBytes[kBfloat]; }
 
     void run(OrtKernelContext* context, const Call& call) const override {
         Norm without_scale;
@@ -82,7 +106,7 @@ private:
             if (!tensor.present || weights_[which].present) return tensor.data;
             const Type lanes = norm.wide() ? kDouble : kFloat;
             if (tensor.type == lanes && norm.product() == lanes && offset == 0) return tensor.data;
-            held[which].reset(new char[n * lane()]);
+            held[which].reset(new char[n * operand_bytes()]);
             kernels.operand(norm, tensor.type, tensor.data, n, offset, held[which].get());
             return held[which].get();
         };
@@ -103,6 +127,10 @@ private:
         static const std::size_t large = streamed_from();
         const bool read_again = rotary || coded || call.inner > 1;
         rows.streamed = !read_again && call.elements * kBytes[norm.x] >= large;
+        const bool looked_up = norm.stash == kFloat && kernels.looked_up >> norm.x & 1U;
+        if (looked_up && norm.kind == Kind::kGatedRMSNorm && call.elements >= kLookedUp) {
+            rows.activations = activations(norm);
+        }
         // Rows that lie apart are not those of the codes: the norm is kept whole in between.
         if (coded && call.inner > 1) held[2].reset(new char[call.elements * kBytes[norm.x]]);
         if (held[2]) rows.y = held[2].get();
@@ -149,7 +177,7 @@ const Kernels& kernels(bool small) {
             usable[0] = nullptr;
         }
         if (!(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-              __builtin_cpu_supports("f16c"))) {
+              __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi"))) {
             usable[0] = usable[1] = nullptr;
         }
 #endif

@@ -87,15 +87,11 @@ INLINE void activations(Floats (&z)[K], bool sigmoid) {
     EACH z[j] = sigmoid ? s[j] : z[j] * s[j];
 }
 
-// The gates of type T, where the stash type is f32. `make` makes those of n at most kPiece,
-// `of` has them, by their places. `times` makes x * activation; the x to fetch are `ahead` elements from those.
 #if FUSED
 // The sigmoid in fewer steps: 1 / (1 + e^-z) whatever the sign of z, |z| at most kUsualGate. With AVX2
 // and AVX-512 every value of the half types came out within 1.1 ulp, and where `fine` every third float
 // from -87 to 87 within 0.63.
 constexpr float kUsualGate = 87.0F;  // e^-kUsualGate is no subnormal
-constexpr std::int16_t kUsualHalf = 0x5570, kUsualBfloat = 0x42ae;  // the same
-using Shorts = std::int16_t __attribute__((vector_size(4 * kLanes)));
 // e^-z = e + rest of K vectors: e is a power of two in parts.
 template <bool fine, int K>
 INLINE void exponential(const Floats (&z)[K], Floats (&e)[K], Floats (&rest)[K]) {
@@ -141,145 +137,7 @@ INLINE void inverse_of(const Floats (&e)[K], const Floats (&rest)[K], Floats (&s
     if constexpr (kNearBits < 14) EACH a[j] = fused_multiply_add(a[j], a[j], a[j]);
     EACH s[j] = fused_multiply_add(a[j], r[j], r[j]);
 }
-
-// Here they have two loops of their own, for the steps of one element wait for one another, and the
-// processor looks no further ahead than a few vectors.
-template <class T>
-class Gates {
-  public:
-    explicit Gates(bool activation_is_sigmoid) : sigmoid(activation_is_sigmoid) {}
-
-    template <bool pairs>
-    INLINE void make(const T* from, std::size_t n, std::size_t ahead) {
-        const auto fetched = [&](auto lot, std::size_t i) LAMBDA {
-            fetch<false, decltype(lot)::kVectors>(from + i + ahead);
-        };
-        if (exponentials<pairs>(from, n, fetched)) {
-            const auto keep = [&](auto, std::size_t i, std::size_t count, auto& y) LAMBDA {
-                put_lot<false, false>(made + i, y, count);
-            };
-            sigmoid ? finish<pairs, true>(from, n, keep) : finish<pairs, false>(from, n, keep);
-        } else {
-            make_any<pairs>(from, nullptr, n, made);
-        }
-    }
-    template <bool, int K>
-    INLINE void of(const T*, std::size_t i, std::size_t, Floats (&y)[K]) const {
-        EACH y[j] = load(made + i + j * kLanes);
-    }
-    INLINE void times(const T* x, const T* from, std::size_t n, std::size_t ahead, float* to) {
-        for (std::size_t i = 0; i < n; i += kPiece) {
-            piece(x + i, from + i, n - i < kPiece ? n - i : kPiece, ahead, to + i);
-        }
-    }
-
-  private:
-    static constexpr bool kFine = kTypeOf<T> == kFloat;
-    const bool sigmoid;
-    alignas(64) float made[kPiece];  // at first the exponentials
-    alignas(64) float rests[kPiece];
-
-    INLINE void piece(const T* x, const T* from, std::size_t n, std::size_t ahead, float* to) {
-        const auto fetched = [&](auto lot, std::size_t i) LAMBDA {
-            fetch<false, decltype(lot)::kVectors>(from + ahead + i);
-        };
-        if (!exponentials<false>(from, n, fetched)) return make_any<false>(from, x, n, to);
-        const auto by_x = [&](auto lot, std::size_t i, std::size_t count, auto& y) LAMBDA {
-            constexpr int K = decltype(lot)::kVectors;
-            fetch<false, K>(x + ahead + i);
-            EACH y[j] = get<float>(x + i + j * kLanes, count) * y[j];
-            put_lot<false, false>(to + i, y, count);
-        };
-        sigmoid ? finish<false, true>(from, n, by_x) : finish<false, false>(from, n, by_x);
-    }
-    // False where a |z| is above kUsualGate. Of NaN it makes NaN.
-    template <bool pairs, class Fetch>
-    INLINE bool exponentials(const T* from, std::size_t n, Fetch fetched) {
-        Floats most{};  // of |z|, and of half types
-        Shorts most_bits{};
-        each_lot<4>(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
-            constexpr int K = decltype(lot)::kVectors;
-            Floats z[K], e[K], rest[K];
-            fetched(lot, i);
-            get_lot<pairs>(from + i, count, z);
-            if constexpr (sizeof(T) == 2 && K % 2 == 0) {
-                for (int j = 0; j < K; j += 2) {
-                    Shorts both;
-                    __builtin_memcpy(&both, from + i + j * kLanes, sizeof both);
-                    both &= 0x7fff;
-                    most_bits = (both > most_bits) ? both : most_bits;
-                }
-            } else {
-                EACH most = larger(bits_as<Floats>(bits_as<Ints>(z[j]) & 0x7fffffff), most);
-            }
-            exponential<kFine>(z, e, rest);
-            EACH store(made + i + j * kLanes, e[j]);
-            EACH store(rests + i + j * kLanes, rest[j]);
-        });
-        const Shorts above = most_bits > (kTypeOf<T> == kHalf ? kUsualHalf : kUsualBfloat);
-        return !any(most > kUsualGate) && !any(bits_as<Ints>(above) != 0);
-    }
-    template <bool pairs, bool only_sigmoid, class Put>
-    INLINE void finish(const T* from, std::size_t n, Put put_activations) {
-        each_lot<4>(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
-            constexpr int K = decltype(lot)::kVectors;
-            Floats z[K], e[K], rest[K], s[K];
-            EACH e[j] = load(made + i + j * kLanes);
-            EACH rest[j] = load(rests + i + j * kLanes);
-            inverse_of<kFine>(e, rest, s);
-            if constexpr (!only_sigmoid) {
-                get_lot<pairs>(from + i, count, z);
-                EACH s[j] = z[j] * s[j];
-            }
-            put_activations(lot, i, count, s);
-        });
-    }
-    template <bool pairs>
-    __attribute__((noinline)) void make_any(const T* from, const T* x, std::size_t n, float* to) {
-        each_lot(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
-            constexpr int K = decltype(lot)::kVectors;
-            Floats z[K];
-            get_lot<pairs>(from + i, count, z);
-            activations(z, sigmoid);
-            if (x) EACH z[j] = get<float>(x + i + j * kLanes, count) * z[j];
-            EACH put<float>(to + i + j * kLanes, z[j], count);
-        });
-    }
-};
-#else
-template <class T>
-class Gates {
-  public:
-    explicit Gates(bool activation_is_sigmoid) : sigmoid(activation_is_sigmoid) {}
-
-    template <bool>
-    INLINE void make(const T*, std::size_t, std::size_t) {}
-    template <bool pairs, int K>
-    INLINE void of(const T* from, std::size_t i, std::size_t count, Floats (&y)[K]) const {
-        get_lot<pairs>(from + i, count, y);
-        activations(y, sigmoid);
-    }
-    INLINE void times(const T* x, const T* from, std::size_t n, std::size_t ahead, float* to) {
-        each_lot(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
-            constexpr int K = decltype(lot)::kVectors;
-            Floats z[K];
-            fetch<false, K>(x + ahead + i);
-            fetch<false, K>(from + ahead + i);
-            of<false>(from, i, count, z);
-            EACH put<float>(to + i + j * kLanes,
-                            get<float>(x + i + j * kLanes, count) * z[j], count);
-        });
-    }
-
-  private:
-    const bool sigmoid;
-};
 #endif
-struct NoGates {
-    explicit NoGates(bool) {}
-    template <bool, class T, int K>
-    void of(const T*, std::size_t, std::size_t, Floats (&)[K]) const {}
-};
 
 template <class S, class V>
 __attribute__((noinline)) V activation(V gate, bool sigmoid) {

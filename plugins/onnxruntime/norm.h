@@ -57,13 +57,14 @@ struct Rows {
     const void* second{nullptr};  // residual or gate
     void* y{nullptr};
     void* sum{nullptr};            // may be null
-    const void* factor{nullptr};   // scale_offset + scale, and bias: a row each, rounded to P and
-    const void* bias{nullptr};     // held as f32 or f64 (Norm::wide); null where there is none
+    const void* factor{nullptr};   // scale_offset + scale, and bias: a row each, as Kernels::operand
+    const void* bias{nullptr};     // makes it; null where there is none
     std::size_t segment{0};        // elements of a segment
     std::size_t summed{0};         // of those, the first that the mean is taken from
     std::size_t per_row{1};        // segments of a row
     std::size_t segments{0};       // of the call
     bool streamed{false};          // y passes the caches by
+    const float* activations{nullptr};  // as Kernels makes them; may be null
 };
 
 // The rotary embedding of one row of n elements of type T, in place: of `dim` of them, by tables of
@@ -92,9 +93,13 @@ struct Kernels {
     // Segments [begin, end). scratch: elements of a segment or kScratch, the more, of f64 where lanes
     // are, else f32, for kinds that need it.
     void (*run)(const Rows&, std::size_t begin, std::size_t end, void* scratch);
-    // offset + n values of type `from`, rounded to P, to f32 or f64.
+    // offset + n values of type `from`, rounded to P, as f32, or f64 (Norm::wide); behind them, where
+    // that is their type, as bf16. Room for n elements of these types each.
     void (*operand)(const Norm&, Type from, const void* values, std::size_t n, float offset,
                     void* out);
+    // The activations of all 2^16 numbers of a half type, by their bits, where the stash type is f32.
+    void (*activations)(const Norm&, float* to);
+    unsigned looked_up;  // a bit for each Type whose activations are sooner looked up than computed
     void (*turn)(const Turn&, void* y, const void* cos, const void* sin);
     // Codes of y / step, to nearest even; int8 of NaN is -128, as ONNX Runtime has it on x86.
     void (*encode)(Type, Codes, const void* y, std::size_t n, float step, std::uint8_t* codes);

@@ -175,6 +175,7 @@ void run_segment(const Rows& rows, std::size_t index, void* scratch) {
     }
 }
 
+#include "gates.h"
 #include "rows_quick.h"
 
 template <class P>
@@ -238,6 +239,13 @@ constexpr Fill kFills[kTypes][kTypes] = {ROW(float), ROW(Half), ROW(Bfloat), ROW
 void operand(const Norm& norm, Type from, const void* values, std::size_t n, float offset,
              void* out) {
     kFills[from][norm.product()](norm, values, n, offset, out);
+    if (norm.product() == kBfloat && !norm.wide()) {
+        const float* const lanes = static_cast<const float*>(out);
+        Bfloat* const to = reinterpret_cast<Bfloat*>(static_cast<float*>(out) + n);
+        each_vector<float>(n, [&](std::size_t i, std::size_t count) {
+            put<float>(to + i, get<float>(lanes + i, count), count);
+        });
+    }
 }
 
 // ---- the rotary embedding -----------------------------------------------------------------------

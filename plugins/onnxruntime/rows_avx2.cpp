@@ -1,7 +1,8 @@
-// The kernels with AVX2, FMA and F16C.
+// The kernels with AVX2, FMA, F16C and BMI.
 #include "norm.h"
 
-#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && \
+    defined(__BMI__)
 
 #include <immintrin.h>
 #include <math.h>
@@ -15,6 +16,7 @@ constexpr bool kApart = true;
 constexpr bool kPairs = true, kKeepsHalves = false;
 constexpr int kParts = 4, kNearBits = 11;
 #define FUSED 1
+#define OWN_ENTRIES 1
 #include "vectors.h"
 
 Floats load(const float* from) { return (Floats)_mm256_loadu_ps(from); }
@@ -130,9 +132,37 @@ Wide widen_by_way_of(float (&lanes)[kLanes], Floats v) {
             (Doubles)_mm256_cvtps_pd(_mm_loadu_ps(lanes))};
 }
 
+// The entries of 16 places. Put together in vectors, as the processor can store fewer floats than load.
+template <bool pairs>
+inline __attribute__((always_inline)) void entries(const float* table, const std::uint16_t* places,
+                                                   float* to) {
+    const auto word = [&](int i) __attribute__((always_inline)) {
+        std::uint64_t four;
+        __builtin_memcpy(&four, places + 4 * i, sizeof four);
+        return four;
+    };
+    const auto four = [&](std::uint64_t first, std::uint64_t second) __attribute__((always_inline)) {
+        __m128 v = _mm_load_ss(table + (first & 0xffff));
+        v = _mm_insert_ps(v, _mm_load_ss(table + _bextr_u64(first, pairs ? 32 : 16, 16)), 0x10);
+        v = _mm_insert_ps(v, _mm_load_ss(table + _bextr_u64(second, pairs ? 0 : 32, 16)), 0x20);
+        return _mm_insert_ps(v, _mm_load_ss(table + _bextr_u64(second, pairs ? 32 : 48, 16)), 0x30);
+    };
+    for (int i = 0; i < 2; ++i) {
+        __m128 low, high;
+        if constexpr (pairs) {
+            low = four(word(0) >> 16 * i, word(1) >> 16 * i);
+            high = four(word(2) >> 16 * i, word(3) >> 16 * i);
+        } else {
+            low = four(word(2 * i), word(2 * i));
+            high = four(word(2 * i + 1), word(2 * i + 1));
+        }
+        store(to + i * kLanes, (Floats)_mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1));
+    }
+}
+
 #include "rows.h"
 
-constexpr Kernels kTable{"avx2", kKeepsHalves, run, operand, turn, encode, largest};
+constexpr Kernels kTable{"avx2", kKeepsHalves, run, operand, fill_activations, 1U << kBfloat, turn, encode, largest};
 
 }  // namespace
 

@@ -113,7 +113,7 @@ Wide widen(Floats v) {
 
 #include "rows.h"
 
-constexpr Kernels kTable{"avx512", kKeepsHalves, run, operand, turn, encode, largest};
+constexpr Kernels kTable{"avx512", kKeepsHalves, run, operand, fill_activations, 0, turn, encode, largest};
 
 }  // namespace
 

@@ -74,7 +74,7 @@ Wide widen_by_way_of(float (&)[kLanes], Floats v) { return widen(v); }
 
 #include "rows.h"
 
-constexpr Kernels kTable{"neon", kKeepsHalves, run, operand, turn, encode, largest};
+constexpr Kernels kTable{"neon", kKeepsHalves, run, operand, fill_activations, 0, turn, encode, largest};
 
 }  // namespace
 

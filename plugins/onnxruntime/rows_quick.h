@@ -102,6 +102,15 @@ INLINE double sum_quick(std::size_t n, Row row) {
 // Elements of rows that the second level of the cache holds beside their next.
 constexpr std::size_t kNear = 32768;
 
+// A place in an operand's row of n elements, in one of the forms that Kernels::operand makes.
+template <class Operand>
+INLINE const Operand* of_row(const void* operand, std::size_t n, std::size_t place) {
+    if (!operand) return nullptr;
+    const std::size_t before = sizeof(Operand) == sizeof(float) ? 0 : n * sizeof(float);
+    const void* const row = static_cast<const char*>(operand) + before;
+    return static_cast<const Operand*>(row) + place;
+}
+
 // Segments [begin, begin + segments), of which `from` has what is divided by each's root. Piece by
 // piece; where kApart is set a loop ends where v is rounded to T, for the steps of one element wait for
 // one another, and the processor looks no further ahead than a few vectors.
@@ -112,13 +121,15 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
     constexpr bool kRounded = order != kScaleFirst && (gated || operands != kNone);
     constexpr bool kLoops = kApart && kRounded && kTypeOf<T> != kFloat;
     constexpr bool pairs = kPaired<T>;
+    // Of floats pairs take twice as long to make.
+    using Operand = typename Choose<pairs && order != kScaleFirst, T, float>::type;
     constexpr std::size_t most = kLoops || gated ? kPiece : SIZE_MAX;
     const std::size_t n = rows.segment, row = rows.per_row * n;
     std::size_t at = begin * n, in_row = at ? at % row : 0;
     // Behind the last there is nothing to fetch.
     const std::size_t ahead = begin + segments < rows.segments ? segments * n : 0;
     const bool near = ahead <= kNear, may_stream = rows.streamed;
-    typename Choose<gated, Gates<T>, NoGates>::type gates(rows.norm->sigmoid);
+    typename Choose<gated, Gates<T>, NoGates>::type gates(rows);
     alignas(64) T kept[kLoops ? kPiece : 1];
     const Divisors<T, order> divisors(roots, inverses, segments);
     std::size_t length = n;
@@ -135,9 +146,8 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
         const bool streamed = may_stream && at_line(static_cast<T*>(rows.y) + at);
         for (std::size_t begun = 0, size = 0; begun < length; begun += size) {
             size = length - begun < most ? length - begun : most;
-            const std::size_t place = in_row + begun;
-            const auto* const factor = static_cast<const float*>(rows.factor) + (operands != kNone ? place : 0);
-            const auto* const bias = static_cast<const float*>(rows.bias) + (operands == kFactorAndBias ? place : 0);
+            const Operand* const factor = of_row<Operand>(rows.factor, row, in_row + begun);
+            const Operand* const bias = of_row<Operand>(rows.bias, row, in_row + begun);
             const auto* const gate = static_cast<const T*>(rows.second) + (gated ? at + begun : 0);
             const auto* const next = static_cast<const T*>(near ? rows.x : rows.y) + at + begun + ahead;
             T* const y = static_cast<T*>(rows.y) + at + begun;
@@ -154,10 +164,10 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
                 get_lot<pairs>(bias + i, count, w);
                 EACH v[j] = v[j] + w[j];
             };
-            const auto times_gate = [&](auto lot, std::size_t i, std::size_t count, auto& v) LAMBDA {
+            const auto times_gate = [&](auto lot, std::size_t i, std::size_t, auto& v) LAMBDA {
                 constexpr int K = decltype(lot)::kVectors;
                 Floats z[K];
-                gates.template of<pairs>(gate, i, count, z);
+                gates.of(i, z);
                 EACH v[j] = v[j] * z[j];
             };
             const auto put_y = [&](std::size_t i, std::size_t count, auto& v) LAMBDA {
@@ -330,7 +340,7 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
     } else if (norm.gate_first) {
         float* const buffer = static_cast<float*>(scratch);
         const auto prepare = [&](std::size_t at, std::size_t elements, std::size_t ahead) LAMBDA {
-            Gates<T>(norm.sigmoid).times(x + at, second + at, elements, ahead, buffer);
+            Gates<T>(rows).times(x + at, second + at, elements, ahead, buffer);
         };
         const auto sum = [&](std::size_t, std::size_t index, std::size_t) LAMBDA {
             const auto row = [&](auto lot, std::size_t i, std::size_t count, auto& v) LAMBDA {

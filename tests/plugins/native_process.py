@@ -1,9 +1,10 @@
 """Every attribute and type of the operator through a library of kernels, in a process of its own.
 
-    python -m tests.plugins.native_process LIBRARY [long]
+    python -m tests.plugins.native_process LIBRARY [long | activations]
 
 prints a line for each norm that is further from the reference than it may be, then how many were
-compared; with `long`, digests of the outputs of longer rows. Which instruction set, sanitizer or
+compared; with `long`, digests of the outputs of longer rows; with `activations`, what depends on
+what is computed beside it. Which instruction set, sanitizer or
 ONNX Runtime it runs is a matter of the environment.
 """
 
@@ -245,6 +246,33 @@ def digests(library: str) -> Iterator[str]:
         yield f"{kind} {form} {np.dtype(stored)} {n}: {[*found]} {digest}"
 
 
+def activations(library: str) -> Iterator[str]:
+    """Of norms with a gate, each number of a half type in a call of all of them, beside itself and
+    beside others, as in a call of its row: the bits of the outputs are the same."""
+    forms = [*itertools.product((TYPES[10], TYPES[16]), ("silu", "sigmoid"), (False, True))]
+    for stored, activation, first in forms:
+        options = session_options(library, threads=1)
+        z = np.arange(2**16, dtype=np.uint16).view(stored)
+        shuffled = np.random.default_rng(0).permutation(z)
+        gate = np.stack([z, shuffled]).reshape(128, 1024)
+        x = np.random.default_rng(1).normal(0, 1, gate.shape).astype(stored)
+        spec = NormSpec(
+            kind="GatedRMSNorm", activation=activation, gate_first=first, epsilon=2.0**-17
+        )
+        model, feeds = node_model(spec, x, None, None, gate)
+        for value in (*model.graph.input, *model.graph.output):
+            value.type.tensor_type.shape.dim[0].dim_param = "rows"
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+        whole = run_session(session, feeds)["y"]
+        for row, expected in enumerate(whole):
+            own = {name: array[row : row + 1] for name, array in feeds.items()}
+            if run_session(session, own)["y"].tobytes() != expected.tobytes():
+                yield f"{np.dtype(stored)}, {activation}, gate first: {first}: row {row} alone differs"
+    yield f"{len(forms)} forms"
+
+
+RUNS = {"long": digests, "activations": activations}
+
 if __name__ == "__main__":
-    for line in digests(sys.argv[1]) if sys.argv[2:] == ["long"] else sweep(sys.argv[1]):
+    for line in RUNS.get(" ".join(sys.argv[2:]), sweep)(sys.argv[1]):
         print(line, flush=True)

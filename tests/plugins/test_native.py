@@ -88,6 +88,12 @@ def test_what_passes_the_caches_by_is_the_same(native_library: pathlib.Path, isa
     assert streamed == kept
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_an_activation_is_the_same_in_a_large_call(native_library: pathlib.Path, isa: str) -> None:
+    """Of every number of the half types: from a table there, computed in small calls, one by one too."""
+    assert _in_a_process(str(native_library), "activations", RMSNORM_EXPORT_ISA=isa) == "8 forms\n"
+
+
 @pytest.mark.parametrize("dtype", TYPES.values())
 @pytest.mark.parametrize("shape", [(1,), (3, 1), (7, 3), (5, 123), (2, 3, 4, 199), (1, 4104)])
 def test_rows_of_every_length_with_any_number_of_threads(

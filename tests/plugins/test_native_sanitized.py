@@ -20,7 +20,7 @@ FUZZ = kernel_build.PLUGINS / "tests" / "onnxruntime" / "fuzz.cpp"
 _FLAGS = ("-std=c++17", "-O1", "-g", "-ffp-contract=off", "-fno-math-errno", "-Wno-psabi")
 _ISA = {
     "rows_avx512.cpp": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c",
-    "rows_avx2.cpp": "-mavx2 -mfma -mf16c",
+    "rows_avx2.cpp": "-mavx2 -mfma -mf16c -mbmi",
     "rows_portable.cpp": "",
 }
 """Of the instruction sets and what CMakeLists.txt compiles them with."""
