@@ -114,7 +114,7 @@ Floats power(Floats sum, Floats k) {
 Floats usual_power(Floats sum, Floats) {
     constexpr Ints kQuartersOfExponent = {0, 1 << 21, 2 << 21, 3 << 21, 0, 1 << 21, 2 << 21, 3 << 21};
     constexpr Floats kTable = (Floats)((Ints)kQuarters - kQuartersOfExponent);
-    return (Floats)((Ints)look_up(kTable, sum) + (Ints)_mm256_slli_epi32((__m256i)sum, 21));
+    return (Floats)((Bits)look_up(kTable, sum) + (Bits)_mm256_slli_epi32((__m256i)sum, 21));
 }
 // From memory floats are widened without a shuffle.
 Wide widen(Floats v) {

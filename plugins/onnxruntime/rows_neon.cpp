@@ -64,7 +64,7 @@ Floats power(Floats sum, Floats k) {
 // The same where k is -126 and more: the whole part goes into the exponent.
 Floats usual_power(Floats sum, Floats) {
     const uint32x4_t whole = vshlq_n_u32(vshrq_n_u32((uint32x4_t)sum, 2), 23);
-    return (Floats)((Ints)look_up(Floats{RMSNORM_QUARTERS}, sum) + (Ints)whole);
+    return (Floats)((Bits)look_up(Floats{RMSNORM_QUARTERS}, sum) + (Bits)whole);
 }
 Wide widen(Floats v) {
     return {(Doubles)vcvt_f64_f32(vget_low_f32((float32x4_t)v)),

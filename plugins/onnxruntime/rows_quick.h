@@ -192,7 +192,7 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
                         put_lot<pairs, true>(kept + i, v, count);
                     } else {
                         // NaN would have made rms one.
-                        const auto round = [&] {
+                        const auto round = [&]() LAMBDA {
                             if constexpr (kRounded) EACH v[j] = round_number<T>(v[j]);
                         };
                         round();
