@@ -1,8 +1,8 @@
 // Vectors of one instruction set: types, rounding, and the sigmoid. The file that includes this has
 // defined, in an unnamed namespace: kLanes and the types of vectors.h; load, store,
 // fused_multiply_add, smaller, larger and widen for them; kTogether, how many vectors the quick loops
-// compute side by side; kKeepsHalves, of Kernels; kPairs, and where it is set take_apart; FUSED, and
-// where it is 0 narrow and times_power, else any, by_sign, widen_by_way_of, reciprocal, within 2^-13,
+// compute side by side; kKeepsHalves, of Kernels; kPairs, and where it is set load_apart, upper_pair and number_pair; kApart; FUSED, and
+// where it is 0 narrow and times_power, else any, by_sign, reciprocal, within 2^-13,
 // near_reciprocal, within 2^-kNearBits, kParts, of which powers of two are in a table, power,
 // usual_power and lack_of_power. Nothing here may be shared with other files, the standard library's
 // templates included: the linker would keep one copy, of any instruction set.

@@ -9,15 +9,10 @@
 struct SumOfFloats {
     Doubles low{}, high{};
 
-    INLINE void add(Floats square) { add(widen(square)); }
-    INLINE void add(Wide w) {
+    INLINE void add(Floats square) {
+        const Wide w = widen(square);
         low += w.low;
         high += w.high;
-    }
-    INLINE void add_square(Floats v) {  // one that f32 need not round
-        const Wide w = widen(v);
-        low = fused_multiply_add(w.low, w.low, low);
-        high = fused_multiply_add(w.high, w.high, high);
     }
     INLINE double total() const {
         double sums[kLanes / 2];

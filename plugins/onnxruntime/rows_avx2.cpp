@@ -116,20 +116,13 @@ Floats usual_power(Floats sum, Floats) {
     constexpr Floats kTable = (Floats)((Ints)kQuarters - kQuartersOfExponent);
     return (Floats)((Bits)look_up(kTable, sum) + (Bits)_mm256_slli_epi32((__m256i)sum, 21));
 }
-// From memory floats are widened without a shuffle.
+// The upper half by way of memory, from where floats are widened without a shuffle.
 Wide widen(Floats v) {
-    float lanes[kLanes];
-    store(lanes, v);
-    asm("" : "+m"(lanes));
-    return {(Doubles)_mm256_cvtps_pd(_mm_loadu_ps(lanes)),
-            (Doubles)_mm256_cvtps_pd(_mm_loadu_ps(lanes + 4))};
-}
-// The upper half alone, which is quicker where nothing else has to be converted.
-Wide widen_by_way_of(float (&lanes)[kLanes], Floats v) {
-    _mm_storeu_ps(lanes, _mm256_extractf128_ps((__m256)v, 1));
-    asm("" : "+m"(lanes));
+    float upper[kLanes / 2];
+    _mm_storeu_ps(upper, _mm256_extractf128_ps((__m256)v, 1));
+    asm("" : "+m"(upper));
     return {(Doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v)),
-            (Doubles)_mm256_cvtps_pd(_mm_loadu_ps(lanes))};
+            (Doubles)_mm256_cvtps_pd(_mm_loadu_ps(upper))};
 }
 
 // The entries of 16 places. Put together in vectors, as the processor can store fewer floats than load.

@@ -100,15 +100,12 @@ Floats power(Floats sum, Floats k) {
 }
 Floats usual_power(Floats sum, Floats k) { return power(sum, k); }
 // From memory both halves are widened without a shuffle.
-Wide widen_by_way_of(float (&lanes)[kLanes], Floats v) {
+Wide widen(Floats v) {
+    float lanes[kLanes];
     store(lanes, v);
     asm("" : "+m"(lanes));
     return {(Doubles)_mm512_cvtps_pd(_mm256_loadu_ps(lanes)),
             (Doubles)_mm512_cvtps_pd(_mm256_loadu_ps(lanes + 8))};
-}
-Wide widen(Floats v) {
-    float lanes[kLanes];
-    return widen_by_way_of(lanes, v);
 }
 
 #include "rows.h"

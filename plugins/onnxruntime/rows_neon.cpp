@@ -70,7 +70,6 @@ Wide widen(Floats v) {
     return {(Doubles)vcvt_f64_f32(vget_low_f32((float32x4_t)v)),
             (Doubles)vcvt_high_f64_f32((float32x4_t)v)};
 }
-Wide widen_by_way_of(float (&)[kLanes], Floats v) { return widen(v); }
 
 #include "rows.h"
 

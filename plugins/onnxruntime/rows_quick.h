@@ -64,36 +64,26 @@ class Divisors {
 // Whether no step of it overflows or underflows.
 INLINE bool good_root(double root) { return root > 0x1p-60 && root < 0x1p60; }
 
-// The sum of squares of n elements; `row(Lot<K>, i, count, v)` makes K vectors of the row. Where f32
-// has the squares without rounding, K of them are added there: what is lost is less than the mean loses
-// by becoming f32, and a sum that is infinite only there has no good root.
-template <bool exact, class Row>
+// The sum of squares of n elements; `row(Lot<K>, i, count, v)` makes K vectors of the row. For rows of
+// half types those 16 apart of 64 are added in f32, where a sum of four loses less than the mean does by
+// becoming f32, and one that overflows has no good root.
+template <class T, class Row>
 INLINE double sum_quick(std::size_t n, Row row) {
     SumOfFloats sums[2];  // so that one need not wait for the other
-    const auto step = [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
-        constexpr int K = decltype(lot)::kVectors;
-        Floats v[K];
-        row(lot, i, count, v);
-        if constexpr (exact) {
+    constexpr int together = kLanes == 16 ? 4 : 8;
+    each_lot<kTypeOf<T> == kFloat ? kTogether : together>(
+        n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+            constexpr int K = decltype(lot)::kVectors;
+            constexpr bool added = kTypeOf<T> != kFloat && K * kLanes == 64;
+            constexpr int left = added ? 16 / kLanes : K;
+            Floats v[K];
+            row(lot, i, count, v);
             EACH v[j] = v[j] * v[j];
-            for (int half = K / 2; half; half /= 2) {
+            for (int half = K / 2; half >= left; half /= 2) {
                 for (int j = 0; j < half; ++j) v[j] = v[j] + v[j + half];
             }
-            sums[0].add(v[0]);
-        } else {
-#if FUSED
-            float lanes[K][kLanes];
-            EACH sums[j % 2].add(widen_by_way_of(lanes[j], v[j] * v[j]));
-#else
-            EACH sums[j % 2].add(v[j] * v[j]);
-#endif
-        }
-    };
-    if constexpr (exact) {
-        each_lot<8>(n, step);
-    } else {
-        each_lot(n, step);
-    }
+            for (int j = 0; j < left; ++j) sums[j % 2].add(v[j]);
+        });
     sums[0].low += sums[1].low;
     sums[0].high += sums[1].high;
     return sums[0].total();
@@ -280,8 +270,9 @@ INLINE void run_lots(const Rows& rows, std::size_t begin, std::size_t end, void*
         }
         return finish_of<T, kCastFirst, From>(rows, gated);
     }();
-    // Of a skip's rows there is more to keep near.
-    const std::size_t lot = norm.kind == Kind::kSkipRMSNorm ? kScratch / 3 : kScratch;
+    // Of a skip's rows there is more to keep near, and of f32.
+    constexpr std::size_t most = kTypeOf<T> == kFloat ? kScratch / 4 * 3 : kScratch;
+    const std::size_t lot = norm.kind == Kind::kSkipRMSNorm ? kScratch / 3 : most;
     std::size_t at_once = end - begin > 1 ? lot / rows.segment : 1;
     at_once = at_once < 1 ? 1 : at_once > kMost ? kMost : at_once;
     double roots[kMost], inverses[kMost];
@@ -308,7 +299,6 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
     const std::size_t n = rows.segment;
     const T* const x = static_cast<const T*>(rows.x);
     const T* const second = static_cast<const T*>(rows.second);
-    constexpr bool kExact = kTypeOf<T> != kFloat;  // the squares in f32
     const auto nothing = [](std::size_t, std::size_t, std::size_t) LAMBDA {};
     // Each pass over a row fetches one of two tensors, so that the memory has something to do in both.
     if (norm.kind == Kind::kSkipRMSNorm) {
@@ -334,7 +324,7 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
                 if (streamed) put_out<kPaired<T>, true>(all + at + i, v, count, true);
                 EACH v[j] = round_number<T>(v[j]);
             };
-            return sum_quick<kExact>(n, row);
+            return sum_quick<T>(n, row);
         };
         run_lots<P, T>(rows, begin, end, scratch, nothing, sum, left);
     } else if (norm.gate_first) {
@@ -347,7 +337,7 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
                 constexpr int K = decltype(lot)::kVectors;
                 EACH v[j] = get<float>(buffer + index * n + i + j * kLanes, count);
             };
-            return sum_quick<kExact>(n, row);
+            return sum_quick<T>(n, row);
         };
         const auto left = [&](std::size_t) LAMBDA { return buffer; };
         run_lots<P, float>(rows, begin, end, scratch, prepare, sum, left);
@@ -359,7 +349,7 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
                 get_lot<false>(x + at + i, count, v);
                 EACH put<float>(buffer + index * n + i + j * kLanes, v[j], count);
             };
-            return sum_quick<kExact>(n, row);
+            return sum_quick<T>(n, row);
         };
         const auto left = [&](std::size_t) LAMBDA { return buffer; };
         run_lots<P, float>(rows, begin, end, scratch, nothing, sum, left);
@@ -368,7 +358,7 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
             const auto row = [&](auto, std::size_t i, std::size_t count, auto& v) LAMBDA {
                 get_lot<kPaired<T>>(x + at + i, count, v);
             };
-            return sum_quick<kExact>(n, row);
+            return sum_quick<T>(n, row);
         };
         const auto left = [&](std::size_t at) LAMBDA { return x + at; };
         run_lots<P, T>(rows, begin, end, scratch, nothing, sum, left);
