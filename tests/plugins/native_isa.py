@@ -1,4 +1,4 @@
-"""The instruction sets of the CPU kernels as parameters of tests; what the processor lacks is skipped."""
+"""The instruction sets of the CPU kernels as parameters of tests, which skip what is lacking."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def _cases() -> tuple[bytes, list[tuple[Array, float]]]:
             spec = NormSpec(kind=kind, epsilon=2.0**-17, **values, **gate)
             x, second = (random.normal(0, 2, (5, 111)).astype(TYPES[dtype]) for _ in range(2))
             if kind == "GatedRMSNorm":
-                # Beyond what the sigmoid usually sees; of f32 an ulp of a subnormal one is many here.
+                # Beyond what the sigmoid usually sees; an ulp of a subnormal f32 is many here.
                 second[0, 17:20] = (88, 95, 99) if dtype == 1 else (-88, -95, 99)
             scale = random.normal(0, 1, 111).astype(np.float32)
             named = {"SkipRMSNorm": {"residual": second}, "GatedRMSNorm": {"gate": second}}
