@@ -1,11 +1,12 @@
 // Vectors of one instruction set: types, rounding, and the sigmoid. The file that includes this has
 // defined, in an unnamed namespace: kLanes and the types of vectors.h; load, store,
 // fused_multiply_add, smaller, larger and widen for them; kTogether, how many vectors the quick loops
-// compute side by side; kKeepsHalves, of Kernels; kPairs, and where it is set load_apart, upper_pair and number_pair; kApart; FUSED, and
-// where it is 0 narrow and times_power, else any, by_sign, reciprocal, within 2^-13,
-// near_reciprocal, within 2^-kNearBits, kParts, of which powers of two are in a table, power,
-// usual_power and lack_of_power. Nothing here may be shared with other files, the standard library's
-// templates included: the linker would keep one copy, of any instruction set.
+// compute side by side; kApart, whether they end where a half type is rounded; kKeepsHalves, of
+// Kernels; kPairs, and where it is set load_apart, upper_pair and number_pair; OWN_ENTRIES where it
+// has entries of its own; FUSED, and where it is 0 narrow and times_power, else any, by_sign,
+// reciprocal, within 2^-13, near_reciprocal, within 2^-kNearBits, kParts, of which powers of two are in
+// a table, power, usual_power and lack_of_power. Nothing here may be shared with other files, the
+// standard library's templates included: the linker would keep one copy, of any instruction set.
 
 #define INLINE inline __attribute__((always_inline))
 #define LAMBDA __attribute__((always_inline))
@@ -277,7 +278,8 @@ INLINE void put_lot(T* to, const Floats (&v)[K], std::size_t count) {
         EACH bits[j] = number ? bits_as<Ints>(number_bits(v[j])) : bfloat_bits(v[j]);
         if constexpr (pairs && K % 2 == 0) {
             for (int j = 0; j < K; j += 2) {
-                store<streamed>(reinterpret_cast<float*>(to + j * kLanes), upper_pair(bits[j], bits[j + 1]));
+                store<streamed>(reinterpret_cast<float*>(to + j * kLanes),
+                                upper_pair(bits[j], bits[j + 1]));
             }
         } else if (count == kLanes) {
             EACH store_upper(&to[j * kLanes].bits, bits[j]);

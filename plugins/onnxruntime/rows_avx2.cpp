@@ -1,8 +1,7 @@
 // The kernels with AVX2, FMA, F16C and BMI.
 #include "norm.h"
 
-#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && \
-    defined(__BMI__)
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && defined(__BMI__)
 
 #include <immintrin.h>
 #include <math.h>
@@ -113,8 +112,8 @@ Floats power(Floats sum, Floats k) {
 // table has.
 Floats usual_power(Floats sum, Floats) {
     constexpr Ints kQuartersOfExponent = {0, 1 << 21, 2 << 21, 3 << 21, 0, 1 << 21, 2 << 21, 3 << 21};
-    constexpr Floats kTable = (Floats)((Ints)kQuarters - kQuartersOfExponent);
-    return (Floats)((Bits)look_up(kTable, sum) + (Bits)_mm256_slli_epi32((__m256i)sum, 21));
+    const Floats table = (Floats)((Ints)kQuarters - kQuartersOfExponent);
+    return (Floats)((Bits)look_up(table, sum) + (Bits)_mm256_slli_epi32((__m256i)sum, 21));
 }
 // The upper half by way of memory, from where floats are widened without a shuffle.
 Wide widen(Floats v) {
@@ -149,13 +148,16 @@ inline __attribute__((always_inline)) void entries(const float* table, const std
             low = four(word(2 * i), word(2 * i));
             high = four(word(2 * i + 1), word(2 * i + 1));
         }
-        store(to + i * kLanes, (Floats)_mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1));
+        const __m256 both = _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
+        store(to + i * kLanes, (Floats)both);
     }
 }
 
 #include "rows.h"
 
-constexpr Kernels kTable{"avx2", kKeepsHalves, run, operand, fill_activations, 1U << kBfloat, turn, encode, largest};
+constexpr unsigned kLookedUp = 1U << kBfloat;
+constexpr Kernels kTable{"avx2", kKeepsHalves, run, operand, fill_activations, kLookedUp, turn,
+                         encode, largest};
 
 }  // namespace
 

@@ -124,7 +124,9 @@ Doubles fused_multiply_add(Doubles a, Doubles b, Doubles c) { return a * b + c; 
 
 #include "rows.h"
 
-constexpr Kernels kTable{"portable", kKeepsHalves, run, operand, fill_activations, 1U << kHalf | 1U << kBfloat, turn, encode, largest};
+constexpr unsigned kLookedUp = 1U << kHalf | 1U << kBfloat;
+constexpr Kernels kTable{"portable", kKeepsHalves, run, operand, fill_activations, kLookedUp, turn,
+                         encode, largest};
 
 }  // namespace
 
