@@ -1,0 +1,46 @@
+"""The kernels of ONNX Runtime on the CPU, one instruction set at a time, in processes of their own."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+
+import pytest
+
+from scripts.lib.command import module_command, module_environment
+from tests.plugins.native_isa import ISAS
+
+
+def _in_a_process(*arguments: str, **environment: str) -> str:
+    command = module_command("x", *arguments)
+    command[2] = "tests.plugins.native_process"
+    done = subprocess.run(
+        command,
+        env={**module_environment(), "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_attribute_and_type(native_library: pathlib.Path, isa: str) -> None:
+    assert _in_a_process(str(native_library), RMSNORM_EXPORT_ISA=isa) == "1326 norms\n"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_what_passes_the_caches_by_is_the_same(native_library: pathlib.Path, isa: str) -> None:
+    """As outputs do that are larger than those: here all of them, of rows at lines and between."""
+    arguments = str(native_library), "long"
+    kept = _in_a_process(*arguments, RMSNORM_EXPORT_ISA=isa, RMSNORM_EXPORT_STREAM=str(2**40))
+    streamed = _in_a_process(*arguments, RMSNORM_EXPORT_ISA=isa, RMSNORM_EXPORT_STREAM="1")
+    assert kept.count("\n") == 4 * 5 * 2
+    assert streamed == kept
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_an_activation_is_the_same_in_a_large_call(native_library: pathlib.Path, isa: str) -> None:
+    """Of every number of the half types: from a table there, computed in calls of a row."""
+    assert _in_a_process(str(native_library), "activations", RMSNORM_EXPORT_ISA=isa) == "8 forms\n"
