@@ -1,4 +1,4 @@
-"""The kernels of ONNX Runtime on the CPU, one instruction set at a time, in processes of their own."""
+"""The CPU kernels for ONNX Runtime, one instruction set at a time, in processes of their own."""
 
 from __future__ import annotations
 
