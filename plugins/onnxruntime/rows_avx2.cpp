@@ -155,9 +155,9 @@ inline __attribute__((always_inline)) void entries(const float* table, const std
 
 #include "rows.h"
 
-constexpr unsigned kLookedUp = 1U << kBfloat;
-constexpr Kernels kTable{"avx2", kKeepsHalves, run, operand, fill_activations, kLookedUp, turn,
-                         encode, largest};
+constexpr unsigned kTypesLookedUp = 1U << kBfloat;
+constexpr Kernels kTable{"avx2", kKeepsHalves, run, operand, fill_activations, kTypesLookedUp,
+                         turn, encode, largest};
 
 }  // namespace
 

@@ -124,9 +124,9 @@ Doubles fused_multiply_add(Doubles a, Doubles b, Doubles c) { return a * b + c; 
 
 #include "rows.h"
 
-constexpr unsigned kLookedUp = 1U << kHalf | 1U << kBfloat;
-constexpr Kernels kTable{"portable", kKeepsHalves, run, operand, fill_activations, kLookedUp, turn,
-                         encode, largest};
+constexpr unsigned kTypesLookedUp = 1U << kHalf | 1U << kBfloat;
+constexpr Kernels kTable{"portable", kKeepsHalves, run, operand, fill_activations, kTypesLookedUp,
+                         turn, encode, largest};
 
 }  // namespace
 
