@@ -27,7 +27,7 @@ INLINE void logistic(const Floats (&z)[K], Floats (&y)[K]) {
     EACH square[j] = u[j] * u[j];
     constexpr float kSecond = kParts == 4 ? 0x1.000006p-1F : 0.5F;
     constexpr float kThird = kParts == 4 ? -0x1.5571d8p-3F : -0x1.555c76p-3F;
-    constexpr float kFourth = kParts == 4 ? 0x1.552116p-5F : 0x1.554842p-5F;
+    constexpr float kFourth = kParts == 4 ? 0x1.552116p-5F : 0x1.555da6p-5F;
     EACH p[j] = fused_multiply_add(u[j], all(kThird), all(kSecond));
     EACH p[j] = fused_multiply_add(square[j], all(kFourth), p[j]);
     EACH u[j] = u[j] - lack_of_power(sum[j]);

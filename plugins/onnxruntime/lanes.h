@@ -268,20 +268,17 @@ INLINE void get_lot(const T* from, std::size_t count, Floats (&v)[K]) {
 template <bool pairs, bool number, bool streamed = false, class T, int K>
 INLINE void put_lot(T* to, const Floats (&v)[K], std::size_t count) {
     if constexpr (kTypeOf<T> == kBfloat) {
-        if constexpr (pairs && number && K % 2 == 0) {
+        if constexpr (pairs && K % 2 == 0) {
             for (int j = 0; j < K; j += 2) {
-                store<streamed>(reinterpret_cast<float*>(to + j * kLanes), number_pair(v[j], v[j + 1]));
+                const Floats both = number ? number_pair(v[j], v[j + 1])
+                                           : upper_pair(bfloat_bits(v[j]), bfloat_bits(v[j + 1]));
+                store<streamed>(reinterpret_cast<float*>(to + j * kLanes), both);
             }
             return;
         }
         Ints bits[K];
         EACH bits[j] = number ? bits_as<Ints>(number_bits(v[j])) : bfloat_bits(v[j]);
-        if constexpr (pairs && K % 2 == 0) {
-            for (int j = 0; j < K; j += 2) {
-                store<streamed>(reinterpret_cast<float*>(to + j * kLanes),
-                                upper_pair(bits[j], bits[j + 1]));
-            }
-        } else if (count == kLanes) {
+        if (count == kLanes) {
             EACH store_upper(&to[j * kLanes].bits, bits[j]);
         } else {
             std::uint16_t all[kLanes];
