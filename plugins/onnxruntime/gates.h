@@ -20,7 +20,8 @@ template <class T>
 class Gates {
   public:
     explicit Gates(const Rows& rows)
-        : sigmoid(rows.norm->sigmoid), table(kTypeOf<T> == kFloat ? nullptr : rows.activations) {}
+        : sigmoid(rows.norm->sigmoid), fetched(rows.fetched),
+          table(kTypeOf<T> == kFloat ? nullptr : rows.activations) {}
 
     // The activations of n gates, at most kPiece; what to fetch is `ahead` elements from them.
     template <bool pairs>
@@ -41,7 +42,7 @@ class Gates {
             const std::size_t size = n - at < kPiece ? n - at : kPiece;
             const auto by_x = [&](auto lot, std::size_t i, std::size_t count, auto& y) LAMBDA {
                 constexpr int K = decltype(lot)::kVectors;
-                fetch<false, K>(x + at + ahead + i);
+                fetch<false, K>(fetched, x + at + ahead + i);
                 EACH y[j] = get<float>(x + at + i + j * kLanes, count) * y[j];
                 put_lot<false, false>(to + at + i, y, count);
             };
@@ -59,7 +60,7 @@ class Gates {
     }
 
   private:
-    const bool sigmoid;
+    const bool sigmoid, fetched;
     const float* const table;
     alignas(64) float made[kPiece];
 
@@ -68,7 +69,7 @@ class Gates {
         const auto* const places = reinterpret_cast<const std::uint16_t*>(from);
         each_lot<4>(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
             constexpr int K = decltype(lot)::kVectors;
-            fetch<false, K>(from + i + ahead);
+            fetch<false, K>(fetched, from + i + ahead);
             if constexpr (K > 1) {
                 for (int j = 0; j < K; j += 2) {
                     entries<pairs>(table, places + i + j * kLanes, made + i + j * kLanes);
@@ -116,7 +117,7 @@ class Gates {
         each_lot<4>(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
             constexpr int K = decltype(lot)::kVectors;
             Floats z[K], e[K], rest[K];
-            fetch<false, K>(from + i + ahead);
+            fetch<false, K>(fetched, from + i + ahead);
             get_lot<pairs>(from + i, count, z);
             if constexpr (sizeof(T) == 2 && K % 2 == 0) {
                 for (int j = 0; j < K; j += 2) {
@@ -157,7 +158,7 @@ class Gates {
         each_lot(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
             constexpr int K = decltype(lot)::kVectors;
             Floats y[K];
-            fetch<false, K>(from + i + ahead);
+            fetch<false, K>(fetched, from + i + ahead);
             get_lot<pairs>(from + i, count, y);
             activations(y, sigmoid);
             put_activations(lot, i, count, y);

@@ -303,11 +303,12 @@ INLINE bool at_line(const void* place) {
     return reinterpret_cast<std::uintptr_t>(place) % kLine == 0;
 }
 
-// What a loop comes to in a while: the processor foresees neither the next rows nor what is
-// written.
+// What a loop comes to in a while, where `fetched` (Rows) is set: the processor foresees neither the
+// next rows nor what is written.
 template <bool written, int K, class T>
-INLINE void fetch(const T* from) {
+INLINE void fetch(bool fetched, const T* from) {
     if constexpr (K > 1) {
+        if (__builtin_expect(!fetched, 1)) return;  // out of the way of the others' loops
         const char* lines = reinterpret_cast<const char*>(from);
         for (std::size_t byte = 0; byte < K * kLanes * sizeof(T); byte += 64) {
             __builtin_prefetch(lines + byte, written, written ? 3 : 2);

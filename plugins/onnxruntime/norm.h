@@ -64,6 +64,7 @@ struct Rows {
     std::size_t per_row{1};        // segments of a row
     std::size_t segments{0};       // of the call
     bool streamed{false};          // y passes the caches by
+    bool fetched{false};           // the tensors are not in the caches: their lines are fetched ahead
     const float* activations{nullptr};  // as Kernels makes them; may be null
 };
 

@@ -117,11 +117,11 @@ Floats usual_power(Floats sum, Floats) {
 }
 // The upper half by way of memory, from where floats are widened without a shuffle.
 Wide widen(Floats v) {
-    float upper[kLanes / 2];
-    _mm_storeu_ps(upper, _mm256_extractf128_ps((__m256)v, 1));
+    alignas(16) float upper[kLanes / 2];
+    _mm_store_ps(upper, _mm256_extractf128_ps((__m256)v, 1));
     asm("" : "+m"(upper));
     return {(Doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v)),
-            (Doubles)_mm256_cvtps_pd(_mm_loadu_ps(upper))};
+            (Doubles)_mm256_cvtps_pd(_mm_load_ps(upper))};
 }
 
 // The entries of 16 places. Put together in vectors, as the processor can store fewer floats than load.

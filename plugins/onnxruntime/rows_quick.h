@@ -118,7 +118,7 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
     std::size_t at = begin * n, in_row = at ? at % row : 0;
     // Behind the last there is nothing to fetch.
     const std::size_t ahead = begin + segments < rows.segments ? segments * n : 0;
-    const bool near = ahead <= kNear, may_stream = rows.streamed;
+    const bool near = ahead <= kNear, fetched = rows.fetched, may_stream = rows.streamed;
     typename Choose<gated, Gates<T>, NoGates>::type gates(rows);
     alignas(64) T kept[kLoops ? kPiece : 1];
     const Divisors<T, order> divisors(roots, inverses, segments);
@@ -169,9 +169,9 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
                     constexpr int K = decltype(lot)::kVectors;
                     const std::size_t i = of * n + in;
                     Floats v[K];
-                    if (!kLoops && !streamed) fetch<true, K>(y + i + kAhead);
+                    if (!kLoops) fetch<true, K>(fetched && !streamed, y + i + kAhead);
                     if constexpr (gated || sizeof(From) == sizeof(T)) {
-                        if (near || !streamed) fetch<false, K>(next + i);
+                        fetch<false, K>(fetched && (near || !streamed), next + i);
                     }
                     get_lot<pairs>(from + begun + i, count, v);
                     if constexpr (order == kRoundRstd && sizeof(From) != sizeof(T)) {
@@ -206,7 +206,7 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
                     get_lot<pairs>(kept + i, count, v);
                     step(lot, i, count, v);
                     if constexpr (decltype(last)::kSet) {
-                        if (!streamed) fetch<true, K>(y + i + kAhead);
+                        fetch<true, K>(fetched && !streamed, y + i + kAhead);
                         put_y(i, count, v);
                     } else {
                         put_lot<pairs, true>(kept + i, v, count);
@@ -315,8 +315,8 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
             const auto row = [&](auto lot, std::size_t i, std::size_t count, auto& v) LAMBDA {
                 constexpr int K = decltype(lot)::kVectors;
                 Floats w[K];
-                if (!kept) fetch<true, K>(to + i + kAhead);
-                fetch<false, K>(next + i);
+                fetch<true, K>(rows.fetched && !kept, to + i + kAhead);
+                fetch<false, K>(rows.fetched, next + i);
                 get_lot<kPaired<T>>(x + at + i, count, v);
                 get_lot<kPaired<T>>(second + at + i, count, w);
                 EACH v[j] = v[j] + w[j];
