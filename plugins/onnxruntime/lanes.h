@@ -1,7 +1,7 @@
 // Vectors of one instruction set: types, rounding, and the sigmoid. The file that includes this has
 // defined, in an unnamed namespace: kLanes and the types of vectors.h; load, store,
 // fused_multiply_add, smaller, larger and widen for them; kTogether, how many vectors the quick loops
-// compute side by side; kApart, whether they end where a half type is rounded; kKeepsHalves, of
+// compute side by side; kApart, whether they end where f16 is rounded; kKeepsHalves, of
 // Kernels; kPairs, and where it is set load_apart, upper_pair and number_pair; OWN_ENTRIES where it
 // has entries of its own; FUSED, and where it is 0 narrow and times_power, else any, by_sign,
 // reciprocal, within 2^-13, near_reciprocal, within 2^-kNearBits, kParts, of which powers of two are in
@@ -316,6 +316,7 @@ INLINE void fetch(bool fetched, const T* from) {
     }
 }
 // Elements between what is computed and what is fetched of the same row.
-constexpr std::size_t kAhead = 512;
+template <class T>
+constexpr std::size_t kAhead = 2048 / sizeof(T);
 // Elements that are finished together, step by step.
 constexpr std::size_t kPiece = 512;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kLanes = 16;
 constexpr int kTogether = 8;
-constexpr bool kApart = true;
+constexpr bool kApart = false;
 constexpr bool kPairs = true, kKeepsHalves = false;
 constexpr int kParts = 16, kNearBits = 14;
 #define FUSED 1

@@ -102,14 +102,15 @@ INLINE const Operand* of_row(const void* operand, std::size_t n, std::size_t pla
 }
 
 // Segments [begin, begin + segments), of which `from` has what is divided by each's root. Piece by
-// piece; where kApart is set a loop ends where v is rounded to T, for the steps of one element wait for
+// piece; where kApart is set a loop of f16 ends where v is rounded, for the steps of one element wait for
 // one another, and the processor looks no further ahead than a few vectors.
 template <class T, Order order, Operands operands, bool gated, class From>
 void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::size_t segments,
                   const double* roots, const double* inverses) {
     // What is stored is rounded to T by that.
     constexpr bool kRounded = order != kScaleFirst && (gated || operands != kNone);
-    constexpr bool kLoops = kApart && kRounded && kTypeOf<T> != kFloat;
+    constexpr bool kLoops = kApart && kRounded && kTypeOf<T> == kHalf;
+    constexpr int together = kPaired<T> ? 8 : kTogether;
     constexpr bool pairs = kPaired<T>;
     // Of floats pairs take twice as long to make.
     using Operand = typename Choose<pairs && order != kScaleFirst, T, float>::type;
@@ -141,7 +142,7 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
             const auto* const gate = static_cast<const T*>(rows.second) + (gated ? at + begun : 0);
             const auto* const next = static_cast<const T*>(near ? rows.x : rows.y) + at + begun + ahead;
             T* const y = static_cast<T*>(rows.y) + at + begun;
-            if constexpr (gated) gates.template make<pairs>(gate, size, near ? ahead : kAhead);
+            if constexpr (gated) gates.template make<pairs>(gate, size, near ? ahead : kAhead<T>);
             const auto times_factor = [&](auto lot, std::size_t i, std::size_t count, auto& v) LAMBDA {
                 constexpr int K = decltype(lot)::kVectors;
                 Floats w[K];
@@ -165,11 +166,11 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
             };
             for (std::size_t of = 0; of < many; ++of) {
                 const Divisor<T, order> divisor = divisors.of(k + of);
-                each_lot(many == 1 ? size : n, [&](auto lot, std::size_t in, std::size_t count) LAMBDA {
+                each_lot<together>(many == 1 ? size : n, [&](auto lot, std::size_t in, std::size_t count) LAMBDA {
                     constexpr int K = decltype(lot)::kVectors;
                     const std::size_t i = of * n + in;
                     Floats v[K];
-                    if (!kLoops) fetch<true, K>(fetched && !streamed, y + i + kAhead);
+                    if (!kLoops) fetch<true, K>(fetched && !streamed, y + i + kAhead<T>);
                     if constexpr (gated || sizeof(From) == sizeof(T)) {
                         fetch<false, K>(fetched && (near || !streamed), next + i);
                     }
@@ -206,7 +207,7 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
                     get_lot<pairs>(kept + i, count, v);
                     step(lot, i, count, v);
                     if constexpr (decltype(last)::kSet) {
-                        fetch<true, K>(fetched && !streamed, y + i + kAhead);
+                        fetch<true, K>(fetched && !streamed, y + i + kAhead<T>);
                         put_y(i, count, v);
                     } else {
                         put_lot<pairs, true>(kept + i, v, count);
@@ -315,7 +316,7 @@ void run_quick(const Rows& rows, std::size_t begin, std::size_t end, void* scrat
             const auto row = [&](auto lot, std::size_t i, std::size_t count, auto& v) LAMBDA {
                 constexpr int K = decltype(lot)::kVectors;
                 Floats w[K];
-                fetch<true, K>(rows.fetched && !kept, to + i + kAhead);
+                fetch<true, K>(rows.fetched && !kept, to + i + kAhead<T>);
                 fetch<false, K>(rows.fetched, next + i);
                 get_lot<kPaired<T>>(x + at + i, count, v);
                 get_lot<kPaired<T>>(second + at + i, count, w);
