@@ -65,25 +65,27 @@ class Divisors {
 INLINE bool good_root(double root) { return root > 0x1p-60 && root < 0x1p60; }
 
 // The sum of squares of n elements; `row(Lot<K>, i, count, v)` makes K vectors of the row. For rows of
-// half types those 16 apart of 64 are added in f32, where a sum of four loses less than the mean does by
-// becoming f32, and one that overflows has no good root.
+// half types those of a lot are first added in f32, pair by pair, which loses less than the mean does by
+// becoming f32; one that overflows has no good root.
 template <class T, class Row>
 INLINE double sum_quick(std::size_t n, Row row) {
+    constexpr bool added = kTypeOf<T> != kFloat;
+    constexpr int together = !added ? kTogether : kLanes == 16 ? 4 : 8;
     SumOfFloats sums[2];  // so that one need not wait for the other
-    constexpr int together = kLanes == 16 ? 4 : 8;
-    each_lot<kTypeOf<T> == kFloat ? kTogether : together>(
-        n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
-            constexpr int K = decltype(lot)::kVectors;
-            constexpr bool added = kTypeOf<T> != kFloat && K * kLanes == 64;
-            constexpr int left = added ? 16 / kLanes : K;
-            Floats v[K];
-            row(lot, i, count, v);
-            EACH v[j] = v[j] * v[j];
-            for (int half = K / 2; half >= left; half /= 2) {
+    each_lot<together>(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+        constexpr int K = decltype(lot)::kVectors;
+        Floats v[K];
+        row(lot, i, count, v);
+        EACH v[j] = v[j] * v[j];
+        if constexpr (added) {
+            for (int half = K / 2; half; half /= 2) {
                 for (int j = 0; j < half; ++j) v[j] = v[j] + v[j + half];
             }
-            for (int j = 0; j < left; ++j) sums[j % 2].add(v[j]);
-        });
+            sums[0].add(v[0]);
+        } else {
+            EACH sums[j % 2].add(v[j]);
+        }
+    });
     sums[0].low += sums[1].low;
     sums[0].high += sums[1].high;
     return sums[0].total();
@@ -103,9 +105,10 @@ INLINE const Operand* of_row(const void* operand, std::size_t n, std::size_t pla
 
 // Segments [begin, begin + segments), of which `from` has what is divided by each's root. Piece by
 // piece; where kApart is set a loop of f16 ends where v is rounded, for the steps of one element wait for
-// one another, and the processor looks no further ahead than a few vectors.
+// one another, and the processor looks no further ahead than a few vectors. Whether all were finished:
+// those without a good root are not.
 template <class T, Order order, Operands operands, bool gated, class From>
-void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::size_t segments,
+bool finish_quick(const Rows& rows, const From* from, std::size_t begin, std::size_t segments,
                   const double* roots, const double* inverses) {
     // What is stored is rounded to T by that.
     constexpr bool kRounded = order != kScaleFirst && (gated || operands != kNone);
@@ -123,12 +126,16 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
     typename Choose<gated, Gates<T>, NoGates>::type gates(rows);
     alignas(64) T kept[kLoops ? kPiece : 1];
     const Divisors<T, order> divisors(roots, inverses, segments);
+    bool all = true;
     std::size_t length = n;
     for (std::size_t k = 0, many = 1; k < segments;
          k += many, from += length, at += length, in_row += length) {
         if (in_row == row) in_row = 0;
         many = 1, length = n;
-        if (!good_root(roots[k])) continue;
+        if (!good_root(roots[k])) {
+            all = false;
+            continue;
+        }
         // Those of one row whose vectors are the same ones in loops over all of them.
         while (length + n <= most && n % (4 * kLanes) == 0 && k + many < segments &&
                in_row + length < row && good_root(roots[k + many])) {
@@ -221,10 +228,11 @@ void finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
             if constexpr (kLoops && gated) loop(Flag<true>{}, times_gate);
         }
     }
+    return all;
 }
 
 template <class From>
-using Finish = void (*)(const Rows&, const From*, std::size_t, std::size_t, const double*,
+using Finish = bool (*)(const Rows&, const From*, std::size_t, std::size_t, const double*,
                         const double*);
 
 template <class T, Order order, class From>
@@ -286,7 +294,7 @@ INLINE void run_lots(const Rows& rows, std::size_t begin, std::size_t end, void*
             roots[i] = sum((begin + i) * rows.segment, i, ahead);
         }
         roots_of(norm, rows.summed, count, roots, inverses);
-        finish(rows, left(begin * rows.segment), begin, count, roots, inverses);
+        if (finish(rows, left(begin * rows.segment), begin, count, roots, inverses)) continue;
         for (std::size_t i = 0; i < count; ++i) {  // last, for they use the scratch
             if (!good_root(roots[i])) run_segment<P>(rows, begin + i, scratch);
         }
