@@ -16,10 +16,11 @@ namespace {
 // Elements for which wider vectors gain less than a lower clock takes.
 constexpr std::size_t kShort = 16384;
 
-// Bytes of y from which it passes the caches by: no longer there when it is read, it is written in half
-// the time where its lines are not read first. Three quarters of the largest cache (on a processor with
-// 32 MiB the same in total, the next reader included, was slower at a quarter, and for half types at
-// half), or what RMSNORM_EXPORT_STREAM says.
+// Bytes of all tensors of a call from which y passes the caches by: no longer there when it is read, it is
+// written in half the time where its lines are not read first. Those of the largest cache, or what
+// RMSNORM_EXPORT_STREAM says. The next reader included, a Zen 3 with 32 MiB took a twentieth to a tenth
+// less so for half types, for f32 up to a third; from half as many for f32 as well, as others used the
+// cache too, but on a quieter day that was slower.
 std::size_t streamed_from() {
     if (const char* bytes = std::getenv("RMSNORM_EXPORT_STREAM")) {
         return std::strtoull(bytes, nullptr, 10);
@@ -38,7 +39,7 @@ std::size_t streamed_from() {
         }
     }
 #endif
-    return largest ? largest / 4 * 3 : SIZE_MAX;
+    return largest ? largest : SIZE_MAX;
 }
 
 // Bytes of all tensors of a call from which they are fetched ahead. Smaller ones are still in the caches
@@ -131,8 +132,9 @@ private:
                               step ? *step : 1.0F, static_cast<std::uint8_t*>(call.y), call.scales};
         static const std::size_t large = streamed_from();
         const bool read_again = rotary || coded || call.inner > 1;
-        const std::size_t bytes = call.elements * kBytes[norm.x];
-        rows.fetched = bytes * (2 + (rows.second != nullptr) + (rows.sum != nullptr)) >= kFetched;
+        const std::size_t tensors = 2 + (rows.second != nullptr) + (rows.sum != nullptr);
+        const std::size_t bytes = tensors * call.elements * kBytes[norm.x];
+        rows.fetched = bytes >= kFetched;
         rows.streamed = !read_again && bytes >= large;
         const bool looked_up = norm.stash == kFloat && kernels.looked_up >> norm.x & 1U;
         if (looked_up && norm.kind == Kind::kGatedRMSNorm && call.elements >= kLookedUp) {

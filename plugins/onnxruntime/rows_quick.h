@@ -249,15 +249,19 @@ Finish<From> finish_of(const Rows& rows, bool gated) {
 // Roots and their inverses of `count` sums, side by side.
 INLINE void roots_of(const Norm& norm, std::size_t summed, std::size_t count, double* sums,
                      double* inverses) {
-    const auto round = [](double v) LAMBDA { return static_cast<double>(static_cast<float>(v)); };
-    const double n = static_cast<double>(summed), epsilon = norm.epsilon;
     if (norm.epsilon_outside || norm.epsilon_clamp) {
         for (std::size_t i = 0; i < count; ++i) {
             sums[i] = root_mean_square<float>(norm, sums[i], summed);
         }
     } else {
-        for (std::size_t i = 0; i < count; ++i) {
-            sums[i] = round(__builtin_sqrt(round(round(sums[i] / n) + epsilon)));
+        const double n = static_cast<double>(summed), part = 1.0 / n;
+        const auto root = [&](double mean) LAMBDA {
+            return __builtin_sqrtf(static_cast<float>(mean) + norm.epsilon);
+        };
+        if (summed & (summed - 1)) {
+            for (std::size_t i = 0; i < count; ++i) sums[i] = root(sums[i] / n);
+        } else {  // the product is exact
+            for (std::size_t i = 0; i < count; ++i) sums[i] = root(sums[i] * part);
         }
     }
     for (std::size_t i = 0; i < count; ++i) inverses[i] = 1.0 / sums[i];
