@@ -113,8 +113,8 @@ bool finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
     // What is stored is rounded to T by that.
     constexpr bool kRounded = order != kScaleFirst && (gated || operands != kNone);
     constexpr bool kLoops = kApart && kRounded && kTypeOf<T> == kHalf;
-    constexpr int together = kPaired<T> ? 8 : kTogether;
     constexpr bool pairs = kPaired<T>;
+    constexpr int together = pairs ? 8 : kTogether;  // pairs are rounded two at a time
     // Of floats pairs take twice as long to make.
     using Operand = typename Choose<pairs && order != kScaleFirst, T, float>::type;
     constexpr std::size_t most = kLoops || gated ? kPiece : SIZE_MAX;
@@ -173,7 +173,7 @@ bool finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
             };
             for (std::size_t of = 0; of < many; ++of) {
                 const Divisor<T, order> divisor = divisors.of(k + of);
-                each_lot<together>(many == 1 ? size : n, [&](auto lot, std::size_t in, std::size_t count) LAMBDA {
+                const auto quotients = [&](auto lot, std::size_t in, std::size_t count) LAMBDA {
                     constexpr int K = decltype(lot)::kVectors;
                     const std::size_t i = of * n + in;
                     Floats v[K];
@@ -205,7 +205,8 @@ bool finish_quick(const Rows& rows, const From* from, std::size_t begin, std::si
                         if constexpr (gated) times_gate(lot, i, count, v);
                         put_y(i, count, v);
                     }
-                });
+                };
+                each_lot<together>(many == 1 ? size : n, quotients);
             }
             const auto loop = [&](auto last, auto step) LAMBDA {
                 each_lot(size, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
