@@ -134,7 +134,7 @@ private:
         const bool read_again = rotary || coded || call.inner > 1;
         const std::size_t tensors = 2 + (rows.second != nullptr) + (rows.sum != nullptr);
         const std::size_t bytes = tensors * call.elements * kBytes[norm.x];
-        rows.fetched = bytes >= kFetched;
+        rows.fetched = bytes >= std::min(kFetched, large);
         rows.streamed = !read_again && bytes >= large;
         const bool looked_up = norm.stash == kFloat && kernels.looked_up >> norm.x & 1U;
         if (looked_up && norm.kind == Kind::kGatedRMSNorm && call.elements >= kLookedUp) {
