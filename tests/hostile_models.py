@@ -21,7 +21,7 @@ from hostile.frames import (
 )
 from hostile.registry import HOSTILE, Case
 
-from scripts.corpus.sparse_llm import make_sparse_llm, norm_count
+from tests.tools.corpus.sparse_llm import make_sparse_llm, norm_count
 
 __all__ = [
     "GAIN",

@@ -26,9 +26,9 @@ import transformers
 
 import rmsnorm_export as rx
 from rmsnorm_export.lower.targets import Target
-from scripts.corpus.architectures import TYPES, ArchExport, architecture, architectures
-from scripts.corpus.architectures import export_architecture as export
 from tests.sample import sampled
+from tests.tools.corpus.architectures import TYPES, ArchExport, architecture, architectures
+from tests.tools.corpus.architectures import export_architecture as export
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 

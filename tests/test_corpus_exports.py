@@ -18,7 +18,7 @@ import onnx
 import torch
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from scripts.corpus import arch_table, architectures, exporters, kept, norm_classes
+from tests.tools.corpus import arch_table, architectures, exporters, norm_classes
 
 
 class _Calls(torch.nn.Module):
@@ -111,7 +111,6 @@ def test_what_an_exporter_cannot_do_is_an_entry(
 ) -> None:
     norm = next(n for n in norm_classes.norm_classes() if n.key == "RMSNorm")
     monkeypatch.setenv("RMSNORM_EXPORT_CACHE", str(tmp_path))
-    monkeypatch.setattr(kept, "restore", lambda *_: False)
     export = exporters.export_norm(norm, "float32", "torchscript17")
     assert export.path is None
     assert "aten::rms_norm" in export.reason

@@ -17,8 +17,8 @@ pytest.importorskip("transformers")
 
 import torch
 
-from scripts.corpus import build, cache, classify, norm_classes
-from scripts.corpus.scan import Candidate, scan
+from tests.tools.corpus import build, cache, classify, norm_classes
+from tests.tools.corpus.scan import Candidate, scan
 
 
 @pytest.fixture(scope="module")

@@ -242,11 +242,11 @@ def test_figures_are_those_of_the_results() -> None:
     made: list[str] = []
     for name, module in (
         ("bench_optimize", "bench.optimize_report"),
-        ("demo", "demonstration.report"),
+        ("demo", "bench.demo.report"),
     ):
-        result = ROOT / "scripts" / "results" / f"{name}.json"
+        result = ROOT / "bench" / "results" / f"{name}.json"
         report = json.loads(result.read_text(encoding="utf-8"))
-        page = importlib.import_module(f"scripts.{module}").markdown(report)
+        page = importlib.import_module(module).markdown(report)
         assert result.with_suffix(".md").read_text(encoding="utf-8") == page
         made += page.splitlines()
     measured = PAGES["docs/measured.md"]
@@ -263,9 +263,9 @@ def test_figures_are_those_of_the_results() -> None:
 
 def test_what_others_find_is_that_of_the_results() -> None:
     """The README and the page of measurements give the sums of the record of the packages."""
-    from scripts.corpus.packages.picture import loaded, shares
+    from tests.tools.corpus.packages.picture import loaded, shares
 
-    record = json.loads((ROOT / "scripts" / "results" / "packages.json").read_bytes())
+    record = json.loads((ROOT / "bench" / "results" / "packages.json").read_bytes())
     rows = loaded(record["exports"])
     peers = ("session", "ort.transformers", "onnxscript")
     whole, ort = (shares(rows, target) for target in ("portable", "ort"))

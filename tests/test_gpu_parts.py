@@ -1,4 +1,4 @@
-"""The parts ``models`` and ``engines`` of scripts/gpu_check, on the CPU: the same code, ONNX
+"""The parts ``models`` and ``engines`` of tests/tools/gpu_check, on the CPU: the same code, ONNX
 Runtime's CPU provider, and engines of TensorRT-RTX that are built and not run.
 """
 
@@ -21,8 +21,8 @@ import pytest
 import rmsnorm_export as rx
 from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, gpu_visible
-from scripts.corpus import cache
-from scripts.lib.command import module_command, module_environment
+from tests.tools.corpus import cache
+from tests.tools.lib.command import module_command, module_environment
 
 needs_rtx = pytest.mark.skipif(
     not (is_installed("tensorrt_rtx") and is_installed("polygraphy")),
@@ -38,8 +38,8 @@ pytestmark = [
 
 
 def gpu(name: str) -> ModuleType:
-    """A module of scripts/gpu, which may need what is not installed."""
-    return importlib.import_module(f"scripts.gpu.{name}")
+    """A module of tests/tools/gpu, which may need what is not installed."""
+    return importlib.import_module(f"tests.tools.gpu.{name}")
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ def options(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> argp
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    """scripts/gpu_check as a process."""
+    """tests/tools/gpu_check as a process."""
     return subprocess.run(
-        module_command("gpu", *words),
+        module_command("tests.tools.gpu", *words),
         env=module_environment(),
         capture_output=True,
         text=True,
@@ -209,7 +209,7 @@ def test_when_the_time_is_over_the_rest_is_left_out(options: argparse.Namespace)
     assert {s["reason"] for s in found.data["skipped"]} == {"the time was over"}
 
 
-@pytest.mark.skipif(gpu_visible(), reason="there is a GPU: run scripts/gpu_check")
+@pytest.mark.skipif(gpu_visible(), reason="there is a GPU: run tests/tools/gpu_check")
 def test_without_the_cuda_provider_it_says_what_brings_it(options: argparse.Namespace) -> None:
     options.device = "cuda"
     with pytest.raises(gpu("part").SkippedError, match="no CUDA provider") as caught:

@@ -1,6 +1,6 @@
 """The shape of the house: who may import whom, what is public, what is loaded, how long a file is.
 
-Of scripts/: it imports no test, and is folders with few executables beside them.
+Of the tests' tools and of bench/: no circles, and no test is imported.
 
 The imports are read from the syntax tree, so that one inside a function or under TYPE_CHECKING
 counts as well.
@@ -238,36 +238,36 @@ def test_an_import_that_points_up_is_seen(
     assert len(_violations("rmsnorm_export.op.spec", copy)) == 1
 
 
-def _tests_imported(path: Path) -> list[str]:
-    """The imports of one script that are of the tests: by name, or as a folder of them."""
-    tops = {"tests"} | {entry.stem for entry in (ROOT / "tests").iterdir()} - {"torch"}
-    return [f"{path}:{line}: {target}" for line, target in _imported("scripts", path, tops)]
+TOOLS = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+    for folder in ("bench", "tests/tools")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+}
+"""Dotted name -> file, for what measures and what the tests are made with."""
 
 
-@pytest.mark.parametrize("path", sorted(SCRIPTS.rglob("*.py")), ids=lambda path: path.stem)
-def test_scripts_never_import_tests(path: Path) -> None:
-    assert _tests_imported(path) == []
+def test_tools_import_each_other_in_no_circle() -> None:
+    below = {
+        name: {target for _, target in _imported(name, path, ("bench", "tests"))} & TOOLS.keys()
+        for name, path in TOOLS.items()
+    }
+    left = {name: targets - {name} for name, targets in below.items()}
+    while free := [name for name, targets in left.items() if not targets & left.keys()]:
+        for name in free:
+            del left[name]
+    assert sorted(left) == []
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "import tests.conftest",
-        "from tests import sites",
-        "from spellings.case import Case",
-        "def f():\n    import importlib\n    importlib.import_module('tests.cli.conftest')",
-    ],
-)
-def test_a_script_that_imports_tests_is_seen(line: str, tmp_path: Path) -> None:
-    copy = tmp_path / "script.py"
-    copy.write_text(line, encoding="utf-8")
-    assert len(_tests_imported(copy)) == 1
+@pytest.mark.parametrize("name", TOOLS)
+def test_tools_import_no_bench_and_no_test(name: str) -> None:
+    """``bench`` uses the tools of the tests; neither uses a test, and no tool a benchmark."""
+    own = ("tests.tools", "bench") if name.startswith("bench.") else ("tests.tools",)
+    others = [t for _, t in _imported(name, TOOLS[name], ("bench", "tests"))]
+    assert [target for target in others if not target.startswith(own)] == []
 
 
-def test_scripts_are_folders_with_few_executables() -> None:
-    flat = [path.name for path in SCRIPTS.iterdir() if path.is_file()]
-    assert len(flat) <= 8
-    assert [name for name in flat if "." in name] == []
+def test_scripts_are_demo_and_test() -> None:
+    assert sorted(path.name for path in SCRIPTS.iterdir()) == ["demo", "test"]
 
 
 def test_public_names() -> None:
@@ -291,9 +291,9 @@ def _lines(path: Path) -> int:
 
 
 def _sources() -> list[Path]:
-    """Every source file of the repository, the executables of scripts/ included."""
-    files = [path for folder in (PACKAGE, SCRIPTS, ROOT / "tests") for path in folder.rglob("*.py")]
-    files += [path for path in SCRIPTS.rglob("*") if path.suffix in ("", ".sh") and path.is_file()]
+    """Every source file of the repository."""
+    folders = (PACKAGE, ROOT / "bench", ROOT / "tests")
+    files = [path for folder in folders for path in folder.rglob("*.py")]
     files += [path for path in (ROOT / "plugins").rglob("*") if path.suffix in _PLUGIN_SUFFIXES]
     return files
 

@@ -19,9 +19,9 @@ pytest.importorskip("transformers", reason="needs the catalogue: pip install tra
 import onnx_ir as ir
 
 import rmsnorm_export as rx
-from scripts.corpus.exporters import NormExport, combinations, export_norm
-from scripts.corpus.norm_classes import NormClass, norm_classes
 from tests.sample import one_each, sampled
+from tests.tools.corpus.exporters import NormExport, combinations, export_norm
+from tests.tools.corpus.norm_classes import NormClass, norm_classes
 
 pytestmark = pytest.mark.export
 

@@ -1,6 +1,6 @@
 """Models of other packages, as their exporters write them: every norm found, no number changed.
 
-How many norms there are is counted in PyTorch (``scripts/corpus/packages/count.py``). The ordinary
+How many norms there are is counted in PyTorch. The ordinary
 run exports a few; ``--thorough`` goes through all packages that are installed.
 """
 
@@ -21,8 +21,8 @@ import onnxruntime
 import torch
 
 from rmsnorm_export.benchmark.worker import PEERS
-from scripts.corpus.packages import compare, count, exports
-from scripts.corpus.packages.table import PACKAGES, Package
+from tests.tools.corpus.packages import compare, count, exports
+from tests.tools.corpus.packages.table import PACKAGES, Package
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 

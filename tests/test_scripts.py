@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.bench import graphs, optimize_report
-from scripts.lib import process, results, tables
-from scripts.lib.command import RESULTS, ROOT, module_command, module_environment
+from bench import graphs, optimize_report
+from tests.tools.lib import process, results, tables
+from tests.tools.lib.command import RESULTS, ROOT, module_command, module_environment
 
 
 def _run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -33,7 +33,7 @@ def _run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_scripts_write_bytecode() -> None:
     """pip is told to compile nothing: each process would compile torch anew."""
     done = subprocess.run(
-        ["bash", "-c", "source scripts/lib/env.sh; printenv PYTHONDONTWRITEBYTECODE"],
+        ["bash", "-c", "source tests/tools/env.sh; printenv PYTHONDONTWRITEBYTECODE"],
         env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
         cwd=ROOT,
         capture_output=True,
@@ -96,7 +96,7 @@ def test_peak_memory_is_that_of_the_child(tmp_path: Path) -> None:
     # From a small process, as the benchmark does: a child starts at the peak of its parent.
     code = (
         "import sys, pathlib\n"
-        "from scripts.lib.process import run_process\n"
+        "from tests.tools.lib.process import run_process\n"
         "for size in (1, 200):\n"
         "    child = [sys.executable, '-c', f'x = bytearray({size} << 20)']\n"
         "    log = pathlib.Path('log')\n"
@@ -177,12 +177,12 @@ def test_results_are_written_whole(tmp_path: Path) -> None:
 )
 def test_the_stored_page_is_that_of_the_record(name: str, module: str) -> None:
     record = RESULTS / f"{name}.json"
-    page = importlib.import_module(f"scripts.{module}").markdown(json.loads(record.read_bytes()))
+    page = importlib.import_module(module).markdown(json.loads(record.read_bytes()))
     assert record.with_suffix(".md").read_text(encoding="utf-8") == page
 
 
 def test_worst_difference() -> None:
-    from scripts.demonstration.measure import worst_difference as worst
+    from bench.demo.measure import worst_difference as worst
 
     a = np.array([1.0, -4.0, 2.0], np.float32)
     assert worst(a, a) == 0
@@ -195,7 +195,7 @@ def test_worst_difference() -> None:
 @pytest.mark.export
 def test_demo_of_one_architecture(tmp_path: Path) -> None:
     options = ["--only", "LLaMA", "--layers", "1", "--seconds", "0.1", "--no-decoder"]
-    done = _run("demonstration", *options, "--folder", str(tmp_path))
+    done = _run("bench.demo", *options, "--folder", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "everything held" in done.stdout
     # Norms in PyTorch, fused, refused, proved.
@@ -216,7 +216,7 @@ def test_the_demo_takes_a_decoder_from_its_config_to_tokens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("transformers.exporters", reason="pip install 'transformers>=5.20'")
-    from scripts.demonstration.decoder import generate
+    from bench.demo.decoder import generate
 
     assert generate(tmp_path) == []
     assert "64 of 64 greedy tokens are the same" in capsys.readouterr().out

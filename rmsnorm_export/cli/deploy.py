@@ -90,7 +90,7 @@ def command(
     \b
     Examples:
       rmsnorm-export deploy decoder.toml --init
-      rmsnorm-export deploy scripts/examples/decoder.toml --html decoder.html
+      rmsnorm-export deploy docs/examples/decoder.toml --html decoder.html
       rmsnorm-export deploy decoder.toml --set optimize.target=ort --set bench.rounds=5
     """
     if init:

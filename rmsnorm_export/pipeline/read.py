@@ -99,13 +99,13 @@ def _read_text(file: Path) -> str:
         raise InputError(
             "The pipeline file does not exist.",
             found=shown,
-            fix=f"{missing_fix(file)}; see scripts/examples for some",
+            fix=f"{missing_fix(file)}; see docs/examples for some",
         ) from error
     except (OSError, ValueError) as error:
         raise InputError(
             "The pipeline file cannot be read.",
             found=f"{shown}: {getattr(error, 'strerror', None) or one_line(str(error), 200)}",
-            fix="give the path of a TOML file; see scripts/examples for some",
+            fix="give the path of a TOML file; see docs/examples for some",
         ) from error
 
 

@@ -83,7 +83,7 @@ def run_pipeline(
     that was killed goes on where it was. After the first step that fails, no other runs.
 
     Args:
-        path: of the pipeline file; see ``scripts/examples``. Paths in it are relative to it.
+        path: of the pipeline file; see ``docs/examples``. Paths in it are relative to it.
         changes: ``TABLE.KEY=VALUE`` each, as if it stood in the file.
         until: the last step to run.
         force_step: run this one and those after it, changed or not.

@@ -1,7 +1,7 @@
 """What runs our files: one row per runtime and first version, with what was seen of it.
 
 A row tells which forms of a norm load and give the right numbers beside the standard operators,
-and which target is chosen for ``--for``. ``scripts/runtimes`` installs the runtimes of the rows
+and which target is chosen for ``--for``. ``tests/tools/runtimes`` installs the runtimes of the rows
 that say ``run``; the tests hold every claim of these, in float32 and float16, and that the forms
 which are not named are refused. The other rows were measured by hand once, or are read.
 """

@@ -1,7 +1,7 @@
 """Which operators a runtime has, beside those that are norms: what was tried, and what was not.
 
-``scripts/runtimes/operators.py`` loads ONNX's own tests of each operator in the installed runtimes
-and writes what came of it to ``operators.json``.
+``operators.json`` holds what came of loading ONNX's own tests of each operator in the runtimes
+that were installed.
 """
 
 from __future__ import annotations

@@ -311,7 +311,7 @@ SAMPLE = {("llama", "float32"), ("gemma3", "float16"), ("bamba", "float16"), ("m
 def test_sites_of_an_export_from_transformers(name: str, dtype: str) -> None:
     """Every site with HYPOTHESIS_PROFILE=thorough, else the first, one between and the last."""
     pytest.importorskip("transformers")
-    from scripts.corpus.architectures import architecture, export_architecture
+    from tests.tools.corpus.architectures import architecture, export_architecture
 
     exported = export_architecture(architecture(name), dtype)
     assert exported.path is not None

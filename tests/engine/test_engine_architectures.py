@@ -15,8 +15,8 @@ pytest.importorskip("transformers", reason="needs the architectures: pip install
 import rmsnorm_export as rx
 from rmsnorm_export.tensorrt.engine.build import build_engine
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
-from scripts.corpus.architectures import architecture, export_architecture
 from tests.sample import sampled
+from tests.tools.corpus.architectures import architecture, export_architecture
 
 from .conftest import needs_rtx
 

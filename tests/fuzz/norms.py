@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from scripts.fuzzing.feeds import signature_of
-from scripts.fuzzing.mutants import Seed
-from scripts.fuzzing.seeds import invented
+from tests.tools.fuzz.feeds import signature_of
+from tests.tools.fuzz.mutants import Seed
+from tests.tools.fuzz.seeds import invented
 
 _CHAIN = """
     xf = Cast <to = {stash}> (x)

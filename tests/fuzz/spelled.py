@@ -12,8 +12,8 @@ from spellings.graph import CONSTANTS
 from spellings.look_alikes import LOOK_ALIKES
 from spellings.place import build
 
-from scripts.fuzzing.feeds import signature_of
-from scripts.fuzzing.mutants import Seed
+from tests.tools.fuzz.feeds import signature_of
+from tests.tools.fuzz.mutants import Seed
 
 _CHANGED = 0.3  # of the choices: the others are the simplest
 

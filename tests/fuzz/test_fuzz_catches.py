@@ -15,8 +15,8 @@ import pytest
 
 import rmsnorm_export as rx
 from fuzz.norms import norm
-from scripts.fuzzing.judge import SETTINGS, Finding, Setting, judge
-from scripts.fuzzing.subject import Mutant
+from tests.tools.fuzz.judge import SETTINGS, Finding, Setting, judge
+from tests.tools.fuzz.subject import Mutant
 
 Change = Callable[[onnx.ModelProto], None]
 

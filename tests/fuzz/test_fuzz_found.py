@@ -6,7 +6,7 @@ import collections
 
 from fuzz.norms import norm
 from fuzz.spelled import spelled_seeds
-from scripts.fuzzing.found import Share, shares
+from tests.tools.fuzz.found import Share, shares
 
 FLOORS = {"into_loop": 0.3}
 """A part of a norm in a loop is told, not found."""

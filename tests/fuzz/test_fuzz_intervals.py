@@ -7,11 +7,11 @@ import onnx
 import pytest
 
 from fuzz.norms import ROW, norm
-from scripts.fuzzing.evaluate import Program, rounded
-from scripts.fuzzing.feeds import all_feeds
-from scripts.fuzzing.intervals import UNIT, Arithmetic, Mode, Value, ideal
-from scripts.fuzzing.operators import CannotEvaluateError
-from scripts.fuzzing.subject import Mutant, load, run
+from tests.tools.fuzz.evaluate import Program, rounded
+from tests.tools.fuzz.feeds import all_feeds
+from tests.tools.fuzz.intervals import UNIT, Arithmetic, Mode, Value, ideal
+from tests.tools.fuzz.operators import CannotEvaluateError
+from tests.tools.fuzz.subject import Mutant, load, run
 
 
 def _value(lo: float, hi: float) -> Value:

@@ -13,10 +13,10 @@ from onnx import numpy_helper
 
 import rmsnorm_export as rx
 from fuzz.norms import norm
-from scripts.fuzzing.change import MUTATIONS
-from scripts.fuzzing.mutants import Mutated, Step, apply, draw
-from scripts.fuzzing.subject import InvalidError, Mutant
-from scripts.fuzzing.work import Plan, replay, work
+from tests.tools.fuzz.change import MUTATIONS
+from tests.tools.fuzz.mutants import Mutated, Step, apply, draw
+from tests.tools.fuzz.subject import InvalidError, Mutant
+from tests.tools.fuzz.work import Plan, replay, work
 
 SEEDS = [norm("llama", "float16"), norm("gemma", "float", 17), norm("llama", "double", 23)]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fuzz.spelled import spelled_seeds
-from scripts.fuzzing.seeds import corpus_seeds
-from scripts.fuzzing.work import Counts, Plan, work
+from tests.tools.fuzz.seeds import corpus_seeds
+from tests.tools.fuzz.work import Counts, Plan, work
 
 
 def right(counts: Counts, written: list[Path], least: int) -> None:

@@ -1,4 +1,4 @@
-"""The examples under scripts/examples, from end to end, and again from what the first run left."""
+"""The examples under docs/examples, from end to end, and again from what the first run left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.pipeline.pipelines import assert_consistent, states
 from tests.serving.models import needs_triton
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = ROOT / "scripts" / "examples"
+EXAMPLES = ROOT / "docs" / "examples"
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from scripts.corpus import cache
-from scripts.gpu.shim import Shim
 from tests.plugins import kernel_build
+from tests.tools.corpus import cache
+from tests.tools.gpu.shim import Shim
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """Builds of plugins/kernels for tests, cached by a hash of the sources: on a CPU, and by nvcc.
 
-An entry of the cache is a folder that appears whole or not at all, as in ``scripts.corpus.cache``.
+An entry of the cache is a folder that appears whole or not at all, as in the corpus.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import sysconfig
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from scripts.corpus import cache
-from scripts.gpu import build
-from scripts.gpu.build import KERNELS, PLUGINS
+from tests.tools.corpus import cache
+from tests.tools.gpu import build
+from tests.tools.gpu.build import KERNELS, PLUGINS
 
 SHIM = PLUGINS / "tests" / "shim"
 FIBRES = SHIM / "fibres.cpp"
@@ -93,7 +93,7 @@ def run(command: Iterable[object], folder: pathlib.Path | None = None) -> str:
 def nvcc_objects(
     jobs: Iterable[tuple[str, int]], folder: pathlib.Path, front: pathlib.Path | None = None
 ) -> list[str]:
-    """Put objects of units and architectures into a folder, as ``scripts.gpu.build`` makes them.
+    """Put objects of units and architectures into a folder.
 
     ``front``: a file in front of the units, e.g. ``build.COUNTED``.
 

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from scripts.gpu.shim import (
+from tests.plugins.kernel_cases import KINDS, TYPES, job_for
+from tests.tools.gpu.shim import (
     BF16,
     F16,
     F32,
@@ -24,7 +25,6 @@ from scripts.gpu.shim import (
     exact,
     ordinal,
 )
-from tests.plugins.kernel_cases import KINDS, TYPES, job_for
 
 ORDERS: dict[str, dict[str, Any]] = {
     "LLaMA": {},

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import pathlib
 import re
-import subprocess
 
 import pytest
 
-from scripts.gpu import build
-from scripts.sass import parse, tools
 from tests.plugins import kernel_build
 from tests.sample import sampled
+from tests.tools.gpu import build
 
 _ENTRY = re.compile(r"Compiling entry function '(\S+)' for 'sm_(\d+)'")
 _MEMORY = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -24,7 +22,7 @@ _KERNELS = {"f32": 26 + 8 + 6, "f16": 26 + 44 + 16, "bf16": 26 + 44 + 16}
 """How many a type has at least: 22 in registers or staged for the modes, and the generic ones; and
 those of the usual norms, and with a rotary embedding."""
 _COUNTED = {"f32": 20, "f16": 34, "bf16": 34}
-"""How many of them scripts/sass may count."""
+"""How many of them are of the usual norms."""
 
 _ARCHITECTURES = (75, 80, 86, 87, 89, 90, 100, 110, 120)
 _ALL = [(dtype, arch) for dtype in _KERNELS for arch in _ARCHITECTURES]
@@ -53,28 +51,6 @@ def test_of_the_counted_ones(dtype: str, architecture: int, tmp_path: pathlib.Pa
     job = (f"rmsnorm_{dtype}.cu", architecture)
     (report,) = kernel_build.nvcc_objects([job], tmp_path, build.COUNTED)
     _judge(report, _COUNTED[dtype])
-
-
-@pytest.mark.thorough
-def test_accesses_of_32_bytes(tmp_path: pathlib.Path) -> None:
-    """sm_100 and newer load eight vectors of x in four, and store y, or its codes, in four."""
-    try:
-        cuobjdump, environment = tools.disassembler()
-    except tools.ToolMissingError as error:
-        pytest.skip(str(error))
-    kernel_build.nvcc_objects([("rmsnorm_bf16.cu", 100)], tmp_path, build.COUNTED)
-    command = [cuobjdump, "-sass", *map(str, tmp_path.glob("*.o"))]
-    sass = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    codes = parse.kernels(sass.stdout.splitlines())
-    wide = {name: code for name, code in codes.items() if "FetchE2E" in name}
-    assert len(wide) >= 5
-    for name, code in wide.items():
-        sizes = {base: [i.size for i in code.values() if i.base == base] for base in ("LDG", "STG")}
-        assert sizes["LDG"].count(32) == 4, name
-        assert 16 not in sizes["LDG"], name
-        # The branches of FP8 and of INT8 codes have a store each.
-        quantised = "QuantizeE0E" not in name
-        assert sizes["STG"].count(16 if quantised else 32) == (8 if quantised else 4), name
 
 
 def _judge(report: str, least: int) -> None:

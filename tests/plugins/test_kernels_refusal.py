@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rmsnorm_export.op.spec import NormSpec
-from scripts.gpu.shim import F16, F32, RefusalError, Shim
 from tests.plugins.kernel_cases import job_for
+from tests.tools.gpu.shim import F16, F32, RefusalError, Shim
 
 F32_TYPE, F16_TYPE, BF16_TYPE, FP8_TYPE, INT8_TYPE = range(5)
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rmsnorm_export.op.spec import NormSpec
-from scripts.gpu.shim import BF16, F16, F32, FP8, INT8, Array, Job, Shim, check, codes_of
 from tests.plugins.kernel_cases import KINDS, TYPES, VARIANTS, job_for
+from tests.tools.gpu.shim import BF16, F16, F32, FP8, INT8, Array, Job, Shim, check, codes_of
 
 SIZES = (7, 64, 1000, 9000)
 

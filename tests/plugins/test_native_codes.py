@@ -20,7 +20,7 @@ from rmsnorm_export.op.native import ROW_KINDS
 from rmsnorm_export.op.spec import BLOCK, NormSpec, Quantize, scaled_by
 from rmsnorm_export.runtime.session import run_session
 from rmsnorm_export.tensorrt.plugin.native import node_model, session_options
-from scripts.lib.command import module_command, module_environment
+from tests.tools.lib.command import module_command, module_environment
 from tests.op.test_codes import at_every_place, reference_codes, same
 from tests.plugins.native_isa import ISAS
 from tests.plugins.native_process import TYPES, Case, run_all
@@ -76,8 +76,7 @@ def sweep(library: str) -> int:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_every_kind_type_and_scale(native_library: pathlib.Path, isa: str) -> None:
-    command = module_command("x", str(native_library))
-    command[2] = "tests.plugins.test_native_codes"
+    command = module_command("tests.plugins.test_native_codes", str(native_library))
     env = {**module_environment(), "RMSNORM_EXPORT_ISA": isa, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "88\n"), done.stderr

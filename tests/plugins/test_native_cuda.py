@@ -29,8 +29,6 @@ from rmsnorm_export.op.spec import Kind, NormSpec, Quantize, scaled_by
 from rmsnorm_export.runtime.session import place_of_kernels, run_session
 from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.tensorrt.plugin.native import node_model
-from scripts.corpus import cache
-from scripts.gpu.shim import assert_between
 from tests.op.test_codes import HOWS, at_every_place, reference_codes, same
 from tests.pipeline.pipelines import MODEL, OPTIMIZE, write
 from tests.plugins import kernel_build
@@ -38,6 +36,8 @@ from tests.plugins.native_process import GATES, VARIANTS, Case, run_all
 from tests.plugins.test_native_runtimes import VERSIONS, run_in
 from tests.proof.sites import LLAMA, source
 from tests.serving.models import needs_triton
+from tests.tools.corpus import cache
+from tests.tools.gpu.shim import assert_between
 
 TYPES: dict[int, Any] = {1: np.float32, 10: np.float16, 16: ml_dtypes.bfloat16}
 

@@ -21,9 +21,9 @@ from rmsnorm_export.op.native import ROW_KINDS
 from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.runtime.metrics import ulp_distance
-from scripts.corpus import cache
 from tests.plugins import kernel_build
 from tests.plugins.native_process import TYPES, bound
+from tests.tools.corpus import cache
 
 SOURCES = kernel_build.PLUGINS / "onnxruntime"
 PROGRAM = kernel_build.PLUGINS / "tests" / "onnxruntime" / "numbers.cpp"

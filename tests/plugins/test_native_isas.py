@@ -7,13 +7,12 @@ import subprocess
 
 import pytest
 
-from scripts.lib.command import module_command, module_environment
+from tests.tools.lib.command import module_command, module_environment
 from tests.plugins.native_isa import ISAS
 
 
 def _in_a_process(*arguments: str, **environment: str) -> str:
-    command = module_command("x", *arguments)
-    command[2] = "tests.plugins.native_process"
+    command = module_command("tests.plugins.native_process", *arguments)
     done = subprocess.run(
         command,
         env={**module_environment(), "OMP_NUM_THREADS": "1", **environment},

@@ -10,9 +10,9 @@ import subprocess
 
 import pytest
 
-from scripts.corpus import cache
 from tests.plugins import kernel_build
 from tests.plugins.native_isa import ISAS
+from tests.tools.corpus import cache
 
 SOURCES = kernel_build.PLUGINS / "onnxruntime"
 FUZZ = kernel_build.PLUGINS / "tests" / "onnxruntime" / "fuzz.cpp"

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rmsnorm_export as rx
-from scripts.bench import graphs
+from bench import graphs
 
 TARGETS = ("portable", "onnx", "ort")
 

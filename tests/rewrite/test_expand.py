@@ -13,7 +13,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.rewrite.optimize import Result
 from rmsnorm_export.runtime.session import open_session
-from scripts.runtimes.models import BOUNDS, block, feed
+from tests.tools.runtimes.models import BOUNDS, block, feed
 
 HALF = TensorProto.FLOAT16
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from folders import snapshot
 
-from scripts.corpus.sparse_llm import make_sparse_llm, norm_count
+from tests.tools.corpus.sparse_llm import make_sparse_llm, norm_count
 
 # VmHWM, as ru_maxrss counts the process that forked this one too.
 MEASURE = """

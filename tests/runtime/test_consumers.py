@@ -12,7 +12,7 @@ from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.rewrite.runs import runs_in
 from rmsnorm_export.runtime.consumers import CONSUMERS, FORMS, FUNCTIONS, by_name, consumer
 from rmsnorm_export.runtime.operators import has_operator, unknown
-from scripts.runtimes.models import block
+from tests.tools.runtimes.models import block
 
 
 def test_the_rows_are_in_order_and_name_what_there_is() -> None:

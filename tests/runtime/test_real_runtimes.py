@@ -7,7 +7,6 @@ them.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,9 @@ from packaging.version import Version
 import rmsnorm_export as rx
 from rmsnorm_export.rewrite.runs import Needs
 from rmsnorm_export.runtime.consumers import CONSUMERS, consumer
-from rmsnorm_export.runtime.operators import OPERATORS
-from scripts.runtimes import models, operators
-from scripts.runtimes.catalogue import CATALOGUE, INSTALL, Installable
-from scripts.runtimes.measure import run_files
+from tests.tools.runtimes import models
+from tests.tools.runtimes.catalogue import CATALOGUE, INSTALL, Installable
+from tests.tools.runtimes.measure import run_files
 
 SESSIONS = 30
 Files = dict[str, tuple[Path, Any]]
@@ -168,21 +166,6 @@ def test_what_is_written_for_a_runtime_runs_there(
         assert not outcome.error
         assert max(outcome.off) <= models.BOUNDS[label.rpartition("-")[2]], label
         assert outcome.norms in (None, models.NORMS), label
-
-
-@every_runtime
-def test_the_operators_are_those_that_are_written_down(
-    runtime: Installable, tmp_path: Path
-) -> None:
-    """Of each kind a few: ``scripts.runtimes.operators`` tries all of them."""
-    if runtime.label not in json.loads(OPERATORS.read_text()):
-        pytest.skip(f"the operators of {runtime.label} were not tried")
-    known = json.loads(OPERATORS.read_text())[runtime.label]
-    few = ("Add", "Gather", "MatMul", "Softmax", "Transpose")
-    some = frozenset((*known["lacks"].split()[:4], *few))
-    takes, lacks = operators.tried(runtime, tmp_path, some)
-    assert takes == some & set(known["takes"].split())
-    assert lacks == some & set(known["lacks"].split())
 
 
 def test_every_row_that_says_run_has_a_runtime_that_is_run() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench import export
-from scripts.lib.command import module_command, module_environment
+from bench import export
+from tests.tools.lib.command import module_command, module_environment
 
 pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
 pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")

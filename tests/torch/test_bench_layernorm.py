@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.lib.command import module_command, module_environment
+from tests.tools.lib.command import module_command, module_environment
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -54,7 +54,7 @@ def test_bad_options_are_refused(arguments: list[str]) -> None:
 
 
 def test_a_wrong_norm_is_reported_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scripts.bench import norms
+    from bench import norms
 
     monkeypatch.setattr(norms, "_layer_norm", norms._written_out)
     contenders, wrong = norms.onnx_contenders(4, 8)

@@ -1,6 +1,6 @@
 """``rx.export`` on whole architectures: every norm one node, straight from PyTorch.
 
-Those of ``transformers`` are tiny configurations from scripts/corpus; the diffusion transformer is
+Those of ``transformers`` are tiny configurations; the diffusion transformer is
 tests/torch/diffusion.py. All are exported in half precision, the targets and opsets in turn; some
 in other types too. Every one in every type to every target would take most of an hour.
 """
@@ -22,8 +22,8 @@ import torch
 
 from rmsnorm_export.runtime.session import open_session, run_session
 from rmsnorm_export.torch.export.export import export
-from scripts.corpus.architectures import architecture, count_norms
 from tests.sample import sampled
+from tests.tools.corpus.architectures import architecture, count_norms
 from tests.torch import diffusion
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]

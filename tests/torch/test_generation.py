@@ -28,7 +28,7 @@ from rmsnorm_export.cli.main import main
 from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.torch.generation.components import sample_inputs, whole_static_caches
 from rmsnorm_export.torch.generation.source import load_generative
-from scripts.corpus.decoders import decoder as decoder_of
+from tests.tools.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 

@@ -16,8 +16,8 @@ import transformers
 import rmsnorm_export as rx
 from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.torch.generation.components import own_types_of_caches, sample_inputs
-from scripts.corpus.decoders import DECODERS
-from scripts.corpus.decoders import decoder as decoder_of
+from tests.tools.corpus.decoders import DECODERS
+from tests.tools.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 

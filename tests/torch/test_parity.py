@@ -1,6 +1,6 @@
 """A thinned parity matrix, and that its claims fail where the operator is broken.
 
-``scripts/parity/run`` runs the whole matrix; here every variant is seen in every type at three row
+``tests.tools.parity`` runs the whole matrix; here every variant is seen in every type at three row
 lengths.
 """
 
@@ -21,7 +21,7 @@ import torch
 from rmsnorm_export.op.reference import reference_float64
 from rmsnorm_export.op.spec import DOUBLE, FLOAT16, NormSpec
 from rmsnorm_export.torch.operator import eager
-from scripts.parity import arrays, claims, modules, onnx_models, truth, variants
+from tests.tools.parity import arrays, claims, modules, onnx_models, truth, variants
 
 VARIANTS = {variant.name: variant for variant in variants.VARIANTS}
 SIZES = (1, 111, 4104)

@@ -1,6 +1,6 @@
 """Half precision, bit for bit: what an exported norm declares is what PyTorch computes.
 
-``scripts/parity/run`` does this for every class of ``transformers``; here for one of each order of
+``tests.tools.parity`` does this for every class of ``transformers``; here for one of each order of
 rounding, and for files that declare a wrong one.
 """
 
@@ -22,8 +22,8 @@ import onnx_ir as ir
 
 from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
-from scripts.corpus.norm_classes import norm_classes
-from scripts.parity import arrays, classes, declaration, exact_rows, half_proof, orders
+from tests.tools.corpus.norm_classes import norm_classes
+from tests.tools.parity import arrays, classes, declaration, exact_rows, half_proof, orders
 from tests.torch.norm_cases import FORMS, spec_of
 
 NORMS = {norm.key: norm for norm in norm_classes(rmsnorm_only=True)}
@@ -54,7 +54,7 @@ def case(key: str, dtype: str) -> tuple[Any, ir.Model]:
 @pytest.mark.parametrize(("key", "dtype"), CASES)
 def test_declared_order_is_that_of_the_class(key: str, dtype: str) -> None:
     module, model = case(key, dtype)
-    members = key == "GemmaRMSNorm"  # its 13 classes; all 218 in scripts/parity/run
+    members = key == "GemmaRMSNorm"  # its 13 classes; all 218 in tests/tools/parity/run
     found = half_proof.prove(NORMS[key], module, dtype, model, members=members)
     assert found.holds, found
     assert found.operator in orders.QUOTIENTS

@@ -1,4 +1,4 @@
-"""``scripts/parity/run``: its files, its exit code, and the model level."""
+"""``tests/tools/parity/run``: its files, its exit code, and the model level."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytest.importorskip("transformers", reason="needs the catalogue: pip install tra
 
 import torch
 
-from scripts.parity import claims, float64, measure, models
+from tests.tools.parity import claims, float64, measure, models
 
 
 def failures(cells: list[Any]) -> list[str]:
@@ -94,7 +94,7 @@ def test_distances_and_histograms() -> None:
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     pytest.importorskip("matplotlib", reason="the picture: pip install matplotlib")
-    parity = importlib.import_module("scripts.parity.__main__")
+    parity = importlib.import_module("tests.tools.parity.__main__")
     # Two variants will do.
     monkeypatch.setattr(parity, "VARIANTS", parity.VARIANTS[3:5])
     options = ["--quick", "--level", "module", "--dtype", "float16", "float32"]

@@ -13,8 +13,8 @@ import torch
 
 from rmsnorm_export.torch.probe.fit import Fit, NotANorm
 from rmsnorm_export.torch.probe.probe import probe_module
-from scripts.corpus import build
-from scripts.corpus.norm_classes import EPSILON, NormClass, norm_classes
+from tests.tools.corpus import build
+from tests.tools.corpus.norm_classes import EPSILON, NormClass, norm_classes
 
 NORMS = {norm.key: norm for norm in norm_classes()}
 HALF = (torch.float16, torch.bfloat16)

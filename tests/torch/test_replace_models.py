@@ -10,8 +10,8 @@ pytest.importorskip("transformers", reason="needs the catalogue: pip install tra
 import torch
 
 from rmsnorm_export.torch.probe.replace import replace_norms
-from scripts.corpus.architectures import architecture
-from scripts.corpus.norm_classes import norm_classes
+from tests.tools.corpus.architectures import architecture
+from tests.tools.corpus.norm_classes import norm_classes
 
 NORM_CLASSES = {m for norm in norm_classes(rmsnorm_only=True) for m in norm.members}
 

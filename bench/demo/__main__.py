@@ -1,0 +1,143 @@
+"""The whole path on real architectures: PyTorch, ONNX, optimize for every target, proof, speed.
+
+Five models of the transformers package with random weights are taken to ONNX twice: by PyTorch's
+exporter, after which every RMSNorm is made one node for each target, and straight by `rx.export`,
+which names each node after its module. Every site is proved, the logits are compared with those of
+PyTorch's file (run without any graph optimization) and of PyTorch, and the files are timed in turn.
+At the end the first model gets a page for the browser, and an engine where TensorRT-RTX is
+installed; a norm is timed by the operator's CPU kernels where they are built; and one command takes
+a decoder from its config.json to a folder with its cache, which writes the same tokens as PyTorch.
+
+Exit code 1 when a norm was missed on the portable target or left out without a reason on another, a
+site is not proved or has no module, the logits or tokens moved, or no engine could be built.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import get_args
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded: the weights are random
+
+import numpy as np
+import torch
+
+import rmsnorm_export as rx
+from bench.demo.decoder import generate
+from bench.demo.measure import compare_speed, logits, worst_difference
+from bench.demo.models import ARCHITECTURES, OPSET, Architecture, Exported, export
+from bench.demo.native import native_line
+from bench.demo.page import Ending, end
+from bench.demo.report import STRAIGHT, Row, markdown, problems, show
+from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.show.text import render
+from tests.tools.lib.command import ROOT, parser, say
+from tests.tools.lib.results import Start, write_results
+from tests.tools.lib.tables import console
+
+PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir", "onnxruntime", "onnxscript")
+PACKAGES += ("torch", "transformers")
+
+
+def _export(architecture: Architecture, folder: Path, layers: int) -> Exported:
+    start = time.perf_counter()
+    source = export(architecture, folder, layers)
+    say(f"{architecture.name}: exported by PyTorch in {time.perf_counter() - start:.1f} s")
+    return source
+
+
+def _demonstrate(architecture: Architecture, source: Exported, seconds: float) -> list[Row]:
+    """Put the export of one architecture through every target."""
+    before = logits(source.path, source.tokens, optimize=False)
+    results = []
+    for target in get_args(Target):
+        path = source.path.with_name(f"{source.path.stem}.{target}.onnx")
+        result = rx.optimize(source.path, target=target, prove=True)
+        result.save(path, force=True)
+        after = logits(path, source.tokens, optimize=True)
+        results.append((target, path, result.report, after))
+        say(f"{architecture.name}: {target} done")
+    results.append(_straight(source))
+    say(f"{architecture.name}: {STRAIGHT} done")
+    speeds = compare_speed(
+        source.path, [path for _, path, _, _ in results], source.tokens, seconds=seconds
+    )
+    return [
+        Row(
+            architecture.name,
+            target,
+            source.norm_calls,
+            report,
+            worst_difference(after, before),
+            worst_difference(after, source.logits),
+            speed,
+            str(np.dtype(source.logits.dtype)),
+        )
+        for (target, _, report, after), speed in zip(results, speeds, strict=True)
+    ]
+
+
+def _straight(source: Exported) -> tuple[str, Path, rx.Report, np.ndarray]:
+    """The module to a file with one node a norm, in one call."""
+    path = source.path.with_name(f"{source.path.stem}.straight.onnx")
+    tokens = torch.from_numpy(source.tokens)
+    made = rx.export(source.module, (tokens,), path, opset=OPSET, prove=True, force=True)
+    after = logits(path, source.tokens, optimize=True)
+    return STRAIGHT, path, made.report, after
+
+
+def _arguments() -> argparse.Namespace:
+    options = parser("bench.demo", __doc__)
+    names = [architecture.name for architecture in ARCHITECTURES]
+    options.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
+    options.add_argument("--folder", type=Path, default=ROOT / "build" / "demo")
+    options.add_argument("--seconds", type=float, default=8, help="of timing per architecture")
+    options.add_argument("--layers", type=int, default=4, help="of each model (default: 4)")
+    options.add_argument("--no-decoder", action="store_true", help="leave out the last part")
+    options.add_argument("--output", type=Path, help="write the results to this JSON file, and .md")
+    return options.parse_args()
+
+
+def main() -> int:
+    """Exit code 1 when something did not hold."""
+    arguments = _arguments()
+    begun, start = time.perf_counter(), Start()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    chosen = [a for a in ARCHITECTURES if a.name in arguments.only]
+    rows: list[Row] = []
+    endings: list[Ending] = []
+    for architecture in chosen:
+        source = _export(architecture, arguments.folder, arguments.layers)
+        rows += _demonstrate(architecture, source, arguments.seconds)
+        if not endings:
+            endings.append(end(source, start.date))
+            say(f"{architecture.name}: page and engine done")
+    report = start.facts(*PACKAGES) | {
+        "models": {architecture.name: architecture.norms for architecture in chosen},
+        "rows": [row.as_dict() for row in rows],
+    }
+    show(report)
+    if arguments.output is not None:
+        write_results(report, markdown(report), arguments.output)
+    found = problems(rows) + endings[0].problems()
+    terminal = console()
+    terminal.print()
+    print(render(endings[0].lines(), styled=terminal.is_terminal), end="")
+    terminal.print()
+    terminal.print(native_line(), markup=False, highlight=False, soft_wrap=True)
+    terminal.print()
+    if not arguments.no_decoder:
+        found += generate(arguments.folder)
+    for text in found:
+        terminal.print(f"problem: {text}", markup=False, soft_wrap=True)
+    verdict = f"{len(found)} problems" if found else "everything held"
+    elapsed = time.perf_counter() - begun
+    terminal.print(f"{verdict}; {elapsed:.0f} s; files in {arguments.folder}", soft_wrap=True)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

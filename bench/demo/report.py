@@ -1,0 +1,175 @@
+"""The demo's rows as a table, as JSON and as Markdown, and what in them must not happen."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import rmsnorm_export as rx
+from bench.demo.measure import Speed
+from tests.tools.lib.results import about, bullets
+from tests.tools.lib.tables import markdown_table, print_table
+
+LOGIT_BOUND = {"float32": 1e-4, "float16": 1e-2}
+"""Largest logit difference, relative to the largest logit. One ulp per norm is 6e-8 (f32) or 5e-4
+(f16); some twenty norms and the matrices between them amplify that. A constant in the place of one
+random gain moved the logits by 0.008 to 0.6 in f32, and by 0.03 or more in f16."""
+
+STRAIGHT = "rx.export"
+"""Stands in the column of targets for the portable file made straight from the module."""
+
+_LEGEND = (
+    "target: of optimize on the file that PyTorch wrote; rx.export: portable, straight from the "
+    "module. norms: calls of RMSNorm modules in PyTorch; fused: now one node; proved: sites whose "
+    "new nodes agree with the old ones. nodes: bodies of the new operators not counted. logits: "
+    "largest difference, relative to the largest logit, from PyTorch's file run without graph "
+    "optimization and from PyTorch. time: optimized / PyTorch's file, both with ONNX Runtime's "
+    "default graph optimization, median of interleaved runs (95 % interval); '=' marks what is no "
+    "more than the difference between two runs of PyTorch's file."
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """One architecture on one target: a line of the table."""
+
+    architecture: str
+    target: str
+    norm_calls: int
+    report: rx.Report
+    source_difference: float
+    torch_difference: float
+    speed: Speed
+    dtype: str
+
+    def problems(self) -> list[str]:
+        """What must not happen."""
+        found = []
+        report, bound = self.report, LOGIT_BOUND[self.dtype]
+        sites = len(report.fused) + len(report.kept)
+        if self.target in ("portable", STRAIGHT) and sites != self.norm_calls:
+            found.append(f"{sites} of {self.norm_calls} norms are one node")
+        if sites + len(report.refused) < self.norm_calls:
+            found.append(f"{self.norm_calls - sites} norms are missing, not all with a reason")
+        if self.proved != len(report.fused):
+            found.append(f"{self.proved} of {len(report.fused)} sites are proved")
+        if self.target == STRAIGHT and any(site.module is None for site in self.report.fused):
+            found.append("a site does not know its module")
+        if any(refusal.reason == "proof-failed" for refusal in report.refused):
+            found.append("a proof failed")
+        # Written so that NaN fails too.
+        if not self.source_difference <= bound:
+            found.append(f"the logits are {self.source_difference:.1e} off the export's")
+        if not self.torch_difference <= bound:
+            found.append(f"the logits are {self.torch_difference:.1e} off PyTorch's")
+        return [f"{self.architecture}, {self.target}: {text}" for text in found]
+
+    @property
+    def proved(self) -> int:
+        """Sites with a proof that holds."""
+        return sum(site.proof is not None and site.proof.passed for site in self.report.fused)
+
+    def classes(self) -> str:
+        """How many sites have which class of numerics."""
+        counts = Counter(site.numerics for site in self.report.fused)
+        return ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
+
+    def remarks(self) -> list[str]:
+        """Operators, reasons of refusals and notes of sites, each once with its number."""
+        said = Counter(_operator(site) for site in self.report.fused)
+        said.update(f"refused: {refusal.message}" for refusal in self.report.refused)
+        said.update(f"left outside: {refusal.message}" for refusal in self.report.unfolded)
+        notes = (note for site in self.report.fused for note in site.notes)
+        whole, part = "part of the norm stays as it was", "left outside"
+        said.update(note.replace(whole, part) for note in notes)
+        return [f"{n} x {text}" for text, n in said.items()]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "architecture": self.architecture,
+            "target": self.target,
+            "dtype": self.dtype,
+            "norms": self.norm_calls,
+            "fused": len(self.report.fused),
+            "refused": len(self.report.refused),
+            "proved": self.proved,
+            "numerics": self.classes(),
+            "nodes_before": self.report.nodes_before,
+            "nodes_after": self.report.nodes_after,
+            "logits_to_export": self.source_difference,
+            "logits_to_torch": self.torch_difference,
+            "time": dataclasses.asdict(self.speed),
+            "remarks": self.remarks(),
+        }
+
+
+def _operator(site: rx.Site) -> str:
+    """The node of a site, with the attributes that an ordinary norm has not."""
+    attributes = " ".join(f"{name}={value}" for name, value in site.attributes.items())
+    # The attributes are those of the source's norm: only the portable operator has them all.
+    portable = site.op in ("RMSNorm", "SkipRMSNorm", "GatedRMSNorm")
+    return f"{site.op} {attributes}".strip() if portable else site.op
+
+
+_TARGET_HEADINGS = (
+    *("model", "target", "norms:", "fused:", "refused:", "proved:", "numerics", "nodes:"),
+    *("logits:\nexport:", "\ntorch:", "time"),
+)
+
+
+def _target_cells(row: dict[str, Any]) -> list[str]:
+    time = row["time"]
+    interval = f"({time['low']:.2f}-{time['high']:.2f})"
+    return [
+        row["architecture"],
+        row["target"],
+        *(str(row[name]) for name in ("norms", "fused", "refused", "proved")),
+        row["numerics"],
+        f"{row['nodes_before']} -> {row['nodes_after']}",
+        f"{row['logits_to_export']:.0e}",
+        f"{row['logits_to_torch']:.0e}",
+        f"{time['ratio']:.2f} {interval}" + ("" if time["beyond_noise"] else " ="),
+    ]
+
+
+def show(report: dict[str, Any]) -> None:
+    """Print the table, what its columns say, and what is to be known of single models."""
+    rows = map(_target_cells, report["rows"])
+    print_table(_TARGET_HEADINGS, rows, below=[_LEGEND, "", *_remarks(report)])
+
+
+def _remarks(report: dict[str, Any]) -> list[str]:
+    """What the norms of each model are, and below it what each target made of them."""
+    lines = []
+    for name, norms in report["models"].items():
+        lines.append(f"{name}: {norms}")
+        for row in report["rows"]:
+            if row["architecture"] == name:
+                lines.append(f"  {row['target']}: {'; '.join(row['remarks'])}")
+    return lines
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The same report as a Markdown page."""
+    below = [f"- {line}" if line[0] != " " else f"  - {line.strip()}" for line in _remarks(report)]
+    lines = [
+        "# The demo: five architectures, three targets, and straight from the module",
+        "",
+        *bullets(about(report)),
+        "",
+        _LEGEND,
+        "",
+        *markdown_table(_TARGET_HEADINGS, map(_target_cells, report["rows"])),
+        "",
+        *below,
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def problems(rows: Sequence[Row]) -> list[str]:
+    """Everything that did not hold."""
+    return [text for row in rows for text in row.problems()]

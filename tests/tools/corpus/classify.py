@@ -1,0 +1,273 @@
+"""Decide from numbers what a norm module computes.
+
+The values come from running the module; nothing is read from its source. First every RMSNorm that
+can be composed from the parts below is evaluated in float64 and compared; a module that none of
+them explains is named by its invariances (scaling, shifting, linearity).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+
+import torch
+
+from tests.tools.corpus.build import GROUP
+
+RELATIVE = 2e-5
+"""Bound for float32 against float64: 48 terms of 1.2e-7 each, with room for rsqrt and the gate."""
+
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": torch.nn.functional.silu,
+    "sigmoid": torch.sigmoid,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Variant:
+    """What an RMSNorm does beyond ``x / sqrt(mean(x^2) + eps) * w``.
+
+    Attributes:
+        gain: ``none``, ``w``, ``1+w``, ``w+b`` (a bias follows) or ``pre 1+w`` (the row is scaled
+            by 1 + w before it is normalised, and has no gain after).
+        gate: ``none``, or ``<activation> after`` / ``<activation> before`` the normalisation.
+        group_size: elements that share one root mean square; 0 means the whole row.
+        axes: trailing axes that are normalised together.
+        epsilon: ``inside`` the root, ``outside`` of it, or ``none``.
+        rounding: where a half type is rounded, see ``rounding_orders``; decided in bfloat16.
+    """
+
+    gain: str = "w"
+    gate: str = "none"
+    group_size: int = 0
+    axes: int = 1
+    epsilon: str = "inside"
+    rounding: str = ""
+
+    def __str__(self) -> str:
+        parts = [f"gain {self.gain}"]
+        if self.gate != "none":
+            parts.append(f"gate {self.gate}")
+        if self.group_size:
+            parts.append(f"groups of {self.group_size}")
+        if self.axes != 1:
+            parts.append(f"{self.axes} axes")
+        if self.epsilon != "inside":
+            parts.append(f"epsilon {self.epsilon}")
+        if self.rounding:
+            parts.append(self.rounding)
+        return ", ".join(parts)
+
+
+def fit(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], eps: float) -> list[Variant]:
+    """Every variant that reproduces ``module(*inputs)`` in float32 within ``RELATIVE``.
+
+    Use an ``eps`` near the mean squares, so that its place shows. One variant is the answer, none
+    means that the module is no RMSNorm, several that the inputs were too poor to tell.
+    """
+    with torch.no_grad():
+        got = module(*inputs)
+    if not isinstance(got, torch.Tensor):
+        return []
+    return [v for v in _variants(module, inputs) if _explains(v, module, inputs, eps, got)]
+
+
+def _explains(
+    variant: Variant,
+    module: torch.nn.Module,
+    inputs: tuple[torch.Tensor, ...],
+    eps: float,
+    got: torch.Tensor,
+) -> bool:
+    weight, bias = _parameters(module, torch.float64)
+    row = inputs[0].shape[-variant.axes :].numel()
+    if any(p is not None and p.numel() != row for p in (weight, bias)):
+        return False
+    if variant.group_size and row % variant.group_size:
+        return False
+    want = evaluate(variant, [t.double() for t in inputs], weight, bias, eps)
+    if want.shape != got.shape:
+        return False
+    scale = want.abs().amax(dim=-1, keepdim=True).clamp_min(1e-30)
+    return bool(((got.double() - want).abs() / scale).max() < RELATIVE)
+
+
+def evaluate(
+    variant: Variant,
+    inputs: list[torch.Tensor],
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> torch.Tensor:
+    """The formula of ``variant`` in the type of ``inputs``, without any rounding step."""
+    x = inputs[0]
+    place, _, when = variant.gate.partition(" ")
+    act = _ACTIVATIONS[place](inputs[1]) if when else None
+    if when == "before":
+        x = x * act
+    if variant.gain == "pre 1+w":
+        x = x * (1 + weight)
+    y = x / root_mean_square(x, variant, eps)
+    if variant.gain in ("w", "w+b"):
+        y = y * weight
+    elif variant.gain == "1+w":
+        y = y * (1 + weight)
+    if variant.gain == "w+b":
+        y = y + bias
+    return y * act if when == "after" else y
+
+
+def root_mean_square(x: torch.Tensor, variant: Variant, eps: float) -> torch.Tensor:
+    """The divisor, broadcastable to ``x``."""
+    dims = tuple(range(-variant.axes, 0))
+    if variant.group_size:
+        mean = x.unflatten(-1, (-1, variant.group_size)).square().mean(-1, keepdim=True)
+        mean = mean.expand(*mean.shape[:-1], variant.group_size).flatten(-2)
+    else:
+        mean = x.square().mean(dims, keepdim=True)
+    if variant.epsilon == "outside":
+        return mean.sqrt() + eps
+    return (mean + (eps if variant.epsilon == "inside" else 0.0)).sqrt()
+
+
+def _variants(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Iterator[Variant]:
+    weight, bias = _parameters(module, torch.float64)
+    gains = ["none"]
+    if weight is not None:
+        gains += ["w", "1+w", "pre 1+w"]
+        if bias is not None:
+            gains.append("w+b")
+    gates = ["none"]
+    if len(inputs) > 1:
+        gates += [f"{a} {w}" for a in _ACTIVATIONS for w in ("after", "before")]
+    places = ("inside", "outside", "none")
+    axes = (1, 2) if weight is None or weight.ndim > 1 else (1,)
+    for gain, gate, group, place, count in itertools.product(
+        gains, gates, (0, GROUP), places, axes
+    ):
+        if not (group and count > 1):
+            yield Variant(gain=gain, gate=gate, group_size=group, axes=count, epsilon=place)
+
+
+def _parameters(
+    module: torch.nn.Module, dtype: torch.dtype
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    named = dict(module.named_parameters())
+    weight, bias = named.get("weight"), named.get("bias")
+    return (
+        None if weight is None else weight.detach().to(dtype),
+        None if bias is None else bias.detach().to(dtype),
+    )
+
+
+def rounding_orders(
+    variant: Variant, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], eps: float
+) -> dict[str, torch.Tensor]:
+    """What ``variant`` gives in the type T of ``inputs`` under each order of rounding.
+
+    Keys, in the words that ``Variant.rounding`` uses (S is float32):
+
+    - ``round, then scale``: ``T(T(x / rms) * g)``, g in T
+    - ``scale, then round``: ``T(x / rms * g)``, g in S
+    - ``round once``: ``T(x / rms)``, where there is no gain
+    - ``round rstd``: ``T(T(x * T(1 / rms)) * g)``
+    - ``scale, then round; gain rounded``: as the second, with ``1 + w`` computed in T
+    - ``all in T``: every step rounded, the mean square too
+    - for a gate: ``... , gate in S`` (the last product is taken in S and rounded once)
+    - for a gain in front: ``scale, round, then normalise``
+    """
+    t = inputs[0].dtype
+    weight, bias = _parameters(module, t)
+    x = inputs[0].float()
+    kind, _, when = variant.gate.partition(" ")
+    act = _ACTIVATIONS[kind](inputs[1].float()) if when else None
+    if when == "before":
+        x = x * act
+    if variant.gain == "pre 1+w":
+        assert weight is not None
+        x = (x * (1 + weight).float()).to(t).float()
+        return {"scale, round, then normalise": (x / root_mean_square(x, variant, eps)).to(t)}
+    rms = root_mean_square(x, variant, eps)
+    v = x / rms
+    gain = None if weight is None or variant.gain == "none" else weight
+    wide = narrow = rounded_gain = None
+    if gain is not None:
+        offset = 1 if variant.gain == "1+w" else 0
+        wide, narrow = gain.float() + offset, gain + offset
+        rounded_gain = narrow.float()
+    shift = bias if variant.gain == "w+b" else None
+
+    def scaled(y: torch.Tensor, by: torch.Tensor | None) -> torch.Tensor:
+        y = y if by is None else y * by
+        return y if shift is None else y + shift.to(y.dtype)
+
+    orders = {"round rstd": scaled(x.to(t) * (1 / rms).to(t), narrow)}
+    if gain is None and when != "after":
+        orders["round once"] = v
+    else:
+        orders["round, then scale"] = scaled(v.to(t), narrow)
+        orders["scale, then round"] = scaled(v, wide)
+    if variant.gain == "1+w":
+        orders["scale, then round; gain rounded"] = scaled(v, rounded_gain)
+    low = x.to(t)
+    mean = low.square().mean(tuple(range(-variant.axes, 0)), keepdim=True)
+    orders["all in T: x / root, then scale"] = scaled(low / (mean + eps).sqrt(), narrow)
+    if narrow is not None:
+        orders["all in T: scale, then times 1 / root"] = narrow * low * torch.rsqrt(mean + eps)
+        orders["all in T: times 1 / root, then scale"] = scaled(
+            low * torch.rsqrt(mean + eps), narrow
+        )
+    if when == "after":
+        assert act is not None
+        orders = {f"{k}, gate in S": y.float() * act for k, y in orders.items()}
+    return {k: y.to(t) for k, y in orders.items()}
+
+
+def fit_rounding(
+    variant: Variant, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], eps: float
+) -> tuple[str, dict[str, float]]:
+    """The order of rounding that a half-type ``module`` has, and the mismatch of each order.
+
+    The mismatch is the share of elements that differ. ``x / rms`` against ``x * (1 / rms)`` alone
+    moves a rounding in a few elements of a thousand, a different order moves it in many of a
+    hundred: the best order has to stay under 2 %.
+
+    Returns:
+        the best order, "" when no order stays under the bound.
+    """
+    with torch.no_grad():
+        got = module(*inputs)
+        orders = rounding_orders(variant, module, inputs, eps)
+    share = {k: float((y != got).float().mean()) for k, y in orders.items()}
+    best = min(share, key=lambda k: share[k])
+    return (best if share[best] < 0.02 else ""), share
+
+
+def invariances(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> str:
+    """What a module that is no RMSNorm does, from how its output follows its first input.
+
+    The inputs are moderate (every row of the same scale), epsilon is small.
+    """
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            out = module(x, *inputs[1:])
+        return (out[0] if isinstance(out, tuple) else out).double()
+
+    x = inputs[0]
+    y, y2, y3 = run(x), run(2 * x), run(3 * x)
+    size = y.abs().max()
+
+    def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+        return bool((a - b).abs().max() <= 1e-4 * size)
+
+    if same(y3 - y2, y2 - y) and not same(y2, y):
+        return "an affine map: no statistic of its input"
+    if y.shape != x.shape and same(y2 * 2, y):
+        return "1 / RMS alone: the product is left to the caller"
+    if same(y2, y):
+        if same(run(x + 1.0), y):
+            return "centred: scaling and shifting the input change nothing (LayerNorm, GroupNorm)"
+        return "scale invariant, but no mean square of the row: L2 norm with a clamp, or var"
+    return "neither scale invariant nor affine"

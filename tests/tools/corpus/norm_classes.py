@@ -1,0 +1,291 @@
+"""Every norm class of the installed ``transformers``, and what it computes, decided by numbers.
+
+What was found with transformers 5.23 and torch 2.13 (T: type of the input, S: float32):
+
+- 282 classes that call no child module, 46 distinct bodies with ``torch.nn.RMSNorm``; 218 classes
+  and 22 bodies are RMSNorms. The others: 21 centre the row (LayerNorm, GroupNorm), two are affine
+  (frozen BatchNorm, NoNorm), one divides by the deviation without centring (PocketTTS), one clamps
+  an L2 norm (Zaya), one returns 1 / RMS alone (HYV4).
+- Rounding: ``T(x / rms) * w`` (Llama, T5, CpmAnt, Llama-4, xLSTM, Mamba-2 and the like),
+  ``T(x / rms * w)`` (Gemma, Gemma-3n, OLMo-2, Helium, Moshi, torch), ``x * T(1 / rms)``
+  (DeepSeek-V4), everything in T (ImageGPT, GradiumPhononTTS).
+- Gain ``1 + w``: added in S (Gemma, Qwen4Exp); added in T and then used in S
+  (MuseSparkTextCentered). MuseSparkTextInputScaled has it in front: ``T(x * T(1 + w))`` is
+  normalised without a weight.
+- Gates: ``T(T(x / rms) * w) * silu(z)`` in S (Qwen3Next); the same with sigmoid and nothing rounded
+  in between (KimiLinear) and with silu in groups (FalconH1); in front of the norm in S, in groups,
+  nothing rounded (Mamba-2).
+- Not leaves, so not here, but an RMSNorm is written out in them: Reformer's LSHSelfAttention and
+  VibeVoice's final layer (``F.rms_norm``, then AdaLN modulation).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import inspect
+import json
+import pathlib
+import warnings
+from typing import Any
+
+import torch
+
+from tests.tools.corpus import build, cache, classify
+from tests.tools.corpus.scan import Candidate, scan
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+EPSILON = 1e-5
+_FIT_EPSILON = 0.1  # near the mean squares of the example rows: shows whether it is in the root
+
+# The class after which a body is named: the best known of those that share it.
+_PREFERRED = frozenset(
+    {
+        "LlamaRMSNorm",
+        "GemmaRMSNorm",
+        "Olmo2RMSNorm",
+        "T5LayerNorm",
+        "Gemma3nRMSNorm",
+        "MambaRMSNormGated",
+        "NanoChatRMSNorm",
+        "Qwen3NextRMSNormGated",
+        "KimiLinearRMSNormGated",
+        "MoshiRMSNorm",
+    }
+)
+
+# Constructor arguments that no rule on parameter names can guess.
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "ChameleonLayerNorm": {"hidden_size": (build.WIDTH,)},
+    "Emu3VQVAEGroupNorm": {"num_groups": 3, "num_channels": build.WIDTH},
+}
+
+# Other ways to construct or call a class that give another norm: label -> (arguments, inputs).
+_VARIANTS: dict[str, dict[str, tuple[dict[str, Any], int]]] = {
+    "Gemma3nRMSNorm": {"weightless": ({"with_scale": False}, 1)},
+    "MambaRMSNormGated": {
+        "one-group": ({"group_size": build.WIDTH}, 2),
+        "ungated": ({}, 1),
+    },
+    "FalconH1RMSNormGated": {
+        "gate-first": ({"norm_before_gate": False}, 2),
+        "ungated": ({}, 1),
+        "one-group": ({"n_groups": 1}, 2),
+    },
+    "Qwen4ExpTextRMSNorm": {"one-group": ({"group_size": None}, 1)},
+    "xLSTMRMSNorm": {
+        "weightless": ({"use_weight": False}, 1),
+        "bias": ({"use_bias": True}, 1),
+        "input-type": ({"force_float32_reductions": False}, 1),
+    },
+    "RMSNorm": {
+        "weightless": ({"elementwise_affine": False}, 1),
+        "two-axes": ({"normalized_shape": (6, build.WIDTH)}, 1),
+        "default-epsilon": ({"eps": None}, 1),
+    },
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NormClass:
+    """One norm: a distinct forward body, or another way to construct or call it.
+
+    Attributes:
+        name: class name of the representative.
+        module: where it is defined.
+        label: "" for the body itself, else the name of this way to construct or call it.
+        body: hash of the normalised forward body.
+        source: the normalised text of ``forward`` and what it calls.
+        members: dotted names of all classes with this body.
+        is_rmsnorm: decided by numbers.
+        variant: what kind of RMSNorm; None when it is none.
+        reason: in words, what it computes.
+        arguments: constructor arguments besides the sizes and epsilon, as pairs.
+        epsilon: as given to the constructor; None: the class's own default.
+        shape: of the example inputs.
+        inputs: names of the forward parameters that are given.
+    """
+
+    name: str
+    module: str
+    label: str
+    body: str
+    source: str
+    members: tuple[str, ...]
+    is_rmsnorm: bool
+    variant: classify.Variant | None
+    reason: str
+    arguments: tuple[tuple[str, Any], ...]
+    epsilon: float | None
+    shape: tuple[int, ...]
+    inputs: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """Unique readable name."""
+        return f"{self.name}-{self.label}" if self.label else self.name
+
+    @property
+    def primary(self) -> bool:
+        """Whether this stands for the forward body (not for another way to use it)."""
+        return not self.label
+
+    def make(self, dtype: str = "float32") -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+        """The module with random weights and its example inputs.
+
+        Args:
+            dtype: ``float32``, ``float16`` or ``bfloat16``, for weights and inputs.
+        """
+        module = build.build(
+            self.module,
+            self.name,
+            dtype=DTYPES[dtype],
+            eps=EPSILON,
+            overrides=dict(self.arguments),
+        )
+        return module, build.example_inputs(self.shape, len(self.inputs), dtype=DTYPES[dtype])
+
+
+def norm_classes(*, rmsnorm_only: bool = False) -> list[NormClass]:
+    """Every distinct norm, most common body first; ``torch.nn.RMSNorm`` is among them.
+
+    The verdicts are kept in the cache, so that only the first call imports the model files.
+    """
+    found = _load()
+    return [c for c in found if c.is_rmsnorm] if rmsnorm_only else list(found)
+
+
+@functools.cache
+def _load() -> tuple[NormClass, ...]:
+    key = cache.source_hash("scan", "build", "classify", "norm_classes")
+
+    def fill(folder: pathlib.Path) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rows = [dataclasses.asdict(c) for c in _classify_all()]
+        (folder / "classes.json").write_text(json.dumps(rows, indent=1))
+
+    folder = cache.entry("classes", "norms", key, fill)
+    return tuple(_from_json(row) for row in json.loads((folder / "classes.json").read_text()))
+
+
+def _from_json(row: dict[str, Any]) -> NormClass:
+    row["variant"] = classify.Variant(**row["variant"]) if row["variant"] else None
+    row["arguments"] = tuple(
+        (k, tuple(v) if isinstance(v, list) else v) for k, v in row["arguments"]
+    )
+    for name in ("members", "shape", "inputs"):
+        row[name] = tuple(row[name])
+    return NormClass(**row)
+
+
+def bodies() -> dict[str, list[Candidate]]:
+    """Leaf norm classes grouped by forward body, most common body first.
+
+    A leaf calls no child module; a class that does (an encoder layer, a block that holds a norm) is
+    no norm itself: its child is found on its own.
+    """
+    groups: dict[str, list[Candidate]] = collections.defaultdict(list)
+    for candidate in scan():
+        if not candidate.submodules:
+            groups[candidate.body].append(candidate)
+    return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0].name)))
+
+
+def _classify_all() -> list[NormClass]:
+    torch_norm = Candidate(
+        "torch.nn.modules.normalization",
+        "RMSNorm",
+        "def forward(self, x):\n"
+        "    return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)",
+        (),
+    )
+    found: list[NormClass] = []
+    for group in [*bodies().values(), [torch_norm]]:
+        chosen = next((c for c in group if c.name in _PREFERRED), group[0])
+        members = tuple(f"{c.module}.{c.name}" for c in group)
+        uses = {"": ({}, None), **_VARIANTS.get(chosen.name, {})}
+        for label, (arguments, count) in uses.items():
+            arguments = {**_ARGUMENTS.get(chosen.name, {}), **arguments}
+            found.append(_classify_one(chosen, label, arguments, count, members))
+    return found
+
+
+def _classify_one(
+    chosen: Candidate,
+    label: str,
+    arguments: dict[str, Any],
+    count: int | None,
+    members: tuple[str, ...],
+) -> NormClass:
+    def result(
+        variant: classify.Variant | None,
+        reason: str,
+        shape: tuple[int, ...],
+        names: tuple[str, ...],
+    ) -> NormClass:
+        given = arguments.get("eps", EPSILON)
+        pairs = tuple(arguments.items())
+        ok = variant is not None
+        return NormClass(
+            chosen.name, chosen.module, label, chosen.body, chosen.source, members, ok, variant,
+            reason, pairs, given, shape, names,
+        )  # fmt: skip
+
+    def make(dtype: torch.dtype, eps: float) -> torch.nn.Module:
+        return build.build(chosen.module, chosen.name, dtype=dtype, eps=eps, overrides=arguments)
+
+    try:
+        module = make(torch.float32, _FIT_EPSILON)
+    except Exception as error:
+        return result(None, f"not constructed: {error}", (), ())
+    names = _input_names(module, count)
+    shape = _accepted_shape(module, len(names))
+    if shape is None:
+        return result(None, "no example input is accepted", (), names)
+    eps = _FIT_EPSILON
+    if "eps" in arguments:  # None: the step of float32 for half inputs too, the type it computes in
+        eps = torch.finfo(torch.float32).eps
+    variants = classify.fit(module, build.example_inputs(shape, len(names)), eps)
+    if len(variants) > 1:
+        variants = [v for v in variants if v.epsilon == "inside"] or variants
+    if not variants:
+        flat = build.example_inputs(shape, len(names), seed=2)
+        flat = (flat[0] / flat[0].square().mean(-1, keepdim=True).sqrt() * 3.0, *flat[1:])
+        small = make(torch.float32, 1e-12)
+        return result(None, classify.invariances(small, flat), shape, names)
+    variant = variants[0]
+    half = build.example_inputs((64, *shape[1:]), len(names), dtype=torch.bfloat16)
+    eps = eps if "eps" in arguments else EPSILON
+    order, share = classify.fit_rounding(variant, make(torch.bfloat16, eps), half, eps)
+    note = "" if order else f"no order of rounding explains bfloat16: {share}"
+    variant = dataclasses.replace(variant, rounding=order)
+    return result(variant, note or f"RMSNorm: {variant}", shape, names)
+
+
+def _input_names(module: torch.nn.Module, count: int | None) -> tuple[str, ...]:
+    names = []
+    for name, parameter in inspect.signature(module.forward).parameters.items():
+        required = parameter.default is inspect.Parameter.empty
+        if required or name == "gate":
+            names.append(name)
+    return tuple(names[:count])
+
+
+def _accepted_shape(module: torch.nn.Module, count: int) -> tuple[int, ...] | None:
+    """The first shape that the module takes: rows last, then heads, then channels first."""
+    w, g = build.WIDTH, build.GROUP
+    shapes = [(2, 5, w), (2, 5, 6, w), (2, 5, w // g, g), (2, 5, 4, w), (2, w, 5, 5), (2, w, 5)]
+    last = getattr(module, "normalized_shape", None)
+    if isinstance(last, tuple) and len(last) > 1:
+        shapes = [(2, 5, *last)]
+    for shape in shapes:
+        try:
+            with torch.no_grad():
+                module(*build.example_inputs(shape, count))
+        except Exception:  # any refusal means: try the next shape
+            continue
+        return shape
+    return None

@@ -1,0 +1,225 @@
+"""Random problems through a kernel driver, each result against the operator's rounding steps.
+
+The driver is plugins/tests/kernels/driver.cpp, built for a GPU or for a CPU; outputs are poisoned
+before a launch and lie between guards that are compared after it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from rmsnorm_export.op.spec import BFLOAT16, BLOCK, FLOAT, FLOAT16, NormSpec
+from tests.tools.gpu import shim
+from tests.tools.gpu.shim import BF16, F16, F32, FP8, INT8, Array, How, Job
+
+LENGTHS = (1, 2, 3, 7, 8, 16, 31, 64, 65, 96, 111, 128, 199, 256, 512, 768, 1000, 1024, 2048, 2560)
+LENGTHS += (4096, 4104, 5120, 6144, 8192, 8200, 12288, 16384, 16392, 32768, 49152, 65536, 65544)
+LENGTHS += (131072, 131073, 262144, 1048576)
+_MOST_ELEMENTS = 1 << 18
+_STASH = {F16: FLOAT16, BF16: BFLOAT16}
+
+
+@dataclasses.dataclass(slots=True)
+class Correctness:
+    """What the problems came to."""
+
+    problems: int = 0
+    kinds: Counter[str] = dataclasses.field(default_factory=Counter)
+    seconds: float = 0.0
+    wrong: list[str] = dataclasses.field(default_factory=list)
+    late: bool = False
+
+    def line(self) -> str:
+        kinds = ", ".join(f"{count} {name}" for name, count in sorted(self.kinds.items()))
+        took = f"{self.seconds:.0f} s" + ", when the time was over" * self.late
+        return f"{self.problems} problems, {len(self.wrong)} wrong, {took} ({kinds})"
+
+
+def run(
+    command: Sequence[str],
+    *,
+    problems: int,
+    seed: int,
+    tell: Callable[[str], None],
+    small: bool = False,
+    sm: int | None = None,
+    left: Callable[[], float] = lambda: 1.0,
+) -> Correctness:
+    """Draw ``problems`` problems from ``seed`` and judge each.
+
+    Args:
+        command: the driver, perhaps under another program.
+        tell: called with a line now and then.
+        small: short rows only, for a slow sanitizer.
+        sm: architecture that a CPU driver is to take for its own; a GPU has one.
+        left: seconds that are left; no problem is begun where there are none.
+    """
+    rng = np.random.default_rng(seed)
+    outcome = Correctness()
+    start = time.perf_counter()
+    driver = shim.Shim(*command)
+    try:
+        for number in range(problems):
+            if left() <= 0:
+                outcome.late = True
+                break
+            job = draw(rng, small=small)
+            if sm is not None:
+                job = dataclasses.replace(job, sm=sm)
+            outcome.problems += 1
+            outcome.kinds[f"{job.spec.kind} {job.quantize}"] += 1
+            try:
+                shim.check(job, driver.run(job))
+            except AssertionError as error:
+                first = str(error).strip().splitlines()[0]
+                outcome.wrong.append(f"problem {number} of seed {seed}, {describe(job)}: {first}")
+                if "ended with" in first:  # the driver is gone, and with it the other problems
+                    break
+            if number % 500 == 499:
+                tell(f"{number + 1} problems, {len(outcome.wrong)} wrong")
+    finally:
+        if code := driver.finish():
+            outcome.wrong.append(f"the driver, or the program around it, ended with {code}")
+    outcome.seconds = time.perf_counter() - start
+    return outcome
+
+
+def draw(rng: np.random.Generator, *, small: bool) -> Job:
+    """A problem that the kernels take, with its inputs."""
+
+    def chance(share: float) -> bool:
+        return bool(rng.random() < share)
+
+    lengths = [n for n in LENGTHS if n <= 8200] if small else LENGTHS
+    n = int(rng.choice(lengths))
+    dtype = (F32, F16, BF16)[int(rng.integers(3))]
+    if chance(0.2):
+        return _rotary(rng, dtype)
+    kind = ("RMSNorm", "SkipRMSNorm", "GatedRMSNorm")[int(rng.integers(3))]
+    rows = int(min(rng.choice([1, 2, 3, 5, 17, 64, 300]), max(1, _MOST_ELEMENTS // n)))
+    half = dtype != F32
+    stash = _STASH[dtype] if half and chance(0.15) else FLOAT
+    before = chance(0.4)
+    rounded = not before and chance(0.2)
+    divisors = [d for d in (1, 2, 8, 16, 64, 128, 256, 1024) if n % d == 0 and n // d > 1]
+    group = n // int(rng.choice(divisors)) if divisors and chance(0.2) else 0
+    partial = int(rng.integers(1, n + 1)) if not group and chance(0.15) else 0
+    association = 0
+    if stash != FLOAT and not group and chance(0.5):
+        association = int(rng.choice([1, 2])) if rounded else 2
+    whole = not (group or partial or association)
+    beside = [d for d in (2, 3, 5, 17, 64, 100) if rows % d == 0] if whole else []
+    has_scale, outside = chance(0.85), chance(0.15)
+    spec = NormSpec(
+        kind=kind,
+        epsilon=float(rng.choice([0.0, 1e-6, 1e-5, 0.5])),
+        scale_offset=1.0 if has_scale and chance(0.3) else 0.0,
+        epsilon_outside=outside,
+        epsilon_clamp=not outside and chance(0.15),
+        scale_before_cast=before,
+        round_rstd=rounded,
+        stash_type=stash,
+        group_size=group,
+        partial_size=partial,
+        association=association,
+        activation="sigmoid" if chance(0.3) else "silu",
+        gate_first=kind == "GatedRMSNorm" and chance(0.5),
+    )
+    quantize = ("none", "none", "static", "per_row")[int(rng.integers(4))]
+    weight_type = F32 if chance(0.3) else dtype
+    job = Job(
+        spec=spec,
+        x=_rows(rng, (rows, n), dtype),
+        other=None if kind == "RMSNorm" else _rows(rng, (rows, n), dtype),
+        scale=_normal(rng, (n,), 0.3, 1.0).astype(weight_type) if has_scale else None,
+        bias=_normal(rng, (n,), 0.5).astype(weight_type) if chance(0.2) else None,
+        quantize=quantize,
+        codes=FP8 if chance(0.5) else INT8,
+        quant_scale=float(rng.choice([0.01, 0.03, 1.0])),
+        low_latency=chance(0.5),
+        misaligned=int(rng.choice([0, 0, 0, 1, 3])),
+        inner=int(rng.choice(beside)) if beside and chance(0.2) else 1,
+    )
+    whole = n % BLOCK == 0 and group % BLOCK == 0 and job.inner == 1
+    if quantize == "static" and whole and chance(0.7):
+        blocks: How = "mxfp8" if chance(0.7) else "mxfp8_floor"
+        return dataclasses.replace(job, quantize=blocks, codes=FP8)
+    return job
+
+
+def _rotary(rng: np.random.Generator, dtype: np.dtype[np.generic]) -> Job:
+    """Heads and tokens in either order, with angles of the tokens, of all, or of each row."""
+    n = int(rng.choice([64, 80, 96, 128, 256, 512, 30, 1000]))
+    part = n // 2 if n % 4 == 0 and rng.random() < 0.3 else 0
+    batch, heads, tokens = (int(rng.choice(sizes)) for sizes in ((1, 2), (1, 3, 8, 33), (1, 5, 64)))
+    leading, of_table = (
+        ((batch, tokens, heads), (tokens, 1)),
+        ((batch, heads, tokens), (batch, 1, tokens)),
+        ((batch, heads, tokens), (tokens,)),
+        ((batch, heads, tokens), ()),
+        ((batch, heads, tokens), (batch, heads, tokens)),
+    )[int(rng.integers(5))]
+    width = (part or n) // int(rng.choice([1, 2]))
+    types = (F32, dtype)
+    angles = rng.uniform(0, 2 * np.pi, (*of_table, width))
+    table = types[int(rng.integers(2))]
+    rounding = ({}, {"scale_before_cast": True, "scale_offset": 1.0}, {"round_rstd": True})
+    return Job(
+        spec=NormSpec(
+            kind="RotaryRMSNorm",
+            rotary_dim=part,
+            rotary_interleaved=bool(rng.random() < 0.5),
+            **rounding[int(rng.integers(3))],
+        ),
+        x=_rows(rng, (batch * heads * tokens, n), dtype),
+        scale=_normal(rng, (n,), 0.3, 1.0).astype(dtype),
+        bias=_normal(rng, (n,), 0.5).astype(dtype) if rng.random() < 0.2 else None,
+        tables=(np.cos(angles).astype(table), np.sin(angles).astype(table)),
+        leading=leading,
+        low_latency=bool(rng.random() < 0.5),
+        misaligned=int(rng.choice([0, 0, 0, 1, 3])),
+    )
+
+
+def _normal(
+    rng: np.random.Generator, shape: tuple[int, ...], spread: float, middle: float = 0.0
+) -> Array:
+    return rng.standard_normal(shape) * spread + middle
+
+
+def _rows(rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype[np.generic]) -> Array:
+    """Ordinary rows, some tiny, some huge; now and then one of zeros, or with a NaN or infinity."""
+    largest = 1e4 if dtype == F16 else 1e14  # squares of a row sum below the largest f32
+    scales = rng.choice([1.0, 1.0, 1.0, 1e-3, 1e-7, largest / 8], size=(shape[0], 1))
+    with np.errstate(over="ignore"):
+        values = (rng.standard_normal(shape) * scales).astype(dtype)
+    for row in range(shape[0]):
+        fate = rng.random()
+        if fate < 0.03:
+            values[row] = 0
+        elif fate < 0.05:
+            values[row, rng.integers(shape[1])] = rng.choice([np.nan, np.inf, -np.inf])
+    return values
+
+
+def describe(job: Job) -> str:
+    """The problem in a line."""
+    parts = [f"{job.spec.kind} {job.x.shape[0]} x {job.x.shape[1]} {job.x.dtype}"]
+    parts += [f"{name}={value}" for name, value in job.spec.non_default().items()]
+    parts += [f"epsilon={job.spec.epsilon}"]
+    if job.quantize != "none":
+        parts.append(f"{job.codes} {job.quantize}")
+    if job.scale is None:
+        parts.append("no scale")
+    elif job.scale.dtype != job.x.dtype:
+        parts.append(f"scale {job.scale.dtype}")
+    parts += [f"{job.inner} rows side by side"] * (job.inner > 1)
+    if job.tables is not None:
+        parts.append(f"angles {job.tables[0].shape} {job.tables[0].dtype} of {job.leading}")
+    parts += ["bias"] * (job.bias is not None) + ["low latency"] * job.low_latency
+    return " ".join([*parts, *([f"misaligned {job.misaligned}"] if job.misaligned else [])])
