@@ -20,10 +20,10 @@ from rmsnorm_export.op.native import ROW_KINDS
 from rmsnorm_export.op.spec import BLOCK, NormSpec, Quantize, scaled_by
 from rmsnorm_export.runtime.session import run_session
 from rmsnorm_export.tensorrt.plugin.native import node_model, session_options
-from tests.tools.lib.command import module_command, module_environment
 from tests.op.test_codes import at_every_place, reference_codes, same
 from tests.plugins.native_isa import ISAS
 from tests.plugins.native_process import TYPES, Case, run_all
+from tests.tools.lib.command import module_command, module_environment
 
 HOWS: tuple[Quantize, ...] = get_args(Quantize)
 STEPS = (0.02, 1e-3, -4.0, 0.0, 1e-42)

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from tests.tools.lib.command import module_command, module_environment
 from tests.plugins.native_isa import ISAS
+from tests.tools.lib.command import module_command, module_environment
 
 
 def _in_a_process(*arguments: str, **environment: str) -> str:
