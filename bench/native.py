@@ -8,8 +8,7 @@ file with the library registered; copy: as many bytes as the norm has to move ar
 one shape are timed in turn; what is shown is the least of each and ratios of these, below 1 is
 faster. The copy has one thread, whatever the sessions have. Of one thread the time is the
 processor's, which other work on the machine touches least; of several it is what elapsed, as those
-that wait for work take the processor too. --processor shows what a lesser one gains: ONNX Runtime
-and the kernels both find no more than that on this machine, the copy is as it was.
+that wait for work take the processor too.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import ctypes
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,6 @@ import onnx.inliner
 import onnx_ir as ir
 
 import rmsnorm_export as rx
-from bench.layernorm import samples, spread
 from rmsnorm_export.errors import Error
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import assign_bodies, body_key
@@ -37,10 +34,10 @@ from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.printable import plural
 from rmsnorm_export.runtime.session import onnxruntime, run_session, session_options
 from rmsnorm_export.tensorrt.plugin.native import node_model
-from tests.tools.lib import lesser
 from tests.tools.lib.command import add_output, parser, say
 from tests.tools.lib.results import Start, about, bullets, write_results
 from tests.tools.lib.tables import markdown_table, print_table
+from tests.tools.lib.timing import samples, spread
 
 PACKAGES = ("rmsnorm-export", "onnxruntime", "onnx", "numpy")
 NORMS: dict[str, dict[str, Any]] = {
@@ -52,8 +49,6 @@ NORMS: dict[str, dict[str, Any]] = {
 TYPES = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16}
 _COLUMNS = ("threads", "shape", "dtype", "norm", "contender")
 _HEADINGS = (*_COLUMNS, "microseconds:", "to portable:", "to copy:")
-# Okabe and Ito's colours, told apart with every kind of colour vision.
-_COLORS = {"raw": "#999999", "ort": "#E69F00", "portable": "#56B4E9", "native": "#0072B2"}
 _OPSET = 18
 
 Run = Callable[[], object]
@@ -68,7 +63,6 @@ def _arguments() -> argparse.Namespace:
     add("--rounds", type=int, default=25, help="samples of each contender")
     add("--sample", type=float, default=0.02, help="least duration of a sample, seconds")
     add("--threads", nargs="+", type=int, default=[1, 2], help="threads of a session, in turn")
-    add("--processor", choices=lesser.PROCESSORS, help="as on one that has no more than this")
     add("--library", help="of plugin build --runtime onnxruntime; by default the newest")
     add_output(options, "bench_native.json")
     return options.parse_args()
@@ -160,32 +154,6 @@ def _measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
             }
 
 
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """A panel a shape and number of threads: times the copy's of each contender, logarithmic."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    panels = list(dict.fromkeys((row["shape"], row["threads"]) for row in rows))
-    figure, axes = plt.subplots(len(panels), 1, figsize=(11, 3 * len(panels)), squeeze=False)
-    for axis, (shape, threads) in zip(axes[:, 0], panels, strict=True):
-        own = [row for row in rows if (row["shape"], row["threads"]) == (shape, threads)]
-        places = list(dict.fromkeys((row["dtype"], row["norm"]) for row in own))
-        for index, (name, color) in enumerate(_COLORS.items()):
-            found = [row for row in own if row["contender"] == name]
-            at = [places.index((row["dtype"], row["norm"])) + 0.2 * (index - 1.5) for row in found]
-            axis.bar(at, [row["to_copy"] for row in found], 0.2, color=color, label=name)
-        axis.axhline(1, color="black", linewidth=0.8)
-        axis.set_yscale("log")
-        axis.set_ylabel(f"{shape}, {plural(threads, 'thread')}\ntimes as long as a copy")
-        axis.set_xticks(range(len(places)), ["\n".join(place) for place in places], fontsize=7)
-    axes[0, 0].legend(ncols=len(_COLORS))
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
 def _cells(row: dict[str, Any]) -> list[str]:
     numbers = [f"{row['seconds']['min'] * 1e6:,.1f}"]
     numbers += [f"{of:.2f}" if of else "" for of in (row["ratio"], row["to_copy"])]
@@ -195,8 +163,6 @@ def _cells(row: dict[str, Any]) -> list[str]:
 def main() -> int:
     """Exit code 3 where the library is not built."""
     arguments, start = _arguments(), Start()
-    if arguments.processor:
-        lesser.become(arguments.processor)
     try:
         rx.session_options(arguments.library)
     except Error as error:
@@ -208,16 +174,11 @@ def main() -> int:
         "rows": rows,
     }
     head = [*about(report), "least of interleaved samples; of one thread its processor time"]
-    if arguments.processor:
-        head.append(f"as on a processor that has no more than {arguments.processor.upper()}")
     cells = [*map(_cells, rows)]
     print_table(_HEADINGS, cells, above=head, same=4)
     page = ["# Kernels for ONNX Runtime on the CPU", "", *bullets(head), ""]
     page += markdown_table(_HEADINGS, cells)
-    picture = arguments.output.with_suffix(".png")
-    page[1:1] = ["", f"![Times as long as a copy]({picture.name})"]
     print(write_results(report, "\n".join(page) + "\n", arguments.output))
-    draw(rows, picture)
     return 0
 
 

@@ -1,194 +1,176 @@
 """Time and peak memory of ``optimize`` beside its peers, on the same graphs in one run.
 
-Graphs: decoders of 1,000 to 200,000 nodes in the spelling of torch.onnx.export(dynamo=True), and a
-126-layer model with 795 GB of external weights in one sparse file. Tools: ours (targets portable
-and ort), onnxscript (optimize_for_ort; optimizer and onnx_fusions), the optimizer of
-onnxruntime.transformers, onnxsim and OnnxSlim, each as its documentation or command line runs it;
-and onnx_ir's load and save alone, which is the floor for ours and for onnxscript.
+    python -m bench.optimize
 
-Small graphs that ask for much work (a chain of casts with many divisions, one gain that thousands
-of nodes read) are run by ours alone, with N and with 2 N: the ratio says how the work grows.
-
-Every run is a process of its own with a memory ceiling and a time limit; the repeats of the tools
-are interleaved. Each number is a median with its smallest and largest value. Most peers do more
-than norms, so a ratio says what a user waits for, not which matcher is faster. Some grow faster
-than the graph, so they only get graphs up to --peer-limit nodes.
+Graphs: decoders in the spelling of torch.onnx.export(dynamo=True), and small ones that ask for much
+work. Tools: ours, onnxscript, the optimizer of onnxruntime.transformers and OnnxSlim, each as its
+documentation runs it; and onnx_ir's load and save alone, which is the floor. Most peers do more
+than norms, so a ratio says what a user waits for, not which matcher is faster. Each run is a
+process of its own under a time limit, the tools in turn; a number is the median, from before a tool
+loads the file until after it has saved, without imports.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import json
+import resource
+import statistics
+import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.graphs import HARD
-from bench.optimize_report import (
-    FLOOR,
-    doubling,
-    fit,
-    markdown,
-    median_and_range,
-    show,
-    summarise,
-)
-from rmsnorm_export.system.machine import memory_available
-from tests.tools.lib.command import add_output, parser, say
-from tests.tools.lib.process import Outcome, run_process, run_step
-from tests.tools.lib.results import Start, write_results
+from bench.graphs import HARD, write_decoder, write_hard
+from tests.tools.lib.command import add_output, module_command, module_environment, parser, say
+from tests.tools.lib.results import Start, about, bullets, write_results
+from tests.tools.lib.tables import markdown_table, print_table
 
-OURS = ("ours portable", "ours ort")
-PEERS = ("onnxscript ort", "onnxscript onnx", "ort.transformers", "onnxsim", "onnxslim")
-ALL_TOOLS = (*OURS, FLOOR, *PEERS)
-PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxsim", "onnxslim")
-SPARSE = "sparse 795 GB"
+PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxslim")
+FLOOR = "onnx_ir load + save"
+HEADINGS = ("graph", "tool", "seconds:", "to the floor:", "peak, MiB:", "")
 
 
-def _step(*step: str, folder: Path, **limits: Any) -> Outcome:
-    return run_step("bench.optimize_step", list(step), folder=folder, **limits)
+def _ours(target: str) -> Callable[[str, str], None]:
+    import rmsnorm_export as rx
+
+    importlib.import_module("rmsnorm_export.rewrite.optimize")
+    return lambda model, output: rx.optimize(model, target=target).save(output) and None
+
+
+def _floor() -> Callable[[str, str], None]:
+    import onnx_ir as ir
+
+    return lambda model, output: ir.save(ir.load(model), output)
+
+
+def _onnxscript() -> Callable[[str, str], None]:
+    import onnx_ir as ir
+    from onnxscript.rewriter.ort_fusions import optimize_for_ort
+
+    return lambda model, output: ir.save(optimize_for_ort(ir.load(model))[0], output)
+
+
+def _transformers() -> Callable[[str, str], None]:
+    from onnxruntime.transformers import optimizer
+
+    return lambda model, output: optimizer.optimize_model(model).save_model_to_file(output)
+
+
+def _onnxslim() -> Callable[[str, str], None]:
+    import onnxslim
+
+    return lambda model, output: onnxslim.slim(model, output)
+
+
+TOOLS: dict[str, Callable[[], Callable[[str, str], None]]] = {
+    "ours portable": lambda: _ours("portable"),
+    "ours ort": lambda: _ours("ort"),
+    FLOOR: _floor,
+    "onnxscript": _onnxscript,
+    "onnxruntime.transformers": _transformers,
+    "onnxslim": _onnxslim,
+}
+OURS = ("ours portable", "ours ort", FLOOR)
 
 
 def _arguments() -> argparse.Namespace:
     options = parser("bench.optimize", __doc__)
     add = options.add_argument
-    add("--sizes", type=int, nargs="*", default=[1_000, 2_000, 5_000, 20_000, 200_000])
+    add("--sizes", type=int, nargs="*", default=[2_000, 20_000, 200_000], help="nodes of a decoder")
     add("--peer-limit", type=int, default=2_000, help="largest graph for the peers, in nodes")
     add("--repeats", type=int, default=3, help="runs of each tool on each graph")
-    add("--opset", type=int, default=23, help="opset of the decoders; onnxsim only fuses at 23")
-    add("--tools", nargs="+", choices=ALL_TOOLS, default=list(ALL_TOOLS))
-    add("--hard", type=int, default=10_000, help="size N of the graphs of much work; 0: none")
-    add("--no-sparse", action="store_true", help="leave out the model with 795 GB of weights")
-    add("--help-runs", type=int, default=20, help="runs of rmsnorm-export --help; 0: none")
-    add("--memory", type=float, default=8, help="memory ceiling of a run, GiB")
     add("--time-limit", type=float, default=300, help="time limit of a run, seconds")
-    add("--quick", action="store_true", help="a smoke run of a few seconds")
-    add_output(options, "bench_optimize.json")
-    arguments = options.parse_args()
-    arguments.families = list(HARD)
-    if arguments.quick:
-        arguments.sizes, arguments.peer_limit, arguments.repeats = [200, 400], 0, 1
-        arguments.no_sparse, arguments.help_runs, arguments.hard = True, 3, 100
-        arguments.families = ["casts"]
-    if min(arguments.sizes, default=1) < 1 or arguments.repeats < 1:
-        options.error("--sizes and --repeats take numbers from 1")
-    return arguments
+    add("--one", nargs=3, metavar=("TOOL", "MODEL", "OUTPUT"), help="one run, in this process")
+    add_output(options, "optimize.json")
+    return options.parse_args()
 
 
-def _measure_tools(
-    graph: dict[str, Any], tools: list[str], arguments: argparse.Namespace, folder: Path
-) -> list[dict[str, Any]]:
-    """Interleaved runs of the tools on one graph; a tool that failed once is not run again."""
-    model = str(graph["path"])
-    # The output lies beside the input, where external weights can be referenced.
-    output = graph["path"].with_name("out.onnx")
-    limit = min(int(arguments.memory * 2**30), int(memory_available() * 0.8))
-    runs: list[dict[str, Any]] = []
-    failed: set[str] = set()
-    for repeat in range(arguments.repeats):
-        # Each round starts with another tool, so that none always runs after the same one.
-        order = [*tools[repeat % len(tools) :], *tools[: repeat % len(tools)]]
-        for tool in order:
-            if tool in failed:
-                continue
-            before = set(output.parent.iterdir())
-            outcome = _step(
-                *("run", tool, model, str(output), "RESULT", str(limit)),
-                folder=folder,
-                time_limit=arguments.time_limit,
-                memory_limit=limit,
-            )
-            status, detail, counted = outcome.status, outcome.detail, {}
-            if status == "ok":
-                count = _step("count", str(output), "RESULT", folder=folder)
-                status = "ok" if count.status == "ok" else "no readable output"
-                detail, counted = count.detail, count.result
-            if status != "ok":
-                failed.add(tool)
-            say(f"{graph['name']}, {tool}: {status}, {outcome.wall:.1f} s")
-            runs.append(
-                {
-                    "graph": graph["name"],
-                    "nodes": graph["nodes"],
-                    "norms": graph["norms"],
-                    "tool": tool,
-                    "repeat": repeat,
-                    "status": status,
-                    "detail": detail,
-                    "process_seconds": outcome.wall,
-                    "peak_mb": outcome.peak_mb,
-                    "memory_limit": limit,
-                    "fused": counted.get("fused"),
-                    "nodes_after": counted.get("nodes"),
-                    **outcome.result,
-                }
-            )
-            for path in set(output.parent.iterdir()) - before:
-                path.unlink()
-    return sorted(runs, key=lambda run: tools.index(run["tool"]))
+def _one(tool: str, model: str, output: str) -> None:
+    """Print the seconds and the peak memory of one run as the last line of stdout."""
+    run = TOOLS[tool]()
+    start = time.perf_counter()
+    run(model, output)
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"seconds": seconds, "peak_mb": peak}))
 
 
-def _graph(step: list[str], name: str, path: Path, folder: Path) -> dict[str, Any]:
-    written = _step(*step, folder=folder)
-    if written.status != "ok":
-        raise SystemExit(f"error: {name} could not be written\nfound: {written.detail}")
-    return {"name": name, "path": path, **written.result}
+def _run(tool: str, model: Path, limit: float) -> dict[str, Any]:
+    output = model.with_name("out.onnx")
+    command = module_command("bench.optimize", "--one", tool, str(model), str(output))
+    try:
+        done = subprocess.run(
+            command, env=module_environment(), capture_output=True, text=True, timeout=limit
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"more than {limit:.0f} s"}
+    output.unlink(missing_ok=True)
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1][:120]}
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
-def _help(runs: int, folder: Path) -> dict[str, Any]:
-    if not runs:
-        return {}
-    command = [str(Path(sys.executable).with_name("rmsnorm-export")), "--help"]
-    seconds = []
-    for _ in range(runs):
-        code, wall, _ = run_process(command, time_limit=60, log=folder / "help.txt")
-        if code:
-            raise SystemExit(f"error: {' '.join(command)} ended with {code}")
-        seconds.append(wall)
-    return {"repeats": runs, "seconds": median_and_range(seconds)}
+def _rows(name: str, model: Path, tools: tuple[str, ...], options: argparse.Namespace) -> list[Any]:
+    """Return one row for each tool, from runs in turn; a tool that failed is not run again."""
+    runs: dict[str, list[dict[str, Any]]] = {tool: [] for tool in tools}
+    for _ in range(options.repeats):
+        for tool, earlier in runs.items():
+            if not any("error" in run for run in earlier):
+                earlier.append(_run(tool, model, options.time_limit))
+                say(f"{name}, {tool}: {earlier[-1]}")
+    medians = {
+        tool: {key: statistics.median(run[key] for run in all_) for key in ("seconds", "peak_mb")}
+        for tool, all_ in runs.items()
+        if all("error" not in run for run in all_)
+    }
+    floor = medians[FLOOR]["seconds"]
+    return [
+        [name, tool, *_cells(medians[tool], floor), ""]
+        if tool in medians
+        else [name, tool, "", "", "", runs[tool][-1]["error"]]
+        for tool in tools
+    ]
+
+
+def _cells(one: dict[str, float], floor: float) -> list[str]:
+    return [
+        f"{one['seconds']:.2f}",
+        f"{one['seconds'] / floor:.2f}",
+        f"{one['peak_mb']:,.0f}",
+    ]
 
 
 def main() -> int:
     """Exit code 1 when ours failed."""
-    arguments = _arguments()
-    start = Start()
-    ours = [tool for tool in arguments.tools if tool in (*OURS, FLOOR)]
-    runs: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="bench_optimize_") as name:
-        folder, models = Path(name), Path(name) / "models"
-        models.mkdir()
-        help_time = _help(arguments.help_runs, folder)
-        for size in sorted(arguments.sizes):
-            path = models / "model.onnx"
-            step = ["decoder", str(path), str(size), str(arguments.opset), "RESULT"]
-            graph = _graph(step, f"decoder {size:,}", path, folder)
-            tools = arguments.tools if size <= arguments.peer_limit else ours
-            runs += _measure_tools(graph, tools, arguments, folder) if tools else []
-            path.unlink()
-        for family in arguments.families if arguments.hard else ():
-            for size in (arguments.hard, 2 * arguments.hard):
-                path = models / "model.onnx"
-                step = ["hard", str(path), family, str(size), "RESULT"]
-                graph = _graph(step, f"{family} {size:,}", path, folder)
-                runs += _measure_tools(graph, ours, arguments, folder)
-                path.unlink()
-        if not arguments.no_sparse:
-            path = models / "sparse.onnx"
-            graph = _graph(["sparse", str(path), "RESULT"], SPARSE, path, folder)
-            runs += _measure_tools(graph, arguments.tools, arguments, folder)
-    rows = summarise(runs)
+    options, start, rows = _arguments(), Start(), []
+    if options.one:
+        _one(*options.one)
+        return 0
+    with tempfile.TemporaryDirectory(prefix="bench_optimize_") as folder:
+        model = Path(folder) / "model.onnx"
+        for size in options.sizes:
+            nodes, norms = write_decoder(model, size, opset=18)
+            tools = tuple(TOOLS) if size <= options.peer_limit else OURS
+            rows += _rows(f"decoder, {nodes:,} nodes, {norms:,} norms", model, tools, options)
+        for name in HARD:
+            for size in (10_000, 20_000):
+                nodes, _ = write_hard(model, name, size)
+                rows += _rows(f"{name}, {nodes:,} nodes", model, OURS, options)
     report = start.facts(*PACKAGES) | {
-        "options": {key: value for key, value in vars(arguments).items() if key != "output"},
-        "help": help_time,
-        "growth": fit(rows),
-        "doubling": doubling(rows, arguments.families),
-        "summary": rows,
-        "runs": runs,
+        "rows": [dict(zip(HEADINGS, row, strict=True)) for row in rows]
     }
-    show(report)
-    print(write_results(report, markdown(report), arguments.output))
-    return 1 if any(row["status"] != "ok" and row["tool"] in OURS for row in rows) else 0
+    print_table(HEADINGS, rows, above=about(report), same=1)
+    page = ["# Time and memory of `optimize`", "", *bullets(about(report)), ""]
+    page += markdown_table(HEADINGS, rows)
+    print(write_results(report, "\n".join(page) + "\n", options.output))
+    return int(any(row[1] in OURS and row[-1] for row in rows))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

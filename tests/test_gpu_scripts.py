@@ -1,4 +1,4 @@
-"""tests/tools/gpu_check without a GPU: its judge, its library, its report; kernels on the shim."""
+"""bench.gpu without a GPU: its judge, its library, its report; kernels on the shim."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import pytest
 
 from rmsnorm_export.op.spec import NormSpec
 from tests.plugins import kernel_build
+from tests.tools import shim
 from tests.tools.corpus import cache
-from tests.tools.gpu import shim
 from tests.tools.lib.command import module_command, module_environment
 
 COPY = 4e12
 
 
 def gpu(name: str) -> ModuleType:
-    """A module of tests/tools/gpu, which may need what is not installed."""
-    return importlib.import_module(f"tests.tools.gpu.{name}")
+    """A module of bench/gpu, which may need what is not installed."""
+    return importlib.import_module(f"bench.gpu.{name}")
 
 
 @pytest.fixture(scope="module")
@@ -262,9 +262,9 @@ def test_page_and_picture(tmp_path: Path) -> None:
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
     if torch.cuda.is_available():
-        pytest.skip("there is a GPU: run tests/tools/gpu_check")
+        pytest.skip("there is a GPU: run bench.gpu")
     done = subprocess.run(
-        module_command("tests.tools.gpu", "--out", str(tmp_path)),
+        module_command("bench.gpu", "--out", str(tmp_path)),
         env=module_environment(),
         capture_output=True,
         text=True,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import time
 
-from bench.layernorm import samples
 from bench.native import contenders
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.op.spec import FLOAT16, NormSpec
+from tests.tools.lib.timing import samples
 
 _ROWS, _N = 512, 4096
 _SPEC = NormSpec(kind="GatedRMSNorm", gate_first=True, group_size=64, epsilon=2.0**-17)

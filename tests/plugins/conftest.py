@@ -9,7 +9,7 @@ import pytest
 
 from tests.plugins import kernel_build
 from tests.tools.corpus import cache
-from tests.tools.gpu.shim import Shim
+from tests.tools.shim import Shim
 
 
 @pytest.fixture(scope="session")

@@ -14,9 +14,9 @@ import sysconfig
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+from bench.gpu import build
+from bench.gpu.build import KERNELS, PLUGINS
 from tests.tools.corpus import cache
-from tests.tools.gpu import build
-from tests.tools.gpu.build import KERNELS, PLUGINS
 
 SHIM = PLUGINS / "tests" / "shim"
 FIBRES = SHIM / "fibres.cpp"

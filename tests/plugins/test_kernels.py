@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.plugins.kernel_cases import KINDS, LONG, SIZES, STASHES, TYPES, VARIANTS, job_for
-from tests.tools.gpu.shim import BF16, F16, F32, FP8, INT8, Job, Shim, check
+from tests.tools.shim import BF16, F16, F32, FP8, INT8, Job, Shim, check
 
 HALF_TYPES = (F16, BF16)
 

@@ -11,7 +11,7 @@ import pytest
 from rmsnorm_export.op.blocks import reference_blocks
 from tests.plugins.kernel_cases import KINDS, TYPES, VARIANTS, job_for
 from tests.plugins.test_kernels_hot import ORDERS
-from tests.tools.gpu.shim import BF16, F16, F32, INT8, RefusalError, Shim, check, exact
+from tests.tools.shim import BF16, F16, F32, INT8, RefusalError, Shim, check, exact
 
 Blocks = Literal["mxfp8", "mxfp8_floor"]
 HOW: tuple[Blocks, ...] = ("mxfp8", "mxfp8_floor")

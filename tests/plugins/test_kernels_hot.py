@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.plugins.kernel_cases import KINDS, TYPES, job_for
-from tests.tools.gpu.shim import (
+from tests.tools.shim import (
     BF16,
     F16,
     F32,

@@ -11,9 +11,9 @@ import re
 
 import pytest
 
+from bench.gpu import build
 from tests.plugins import kernel_build
 from tests.sample import sampled
-from tests.tools.gpu import build
 
 _ENTRY = re.compile(r"Compiling entry function '(\S+)' for 'sm_(\d+)'")
 _MEMORY = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")

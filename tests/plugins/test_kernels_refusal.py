@@ -6,7 +6,7 @@ import pytest
 
 from rmsnorm_export.op.spec import NormSpec
 from tests.plugins.kernel_cases import job_for
-from tests.tools.gpu.shim import F16, F32, RefusalError, Shim
+from tests.tools.shim import F16, F32, RefusalError, Shim
 
 F32_TYPE, F16_TYPE, BF16_TYPE, FP8_TYPE, INT8_TYPE = range(5)
 

@@ -13,7 +13,7 @@ from rmsnorm_export.op import reference
 from rmsnorm_export.op.spec import NormSpec
 from tests.plugins.kernel_cases import STASHES, TYPES, VARIANTS, spec_for
 from tests.plugins.test_kernels_hot import ORDERS
-from tests.tools.gpu.shim import BF16, F16, F32, Job, RefusalError, Shim, arrays, check, turned
+from tests.tools.shim import BF16, F16, F32, Job, RefusalError, Shim, arrays, check, turned
 
 LAYOUTS = (
     ((12,), ()),

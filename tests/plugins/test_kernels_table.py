@@ -11,7 +11,7 @@ import pytest
 
 from tests.plugins import kernel_build
 from tests.plugins.kernel_cases import job_for
-from tests.tools.gpu.shim import BF16, Shim
+from tests.tools.shim import BF16, Shim
 
 TEST = kernel_build.PLUGINS / "tests" / "kernels" / "launch_table_test.cpp"
 

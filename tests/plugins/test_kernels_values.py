@@ -11,7 +11,7 @@ import pytest
 
 from rmsnorm_export.op.spec import NormSpec
 from tests.plugins.kernel_cases import KINDS, TYPES, VARIANTS, job_for
-from tests.tools.gpu.shim import BF16, F16, F32, FP8, INT8, Array, Job, Shim, check, codes_of
+from tests.tools.shim import BF16, F16, F32, FP8, INT8, Array, Job, Shim, check, codes_of
 
 SIZES = (7, 64, 1000, 9000)
 

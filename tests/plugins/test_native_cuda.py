@@ -37,7 +37,7 @@ from tests.plugins.test_native_runtimes import VERSIONS, run_in
 from tests.proof.sites import LLAMA, source
 from tests.serving.models import needs_triton
 from tests.tools.corpus import cache
-from tests.tools.gpu.shim import assert_between
+from tests.tools.shim import assert_between
 
 TYPES: dict[int, Any] = {1: np.float32, 10: np.float16, 16: ml_dtypes.bfloat16}
 

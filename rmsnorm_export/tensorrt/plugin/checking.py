@@ -28,9 +28,9 @@ _NO_RUNTIME = (
     "no TensorRT runtime is installed: a library was checked by its own self-test only, if it has"
     " one; pip install tensorrt_lean brings a registry that needs no GPU"
 )
-_NO_LAUNCH = "no kernel was launched: that needs a GPU (tests/tools/gpu_check)"
+_NO_LAUNCH = "no kernel was launched: that needs a GPU (bench.gpu)"
 _NO_NODE = "no node ran on a GPU: that needs onnxruntime-gpu, whose CUDA provider starts"
-_NO_KERNEL = "no kernel was launched: that needs a GPU and an engine (tests/tools/gpu_check)"
+_NO_KERNEL = "no kernel was launched: that needs a GPU and an engine (bench.gpu)"
 
 
 def check(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 import time
 from collections.abc import Callable, Sequence
 
@@ -34,3 +35,28 @@ def interleaved(
         for index in order:
             samples[index].append(samplers[index]())
     return samples
+
+
+def samples(
+    runs: dict[str, Run], rounds: int, least: float, clock: Clock = time.perf_counter
+) -> dict[str, list[float]]:
+    """Interleaved samples of each function, in seconds per call; a sample takes ``least``."""
+
+    def sampler(run: Run) -> Callable[[], float]:
+        seconds_of(run, 3, clock)
+        times = max(1, round(least / max(seconds_of(run, 5, clock), 1e-9)))
+        return lambda: seconds_of(run, times, clock)
+
+    return dict(zip(runs, interleaved([*map(sampler, runs.values())], rounds), strict=True))
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median, quartiles, smallest and largest."""
+    low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else [values[0]] * 3
+    return {
+        "median": statistics.median(values),
+        "low": low,
+        "high": high,
+        "min": min(values),
+        "max": max(values),
+    }

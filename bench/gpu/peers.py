@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from bench.gpu.work import EPSILON, QUANT_SCALE, Buffers, Work
 from rmsnorm_export.system.packages import versions_of
-from tests.tools.gpu.work import EPSILON, QUANT_SCALE, Buffers, Work
 
 PeerRun = Callable[[Buffers], Any]
 """Computes the norm once; returns y, or (y, ...)."""

@@ -1,9 +1,8 @@
-"""What the parts of tests/tools/gpu_check share: a clock, reasons to leave out, results on disk."""
+"""A clock, reasons to leave out, and results on disk."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import time
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rmsnorm_export.benchmark.result import AGAIN, RAW
+from bench.gpu import kernels_page
 from rmsnorm_export.system.machine import gpus
 from rmsnorm_export.system.packages import versions_of
 from tests.tools.lib.command import say
@@ -33,7 +32,7 @@ class SkippedError(Exception):
 
 
 class Clock:
-    """How much of its time a part has left."""
+    """How much time is left."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
@@ -44,30 +43,29 @@ class Clock:
 
 
 class Results:
-    """What a part found, as JSON and Markdown that are written anew whenever there is more.
+    """The outcome as JSON and Markdown, which are written anew whenever there is more.
 
     Args:
-        part: its name.
-        folder: of ``gpu_PART.json`` and what is beside it.
+        folder: of ``gpu_kernels.json`` and what is beside it.
         facts: what is known before it starts.
     """
 
-    def __init__(self, part: str, folder: Path, facts: dict[str, Any] | None = None) -> None:
-        self.path = folder / f"gpu_{part}.json"
-        self.data: dict[str, Any] = {"schema_version": 1, "part": part, "status": "running"}
+    def __init__(self, folder: Path, facts: dict[str, Any] | None = None) -> None:
+        self.path = folder / "gpu_kernels.json"
+        self.data: dict[str, Any] = {"schema_version": 1, "status": "running"}
         self.data |= {"detail": "", "skipped": [], "failures": [], "wrong": [], **(facts or {})}
 
     @classmethod
-    def read(cls, part: str, folder: Path) -> Results:
+    def read(cls, folder: Path) -> Results:
         """Those on disk; empty ones where there are none that can be read."""
-        found = cls(part, folder)
+        results = cls(folder)
         with contextlib.suppress(OSError, ValueError):
-            found.data |= json.loads(found.path.read_text(encoding="utf-8"))
-        return found
+            results.data |= json.loads(results.path.read_text(encoding="utf-8"))
+        return results
 
     def save(self) -> None:
         """Write both files, whole or not at all."""
-        write_results(self.data, self._page().markdown(self.data), self.path)
+        write_results(self.data, kernels_page.markdown(self.data), self.path)
 
     def end(self, status: str, detail: str = "") -> None:
         """The last word: the status, and the picture where there is something to draw."""
@@ -81,16 +79,7 @@ class Results:
             say("no picture: pip install matplotlib")
         else:
             matplotlib.use("Agg")
-            self._page().picture(self.data, picture)
-
-    def add(self, rows: list[dict[str, Any]]) -> None:
-        """Rows of ``trial``; what is wrong in them is said at the top, too."""
-        self.data["rows"] += rows
-        for row in rows:
-            if row["status"] != "ok" and row["variant"] not in (RAW, AGAIN):
-                where = f"{row['kind']} {row['batch']} x {row['length']}, {row['variant']}"
-                self.data["wrong"].append(f"{where}: {row['status']}, {row['detail']}")
-        self.save()
+            kernels_page.picture(self.data, picture)
 
     def skip(self, what: str, reason: str, fix: str) -> None:
         """Something is left out."""
@@ -113,25 +102,24 @@ class Results:
             say(f"FAILED: {what}")
             self.save()
 
-    def headlines(self) -> list[str]:
-        """What the part has to say in the end."""
-        lines: list[str] = self._page().headlines(self.data)
-        return lines
+    def summary(self) -> list[str]:
+        """Return the lines that a person reads at the end."""
+        data = self.data
+        lines = [f"kernels: {data['status']}" + (f": {data['detail']}" if data["detail"] else "")]
+        lines += [f"  {line}" for line in kernels_page.headlines(data)]
+        lines += [f"  not run: {s['what']}: {s['reason']} ({s['fix']})" for s in data["skipped"]]
+        lines += [f"  WRONG: {text}" for text in data["wrong"]]
+        lines += [f"  FAILED: {one['what']}: {one['error']}" for one in data["failures"]]
+        return [*lines, f"written: {self.path} and what is beside it"]
 
-    def _page(self) -> Any:
-        name = "kernels_page" if self.data["part"] == "kernels" else "models_page"
-        return importlib.import_module(f"tests.tools.gpu.{name}")
 
-
-def facts(device: str) -> dict[str, Any]:
-    """When, where and with what, for the head of every result."""
-    found = gpus() if device == "cuda" else ()
-    host = machine()
-    here = "no GPU" if device == "cpu" else "unknown"
+def facts() -> dict[str, Any]:
+    """When, where and with what, for the head of the result."""
+    devices, host = gpus(), machine()
     return {
         "date": date(),
-        "device": ", ".join(dict.fromkeys(gpu.name for gpu in found)) or here,
-        "driver": found[0].driver if found else here,
+        "device": ", ".join(dict.fromkeys(gpu.name for gpu in devices)) or "unknown",
+        "driver": devices[0].driver if devices else "unknown",
         "host": f"{host['cpu']}, {host['cores']} cores, {host['memory_gib']} GiB,"
         f" {host['system']}, Python {host['python']}",
         "load_before": os.getloadavg()[0],

@@ -1,4 +1,4 @@
-"""What the pages and pictures of all parts of tests/tools/gpu_check have in common."""
+"""What the pages and pictures of all parts of bench.gpu have in common."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from tests.tools.gpu.page import COLOURS, MARKERS, head, problem_sections, save_figure
+from bench.gpu.page import COLOURS, MARKERS, head, problem_sections, save_figure
 from tests.tools.lib.results import bullets
 from tests.tools.lib.tables import markdown_table
 

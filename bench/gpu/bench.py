@@ -15,9 +15,9 @@ from typing import Any, get_args
 
 import torch
 
-from tests.tools.gpu import peers
-from tests.tools.gpu.timing import Repeated, Timing, timings
-from tests.tools.gpu.work import Buffers, Op, Work, buffers, worst_error
+from bench.gpu import peers
+from bench.gpu.timing import Repeated, Timing, timings
+from bench.gpu.work import Buffers, Op, Work, buffers, worst_error
 from tests.tools.lib.command import say
 
 THROUGHPUT_LENGTHS = [64, 128, 256, 512, 1024, 2048, 4096, 4104, 5120, 8192]

@@ -1,7 +1,4 @@
-"""The kernels on their own: built for the GPU at hand, checked, sanitized, timed beside others.
-
-Part ``kernels`` of tests/tools/gpu_check.
-"""
+"""The kernels on their own: built for the GPU at hand, checked, sanitized, timed beside others."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.tools.gpu.part import Clock, Results, SkippedError
+from bench.gpu.part import Clock, Results, SkippedError
 from tests.tools.lib.command import say
 
 
@@ -21,18 +18,16 @@ def run(arguments: argparse.Namespace, results: Results, clock: Clock) -> None:
     """All steps that are asked for; a failure of one leaves the others.
 
     Raises:
-        SkippedError: there is no GPU, or nothing to build with.
+        SkippedError: there is nothing to build with.
     """
-    if arguments.device == "cpu":
-        raise SkippedError("the kernels run on a GPU only", "run it where a GPU is")
     nvcc = _tool("nvcc")
     if nvcc is None:
         fix = "install CUDA 12.8 or newer, or set CUDA_HOME"
         raise SkippedError("no nvcc in CUDA_HOME or PATH", fix)
     import torch
 
-    from tests.tools.gpu import build
-    from tests.tools.gpu.peers import peer_versions
+    from bench.gpu import build
+    from bench.gpu.peers import peer_versions
 
     properties = torch.cuda.get_device_properties(0)
     arch = f"{properties.major}{properties.minor}"
@@ -66,7 +61,7 @@ def _tool(name: str) -> str | None:
 
 
 def _correct(driver: Path, arguments: argparse.Namespace, results: Results, clock: Clock) -> None:
-    from tests.tools.gpu import correct
+    from bench.gpu import correct
 
     data, seed, quick = results.data, arguments.seed, arguments.quick
     half = clock.left() / 2  # the other half is for speed
@@ -102,9 +97,9 @@ def _correct(driver: Path, arguments: argparse.Namespace, results: Results, cloc
 
 def _speed(library: Path, arguments: argparse.Namespace, results: Results, clock: Clock) -> None:
     """The copy rate and the rows of the benchmark."""
-    from tests.tools.gpu import bench
-    from tests.tools.gpu.library import Library
-    from tests.tools.gpu.timing import copy_rate
+    from bench.gpu import bench
+    from bench.gpu.library import Library
+    from bench.gpu.timing import copy_rate
 
     ours = Library(library).contenders()
     copy = copy_rate()

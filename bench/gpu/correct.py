@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from rmsnorm_export.op.spec import BFLOAT16, BLOCK, FLOAT, FLOAT16, NormSpec
-from tests.tools.gpu import shim
-from tests.tools.gpu.shim import BF16, F16, F32, FP8, INT8, Array, How, Job
+from tests.tools import shim
+from tests.tools.shim import BF16, F16, F32, FP8, INT8, Array, How, Job
 
 LENGTHS = (1, 2, 3, 7, 8, 16, 31, 64, 65, 96, 111, 128, 199, 256, 512, 768, 1000, 1024, 2048, 2560)
 LENGTHS += (4096, 4104, 5120, 6144, 8192, 8200, 12288, 16384, 16392, 32768, 49152, 65536, 65544)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
+from bench.gpu import peers
+from bench.gpu.kernels_page import LOW_LATENCY, OURS
+from bench.gpu.work import EPSILON, Buffers, Op, Work
 from rmsnorm_export.op import abi
-from tests.tools.gpu import peers
-from tests.tools.gpu.kernels_page import LOW_LATENCY, OURS
-from tests.tools.gpu.work import EPSILON, Buffers, Op, Work
 
 _KINDS: dict[Op, str] = {
     "norm": "RMSNorm",
