@@ -159,7 +159,7 @@ def exports() -> Iterator[Model]:
     for dtype, exporter in (("float32", "torchscript17"), ("float16", "torchscript17")):
         for export in exporters.norm_exports(only=f"-{dtype}-{exporter}", rmsnorm=None):
             if export.path is not None:
-                yield _of_proto(f"norm/{export.name}", without_paths(onnx.load(export.path)))
+                yield _of_proto(f"norm/{export.key}", without_paths(onnx.load(export.path)))
     for name, dtype in itertools.product(("llama", "gemma3", "qwen3"), architectures.TYPES):
         made = architectures.export_architecture(architectures.architecture(name), dtype)
         if made.path is not None:
