@@ -1,0 +1,32 @@
+"""What ``optimize`` writes and reports is what was frozen; see ``tests.tools.golden``.
+
+Every twelfth model here; ``python -m tests.tools.golden`` compares them all.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.tools.golden import models
+from tests.tools.golden.frozen import FROZEN, Frozen, public_names
+
+ONE_IN = 12
+
+
+@pytest.fixture(scope="module")
+def frozen() -> Frozen:
+    return Frozen.read(FROZEN)
+
+
+def test_public_names(frozen: Frozen) -> None:
+    assert public_names() == frozen.public
+
+
+def test_bytes_and_reports(frozen: Frozen) -> None:
+    if frozen.other_versions():
+        pytest.skip(f"the bytes are those of other versions: {frozen.other_versions()}")
+    sample = itertools.islice(models.models(), 0, None, ONE_IN)
+    differences = [line for model in sample for line in frozen.differences(model)]
+    assert not differences, "\n".join(differences)
