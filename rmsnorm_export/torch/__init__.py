@@ -29,19 +29,11 @@ from rmsnorm_export.torch.operator.ops import (
     rotary_rms_norm,
     skip_rms_norm,
 )
-from rmsnorm_export.torch.probe.fit import Fit, NotANorm
-from rmsnorm_export.torch.probe.probe import probe_module
-from rmsnorm_export.torch.probe.replace import Replacement, replace_norms
 
 __all__ = [
-    "Fit",
-    "NotANorm",
     "RMSNorm",
-    "Replacement",
     "call",
     "gated_rms_norm",
-    "probe_module",
-    "replace_norms",
     "rms_norm",
     "rotary_rms_norm",
     "skip_rms_norm",

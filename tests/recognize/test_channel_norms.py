@@ -17,7 +17,6 @@ import rmsnorm_export as rx
 from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.runtime.session import run_onnxruntime
 from rmsnorm_export.torch.export.tables import quick_tables
-from rmsnorm_export.torch.probe.replace import replace_norms
 from tests.sample import crossed, sampled
 
 N = 24
@@ -186,16 +185,6 @@ def test_a_gate_of_each_image_is_no_scale():
 
     (site,) = rx.optimize(export(Modulated(), "dynamo 18"), prove=True).report.fused
     assert "Mul" not in site.spelling.split()[-1:]
-
-
-def test_modules_are_replaced():
-    model = nn.Sequential(Channels(), nn.Conv2d(N, N, 1), Normalize(2))
-    x = torch.randn(IMAGE)
-    want = model(x)
-    with replace_norms(model) as replacement:
-        assert [r.path for r in replacement.replaced] == ["0", "2"]
-        assert all(r.spec.last_axis == -3 for r in replacement.replaced)
-        torch.testing.assert_close(model(x), want, rtol=2e-6, atol=1e-6)
 
 
 def test_what_cannot_be_combined_is_refused():

@@ -1,1 +1,0 @@
-"""Which norm a PyTorch module computes, found by asking it; and its replacement."""
