@@ -1,41 +1,71 @@
-"""Whether operands fit a spec: what holds for arrays, tensors and sizes that are not known yet."""
+"""Checks of operands against a spec, of arrays, tensors and sizes that are not known yet."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import FLOAT, HALF_TYPES, Kind, NormSpec
 
+Operand = tuple[int, Sequence[Any]]
+"""The ONNX element type and the shape of an operand."""
+
 
 def check_operands(
     spec: NormSpec,
-    shape: Sequence[int],
-    *,
-    scale: object | None,
-    residual: object | None = None,
-    gate: object | None = None,
-    cos: object | None = None,
-    sin: object | None = None,
+    operands: Mapping[str, Operand | None],
+    equal: Callable[[Any, Any], bool] = operator.eq,
 ) -> None:
-    """Check which operands there are, and the shape of x.
+    """Check the operands of a norm against its spec and one another.
+
+    Args:
+        spec: the norm.
+        operands: by name, ``x`` among them; None, or omitted, where there is none.
+        equal: whether two sizes are the same.
 
     Raises:
-        UsageError: they do not fit the spec.
+        UsageError: they do not fit.
     """
+    present = {name: operand for name, operand in operands.items() if operand is not None}
+    dtype, shape = present["x"]
     if len(shape) < -spec.axis:
         raise UsageError(
             "The tensor x has fewer dimensions than the norm needs.",
             found=f"shape {tuple(shape)} with axis {spec.axis}",
             fix=f"give x at least {-spec.axis} dimensions",
         )
-    check_row(spec, math.prod(row_shape(spec, shape)))
-    check_offset(spec, scale)
-    check_more(spec.kind, residual=residual, gate=gate, cos=cos, sin=sin)
+    row = row_shape(spec, shape)
+    check_row(spec, math.prod(row))
+    check_offset(spec, present.get("scale"))
+    check_more(spec.kind, {n: v for n, v in present.items() if n not in ("x", "scale", "bias")})
+    for name, (element_type, sizes) in present.items():
+        if name in ("scale", "bias"):
+            own = without_leading_ones(without_axes_behind(spec, tuple(sizes)))
+            if not _same_shape(own, without_leading_ones(row), equal):
+                raise UsageError(
+                    f"{name} does not have the shape of the normalised axes.",
+                    found=f"{name} {tuple(sizes)}, normalised axes {row}",
+                    fix=f"give {name} one element per element of the row",
+                )
+        elif name in ("residual", "gate") and not (
+            element_type == dtype and _same_shape(sizes, shape, equal)
+        ):
+            raise UsageError(
+                f"{name} must have the shape and type of x.",
+                found=f"{name} {type_name(element_type)} {tuple(sizes)}, "
+                f"x {type_name(dtype)} {tuple(shape)}",
+                fix=f"broadcast and cast {name} first",
+            )
+    if "cos" in present:
+        check_tables(spec, shape, dtype, [present["cos"], present["sin"]], equal)
+
+
+def _same_shape(a: Sequence[Any], b: Sequence[Any], equal: Callable[[Any, Any], bool]) -> bool:
+    return len(a) == len(b) and all(map(equal, a, b))
 
 
 def check_offset(spec: NormSpec, scale: object | None) -> None:
@@ -72,19 +102,19 @@ def check_row(spec: NormSpec, n: int) -> None:
         )
 
 
-def check_more(kind: Kind, **operands: object | None) -> None:
+def check_more(kind: Kind, operands: Mapping[str, object | None]) -> None:
     """Check that there is a residual, a gate or tables where the operator takes them, and only
     there.
 
     Raises:
         UsageError: one is missing, or given to an operator that has none.
     """
-    for name, value in operands.items():
-        if (value is not None) != (kind == _HOME[name]):
+    for name, value in {**dict.fromkeys(_HOME), **operands}.items():
+        if (value is not None) != (kind == _HOME.get(name)):
             raise UsageError(
                 f"{kind} {'needs' if value is None else 'takes no'} {name}.",
                 found=f"{name} {'missing' if value is None else 'given'}",
-                fix=f"{'pass' if value is None else 'leave out'} {name}",
+                fix=f"{'pass' if value is None else 'omit'} {name}",
             )
 
 
@@ -100,7 +130,7 @@ def check_tables(
     spec: NormSpec,
     shape: Sequence[int],
     dtype: int,
-    tables: Sequence[tuple[int, Sequence[int]]],
+    tables: Sequence[Operand],
     equal: Callable[[Any, Any], bool] = operator.eq,
 ) -> None:
     """Check that the tables of a ``RotaryRMSNorm`` fit x and each other.
@@ -141,8 +171,7 @@ def check_tables(
                 "axes that broadcast to those of x",
             )
     cos, sin = tables
-    same_rank = len(cos[1]) == len(sin[1])
-    if cos[0] != sin[0] or not same_rank or not all(map(equal, cos[1], sin[1])):
+    if cos[0] != sin[0] or not _same_shape(cos[1], sin[1], equal):
         raise UsageError(
             "The tables cos and sin must have one type and one shape.",
             found=f"cos {type_name(cos[0])} {tuple(cos[1])}, "

@@ -17,42 +17,23 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.dtypes import Array, Float64Array, element_type, numpy_dtype, round_to
-from rmsnorm_export.op.operands import (
-    check_operands,
-    check_tables,
-    row_shape,
-    without_axes_behind,
-    without_leading_ones,
-)
+from rmsnorm_export.op.operands import check_operands, row_shape
 from rmsnorm_export.op.spec import DOUBLE, FLOAT, NormSpec
 
 Result = Array | tuple[Array, Array]
+_Step = Callable[[Float64Array], Float64Array]
+_Operands = dict[str, Float64Array]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Rounding:
-    """What happens after a primitive: in the types S of the row, T of X, C of the tables; and the
-    mean."""
+    """Roundings after a primitive, to S of the row, T of X and C of the tables; and the mean."""
 
-    stash: Callable[[Float64Array], Float64Array]
-    out: Callable[[Float64Array], Float64Array]
-    table: Callable[[Float64Array], Float64Array]
-    mean: Callable[[Float64Array], Float64Array]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Operands:
-    """Inputs as float64, checked; ``scale`` and ``bias`` in the shape of the normalised axes."""
-
-    x: Float64Array
-    scale: Float64Array | None
-    bias: Float64Array | None
-    residual: Float64Array | None
-    gate: Float64Array | None
-    cos: Float64Array | None
-    sin: Float64Array | None
+    stash: _Step
+    out: _Step
+    table: _Step
+    mean: _Step
 
 
 def reference_float64(
@@ -60,23 +41,18 @@ def reference_float64(
     x: Array,
     scale: Array | None = None,
     bias: Array | None = None,
-    *,
-    residual: Array | None = None,
-    gate: Array | None = None,
-    cos: Array | None = None,
-    sin: Array | None = None,
+    **more: Array | None,
 ) -> Result:
-    """The formula in float64, inputs taken as they are stored, nothing rounded on the way.
+    """Evaluate the formula in float64, inputs taken as they are stored, nothing rounded on the way.
 
     Args:
         spec: the norm.
         x: ``[..., n]``, float16, bfloat16, float32 or float64 (``n``: the axes from ``spec.axis``).
         scale: ``n`` elements in the shape of the normalised axes, leading dimensions of 1 allowed.
         bias: as ``scale``.
-        residual: shape of ``x``; needed by ``SkipRMSNorm``, and only by it.
-        gate: shape of ``x``; needed by ``GatedRMSNorm``, and only by it.
-        cos, sin: ``[..., w]``, w the elements that are turned or half of them, of the type of ``x``
-            or float32 for a half one; needed by ``RotaryRMSNorm``, and only by it.
+        **more: what else the operator takes: ``residual`` or ``gate`` of the shape of ``x``, or
+            ``cos`` and ``sin``, ``[..., w]``, w the elements that are turned or half of them, of
+            the type of ``x`` or float32 for a half one.
 
     Returns:
         ``y``, float64, shape of ``x``; for ``SkipRMSNorm`` the pair ``(y, x + residual)``.
@@ -84,9 +60,9 @@ def reference_float64(
     Raises:
         UsageError: operands that do not fit the spec or one another.
     """
-    operands = _operands(spec, x, scale, bias, residual, gate, cos, sin)
-    y, total = _evaluate(spec.trailing(), operands, _Rounding(_keep, _keep, _keep, _mean))
-    return _in_place(spec, (y, total) if spec.kind == "SkipRMSNorm" else y)
+    operands = _widened(spec, {"x": x, "scale": scale, "bias": bias, **more})
+    results = _evaluate(spec.trailing(), operands, _Rounding(_keep, _keep, _keep, _mean))
+    return _in_place(spec, results)
 
 
 def reference_exact(
@@ -94,13 +70,9 @@ def reference_exact(
     x: Array,
     scale: Array | None = None,
     bias: Array | None = None,
-    *,
-    residual: Array | None = None,
-    gate: Array | None = None,
-    cos: Array | None = None,
-    sin: Array | None = None,
+    **more: Array | None,
 ) -> Result:
-    """The formula with every rounding step that the spec declares: an oracle for runtimes.
+    """Evaluate the formula with every rounding step that the spec declares: an oracle for runtimes.
 
     Arguments and errors as ``reference_float64``. ``scale`` and ``bias`` of another float type are
     cast to the type in which the product is computed. ``epsilon`` and ``scale_offset`` are float32
@@ -109,73 +81,57 @@ def reference_exact(
     Returns:
         ``y`` of the type and shape of ``x``; for ``SkipRMSNorm`` the pair ``(y, sum)``.
     """
-    operands = _operands(spec, x, scale, bias, residual, gate, cos, sin)
-    dtype = element_type(x.dtype)
+    operands = _widened(spec, {"x": x, "scale": scale, "bias": bias, **more})
+    dtype, cos = element_type(x.dtype), more.get("cos")
     table = dtype if cos is None else element_type(cos.dtype)
-    given, spec = spec, spec.canonical(dtype).trailing()
+    exact = spec.canonical(dtype).trailing()
     rounding = _Rounding(
-        stash=lambda values: round_to(values, spec.stash_type),
+        stash=lambda values: round_to(values, exact.stash_type),
         out=lambda values: round_to(values, dtype),
         table=lambda values: round_to(values, table),
-        mean=_accurate_mean if spec.stash_type == DOUBLE else _mean,
+        mean=_accurate_mean if exact.stash_type == DOUBLE else _mean,
     )
-    product_type = spec.stash_type if spec.scale_before_cast else dtype
-    spec = dataclasses.replace(
-        spec,
-        epsilon=_as_attribute(spec.epsilon, spec.stash_type),
-        scale_offset=_as_attribute(spec.scale_offset, product_type),
+    product_type = exact.stash_type if exact.scale_before_cast else dtype
+    stored = dataclasses.replace(
+        exact,
+        epsilon=_as_attribute(exact.epsilon, exact.stash_type),
+        scale_offset=_as_attribute(exact.scale_offset, product_type),
     )
-    y, total = _evaluate(spec, operands, rounding)
-    stored = y.astype(numpy_dtype(dtype))
-    if spec.kind == "SkipRMSNorm":
-        return _in_place(given, (stored, total.astype(numpy_dtype(dtype))))
-    return _in_place(given, stored)
+    results = _evaluate(stored, operands, rounding)
+    return _in_place(spec, [value.astype(numpy_dtype(dtype)) for value in results])
 
 
-def _evaluate(
-    spec: NormSpec, operands: _Operands, rounding: _Rounding
-) -> tuple[Float64Array, Float64Array]:
-    """The output and the normalised input (the residual sum where there is one)."""
+def _evaluate(spec: NormSpec, operands: _Operands, rounding: _Rounding) -> list[Float64Array]:
+    """The output, and the residual sum of a ``SkipRMSNorm``; rows are on the last axes."""
+    total = operands["x"]
     with np.errstate(all="ignore"):
-        total = operands.x
-        if operands.residual is not None:
-            total = rounding.out(total + operands.residual)
-        if total.size == 0:
-            return total.copy(), total
-        row = rounding.stash(total)
-        numerator = total
-        activation = None
-        if operands.gate is not None:
-            activation = activated(spec, rounding.stash(operands.gate), rounding.stash)
-            if spec.gate_first:
-                row = rounding.stash(row * activation)
-                numerator = rounding.out(row)
-        y = _normalise(spec, row, numerator, rounding, operands)
-        y = _scale(spec, y, operands, rounding)
-        if activation is not None and not spec.gate_first:
-            y = rounding.stash(rounding.stash(y) * activation)
-        y = rounding.out(y)
-        if operands.cos is not None and operands.sin is not None:
-            y = _turned(spec, y, operands.cos, operands.sin, rounding)
-        return y, total
+        if "residual" in operands:
+            total = rounding.out(total + operands["residual"])
+        y = _norm(spec, total, operands, rounding) if total.size else total.copy()
+    return [y, total] if "residual" in operands else [y]
 
 
-def _turned(
-    spec: NormSpec, y: Float64Array, cos: Float64Array, sin: Float64Array, rounding: _Rounding
+def _norm(
+    spec: NormSpec, total: Float64Array, operands: _Operands, rounding: _Rounding
 ) -> Float64Array:
-    """The norm with its rotary embedding."""
-    size = spec.rotary_dim or y.shape[-1]
-    pairs = (size // 2, 2) if spec.rotary_interleaved else (2, size // 2)
-    axis = -1 if spec.rotary_interleaved else -2
-    part = y[..., :size]
-    first, second = np.moveaxis(part.reshape(*y.shape[:-1], *pairs), axis, 0)
-    rotated = np.stack([-second, first], axis).reshape(part.shape)
-    if cos.shape[-1] != size:
-        cos, sin = (
-            np.stack([table, table], axis).reshape(*table.shape[:-1], size) for table in (cos, sin)
-        )
-    turned = rounding.table(rounding.table(part * cos) + rounding.table(rotated * sin))
-    return np.concatenate([rounding.out(turned), y[..., size:]], axis=-1)
+    row, numerator = rounding.stash(total), total
+    activation = None
+    if "gate" in operands:
+        activation = activated(spec, rounding.stash(operands["gate"]), rounding.stash)
+        if spec.gate_first:
+            row = rounding.stash(row * activation)
+            numerator = rounding.out(row)
+    product = rounding.stash if spec.scale_before_cast else rounding.out
+    factor = _factor(spec, operands, product)
+    y = product(_normalise(spec, row, numerator, rounding, factor))
+    if factor is not None and not spec.association:
+        y = product(y * factor)
+    if "bias" in operands:
+        y = product(y + product(operands["bias"]))
+    if activation is not None and not spec.gate_first:
+        y = rounding.stash(rounding.stash(y) * activation)
+    y = rounding.out(y)
+    return _turned(spec, y, operands, rounding) if "cos" in operands else y
 
 
 def _normalise(
@@ -183,7 +139,7 @@ def _normalise(
     row: Float64Array,
     numerator: Float64Array,
     rounding: _Rounding,
-    operands: _Operands,
+    factor: Float64Array | None,
 ) -> Float64Array:
     """``v`` of the formula; ``numerator`` is what ``1 / rms`` multiplies when it is rounded.
 
@@ -202,52 +158,50 @@ def _normalise(
         rms = np.maximum(rounding.stash(np.sqrt(mean)), epsilon)
     else:
         rms = rounding.stash(np.sqrt(rounding.stash(mean + epsilon)))
-    factor = _factor(spec, operands, rounding.out) if spec.association else None
-    if factor is not None:
+    if factor is not None and spec.association:
         # One group only: the scale of the whole row fits the rows as they are cut here.
         factor = np.broadcast_to(factor, row.shape[spec.axis :]).reshape(1, size)
-    if factor is not None and spec.association == 2:
-        rows = rounding.out(rows * factor)
-        numerator = rows
-    if spec.round_rstd:
-        reciprocal = rounding.out(rounding.stash(1.0 / rms))
-        if factor is not None and spec.association == 1:
-            reciprocal = rounding.out(reciprocal * factor)
-        v = rounding.out(numerator.reshape(rows.shape) * reciprocal)
-    else:
-        v = rounding.stash(rows / rms)
-    return v.reshape(row.shape)
+        if spec.association == 2:
+            rows = numerator = rounding.out(rows * factor)
+    if not spec.round_rstd:
+        return rounding.stash(rows / rms).reshape(row.shape)
+    reciprocal = rounding.out(rounding.stash(1.0 / rms))
+    if factor is not None and spec.association == 1:
+        reciprocal = rounding.out(reciprocal * factor)
+    return rounding.out(numerator.reshape(rows.shape) * reciprocal).reshape(row.shape)
 
 
-def _scale(
-    spec: NormSpec, v: Float64Array, operands: _Operands, rounding: _Rounding
-) -> Float64Array:
-    """Scale and bias, in the stash type or in T."""
-    product = rounding.stash if spec.scale_before_cast else rounding.out
-    y = product(v)
-    factor = None if spec.association else _factor(spec, operands, product)
-    if factor is not None:
-        y = product(y * factor)
-    if operands.bias is not None:
-        y = product(y + product(operands.bias))
-    return y
-
-
-def _factor(
-    spec: NormSpec, operands: _Operands, product: Callable[[Float64Array], Float64Array]
-) -> Float64Array | None:
+def _factor(spec: NormSpec, operands: _Operands, product: _Step) -> Float64Array | None:
     """``scale_offset + scale`` in the type of the product."""
-    if operands.scale is None:
+    if "scale" not in operands:
         return None
-    factor = product(operands.scale)
+    factor = product(operands["scale"])
     if spec.scale_offset:
         factor = product(product(np.asarray(np.float64(spec.scale_offset))) + factor)
     return factor
 
 
-def activated(
-    spec: NormSpec, gate: Float64Array, stash: Callable[[Float64Array], Float64Array] | None = None
+def _turned(
+    spec: NormSpec, y: Float64Array, operands: _Operands, rounding: _Rounding
 ) -> Float64Array:
+    """The norm with its rotary embedding."""
+    size = spec.rotary_dim or y.shape[-1]
+    pairs = (size // 2, 2) if spec.rotary_interleaved else (2, size // 2)
+    axis = -1 if spec.rotary_interleaved else -2
+    part = y[..., :size]
+    first, second = np.moveaxis(part.reshape(*y.shape[:-1], *pairs), axis, 0)
+    rotated = np.stack([-second, first], axis).reshape(part.shape)
+    cos, sin = (
+        table
+        if table.shape[-1] == size
+        else np.stack([table, table], axis).reshape(*table.shape[:-1], size)
+        for table in (operands["cos"], operands["sin"])
+    )
+    turned = rounding.table(rounding.table(part * cos) + rounding.table(rotated * sin))
+    return np.concatenate([rounding.out(turned), y[..., size:]], axis=-1)
+
+
+def activated(spec: NormSpec, gate: Float64Array, stash: _Step | None = None) -> Float64Array:
     """``sigmoid(z)`` or ``silu(z) = z * sigmoid(z)``, each step rounded by ``stash``."""
     stash = stash or _keep
     sigmoid = stash(1.0 / (1.0 + np.exp(-gate)))
@@ -280,69 +234,20 @@ def _as_attribute(value: float, used_in: int) -> float:
     return value if used_in == DOUBLE else float(round_to(value, FLOAT))
 
 
-def _operands(
-    spec: NormSpec,
-    x: Array,
-    scale: Array | None,
-    bias: Array | None,
-    residual: Array | None,
-    gate: Array | None,
-    cos: Array | None,
-    sin: Array | None,
-) -> _Operands:
-    """Check the operands against the spec and one another, and widen them to float64."""
-    dtype = element_type(x.dtype)
-    check_operands(spec, x.shape, scale=scale, residual=residual, gate=gate, cos=cos, sin=sin)
-    if cos is not None and sin is not None:
-        tables = [(element_type(table.dtype), table.shape) for table in (cos, sin)]
-        check_tables(spec, x.shape, dtype, tables)
-    like_x = (x.astype(np.float64), _like_x(x, residual, "residual"), _like_x(x, gate, "gate"))
-    rows, residuals, gates = (
-        None if value is None else np.moveaxis(value, spec.last_axis, -1) for value in like_x
-    )
-    assert rows is not None
-    return _Operands(
-        x=rows,
-        scale=_per_element(spec, x, scale, "scale"),
-        bias=_per_element(spec, x, bias, "bias"),
-        residual=residuals,
-        gate=gates,
-        cos=None if cos is None else cos.astype(np.float64),
-        sin=None if sin is None else sin.astype(np.float64),
-    )
+def _widened(spec: NormSpec, operands: dict[str, Array | None]) -> _Operands:
+    """The operands that there are, checked, as float64, with their rows on the last axes."""
+    given = {name: value for name, value in operands.items() if value is not None}
+    check_operands(spec, {name: (element_type(v.dtype), v.shape) for name, v in given.items()})
+    wide = {name: value.astype(np.float64) for name, value in given.items()}
+    for name, value in wide.items():
+        if name in ("scale", "bias"):
+            wide[name] = value.reshape(row_shape(spec, given["x"].shape))
+        elif name in ("x", "residual", "gate"):
+            wide[name] = np.moveaxis(value, spec.last_axis, -1)
+    return wide
 
 
-def _in_place(spec: NormSpec, result: Result) -> Result:
+def _in_place(spec: NormSpec, results: list[Array]) -> Result:
     """Results for rows on the last axis, moved to where the rows are."""
-    if isinstance(result, tuple):
-        return np.moveaxis(result[0], -1, spec.last_axis), np.moveaxis(
-            result[1], -1, spec.last_axis
-        )
-    return np.moveaxis(result, -1, spec.last_axis)
-
-
-def _per_element(spec: NormSpec, x: Array, value: Array | None, name: str) -> Float64Array | None:
-    if value is None:
-        return None
-    element_type(value.dtype)
-    shape = row_shape(spec, x.shape)
-    given = without_axes_behind(spec, value.shape)
-    if without_leading_ones(given) != without_leading_ones(shape):
-        raise UsageError(
-            f"{name} does not have the shape of the normalised axes.",
-            found=f"{name} {value.shape}, normalised axes {shape}",
-            fix=f"give {name} one element per element of the row",
-        )
-    return value.astype(np.float64).reshape(shape)
-
-
-def _like_x(x: Array, value: Array | None, name: str) -> Float64Array | None:
-    if value is None:
-        return None
-    if value.shape != x.shape or value.dtype != x.dtype:
-        raise UsageError(
-            f"{name} must have the shape and type of x.",
-            found=f"{name} {value.dtype} {value.shape}, x {x.dtype} {x.shape}",
-            fix=f"broadcast and cast {name} first",
-        )
-    return value.astype(np.float64)
+    moved = [np.moveaxis(value, -1, spec.last_axis) for value in results]
+    return (moved[0], moved[1]) if len(moved) > 1 else moved[0]

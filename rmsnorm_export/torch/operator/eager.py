@@ -39,12 +39,18 @@ def forward(
     """
     spec = plan.spec
     if spec.last_axis != -1:
-        like_x = (x, residual, gate)
-        x, residual, gate = (None if v is None else v.movedim(spec.axis, -1) for v in like_x)  # type: ignore[assignment]
-        done = forward(
-            trailing(plan), x, flat(scale), flat(bias), residual=residual, gate=gate, reuse=reuse
+        rows = [None if v is None else v.movedim(spec.axis, -1) for v in (x, residual, gate)]
+        weights = [None if v is None else v.reshape(-1) for v in (scale, bias)]
+        trailing = dataclasses.replace(plan, spec=spec.trailing())
+        results = forward(
+            trailing,
+            rows[0],
+            *weights,
+            residual=rows[1],
+            gate=rows[2],
+            reuse=reuse,  # type: ignore[arg-type]
         )
-        y, total = (value.movedim(-1, spec.axis).contiguous() for value in done)
+        y, total = (value.movedim(-1, spec.axis).contiguous() for value in results)
         return y, total
     total = x.contiguous()
     if residual is not None:
@@ -68,55 +74,23 @@ def forward(
         y = y.to(plan.stash) * activation
     y = y.to(plan.out)
     if cos is not None and sin is not None:
-        y = turned(spec, y, cos, sin).contiguous()
+        y = _turned(spec, y, cos, sin).contiguous()
     return y, total
 
 
-def turned(spec: NormSpec, y: Tensor, cos: Tensor, sin: Tensor, *, back: bool = False) -> Tensor:
-    """The norm ``y`` with its rotary embedding, in the type of the tables; as ``y`` at the end.
-
-    ``back``: turned by the transpose of the embedding, as gradients are.
-    """
+def _turned(spec: NormSpec, y: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The norm ``y`` with its rotary embedding, in the type of the tables; as ``y`` at the end."""
     size = spec.rotary_dim or y.shape[-1]
     part = y[..., :size].to(cos.dtype)
-    cos, sin = (of_elements(spec, table, size) for table in (cos, sin))
-    rotated = -quarter_turn(spec, part * sin) if back else quarter_turn(spec, part) * sin
-    result = (part * cos + rotated).to(y.dtype)
+    if cos.shape[-1] != size:
+        cos, sin = (_joined(spec, table, table) for table in (cos, sin))
+    pairs = (part[..., ::2], part[..., 1::2]) if spec.rotary_interleaved else part.chunk(2, -1)
+    result = (part * cos + _joined(spec, -pairs[1], pairs[0]) * sin).to(y.dtype)
     return result if size == y.shape[-1] else torch.cat([result, y[..., size:]], -1)
-
-
-def of_elements(spec: NormSpec, table: Tensor, size: int) -> Tensor:
-    """A table with one entry for each of ``size`` elements."""
-    if table.shape[-1] == size:
-        return table
-    return _joined(spec, table, table)
-
-
-def quarter_turn(spec: NormSpec, part: Tensor) -> Tensor:
-    """The row in which each pair (a, b) is (-b, a)."""
-    first, second = in_pairs(spec, part)
-    return _joined(spec, -second, first)
-
-
-def in_pairs(spec: NormSpec, part: Tensor) -> tuple[Tensor, ...]:
-    """The first and the second element of every pair."""
-    if spec.rotary_interleaved:
-        return part[..., ::2], part[..., 1::2]
-    return part.chunk(2, -1)
 
 
 def _joined(spec: NormSpec, first: Tensor, second: Tensor) -> Tensor:
     return torch.stack([first, second], -1 if spec.rotary_interleaved else -2).flatten(-2)
-
-
-def trailing(plan: NormPlan) -> NormPlan:
-    """The plan for rows that have been moved to the last axis."""
-    return dataclasses.replace(plan, spec=plan.spec.trailing())
-
-
-def flat(value: Tensor | None) -> Tensor | None:
-    """A scale or bias as a row."""
-    return None if value is None else value.reshape(-1)
 
 
 def _normalise(
@@ -125,8 +99,9 @@ def _normalise(
     """``v`` of the formula, a new tensor; with an ``association`` the scale is in it already."""
     spec = plan.spec
     shape = row.shape
-    row, numerator = in_groups(spec, row), in_groups(spec, numerator)
-    squares = part_of(spec, row).square()
+    if spec.group_size:
+        row, numerator = (v.unflatten(-1, (-1, spec.group_size)) for v in (row, numerator))
+    squares = (row[..., : spec.partial_size] if spec.partial_size else row).square()
     rms = _rms(plan, squares, row, reuse)
     if factor is not None and spec.association == 2:
         row = numerator = row * factor
@@ -143,8 +118,7 @@ def _normalise(
 def _rms(plan: NormPlan, squares: Tensor, row: Tensor, reuse: bool) -> Tensor:
     """Root mean square of every row or group, stabilised by epsilon, in the stash type."""
     spec = plan.spec
-    axes = reduced_axes(spec)
-    total = squares.sum(axes, keepdim=True, dtype=plan.wide)
+    total = squares.sum(list(spec.row_axes()), keepdim=True, dtype=plan.wide)
     # Divided, not taken by torch.mean: that multiplies by a rounded 1 / n on CUDA.
     mean = (total / count(spec, row)).to(plan.stash)
     if spec.epsilon_outside:
@@ -163,6 +137,10 @@ def _root(value: Tensor, library: bool) -> Tensor:
     # float64 to float32 that is no longer seen.
     if library and value.device.type == "cpu" and value.dtype == torch.float32:
         return value.double().sqrt().to(torch.float32)
+    if value.requires_grad:
+        # A row of zeros has no slope; without this it would be infinite, times 0.
+        zero = value == 0
+        return value.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)
     return value.sqrt()
 
 
@@ -176,23 +154,6 @@ def _activated_gate(spec: NormSpec, gate: Tensor) -> Tensor:
     sigmoid = gate.sigmoid()
     # Not torch's silu: the spec rounds the sigmoid first.
     return sigmoid if spec.activation == "sigmoid" else gate * sigmoid
-
-
-def in_groups(spec: NormSpec, row: Tensor) -> Tensor:
-    """The row cut into its groups, where it has any: one more axis."""
-    if not spec.group_size:
-        return row
-    return row.reshape(*row.shape[:-1], row.shape[-1] // spec.group_size, spec.group_size)
-
-
-def reduced_axes(spec: NormSpec) -> list[int]:
-    """The axes of a row; a grouped row has been cut before."""
-    return list(spec.row_axes())
-
-
-def part_of(spec: NormSpec, row: Tensor) -> Tensor:
-    """The elements that the mean square is taken from."""
-    return row[..., : spec.partial_size] if spec.partial_size else row
 
 
 def count(spec: NormSpec, row: Tensor) -> int:

@@ -3,132 +3,90 @@
 The kernel is registered for every backend: it is made of ATen operators, or on CUDA of the kernels
 of ``rx.plugin.use_in_torch``. An operator is one opaque
 call for autograd, for ``torch.compile`` and for ``torch.export``, and runs in the type of its
-input: autocast leaves it alone.
+input: autocast does not convert it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.operands import (
-    check_operands,
-    check_tables,
-    row_shape,
-    without_axes_behind,
-    without_leading_ones,
-)
-from rmsnorm_export.op.spec import DOMAIN, Kind, NormSpec
+from rmsnorm_export.op.operands import Operand, check_operands
+from rmsnorm_export.op.spec import DOMAIN, Kind
 from rmsnorm_export.torch.dtypes import ELEMENT_TYPES
-from rmsnorm_export.torch.operator.autograd import backward, save
 from rmsnorm_export.torch.operator.eager import forward
 from rmsnorm_export.torch.operator.kernels import launched
-from rmsnorm_export.torch.operator.plan import NormPlan, make_plan, make_spec
-from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS, OPTIONAL, schema
+from rmsnorm_export.torch.operator.plan import NormPlan, make_plan, make_spec, widened
+from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS, schema
+
+Operands = dict[str, Any]
 
 
-def check(
-    spec: NormSpec,
-    x: Tensor,
-    scale: Tensor | None = None,
-    bias: Tensor | None = None,
-    *,
-    residual: Tensor | None = None,
-    gate: Tensor | None = None,
-    cos: Tensor | None = None,
-    sin: Tensor | None = None,
-) -> None:
-    """Check the operands of a norm, on real, fake and symbolic shapes alike.
+def prepare(
+    kind: Kind, operands: tuple[Any, ...], attributes: dict[str, Any]
+) -> tuple[NormPlan, Operands]:
+    """Return the plan and the checked operands of a call; omitted ones are at their default.
 
-    A size that is not known while a graph is traced becomes a condition of the graph.
+    Shapes may be real, fake or symbolic: a size that is not known while a graph is traced becomes a
+    condition of the graph.
 
     Raises:
-        UsageError: operands that do not fit the spec or one another.
+        UsageError: arguments that do not fit the operator or one another.
     """
-    check_operands(spec, x.shape, scale=scale, residual=residual, gate=gate, cos=cos, sin=sin)
-    row = row_shape(spec, x.shape)
-    given = {"scale": scale, "bias": bias, "residual": residual, "gate": gate}
-    tables = {"cos": cos, "sin": sin}
-    for name, value in (given | tables).items():
-        if value is None:
-            continue
-        if name in tables:
-            _check_float(value, name)
-        elif name in OPTIONAL:
-            _check_per_element(spec, value, name, row)
-        else:
-            _check_like_x(x, value, name)
-        if value.device != x.device:
-            raise UsageError(
-                f"{name} is on another device than x.",
-                found=f"{name} on {value.device}, x on {x.device}",
-                fix=f"move {name} to {x.device}",
-            )
-    if cos is not None and sin is not None:
-        found = [(ELEMENT_TYPES[table.dtype], table.shape) for table in (cos, sin)]
-        dtype = ELEMENT_TYPES[x.dtype]
-        check_tables(spec, x.shape, dtype, found, lambda a, b: _equal_sizes((a,), (b,)))
+    named = dict(zip(OPERANDS[kind], operands, strict=False))
+    spec, x = make_spec(kind, **attributes), named["x"]
+    plan = make_plan(spec, x.dtype)
+    described = {
+        name: None if value is None else _described(name, value, x) for name, value in named.items()
+    }
+    check_operands(spec, described, _equal_sizes)
+    return plan, named
 
 
-def _check_float(value: Tensor, name: str) -> None:
+def _described(name: str, value: Tensor, x: Tensor) -> Operand:
     if value.dtype not in ELEMENT_TYPES:
         raise UsageError(
             f"{name} must be a float tensor.",
             found=f"{name} of {value.dtype}",
             fix=f"convert {name} to float16, bfloat16, float32 or float64",
         )
-
-
-def _check_per_element(spec: NormSpec, value: Tensor, name: str, row: tuple[int, ...]) -> None:
-    _check_float(value, name)
-    shape = without_axes_behind(spec, tuple(value.shape))
-    if shape != row and not _equal_sizes(without_leading_ones(shape), without_leading_ones(row)):
+    if value.device != x.device:
         raise UsageError(
-            f"{name} does not have the shape of the normalised axes.",
-            found=f"{name} {shape}, normalised axes {row}",
-            fix=f"give {name} one element per element of the row",
+            f"{name} is on another device than x.",
+            found=f"{name} on {value.device}, x on {x.device}",
+            fix=f"move {name} to {x.device}",
         )
+    return ELEMENT_TYPES[value.dtype], value.shape
 
 
-def _check_like_x(x: Tensor, value: Tensor, name: str) -> None:
-    if value.dtype != x.dtype or not _equal_sizes(value.shape, x.shape):
-        raise UsageError(
-            f"{name} must have the shape and type of x.",
-            found=f"{name} {value.dtype} {tuple(value.shape)}, x {x.dtype} {tuple(x.shape)}",
-            fix=f"broadcast and cast {name} first",
-        )
-
-
-def _equal_sizes(a: Sequence[int], b: Sequence[int]) -> bool:
-    """Equal shapes; sizes not known yet are required to be equal."""
-    if len(a) != len(b):
-        return False
-    for left, right in zip(a, b, strict=True):
-        if isinstance(left, int) and isinstance(right, int):
-            if left != right:
-                return False
-        else:
-            torch._check(left == right)
+def _equal_sizes(left: Any, right: Any) -> bool:
+    """Compare two sizes; those that are not known yet are required to be equal."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left == right
+    torch._check(left == right)
     return True
 
 
-def prepare(
-    kind: Kind, operands: tuple[Any, ...], attributes: dict[str, Any]
-) -> tuple[NormPlan, dict[str, Any]]:
-    """The plan and the checked operands of a call; what it leaves out is at its default.
-
-    Raises:
-        UsageError: arguments that do not fit the operator or one another.
-    """
-    named = dict(zip(OPERANDS[kind], operands, strict=False))
-    spec = make_spec(kind, **attributes)
-    plan = make_plan(spec, named["x"].dtype)
-    check(spec, **named)
-    return plan, named
+def _gradients(
+    plan: NormPlan, operands: Operands, needed: set[str], grad_y: Tensor
+) -> dict[str, Tensor]:
+    """Gradients of ``forward``, taken in ``plan.wide``, where its casts are identities."""
+    with torch.enable_grad():
+        # A view of each: a tensor that is two operands has two gradients.
+        leaves = {n: v.view_as(v) for n, v in operands.items() if v is not None}
+        wide = {name: value.to(plan.wide) for name, value in leaves.items()}
+        y, _ = forward(widened(plan), **wide)
+        chosen = {name: leaves[name] for name in leaves if name in needed}
+        found = torch.autograd.grad(
+            y,
+            list(chosen.values()),
+            grad_y.to(plan.wide),
+            create_graph=torch.is_grad_enabled(),
+        )
+    return dict(zip(chosen, found, strict=True))
 
 
 def _define(library: torch.library.Library, kind: Kind) -> None:
@@ -151,19 +109,33 @@ def _define(library: torch.library.Library, kind: Kind) -> None:
         ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any
     ) -> None:
         named = dict(zip(OPERANDS[kind], inputs, strict=True))
-        plan = make_plan(make_spec(kind, **keyword_only_inputs), named["x"].dtype)
-        total = output[1] if two else named["x"]
-        save(ctx, plan, total, named)
+        ctx.plan = make_plan(make_spec(kind, **keyword_only_inputs), named["x"].dtype)
+        # Operands alone, and of a residual the sum: nothing else is kept for the backward pass.
+        if two:
+            named |= {"x": output[1], "residual": None}
+        ctx.save_for_backward(*named.values())
+        # A residual sum that the loss does not use has no gradient rather than one of zeros.
+        ctx.set_materialize_grads(False)
 
-    def backward_of(ctx: Any, grad_y: Tensor | None, grad_sum: Tensor | None = None) -> Any:
-        return backward(ctx, ctx.needs_input_grad, grad_y, grad_sum)
+    def backward(ctx: Any, grad_y: Tensor | None, grad_sum: Tensor | None = None) -> Any:
+        names = OPERANDS[kind]
+        needed = {n for n, need in zip(names, ctx.needs_input_grad, strict=False) if need}
+        if "residual" in needed:
+            needed.add("x")
+        grads: dict[str, Tensor | None] = {}
+        if grad_y is not None and needed:
+            saved = dict(zip(names, ctx.saved_tensors, strict=True))
+            grads.update(_gradients(ctx.plan, saved, needed, grad_y))
+        if grad_sum is not None:
+            through = grads.get("x")
+            grads["x"] = grad_sum if through is None else through + grad_sum
+        grads["residual"] = grads.get("x")
+        return tuple(grads.get(n) for n in names[: len(ctx.needs_input_grad)])
 
     library.define(schema(kind), tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
     library.impl(name, kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     torch.library.register_fake(qualified, fake, lib=library)
-    torch.library.register_autograd(
-        qualified, backward_of, setup_context=setup_context, lib=library
-    )
+    torch.library.register_autograd(qualified, backward, setup_context=setup_context, lib=library)
 
 
 LIBRARY = torch.library.Library(DOMAIN, "DEF")  # type: ignore[no-untyped-call]

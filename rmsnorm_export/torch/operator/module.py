@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import typing
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -11,27 +12,23 @@ import torch
 from torch import Tensor
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.operands import check_row
-from rmsnorm_export.op.spec import Kind, ModuleAttributes, NormSpec
+from rmsnorm_export.op.operands import check_offset, check_row
+from rmsnorm_export.op.spec import Kind, ModuleAttributes
 from rmsnorm_export.torch.operator.ops import call
 from rmsnorm_export.torch.operator.plan import make_spec
 from rmsnorm_export.torch.operator.signature import (
     OPERANDS,
-    attribute_defaults,
     check_attributes,
-    show_attributes,
 )
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-_AXES = ("axis", "last_axis")
-_MODULE_ATTRIBUTES = tuple(name for name in attribute_defaults(None) if name not in _AXES)
-"""The attributes that a module takes: its shape says the axis."""
+_ATTRIBUTES = tuple(typing.get_type_hints(ModuleAttributes))
+"""The attributes that a module takes beside epsilon: its shape says the axis."""
 
 
-@show_attributes(None, without=_AXES)
 class RMSNorm(torch.nn.Module):
     """Root mean square layer normalisation: ``y = x / sqrt(mean(x ** 2) + epsilon) * weight``.
 
@@ -61,7 +58,7 @@ class RMSNorm(torch.nn.Module):
         kind: the operator: ``RMSNorm``, ``SkipRMSNorm``, ``GatedRMSNorm`` or ``RotaryRMSNorm``.
         p: share of the row that the mean square is taken from, 0 < p <= 1; or ``partial_size``.
         device, dtype: of the parameters.
-        **attributes: those of ``rmsnorm_export.NormSpec``, where T is the type of the rows:
+        **attributes: those of ``rmsnorm_export.NormSpec``, where T is the type of the rows.
 
     Raises:
         UsageError: attributes that do not fit the row or one another, an unknown attribute.
@@ -85,74 +82,21 @@ class RMSNorm(torch.nn.Module):
         dtype: torch.dtype | None = None,
         **attributes: Unpack[ModuleAttributes],
     ) -> None:
-        check_attributes("RMSNorm", attributes, _MODULE_ATTRIBUTES)
+        check_attributes("RMSNorm", attributes, ("epsilon", *_ATTRIBUTES))
         shape = _row_shape(normalized_shape)
         if p is not None:
             size = attributes.get("partial_size", 0)
             attributes["partial_size"] = _partial_size(p, size, shape)
         spec = make_spec(kind, epsilon=epsilon, axis=-len(shape), **attributes)
         super().__init__()
-        self._set_up(
-            spec,
-            shape,
-            torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if weight else None,
-            torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if bias else None,
-        )
-        self.reset_parameters()
-
-    @classmethod
-    def from_spec(
-        cls,
-        spec: NormSpec,
-        normalized_shape: int | Sequence[int],
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-    ) -> RMSNorm:
-        """A module that computes ``spec`` with these tensors as its parameters.
-
-        A ``torch.nn.Parameter`` is taken as it is (shared, not copied), any other tensor becomes
-        one, of the row's shape. ``spec.axis`` must agree with ``normalized_shape``.
-
-        Raises:
-            UsageError: they do not fit one another.
-        """
-        shape = _row_shape(normalized_shape)
-        if len(shape) != -spec.axis:
-            raise UsageError(
-                "The spec normalises another number of axes.",
-                found=f"axis {spec.axis}, normalized_shape {shape}",
-                fix=f"use axis={-len(shape)}, or a normalized_shape of {-spec.axis} dimensions",
-            )
-        made = cls.__new__(cls)
-        torch.nn.Module.__init__(made)
-        parameters = (_as_parameter(weight, shape, "weight"), _as_parameter(bias, shape, "bias"))
-        made._set_up(spec, shape, *parameters)
-        return made
-
-    def _set_up(
-        self,
-        spec: NormSpec,
-        shape: tuple[int, ...],
-        weight: torch.nn.Parameter | None,
-        bias: torch.nn.Parameter | None,
-    ) -> None:
-        if spec.last_axis != -1:
-            raise UsageError(
-                "The module normalises the last axes of a tensor.",
-                found=f"last_axis {spec.last_axis}",
-                fix="call the operator rms_norm, which takes any axis",
-            )
         check_row(spec, math.prod(shape))
-        if spec.scale_offset and weight is None:
-            raise UsageError(
-                "The module has a scale_offset without a weight.",
-                found=f"scale_offset {spec.scale_offset}",
-                fix="give the module a weight, or use scale_offset 0",
-            )
+        check_offset(spec, weight or None)
         self.spec = spec
         self.normalized_shape = shape
-        self.register_parameter("weight", weight)
-        self.register_parameter("bias", bias)
+        for name, wanted in (("weight", weight), ("bias", bias)):
+            made = torch.empty(shape, device=device, dtype=dtype) if wanted else None
+            self.register_parameter(name, None if made is None else torch.nn.Parameter(made))
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """A scale of one (``weight`` is 1 - scale_offset) and a bias of zero."""
@@ -185,17 +129,14 @@ class RMSNorm(torch.nn.Module):
                 fix="make the module with the shape of the rows of x",
             )
         names = OPERANDS[self.spec.kind][1:-2]
-        others = (other, sin) if sin is not None else (other,) if other is not None else ()
+        others = [value for value in (other, sin) if value is not None]
         if len(others) > len(names):
-            numbers = {1: "one tensor", 2: "two tensors", 3: "three tensors"}
             raise UsageError(
-                f"{self.spec.kind} takes {numbers[1 + len(names)]}.",
+                f"{self.spec.kind} takes {1 + len(names)} tensors.",
                 found=f"{1 + len(others)} tensors",
-                fix="make the module with kind='SkipRMSNorm' or kind='GatedRMSNorm', which take "
-                "two, or kind='RotaryRMSNorm', which takes three",
+                fix="make the module with the kind of operator that takes them",
             )
-        named = dict(zip(names, others, strict=False))
-        return call(self.spec, x, self.weight, self.bias, **named)
+        return call(self.spec, x, self.weight, self.bias, **dict(zip(names, others, strict=False)))
 
     def extra_repr(self) -> str:
         """``(64,), epsilon=1e-05`` and whatever is not as in the ordinary norm."""
@@ -236,19 +177,3 @@ def _partial_size(p: float, partial_size: int, shape: tuple[int, ...]) -> int:
     # Of the number as it is written: in floats 30 * 0.1 is above 3.
     size = math.ceil(n * Fraction(str(p)))
     return 0 if size == n else size
-
-
-def _as_parameter(
-    value: Tensor | None, shape: tuple[int, ...], name: str
-) -> torch.nn.Parameter | None:
-    if value is None:
-        return None
-    if tuple(value.shape) == shape:
-        return value if isinstance(value, torch.nn.Parameter) else torch.nn.Parameter(value)
-    if value.numel() != math.prod(shape):
-        raise UsageError(
-            f"{name} does not have the shape of the row.",
-            found=f"{name} {tuple(value.shape)}, normalized_shape {shape}",
-            fix=f"give {name} one element per element of the row",
-        )
-    return torch.nn.Parameter(value.detach().reshape(shape), requires_grad=value.requires_grad)

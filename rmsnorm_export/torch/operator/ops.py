@@ -7,7 +7,7 @@ a half type in float32 inside a kernel it generates (unless
 dropped there, as it is for any PyTorch code. Everywhere else the numerics are those of
 ``rmsnorm_export.op.reference.reference_exact``: every rounding step of the spec, in its place.
 
-Autocast leaves the operators alone: a norm runs in the type of ``x`` and its result has that type.
+Autocast does not convert: a norm runs in the type of ``x`` and its result has that type.
 ``scale`` and ``bias`` may have another float type and are cast to that of the product; ``residual``
 and ``gate`` must have the type of ``x``, under autocast as well.
 """
@@ -29,13 +29,12 @@ from rmsnorm_export.op.spec import (
     RotaryNormAttributes,
 )
 from rmsnorm_export.torch.operator import library
-from rmsnorm_export.torch.operator.autograd import ComposedNorm
+from rmsnorm_export.torch.operator.eager import forward
 from rmsnorm_export.torch.operator.signature import (
     NAMES,
     OPERANDS,
     attribute_defaults,
     check_attributes,
-    show_attributes,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ _OPERATORS: dict[Kind, Callable[..., Any]] = {
 _KNOWN_ATTRIBUTES = {kind: tuple(attribute_defaults(kind)) for kind in NAMES}
 
 
-@show_attributes("RMSNorm")
 def rms_norm(
     x: Tensor,
     scale: Tensor | None = None,
@@ -60,7 +58,7 @@ def rms_norm(
         x: ``[..., n]``, float16, bfloat16, float32 or float64; a row is the axes from ``axis`` on.
         scale: n elements in the shape of the row, leading dimensions of 1 allowed, any float type.
         bias: as ``scale``; added last.
-        **attributes: those of ``rmsnorm_export.NormSpec``, where T is the type of ``x``:
+        **attributes: those of ``rmsnorm_export.NormSpec``, where T is the type of ``x``.
 
     Returns:
         The norm, contiguous, of the shape and type of ``x``.
@@ -73,7 +71,6 @@ def rms_norm(
     return _run_operator("RMSNorm", (x, scale, bias), attributes)  # type: ignore[no-any-return]
 
 
-@show_attributes("SkipRMSNorm")
 def skip_rms_norm(
     x: Tensor,
     residual: Tensor,
@@ -86,7 +83,7 @@ def skip_rms_norm(
     Args:
         x, scale, bias: as for ``rms_norm``.
         residual: shape and type of ``x``; the sum is rounded to that type before it is normalised.
-        **attributes: as for ``rms_norm``:
+        **attributes: as for ``rms_norm``.
 
     Returns:
         ``(y, sum)``, both contiguous, of the shape and type of ``x``.
@@ -98,7 +95,6 @@ def skip_rms_norm(
     return _run_operator("SkipRMSNorm", operands, attributes)  # type: ignore[no-any-return]
 
 
-@show_attributes("GatedRMSNorm")
 def gated_rms_norm(
     x: Tensor,
     gate: Tensor,
@@ -111,7 +107,7 @@ def gated_rms_norm(
     Args:
         x, scale, bias: as for ``rms_norm``.
         gate: shape and type of ``x``, before its activation, which is computed in S.
-        **attributes: as for ``rms_norm``, and two of the gate:
+        **attributes: as for ``rms_norm``, and two of the gate: ``activation``, ``gate_first``.
 
     Returns:
         The gated norm, contiguous, of the shape and type of ``x``.
@@ -123,7 +119,6 @@ def gated_rms_norm(
     return _run_operator("GatedRMSNorm", operands, attributes)  # type: ignore[no-any-return]
 
 
-@show_attributes("RotaryRMSNorm")
 def rotary_rms_norm(
     x: Tensor,
     cos: Tensor,
@@ -142,7 +137,7 @@ def rotary_rms_norm(
             elements that are turned, or half of them: one entry for each pair. The leading axes
             broadcast to those of ``x``.
         sin: as ``cos``.
-        **attributes: as for ``rms_norm``, and two of the embedding:
+        **attributes: as for ``rms_norm``, and ``rotary_dim``, ``rotary_interleaved``.
 
     Returns:
         The turned norm, contiguous, of the shape and type of ``x``.
@@ -177,7 +172,7 @@ def call(
         UsageError: operands that do not fit the spec or one another.
     """
     kind = spec.kind
-    check_more(kind, **{**dict.fromkeys(OPERANDS[kind][1:-2]), **more})
+    check_more(kind, more)
     named = {"x": x, "scale": scale, "bias": bias, **more}
     operands = tuple(named[name] for name in OPERANDS[kind])
     attributes = {name: getattr(spec, name) for name in _KNOWN_ATTRIBUTES[kind]}
@@ -201,4 +196,5 @@ def _run_operator(
 def _composed(kind: Kind, *operands: Tensor | None, **attributes: Any) -> Any:
     """The operator in ATen operators; the same results and errors."""
     plan, named = library.prepare(kind, operands, attributes)
-    return ComposedNorm.apply(plan, *named.values())  # type: ignore[no-untyped-call]
+    y, total = forward(plan, **named)
+    return (y, total) if kind == "SkipRMSNorm" else y

@@ -98,6 +98,13 @@ def make_plan(spec: NormSpec, dtype: torch.dtype) -> NormPlan:
     )
 
 
+def widened(plan: NormPlan) -> NormPlan:
+    """Return the plan with all of it in ``plan.wide``; its numbers are those of ``plan``."""
+    spec = dataclasses.replace(plan.spec, stash_type=ELEMENT_TYPES[plan.wide])
+    wide = make_plan(spec, plan.wide)
+    return dataclasses.replace(wide, epsilon=plan.epsilon, offset=plan.offset)
+
+
 def _rounded_attribute(value: float, used_in: int) -> float:
     """A float32 attribute when it is used in the type ``used_in``; unrounded in float64."""
     if used_in == DOUBLE:
