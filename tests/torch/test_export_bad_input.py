@@ -65,7 +65,7 @@ CASES = [
     ("types", Holder(HALF), (X,), {}, InputError, ["'inner.1'", "float16"]),
     ("missing", Holder(Branch()), (), {}, UsageError, ["'x'", "forward(x)"]),
     ("extra", Holder(Branch()), (X, X), {}, UsageError, ["too many", "forward(x)"]),
-    ("fixed", Fixing(), (X,), {"dynamic_shapes": STRING_DIM}, UsageError, ["'x'", "axis 1", "4"]),
+    ("fixed", Fixing(), (X,), {"dynamic_shapes": STRING_DIM}, UsageError, ["'x'", "[1]", "4"]),
     ("fixed range", Fixing(), (X,), {"dynamic_shapes": RANGES}, UsageError, ["'x'", "seq", "4"]),
     ("axis", Fixing(), (X,), {"dynamic_shapes": {"x": {7: "b"}}}, UsageError, ["dynamic"]),
     ("name", Fixing(), (X,), {"dynamic_shapes": {"z": {0: "b"}}}, UsageError, ["['z']"]),

@@ -5,106 +5,41 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator
-from typing import TextIO
+from collections.abc import Iterator
 
-_LOGGERS = ("torch", "onnxscript", "onnx_ir", "transformers")
-TRACING, DECOMPOSING = "tracing the module", "decomposing the graph"
-TRANSLATING = "translating the graph to ONNX"
+_FAMILIES = ("torch", "onnxscript", "onnx_ir", "transformers")
 _LOG = logging.getLogger("rmsnorm_export.torch")
-_STAGES = {
-    "Obtain model graph": TRACING,
-    "Run decompositions": DECOMPOSING,
-    "Translate the graph": TRANSLATING,
-}
-"""Beginnings of the exporter's own lines -> what the user is told at that point."""
-
-
-class _Sink(io.TextIOBase):
-    """A stream that hands on whole lines of its own thread; those of others go where they went.
-
-    Args:
-        take: gets the lines.
-        stream: what this stands in for.
-    """
-
-    def __init__(self, take: Callable[[str], None], stream: TextIO) -> None:
-        super().__init__()
-        self._take = take
-        # A progress bar of rich stands in for the stream, and prints what is written to it above
-        # the bar; by this name rich itself finds the stream behind it. Were it to find the bar
-        # here, each drawing of the bar would be printed above it, and so be drawn again.
-        self.stream: TextIO = getattr(stream, "rich_proxied_file", stream)
-        self.rich_proxied_file = self.stream
-        self._rest = ""
-        self._thread = threading.get_ident()
-
-    @property
-    def _foreign(self) -> bool:
-        return threading.get_ident() != self._thread
-
-    def writable(self) -> bool:
-        return True
-
-    def isatty(self) -> bool:
-        return self._foreign and self.stream.isatty()
-
-    def flush(self) -> None:
-        if self._foreign:
-            self.stream.flush()
-
-    def write(self, text: str) -> int:
-        if self._foreign:
-            return self.stream.write(text)
-        *lines, self._rest = (self._rest + text).split("\n")
-        for line in lines:
-            self._take(line)
-        return len(text)
 
 
 class _Handler(logging.Handler):
-    def __init__(self, take: Callable[[str], None]) -> None:
+    def __init__(self, lines: list[str]) -> None:
         super().__init__()
-        self._take = take
+        self._lines = lines
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._take(f"{record.levelname}: {record.name}: {record.getMessage()}")
+        self._lines.append(f"{record.levelname}: {record.name}: {record.getMessage()}")
 
 
 @contextlib.contextmanager
-def collected(tell: Callable[[str], None] | None = None) -> Iterator[list[str]]:
-    """Collect the lines of prints and logs, then of warnings, while the block runs.
+def collected() -> Iterator[list[str]]:
+    """Collect the lines of logs, then of prints and warnings, while the block runs.
 
-    At its end they are logged, for -v. ``tell`` is called with each stage that begins.
+    At its end they are logged, for -v. Standard error is left alone: there a bar of progress may
+    be drawn meanwhile, by another thread.
     """
     lines: list[str] = []
-    begun: set[str] = set()
-
-    def take(line: str) -> None:
-        if line.strip():
-            lines.append(line.rstrip())
-        for beginning, stage in _STAGES.items():
-            if beginning in line and tell is not None and stage not in begun:
-                begun.add(stage)
-                with (
-                    contextlib.redirect_stdout(out.stream),
-                    contextlib.redirect_stderr(err.stream),
-                ):
-                    tell(stage)
-
-    out, err = _Sink(take, sys.stdout), _Sink(take, sys.stderr)
+    printed = io.StringIO()
+    caught: list[warnings.WarningMessage] = []
     try:
         with (
             warnings.catch_warnings(record=True) as caught,
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-            _heard_by(_Handler(take)),
+            contextlib.redirect_stdout(printed),
+            _heard_by(_Handler(lines)),
         ):
             yield lines
     finally:
+        lines.extend(line.rstrip() for line in printed.getvalue().splitlines() if line.strip())
         lines.extend(f"{w.category.__name__}: {w.message}" for w in caught)
         for line in lines:
             _LOG.info("%s", line)
@@ -113,19 +48,20 @@ def collected(tell: Callable[[str], None] | None = None) -> Iterator[list[str]]:
 @contextlib.contextmanager
 def _heard_by(handler: logging.Handler) -> Iterator[None]:
     """Only ``handler`` hears the loggers of the exporter's packages."""
-    known = list(logging.root.manager.loggerDict.items())
-    kept: list[tuple[logging.Logger, list[logging.Handler], bool]] = []
-    for family in _LOGGERS:
-        head = logging.getLogger(family)
-        kept.append((head, head.handlers, head.propagate))
-        head.handlers, head.propagate = [handler], False
-    for name, logger in known:
-        head_name, dot, _ = name.partition(".")
-        if not isinstance(logger, logging.Logger) or not dot or head_name not in _LOGGERS:
-            continue
-        if logger.handlers or not logger.propagate:
-            kept.append((logger, logger.handlers, logger.propagate))
-            logger.handlers, logger.propagate = [], True
+    heads = [logging.getLogger(family) for family in _FAMILIES]
+    # A logger below that has handlers of its own, or hands nothing on, is silenced by name.
+    below = [
+        logger
+        for name, logger in list(logging.root.manager.loggerDict.items())
+        if isinstance(logger, logging.Logger)
+        and name.startswith(tuple(f"{family}." for family in _FAMILIES))
+        and (logger.handlers or not logger.propagate)
+    ]
+    kept = [(logger, logger.handlers, logger.propagate) for logger in (*heads, *below)]
+    for logger in below:
+        logger.handlers, logger.propagate = [], True
+    for logger in heads:
+        logger.handlers, logger.propagate = [handler], False
     try:
         yield
     finally:

@@ -19,15 +19,14 @@ from rmsnorm_export.rewrite.options import ExportOptions
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.system.shown import Shown
-from rmsnorm_export.torch.export.chatter import DECOMPOSING, TRACING, TRANSLATING
-from rmsnorm_export.torch.export.trace import OLDEST_OPSET, TIDYING, trace
+from rmsnorm_export.torch.export.trace import EXPORTING, OLDEST_OPSET, TIDYING, trace
 
 if TYPE_CHECKING:
     import onnx_ir as ir
     import torch
 
 RECOGNISING, WRITING = "recognising the norms", "writing"
-STAGES = (TRACING, DECOMPOSING, TRANSLATING, TIDYING, RECOGNISING, WRITING)
+STAGES = (EXPORTING, TIDYING, RECOGNISING, WRITING)
 """What ``progress`` is told, in order."""
 
 

@@ -10,13 +10,56 @@ from typing import Any
 import torch
 
 from rmsnorm_export.errors import Error, InputError, UsageError
-from rmsnorm_export.printable import first_line
+from rmsnorm_export.printable import one_line
 from rmsnorm_export.torch.dtypes import dtype_name
 
-_DETAILS = "run with --debug, or look at __cause__, for PyTorch's own account"
-_STATIC = re.compile(
-    r"inferred a static shape of (\d+) for dimension inputs\[('[^']*'|\d+)\]\.shape\[(\d+)\]"
+_CAUSES: tuple[tuple[str, type[Error], str, str], ...] = (
+    (
+        r"^MemoryError|can't allocate memory",
+        InputError,
+        "There is not enough memory to export the module.",
+        "use a smaller --dtype, smaller example inputs, or a machine with more memory",
+    ),
+    (
+        r"^(?:GuardOnDataDependentSymNode|PendingUnbackedSymbolNotFound)",
+        InputError,
+        "The module's control flow depends on the values of a tensor, which ONNX cannot trace.",
+        "use torch.where or torch.cond instead of Python's if, or omit that branch of the module",
+    ),
+    (
+        r"^DispatchError|No ONNX function found",
+        InputError,
+        "An operator of the module has no translation to ONNX.",
+        "write it with operators that PyTorch's exporter knows, or try a higher --opset",
+    ),
+    (
+        r"inferred a static shape of \d+ for dimension",
+        UsageError,
+        "The module fixes the size of a dimension that was asked to be dynamic.",
+        "give it a fixed size, or change the module so that its code does not depend on that size",
+    ),
+    (
+        r"^(?:UserError|ConstraintViolationError)|dynamic_shapes",
+        UsageError,
+        "The dynamic shapes do not fit the module.",
+        "leave those dimensions fixed, or change their ranges (--shapes, dynamic_shapes)",
+    ),
+    (
+        r"not implemented for '|dtype|same type|Expected tensor for arg",
+        InputError,
+        "The module cannot compute with the types of its inputs and weights.",
+        "give inputs of the type of the weights, or use another type (--dtype, --shapes)",
+    ),
+    (
+        r"",
+        InputError,
+        "The module cannot be traced with these inputs.",
+        "check the shapes and types of the inputs (--shapes); run with --debug, or look at "
+        "__cause__, for PyTorch's own account",
+    ),
 )
+"""A line of PyTorch's exception, its type in front -> the error, its sentence and its fix."""
+
 _MOST_NAMES = 8
 """Parameters of ``forward`` in a message."""
 
@@ -24,77 +67,28 @@ _MOST_NAMES = 8
 def explain(
     error: BaseException, module: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Error:
-    """The error of this package that stands for an exception of PyTorch's exporter."""
+    """Return the error of this package that stands for an exception of PyTorch's exporter."""
     chain = list(_causes(error))
     for inner in chain:
         if isinstance(inner, Error):
             return inner
-    # The innermost exception that says anything.
-    root = next((inner for inner in reversed(chain) if str(inner).strip()), chain[-1])
-    place = _module_of(chain, module)
-    where = f"module {place!r}" if place else f"the module {type(module).__name__}"
-    kind = type(root).__name__
-    text = first_line(root, otherwise="")
-    if isinstance(root, MemoryError) or "can't allocate memory" in str(root):
-        return InputError(
-            "There is not enough memory to export the module.",
-            found=text or kind,
-            fix="use a smaller --dtype, smaller example inputs, or a machine with more memory",
-        )
-    if kind in ("GuardOnDataDependentSymNode", "PendingUnbackedSymbolNotFound"):
-        return InputError(
-            "The module's control flow depends on the values of a tensor, which ONNX cannot trace.",
-            found=f"{where}: {text}",
-            fix="use torch.where or torch.cond instead of Python's if, or leave that branch out of "
-            "the exported module",
-        )
-    if kind == "DispatchError" or "No ONNX function found" in str(root):
-        operator = re.search(r"op='([^']+)', overload='([^']+)'", str(root))
-        name = f"{operator[1]}.{operator[2]}" if operator else text
-        return InputError(
-            "An operator of the module has no translation to ONNX.",
-            found=name,
-            fix="write it with operators that PyTorch's exporter knows, or try a higher --opset",
-        )
-    static = _STATIC.search(str(root))
-    if static:
-        return UsageError(
-            "The module fixes the size of a dimension that was asked to be dynamic.",
-            found=f"input {static[2]}, axis {static[3]}: {static[1]}",
-            fix="give it a fixed size, or change the module so that its code does not depend on "
-            "that size",
-        )
-    if kind in ("UserError", "ConstraintViolationError") or "dynamic_shapes" in str(root):
-        return UsageError(
-            "The dynamic shapes do not fit the module.",
-            found=text,
-            fix="leave those dimensions fixed, or change their ranges (--shapes, dynamic_shapes)",
-        )
-    misfit = _argument_error(module, args, kwargs)
-    if misfit:
+    if misfit := _argument_error(module, args, kwargs):
         return UsageError(
             "The arguments do not fit the module's forward.",
             found=f"{misfit}; forward{_forward_inputs(module)}",
             fix="give the inputs that forward takes (args and kwargs, or --shapes)",
         )
-    if "not implemented for '" in str(root):
-        return InputError(
-            "PyTorch cannot compute this in the type that was given.",
-            found=f"{where}: {text}; inputs: {arguments_text(args, kwargs)}",
-            fix="use another type (--dtype f32, f16 or bf16)",
-        )
-    if any(words in str(root) for words in ("dtype", "same type", "Expected tensor for arg")):
-        return InputError(
-            "The module cannot compute with the types of its inputs and weights.",
-            found=f"{where}: {text}; inputs: {arguments_text(args, kwargs)}",
-            fix="give inputs of the type of the weights (--dtype, --shapes)",
-        )
-    return InputError(
-        "The module cannot be traced with these inputs.",
-        found=f"{where}: {kind}: {text or 'no details'}; inputs: {arguments_text(args, kwargs)}"
-        f"; forward{_forward_inputs(module)}",
-        fix=f"check the shapes and types of the inputs (--shapes); {_DETAILS}",
-    )
+    # The innermost exception that says anything.
+    root = next((inner for inner in reversed(chain) if str(inner).strip()), chain[-1])
+    place = _module_of(chain, module)
+    where = f"module {place!r}" if place else f"the module {type(module).__name__}"
+    lines = [line.strip() for line in str(root).splitlines() if line.strip()] or [""]
+    lines[0] = f"{type(root).__name__}: {lines[0]}"
+    for pattern, error_type, sentence, fix in _CAUSES:
+        if line := next((line for line in lines if re.search(pattern, line)), ""):
+            found = f"{where}: {one_line(line, 300)}; inputs: {arguments_text(args, kwargs)}"
+            return error_type(sentence, found=f"{found}; forward{_forward_inputs(module)}", fix=fix)
+    raise AssertionError("the last pattern matches every line")
 
 
 def arguments_text(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

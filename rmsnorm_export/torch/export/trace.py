@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 OLDEST_OPSET = 18
 """PyTorch's translations are written for opset 18; below it they would be converted down."""
 
-TIDYING = "tidying the graph"
+EXPORTING, TIDYING = "exporting to ONNX", "tidying the graph"
 
 Input = TypeVar("Input")
 
@@ -46,7 +46,7 @@ def trace(
     options: ExportOptions,
     tell: Callable[[str], None],
 ) -> tuple[ir.Model, str]:
-    """A module as plain ONNX in memory, every norm as the module computes it.
+    """Return a module as plain ONNX in memory, every norm as the module computes it.
 
     This is what `rmsnorm_export.export` sees; the weights are still the module's.
 
@@ -60,10 +60,11 @@ def trace(
     """
     positional, named = _checked_arguments(module, args, options.kwargs)
     dynamic_shapes, state = options.dynamic_shapes, options.state
-    _check_axes(dynamic_shapes, positional, named)
+    _check_axes(dynamic_shapes, (positional, named))
     absent = export_weights.missing(module)
     export_weights.check_state(absent, state)
-    with collected(tell) as traced:
+    tell(EXPORTING)
+    with collected() as traced:
         try:
             with inference(module), export_weights.stand_ins(module, absent), quick_tables():
                 program = torch.onnx.export(
@@ -82,16 +83,15 @@ def trace(
     model = program.model
     tell(TIDYING)
     _check_dynamic(model, dynamic_shapes)
-    _check_names(options.input_names, "input_names", model.graph.inputs)
-    _check_names(options.output_names, "output_names", model.graph.outputs)
+    _rename(model.graph.inputs, options.input_names, "input_names")
+    given = options.output_names
+    _rename(
+        model.graph.outputs, given or _output_names(program.exported_program, model), "output_names"
+    )
     with collected() as tidied:
         export_weights.attach(model, absent, state)
         tidy(model)
         check_types(model)
-        if options.input_names:
-            _rename_values(model, model.graph.inputs, options.input_names)
-        names = options.output_names or _output_names(program.exported_program, model)
-        _rename_outputs(model, names)
     return model, "\n".join([*traced, *tidied])
 
 
@@ -111,12 +111,6 @@ def _checked_arguments(
             "The argument args is the sequence of the module's positional inputs.",
             found=type(args).__name__,
             fix="pass a tuple, e.g. (input_ids,)",
-        )
-    if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise UsageError(
-            "The argument kwargs is a mapping of input names to values.",
-            found=type(kwargs).__name__,
-            fix='pass a dictionary, e.g. {"input_ids": input_ids}',
         )
     return tuple(args), dict(kwargs or {})
 
@@ -156,79 +150,46 @@ def _output_names(program: torch.export.ExportedProgram | None, model: ir.Model)
     return keys if len(keys) == count else []
 
 
-def _rename_outputs(model: ir.Model, names: Sequence[str]) -> None:
-    """Give the outputs these names; an output that is an input or comes twice keeps its own."""
-    outputs = list(model.graph.outputs)
-    inputs = {value.name for value in model.graph.inputs}
-    own = {
-        name: value
-        for value, name in zip(outputs, names, strict=False)
-        if value.producer() is not None and outputs.count(value) == 1 and name not in inputs
-    }
-    _rename_values(model, list(own.values()), list(own))
-
-
-def _rename_values(model: ir.Model, values: Sequence[ir.Value], names: Sequence[str]) -> None:
-    """Give the values these names; others that have one of them make way."""
-    new = set(names)
-    inner = (v for node in model.graph.all_nodes() for v in node.outputs)
-    everything = [*model.graph.inputs, *model.graph.initializers.values(), *inner]
-    taken = {value.name for value in everything} | new
-    for value in everything:
-        if value.name in new:
-            number = 1
-            while f"{value.name}_{number}" in taken:
-                number += 1
-            value.name = f"{value.name}_{number}"
-            taken.add(value.name)
-    for value, name in zip(values, names, strict=True):
-        value.name = name
-
-
-def _check_names(names: Sequence[str] | None, option: str, values: Sequence[ir.Value]) -> None:
-    """Refuse names that are not as many as the values, or not unique.
+def _rename(values: Sequence[ir.Value], names: Sequence[str] | None, option: str) -> None:
+    """Give the values these names; others that have one of them make way when names are fixed.
 
     Raises:
-        UsageError: naming the option and the values.
+        UsageError: the names are not as many as the values, or not unique.
     """
-    if names is None:
+    if not names:
         return
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise UsageError(
-            f"The argument {option} is a sequence of names.",
-            found=repr(names),
-            fix="pass a list of strings, one for each",
-        )
-    have = ", ".join(str(value.name) for value in values)
-    if len(names) != len(values) or len(set(names)) != len(names):
+    if isinstance(names, str) or len(names) != len(values) or len(set(names)) != len(names):
+        have = ", ".join(str(value.name) for value in values)
         raise UsageError(
             f"{option} must give each {option.split('_')[0]} of the graph its own name.",
-            found=f"{len(names)} names ({', '.join(names)}) for {len(values)}: {have}",
+            found=f"{names!r} for {len(values)}: {have}",
             fix=f"give {len(values)} different names, in that order",
         )
+    for value, name in zip(values, names, strict=True):
+        # An output that is an input keeps that name.
+        if option == "input_names" or value.producer() is not None:
+            value.name = name
 
 
-def _check_axes(dynamic_shapes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _check_axes(dynamic_shapes: Any, arguments: Any) -> None:
     """Every axis in ``dynamic_shapes`` is one that its input has.
 
     Raises:
         UsageError: naming the input and the axis.
     """
-    if not isinstance(dynamic_shapes, Mapping | list | tuple | None):
-        raise UsageError(
-            "The argument dynamic_shapes says which axes of which input are dynamic.",
-            found=repr(dynamic_shapes),
-            fix='pass a mapping or a tuple, e.g. {"x": {0: "batch"}}',
-        )
-    tensors = [t for t in pytree.tree_leaves((tuple(args), dict(kwargs))) if hasattr(t, "shape")]
-    for number, (tensor, axes) in enumerate(_asked_axes(dynamic_shapes, tensors)):
+    known = isinstance(dynamic_shapes, Mapping | list | tuple | None)
+    wrong = "" if known else repr(dynamic_shapes)
+    tensors = [leaf for leaf in pytree.tree_leaves(arguments) if hasattr(leaf, "shape")]
+    for number, (tensor, axes) in enumerate(_asked_axes(known and dynamic_shapes, tensors)):
         for axis in axes:
             if not 0 <= axis < len(tensor.shape):
-                raise UsageError(
-                    "The dynamic shapes name an axis that the input does not have.",
-                    found=f"axis {axis} of input {number}, of shape {list(tensor.shape)}",
-                    fix=f"use axes from 0 to {len(tensor.shape) - 1}",
-                )
+                wrong = f"axis {axis} of input {number}, of shape {list(tensor.shape)}"
+    if wrong:
+        raise UsageError(
+            "The argument dynamic_shapes says which axes of which input are dynamic.",
+            found=wrong,
+            fix='pass a mapping or a tuple, e.g. {"x": {0: "batch"}}',
+        )
 
 
 def _check_dynamic(model: ir.Model, dynamic_shapes: Any) -> None:

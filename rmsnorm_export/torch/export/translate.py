@@ -18,13 +18,13 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Optional, get_args
 
+import onnx
 import onnx_ir as ir
 import torch
 from onnxscript import opset18, values
 
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import body_key
-from rmsnorm_export.op.schema import schemas
 from rmsnorm_export.op.spec import DOMAIN, DOUBLE, FLOAT, OPSET_VERSION, Kind, NormSpec
 from rmsnorm_export.torch.operator import library  # noqa: F401 (registers the operators)
 from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS, OPTIONAL, attribute_defaults
@@ -112,13 +112,35 @@ def _put_ones(node: ir.Node, index: int, x: ir.Value) -> None:
 
 
 @functools.cache
-def _operators() -> dict[str, values.Op]:
-    domain = values.Opset(DOMAIN, OPSET_VERSION)
-    return {schema.name: values.Op(domain, schema.name, schema) for schema in schemas()}
+def _operator(kind: Kind) -> values.Op:
+    """The operator as the exporter wants it, to make a node of; any operand is of any type."""
+    schema, optional = onnx.defs.OpSchema, onnx.defs.OpSchema.FormalParameterOption.Optional
+    names = [*OPERANDS[kind], "y", "sum"]
+    parameters = [
+        schema.FormalParameter(name, f"T_{name}", param_option=optional)
+        if name in OPTIONAL
+        else schema.FormalParameter(name, f"T_{name}")
+        for name in names
+    ]
+    types = [f"tensor({name})" for name in ("float", "float16", "double", "bfloat16")]
+    outputs = 2 if kind == "SkipRMSNorm" else 1
+    made = schema(
+        kind,
+        DOMAIN,
+        OPSET_VERSION,
+        inputs=parameters[:-2],
+        outputs=parameters[-2:][:outputs],
+        type_constraints=[(f"T_{name}", types, "") for name in names],
+        attributes=[
+            schema.Attribute(name, onnx.helper.make_attribute(name, value))
+            for name, value in NormSpec(kind=kind).attributes().items()
+        ],
+    )
+    return values.Op(values.Opset(DOMAIN, OPSET_VERSION), kind, made)
 
 
 def _emit(spec: NormSpec, *operands: Any) -> Any:
-    return _operators()[spec.kind](*operands, **spec.attributes())
+    return _operator(spec.kind)(*operands, **spec.attributes())
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from rmsnorm_export.system.packages import pip_install
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.clean import check_types, tidy
 from rmsnorm_export.torch.export.tables import quick_tables
-from rmsnorm_export.torch.export.trace import inference
+from rmsnorm_export.torch.export.trace import EXPORTING, inference
 
 if TYPE_CHECKING:
     from rmsnorm_export.rewrite.options import GenerationOptions
@@ -68,8 +68,9 @@ def trace_components(
         dynamic=True, optimize=False, opset_version=options.opset, dynamic_shapes=None
     )
     components: list[Component] = []
+    tell(EXPORTING)
     with (
-        collected(tell) as lines,
+        collected() as lines,
         inference(model),
         whole_static_caches(),
         own_types_of_caches(),
