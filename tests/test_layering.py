@@ -42,7 +42,6 @@ FLOORS = [
     "compare",
     "benchmark",
     "pipeline",
-    "integrations",
     "diagnosis",
     "show",
     "cli",

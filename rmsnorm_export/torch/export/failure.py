@@ -15,12 +15,6 @@ from rmsnorm_export.torch.dtypes import dtype_name
 
 _CAUSES: tuple[tuple[str, type[Error], str, str], ...] = (
     (
-        r"^MemoryError|can't allocate memory",
-        InputError,
-        "There is not enough memory to export the module.",
-        "use a smaller --dtype, smaller example inputs, or a machine with more memory",
-    ),
-    (
         r"^(?:GuardOnDataDependentSymNode|PendingUnbackedSymbolNotFound)",
         InputError,
         "The module's control flow depends on the values of a tensor, which ONNX cannot trace.",
@@ -33,16 +27,11 @@ _CAUSES: tuple[tuple[str, type[Error], str, str], ...] = (
         "write it with operators that PyTorch's exporter knows, or try a higher --opset",
     ),
     (
-        r"inferred a static shape of \d+ for dimension",
-        UsageError,
-        "The module fixes the size of a dimension that was asked to be dynamic.",
-        "give it a fixed size, or change the module so that its code does not depend on that size",
-    ),
-    (
-        r"^(?:UserError|ConstraintViolationError)|dynamic_shapes",
+        r"inferred a static shape of|^(?:UserError|ConstraintViolationError)|dynamic_shapes",
         UsageError,
         "The dynamic shapes do not fit the module.",
-        "leave those dimensions fixed, or change their ranges (--shapes, dynamic_shapes)",
+        "leave those dimensions fixed, change their ranges (--shapes, dynamic_shapes), or change "
+        "the module so that its code does not depend on those sizes",
     ),
     (
         r"not implemented for '|dtype|same type|Expected tensor for arg",
@@ -59,9 +48,6 @@ _CAUSES: tuple[tuple[str, type[Error], str, str], ...] = (
     ),
 )
 """A line of PyTorch's exception, its type in front -> the error, its sentence and its fix."""
-
-_MOST_NAMES = 8
-"""Parameters of ``forward`` in a message."""
 
 
 def explain(
@@ -143,4 +129,4 @@ def _argument_error(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
 def _forward_inputs(module: object) -> str:
     forward = getattr(module, "forward", None)
     names = list(inspect.signature(forward).parameters) if forward is not None else []
-    return "(" + ", ".join(names[:_MOST_NAMES] + ["..."] * (len(names) > _MOST_NAMES)) + ")"
+    return "(" + ", ".join([*names[:8], *(["..."] if names[8:] else [])]) + ")"

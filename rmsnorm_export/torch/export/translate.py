@@ -39,8 +39,8 @@ def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
     return table
 
 
-def spell_out(model: ir.Model) -> int:
-    """Give every node of this package's domain a function body, to be inlined; how many there are.
+def spell_out(model: ir.Model) -> None:
+    """Give every node of this package's domain a function body, to be inlined.
 
     Each node gets a function of its own, exactly that of its spec. The model is changed; ONNX IR's
     inliner then puts the body in the node's place and hands it the node's metadata.
@@ -72,11 +72,8 @@ def spell_out(model: ir.Model) -> int:
         count += 1
         name = f"{spec.kind}_{count}"
         node.op_type = name
-        if key.has_scale and scale is None:
-            _put_ones(node, index_of("scale"), x)
         function = build_function(name, key, opset)
         model.functions[function.identifier()] = function
-    return count
 
 
 def _table_facts(node: ir.Node, spec: NormSpec) -> dict[str, Any]:
@@ -97,18 +94,6 @@ def _operand_type(node: ir.Node, index: int) -> int | None:
     if value.dtype is None:
         raise AssertionError(f"{node.name} has an input of unknown type")
     return int(value.dtype)
-
-
-def _put_ones(node: ir.Node, index: int, x: ir.Value) -> None:
-    """A scale of one for a norm that has a bias alone: the inputs of a body are positional."""
-    assert x.dtype is not None
-    assert node.graph is not None
-    one = ir.tensor([1.0], dtype=x.dtype)
-    constant = ir.node("Constant", [], {"value": one}, name=f"{node.name}_one")
-    constant.outputs[0].name = f"{node.name}_one"
-    constant.outputs[0].dtype, constant.outputs[0].shape = x.dtype, ir.Shape([1])
-    node.graph.insert_before(node, constant)
-    node.replace_input_with(index, constant.outputs[0])
 
 
 @functools.cache
@@ -140,6 +125,13 @@ def _operator(kind: Kind) -> values.Op:
 
 
 def _emit(spec: NormSpec, *operands: Any) -> Any:
+    x, *others, scale, bias = operands
+    if scale is None and bias is not None:
+        # The inputs of a body are positional: a scale of one goes with a bias.
+        op: Any = opset18
+        one = op.CastLike(op.Constant(value_floats=[1.0]), x)
+        one.dtype = x.dtype
+        operands = (x, *others, one, bias)
     return _operator(spec.kind)(*operands, **spec.attributes())
 
 
@@ -195,7 +187,7 @@ def _aten_rms_norm(
     weight: Any = None,
     eps: Optional[float] = None,  # noqa: UP045
 ) -> Any:
-    return _emit(_aten_spec(x, normalized_shape, eps), x, weight)
+    return _emit(_aten_spec(x, normalized_shape, eps), x, weight, None)
 
 
 def _aten_fused_rms_norm(
@@ -211,4 +203,4 @@ def _aten_fused_rms_norm(
     axes = op.Constant(value_ints=list(range(spec.axis, 0)))
     epsilon = op.CastLike(op.Constant(value_float=spec.epsilon), wide)
     mean = op.ReduceMean(op.Mul(wide, wide), axes, keepdims=1)
-    return _emit(spec, x, weight), op.Reciprocal(op.Sqrt(op.Add(mean, epsilon)))
+    return _emit(spec, x, weight, None), op.Reciprocal(op.Sqrt(op.Add(mean, epsilon)))

@@ -40,11 +40,10 @@ def check_state(names: Mapping[str, torch.Tensor], state: WeightValues | None) -
     Raises:
         UsageError: naming the first that cannot.
     """
-    lacking = list(names) if state is None else []
-    if isinstance(state, Mapping):
-        # One name of a weight that has several (tied weights) is enough.
-        had = {id(tensor) for name, tensor in names.items() if name in state}
-        lacking = [name for name, tensor in names.items() if id(tensor) not in had]
+    # One name of a weight that has several (tied weights) is enough.
+    there = names if callable(state) else {n: v for n, v in names.items() if n in (state or ())}
+    had = {id(tensor) for tensor in there.values()}
+    lacking = [name for name, tensor in names.items() if id(tensor) not in had]
     if lacking:
         raise UsageError(
             "The module has weights without values.",

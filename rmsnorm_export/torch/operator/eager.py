@@ -39,17 +39,11 @@ def forward(
     """
     spec = plan.spec
     if spec.last_axis != -1:
-        rows = [None if v is None else v.movedim(spec.axis, -1) for v in (x, residual, gate)]
-        weights = [None if v is None else v.reshape(-1) for v in (scale, bias)]
+        residual, gate = (None if v is None else v.movedim(spec.axis, -1) for v in (residual, gate))
+        scale, bias = (None if v is None else v.reshape(-1) for v in (scale, bias))
         trailing = dataclasses.replace(plan, spec=spec.trailing())
-        results = forward(
-            trailing,
-            rows[0],
-            *weights,
-            residual=rows[1],
-            gate=rows[2],
-            reuse=reuse,  # type: ignore[arg-type]
-        )
+        rows = x.movedim(spec.axis, -1)
+        results = forward(trailing, rows, scale, bias, residual=residual, gate=gate, reuse=reuse)
         y, total = (value.movedim(-1, spec.axis).contiguous() for value in results)
         return y, total
     total = x.contiguous()
@@ -100,7 +94,7 @@ def _normalise(
     spec = plan.spec
     shape = row.shape
     if spec.group_size:
-        row, numerator = (v.unflatten(-1, (-1, spec.group_size)) for v in (row, numerator))
+        row, numerator = (v.reshape(*shape[:-1], -1, spec.group_size) for v in (row, numerator))
     squares = (row[..., : spec.partial_size] if spec.partial_size else row).square()
     rms = _rms(plan, squares, row, reuse)
     if factor is not None and spec.association == 2:

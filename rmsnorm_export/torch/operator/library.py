@@ -66,7 +66,7 @@ def _equal_sizes(left: Any, right: Any) -> bool:
     """Compare two sizes; those that are not known yet are required to be equal."""
     if isinstance(left, int) and isinstance(right, int):
         return left == right
-    torch._check(left == right)
+    torch._check(left == right)  # type: ignore[no-untyped-call]
     return True
 
 

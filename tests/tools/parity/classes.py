@@ -9,12 +9,12 @@ import warnings
 import numpy as np
 import onnx_ir as ir
 import torch
+from rmsnorm_export.torch.probe.fit import Form, Rounding
 
 from rmsnorm_export.op.dtypes import Array, round_to
 from rmsnorm_export.op.spec import HALF_TYPES
 from rmsnorm_export.torch import replace_norms
 from rmsnorm_export.torch.export.export import convert
-from rmsnorm_export.torch.probe.fit import Form, Rounding
 from tests.tools.corpus import build
 from tests.tools.corpus.norm_classes import DTYPES, NormClass
 from tests.tools.parity import arrays, half_proof, limits, onnx_models

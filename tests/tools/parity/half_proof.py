@@ -19,11 +19,11 @@ import warnings
 import numpy as np
 import onnx_ir as ir
 import torch
+from rmsnorm_export.torch.probe.fit import Form, Rounding
 
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
 from rmsnorm_export.torch import Fit, probe_module, replace_norms
-from rmsnorm_export.torch.probe.fit import Form, Rounding
 from tests.tools.corpus import build
 from tests.tools.corpus.norm_classes import DTYPES, EPSILON, NormClass
 from tests.tools.parity import arrays, declaration, exact_rows, orders
