@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from rmsnorm_export.op.dtypes import numpy_dtype, round_to, type_name
+from rmsnorm_export.op.operands import row_shape
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
 from rmsnorm_export.torch.dtypes import TORCH_TYPES
 
@@ -38,6 +39,15 @@ FORMS: dict[str, dict] = {
     "gated sigmoid": {"kind": "GatedRMSNorm", "activation": "sigmoid", "scale_offset": 1.0},
     "gate first": {"kind": "GatedRMSNorm", "gate_first": True, "group_size": 1 / 3},
     "gate first sigmoid": {"kind": "GatedRMSNorm", "gate_first": True, "activation": "sigmoid"},
+    "channels": {"axis": -2, "last_axis": -2},
+    "gated channels": {"kind": "GatedRMSNorm", "axis": -2, "last_axis": -2, "epsilon_clamp": True},
+    "rotary": {"kind": "RotaryRMSNorm", "rotary_dim": 1.0},
+    "rotary pairs": {
+        "kind": "RotaryRMSNorm",
+        "rotary_dim": 0.5,
+        "rotary_interleaved": True,
+        "scale_offset": 1.0,
+    },
 }
 """Sizes are shares of the row here; see ``spec_of``."""
 
@@ -63,6 +73,8 @@ def spec_of(form: str, n: int, **attributes) -> NormSpec:
         values["partial_size"] = max(1, int(n * values["partial_size"]))
     if "group_size" in values:
         values["group_size"] = n // 3 if n % 3 == 0 else n
+    if "rotary_dim" in values:
+        values["rotary_dim"] = max(2, 2 * int(n * values["rotary_dim"] / 2))
     return NormSpec(**values)
 
 
@@ -74,7 +86,11 @@ def orders(dtype: int, form: str) -> Iterator[dict]:
             yield {"stash_type": stash, "scale_before_cast": True}
         if stash != dtype or stash in HALF_TYPES:
             yield {"stash_type": stash, "round_rstd": True}
-        if stash == dtype and stash in HALF_TYPES and "group_size" not in FORMS[form]:
+        if (
+            stash == dtype
+            and stash in HALF_TYPES
+            and not {"group_size", "last_axis"} & {*FORMS[form]}
+        ):
             yield {"stash_type": stash, "association": 1, "round_rstd": True}
             yield {"stash_type": stash, "association": 2}
             yield {"stash_type": stash, "association": 2, "round_rstd": True}
@@ -82,6 +98,8 @@ def orders(dtype: int, form: str) -> Iterator[dict]:
 
 def cases(dtype: int, form: str, n: int) -> list[Case]:
     """Every order of one form with the operands that matter."""
+    if n == 1 and "rotary_dim" in FORMS[form]:
+        return []
     other = FLOAT if dtype != FLOAT else FLOAT16
     operands = [(dtype, None), (other, dtype), (dtype, other)]
     if "scale_offset" not in FORMS[form]:
@@ -95,7 +113,7 @@ def cases(dtype: int, form: str, n: int) -> list[Case]:
 def arrays(case: Case, shape: tuple[int, ...], *, exact: bool = True) -> dict[str, np.ndarray]:
     """Operands by name; ``exact``: no sum or sigmoid is rounded, see above."""
     rng = np.random.default_rng(shape[-1])
-    kind, row = case.spec.kind, shape[case.spec.axis :]
+    kind, row = case.spec.kind, row_shape(case.spec, shape)
 
     # No zero, alone or as a sum: a row of zeros without an epsilon is NaN, which compares nothing.
     x = rng.choice([-3.0, -2.0, -1.0, 1.0, 2.0, 3.0], shape)
@@ -109,6 +127,11 @@ def arrays(case: Case, shape: tuple[int, ...], *, exact: bool = True) -> dict[st
         gate = rng.choice([0.0, 40.0], shape) if exact else rng.normal(size=shape) * 2
         gate[..., 0] = 40.0
         found["gate"] = (case.dtype, gate)
+    if kind == "RotaryRMSNorm":
+        # Of each element in half of the rows' lengths, of each pair in the others.
+        size = case.spec.rotary_dim // (1 + shape[-1] % 2)
+        for name in ("cos", "sin"):
+            found[name] = (case.dtype, rng.normal(size=(shape[-2], size)))
     for name, dtype in (("scale", case.scale), ("bias", case.bias)):
         if dtype is not None:
             found[name] = (dtype, rng.normal(size=row))

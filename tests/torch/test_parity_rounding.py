@@ -57,8 +57,8 @@ def test_declared_order_is_that_of_the_class(key: str, dtype: str) -> None:
     members = key == "GemmaRMSNorm"  # its 13 classes; all 218 in tests/tools/parity/run
     found = half_proof.prove(NORMS[key], module, dtype, model, members=members)
     assert found.holds, found
-    assert found.operator in orders.QUOTIENTS
-    assert found.orders >= 2
+    # Where casts around a float32 node declare the order, the node has no other.
+    assert found.orders >= 5 or key == "FalconH1RMSNormGated"
     assert found.members == (len(NORMS[key].members) if members else 1)
     # Two ways to divide, two orders of a sum: one element in some thousand falls otherwise.
     assert found.ordinary >= 0.999
@@ -71,8 +71,6 @@ def test_what_onnx_cannot_say_is_named(key: str, dtype: str) -> None:
     found = half_proof.prove(NORMS[key], module, dtype, model, members=False)
     assert not found.holds
     assert found.declared == "x * rsqrt"
-    assert found.operator == ""  # replace_norms leaves it alone
-    assert found.reason
 
 
 def _wrong(node: ir.Node, **changes: Any) -> None:
@@ -116,21 +114,15 @@ def test_a_wrong_order_in_the_operator_is_caught(monkeypatch: pytest.MonkeyPatch
     """The operator scales before the cast, its spec says after."""
     module, model = case("LlamaRMSNorm", "float16")
     library = importlib.import_module("rmsnorm_export.torch.operator.library")
-    make_plan, replace = library.make_plan, half_proof.replace_norms
+    make_plan = library.make_plan
 
     def wrong_plan(*arguments: Any) -> Any:
         plan = make_plan(*arguments)
         return dataclasses.replace(plan, product=plan.stash)
 
-    def then_broken(holder: Any) -> Any:
-        found = replace(holder)  # its probe would refuse a broken operator
-        monkeypatch.setattr(library, "make_plan", wrong_plan)
-        return found
-
-    monkeypatch.setattr(half_proof, "replace_norms", then_broken)
+    monkeypatch.setattr(library, "make_plan", wrong_plan)
     found = half_proof.prove(NORMS["LlamaRMSNorm"], module, "float16", model, members=False)
     assert found.declared
-    assert found.operator
     assert not found.ours
     assert not found.holds
 
@@ -145,8 +137,13 @@ def test_a_class_with_other_bits_is_caught() -> None:
     assert not found.holds
 
 
+def _further(form: str) -> bool:
+    """Whether ``orders.evaluate`` leaves it to the tests of the operator."""
+    return bool(FORMS[form].keys() & {"last_axis", "rotary_dim"})
+
+
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [form for form in FORMS if not _further(form)])
 def test_two_spellings_of_the_rounding_steps_agree(form: str, dtype: int) -> None:
     """``evaluate`` here and ``reference_exact``, which were written apart, in every order."""
     spec = spec_of(form, 48)

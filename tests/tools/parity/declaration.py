@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,6 @@ import onnx_ir as ir
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import DOMAIN, NormSpec
 from rmsnorm_export.proof.operators import kernel_of
-from tests.tools.parity import orders
-from tests.tools.parity.orders import Quotient
 
 _FIELDS = {name: type(value) for name, value in dataclasses.asdict(NormSpec()).items()}
 
@@ -41,16 +39,14 @@ def norm_node(model: ir.Model) -> ir.Node:
 def evaluate_file(
     model: ir.Model,
     feeds: Mapping[str, Array],
-    quotient: Quotient,
-    spec: NormSpec | None = None,
+    norm: Callable[[NormSpec, dict[str, Array]], tuple[Array, ...]],
 ) -> tuple[Array, ...]:
     """Outputs of a portable model.
 
     Args:
         model: one norm, and elementwise operators around it.
         feeds: by the names of the graph's inputs.
-        quotient: how the norm divides.
-        spec: declared by the node; another one to see that it gives other numbers.
+        norm: computes the node, from the spec that it declares and its operands.
     """
     known: dict[ir.Value, Array] = {v: feeds[v.name or ""] for v in model.graph.inputs}
     for value in model.graph.initializers.values():
@@ -59,22 +55,22 @@ def evaluate_file(
     for node in model.graph:
         inputs = [None if value is None else known[value] for value in node.inputs]
         results = (
-            _norm(node, inputs, quotient, spec) if node.domain == DOMAIN else _plain(node, inputs)
+            norm(spec_of(node), operands_of(node, inputs))
+            if node.domain == DOMAIN
+            else _plain(node, inputs)
         )
         known |= dict(zip(node.outputs, results, strict=False))
     return tuple(known[value] for value in model.graph.outputs)
 
 
-def _norm(
-    node: ir.Node, inputs: list[Array | None], quotient: Quotient, spec: NormSpec | None
-) -> tuple[Array, ...]:
+def operands_of(node: ir.Node, inputs: list[Any]) -> dict[str, Any]:
+    """What there is for the operands of a norm, by name."""
     names = {
         "RMSNorm": ("x", "weight", "bias"),
         "SkipRMSNorm": ("x", "residual", "weight", "bias"),
         "GatedRMSNorm": ("x", "gate", "weight", "bias"),
     }[node.op_type]
-    given = {n: v for n, v in zip(names, inputs, strict=False) if v is not None}
-    return orders.evaluate(spec or spec_of(node), given, quotient)
+    return {n: v for n, v in zip(names, inputs, strict=False) if v is not None}
 
 
 def _plain(node: ir.Node, inputs: list[Array | None]) -> tuple[Array, ...]:

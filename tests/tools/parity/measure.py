@@ -83,10 +83,10 @@ class Cell:
     """One row of the matrix.
 
     Attributes:
-        level: ``module``, ``class`` or ``model``.
+        level: ``module`` or ``class``.
         subject: variant, class or architecture.
         dtype: of rows, weights and result.
-        n: elements in a row; 0 for a model.
+        n: elements in a row.
         scale: of the input.
         elements: that were compared.
         pairs: ``(side, side)`` -> their distance.
