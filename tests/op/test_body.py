@@ -273,26 +273,11 @@ def test_names_inside_cannot_meet_names_outside():
         assert len(set(values)) == len(values)
 
 
-def test_every_formal_input_is_used_and_every_node_reaches_an_output():
-    for function in model(variants(), 13, separate=True).functions:
-        needed = set(function.output)
-        for node in reversed(function.node):
-            assert needed & set(node.output), (function.name, node.name)
-            needed |= set(node.input)
-        assert set(function.input) <= needed, function.name
-
-
 def test_attributes_are_those_that_the_body_refers_to():
     for function in model(variants(), 18, separate=True).functions:
         referred = {a.ref_attr_name for node in function.node for a in node.attribute}
         assert referred - {""} == set(function.attribute)
         assert set(function.attribute) <= {"epsilon", "scale_offset"}
-
-
-def test_spelled_as_onnxruntime_recognises_it():
-    function = build_function("RMSNorm", BodyKey(), 18)
-    types = [node.op_type for node in function if node.op_type != "Constant"]
-    assert types == ["Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul"]
 
 
 def test_opsets_without_a_body_are_rejected():

@@ -6,9 +6,8 @@ import torch
 from norm_models import Case, reference, steps
 from torch_arrays import assert_close, to_numpy, to_torch
 
-from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
-from rmsnorm_export.op.reference import reference_exact, reference_float64
+from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 
 SIZES = (1, 3, 111, 199, 4104)
@@ -116,33 +115,7 @@ def test_float64_agrees_with_torch(n):
         np.testing.assert_allclose(got, expected.numpy(), rtol=(n / 2 + 8) * 2.0**-53)
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("partial", [1, 7])
-def test_partial_takes_the_mean_of_the_first_elements(n, partial):
-    partial = min(n, partial)
-    case = Case(NormSpec(epsilon=0.0, partial_size=partial), DOUBLE, None, shape=(4, n))
-    x = case.operands()["x"]
-    expected = x / np.sqrt(np.square(x[:, :partial]).mean(-1, keepdims=True))
-    np.testing.assert_allclose(reference(case, {"x": x}, exact=False)[0], expected, rtol=1e-14)
-
-
 # The paper, sections 4.1 and 4.2.
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_output_row_has_norm_sqrt_n(n):
-    x = Case(NormSpec(), DOUBLE, shape=(5, n)).operands()["x"]
-    y = reference_float64(NormSpec(epsilon=0.0), x)
-    np.testing.assert_allclose(np.linalg.norm(y, axis=-1), np.sqrt(n), rtol=1e-14)
-
-
-@pytest.mark.parametrize("factor", [2.0**-20, 3.0, 1e6])
-def test_scaling_the_input_changes_nothing_shifting_it_does(factor):
-    x = Case(NormSpec(), DOUBLE, shape=(5, 199)).operands()["x"]
-    spec = NormSpec(epsilon=0.0)
-    y = reference_float64(spec, x)
-    np.testing.assert_allclose(reference_float64(spec, factor * x), y, rtol=1e-14)
-    assert np.abs(reference_float64(spec, x + factor) - y).max() > 1e-7
 
 
 def test_power_of_two_scaling_is_exact_without_epsilon():
@@ -151,14 +124,6 @@ def test_power_of_two_scaling_is_exact_without_epsilon():
     np.testing.assert_array_equal(
         reference_exact(spec, x), reference_exact(spec, x * np.float32(2.0**10))
     )
-
-
-@pytest.mark.parametrize("n", [3, 111, 4104])
-def test_equals_layer_norm_on_rows_of_zero_mean(n):
-    x = Case(NormSpec(), DOUBLE, shape=(5, n)).operands()["x"]
-    x -= x.mean(-1, keepdims=True)
-    expected = torch.nn.functional.layer_norm(torch.from_numpy(x), (n,), eps=1e-5).numpy()
-    np.testing.assert_allclose(reference_float64(NormSpec(), x), expected, rtol=1e-11, atol=1e-14)
 
 
 # Rounding.
@@ -252,41 +217,3 @@ def test_inputs_stay_as_they_are():
 
 
 # Bad operands.
-
-X = np.ones((2, 6), np.float32)
-
-
-@pytest.mark.parametrize("compute", [reference_exact, reference_float64])
-@pytest.mark.parametrize(
-    ("spec", "arguments", "message"),
-    [
-        (NormSpec(), {"x": X.astype(np.int32)}, "float"),
-        (NormSpec(axis=-3), {"x": X}, "dimensions"),
-        (NormSpec(partial_size=7), {"x": X}, "partial_size"),
-        (NormSpec(group_size=4), {"x": X}, "group_size"),
-        (NormSpec(scale_offset=1.0), {"x": X}, "scale_offset"),
-        (NormSpec(), {"x": X, "scale": X[0, :5]}, "scale"),
-        (NormSpec(), {"x": X, "scale": X}, "scale"),
-        (NormSpec(), {"x": X, "bias": X[0, :1]}, "bias"),
-        (NormSpec(), {"x": X, "scale": np.ones(6, bool)}, "float"),
-        (NormSpec(), {"x": X, "gate": X}, "takes no gate"),
-        (NormSpec(), {"x": X, "residual": X}, "takes no residual"),
-        (NormSpec(kind="SkipRMSNorm"), {"x": X}, "needs residual"),
-        (NormSpec(kind="GatedRMSNorm"), {"x": X}, "needs gate"),
-        (NormSpec(kind="SkipRMSNorm"), {"x": X, "residual": X[:1]}, "shape and type"),
-        (NormSpec(kind="GatedRMSNorm"), {"x": X, "gate": X.astype(np.float16)}, "shape and type"),
-    ],
-)
-def test_operands_that_do_not_fit_are_rejected(compute, spec, arguments, message):
-    with pytest.raises(UsageError, match=message) as caught:
-        compute(spec, **arguments)
-    assert caught.value.found
-    assert caught.value.fix
-
-
-@pytest.mark.parametrize("shape", [(6,), (1, 6), (1, 1, 6)])
-def test_scale_may_have_leading_ones(shape):
-    scale = np.arange(6, dtype=np.float32)
-    np.testing.assert_array_equal(
-        reference_exact(NormSpec(), X, scale.reshape(shape)), reference_exact(NormSpec(), X, scale)
-    )

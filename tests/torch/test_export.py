@@ -124,18 +124,6 @@ def test_weights_keep_their_names_and_tied_ones_are_stored_once(tmp_path):
     assert types == {"FLOAT16"}
 
 
-@pytest.mark.parametrize("target", ["onnx", "ort"])
-def test_other_targets(tmp_path, target):
-    model = make(Model, torch.float32)
-    result = export(model, (ids(),), tmp_path / "m.onnx", target=target)
-    assert len(result.report.fused) + len(result.report.kept) == 3
-    assert result.report.opset_after == (23 if target == "onnx" else result.report.opset_before)
-    want = array(model(ids())["logits"])
-    np.testing.assert_allclose(
-        run(tmp_path / "m.onnx", ids=ids())["logits"], want, atol=1e-5 * np.abs(want).max()
-    )
-
-
 def test_a_tiny_epsilon_survives(tmp_path):
     """PyTorch's optimizer takes every addend up to 1e-8 for a zero."""
 

@@ -53,11 +53,3 @@ def test_constants_are_folded_and_weights_are_kept(tmp_path):
     # The mask is one constant: no range, comparison or slice is left of it.
     left = {node.op_type for node in result.model.graph}
     assert left.isdisjoint({"Range", "Sub", "Abs", "Less", "Slice"}), left
-
-
-def test_a_dynamic_length_keeps_its_mask(tmp_path):
-    axes = ({1: torch.export.Dim("length", min=2, max=64)},)
-    module = Windowed(16).eval()
-    x = torch.randn(2, 5, 16)
-    result = export(module, (x,), tmp_path / "m.onnx", opset=18, dynamic_shapes=axes)
-    assert "Range" in {node.op_type for node in result.model.graph}

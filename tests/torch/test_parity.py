@@ -19,7 +19,7 @@ pytest.importorskip("transformers", reason="needs the catalogue: pip install tra
 import torch
 
 from rmsnorm_export.op.reference import reference_float64
-from rmsnorm_export.op.spec import DOUBLE, FLOAT16, NormSpec
+from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.torch.operator import eager
 from tests.tools.parity import arrays, claims, modules, onnx_models, truth, variants
 
@@ -50,17 +50,6 @@ def test_every_claim_holds(name: str) -> None:
     for cell in cells:
         assert set(cell.errors) | set(cell.absent) >= {"portable", "onnx", "ort", "portable+"}
         assert all(cell.absent.values())
-
-
-def test_half_types_are_bitwise_where_eager_has_the_order() -> None:
-    """Ours against PyTorch code: under one element in 1,000 falls on the other side of a tie."""
-    for name in ("LLaMA order", "Gemma order", "unit offset", "bias", "grouped", "gated after"):
-        for dtype in variants.HALF:
-            for cell in cells_of(name, 199, dtype):
-                found = cell.pairs["eager", "ours"]
-                assert found.differ <= 1 / 1000, str(cell)
-                # Two later roundings carry a step of an intermediate on, each at most doubled.
-                assert found.max <= 4, str(cell)
 
 
 @pytest.mark.parametrize(
@@ -183,27 +172,3 @@ def test_the_formula_is_that_of_the_package(name: str) -> None:
         found, expected if isinstance(expected, tuple) else [expected], strict=True
     ):
         np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-13)
-
-
-def test_errors_of_float64_are_measured_beyond_float64() -> None:
-    if not truth.EXTENDED:
-        pytest.skip("this machine has no type beyond float64")
-    x = np.array([[1.0, 2.0, 3.0]])
-    (right,) = truth.formula(NormSpec(epsilon=0.0, stash_type=DOUBLE), x, None, None, None)
-    assert right.dtype == np.longdouble
-    nearest = right.astype(np.float64)
-    assert 0 < truth.error_of(nearest, right).max() <= 0.5
-    assert truth.error_of(np.nextafter(nearest, np.inf), right).max() > 0.5
-
-
-@pytest.mark.parametrize("n", [1, 3, 199])
-def test_rows_are_what_their_names_say(n: int) -> None:
-    rows = arrays.rows(FLOAT16, n, seed=1, elements=2**10)
-    sizes = {scale: np.abs(block.astype(np.float64)) for scale, block in rows.items()}
-    assert (sizes["denormal"] > 0).all()
-    assert (sizes["denormal"] < np.finfo(np.float16).tiny).all()
-    assert 1e4 < sizes["large"].max() <= 6e4
-    assert 1e-5 < np.median(sizes["tiny"]) < 1e-3
-    assert not sizes["zeros"].any()
-    assert (np.isnan(rows["nan"]).sum(-1) == 1).all()
-    assert (np.isinf(rows["inf"]).sum(-1) == 1).all()

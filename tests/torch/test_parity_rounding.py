@@ -21,7 +21,7 @@ pytest.importorskip("transformers", reason="needs the catalogue: pip install tra
 import onnx_ir as ir
 
 from rmsnorm_export.op.reference import reference_exact
-from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.op.spec import BFLOAT16, FLOAT16, NormSpec
 from tests.tools.corpus.norm_classes import norm_classes
 from tests.tools.parity import arrays, classes, declaration, exact_rows, half_proof, orders
 from tests.torch.norm_cases import FORMS, spec_of
@@ -172,15 +172,3 @@ def test_sums_are_exact_in_any_order(n: int) -> None:
         np.testing.assert_array_equal(running.astype(np.float64), exact)
     random = np.random.default_rng(0).normal(size=(30, max(n, 48))).astype(np.float16)
     assert not exact_rows.sums_are_exact(random)
-
-
-def test_orders_that_cannot_differ_are_one() -> None:
-    plain = orders.orders(NormSpec(), FLOAT16, weighted=False, biased=False)
-    assert len(plain) == 6  # a type of the row, and whether 1 / rms is rounded
-    weighted = orders.orders(NormSpec(), FLOAT16, weighted=True, biased=False)
-    assert len(weighted) == 11
-    assert len(set(weighted)) == 11
-    before = NormSpec(scale_before_cast=True)
-    assert orders.same_order(NormSpec(), before, FLOAT16, affine=False)
-    assert not orders.same_order(NormSpec(), before, FLOAT16, affine=True)
-    assert orders.same_order(NormSpec(), before, FLOAT, affine=True)

@@ -158,7 +158,7 @@ def _rename(values: Sequence[ir.Value], names: Sequence[str] | None, option: str
     """
     if not names:
         return
-    if isinstance(names, str) or len(names) != len(values) or len(set(names)) != len(names):
+    if len(names) != len(values) or len(set(names)) != len(names):
         have = ", ".join(str(value.name) for value in values)
         raise UsageError(
             f"{option} must give each {option.split('_')[0]} of the graph its own name.",
