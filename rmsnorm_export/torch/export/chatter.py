@@ -5,11 +5,21 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import sys
 import warnings
 from collections.abc import Iterator
+from typing import TextIO
 
 _FAMILIES = ("torch", "onnxscript", "onnx_ir", "transformers")
 _LOG = logging.getLogger("rmsnorm_export.torch")
+
+
+class _Buffer(io.StringIO):
+    """A stand-in for ``stream``. By this name rich finds the stream to draw a bar of progress on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self.rich_proxied_file = getattr(stream, "rich_proxied_file", stream)
 
 
 class _Handler(logging.Handler):
@@ -25,21 +35,22 @@ class _Handler(logging.Handler):
 def collected() -> Iterator[list[str]]:
     """Collect the lines of logs, then of prints and warnings, while the block runs.
 
-    At its end they are logged, for -v. Standard error is left alone: there a bar of progress may
-    be drawn meanwhile, by another thread.
+    At its end they are logged, for -v.
     """
     lines: list[str] = []
-    printed = io.StringIO()
+    out, err = _Buffer(sys.stdout), _Buffer(sys.stderr)
     caught: list[warnings.WarningMessage] = []
     try:
         with (
             warnings.catch_warnings(record=True) as caught,
-            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
             _heard_by(_Handler(lines)),
         ):
             yield lines
     finally:
-        lines.extend(line.rstrip() for line in printed.getvalue().splitlines() if line.strip())
+        printed = (out.getvalue() + err.getvalue()).splitlines()
+        lines.extend(line.rstrip() for line in printed if line.strip())
         lines.extend(f"{w.category.__name__}: {w.message}" for w in caught)
         for line in lines:
             _LOG.info("%s", line)

@@ -37,7 +37,7 @@ _CAUSES: tuple[tuple[str, type[Error], str, str], ...] = (
         r"not implemented for '|dtype|same type|Expected tensor for arg",
         InputError,
         "The module cannot compute with the types of its inputs and weights.",
-        "give inputs of the type of the weights, or use another type (--dtype, --shapes)",
+        "give inputs of the type of the weights, or use another type (--dtype f32, --shapes)",
     ),
     (
         r"",
