@@ -15,7 +15,7 @@ _LOG = logging.getLogger("rmsnorm_export.torch")
 
 
 class _Buffer(io.StringIO):
-    """A stand-in for ``stream``. By this name rich finds the stream to draw a bar of progress on."""
+    """A stand-in for ``stream``; by this name rich finds where to draw a bar of progress."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
