@@ -1,7 +1,6 @@
 """Half precision, bit for bit: what an exported norm declares is what PyTorch computes.
 
-``tests.tools.parity`` does this for every class of ``transformers``; here for one of each order of
-rounding, and for files that declare a wrong one.
+One class of ``transformers`` of each order of rounding, and files that declare a wrong one.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import onnx_ir as ir
 from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT16, NormSpec
 from tests.tools.corpus.norm_classes import norm_classes
-from tests.tools.parity import arrays, classes, declaration, exact_rows, half_proof, orders
+from tests.tools.parity import arrays, declaration, exact_rows, half_proof, orders
 from tests.torch.norm_cases import FORMS, spec_of
 
 NORMS = {norm.key: norm for norm in norm_classes(rmsnorm_only=True)}
@@ -48,13 +47,13 @@ RSQRT = [("GradiumPhononTTSTimestepNorm", "float16"), ("xLSTMRMSNorm-input-type"
 @functools.cache
 def case(key: str, dtype: str) -> tuple[Any, ir.Model]:
     module = half_proof.subject(NORMS[key], dtype)
-    return module, classes.exported(NORMS[key], module, dtype)
+    return module, half_proof.exported(NORMS[key], module, dtype)
 
 
 @pytest.mark.parametrize(("key", "dtype"), CASES)
 def test_declared_order_is_that_of_the_class(key: str, dtype: str) -> None:
     module, model = case(key, dtype)
-    members = key == "GemmaRMSNorm"  # its 13 classes; all 218 in tests/tools/parity/run
+    members = key == "GemmaRMSNorm"  # its 13 classes
     found = half_proof.prove(NORMS[key], module, dtype, model, members=members)
     assert found.holds, found
     # Where casts around a float32 node declare the order, the node has no other.

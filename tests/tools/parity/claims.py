@@ -1,6 +1,6 @@
 """What the record has to establish, and every cell in which it does not.
 
-a. *Half precision*: the exported file's declared order of rounding is the module's, bit for bit.
+a. *Half precision*: ``half_proof``.
 b. *Class*: ONNX Runtime lies within the numerics class that the report declares for the site.
 c. *Accuracy*: our operator is never less accurate against float64 than PyTorch eager.
 """
@@ -12,7 +12,6 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-from tests.tools.parity.half_proof import Proof
 from tests.tools.parity.measure import OURS, Cell
 
 _SYSTEMATIC = 4.0
@@ -59,40 +58,14 @@ class Claim:
         self.excepted.setdefault(reason, []).append(where)
 
 
-def judge(cells: Sequence[Cell], proofs: Sequence[Proof]) -> list[Claim]:
+def judge(cells: Sequence[Cell]) -> list[Claim]:
     """Every claim on what was measured."""
     return [
-        _rounding(proofs),
         _classes(cells),
         _accuracy(cells),
         _runtime_accuracy(cells),
         _drift(cells),
     ]
-
-
-def _rounding(proofs: Sequence[Proof]) -> Claim:
-    claim = Claim(
-        "a rounding",
-        "in half types the class gives, bit for bit, what the exported file declares, "
-        "and every other order that the operator can declare gives other bits",
-    )
-    for proof in proofs:
-        claim.checked += proof.members
-        where = f"{proof.key} {proof.dtype}"
-        if proof.confused:
-            claim.failed.append(f"{where}: the rows do not tell it from {proof.confused[0]}")
-        claim.failed += [f"{where}: {member} has other bits" for member in proof.failed]
-        if not proof.ours:
-            claim.failed.append(f"{where}: our operator has other bits than its spec")
-        if proof.declared == "x * rsqrt":
-            claim.accept(
-                "PyTorch's rsqrt of a half type rounds root and inverse once, ONNX has no such "
-                "operator; with that step joined the bits agree",
-                where,
-            )
-        elif not proof.declared:
-            claim.failed.append(f"{where}: not the order that the file declares")
-    return claim
 
 
 def _classes(norms: Sequence[Cell]) -> Claim:

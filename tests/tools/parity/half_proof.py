@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -23,9 +24,11 @@ import torch
 import rmsnorm_export.torch as rt
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
+from rmsnorm_export.torch.export.export import convert
 from tests.tools.corpus import build
 from tests.tools.corpus.norm_classes import DTYPES, EPSILON, NormClass
 from tests.tools.parity import arrays, declaration, exact_rows, orders
+from tests.tools.parity.onnx_models import OPSET
 from tests.tools.parity.orders import QUOTIENTS, Quotient
 from tests.tools.parity.variants import ELEMENT_TYPES
 
@@ -85,6 +88,16 @@ def subject(norm: NormClass, dtype: str) -> torch.nn.Module:
 
 def _in_front(norm: NormClass) -> bool:
     return norm.variant is not None and norm.variant.gain.startswith("pre")
+
+
+def exported(norm: NormClass, module: torch.nn.Module, dtype: str) -> ir.Model:
+    """The portable file that ``rx.export`` makes of the class, batch dynamic."""
+    inputs = build.example_inputs(norm.shape, len(norm.inputs), dtype=DTYPES[dtype])
+    dynamic = ({0: "batch"},) * len(inputs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        converted = convert(module, inputs, opset=OPSET, dynamic_shapes=dynamic)
+    return converted.result.model
 
 
 def prove(
