@@ -29,8 +29,10 @@ from rmsnorm_export.printable import first_line, plural, quoted, short
 from rmsnorm_export.runtime.input_sizes import names_in
 from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs
 from rmsnorm_export.runtime.sizes import DIMENSION, INPUT, Dims, Given, Shapes, SizeKind, Use, read
-from rmsnorm_export.system.files import copy_file, read_text, refusals_as
+from rmsnorm_export.strict import parse_json
+from rmsnorm_export.system.files import copy_file, refusals_as
 from rmsnorm_export.system.folders import Stage
+from rmsnorm_export.system.reading import read_json, read_text
 from rmsnorm_export.system.shown import Shown
 
 EXPORT_FILE = "export.json"
@@ -235,8 +237,8 @@ def bundle_at(source: object) -> Bundle | None:
 def _with_manifest(folder: Path, manifest: Path) -> Bundle:
     text = read_text(manifest, "The manifest of the export cannot be read.", fix=_FIX)
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        content = parse_json(text)
+    except ValueError as error:
         raise _unusable(manifest, f"it is not JSON: {first_line(error)}") from error
     entries = _object(content, manifest, "components")
     kind = str(content.get("export_format"))
@@ -300,7 +302,7 @@ def _disagreement(name: str, model: ir.Model, metadata: Mapping[str, Any]) -> st
     if states and not reads and name == "decode":
         return "it reads no cache, and the manifest gives it one"
     try:
-        spec = json.loads(metadata["out_spec"])[1]
+        spec = parse_json(metadata["out_spec"])[1]
         needed = _leaves(spec) - len(metadata.get("out_constants") or ())
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return ""
@@ -312,8 +314,8 @@ def _disagreement(name: str, model: ir.Model, metadata: Mapping[str, Any]) -> st
 def _states(metadata: Mapping[str, Any]) -> int | None:
     """Tensors of the cache that a graph is called with; None where the manifest does not say."""
     try:
-        _, given = json.loads(metadata["in_spec"])[1]["children_spec"]
-        named = dict(zip(json.loads(given["context"]), given["children_spec"], strict=True))
+        _, given = parse_json(metadata["in_spec"])[1]["children_spec"]
+        named = dict(zip(parse_json(given["context"]), given["children_spec"], strict=True))
         return sum(_leaves(part) for name, part in named.items() if is_state(f"{name}."))
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return None
@@ -400,7 +402,7 @@ def new_folder(
 def _own_files(folder: Path) -> Iterator[str]:
     """Models that an earlier export left there, which its manifest names."""
     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-        for entry in json.loads((folder / EXPORT_FILE).read_text("utf-8"))["components"].values():
+        for entry in read_json(folder / EXPORT_FILE)["components"].values():
             name = Path(str(entry["file"])).name
             yield from (name, f"{name}.data")
 
