@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import re
-from typing import Any
+from typing import Any, NoReturn
 
 DEEPEST = 128
 """Objects and arrays within each other; what exporters write nests a dozen deep."""
@@ -20,8 +20,12 @@ _NOT_BRACKETS = {code: None for code in range(128) if chr(code) not in "[]{}"}
 _STEP = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
-def parse_json(data: bytes | str) -> Any:
+def parse_json(data: bytes | str, *, infinite: bool = False) -> Any:
     """Return the content of a JSON text.
+
+    Args:
+        data: the text, as UTF-8 or decoded.
+        infinite: ``Infinity`` is a number, as Python writes it.
 
     Raises:
         ValueError: it is no JSON or no UTF-8, has a key twice in one object, a number that is not
@@ -35,7 +39,10 @@ def parse_json(data: bytes | str) -> Any:
             raise ValueError(f"it nests deeper than {DEEPEST}")
     try:
         content = json.loads(
-            text, object_pairs_hook=_object, parse_constant=_refuse, parse_float=_finite
+            text,
+            object_pairs_hook=_object,
+            parse_constant=_infinite if infinite else _refuse,
+            parse_float=_finite,
         )
     except RecursionError as error:
         raise ValueError("it nests too deep") from error
@@ -53,8 +60,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _refuse(name: str) -> None:
+def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
+
+
+def _infinite(name: str) -> float:
+    return float(name) if name.endswith("Infinity") else _refuse(name)
 
 
 def _finite(text: str) -> float:

@@ -244,6 +244,9 @@ def _with_manifest(folder: Path, manifest: Path) -> Bundle:
     kind = str(content.get("export_format"))
     records = {str(name): _object(entries, manifest, name) for name in entries}
     metadata = {name: _object(record, manifest, "metadata") for name, record in records.items()}
+    for facts in metadata.values():
+        if facts.get("export_config") is not None:
+            _object(facts, manifest, "export_config")
     places = {name: str(record.get("file")) for name, record in records.items()}
     if kind != "onnx" or not places:
         raise InputError(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -19,6 +18,8 @@ import numpy as np
 import torch
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.strict import parse_json
+from rmsnorm_export.system.reading import open_regular
 from rmsnorm_export.torch.dtypes import dtype_name
 
 Chunks = Iterable["np.ndarray[Any, np.dtype[np.unsignedinteger[Any]]]"]
@@ -29,6 +30,9 @@ _CHUNK = 2**18
 
 _STORED = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16}
 """Types of safetensors from which a cast can lose values."""
+
+_LARGEST_HEADER = 100_000_000
+"""Bytes; the limit of safetensors itself."""
 
 _UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 _SIGNED = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -157,9 +161,11 @@ def _chunks(tensor: torch.Tensor) -> Chunks:
 
 def _stored_tensors(paths: Iterable[Path]) -> Iterator[tuple[str, torch.dtype, Chunks]]:
     for path in paths:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start = 8 + int.from_bytes(file.read(8), "little")
-            for name, entry in json.loads(file.read(start - 8)).items():
+            if start > _LARGEST_HEADER:
+                raise ValueError(f"{path.name}: a header of {start:,} bytes")
+            for name, entry in parse_json(file.read(start - 8)).items():
                 if entry.get("dtype") not in _STORED:
                     continue
                 begin, end = entry["data_offsets"]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -16,12 +15,18 @@ from typing import Any, TypeVar
 import torch
 
 from rmsnorm_export.errors import BackendMissingError, InputError
-from rmsnorm_export.printable import first_line
+from rmsnorm_export.printable import short
 from rmsnorm_export.system.machine import memory_available
 from rmsnorm_export.system.packages import pip_install
 from rmsnorm_export.torch.dtypes import dtype_name
 from rmsnorm_export.torch.source.cast import Range, notes_on, ranges_of_files
 from rmsnorm_export.torch.source.example import Loaded
+from rmsnorm_export.torch.source.settings import (
+    CONFIG,
+    GENERATION_CONFIG,
+    read_settings,
+    weights_of,
+)
 
 _T = TypeVar("_T")
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -37,25 +42,22 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
         InputError: no config, no weights, weights that do not fill the model, unknown model type.
         BackendMissingError: ``transformers`` is not installed.
     """
-    settings = _settings(path / "config.json")
-    if not any(path.glob("*.safetensors")):
-        others = [p.name for p in sorted(path.glob("*.bin")) + sorted(path.glob("*.pt"))]
-        raise InputError(
-            "The folder has no weights.",
-            found=f"{path} holds no .safetensors file"
-            + (f", only {others[0]}, which is a pickle" if others else ""),
-            fix="add model.safetensors (save_pretrained writes it), or give the config.json itself "
-            "for random weights",
-        )
+    settings = _settings(path / CONFIG)
+    weights, generation = weights_of(path), generation_settings(path)
     with torch.device("meta"):
         # PyTorch looks up, at the first use of a device and for good, which functions take one;
         # transformers has another torch.linspace in place while it loads.
         torch.empty(0)
-    with _offline(), _beside(partial(_ranges, path, dtype)) as ranges:
-        config, cls = _model_class(path, settings)
-        with _explained(path, "The weights cannot be loaded.", settings):
+    files = weights.files.values()
+    with (
+        offline(),
+        weights.alone(generation) as folder,
+        _beside(partial(_ranges, files, dtype)) as ranges,
+    ):
+        config, cls = model_class(path, settings)
+        with explained(path, "The weights cannot be loaded.", settings):
             model, info = cls.from_pretrained(
-                path,
+                folder,
                 config=config,
                 dtype=dtype or "auto",
                 local_files_only=True,
@@ -63,6 +65,7 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
                 trust_remote_code=False,
                 output_loading_info=True,
             )
+            model.name_or_path = model.config.name_or_path = str(path)
         lacking = sorted(info["missing_keys"])
         if lacking:
             raise InputError(
@@ -73,11 +76,23 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
             )
         target = dtype or model.dtype
         kept = [name for name, tensor in model.state_dict().items() if tensor.dtype != target]
-        with _explained(path, "The weights cannot be read.", settings):
+        with explained(path, "The weights cannot be read.", settings):
             spared = {*info["unexpected_keys"], *kept}
-            found = ranges.result() if dtype else _ranges(path, target)
-            notes = notes_on([one for one in found if one.name not in spared], target)
+            measured = ranges.result() if dtype else _ranges(files, target)
+            notes = notes_on([one for one in measured if one.name not in spared], target)
     return _finished(model, path.name or str(path), dtype, notes)
+
+
+def generation_settings(folder: Path) -> dict[str, Any] | None:
+    """Return what a folder says of how its model generates; None where it says nothing.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        return read_settings(folder / GENERATION_CONFIG)
+    except FileNotFoundError:
+        return None
 
 
 @contextlib.contextmanager
@@ -92,19 +107,10 @@ def _beside(work: Callable[[threading.Event], _T]) -> Iterator[Future[_T]]:
 
 
 def _ranges(
-    path: Path, target: torch.dtype | None, stop: threading.Event | None = None
+    files: Iterable[Path], target: torch.dtype | None, stop: threading.Event | None = None
 ) -> list[Range]:
     """Beside the loading, a file of many GB is read from the disk once, for both."""
-    return ranges_of_files(_weight_files(path), target, stop) if target else []
-
-
-def _weight_files(path: Path) -> list[Path]:
-    """Those that ``from_pretrained`` reads."""
-    index = path / "model.safetensors.index.json"
-    if (path / "model.safetensors").exists() or not index.exists():
-        return [path / "model.safetensors"]
-    names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-    return [path / name for name in sorted(set(names))]
+    return ranges_of_files(files, target, stop) if target else []
 
 
 def from_config(path: Path, dtype: torch.dtype | None) -> Loaded:
@@ -115,10 +121,10 @@ def from_config(path: Path, dtype: torch.dtype | None) -> Loaded:
         BackendMissingError: ``transformers`` is not installed.
     """
     settings = _settings(path)
-    with _offline():
-        config, cls = _model_class(path, settings)
+    with offline():
+        config, cls = model_class(path, settings)
         kind = dtype or torch.float32
-        with _explained(path, "The model cannot be made from its config.", settings):
+        with explained(path, "The model cannot be made from its config.", settings):
             with torch.device("meta"):
                 _check_memory(path, cls._from_config(config, dtype=kind))
             with torch.random.fork_rng(devices=[]):
@@ -129,7 +135,7 @@ def from_config(path: Path, dtype: torch.dtype | None) -> Loaded:
 
 def _settings(path: Path) -> dict[str, Any]:
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
+        settings = read_settings(path)
     except FileNotFoundError as error:
         raise InputError(
             "The folder is no Hugging Face model."
@@ -138,13 +144,7 @@ def _settings(path: Path) -> dict[str, Any]:
             found=f"no file {path}",
             fix="give a folder with config.json and .safetensors files",
         ) from error
-    except (OSError, ValueError) as error:
-        raise InputError(
-            "The config cannot be read.",
-            found=f"{path}: {first_line(error)}",
-            fix="give the config.json of a Hugging Face model",
-        ) from error
-    if not isinstance(settings, dict) or not isinstance(settings.get("model_type"), str):
+    if not isinstance(settings.get("model_type"), str):
         raise InputError(
             "The config does not say which model it is for.",
             found=f"{path} has no key model_type",
@@ -153,7 +153,13 @@ def _settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def _model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
+def model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the config and the class of a model of transformers.
+
+    Raises:
+        InputError: transformers has none, or the settings do not fit.
+        BackendMissingError: transformers is not installed.
+    """
     try:
         import transformers as package
     except ModuleNotFoundError as error:
@@ -175,7 +181,8 @@ def _model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
             if own
             else "install a newer transformers, or correct model_type",
         )
-    with _explained(path, "The config does not fit its model type.", settings):
+    _refuse_names(path, transformers.CONFIG_MAPPING[kind], settings)
+    with explained(path, "The config does not fit its model type.", settings):
         config = transformers.AutoConfig.for_model(**settings)
         for name, value in _OPTIONS.items():
             with contextlib.suppress(AttributeError):
@@ -183,7 +190,7 @@ def _model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
         config.use_cache = False
     named = [str(name) for name in settings.get("architectures") or ()]
     for name in named:
-        cls = getattr(transformers, name, None)
+        cls = getattr(transformers, name) if name in dir(transformers) else None
         # An Auto class is no model: it would look for code in the folder, and run it.
         if isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel):
             return config, cls
@@ -205,6 +212,17 @@ def _model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
     )
 
 
+def _refuse_names(path: Path, config: type, settings: Mapping[str, Any]) -> None:
+    """Settings become attributes: none takes a method's place, or names weights of its own."""
+    methods = [key for key in settings if callable(getattr(config, key, None))]
+    if names := [*methods, *(settings.keys() & {"transformers_weights"})]:
+        raise InputError(
+            "The config has a setting that is not taken.",
+            found=f"{path}: {short(names[0])}",
+            fix="remove it; weights are those of model.safetensors or of its index",
+        )
+
+
 def _check_memory(path: Path, model: torch.nn.Module) -> None:
     """Random weights must fit into the memory that is free: else the system would kill us."""
     need = sum(p.numel() * p.element_size() for p in model.parameters())
@@ -221,7 +239,7 @@ def _check_memory(path: Path, model: torch.nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def _explained(path: Path, what: str, settings: dict[str, Any]) -> Iterator[None]:
+def explained(path: Path, what: str, settings: dict[str, Any]) -> Iterator[None]:
     """Whatever transformers raises becomes an error of ours."""
     try:
         yield
@@ -276,7 +294,7 @@ def _key_of(settings: object, value: object) -> str:
 
 
 @contextlib.contextmanager
-def _offline() -> Iterator[None]:
+def offline() -> Iterator[None]:
     """No look-up on a network, and no question on stdin, while a model is loaded."""
     before = {name: os.environ.get(name) for name in _OFFLINE}
     os.environ.update(dict.fromkeys(_OFFLINE, "1"))
