@@ -54,8 +54,8 @@ def checked_metadata(model: Any, name: str, metadata: Mapping[str, Any]) -> dict
         dtype = metadata["export_dtype"]
         if dtype not in FLOATS:
             raise _Refused(f"{quoted(str(dtype))} is no type of a model's weights")
-    except (_Refused, ValueError, LookupError, TypeError, RecursionError) as error:
-        reason = str(error) if isinstance(error, _Refused) else "it is not built like one"
+    except (_Refused, ValueError, LookupError, TypeError, AttributeError) as error:
+        reason = str(error) if isinstance(error, _Refused) else f"it is not built like one: {error}"
         raise InputError(
             "The manifest of the export describes outputs that are not rebuilt here.",
             found=f"out_spec of {short(name)}: {reason}",
