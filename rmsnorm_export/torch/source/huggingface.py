@@ -51,7 +51,7 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
     files = weights.files.values()
     with (
         offline(),
-        weights.alone(generation) as folder,
+        weights.alone({CONFIG: settings, GENERATION_CONFIG: generation}) as folder,
         _beside(partial(_ranges, files, dtype)) as ranges,
     ):
         config, cls = model_class(path, settings)

@@ -90,11 +90,11 @@ class Weights:
     tensors: Mapping[str, str] | None
 
     @contextlib.contextmanager
-    def alone(self, settings: Mapping[str, Any] | None) -> Iterator[Path]:
+    def alone(self, configs: Mapping[str, Mapping[str, Any] | None]) -> Iterator[Path]:
         """Yield a private folder of these weights, for ``from_pretrained``.
 
         Args:
-            settings: of generation, as they were read.
+            configs: what was read of each, by the name of its file.
         """
         with tempfile.TemporaryDirectory(prefix="rmsnorm-export-") as name:
             folder = Path(name)
@@ -107,8 +107,9 @@ class Weights:
                 index = {tensor: names[file] for tensor, file in self.tensors.items()}
                 text = json.dumps({"metadata": {}, "weight_map": index})
                 (folder / _INDEX).write_text(text, encoding="utf-8")
-            if settings is not None:
-                (folder / GENERATION_CONFIG).write_text(json.dumps(settings), encoding="utf-8")
+            for file, settings in configs.items():
+                if settings is not None:
+                    (folder / file).write_text(json.dumps(settings), encoding="utf-8")
             yield folder
 
 
