@@ -40,7 +40,7 @@ def parse_json(data: bytes | str, *, infinite: bool = False) -> Any:
     try:
         content = json.loads(
             text,
-            object_pairs_hook=_object,
+            object_pairs_hook=_unique,
             parse_constant=_infinite if infinite else _refuse,
             parse_float=_finite,
         )
@@ -51,7 +51,7 @@ def parse_json(data: bytes | str, *, infinite: bool = False) -> Any:
     return content
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]

@@ -423,12 +423,7 @@ def _in_place_of_forward(
 
 
 def _runners(model: Any, folder: Path) -> dict[str, Any]:
-    """transformers' runner of each component, with what the manifest says of it written anew.
-
-    Raises:
-        InputError: it is no folder of an export, or its manifest names what is not looked up.
-        NotRunError: ONNX Runtime does not load a component.
-    """
+    """transformers' runner of each component, with what the manifest says of it written anew."""
     from transformers.exporters.exporter_onnx import OnnxExporter
     from transformers.exporters.metadata import ExportMetadata
     from transformers.exporters.runners.runner_onnx import OnnxModelRunner

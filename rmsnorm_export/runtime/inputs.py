@@ -154,6 +154,7 @@ def _check_archive(archive: np.lib.npyio.NpzFile, size: int) -> None:
     """Refuse an archive that holds a name twice, or unpacks to far more than it is."""
     if len(set(archive.files)) < len(archive.files):
         raise ValueError("two arrays of one name")
+    assert archive.zip is not None  # it is open
     unpacked = sum(entry.file_size for entry in archive.zip.infolist())
     if unpacked > _UNPACKED_LEAST + _UNPACKED_RATIO * size:
         raise ValueError(f"{size:,} bytes unpack to {unpacked:,}")

@@ -322,6 +322,15 @@ def test_a_graph_in_place_of_another_is_refused(
         ({"components": {"decode": {"file": "../decode.onnx", "metadata": {}}}}, "cannot be used"),
         ({"components": {"decode": {"file": "/etc/passwd", "metadata": {}}}}, "cannot be used"),
         ({"components": {"decode": {"file": "none.onnx", "metadata": {}}}}, "disagree"),
+        *(
+            (
+                {"components": {"decode": {
+                    "file": "decode.onnx", "metadata": METADATA | {"export_config": config},
+                }}},
+                "no object 'export_config'",
+            )
+            for config in ("text", "", [["static_cache", 8]], 3, True)
+        ),
         (
             {"components": {n: {"file": "decode.onnx", "metadata": METADATA} for n in "ab"}},
             "two components",

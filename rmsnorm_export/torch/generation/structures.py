@@ -49,7 +49,9 @@ def checked_metadata(model: Any, name: str, metadata: Mapping[str, Any]) -> dict
             raise _Refused(f"{short(str(protocol))} is no protocol that is known")
         rebuilt = _Names(model).node(tree)
         leaves = _leaves(rebuilt)
-        inputs = {key: {} for key in _object(metadata.get("kwargs") or {}) if _is_plain_name(key)}
+        inputs: dict[str, Any] = {
+            key: {} for key in _object(metadata.get("kwargs") or {}) if _is_plain_name(key)
+        }
         constants = [list(_constant(pair, leaves)) for pair in metadata.get("out_constants") or ()]
         dtype = metadata["export_dtype"]
         if dtype not in FLOATS:

@@ -120,7 +120,7 @@ def weights_of(folder: Path) -> Weights:
         InputError: there are none, they lie outside of the folder, or cannot be read.
     """
     if os.path.lexists(folder / _WHOLE):
-        return Weights({_WHOLE: _inside(folder, _WHOLE)}, None)
+        return Weights({_WHOLE: _weight_file(folder, _WHOLE)}, None)
     try:
         tensors = parse_json(read_file(folder / _INDEX, _LARGEST_INDEX))["weight_map"]
         if not tensors or not all(isinstance(file, str) for file in tensors.values()):
@@ -135,10 +135,10 @@ def weights_of(folder: Path) -> Weights:
             fix="save the model again with save_pretrained",
         ) from error
     names = sorted(set(tensors.values()))
-    return Weights({name: _inside(folder, name) for name in names}, tensors)
+    return Weights({name: _weight_file(folder, name) for name in names}, tensors)
 
 
-def _inside(folder: Path, name: str) -> Path:
+def _weight_file(folder: Path, name: str) -> Path:
     """The file of a name within a folder; Hugging Face's own cache links to its blobs."""
     try:
         root, path = Path(os.path.realpath(folder)), Path(os.path.realpath(folder / name))
