@@ -186,13 +186,14 @@ def cast(folder: Path, _: Any, output: Path, __: str, clock: Clock) -> dict[str,
     from rmsnorm_export.system.provenance import provenance
     from rmsnorm_export.torch.export.export import export
     from rmsnorm_export.torch.source import huggingface
-    from rmsnorm_export.torch.source.cast import ranges_of_files
+    from rmsnorm_export.torch.source.cast import check_tensors, stored_tensors
     from rmsnorm_export.torch.source.example import example_of
     from rmsnorm_export.torch.source.load import load
 
     weights = sorted(folder.glob("*.safetensors"))
-    ranges_of_files(weights[:1], torch.float16)  # what its first use takes is no part of it
-    with mock.patch.object(huggingface, "_ranges", return_value=[]):
+    # What its first use takes is no part of it.
+    check_tensors(stored_tensors(weights[:1]), torch.float16)
+    with mock.patch.object(huggingface, "check_tensors", return_value=[]):
         forget(weights)
         clock.begin("loading, cast not checked")
         load(str(folder), arguments={}, dtype="f16")

@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -19,7 +16,7 @@ from rmsnorm_export.printable import short
 from rmsnorm_export.system.machine import memory_available
 from rmsnorm_export.system.packages import pip_install
 from rmsnorm_export.torch.dtypes import dtype_name
-from rmsnorm_export.torch.source.cast import Range, notes_on, ranges_of_files
+from rmsnorm_export.torch.source.cast import check_tensors, stored_tensors
 from rmsnorm_export.torch.source.example import Loaded
 from rmsnorm_export.torch.source.settings import (
     CONFIG,
@@ -28,7 +25,6 @@ from rmsnorm_export.torch.source.settings import (
     weights_of,
 )
 
-_T = TypeVar("_T")
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _OPTIONS = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}
 """Plain attention, and one matrix product over all experts: a loop over the experts that are in use
@@ -48,12 +44,8 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
         # PyTorch looks up, at the first use of a device and for good, which functions take one;
         # transformers has another torch.linspace in place while it loads.
         torch.empty(0)
-    files = weights.files.values()
-    with (
-        offline(),
-        weights.alone({CONFIG: settings, GENERATION_CONFIG: generation}) as folder,
-        _beside(partial(_ranges, files, dtype)) as ranges,
-    ):
+    configs = {CONFIG: settings, GENERATION_CONFIG: generation}
+    with offline(), weights.alone(configs) as folder:
         config, cls = model_class(path, settings)
         with explained(path, "The weights cannot be loaded.", settings):
             model, info = cls.from_pretrained(
@@ -75,11 +67,13 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
                 "config.json",
             )
         target = dtype or model.dtype
-        kept = [name for name, tensor in model.state_dict().items() if tensor.dtype != target]
+        state = model.state_dict()
         with explained(path, "The weights cannot be read.", settings):
-            spared = {*info["unexpected_keys"], *kept}
-            measured = ranges.result() if dtype else _ranges(files, target)
-            notes = notes_on([one for one in measured if one.name not in spared], target)
+            stored = stored_tensors(weights.files.values())
+            cast = (one for one in stored if one[0] not in state or state[one[0]].dtype == target)
+            notes = check_tensors(
+                (one for one in cast if one[0] not in info["unexpected_keys"]), target
+            )
     return _finished(model, path.name or str(path), dtype, notes)
 
 
@@ -93,24 +87,6 @@ def generation_settings(folder: Path) -> dict[str, Any] | None:
         return read_settings(folder / GENERATION_CONFIG)
     except FileNotFoundError:
         return None
-
-
-@contextlib.contextmanager
-def _beside(work: Callable[[threading.Event], _T]) -> Iterator[Future[_T]]:
-    """``work`` in a thread meanwhile; at the end of the block its event tells it to stop."""
-    stop = threading.Event()
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        try:
-            yield pool.submit(work, stop)
-        finally:
-            stop.set()
-
-
-def _ranges(
-    files: Iterable[Path], target: torch.dtype | None, stop: threading.Event | None = None
-) -> list[Range]:
-    """Beside the loading, a file of many GB is read from the disk once, for both."""
-    return ranges_of_files(files, target, stop) if target else []
 
 
 def from_config(path: Path, dtype: torch.dtype | None) -> Loaded:

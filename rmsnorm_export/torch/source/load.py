@@ -23,6 +23,7 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.op.type_names import TYPE_NAMES, float_name
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.system.files import missing_fix
+from rmsnorm_export.system.reading import open_regular
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.source.cast import check_tensors
 from rmsnorm_export.torch.source.example import Loaded
@@ -39,7 +40,7 @@ def load(
         arguments: for the factory, by name.
         dtype: ``f32``, ``f16`` or ``bf16``, in any spelling; None: as the source has it
             (f32 for random weights).
-        trust_source: load a ``.pt2`` although it holds what can run code.
+        trust_source: a ``.pt2`` may run what it holds.
 
     Raises:
         UsageError: the source is none of these, or an option does not go with it.
@@ -54,7 +55,7 @@ def load(
         raise UsageError(
             "--arg is for a factory.",
             found=f"--arg {next(iter(arguments))}=..., with {source}",
-            fix="leave --arg away, or give package.module:factory",
+            fix="omit --arg, or give package.module:factory",
         )
     if path.suffix == ".pt2":
         return _from_program(path, converted, trust_source)
@@ -73,19 +74,32 @@ def load(
 
 
 def _from_program(path: Path, dtype: torch.dtype | None, trusted: bool) -> Loaded:
-    if not path.is_file():
+    if not path.exists():
         raise InputError("The .pt2 file does not exist.", found=str(path), fix=missing_fix(path))
     if dtype is not None:
         raise UsageError(
             "--dtype cannot change an exported program.",
             found=f"--dtype with {path}",
-            fix="leave --dtype away, or export the program again in that type",
+            fix="omit --dtype, or export the program again in that type",
         )
-    from rmsnorm_export.torch.source.archive import load_program
-
-    program, note = load_program(path, trusted=trusted)
+    if not trusted:
+        raise InputError(
+            "A .pt2 file can run code when it is loaded.",
+            found=str(path),
+            fix="for a file that you or people you trust have made, use --trust-source; or give "
+            "the factory of the model",
+        )
+    try:
+        with open_regular(path) as file:
+            program = torch.export.load(file)
+    except Exception as error:  # of pickle, zipfile, PyTorch
+        raise InputError(
+            "The .pt2 file cannot be read.",
+            found=f"{path}: {type(error).__name__}: {first_line(error)}",
+            fix="save it again with torch.export.save, with this version of PyTorch",
+        ) from error
     args, kwargs = program.example_inputs or (None, None)
-    return Loaded(program, path.name, args, kwargs, notes=(note,) if note else ())
+    return Loaded(program, path.name, args, kwargs)
 
 
 def _from_factory(source: str, arguments: Mapping[str, Any], dtype: torch.dtype | None) -> Loaded:
