@@ -49,9 +49,7 @@ def checked_metadata(model: Any, name: str, metadata: Mapping[str, Any]) -> dict
             raise _Refused(f"{short(str(protocol))} is no protocol that is known")
         rebuilt = _Names(model).node(tree)
         leaves = _leaves(rebuilt)
-        inputs: dict[str, Any] = {
-            key: {} for key in _object(metadata.get("kwargs") or {}) if _is_plain_name(key)
-        }
+        inputs: dict[str, Any] = {key: {} for key in _plain(metadata.get("kwargs") or {})}
         constants = [list(_constant(pair, leaves)) for pair in metadata.get("out_constants") or ()]
         dtype = metadata["export_dtype"]
         if dtype not in FLOATS:
@@ -72,14 +70,11 @@ def checked_metadata(model: Any, name: str, metadata: Mapping[str, Any]) -> dict
     }
 
 
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _Refused("what should be an object is none")
+def _plain(value: Any) -> dict[str, Any]:
+    """An object whose keys are names, and none of those with a meaning of its own."""
+    if not isinstance(value, dict) or any(key == "_t" or key[:2] == "__" for key in value):
+        raise _Refused("an object of plain names is none")
     return value
-
-
-def _is_plain_name(name: str) -> bool:
-    return name.isidentifier() and not name.startswith("__")
 
 
 def _is_number(value: Any, below: int | None = None) -> bool:
@@ -125,7 +120,7 @@ class _Names:
 
     def node(self, node: Any) -> dict[str, Any]:
         """Rebuild a node of the tree and those below it."""
-        kind, children = _object(node)["type"], [self.node(one) for one in node["children_spec"]]
+        kind, children = node["type"], [self.node(one) for one in node["children_spec"]]
         if kind is None:
             if children or node["context"] is not None:
                 raise _Refused("a tensor has parts")
@@ -154,86 +149,45 @@ class _Names:
 
     def _content(self, value: Any, tensors: int) -> Any:
         """Rebuild what a cache holds; ``_t`` says what is made of an object."""
+
+        def inner(part: Any) -> Any:
+            return self._content(part, tensors)
+
         if _is_scalar(value):
             return value
         if isinstance(value, list):
-            return [self._content(part, tensors) for part in value]
-        if "__enum__" in value:
-            raise _Refused(f"{quoted(str(value.get('fqn')))} would be imported")
-        if "_t" not in value:
-            return {key: self._content(part, tensors) for key, part in value.items()}
-        make = _MAKERS.get(value["_t"]) if isinstance(value["_t"], str) else None
-        if make is None:
-            raise _Refused(f"{quoted(str(value['_t']))} is no kind of content that is known")
-        return {"_t": value["_t"], **make(self, value, tensors)}
-
-    def _tensor(self, value: Mapping[str, Any], tensors: int) -> dict[str, Any]:
-        if not _is_number(value["i"], tensors):
-            raise _Refused("a cache has a tensor that is not among its parts")
-        return {"i": value["i"]}
-
-    def _size(self, value: Mapping[str, Any], _: int) -> dict[str, Any]:
-        if not all(map(_is_number, value["v"])):
-            raise _Refused("a size is no number")
-        return {"v": list(value["v"])}
-
-    def _device(self, value: Mapping[str, Any], _: int) -> dict[str, Any]:
-        return {"s": _one_of(value["s"], "device", bool(_DEVICE.fullmatch(value["s"])))}
-
-    def _dtype(self, value: Mapping[str, Any], _: int) -> dict[str, Any]:
-        return {"n": _one_of(value["n"], "type", value["n"] in DTYPES)}
-
-    def _layout(self, value: Mapping[str, Any], _: int) -> dict[str, Any]:
-        return {"n": _one_of(value["n"], "layout", value["n"] == "strided")}
-
-    def _items(self, value: Mapping[str, Any], tensors: int) -> dict[str, Any]:
-        pairs = [(key, part) for key, part in value["v"]]
-        if not all(_is_scalar(key) for key, _ in pairs):
-            raise _Refused("a key is no number or text")
-        return {"v": [[key, self._content(part, tensors)] for key, part in pairs]}
-
-    def _type(self, value: Mapping[str, Any], _: int) -> dict[str, Any]:
-        path = value["p"]
-        return {"p": _one_of(path, "cache or container", path in self._parts or path in _SEQUENCES)}
-
-    def _map(self, value: Mapping[str, Any], tensors: int) -> dict[str, Any]:
-        path, parts = value["p"], _object(value["v"])
-        name = _one_of(path, "cache or container", path in _MAPPINGS or path in self._outputs)
-        return {"p": name, "v": {key: self._content(part, tensors) for key, part in parts.items()}}
-
-    def _seq(self, value: Mapping[str, Any], tensors: int) -> dict[str, Any]:
-        name = _one_of(value["p"], "cache or container", value["p"] in _SEQUENCES)
-        return {"p": name, "v": [self._content(part, tensors) for part in value["v"]]}
-
-    def _obj(self, value: Mapping[str, Any], tensors: int) -> dict[str, Any]:
-        name = _one_of(value["p"], "cache or container", value["p"] in self._parts)
-        kind, fields = self._parts[name], _object(value["s"])
-        for key in fields:
-            if not _is_plain_name(key) or callable(getattr(kind, key, None)):
-                raise _Refused(f"{quoted(key)} is no field of {kind.__name__}")
-        return {"p": name, "s": {key: self._content(part, tensors) for key, part in fields.items()}}
-
-
-_MAKERS = {
-    "tensor": _Names._tensor,
-    "sym": _Names._tensor,
-    "size": _Names._size,
-    "device": _Names._device,
-    "dtype": _Names._dtype,
-    "layout": _Names._layout,
-    "items": _Names._items,
-    "type": _Names._type,
-    "map": _Names._map,
-    "seq": _Names._seq,
-    "obj": _Names._obj,
-}
-"""Mark of a content -> how it is checked and written anew."""
-
-
-def _one_of(name: Any, noun: str, is_known: bool) -> Any:
-    if not is_known:
-        raise _Refused(f"{quoted(str(name).replace(':', '.'))} is no {noun} of this model")
-    return name
+            return list(map(inner, value))
+        if "_t" not in value and "__enum__" not in value:
+            return {key: inner(part) for key, part in value.items()}
+        mark, path = value.get("_t"), value.get("p")
+        match mark:
+            case "tensor" | "sym" if _is_number(value["i"], tensors):
+                return {"_t": mark, "i": value["i"]}
+            case "size" if all(map(_is_number, value["v"])):
+                return {"_t": mark, "v": list(value["v"])}
+            case "device" if _DEVICE.fullmatch(value["s"]):
+                return {"_t": mark, "s": value["s"]}
+            case "dtype" if value["n"] in DTYPES:
+                return {"_t": mark, "n": value["n"]}
+            case "layout" if value["n"] == "strided":
+                return {"_t": mark, "n": value["n"]}
+            case "items" if all(_is_scalar(key) for key, _ in value["v"]):
+                return {"_t": mark, "v": [[key, inner(part)] for key, part in value["v"]]}
+            case "type" if path in self._parts or path in _SEQUENCES:
+                return {"_t": mark, "p": path}
+            case "seq" if path in _SEQUENCES:
+                return {"_t": mark, "p": path, "v": list(map(inner, value["v"]))}
+            case "map" if path in _MAPPINGS or path in self._outputs:
+                return {"_t": mark, "p": path, "v": inner(_plain(value["v"]))}
+            case "obj" if path in self._parts:
+                methods = (
+                    key for key in value["s"] if callable(getattr(self._parts[path], key, 0))
+                )
+                if (method := next(methods, None)) is not None:
+                    raise _Refused(f"{quoted(method)} is no field of {quoted(path)}")
+                return {"_t": mark, "p": path, "s": inner(_plain(value["s"]))}
+        name = str(path or value.get("fqn")).replace(":", ".")
+        raise _Refused(f"{quoted(str(mark))} of {quoted(name)} is no part of this model's caches")
 
 
 def _dotted(classes: Mapping[str, type]) -> dict[str, str]:
