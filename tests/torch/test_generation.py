@@ -220,7 +220,7 @@ def test_what_is_no_folder_of_an_export_is_refused(decoder: Path, tmp_path: Path
         rx.verify(config, copy, generate=2)
     shutil.copy(decoder / "decode.onnx", copy)
     (copy / "config.json").unlink()
-    with pytest.raises(rx.InputError, match="does not say which model"):
+    with pytest.raises(rx.InputError, match="no Hugging Face model"):
         rx.verify(copy, decoder, generate=2)
     with pytest.raises(rx.UsageError, match="inputs"):
         rx.verify(config, copy, generate=2, dims={"batch": 1})
@@ -370,7 +370,7 @@ def test_a_transformers_without_exporters_is_named(
     """An earlier release has no such module, which an empty one stands in for."""
     name = "transformers.exporters.exporter_onnx"
     monkeypatch.setitem(__import__("sys").modules, name, types.ModuleType(name))
-    with pytest.raises(rx.BackendMissingError, match=transformers.__version__):
+    with pytest.raises(rx.BackendMissingError, match="its exporters"):
         rx.export_generation(llama(), tmp_path / "made")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.printable import first_line, quoted, short
+from rmsnorm_export.printable import short
 from rmsnorm_export.torch.dtypes import FLOATS
 from rmsnorm_export.torch.generation.components import check_generative
 from rmsnorm_export.torch.source.example import example_of
@@ -17,10 +17,11 @@ from rmsnorm_export.torch.source.huggingface import (
     explained,
     generation_settings,
     model_class,
+    model_settings,
     offline,
 )
 from rmsnorm_export.torch.source.load import load
-from rmsnorm_export.torch.source.settings import CONFIG, read_settings
+from rmsnorm_export.torch.source.settings import CONFIG
 
 
 def load_generative(
@@ -72,17 +73,15 @@ def load_frame(folder: Path, architecture: str, dtype: str) -> Any:
     from transformers import GenerationConfig
 
     path = folder / CONFIG
-    try:
-        settings = read_settings(path) | {"architectures": [architecture]}
-        generation = generation_settings(folder)
-        if dtype not in FLOATS:
-            raise TypeError(f"{quoted(dtype)} is no type of weights")
-    except (FileNotFoundError, TypeError) as error:
-        raise _unknown_model(folder, architecture, error) from error
-    config, kind = model_class(path, settings)
-    if kind.__name__ != architecture:
-        raise _unknown_model(folder, architecture, TypeError(f"it is of {kind.__name__}"))
-    with offline(), explained(path, "The model cannot be made from its config.", settings):
+    settings, generation = model_settings(path), generation_settings(folder)
+    config, kind = model_class(path, settings | {"architectures": [architecture]})
+    if kind.__name__ != architecture or dtype not in FLOATS:
+        raise InputError(
+            "The folder does not say which model it was exported from.",
+            found=f"{folder}: {short(architecture)} in {short(dtype)}",
+            fix="export the model again, or give the model in place of the folder",
+        )
+    with offline(), explained(path, "The model cannot be made from its config."):
         config.use_cache = True
         with torch.device("meta"):
             model = kind(config).to(getattr(torch, dtype)).eval()
@@ -92,11 +91,3 @@ def load_frame(folder: Path, architecture: str, dtype: str) -> Any:
     on_cpu = {"device": property(lambda _: torch.device("cpu"))}
     model.__class__ = type(architecture, (type(model),), on_cpu)
     return model
-
-
-def _unknown_model(folder: Path, architecture: str, error: Exception) -> InputError:
-    return InputError(
-        "The folder does not say which model it was exported from.",
-        found=f"{folder}, {short(architecture)}: {first_line(error)}",
-        fix="keep config.json beside the graphs, or give the model in place of the folder",
-    )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rmsnorm_export.errors import BackendMissingError, InputError
-from rmsnorm_export.printable import short
+from rmsnorm_export.printable import one_line, short
 from rmsnorm_export.system.machine import memory_available
 from rmsnorm_export.system.packages import pip_install
 from rmsnorm_export.torch.dtypes import dtype_name
@@ -38,7 +38,7 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
         InputError: no config, no weights, weights that do not fill the model, unknown model type.
         BackendMissingError: ``transformers`` is not installed.
     """
-    settings = _settings(path / CONFIG)
+    settings = model_settings(path / CONFIG)
     weights, generation = weights_of(path), generation_settings(path)
     with torch.device("meta"):
         # PyTorch looks up, at the first use of a device and for good, which functions take one;
@@ -47,7 +47,7 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
     configs = {CONFIG: settings, GENERATION_CONFIG: generation}
     with offline(), weights.alone(configs) as folder:
         config, cls = model_class(path, settings)
-        with explained(path, "The weights cannot be loaded.", settings):
+        with explained(path, "The weights cannot be loaded."):
             model, info = cls.from_pretrained(
                 folder,
                 config=config,
@@ -68,7 +68,7 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
             )
         target = dtype or model.dtype
         state = model.state_dict()
-        with explained(path, "The weights cannot be read.", settings):
+        with explained(path, "The weights cannot be read."):
             stored = stored_tensors(weights.files.values())
             cast = (one for one in stored if one[0] not in state or state[one[0]].dtype == target)
             notes = check_tensors(
@@ -96,11 +96,11 @@ def from_config(path: Path, dtype: torch.dtype | None) -> Loaded:
         InputError: as for `from_folder`.
         BackendMissingError: ``transformers`` is not installed.
     """
-    settings = _settings(path)
+    settings = model_settings(path)
     with offline():
         config, cls = model_class(path, settings)
         kind = dtype or torch.float32
-        with explained(path, "The model cannot be made from its config.", settings):
+        with explained(path, "The model cannot be made from its config."):
             with torch.device("meta"):
                 _check_memory(path, cls._from_config(config, dtype=kind))
             with torch.random.fork_rng(devices=[]):
@@ -109,7 +109,12 @@ def from_config(path: Path, dtype: torch.dtype | None) -> Loaded:
     return _finished(model, str(path), kind)
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def model_settings(path: Path) -> dict[str, Any]:
+    """Return what the ``config.json`` of a model says.
+
+    Raises:
+        InputError: it is missing, cannot be read, or names no model.
+    """
     try:
         settings = read_settings(path)
     except FileNotFoundError as error:
@@ -146,19 +151,17 @@ def model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
         ) from error
     transformers: Any = package
     transformers.logging.set_verbosity_error()
-    kind = settings["model_type"]
+    kind, auto_map = settings["model_type"], settings.get("auto_map") or {}
     if kind not in transformers.CONFIG_MAPPING:
-        own = "auto_map" in settings
+        if auto_map:
+            raise _own_code(path, f"model_type {kind!r}")
         raise InputError(
             "This transformers has no model of that type.",
-            found=f"{path}: model_type {kind!r}, transformers {transformers.__version__}"
-            + ("; the model brings code of its own, which is not run" if own else ""),
-            fix="write a factory that builds the model (package.module:factory)"
-            if own
-            else "install a newer transformers, or correct model_type",
+            found=f"{path}: model_type {kind!r}, transformers {transformers.__version__}",
+            fix="install a newer transformers, or correct model_type",
         )
     _refuse_names(path, transformers.CONFIG_MAPPING[kind], settings)
-    with explained(path, "The config does not fit its model type.", settings):
+    with explained(path, "The config does not fit its model type."):
         config = transformers.AutoConfig.for_model(**settings)
         for name, value in _OPTIONS.items():
             with contextlib.suppress(AttributeError):
@@ -170,14 +173,8 @@ def model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
         # An Auto class is no model: it would look for code in the folder, and run it.
         if isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel):
             return config, cls
-    auto_map = settings.get("auto_map")
-    if own_code := [name for name in named if isinstance(auto_map, dict) and name in auto_map]:
-        raise InputError(
-            "The model brings code of its own, which is not run.",
-            found=f"{path}: auto_map gives {own_code[0]}",
-            fix="name a class of transformers under architectures in config.json, or write a "
-            "factory that builds the model (package.module:factory)",
-        )
+    if own_code := [name for name in named if name in auto_map]:
+        raise _own_code(path, f"auto_map gives {own_code[0]}")
     for auto in (transformers.AutoModelForCausalLM, transformers.AutoModel):
         if type(config) in auto._model_mapping:
             return config, auto._model_mapping[type(config)]
@@ -185,6 +182,15 @@ def model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
         "There is no model class for this config.",
         found=f"{path}: model_type {kind!r}",
         fix="name a class of transformers under architectures in config.json",
+    )
+
+
+def _own_code(path: Path, found: str) -> InputError:
+    return InputError(
+        "The model brings code of its own, which is not run.",
+        found=f"{path}: {found}",
+        fix="name a class of transformers under architectures in config.json, or write a factory "
+        "that builds the model (package.module:factory)",
     )
 
 
@@ -215,20 +221,16 @@ def _check_memory(path: Path, model: torch.nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def explained(path: Path, what: str, settings: dict[str, Any]) -> Iterator[None]:
+def explained(path: Path, what: str) -> Iterator[None]:
     """Whatever transformers raises becomes an error of ours."""
     try:
         yield
     except InputError:
         raise
     except Exception as error:
-        text = " ".join(str(error).split())[:300] or "no message"
-        if isinstance(error, KeyError) and error.args:
-            place = _key_of(settings, error.args[0])
-            text = f"there is no {place} {text}" if place else f"missing key {text}"
         raise InputError(
             what,
-            found=f"{path}: {type(error).__name__}: {text}",
+            found=f"{path}: {type(error).__name__}: {one_line(str(error), 300) or 'no message'}",
             fix="correct config.json; --debug prints the traceback",
         ) from error
 
@@ -256,17 +258,6 @@ def _default_shapes(model: Any, dtype: torch.dtype | None) -> str:
     text = "input_ids=int64[batch,sequence]"
     both = getattr(config, "is_encoder_decoder", False) and "Encoder" not in type(model).__name__
     return text + (";decoder_input_ids=int64[batch,target]" if both else "")
-
-
-def _key_of(settings: object, value: object) -> str:
-    """The key of the config that has this value, or "": KeyError is raised for values too."""
-    if isinstance(settings, dict):
-        for key, setting in settings.items():
-            if isinstance(setting, str) and setting == value:
-                return str(key)
-            if inner := _key_of(setting, value):
-                return inner
-    return ""
 
 
 @contextlib.contextmanager

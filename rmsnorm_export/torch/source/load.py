@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import operator
 import os
 import sys
 import sysconfig
@@ -105,12 +106,6 @@ def _from_program(path: Path, dtype: torch.dtype | None, trusted: bool) -> Loade
 def _from_factory(source: str, arguments: Mapping[str, Any], dtype: torch.dtype | None) -> Loaded:
     module_name, _, name = source.partition(":")
     factory = _find(source, module_name, name)
-    if not callable(factory):
-        raise UsageError(
-            "The factory cannot be called.",
-            found=f"{source} is of type {type(factory).__name__}",
-            fix="name a function or class that returns a torch.nn.Module",
-        )
     with contextlib.suppress(ValueError):  # some built-ins have no signature
         signature = inspect.signature(factory)
         try:
@@ -174,30 +169,26 @@ def _find(source: str, module_name: str, name: str) -> Any:
         )
     try:
         with _working_folder():
-            factory: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        own = error.name is not None and (module_name + ".").startswith(error.name + ".")
-        kind = UsageError if own else InputError
-        raise kind(
-            f"The module {module_name} of the factory cannot be imported.",
-            found=f"no module named {error.name}{'' if own else _place(error)}",
-            fix="check the name; modules are looked for in the working folder and the installed "
-            "packages",
-        ) from error
+            module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        raise InputError(
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        is_named = missing is not None and f"{module_name}.".startswith(f"{missing}.")
+        raise (UsageError if is_named else InputError)(
             f"The module {module_name} of the factory cannot be imported.",
-            found=f"{type(error).__name__}: {first_line(error)}{_place(error)}",
-            fix="correct it; --debug prints the traceback",
+            found=f"{type(error).__name__}: {first_line(error)}{'' if is_named else _place(error)}",
+            fix="check the name: modules are looked for in the working folder and the installed "
+            "packages; or correct the module, --debug prints the traceback",
         ) from error
-    for part in name.split("."):
-        if not hasattr(factory, part):
-            raise UsageError(
-                "The module has no factory of this name.",
-                found=f"{module_name} has no {name}",
-                fix="check the name behind the colon",
-            )
-        factory = getattr(factory, part)
+    try:
+        factory: Any = operator.attrgetter(name)(module)
+    except AttributeError:
+        factory = None
+    if not callable(factory):
+        raise UsageError(
+            "The module has no factory of this name.",
+            found=f"{module_name} has no {name} that can be called",
+            fix="name a function or class that returns a torch.nn.Module",
+        )
     return factory
 
 
