@@ -322,8 +322,8 @@ _WINDOW = "._sliding_window_tensor"
 def _window(config: Path) -> int:
     """The width that a config.json names; 0 without one."""
     try:
-        return int(read_json(config).get("sliding_window") or 0)
-    except (OSError, ValueError, TypeError, AttributeError):
+        return int(read_json(config, infinite=True).get("sliding_window") or 0)
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError):
         return 0
 
 

@@ -32,7 +32,7 @@ from rmsnorm_export.runtime.sizes import DIMENSION, INPUT, Dims, Given, Shapes, 
 from rmsnorm_export.strict import parse_json
 from rmsnorm_export.system.files import copy_file, refusals_as
 from rmsnorm_export.system.folders import Stage
-from rmsnorm_export.system.reading import read_json, read_text
+from rmsnorm_export.system.reading import file_within, read_json, read_text
 from rmsnorm_export.system.shown import Shown
 
 EXPORT_FILE = "export.json"
@@ -126,9 +126,9 @@ class Bundle:
             if self.manifest is not None:
                 write_manifest(folder, self.manifest)
             for entry in sorted(self.folder.iterdir()) if not here else ():
-                known = entry.suffix in _COMPANIONS and entry.name != EXPORT_FILE
-                if known and entry.is_file() and not (folder / entry.name).exists():
-                    copy_file(entry, folder / entry.name)
+                follows = entry.suffix in _COMPANIONS and entry.name != EXPORT_FILE
+                if follows and entry.is_file() and not (folder / entry.name).exists():
+                    copy_file(_companion(entry), folder / entry.name)
             written = sorted({entry.name for entry in folder.iterdir()} - before)
         return tuple(Path(os.path.abspath(path), name) for name in written)
 
@@ -180,6 +180,18 @@ class Bundle:
             name: (of(INPUT, known[INPUT]), of(DIMENSION, known[DIMENSION]))
             for name, known in names.items()
         }
+
+
+def _companion(entry: Path) -> Path:
+    """The file that goes with the graphs; a link could take a file of the user's along."""
+    path = file_within(entry.parent, entry.name)
+    if path is None:
+        raise InputError(
+            "A file of the folder is a link to one outside of it.",
+            found=short(str(entry), 300),
+            fix="copy the file into the folder, or remove the link",
+        )
+    return path
 
 
 def is_state(name: str) -> bool:

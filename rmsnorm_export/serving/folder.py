@@ -246,7 +246,7 @@ def feeding_of(bundle: Bundle) -> Feeding | None:
 
 def _text_config(folder: Path) -> dict[str, Any]:
     """What the model's config says of its layers; empty where there is none."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        config = read_json(folder / "config.json")
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+        config = read_json(folder / "config.json", infinite=True)
         return dict(config.get("text_config") or config)
     return {}

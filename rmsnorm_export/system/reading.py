@@ -70,14 +70,30 @@ def read_file(path: StrPath, limit: int = LARGEST_TEXT) -> bytes:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def read_json(path: StrPath, limit: int = LARGEST_TEXT) -> Any:
+def read_json(path: StrPath, limit: int = LARGEST_TEXT, *, infinite: bool = False) -> Any:
     """Return the content of a JSON file, see `parse_json`.
 
     Raises:
         OSError: as `read_file`.
         ValueError: as `parse_json`.
     """
-    return parse_json(read_file(path, limit))
+    return parse_json(read_file(path, limit), infinite=infinite)
+
+
+def file_within(folder: Path, name: str) -> Path | None:
+    """Return the file that a name in a folder leads to; None where it leads out of the folder.
+
+    Links of Hugging Face's own cache, from ``snapshots`` to ``blobs``, do not.
+
+    Raises:
+        OSError, ValueError: the path cannot be followed.
+    """
+    root, path = Path(os.path.realpath(folder)), Path(os.path.realpath(folder / name))
+    if os.path.isabs(name) or ".." in Path(name).parts:
+        return None
+    snapshots = next((place for place in root.parents if place.name == "snapshots"), None)
+    is_blob = snapshots is not None and path.parent == snapshots.parent / "blobs"
+    return path if is_blob or root in path.parents else None
 
 
 def read_text(path: Path, what: str, *, fix: str) -> str:

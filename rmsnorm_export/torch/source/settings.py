@@ -15,8 +15,7 @@ import torch
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import first_line, quoted, short
-from rmsnorm_export.strict import parse_json
-from rmsnorm_export.system.reading import open_regular, read_file
+from rmsnorm_export.system.reading import file_within, open_regular, read_json
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -39,7 +38,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         InputError: it is no object of JSON, or names a type that PyTorch has not.
     """
     try:
-        settings = _numbers(parse_json(read_file(path, LARGEST_CONFIG), infinite=True))
+        settings = _numbers(read_json(path, LARGEST_CONFIG, infinite=True))
         if not isinstance(settings, dict):
             raise ValueError("it is no object")
         _check_types(settings)
@@ -122,7 +121,7 @@ def weights_of(folder: Path) -> Weights:
     if os.path.lexists(folder / _WHOLE):
         return Weights({_WHOLE: _weight_file(folder, _WHOLE)}, None)
     try:
-        tensors = parse_json(read_file(folder / _INDEX, _LARGEST_INDEX))["weight_map"]
+        tensors = read_json(folder / _INDEX, _LARGEST_INDEX)["weight_map"]
         if not tensors or not all(isinstance(file, str) for file in tensors.values()):
             raise ValueError("weight_map names no files")
     except FileNotFoundError:
@@ -139,13 +138,9 @@ def weights_of(folder: Path) -> Weights:
 
 
 def _weight_file(folder: Path, name: str) -> Path:
-    """The file of a name within a folder; Hugging Face's own cache links to its blobs."""
     try:
-        root, path = Path(os.path.realpath(folder)), Path(os.path.realpath(folder / name))
-        snapshots = next((place for place in root.parents if place.name == "snapshots"), None)
-        is_blob = snapshots is not None and path.parent == snapshots.parent / "blobs"
-        in_names = not os.path.isabs(name) and ".." not in Path(name).parts
-        if not (in_names and (is_blob or root in path.parents)):
+        path = file_within(folder, name)
+        if path is None:
             raise InputError(
                 "The weights lie outside of the folder.",
                 found=f"{quoted(name, 200)} of {short(str(folder), 200)}",
