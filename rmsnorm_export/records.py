@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.strict import parse_json
 
 SCHEMA_VERSION = 1
 """Version of the JSON form of every result; raised when a field changes its meaning or goes."""
@@ -89,14 +90,14 @@ def to_json(result: object, *, extra: Mapping[str, object] | None = None) -> str
     return document(kind_of(type(result)), body)
 
 
-def from_json(text: str, cls: type[T]) -> T:
+def from_json(text: str | bytes, cls: type[T]) -> T:
     """The result of class ``cls`` that ``to_json`` wrote.
 
     Raises:
         InputError: ``text`` is not JSON, is of another kind or schema version, or lacks a field.
     """
     try:
-        body = json.loads(text)
+        body = parse_json(text)
     except ValueError as error:
         raise InputError(
             "The text is not JSON.", found=str(error), fix="give what --format json printed"

@@ -26,6 +26,7 @@ SCRIPTS = ROOT / "scripts"
 FLOORS = [
     "errors",
     "printable",
+    "strict",
     "records",
     "system",
     "options",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 import tempfile
 import time
@@ -50,6 +49,7 @@ from rmsnorm_export.runtime.session import onnxruntime
 from rmsnorm_export.serving.folder import Feeding, feeding_of
 from rmsnorm_export.system.machine import cores, load_average
 from rmsnorm_export.system.packages import versions_of
+from rmsnorm_export.system.reading import read_json
 
 PROMPT = 16
 """Tokens of the prompt; one row."""
@@ -322,8 +322,8 @@ _WINDOW = "._sliding_window_tensor"
 def _window(config: Path) -> int:
     """The width that a config.json names; 0 without one."""
     try:
-        return int(json.loads(config.read_text(encoding="utf-8")).get("sliding_window") or 0)
-    except (OSError, ValueError, TypeError, AttributeError):
+        return int(read_json(config, infinite=True).get("sliding_window") or 0)
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError):
         return 0
 
 

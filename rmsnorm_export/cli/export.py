@@ -107,8 +107,8 @@ def command(
 
     SOURCE is package.module:factory (a callable that returns a module, or a module with its
     example args and kwargs), a local Hugging Face folder, a config.json (random weights), or a
-    .pt2 file of torch.export.save. A factory runs code: give only one that you trust. A .pt2 file
-    that could run code is refused. Nothing is downloaded.
+    .pt2 file of torch.export.save. A factory runs code, a .pt2 file can (--trust-source): give only
+    what you trust. Nothing is downloaded.
 
     \b
     Examples:

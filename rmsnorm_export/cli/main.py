@@ -16,7 +16,7 @@ import click
 
 from rmsnorm_export.cli import failure
 from rmsnorm_export.cli.options import PROGRAM, State, logging_options
-from rmsnorm_export.errors import ExitCode
+from rmsnorm_export.errors import ExitCode, UsageError
 from rmsnorm_export.printable import nearest
 from rmsnorm_export.system.late import sympy_when_used
 
@@ -109,6 +109,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     state = State.of_arguments(arguments)
+    stdout_is_closed = sys.stdout is None
+    _fill_closed_streams()
     _escape_unencodable()
     if instruction := os.environ.get(_COMPLETE):  # the shell asks, without arguments
         from click.shell_completion import shell_complete
@@ -121,6 +123,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(ExitCode.USAGE)
     try:
         with _broken_pipe_as_one_kind():
+            if stdout_is_closed:
+                raise UsageError(
+                    "Standard output is closed.",
+                    found="what the command prints has nowhere to go",
+                    fix="send it to a file, or to /dev/null",
+                )
             with cli.make_context(PROGRAM, arguments, obj=state) as context:
                 cli.invoke(context)
             sys.stdout.flush()
@@ -151,6 +159,15 @@ def _broken_pipe_as_one_kind() -> Iterator[None]:
         if error.errno == errno.EPIPE and not isinstance(error, BrokenPipeError):
             raise BrokenPipeError(*error.args) from error
         raise
+
+
+def _fill_closed_streams() -> None:
+    """Put the null device where a standard stream is closed: the next file would get its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor == number and name != "stdin":
+                setattr(sys, name, os.fdopen(descriptor, "w", encoding="utf-8"))
 
 
 def _escape_unencodable() -> None:

@@ -31,8 +31,8 @@ def command(state: State, a: str, b: str, files: Files, **options: Any) -> None:
 
     A and B are ONNX files, of which one may be - for stdin; engines; two folders of graphs that an
     exporter of decoders has made; or PyTorch models as export takes them: package.module:factory, a
-    local Hugging Face folder, a config.json or a .pt2 file. A factory runs code: give only one that
-    you trust. A .pt2 file that could is refused.
+    local Hugging Face folder, a config.json or a .pt2 file. A factory runs code, a .pt2 file can
+    (--trust-source): give only what you trust.
 
     ONNX files run in ONNX Runtime on the CPU, A without its graph optimization, B with it; with a
     tensorrt backend an engine is built from them, in a temporary folder. Exit code 4 when a bound

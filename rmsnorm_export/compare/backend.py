@@ -33,7 +33,7 @@ class Chosen:
         name: of the backend.
         choice: as the user made it: the name, or ``auto``.
         optimize: the runtime's own graph optimization, where it has one.
-        trust_source: load a .pt2 file whatever it holds.
+        trust_source: a .pt2 file may run what it holds.
     """
 
     model: Any

@@ -26,7 +26,7 @@ from rmsnorm_export.compare.outputs import (
 from rmsnorm_export.compare.result import OutputComparison, Verification, not_run
 from rmsnorm_export.compare.widened import save_as_float32
 from rmsnorm_export.errors import Error, InputError, NotRunError, UsageError
-from rmsnorm_export.graph.bundle import EXPORT_FILE, Bundle, bundle_at, write_manifest
+from rmsnorm_export.graph.bundle import EXPORT_FILE, Bundle, bundle_at, open_folder, write_manifest
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import first_line, one_line, plural, short
@@ -41,7 +41,7 @@ from rmsnorm_export.torch.generation.components import (
 )
 from rmsnorm_export.torch.generation.export import plain_component
 from rmsnorm_export.torch.generation.source import load_frame, load_generative
-from rmsnorm_export.torch.generation.structures import check_structures
+from rmsnorm_export.torch.generation.structures import checked_metadata
 
 TOKENS = 32
 """Greedy tokens that are compared where nobody says how many."""
@@ -384,25 +384,9 @@ def _in_place_of_forward(
         InputError: it is no folder of an export, or its manifest names what is not looked up.
         NotRunError: ONNX Runtime does not load a component.
     """
-    from transformers.exporters.base import ExportedModel
     from transformers.exporters.utils import onnx_feed
 
-    check_structures(folder / EXPORT_FILE)
-    try:
-        exported = ExportedModel.from_pretrained(folder, device="cpu", local_files_only=True)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            "The folder cannot be loaded as the export of a decoder.",
-            found=f"{folder}: {first_line(error)}",
-            fix="give a folder that export --task generation made with transformers' names",
-        ) from error
-    except Exception as error:  # ONNX Runtime's own errors
-        raise NotRunError(
-            "ONNX Runtime cannot load a component.",
-            found=f"{folder}: {first_line(error)}",
-            fix="choose another --target or --dtype",
-        ) from error
-    runners: dict[str, Any] = exported.runners
+    runners = _runners(model, folder)
     if not {"decode"} <= runners.keys() <= {"encoder", "prefill", "decode"}:
         raise NotRunError(
             "The components of this model are not put together here.",
@@ -436,6 +420,35 @@ def _in_place_of_forward(
             stack.enter_context(_forward_of(model.get_encoder(), encode))
         stack.enter_context(whole_static_caches())
         yield
+
+
+def _runners(model: Any, folder: Path) -> dict[str, Any]:
+    """transformers' runner of each component, with what the manifest says of it written anew."""
+    from transformers.exporters.exporter_onnx import OnnxExporter
+    from transformers.exporters.metadata import ExportMetadata
+    from transformers.exporters.runners.runner_onnx import OnnxModelRunner
+
+    bundle = open_folder(folder)
+    if bundle.manifest is None:
+        raise InputError(
+            "The folder cannot be loaded as the export of a decoder.",
+            found=f"{folder} has no {EXPORT_FILE}",
+            fix="give a folder that export --task generation made with transformers' names",
+        )
+    runners: dict[str, Any] = {}
+    for name, file in bundle.files.items():
+        entry = bundle.manifest["components"][name]["metadata"]
+        metadata = ExportMetadata(**checked_metadata(model, name, entry))
+        try:
+            program = OnnxExporter.load_program(file)
+            runners[name] = OnnxModelRunner.from_program(program, metadata, "cpu")
+        except Exception as error:  # ONNX Runtime's own errors
+            raise NotRunError(
+                "ONNX Runtime cannot load a component.",
+                found=f"{file}: {first_line(error)}",
+                fix="choose another --target or --dtype",
+            ) from error
+    return runners
 
 
 @contextlib.contextmanager

@@ -29,8 +29,10 @@ from rmsnorm_export.printable import first_line, plural, quoted, short
 from rmsnorm_export.runtime.input_sizes import names_in
 from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs
 from rmsnorm_export.runtime.sizes import DIMENSION, INPUT, Dims, Given, Shapes, SizeKind, Use, read
-from rmsnorm_export.system.files import copy_file, read_text, refusals_as
+from rmsnorm_export.strict import parse_json
+from rmsnorm_export.system.files import copy_file, refusals_as
 from rmsnorm_export.system.folders import Stage
+from rmsnorm_export.system.reading import file_within, read_json, read_text
 from rmsnorm_export.system.shown import Shown
 
 EXPORT_FILE = "export.json"
@@ -124,9 +126,9 @@ class Bundle:
             if self.manifest is not None:
                 write_manifest(folder, self.manifest)
             for entry in sorted(self.folder.iterdir()) if not here else ():
-                known = entry.suffix in _COMPANIONS and entry.name != EXPORT_FILE
-                if known and entry.is_file() and not (folder / entry.name).exists():
-                    copy_file(entry, folder / entry.name)
+                follows = entry.suffix in _COMPANIONS and entry.name != EXPORT_FILE
+                if follows and entry.is_file() and not (folder / entry.name).exists():
+                    copy_file(_companion(entry), folder / entry.name)
             written = sorted({entry.name for entry in folder.iterdir()} - before)
         return tuple(Path(os.path.abspath(path), name) for name in written)
 
@@ -178,6 +180,18 @@ class Bundle:
             name: (of(INPUT, known[INPUT]), of(DIMENSION, known[DIMENSION]))
             for name, known in names.items()
         }
+
+
+def _companion(entry: Path) -> Path:
+    """The file that goes with the graphs; a link could take a file of the user's along."""
+    path = file_within(entry.parent, entry.name)
+    if path is None:
+        raise InputError(
+            "A file of the folder is a link to one outside of it.",
+            found=short(str(entry), 300),
+            fix="copy the file into the folder, or remove the link",
+        )
+    return path
 
 
 def is_state(name: str) -> bool:
@@ -235,13 +249,16 @@ def bundle_at(source: object) -> Bundle | None:
 def _with_manifest(folder: Path, manifest: Path) -> Bundle:
     text = read_text(manifest, "The manifest of the export cannot be read.", fix=_FIX)
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        content = parse_json(text)
+    except ValueError as error:
         raise _unusable(manifest, f"it is not JSON: {first_line(error)}") from error
     entries = _object(content, manifest, "components")
     kind = str(content.get("export_format"))
     records = {str(name): _object(entries, manifest, name) for name in entries}
     metadata = {name: _object(record, manifest, "metadata") for name, record in records.items()}
+    for facts in metadata.values():
+        if facts.get("export_config") is not None:
+            _object(facts, manifest, "export_config")
     places = {name: str(record.get("file")) for name, record in records.items()}
     if kind != "onnx" or not places:
         raise InputError(
@@ -300,7 +317,7 @@ def _disagreement(name: str, model: ir.Model, metadata: Mapping[str, Any]) -> st
     if states and not reads and name == "decode":
         return "it reads no cache, and the manifest gives it one"
     try:
-        spec = json.loads(metadata["out_spec"])[1]
+        spec = parse_json(metadata["out_spec"])[1]
         needed = _leaves(spec) - len(metadata.get("out_constants") or ())
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return ""
@@ -312,8 +329,8 @@ def _disagreement(name: str, model: ir.Model, metadata: Mapping[str, Any]) -> st
 def _states(metadata: Mapping[str, Any]) -> int | None:
     """Tensors of the cache that a graph is called with; None where the manifest does not say."""
     try:
-        _, given = json.loads(metadata["in_spec"])[1]["children_spec"]
-        named = dict(zip(json.loads(given["context"]), given["children_spec"], strict=True))
+        _, given = parse_json(metadata["in_spec"])[1]["children_spec"]
+        named = dict(zip(parse_json(given["context"]), given["children_spec"], strict=True))
         return sum(_leaves(part) for name, part in named.items() if is_state(f"{name}."))
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return None
@@ -400,7 +417,7 @@ def new_folder(
 def _own_files(folder: Path) -> Iterator[str]:
     """Models that an earlier export left there, which its manifest names."""
     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-        for entry in json.loads((folder / EXPORT_FILE).read_text("utf-8"))["components"].values():
+        for entry in read_json(folder / EXPORT_FILE)["components"].values():
             name = Path(str(entry["file"])).name
             yield from (name, f"{name}.data")
 

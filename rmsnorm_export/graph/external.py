@@ -28,6 +28,7 @@ from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.graph.tensors import TensorSlot
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.system.files import Transaction, copy_contents, same_contents
+from rmsnorm_export.system.reading import open_regular
 
 _MARK = "user.rmsnorm_export.linked"
 
@@ -393,7 +394,7 @@ def embedded(slot: TensorSlot, folder: str) -> ir.TensorProtocol:
     path = _locate(slot, str(location), folder).path
 
     def read() -> ir.TensorProtocol:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             file.seek(tensor.offset or 0)
             data = file.read(tensor.nbytes)
         proto = onnx.TensorProto(data_type=tensor.dtype.value, dims=tensor.shape.numpy())

@@ -43,6 +43,7 @@ from rmsnorm_export.graph.wellformed import (
 )
 from rmsnorm_export.printable import plural, quoted, short
 from rmsnorm_export.system.files import missing_fix, refusals_as
+from rmsnorm_export.system.reading import read_file
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
@@ -98,7 +99,7 @@ class LoadedModel:
         if self.path is not None:
             fix = "leave it where it is until the work is over"
             with refusals_as("The model file cannot be read again.", self.path, fix=fix):
-                return self.path.read_bytes()
+                return read_file(self.path, MAX_PROTO_BYTES)
         if self.external and self.origin is not None:
             raise InputError(
                 "A model in memory with external data does not know its folder.",
@@ -255,7 +256,7 @@ def _from_path(source: str | os.PathLike[str]) -> LoadedModel:
                 "in external data",
             )
         identity = _identity(path)
-        data = path.read_bytes()
+        data = read_file(path, MAX_PROTO_BYTES)
     except FileNotFoundError as error:
         raise InputError(
             "The model file does not exist.", found=shown, fix=missing_fix(path)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from rmsnorm_export.pipeline.result import StepRecord
 from rmsnorm_export.printable import one_line, short
 from rmsnorm_export.records import document, from_json, to_json
 from rmsnorm_export.system.files import TEMP_SUFFIX, locked, refusals_as, write_whole
+from rmsnorm_export.system.reading import read_file, read_json
 
 RECORD, SUMMARY, OWNER, LOCK = "step.json", "deploy.json", "pipeline.json", ".lock"
 
@@ -94,8 +94,8 @@ def _passing(name: str) -> bool:
 
 def _owner(folder: Path) -> Owner:
     try:
-        return from_json((folder / OWNER).read_text("utf-8"), Owner)
-    except (UnicodeDecodeError, InputError) as error:
+        return from_json(read_file(folder / OWNER), Owner)
+    except InputError as error:
         raise InputError(
             "The folder does not say which pipeline it belongs to.",
             found=f"{short(str(folder / OWNER), 300)}: {one_line(str(error), 200)}",
@@ -117,7 +117,7 @@ def working_in(folder: Path, name: str, file: Path) -> Iterator[None]:
             try:
                 held.enter_context(locked(folder / LOCK, wait=False))
             except BlockingIOError as error:
-                holder = (folder / LOCK).read_text("utf-8", "replace")[:100].strip()
+                holder = read_file(folder / LOCK).decode("utf-8", "replace")[:100].strip()
                 raise UsageError(
                     "Another run works in the folder of the pipeline.",
                     found=f"{short(str(folder), 300)} is held by {short(holder) or 'a process'}",
@@ -144,7 +144,7 @@ def _remove_remains(folder: Path) -> None:
 def read_record(folder: Path) -> StepRecord | None:
     """The record of the step in ``folder``; None when there is none that can be read."""
     try:
-        return from_json((folder / RECORD).read_text("utf-8"), StepRecord)
+        return from_json(read_file(folder / RECORD), StepRecord)
     except (OSError, ValueError, InputError):
         return None
 
@@ -152,7 +152,7 @@ def read_record(folder: Path) -> StepRecord | None:
 def read_claim(path: Path) -> dict[str, str]:
     """A small JSON object of strings; empty where there is none."""
     try:
-        body = json.loads(path.read_text("utf-8"))
+        body = read_json(path)
     except (OSError, ValueError):
         return {}
     good = isinstance(body, dict)

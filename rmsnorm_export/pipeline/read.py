@@ -20,6 +20,7 @@ from rmsnorm_export.pipeline.tables import TABLES
 from rmsnorm_export.printable import nearest, one_line, quoted, short
 from rmsnorm_export.records import Unfit, decode, found
 from rmsnorm_export.system.files import missing_fix
+from rmsnorm_export.system.reading import read_file
 
 LARGEST = 1 << 20
 """Bytes of a pipeline file."""
@@ -90,11 +91,7 @@ def read_document(path: str | os.PathLike[str], changes: Iterable[str] = ()) -> 
 def _read_text(file: Path) -> str:
     shown = short(str(file), 300)
     try:
-        with file.open("rb") as stream:
-            data = stream.read(LARGEST + 1)
-        if len(data) > LARGEST:
-            raise ValueError("it is larger than 1 MiB")
-        return data.decode("utf-8")
+        return read_file(file, LARGEST).decode("utf-8")
     except FileNotFoundError as error:
         raise InputError(
             "The pipeline file does not exist.",

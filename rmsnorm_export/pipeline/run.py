@@ -45,6 +45,7 @@ from rmsnorm_export.system.folders import Stage
 from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.system.progress import Progress, ProgressChoice, shows_progress
 from rmsnorm_export.system.provenance import Provenance, provenance, utc_now
+from rmsnorm_export.system.reading import read_file
 
 Told = Callable[[StepOutcome], None]
 
@@ -415,7 +416,7 @@ class _Run:
         with contextlib.suppress(OSError, InputError):
             path = settings.folder / SUMMARY
             since = path.stat().st_mtime_ns
-            last = from_json(path.read_text("utf-8"), Deployment).provenance
+            last = from_json(read_file(path), Deployment).provenance
             states = () if last is None else (*last.inputs, *last.outputs)
             before = {os.path.abspath(path.parent / state.path): state for state in states}
 

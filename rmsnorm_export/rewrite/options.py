@@ -33,9 +33,8 @@ CONSTANT_HELP = (
     "an epsilon or exponent among them is not known."
 )
 TRUST_HELP = (
-    "Load a .pt2 file although it holds what can run code when it is read: pickled objects, "
-    "unknown operators, compiled libraries. Only for files that you or people you trust have made; "
-    "what was trusted stands in the report."
+    "Load a .pt2 file, which can run code when it is loaded: only one that you or people you trust "
+    "have made."
 )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.input_sizes import (
     Declared,
     InputSizes,
@@ -25,6 +25,7 @@ from rmsnorm_export.runtime.input_sizes import (
 )
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
 from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shape, Shapes
+from rmsnorm_export.system.reading import open_regular
 
 _NUMPY: dict[str, np.dtype[Any]] = {
     **{str(np.dtype(code)): np.dtype(code) for code in "efd?bhiqBHIQ"},
@@ -125,6 +126,10 @@ def array_type(dtype: np.dtype[Any]) -> str:
     return "string" if dtype.kind == "O" else str(dtype)
 
 
+_UNPACKED_LEAST, _UNPACKED_RATIO = 1 << 26, 100
+"""Bytes that any compressed archive may unpack to, and how many more for each of its own."""
+
+
 def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
     """The arrays of an .npz file by name; nothing in it is executed.
 
@@ -132,16 +137,27 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
         InputError: the file is missing, is no .npz archive, or holds Python objects.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("a single array, not an archive of named ones")
+            _check_archive(archive, os.fstat(file.fileno()).st_size)
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, TypeError) as error:
+    except Exception as error:  # of NumPy, zipfile, the decompressors and Python's own parser
         raise InputError(
             "The file of inputs cannot be read.",
-            found=f"{os.fspath(path)}: {error}",
+            found=f"{os.fspath(path)}: {first_line(error, otherwise=type(error).__name__)}",
             fix="write it with numpy.savez(path, input_name=array, ...)",
         ) from error
+
+
+def _check_archive(archive: np.lib.npyio.NpzFile, size: int) -> None:
+    """Refuse an archive that holds a name twice, or unpacks to far more than it is."""
+    if len(set(archive.files)) < len(archive.files):
+        raise ValueError("two arrays of one name")
+    assert archive.zip is not None  # it is open
+    unpacked = sum(entry.file_size for entry in archive.zip.infolist())
+    if unpacked > _UNPACKED_LEAST + _UNPACKED_RATIO * size:
+        raise ValueError(f"{size:,} bytes unpack to {unpacked:,}")
 
 
 def check_inputs(given: Mapping[str, Array], declared: Mapping[str, Declared]) -> dict[str, Array]:

@@ -22,6 +22,7 @@ from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 from rmsnorm_export.runtime.support import CPU, CUDA
 from rmsnorm_export.system.elf import read_elf
 from rmsnorm_export.system.packages import pip_install
+from rmsnorm_export.system.reading import LARGEST_LIBRARY, read_file
 
 Device = Literal["cpu", "cuda"]
 
@@ -155,7 +156,7 @@ def session_options(
 
 def has_cuda_nodes(library: str | os.PathLike[str]) -> bool:
     """Whether a library of kernels has some for the CUDA provider."""
-    return CUDA.encode() in Path(library).read_bytes()
+    return CUDA.encode() in read_file(library, LARGEST_LIBRARY)
 
 
 @functools.lru_cache(maxsize=4)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-import json
 import os
 import re
 import shutil
@@ -32,6 +31,7 @@ from rmsnorm_export.serving.package import package_model
 from rmsnorm_export.serving.place import find_place, model_name
 from rmsnorm_export.serving.result import Packaged
 from rmsnorm_export.system.files import StrPath
+from rmsnorm_export.system.reading import read_json
 
 _FED = frozenset({"input_ids", "position_ids"})
 _MASK = re.compile(r"attention_mask(?:\.(?:full|(sliding))_attention)?")
@@ -246,7 +246,7 @@ def feeding_of(bundle: Bundle) -> Feeding | None:
 
 def _text_config(folder: Path) -> dict[str, Any]:
     """What the model's config says of its layers; empty where there is none."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        config = json.loads((folder / "config.json").read_text("utf-8"))
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+        config = read_json(folder / "config.json", infinite=True)
         return dict(config.get("text_config") or config)
     return {}

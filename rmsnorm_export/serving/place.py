@@ -20,7 +20,8 @@ from rmsnorm_export.serving.result import (
     PackageRecord,
 )
 from rmsnorm_export.system.digest import sha256_of
-from rmsnorm_export.system.files import StrPath, read_text
+from rmsnorm_export.system.files import StrPath
+from rmsnorm_export.system.reading import read_file, read_text
 
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
@@ -91,7 +92,7 @@ def find_place(repository: StrPath, name: str, version: int, *, force: bool) -> 
         return Place(folder, version)
     record = _read_package_record(folder)
     config = folder / CONFIG_FILE
-    data = config.read_bytes() if config.is_file() else b""
+    data = read_file(config) if config.is_file() else b""
     place = Place(folder, version, record, _read_config(data, config, force=force), data)
     _check_version(place, force=force)
     if not force:

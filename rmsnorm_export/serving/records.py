@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,9 +16,11 @@ from rmsnorm_export.records import Unfit, decode, document, from_json, to_dict
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.serving.result import PackagedNorm
 from rmsnorm_export.serving.served_model import ServedModel, refused_norms
+from rmsnorm_export.strict import parse_json
 from rmsnorm_export.system.digest import sha256_of
-from rmsnorm_export.system.files import StrPath, read_text
+from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.provenance import FileState, Provenance
+from rmsnorm_export.system.reading import read_text
 
 _UNREADABLE = "A report cannot be read."
 _UNREADABLE_FIX = "give a JSON file that --report FILE.json or --format json wrote"
@@ -57,7 +58,7 @@ def read_report(path: StrPath, subject: ServedModel) -> tuple[Report, str]:
 
 def _outputs(text: str) -> tuple[FileState, ...]:
     """The files that a report was made with; () where it does not say."""
-    made = _made(json.loads(text))
+    made = _made(parse_json(text))
     return () if made is None else made.outputs
 
 
@@ -76,7 +77,7 @@ def with_copies(text: str, copies: Mapping[str, str]) -> str:
         text: a JSON document that was read.
         copies: as of ``Provenance.with_copies``.
     """
-    body = json.loads(text)
+    body = parse_json(text)
     made = _made(body)
     if made is None:
         return text
@@ -103,10 +104,10 @@ def read_benchmarks(paths: Sequence[StrPath]) -> tuple[BenchmarkDocument, ...]:
         file = Path(os.fspath(path))
         text = read_text(file, _UNREADABLE, fix=_UNREADABLE_FIX)
         try:
-            body = json.loads(text)
+            body = parse_json(text)
             if not isinstance(body, dict) or "kind" not in body or "schema_version" not in body:
                 raise ValueError("no object with schema_version and kind")
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             found = f"{short(str(file), 300)}: {short(str(error), 300)}"
             raise InputError(_UNREADABLE, found=found, fix=_UNREADABLE_FIX) from error
         documents.append(BenchmarkDocument(file.name, text, body))

@@ -33,6 +33,7 @@ from rmsnorm_export.show.page.plain_table import bare_table, plain_table
 from rmsnorm_export.show.report import report_sections
 from rmsnorm_export.show.text import Line, Verdict, headline, table
 from rmsnorm_export.show.verification import verification_section
+from rmsnorm_export.system.reading import read_file
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
 
 Stored = TypeVar("Stored")
@@ -213,7 +214,7 @@ def _cautions(step: StepOutcome, deployment: Deployment) -> list[str]:
 
 
 def _read_result(step: StepOutcome, name: str, cls: type[Stored]) -> Stored:
-    return from_json((step.folder / name).read_text("utf-8"), cls)
+    return from_json(read_file(step.folder / name), cls)
 
 
 def _comparisons(step: StepOutcome) -> Iterator[Section]:

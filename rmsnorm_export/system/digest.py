@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from rmsnorm_export.system.reading import open_regular
+
 HASHED_BYTES = 1 << 30
 """Files are hashed that have no more bytes together; of more, size and time stand for the hash."""
 
@@ -18,7 +20,7 @@ def sha256_of(path: Path) -> str:
         OSError: it cannot be read.
     """
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while block := file.read(1 << 18):
             digest.update(block)
     return digest.hexdigest()

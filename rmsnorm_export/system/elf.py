@@ -6,6 +6,8 @@ import dataclasses
 import struct
 from pathlib import Path
 
+from rmsnorm_export.system.reading import LARGEST_LIBRARY, read_file
+
 _MACHINES = {3: "x86 (32-bit)", 40: "ARM (32-bit)", 62: "x86-64", 183: "aarch64", 243: "RISC-V"}
 
 _SHARED = 3  # e_type ET_DYN
@@ -48,7 +50,7 @@ def read_elf(path: Path) -> Elf:
         NotALibraryError: it is something else, or cut short.
         OSError: it cannot be read.
     """
-    data = path.read_bytes()
+    data = read_file(path, LARGEST_LIBRARY)
     if not data:
         raise NotALibraryError("the file is empty")
     if data[:4] != b"\x7fELF":

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import did_you_mean, short
+from rmsnorm_export.system.reading import open_regular
 
 TEMP_SUFFIX = ".rmsnorm-export.tmp"
 
@@ -24,9 +25,6 @@ _FICLONE = 0x40049409
 """ioctl request of linux/fs.h: share the extents of another file."""
 
 _CHUNK = 1 << 24
-
-LARGEST_TEXT = 1 << 28
-"""Bytes of a text that is read; the record of a large model has a few millions."""
 
 StrPath = str | os.PathLike[str]
 
@@ -209,27 +207,6 @@ def write_whole(path: Path, content: str | bytes, *, replace: bool = True) -> No
         files.publish(files.write_temp(path, data), path, replace=replace)
 
 
-def read_text(path: Path, what: str, *, fix: str) -> str:
-    """The text of a file that somebody else may have written.
-
-    Args:
-        path: of the file.
-        what: happened where it cannot be read.
-        fix: what to do then.
-
-    Raises:
-        InputError: it cannot be read, is no UTF-8, or has more than ``LARGEST_TEXT`` bytes.
-    """
-    try:
-        size = path.stat().st_size
-        if size > LARGEST_TEXT:
-            raise ValueError(f"{size} bytes are too many")
-        return path.read_text("utf-8")
-    except (OSError, ValueError) as error:
-        reason = short(getattr(error, "strerror", None) or str(error), 300)
-        raise InputError(what, found=f"{short(str(path), 300)}: {reason}", fix=fix) from error
-
-
 def copy_file(source: Path, target: Path) -> None:
     """A copy of ``source`` at the new path ``target``, on disk when this returns.
 
@@ -254,8 +231,8 @@ def copy_contents(source: str, target_fd: int) -> str:
     Raises:
         OSError: as the operating system says, ENOSPC included.
     """
-    source_fd = os.open(source, os.O_RDONLY)
-    try:
+    with open_regular(source) as file:
+        source_fd = file.fileno()
         if _clone(source_fd, target_fd):
             return "cloned"
         size = os.fstat(source_fd).st_size
@@ -267,8 +244,6 @@ def copy_contents(source: str, target_fd: int) -> str:
             _copy_range(source_fd, target_fd, start, end)
         os.ftruncate(target_fd, size)
         return "copied"
-    finally:
-        os.close(source_fd)
 
 
 def _free_bytes(fd: int) -> int:
@@ -282,7 +257,7 @@ def same_contents(first: str, second: str) -> bool:
         return False
     if os.path.samefile(first, second):
         return True
-    with open(first, "rb", buffering=0) as one, open(second, "rb", buffering=0) as two:
+    with open_regular(first) as one, open_regular(second) as two:
         while True:
             block = one.read(_CHUNK)
             if block != two.read(len(block) or 1):

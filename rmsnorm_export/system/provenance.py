@@ -11,7 +11,6 @@ import contextvars
 import dataclasses
 import datetime
 import hashlib
-import json
 import os
 import platform
 import sys
@@ -23,9 +22,11 @@ from typing import Any, Literal, TypeVar
 from rmsnorm_export.errors import InputError, VerificationError
 from rmsnorm_export.printable import one_line, plural, short
 from rmsnorm_export.records import Unfit, decode
+from rmsnorm_export.strict import parse_json
 from rmsnorm_export.system.digest import sha256_of
-from rmsnorm_export.system.files import StrPath, read_text
+from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import version_of, versions_of
+from rmsnorm_export.system.reading import read_text
 from rmsnorm_export.system.shown import Shown
 
 COMMAND: contextvars.ContextVar[str] = contextvars.ContextVar("command", default="Python API")
@@ -276,10 +277,10 @@ def check_report(path: StrPath) -> ReportCheck:
     fix = "give a JSON report that --report or --format json wrote, or the deploy.json of a run"
     text = read_text(file, "The report cannot be read.", fix=fix)
     try:
-        body: Any = json.loads(text)
+        body: Any = parse_json(text)
         made: Provenance = decode(body["provenance"], Provenance)
         kind = str(body["kind"])
-    except (ValueError, RecursionError, TypeError, KeyError, Unfit) as error:
+    except (ValueError, TypeError, KeyError, Unfit) as error:
         reason = error.found_at("provenance") if isinstance(error, Unfit) else str(error)
         if isinstance(error, TypeError | KeyError):
             reason = "it has no provenance"

@@ -22,3 +22,7 @@ HALF_DTYPES = (torch.float16, torch.bfloat16)
 def dtype_name(dtype: torch.dtype | None) -> str:
     """``float16`` for ``torch.float16``."""
     return str(dtype).removeprefix("torch.")
+
+
+FLOATS = frozenset(map(dtype_name, TORCH_TYPES.values()))
+"""Names of the float types, e.g. ``bfloat16``."""

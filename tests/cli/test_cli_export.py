@@ -188,14 +188,36 @@ def test_the_exporters_chatter_needs_v(run: Run) -> None:
 def test_pt2(run: Run, tmp_path: Path) -> None:
     x = torch.ones(2, 8)
     torch.export.save(torch.export.export(torch.nn.RMSNorm(8), (x,)), tmp_path / "n.pt2")
-    done = run("export", "n.pt2", "-o", "m.onnx", "--verify")
+    run("export", "n.pt2", "-o", "m.onnx").assert_error(3, "n.pt2", "--trust-source")
+    trusted = ["export", "n.pt2", "--trust-source", "-o"]
+    done = run(*trusted, "m.onnx", "--verify")
     assert done.code == 0, done.stderr
     assert "1 of 1" in done.text
-    run("export", "n.pt2", "-o", "a.onnx", "--dtype", "f16").assert_error(2, "--dtype", "n.pt2")
-    run("export", "n.pt2", "-o", "a.onnx", "--shapes", "x=f32[2,8]").assert_error(2, "--shapes")
+    run(*trusted, "a.onnx", "--dtype", "f16").assert_error(2, "--dtype", "n.pt2")
+    run(*trusted, "a.onnx", "--shapes", "x=f32[2,8]").assert_error(2, "--shapes")
     (tmp_path / "n.pt2").write_bytes(b"junk")
-    run("export", "n.pt2", "-o", "a.onnx").assert_error(3, "n.pt2")
-    run("export", "none.pt2", "-o", "a.onnx").assert_error(3, "none.pt2")
+    run(*trusted, "a.onnx").assert_error(3, "n.pt2")
+
+
+class Touch:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self) -> object:
+        return open, (self.path, "w")
+
+
+@pytest.mark.parametrize("archive", [True, False])
+@pytest.mark.parametrize("command", ["export", "verify"])
+def test_a_pt2_file_runs_nothing_unasked(
+    command: str, archive: bool, run: Run, tmp_path: Path
+) -> None:
+    torch.save(Touch(tmp_path / "ran"), tmp_path / "n.pt2", _use_new_zipfile_serialization=archive)
+    arguments = ["n.pt2", "-o", "m.onnx"] if command == "export" else ["n.pt2", "n.pt2"]
+    run(command, *arguments).assert_error(3, "--trust-source")
+    assert not (tmp_path / "ran").exists()
 
 
 def test_hugging_face_config_and_folder(run: Run, tmp_path: Path) -> None:
@@ -229,7 +251,7 @@ def test_hugging_face_config_and_folder(run: Run, tmp_path: Path) -> None:
         ("{}", ["model_type"]),
         ("{", ["config.json"]),
         ('{"model_type": "llamaa"}', ["llamaa"]),
-        ('{"model_type": "llamaa", "auto_map": {}}', ["code of its own"]),
+        ('{"model_type": "llamaa", "auto_map": {"AutoModel": "m.M"}}', ["code of its own"]),
         ('{"model_type": "llama", "hidden_size": "wide"}', ["hidden_size"]),
     ],
 )
@@ -243,7 +265,7 @@ def test_bad_config(run: Run, tmp_path: Path, config: str, words: list[str]) -> 
 BAD = [
     ("factories:raises", [], 3, ["factories:raises", "KeyError", "hidden_size", "factories.py:"]),
     ("factories:text", [], 3, ["factories:text", "str"]),
-    ("factories:number", [], 2, ["factories:number", "int"]),
+    ("factories:number", [], 2, ["no number that can be called"]),
     ("factories:nothing", [], 2, ["no nothing"]),
     ("nowhere:make", [], 2, ["nowhere"]),
     ("broken:make", [], 3, ["a_package_that_nobody_has"]),

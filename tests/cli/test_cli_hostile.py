@@ -6,9 +6,16 @@ on stdout, nothing changed on disk. An odd one: the right output.
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shlex
 import signal
+import socket
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +175,141 @@ def test_odd_file_is_inspected(name: str, run: Run, tmp_path: Path) -> None:
         assert (done.code, done.stderr) == (0, "")
         assert all(line.isprintable() for line in done.text.splitlines())
     assert snapshot(tmp_path) == before
+
+
+READERS: dict[str, Callable[[Path, Path], list[object]]] = {
+    "a model": lambda path, _: ["inspect", path],
+    "inputs": lambda path, good: ["verify", good, good, "--inputs", path],
+    "a report": lambda path, good: ["package", good, "--name", "m", "-o", "r", "--report", path],
+    "a benchmark": lambda path, good: [
+        "package",
+        good,
+        "--name",
+        "m",
+        "-o",
+        "r",
+        "--benchmark",
+        path,
+    ],
+    "a pipeline": lambda path, _: ["deploy", path],
+    "a config": lambda path, _: ["export", path, "-o", "out.onnx"],
+    "an exported program": lambda path, _: ["export", path, "--trust-source", "-o", "out.onnx"],
+}
+NAMES = {"a config": "config.json", "an exported program": "model.pt2"}
+"""Commands that read a file, by what it should be."""
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "link to a device", "socket"])
+@pytest.mark.parametrize("reader", READERS)
+def test_what_is_no_file_is_neither_waited_for_nor_read(
+    reader: str, kind: str, run: Run, tmp_path: Path, good: Path
+) -> None:
+    path = tmp_path / NAMES.get(reader, "file")
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        socket.socket(socket.AF_UNIX).bind(path.name)
+    elif kind == "link to a device":
+        path.symlink_to("/dev/zero")
+    else:
+        path = Path("/dev/zero")
+    before = snapshot(tmp_path) if kind == "device" else os.listdir(tmp_path)
+    signal.signal(signal.SIGALRM, _late)
+    signal.alarm(30)
+    try:
+        done = run(*READERS[reader](path, good))
+    finally:
+        signal.alarm(0)
+    assert done.code in (2, 3), done.stderr
+    done.assert_error(done.code, path.name)
+    assert before == (snapshot(tmp_path) if kind == "device" else os.listdir(tmp_path))
+
+
+def _late(*_: object) -> None:
+    raise AssertionError("it is waited for, or read without end")
+
+
+def _npz(**members: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(f"{name}.npy", data)
+    return file.getvalue()
+
+
+def _npy(header: str, data: bytes = b"") -> bytes:
+    text = header.encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
+
+
+def _twice() -> bytes:
+    file = io.BytesIO()
+    np.savez(file, x=np.zeros(SHAPE, np.float32), y=np.ones(SHAPE, np.float32))
+    return file.getvalue().replace(b"y.npy", b"x.npy")
+
+
+def _header(shape: str, descr: str = "'<f4'") -> bytes:
+    return _npy(f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}")
+
+
+NPZ: dict[str, Callable[[], bytes]] = {
+    "brackets": lambda: _npz(x=_npy("(" * 9000)),
+    "operators": lambda: _npz(x=_npy("-" * 9000 + "1")),
+    "no header": lambda: _npz(x=_npy("")),
+    "no dictionary": lambda: _npz(x=_npy("[1, 2]")),
+    "an odd type": lambda: _npz(x=_header("(1,)", "'<Q9999999999'")),
+    "fields": lambda: _npz(x=_header("(1,)", "[('a', [('b', '<f4'), ('b', '<f4')])]")),
+    "a huge shape": lambda: _npz(x=_header("(10**9, 10**9)".replace("10**9", "1000000000"))),
+    "a negative shape": lambda: _npz(x=_header("(-1,)")),
+    "a shape past int64": lambda: _npz(x=_header(f"({2**70},)")),
+    "no data": lambda: _npz(x=_header("(1000,)")),
+    "objects": lambda: _npz(x=_header("(1,)", "'|O'")),
+    "more than its size": lambda: _npz(x=bytes(1 << 28)),
+    "a name twice": _twice,
+    "half an archive": lambda: _npz(x=_header("(1,)"))[:60],
+    "one array": lambda: _header("(1,)") + bytes(4),
+    "no archive": lambda: b"PK\x03\x04" + bytes(100),
+    "a pickle": lambda: b"\x80\x04N.",
+    "nothing": lambda: b"",
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", NPZ)
+def test_hostile_inputs(name: str, run: Run, tmp_path: Path, good: Path) -> None:
+    path = tmp_path / "inputs.npz"
+    path.write_bytes(NPZ[name]())
+    run("verify", good, good, "--inputs", path).assert_error(3, "inputs.npz")
+
+
+@pytest.mark.parametrize(
+    ("streams", "code", "words"),
+    [
+        (">&-", 2, "Standard output is closed"),
+        (">&- <&-", 2, "Standard output is closed"),
+        (">/dev/full", 3, "No space left"),
+        ("1</dev/null", 3, "Bad file descriptor"),
+        (">&- 2>&-", 2, ""),
+        ("2>&-", 0, ""),
+        ("<&-", 0, ""),
+    ],
+)
+def test_closed_streams(streams: str, code: int, words: str, good: Path) -> None:
+    command = [sys.executable, "-m", "rmsnorm_export.cli.main", "inspect", good]
+    text = " ".join(shlex.quote(str(part)) for part in command)
+    path = [os.getcwd(), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        ["sh", "-c", f"{text} {streams}"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path)},
+        timeout=60,
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert words in done.stderr
+    if code and words:
+        assert len(done.stderr.splitlines()) == 3
 
 
 # One call of os.<name>, the count-th, ends the process; weights are copied before the model.

@@ -123,8 +123,10 @@ def test_a_program_and_a_pt2_file(tower: Tower, exported: Path, tmp_path: Path) 
     saved = tmp_path / "tower.pt2"
     torch.export.save(program, saved)
     for source in (program, saved, str(saved)):
-        assert rx.verify(source, exported).passed
-        assert rx.verify(exported, source).passed
+        assert rx.verify(source, exported, trust_source=True).passed
+        assert rx.verify(exported, source, trust_source=True).passed
+    with pytest.raises(InputError, match="trust"):
+        rx.verify(saved, exported)
     both = rx.verify(program, tower)
     assert both.passed
     assert both.source == "the example inputs of the module"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from hostile.frames import (
@@ -71,6 +72,22 @@ def missing_data(folder: Path) -> Path:
 def data_is_a_folder(folder: Path) -> Path:
     (folder / "w.bin").mkdir()
     return external_model(folder)
+
+
+@hostile("'w'", "not an ordinary file")
+def data_is_a_pipe(folder: Path) -> Path:
+    os.mkfifo(folder / "w.bin")
+    return external_model(folder)
+
+
+@hostile("'w'", "absolute")
+def data_is_a_device(folder: Path) -> Path:
+    return external_model(folder, "/dev/zero")
+
+
+@hostile("'w'", "leaves the folder")
+def data_is_a_device_by_a_detour(folder: Path) -> Path:
+    return external_model(folder, "../" * 40 + "dev/zero")
 
 
 @hostile("'w'", "w.bin", "too short", "31 bytes")

@@ -118,7 +118,7 @@ def test_files_that_are_missing(tmp_path: Path) -> None:
         (b"[pipeline\n", "line 1"),
         (b'[pipeline]\nname = "x"\nname = "y"\n', "line 3"),
         (b"\xff\xfe", "decode"),
-        (b"#" * (1 << 20) + b"\n#", "1 MiB"),
+        (b"#" * (1 << 20) + b"\n#", "1,048,576 bytes"),
         (b"a = " + b"[" * 5000, "TOML"),
     ],
 )

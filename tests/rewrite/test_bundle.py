@@ -322,6 +322,15 @@ def test_a_graph_in_place_of_another_is_refused(
         ({"components": {"decode": {"file": "../decode.onnx", "metadata": {}}}}, "cannot be used"),
         ({"components": {"decode": {"file": "/etc/passwd", "metadata": {}}}}, "cannot be used"),
         ({"components": {"decode": {"file": "none.onnx", "metadata": {}}}}, "disagree"),
+        *(
+            (
+                {"components": {"decode": {
+                    "file": "decode.onnx", "metadata": METADATA | {"export_config": config},
+                }}},
+                "no object 'export_config'",
+            )
+            for config in ("text", "", [["static_cache", 8]], 3, True)
+        ),
         (
             {"components": {n: {"file": "decode.onnx", "metadata": METADATA} for n in "ab"}},
             "two components",
@@ -350,3 +359,20 @@ def test_a_manifest_that_its_files_contradict_is_refused(
         assert words in error
         assert len(error.splitlines()) == 3
     assert not out.exists()
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "notes.txt"])
+def test_a_link_takes_no_file_of_the_user_along(
+    exported: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret, out = exported.parent / "secret", exported.parent / "out"
+    secret.write_text("of the user")
+    (exported / name).symlink_to(secret)
+    assert main(["optimize", str(exported), "-o", str(out)]) == 3
+    assert "outside of it" in capsys.readouterr().err
+    assert not out.exists()
+    (exported / name).unlink()
+    (exported / "within.md").write_text("of the folder")
+    (exported / name).symlink_to("within.md")
+    assert main(["optimize", str(exported), "-o", str(out)]) == 0
+    assert (out / name).read_text() == "of the folder"

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.system import files
 from rmsnorm_export.system.digest import sha256_of, sha256_of_all
-from rmsnorm_export.system.files import locked, read_text, refusals_as, write_whole
+from rmsnorm_export.system.files import locked, refusals_as, write_whole
 
 _HOLD = """
 import sys, pathlib
@@ -65,19 +64,6 @@ def test_a_refusal_names_the_place(number: int, name: str | None, words: str, fi
     ):
         raise OSError(number, os.strerror(number), name)
     assert (caught.value.what, caught.value.found, caught.value.fix) == ("No.", words, fix)
-
-
-def test_a_text_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "text"
-    for content, words in ((None, "No such file"), (b"\xff", "utf-8"), (b"12345", "5 bytes")):
-        if content is not None:
-            path.write_bytes(content)
-        if content == b"12345":
-            assert read_text(path, "Unreadable.", fix="x") == "12345"
-            monkeypatch.setattr(files, "LARGEST_TEXT", 4)
-        with pytest.raises(InputError, match="Unreadable") as caught:
-            read_text(path, "Unreadable.", fix="x")
-        assert words in caught.value.found
 
 
 def test_a_file_is_written_whole_or_not(tmp_path: Path) -> None:

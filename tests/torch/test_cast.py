@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import tracemalloc
 
 import pytest
@@ -14,7 +13,7 @@ import torch
 
 import rmsnorm_export as rx
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.torch.source.cast import check_tensors, notes_on, ranges_of_files
+from rmsnorm_export.torch.source.cast import check_tensors, stored_tensors
 from rmsnorm_export.torch.source.load import load
 from tests.cli.conftest import run  # noqa: F401 (a fixture)
 
@@ -82,13 +81,8 @@ def test_no_second_copy_is_made(tmp_path):
     safetensors.save_file({"a": weight, "b": torch.full((5,), 1e5)}, path)
     tracemalloc.start()
     check_tensors([("a", weight)], torch.float16)
-    ranges = ranges_of_files([path], torch.float16)
     with pytest.raises(InputError, match=r"b \(up to 100000\)"):
-        notes_on(ranges, torch.float16)
-    notes_on([one for one in ranges if one.name == "a"], torch.float16)
-    stop = threading.Event()
-    stop.set()
-    assert ranges_of_files([path], torch.float16, stop) == []
+        check_tensors(stored_tensors([path]), torch.float16)
     assert tracemalloc.get_traced_memory()[1] < 2**22
     tracemalloc.stop()
 

@@ -23,6 +23,7 @@ from rmsnorm_export.serving.protos import definitions
 from rmsnorm_export.serving.result import RECORD_FILE, Packaged, PackageRecord
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.system.reading import read_file
 
 PACKAGED = "packaged.json"
 CLAIM = ".package.json"
@@ -213,8 +214,8 @@ def _record(folder: Path) -> PackageRecord:
     from rmsnorm_export.records import from_json
 
     try:
-        return from_json((folder / RECORD_FILE).read_text("utf-8"), PackageRecord)
-    except (OSError, UnicodeDecodeError, InputError) as error:
+        return from_json(read_file(folder / RECORD_FILE), PackageRecord)
+    except (OSError, InputError) as error:
         raise UsageError(
             "The model repository has a folder of this name that this tool did not make.",
             found=f"{short(str(folder), 300)} has no {RECORD_FILE} that can be read",

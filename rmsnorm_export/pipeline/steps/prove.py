@@ -14,6 +14,7 @@ from rmsnorm_export.pipeline.tables import Prove, Subject
 from rmsnorm_export.rewrite.result import GenerationExport, Report
 from rmsnorm_export.system.packages import require_package
 from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.system.reading import read_file
 
 
 class ProveStep(Step[Prove]):
@@ -98,8 +99,8 @@ def _check_same(path: Path, report: Report | GenerationExport) -> None:
     from rmsnorm_export.records import from_json
 
     try:
-        before = _graphs(from_json(path.read_text("utf-8"), type(report)))
-    except (OSError, UnicodeDecodeError) as error:
+        before = _graphs(from_json(read_file(path), type(report)))
+    except OSError as error:
         raise InputError(
             "The report of [optimize] cannot be read.",
             found=f"{path}: {error}",

@@ -15,6 +15,7 @@ from rmsnorm_export.system import machine
 from rmsnorm_export.system.packages import is_installed, pip_install
 from rmsnorm_export.system.process import Child, Ended
 from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.system.reading import open_regular
 from rmsnorm_export.tensorrt.engine.result import Backend, sidecar_path
 
 
@@ -93,9 +94,7 @@ def is_engine(source: object) -> bool:
 def _head(path: Path, size: int) -> bytes:
     """The first bytes of a file; b"" of what cannot be read, or is no plain file."""
     try:
-        if not path.is_file():  # a pipe would be waited for without end
-            return b""
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(size)
     except (OSError, ValueError):
         return b""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from rmsnorm_export.system.process import Request, Say
+from rmsnorm_export.system.reading import LARGEST_ENGINE, read_file
 
 # TensorRT's names of types -> (name, bytes of an element)
 TYPES = {
@@ -53,7 +54,7 @@ def validate(request: Request, say: Say) -> None:
     logger = Logger()
     if request["plugin"]:
         trt.get_plugin_registry().load_library(request["plugin"])
-    data = Path(request["engine"]).read_bytes()
+    data = read_file(request["engine"], LARGEST_ENGINE)
     runtime = trt.Runtime(logger)
     validity, reasons = "", 0
     if hasattr(runtime, "get_engine_validity"):
@@ -147,7 +148,7 @@ def _runner(request: Request, say: Say, pg: Any) -> Any:
 
 def _load(request: Request, say: Say, pg: Any) -> Any:
     say("stage", stage="load")
-    return pg.EngineFromBytes(Path(request["engine"]).read_bytes())
+    return pg.EngineFromBytes(read_file(request["engine"], LARGEST_ENGINE))
 
 
 def _type(engine: Any, name: str) -> tuple[str, int]:

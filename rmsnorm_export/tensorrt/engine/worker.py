@@ -20,6 +20,7 @@ from rmsnorm_export.errors import Error
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.system.files import locked, write_whole
 from rmsnorm_export.system.process import Request, Say
+from rmsnorm_export.system.reading import LARGEST_LIBRARY, read_file
 from rmsnorm_export.tensorrt.engine.layers import is_layer_log
 from rmsnorm_export.tensorrt.engine.use import describe_inputs, infer, measure, validate
 
@@ -307,7 +308,7 @@ def save_timing_cache(config: Any, name: str) -> str:
         return "the backend has no timing cache to keep"
     with locked(path.parent / f".{path.name}.lock"):
         try:
-            before = path.read_bytes()
+            before = read_file(path, LARGEST_LIBRARY)
         except FileNotFoundError:
             before = b""
         if before and not _absorb(config, cache, before):

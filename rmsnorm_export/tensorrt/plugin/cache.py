@@ -21,6 +21,7 @@ from rmsnorm_export.records import Unfit, decode, to_dict
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath, copy_file, locked, refusals_as, write_whole
 from rmsnorm_export.system.folders import Stage
+from rmsnorm_export.system.reading import read_json
 from rmsnorm_export.tensorrt.plugin.result import (
     BUILD_FILES,
     Built,
@@ -81,7 +82,7 @@ def key_of(
 def read_entry(folder: Path) -> Entry:
     """What ``folder`` holds; every library is read and compared with the manifest."""
     try:
-        content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        content = read_json(folder / MANIFEST)
         if content["schema"] != _SCHEMA:
             raise ValueError(f"{MANIFEST} is of schema {content['schema']!r}, not {_SCHEMA}")
         manifest: _Manifest = decode(content, _Manifest)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import shlex
 from collections.abc import Collection
@@ -19,6 +18,7 @@ from rmsnorm_export.errors import BackendMissingError, UsageError
 from rmsnorm_export.runtime.session import has_cuda_nodes
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import package_folders
+from rmsnorm_export.system.reading import read_json
 from rmsnorm_export.tensorrt.plugin.cache import MANIFEST, MANIFEST_COPY
 from rmsnorm_export.tensorrt.plugin.libraries import (
     best_build,
@@ -268,5 +268,5 @@ def version_beside(library: Path) -> str:
     """The TensorRT version in the manifest beside ``library``; "" without one."""
     for name in (MANIFEST, MANIFEST_COPY):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            return str(json.loads((library.parent / name).read_text("utf-8"))["tensorrt"])
+            return str(read_json(library.parent / name)["tensorrt"])
     return ""

@@ -20,6 +20,7 @@ from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import package_folders, pip_install
 from rmsnorm_export.system.process import run_program
+from rmsnorm_export.system.reading import read_file
 from rmsnorm_export.tensorrt.plugin.arch import VERSION_TIMEOUT
 from rmsnorm_export.tensorrt.plugin.result import PluginRuntime, Tool, ToolStatus
 
@@ -287,7 +288,7 @@ def _headers_in(folder: Path) -> Tool:
 
 def _header_version(path: Path) -> str:
     """``major.minor.patch`` of ``NvInferVersion.h``; "" when it does not say."""
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = read_file(path).decode("utf-8", "replace")
     matches = re.finditer(r"^#define[ \t]+(\w+)[ \t]+(\w+)", text, re.MULTILINE)
     defined = {match[1]: match[2] for match in matches}
     parts = []

@@ -116,21 +116,13 @@ def trace_components(
 
 def _exporters() -> tuple[Any, Any, Any]:
     try:
-        import transformers
-    except ModuleNotFoundError as error:
-        raise BackendMissingError(
-            "Exporting a decoder with its cache needs the package transformers.",
-            found=f"no package {error.name}",
-            fix=pip_install("transformers"),
-        ) from error
-    try:
         from transformers.exporters.configs import OnnxConfig
         from transformers.exporters.exporter_onnx import OnnxExporter
         from transformers.exporters.utils import decompose_for_generation
     except ImportError as error:
         raise BackendMissingError(
-            "This transformers cannot export decoders with their caches.",
-            found=f"transformers {transformers.__version__}: {first_line(error)}",
+            "Exporting a decoder with its cache needs transformers and its exporters.",
+            found=first_line(error),
             fix=pip_install("transformers>=5.20"),
         ) from error
     return OnnxExporter, OnnxConfig, decompose_for_generation
@@ -148,14 +140,14 @@ def check_generative(model: Any) -> None:
             "Only a model of transformers is exported for generation.",
             found=kind,
             fix="in Python, give the model that from_pretrained makes; as SOURCE a Hugging Face "
-            "folder, a config.json or a factory of such a model; or leave --task away",
+            "folder, a config.json or a factory of such a model; or omit --task",
         )
     if not model.can_generate():
         raise InputError(
             "The model cannot generate.",
             found=f"{kind} has no generate()",
             fix="name a class with a language model's head under architectures in config.json, "
-            "e.g. LlamaForCausalLM, or leave --task away",
+            "e.g. LlamaForCausalLM, or omit --task",
         )
 
 
@@ -169,7 +161,7 @@ def _generation_config(model: Any, inputs: Mapping[str, Any], options: Generatio
         raise UsageError(
             "An encoder-decoder has no decode of several tokens.",
             found="--multi-token or --names optimum",
-            fix="leave it away: encoder, prefill and decode are written",
+            fix="omit it: encoder, prefill and decode are written",
         )
     config = copy.deepcopy(model.generation_config)
     config.do_sample, config.num_beams, config.use_cache = False, 1, True

@@ -90,7 +90,7 @@ def name_as_optimum(graph: ir.Graph) -> None:
                 raise UsageError(
                     "This model's cache has no names that optimum knows.",
                     found=f"{name}, which is no layer's keys or values",
-                    fix="leave --names away",
+                    fix="omit --names",
                 )
 
 

@@ -9,10 +9,19 @@ from typing import Any
 import torch
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.printable import first_line
+from rmsnorm_export.printable import short
+from rmsnorm_export.torch.dtypes import FLOATS
 from rmsnorm_export.torch.generation.components import check_generative
 from rmsnorm_export.torch.source.example import example_of
+from rmsnorm_export.torch.source.huggingface import (
+    explained,
+    generation_settings,
+    model_class,
+    model_settings,
+    offline,
+)
 from rmsnorm_export.torch.source.load import load
+from rmsnorm_export.torch.source.settings import CONFIG
 
 
 def load_generative(
@@ -61,24 +70,24 @@ def load_frame(folder: Path, architecture: str, dtype: str) -> Any:
     Raises:
         InputError: there is no such class, or the configs cannot be read.
     """
-    import transformers
-    from transformers import AutoConfig, GenerationConfig
+    from transformers import GenerationConfig
 
-    try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        with torch.device("meta"):
-            kind = getattr(transformers, architecture)
-            if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
-                raise TypeError(f"transformers.{architecture} is no model")
-            model = kind(config).to(getattr(torch, dtype)).eval()
-        if (folder / "generation_config.json").is_file():
-            model.generation_config = GenerationConfig.from_pretrained(folder)
-    except (OSError, ValueError, AttributeError, TypeError, KeyError) as error:
+    path = folder / CONFIG
+    settings, generation = model_settings(path), generation_settings(folder)
+    config, kind = model_class(path, settings | {"architectures": [architecture]})
+    if kind.__name__ != architecture or dtype not in FLOATS:
         raise InputError(
             "The folder does not say which model it was exported from.",
-            found=f"{folder}, {architecture}: {first_line(error)}",
-            fix="keep config.json beside the graphs, or give the model in place of the folder",
-        ) from error
+            found=f"{folder}: {short(architecture)} in {short(dtype)}",
+            fix="export the model again, or give the model in place of the folder",
+        )
+    with offline(), explained(path, "The model cannot be made from its config."):
+        config.use_cache = True
+        with torch.device("meta"):
+            model = kind(config).to(getattr(torch, dtype)).eval()
+        model.set_attn_implementation("sdpa")
+        if generation is not None:
+            model.generation_config = GenerationConfig.from_dict(generation)
     on_cpu = {"device": property(lambda _: torch.device("cpu"))}
     model.__class__ = type(architecture, (type(model),), on_cpu)
     return model

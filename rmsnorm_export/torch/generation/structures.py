@@ -1,106 +1,203 @@
-"""The structures of an export's inputs and outputs, checked before transformers rebuilds them.
+"""What ``export.json`` says of a graph's outputs, written anew from the parts that are let through.
 
-``export.json`` describes them as trees (``in_spec`` and ``out_spec``) whose nodes name Python
-objects. The reader of ``transformers.exporters`` imports what is named, and calls it with what
-stands beside: a folder from elsewhere could run anything. So a name is looked up by transformers
-only where it is known to be a container, a cache or a model's output.
+It describes them as a tree whose nodes name Python objects. transformers and PyTorch import what is
+named, call it with what stands beside, and read the text a second time, in another way than our
+check would. So nothing of the text is handed on: every name is replaced by that of a class that the
+model at hand uses, looked up in a list of those, and what is none of the few kinds of content that
+caches are written with is refused.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.printable import quoted
+from rmsnorm_export.printable import quoted, short
+from rmsnorm_export.strict import parse_json
+from rmsnorm_export.torch.dtypes import FLOATS
+from rmsnorm_export.torch.source.settings import DTYPES
 
 _CONTAINERS = {"builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"}
-_COLLECTIONS = {"builtins.set", "builtins.frozenset"} | _CONTAINERS
-_CLASS = re.compile(r"transformers(\.\w+)*[.:]\w+", re.ASCII)
-_TENSOR_FACTS = {"tensor", "sym", "size", "device", "dtype", "layout"}
+_MAPPINGS = {"builtins:dict", "collections:OrderedDict"}
+_SEQUENCES = {f"builtins:{name}" for name in ("tuple", "list", "set", "frozenset")}
+_DEVICE = re.compile(r"(cpu|meta|(cuda|mps|xpu)(:[0-9]{1,3})?)", re.ASCII)
 
 
-def check_structures(manifest: Path) -> None:
-    """Refuse an export whose structures name anything but containers, caches and outputs.
+class _Refused(Exception):  # noqa: N818 (it is told with the place, as an InputError)
+    """A structure names or holds what is not let through."""
+
+
+def checked_metadata(model: Any, name: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what transformers' runner needs to call a graph, written anew.
 
     Args:
-        manifest: path of ``export.json``.
+        model: of transformers, which the graph was made of.
+        name: of the graph, for errors.
+        metadata: as parsed from the manifest.
 
     Raises:
-        InputError: it names something else, is not built like one, or cannot be read.
+        InputError: it names anything but containers and this model's caches and outputs, or is
+            built in another way than transformers builds it.
     """
     try:
-        components = json.loads(manifest.read_text(encoding="utf-8"))["components"]
-        for name, component in components.items():
-            for key in ("in_spec", "out_spec"):
-                if component["metadata"].get(key) is not None:
-                    _, tree = json.loads(component["metadata"][key])
-                    for problem in _problems(tree):
-                        raise _refused(f"{manifest}, {key} of {name}: {problem}")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise _refused(f"{manifest}: its in_spec or out_spec is not built like one") from error
+        protocol, tree = parse_json(metadata["out_spec"])
+        if protocol != 1:
+            raise _Refused(f"{short(str(protocol))} is no protocol that is known")
+        rebuilt = _Names(model).node(tree)
+        leaves = _leaves(rebuilt)
+        inputs: dict[str, Any] = {key: {} for key in _plain(metadata.get("kwargs") or {})}
+        constants = [list(_constant(pair, leaves)) for pair in metadata.get("out_constants") or ()]
+        dtype = metadata["export_dtype"]
+        if dtype not in FLOATS:
+            raise _Refused(f"{quoted(str(dtype))} is no type of a model's weights")
+    except (_Refused, ValueError, LookupError, TypeError, AttributeError) as error:
+        reason = str(error) if isinstance(error, _Refused) else f"it is not built like one: {error}"
+        raise InputError(
+            "The manifest of the export describes outputs that are not rebuilt here.",
+            found=f"out_spec of {short(name)}: {reason}",
+            fix="export the model again; or compare the components one by one, without --generate",
+        ) from error
+    return {
+        "architecture": type(model).__name__,
+        "export_dtype": dtype,
+        "kwargs": inputs,
+        "out_spec": json.dumps([1, rebuilt]),
+        "out_constants": constants,
+    }
 
 
-def _refused(found: str) -> InputError:
-    return InputError(
-        "The manifest of the export describes inputs or outputs that are not rebuilt here.",
-        found=found,
-        fix="export the model again; or compare the components one by one, without --generate",
-    )
+def _plain(value: Any) -> dict[str, Any]:
+    """An object whose keys are names, and none of those with a meaning of its own."""
+    if not isinstance(value, dict) or any(key == "_t" or key[:2] == "__" for key in value):
+        raise _Refused("an object of plain names is none")
+    return value
 
 
-def _problems(node: Mapping[str, Any]) -> Iterator[str]:
-    """What a node of ``torch.utils._pytree`` and those below it name that is not let through."""
-    name, context = node["type"], node["context"]
-    if name is not None:
-        if name not in _CONTAINERS and not _is_known(name):
-            yield f"{quoted(str(name))} is no container, cache or output of a model"
+def _is_number(value: Any, below: int | None = None) -> bool:
+    return type(value) is int and value >= 0 and (below is None or value < below)
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _constant(pair: Any, leaves: int) -> tuple[int, Any]:
+    position, value = pair
+    if not _is_number(position, leaves) or not _is_scalar(value):
+        raise _Refused("an output that is no tensor is none of a number, text or nothing")
+    return position, value
+
+
+def _leaves(node: Mapping[str, Any]) -> int:
+    return 1 if node["type"] is None else sum(map(_leaves, node["children_spec"]))
+
+
+class _Names:
+    """The classes that a model's outputs can be of, and structures rebuilt of these."""
+
+    def __init__(self, model: Any) -> None:
+        from transformers import PretrainedConfig, cache_utils, modeling_outputs
+        from transformers.utils.generic import ModelOutput
+
+        self._parts: dict[str, type] = {}
+        self._outputs: dict[str, type] = {}
+        modules = {cache_utils.__name__, modeling_outputs.__name__, type(model.config).__module__}
+        modules |= {kind.__module__ for part in model.modules() for kind in type(part).__mro__}
+        for kind in _classes_of(modules):
+            path = f"{kind.__module__}:{kind.__qualname__}"
+            if issubclass(kind, ModelOutput):
+                self._outputs[path] = kind
+            elif (
+                issubclass(kind, (cache_utils.Cache, cache_utils.CacheLayerMixin, PretrainedConfig))
+                or kind.__module__ == cache_utils.__name__
+                or kind.__name__.endswith("Cache")
+            ):
+                self._parts[path] = kind
+
+    def node(self, node: Any) -> dict[str, Any]:
+        """Rebuild a node of the tree and those below it."""
+        kind, children = node["type"], [self.node(one) for one in node["children_spec"]]
+        if kind is None:
+            if children or node["context"] is not None:
+                raise _Refused("a tensor has parts")
+            return {"type": None, "context": None, "children_spec": []}
+        path = str(kind).replace(":", ".")
+        context = parse_json(node["context"])
+        if kind in _CONTAINERS or path in _dotted(self._outputs):
+            kind = path
+            self._check_keys(kind, context, len(children))
+        elif path in (known := _dotted(self._parts)):
+            kind, context = known[path], self._content(context, len(children))
         else:
-            yield from _named_in(json.loads(context))
-    for child in node["children_spec"]:
-        yield from _problems(child)
+            raise _Refused(f"{quoted(str(kind))} is no container, cache or output of this model")
+        return {"type": kind, "context": json.dumps(context), "children_spec": children}
+
+    def _check_keys(self, kind: str, keys: Any, children: int) -> None:
+        if kind in ("builtins.tuple", "builtins.list"):
+            if keys is not None:
+                raise _Refused("a sequence has keys")
+        elif (
+            not isinstance(keys, list)
+            or len(keys) != children
+            or not all(_is_number(key) or isinstance(key, str) for key in keys)
+        ):
+            raise _Refused(f"the keys of {quoted(kind)} are none, or not as many as its parts")
+
+    def _content(self, value: Any, tensors: int) -> Any:
+        """Rebuild what a cache holds; ``_t`` says what is made of an object."""
+
+        def inner(part: Any) -> Any:
+            return self._content(part, tensors)
+
+        if _is_scalar(value):
+            return value
+        if isinstance(value, list):
+            return list(map(inner, value))
+        if "_t" not in value and "__enum__" not in value:
+            return {key: inner(part) for key, part in value.items()}
+        mark, path = value.get("_t"), value.get("p")
+        match mark:
+            case "tensor" | "sym" if _is_number(value["i"], tensors):
+                return {"_t": mark, "i": value["i"]}
+            case "size" if all(map(_is_number, value["v"])):
+                return {"_t": mark, "v": list(value["v"])}
+            case "device" if _DEVICE.fullmatch(value["s"]):
+                return {"_t": mark, "s": value["s"]}
+            case "dtype" if value["n"] in DTYPES:
+                return {"_t": mark, "n": value["n"]}
+            case "layout" if value["n"] == "strided":
+                return {"_t": mark, "n": value["n"]}
+            case "items" if all(_is_scalar(key) for key, _ in value["v"]):
+                return {"_t": mark, "v": [[key, inner(part)] for key, part in value["v"]]}
+            case "type" if path in self._parts or path in _SEQUENCES:
+                return {"_t": mark, "p": path}
+            case "seq" if path in _SEQUENCES:
+                return {"_t": mark, "p": path, "v": list(map(inner, value["v"]))}
+            case "map" if path in _MAPPINGS or path in self._outputs:
+                return {"_t": mark, "p": path, "v": inner(_plain(value["v"]))}
+            case "obj" if path in self._parts:
+                methods = (
+                    key for key in value["s"] if callable(getattr(self._parts[path], key, 0))
+                )
+                if (method := next(methods, None)) is not None:
+                    raise _Refused(f"{quoted(method)} is no field of {quoted(path)}")
+                return {"_t": mark, "p": path, "s": inner(_plain(value["s"]))}
+        name = str(path or value.get("fqn")).replace(":", ".")
+        raise _Refused(f"{quoted(str(mark))} of {quoted(name)} is no part of this model's caches")
 
 
-def _named_in(content: Any) -> Iterator[str]:
-    """The same for what a node carries: keys, or the fields of a cache (``_t`` is what to make)."""
-    if isinstance(content, list):
-        for part in content:
-            yield from _named_in(part)
-    elif isinstance(content, dict):
-        kind = content.get("_t")
-        if "__enum__" in content:
-            yield f"{quoted(str(content.get('fqn')))} would be imported"
-        elif kind in _TENSOR_FACTS:
-            return
-        elif kind in ("type", "map", "seq", "obj"):
-            name = str(content["p"]).replace(":", ".")
-            if not (name in _COLLECTIONS and kind != "obj") and not _is_known(name):
-                yield f"{quoted(name)} is no container or cache"
-        elif kind not in (None, "items"):
-            yield f"{quoted(str(kind))} is no kind of content that is known"
-        for part in content.values():
-            yield from _named_in(part)
+def _dotted(classes: Mapping[str, type]) -> dict[str, str]:
+    return {path.replace(":", "."): path for path in classes}
 
 
-def _is_known(name: str) -> bool:
-    """Whether a name is that of a cache, one of its layers, a config or an output."""
-    from transformers import PretrainedConfig, cache_utils
-    from transformers.utils.generic import ModelOutput
-
-    if not _CLASS.fullmatch(name):
-        return False
-    module, _, own = name.replace(":", ".").rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), own)
-    except (ImportError, AttributeError):
-        return False
-    if not isinstance(found, type):
-        return False
-    if issubclass(found, (cache_utils.Cache, PretrainedConfig, ModelOutput)):
-        return True
-    # Layers share no base class, and some models have a cache that is none of transformers' own.
-    return found.__module__ == cache_utils.__name__ or found.__name__.endswith("Cache")
+def _classes_of(modules: set[str]) -> Iterator[type]:
+    """The classes that these modules of transformers, which are loaded, define or import."""
+    for name in sorted(modules):
+        if name.startswith("transformers."):
+            for value in list(vars(sys.modules[name]).values()):
+                if isinstance(value, type) and value.__module__.startswith("transformers."):
+                    yield value

@@ -1,19 +1,10 @@
-"""What a cast to a smaller float type does to weights: values that become infinite, or zero.
-
-The bits of a float without its sign are ordered as its magnitude is, so one pass over them as
-integers, a chunk at a time, tells the largest finite value and how many vanish; most chunks hold
-ordinary numbers alone, which three instructions tell.
-"""
+"""What a cast to a smaller float type does to weights: values that become infinite, or zero."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import json
-import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,158 +12,101 @@ import torch
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.torch.dtypes import dtype_name
 
-Chunks = Iterable["np.ndarray[Any, np.dtype[np.unsignedinteger[Any]]]"]
-"""The bits of a tensor, as unsigned integers."""
+_CHUNK = 2**16
+"""Elements looked at together: they stay in the cache."""
 
-_CHUNK = 2**18
-"""Bytes looked at together: they stay in the cache."""
-
-_STORED = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16}
-"""Types of safetensors from which a cast can lose values."""
-
-_UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
-_SIGNED = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INTEGERS = {2: (torch.int16, np.uint16), 4: (torch.int32, np.uint32), 8: (torch.int64, np.uint64)}
 _MOST_NAMES = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Range:
-    """What one tensor has at the ends of the type that it is to be cast to.
-
-    Attributes:
-        name: of the tensor.
-        largest: magnitude of its largest finite value, if that is near the limit.
-        beyond: whether that becomes infinite.
-        vanished: how many values become zero.
-    """
+class _Loss:
+    """A tensor's largest magnitude that becomes infinite, and how many values become zero."""
 
     name: str
-    largest: float = 0.0
-    beyond: bool = False
-    vanished: int = 0
+    beyond: float
+    vanished: int
 
 
 def check_tensors(tensors: Iterable[tuple[str, torch.Tensor]], target: torch.dtype) -> list[str]:
-    """Notes on what a cast of these tensors to ``target`` loses; those without values are left out.
+    """Return notes on what a cast of these tensors to ``target`` loses.
+
+    Tensors without values are left out.
 
     Raises:
         InputError: a finite value becomes infinite; it names the tensors.
     """
-    return notes_on(
-        [
-            _range(name, tensor.dtype, _chunks(tensor), target)
-            for name, tensor in tensors
-            if tensor.is_floating_point() and not tensor.is_meta
-        ],
-        target,
-    )
-
-
-def ranges_of_files(
-    paths: Iterable[Path], target: torch.dtype, stop: threading.Event | None = None
-) -> list[Range]:
-    """Of every tensor of safetensors files; of those up to where ``stop`` is set.
-
-    Raises:
-        OSError, ValueError: a file cannot be read, or is none of that format.
-    """
-    tensors = _stored_tensors(paths)
-    going = itertools.takewhile(lambda _: stop is None or not stop.is_set(), tensors)
-    return [_range(name, dtype, chunks, target) for name, dtype, chunks in going]
-
-
-def notes_on(ranges: Collection[Range], target: torch.dtype) -> list[str]:
-    """As `check_tensors`, of what was found before."""
-    beyond = [tensor for tensor in ranges if tensor.beyond]
-    type_name, limit = dtype_name(target), torch.finfo(target).max
+    losses = [
+        _loss(name, tensor, target)
+        for name, tensor in tensors
+        if tensor.is_floating_point() and not tensor.is_meta
+    ]
+    beyond = [loss for loss in losses if loss.beyond]
+    type_name = dtype_name(target)
     if beyond:
-        shown = [f"{tensor.name} (up to {tensor.largest:.6g})" for tensor in beyond][:_MOST_NAMES]
+        shown = [f"{loss.name} (up to {loss.beyond:.6g})" for loss in beyond][:_MOST_NAMES]
         raise InputError(
             f"Weights become infinite in {type_name}.",
-            found=f"{len(beyond)} of {len(ranges)} tensors have values above {limit:.6g}: "
+            found=f"{len(beyond)} of {len(losses)} tensors have values above "
+            f"{torch.finfo(target).max:.6g}: "
             + ", ".join([*shown, "..."] if len(beyond) > _MOST_NAMES else shown),
             fix="use --dtype bf16, which has the range of float32, or --dtype f32; or build the "
             "model in a factory that leaves these tensors in float32",
         )
-    vanished = [tensor for tensor in ranges if tensor.vanished]
+    vanished = [loss for loss in losses if loss.vanished]
     if not vanished:
         return []
-    first = max(vanished, key=lambda tensor: tensor.vanished)
+    first = max(vanished, key=lambda loss: loss.vanished)
     return [
-        f"{sum(tensor.vanished for tensor in vanished)} weights that are not zero become zero in "
-        f"{type_name}, in {len(vanished)} of {len(ranges)} tensors, the most in {first.name} "
+        f"{sum(loss.vanished for loss in vanished)} weights that are not zero become zero in "
+        f"{type_name}, in {len(vanished)} of {len(losses)} tensors, the most in {first.name} "
         f"({first.vanished})"
     ]
 
 
-def _range(name: str, dtype: torch.dtype, chunks: Chunks, target: torch.dtype) -> Range:
-    if not _loses(dtype, target):
-        return Range(name)
-    largest, zeros = _examine(chunks, dtype, target)
-    cast = torch.tensor(largest, dtype=torch.float64).to(dtype).to(target)
-    return Range(name, largest, bool(cast.isinf()), zeros)
+def stored_tensors(files: Iterable[Path]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield every tensor of safetensors files, of which nothing is read before it is used.
+
+    Raises:
+        OSError, safetensors.SafetensorError: a file cannot be read, or is none of that format.
+    """
+    from safetensors import safe_open
+
+    for path in files:
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 (it is no mapping)
+                yield name, file.get_tensor(name)
 
 
-def _loses(dtype: torch.dtype, target: torch.dtype) -> bool:
-    """Whether there are values of ``dtype`` beyond the range of ``target``."""
+def _loss(name: str, tensor: torch.Tensor, target: torch.dtype) -> _Loss:
+    """Look at the bits, which are ordered as magnitudes are: doubled, they have no sign."""
+    dtype, least = tensor.dtype, _least(target)
+    if not _can_lose(dtype, target):
+        return _Loss(name, 0.0, 0)
+    integer, unsigned = _INTEGERS[dtype.itemsize]
+
+    def doubled_bits(value: float) -> int:
+        return 2 * int(torch.tensor(value, dtype=torch.float64).to(dtype).view(integer))
+
+    infinite, large = doubled_bits(float("inf")), doubled_bits(torch.finfo(target).max / 2)
+    tiny = doubled_bits(least / 2) + 2  # a tie is rounded to the even number, zero
+    largest = vanished = 0
+    flat = tensor.detach().reshape(-1)
+    for part in flat.split(_CHUNK):  # type: ignore[no-untyped-call]
+        doubled = part.cpu().view(integer).numpy().view(unsigned) << 1
+        # Less than tiny ones wrap around to be the largest.
+        if int((doubled - unsigned(tiny)).max()) >= large - tiny:
+            largest = max(largest, int(doubled[doubled < infinite].max(initial=0)))
+            vanished += int(np.count_nonzero((doubled > 0) & (doubled < tiny)))
+    value = torch.tensor(largest // 2, dtype=torch.int64).to(integer).view(dtype)
+    return _Loss(name, float(value.double()) if value.to(target).isinf() else 0.0, vanished)
+
+
+def _can_lose(dtype: torch.dtype, target: torch.dtype) -> bool:
+    """Return whether there are values of ``dtype`` beyond the range of ``target``."""
     return torch.finfo(dtype).max > torch.finfo(target).max or _least(dtype) < _least(target)
 
 
 def _least(dtype: torch.dtype) -> float:
     """The smallest number above zero."""
     return torch.finfo(dtype).tiny * torch.finfo(dtype).eps
-
-
-def _examine(chunks: Chunks, dtype: torch.dtype, target: torch.dtype) -> tuple[float, int]:
-    """The largest finite magnitude, if above half the limit, and how many values vanish."""
-    integer = _SIGNED[dtype.itemsize]
-
-    def bits_of(value: float) -> int:
-        return int(torch.tensor(value, dtype=torch.float64).to(dtype).view(integer))
-
-    unsigned = _UNSIGNED[dtype.itemsize]
-    magnitude = unsigned(2 ** (8 * dtype.itemsize - 1) - 1)
-    infinite, large = bits_of(float("inf")), bits_of(torch.finfo(target).max / 2)
-    tiny = bits_of(_least(target) / 2) + 1  # a tie is rounded to the even number, zero
-    largest = zeros = 0
-    for chunk in chunks:
-        # Doubled they lose their signs; less than tiny ones wrap around to be the largest.
-        moved = chunk + chunk
-        moved -= unsigned(2 * tiny)
-        if int(moved.max()) < 2 * (large - tiny):
-            continue
-        bits = chunk & magnitude
-        largest = max(largest, int(bits[bits < infinite].max(initial=0)))
-        zeros += int(np.count_nonzero((bits > 0) & (bits < tiny)))
-    value = torch.tensor(largest, dtype=torch.int64).to(integer).view(dtype)
-    return float(value.double()), zeros
-
-
-def _chunks(tensor: torch.Tensor) -> Chunks:
-    kind, integer = _UNSIGNED[tensor.element_size()], _SIGNED[tensor.element_size()]
-    flat = tensor.detach().reshape(-1)
-    for part in flat.split(_CHUNK // flat.element_size()):  # type: ignore[no-untyped-call]
-        yield part.cpu().view(integer).numpy().view(kind)
-
-
-def _stored_tensors(paths: Iterable[Path]) -> Iterator[tuple[str, torch.dtype, Chunks]]:
-    for path in paths:
-        with path.open("rb") as file:
-            start = 8 + int.from_bytes(file.read(8), "little")
-            for name, entry in json.loads(file.read(start - 8)).items():
-                if entry.get("dtype") not in _STORED:
-                    continue
-                begin, end = entry["data_offsets"]
-                dtype = _STORED[entry["dtype"]]
-                file.seek(start + begin)
-                yield name, dtype, _read(file, end - begin, dtype.itemsize)
-
-
-def _read(file: Any, size: int, itemsize: int) -> Chunks:
-    buffer = memoryview(bytearray(min(size, _CHUNK)))
-    while size > 0:
-        count = file.readinto(buffer[:size])
-        if not count:
-            break
-        yield np.frombuffer(buffer[:count], _UNSIGNED[itemsize])
-        size -= count

@@ -113,7 +113,7 @@ def example_of(
         raise UsageError(
             f"{option} cannot change an exported program.",
             found=f"{option} with {loaded.name}",
-            fix=f"leave {option} away: the program has its own",
+            fix=f"omit {option}: the program has its own",
         )
     if program or (loaded.args is not None and not shapes):
         return Example((), tuple(loaded.args or ()), dict(loaded.kwargs or {}), None)

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from rmsnorm_export.errors import BackendMissingError, InputError
-from rmsnorm_export.printable import first_line
+from rmsnorm_export.printable import one_line, short
 from rmsnorm_export.system.machine import memory_available
 from rmsnorm_export.system.packages import pip_install
 from rmsnorm_export.torch.dtypes import dtype_name
-from rmsnorm_export.torch.source.cast import Range, notes_on, ranges_of_files
+from rmsnorm_export.torch.source.cast import check_tensors, stored_tensors
 from rmsnorm_export.torch.source.example import Loaded
+from rmsnorm_export.torch.source.settings import (
+    CONFIG,
+    GENERATION_CONFIG,
+    read_settings,
+    weights_of,
+)
 
-_T = TypeVar("_T")
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _OPTIONS = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}
 """Plain attention, and one matrix product over all experts: a loop over the experts that are in use
@@ -37,25 +38,18 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
         InputError: no config, no weights, weights that do not fill the model, unknown model type.
         BackendMissingError: ``transformers`` is not installed.
     """
-    settings = _settings(path / "config.json")
-    if not any(path.glob("*.safetensors")):
-        others = [p.name for p in sorted(path.glob("*.bin")) + sorted(path.glob("*.pt"))]
-        raise InputError(
-            "The folder has no weights.",
-            found=f"{path} holds no .safetensors file"
-            + (f", only {others[0]}, which is a pickle" if others else ""),
-            fix="add model.safetensors (save_pretrained writes it), or give the config.json itself "
-            "for random weights",
-        )
+    settings = model_settings(path / CONFIG)
+    weights, generation = weights_of(path), generation_settings(path)
     with torch.device("meta"):
         # PyTorch looks up, at the first use of a device and for good, which functions take one;
         # transformers has another torch.linspace in place while it loads.
         torch.empty(0)
-    with _offline(), _beside(partial(_ranges, path, dtype)) as ranges:
-        config, cls = _model_class(path, settings)
-        with _explained(path, "The weights cannot be loaded.", settings):
+    configs = {CONFIG: settings, GENERATION_CONFIG: generation}
+    with offline(), weights.alone(configs) as folder:
+        config, cls = model_class(path, settings)
+        with explained(path, "The weights cannot be loaded."):
             model, info = cls.from_pretrained(
-                path,
+                folder,
                 config=config,
                 dtype=dtype or "auto",
                 local_files_only=True,
@@ -63,6 +57,7 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
                 trust_remote_code=False,
                 output_loading_info=True,
             )
+            model.name_or_path = model.config.name_or_path = str(path)
         lacking = sorted(info["missing_keys"])
         if lacking:
             raise InputError(
@@ -72,39 +67,26 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
                 "config.json",
             )
         target = dtype or model.dtype
-        kept = [name for name, tensor in model.state_dict().items() if tensor.dtype != target]
-        with _explained(path, "The weights cannot be read.", settings):
-            spared = {*info["unexpected_keys"], *kept}
-            found = ranges.result() if dtype else _ranges(path, target)
-            notes = notes_on([one for one in found if one.name not in spared], target)
+        state = model.state_dict()
+        with explained(path, "The weights cannot be read."):
+            stored = stored_tensors(weights.files.values())
+            cast = (one for one in stored if one[0] not in state or state[one[0]].dtype == target)
+            notes = check_tensors(
+                (one for one in cast if one[0] not in info["unexpected_keys"]), target
+            )
     return _finished(model, path.name or str(path), dtype, notes)
 
 
-@contextlib.contextmanager
-def _beside(work: Callable[[threading.Event], _T]) -> Iterator[Future[_T]]:
-    """``work`` in a thread meanwhile; at the end of the block its event tells it to stop."""
-    stop = threading.Event()
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        try:
-            yield pool.submit(work, stop)
-        finally:
-            stop.set()
+def generation_settings(folder: Path) -> dict[str, Any] | None:
+    """Return what a folder says of how its model generates; None where it says nothing.
 
-
-def _ranges(
-    path: Path, target: torch.dtype | None, stop: threading.Event | None = None
-) -> list[Range]:
-    """Beside the loading, a file of many GB is read from the disk once, for both."""
-    return ranges_of_files(_weight_files(path), target, stop) if target else []
-
-
-def _weight_files(path: Path) -> list[Path]:
-    """Those that ``from_pretrained`` reads."""
-    index = path / "model.safetensors.index.json"
-    if (path / "model.safetensors").exists() or not index.exists():
-        return [path / "model.safetensors"]
-    names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-    return [path / name for name in sorted(set(names))]
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        return read_settings(folder / GENERATION_CONFIG)
+    except FileNotFoundError:
+        return None
 
 
 def from_config(path: Path, dtype: torch.dtype | None) -> Loaded:
@@ -114,11 +96,11 @@ def from_config(path: Path, dtype: torch.dtype | None) -> Loaded:
         InputError: as for `from_folder`.
         BackendMissingError: ``transformers`` is not installed.
     """
-    settings = _settings(path)
-    with _offline():
-        config, cls = _model_class(path, settings)
+    settings = model_settings(path)
+    with offline():
+        config, cls = model_class(path, settings)
         kind = dtype or torch.float32
-        with _explained(path, "The model cannot be made from its config.", settings):
+        with explained(path, "The model cannot be made from its config."):
             with torch.device("meta"):
                 _check_memory(path, cls._from_config(config, dtype=kind))
             with torch.random.fork_rng(devices=[]):
@@ -127,9 +109,14 @@ def from_config(path: Path, dtype: torch.dtype | None) -> Loaded:
     return _finished(model, str(path), kind)
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def model_settings(path: Path) -> dict[str, Any]:
+    """Return what the ``config.json`` of a model says.
+
+    Raises:
+        InputError: it is missing, cannot be read, or names no model.
+    """
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
+        settings = read_settings(path)
     except FileNotFoundError as error:
         raise InputError(
             "The folder is no Hugging Face model."
@@ -138,13 +125,7 @@ def _settings(path: Path) -> dict[str, Any]:
             found=f"no file {path}",
             fix="give a folder with config.json and .safetensors files",
         ) from error
-    except (OSError, ValueError) as error:
-        raise InputError(
-            "The config cannot be read.",
-            found=f"{path}: {first_line(error)}",
-            fix="give the config.json of a Hugging Face model",
-        ) from error
-    if not isinstance(settings, dict) or not isinstance(settings.get("model_type"), str):
+    if not isinstance(settings.get("model_type"), str):
         raise InputError(
             "The config does not say which model it is for.",
             found=f"{path} has no key model_type",
@@ -153,7 +134,13 @@ def _settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def _model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
+def model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the config and the class of a model of transformers.
+
+    Raises:
+        InputError: transformers has none, or the settings do not fit.
+        BackendMissingError: transformers is not installed.
+    """
     try:
         import transformers as package
     except ModuleNotFoundError as error:
@@ -164,18 +151,17 @@ def _model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
         ) from error
     transformers: Any = package
     transformers.logging.set_verbosity_error()
-    kind = settings["model_type"]
+    kind, auto_map = settings["model_type"], settings.get("auto_map") or {}
     if kind not in transformers.CONFIG_MAPPING:
-        own = "auto_map" in settings
+        if auto_map:
+            raise _own_code(path, f"model_type {kind!r}")
         raise InputError(
             "This transformers has no model of that type.",
-            found=f"{path}: model_type {kind!r}, transformers {transformers.__version__}"
-            + ("; the model brings code of its own, which is not run" if own else ""),
-            fix="write a factory that builds the model (package.module:factory)"
-            if own
-            else "install a newer transformers, or correct model_type",
+            found=f"{path}: model_type {kind!r}, transformers {transformers.__version__}",
+            fix="install a newer transformers, or correct model_type",
         )
-    with _explained(path, "The config does not fit its model type.", settings):
+    _refuse_names(path, transformers.CONFIG_MAPPING[kind], settings)
+    with explained(path, "The config does not fit its model type."):
         config = transformers.AutoConfig.for_model(**settings)
         for name, value in _OPTIONS.items():
             with contextlib.suppress(AttributeError):
@@ -183,18 +169,12 @@ def _model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
         config.use_cache = False
     named = [str(name) for name in settings.get("architectures") or ()]
     for name in named:
-        cls = getattr(transformers, name, None)
+        cls = getattr(transformers, name) if name in dir(transformers) else None
         # An Auto class is no model: it would look for code in the folder, and run it.
         if isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel):
             return config, cls
-    auto_map = settings.get("auto_map")
-    if own_code := [name for name in named if isinstance(auto_map, dict) and name in auto_map]:
-        raise InputError(
-            "The model brings code of its own, which is not run.",
-            found=f"{path}: auto_map gives {own_code[0]}",
-            fix="name a class of transformers under architectures in config.json, or write a "
-            "factory that builds the model (package.module:factory)",
-        )
+    if own_code := [name for name in named if name in auto_map]:
+        raise _own_code(path, f"auto_map gives {own_code[0]}")
     for auto in (transformers.AutoModelForCausalLM, transformers.AutoModel):
         if type(config) in auto._model_mapping:
             return config, auto._model_mapping[type(config)]
@@ -203,6 +183,26 @@ def _model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
         found=f"{path}: model_type {kind!r}",
         fix="name a class of transformers under architectures in config.json",
     )
+
+
+def _own_code(path: Path, found: str) -> InputError:
+    return InputError(
+        "The model brings code of its own, which is not run.",
+        found=f"{path}: {found}",
+        fix="name a class of transformers under architectures in config.json, or write a factory "
+        "that builds the model (package.module:factory)",
+    )
+
+
+def _refuse_names(path: Path, config: type, settings: Mapping[str, Any]) -> None:
+    """Settings become attributes: none takes a method's place, or names weights of its own."""
+    methods = [key for key in settings if callable(getattr(config, key, None))]
+    if names := [*methods, *(settings.keys() & {"transformers_weights"})]:
+        raise InputError(
+            "The config has a setting that is not taken.",
+            found=f"{path}: {short(names[0])}",
+            fix="remove it; weights are those of model.safetensors or of its index",
+        )
 
 
 def _check_memory(path: Path, model: torch.nn.Module) -> None:
@@ -221,20 +221,16 @@ def _check_memory(path: Path, model: torch.nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def _explained(path: Path, what: str, settings: dict[str, Any]) -> Iterator[None]:
+def explained(path: Path, what: str) -> Iterator[None]:
     """Whatever transformers raises becomes an error of ours."""
     try:
         yield
     except InputError:
         raise
     except Exception as error:
-        text = " ".join(str(error).split())[:300] or "no message"
-        if isinstance(error, KeyError) and error.args:
-            place = _key_of(settings, error.args[0])
-            text = f"there is no {place} {text}" if place else f"missing key {text}"
         raise InputError(
             what,
-            found=f"{path}: {type(error).__name__}: {text}",
+            found=f"{path}: {type(error).__name__}: {one_line(str(error), 300) or 'no message'}",
             fix="correct config.json; --debug prints the traceback",
         ) from error
 
@@ -264,19 +260,8 @@ def _default_shapes(model: Any, dtype: torch.dtype | None) -> str:
     return text + (";decoder_input_ids=int64[batch,target]" if both else "")
 
 
-def _key_of(settings: object, value: object) -> str:
-    """The key of the config that has this value, or "": KeyError is raised for values too."""
-    if isinstance(settings, dict):
-        for key, setting in settings.items():
-            if isinstance(setting, str) and setting == value:
-                return str(key)
-            if inner := _key_of(setting, value):
-                return inner
-    return ""
-
-
 @contextlib.contextmanager
-def _offline() -> Iterator[None]:
+def offline() -> Iterator[None]:
     """No look-up on a network, and no question on stdin, while a model is loaded."""
     before = {name: os.environ.get(name) for name in _OFFLINE}
     os.environ.update(dict.fromkeys(_OFFLINE, "1"))

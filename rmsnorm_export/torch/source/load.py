@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import operator
 import os
 import sys
 import sysconfig
@@ -23,6 +24,7 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.op.type_names import TYPE_NAMES, float_name
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.system.files import missing_fix
+from rmsnorm_export.system.reading import open_regular
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.source.cast import check_tensors
 from rmsnorm_export.torch.source.example import Loaded
@@ -39,7 +41,7 @@ def load(
         arguments: for the factory, by name.
         dtype: ``f32``, ``f16`` or ``bf16``, in any spelling; None: as the source has it
             (f32 for random weights).
-        trust_source: load a ``.pt2`` although it holds what can run code.
+        trust_source: a ``.pt2`` may run what it holds.
 
     Raises:
         UsageError: the source is none of these, or an option does not go with it.
@@ -54,7 +56,7 @@ def load(
         raise UsageError(
             "--arg is for a factory.",
             found=f"--arg {next(iter(arguments))}=..., with {source}",
-            fix="leave --arg away, or give package.module:factory",
+            fix="omit --arg, or give package.module:factory",
         )
     if path.suffix == ".pt2":
         return _from_program(path, converted, trust_source)
@@ -73,30 +75,37 @@ def load(
 
 
 def _from_program(path: Path, dtype: torch.dtype | None, trusted: bool) -> Loaded:
-    if not path.is_file():
+    if not path.exists():
         raise InputError("The .pt2 file does not exist.", found=str(path), fix=missing_fix(path))
     if dtype is not None:
         raise UsageError(
             "--dtype cannot change an exported program.",
             found=f"--dtype with {path}",
-            fix="leave --dtype away, or export the program again in that type",
+            fix="omit --dtype, or export the program again in that type",
         )
-    from rmsnorm_export.torch.source.archive import load_program
-
-    program, note = load_program(path, trusted=trusted)
+    if not trusted:
+        raise InputError(
+            "A .pt2 file can run code when it is loaded.",
+            found=str(path),
+            fix="for a file that you or people you trust have made, use --trust-source; or give "
+            "the factory of the model",
+        )
+    try:
+        with open_regular(path) as file:
+            program = torch.export.load(file)
+    except Exception as error:  # of pickle, zipfile, PyTorch
+        raise InputError(
+            "The .pt2 file cannot be read.",
+            found=f"{path}: {type(error).__name__}: {first_line(error)}",
+            fix="save it again with torch.export.save, with this version of PyTorch",
+        ) from error
     args, kwargs = program.example_inputs or (None, None)
-    return Loaded(program, path.name, args, kwargs, notes=(note,) if note else ())
+    return Loaded(program, path.name, args, kwargs)
 
 
 def _from_factory(source: str, arguments: Mapping[str, Any], dtype: torch.dtype | None) -> Loaded:
     module_name, _, name = source.partition(":")
     factory = _find(source, module_name, name)
-    if not callable(factory):
-        raise UsageError(
-            "The factory cannot be called.",
-            found=f"{source} is of type {type(factory).__name__}",
-            fix="name a function or class that returns a torch.nn.Module",
-        )
     with contextlib.suppress(ValueError):  # some built-ins have no signature
         signature = inspect.signature(factory)
         try:
@@ -160,30 +169,26 @@ def _find(source: str, module_name: str, name: str) -> Any:
         )
     try:
         with _working_folder():
-            factory: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        own = error.name is not None and (module_name + ".").startswith(error.name + ".")
-        kind = UsageError if own else InputError
-        raise kind(
-            f"The module {module_name} of the factory cannot be imported.",
-            found=f"no module named {error.name}{'' if own else _place(error)}",
-            fix="check the name; modules are looked for in the working folder and the installed "
-            "packages",
-        ) from error
+            module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        raise InputError(
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        is_named = missing is not None and f"{module_name}.".startswith(f"{missing}.")
+        raise (UsageError if is_named else InputError)(
             f"The module {module_name} of the factory cannot be imported.",
-            found=f"{type(error).__name__}: {first_line(error)}{_place(error)}",
-            fix="correct it; --debug prints the traceback",
+            found=f"{type(error).__name__}: {first_line(error)}{'' if is_named else _place(error)}",
+            fix="check the name: modules are looked for in the working folder and the installed "
+            "packages; or correct the module, --debug prints the traceback",
         ) from error
-    for part in name.split("."):
-        if not hasattr(factory, part):
-            raise UsageError(
-                "The module has no factory of this name.",
-                found=f"{module_name} has no {name}",
-                fix="check the name behind the colon",
-            )
-        factory = getattr(factory, part)
+    try:
+        factory: Any = operator.attrgetter(name)(module)
+    except AttributeError:
+        factory = None
+    if not callable(factory):
+        raise UsageError(
+            "The module has no factory of this name.",
+            found=f"{module_name} has no {name} that can be called",
+            fix="name a function or class that returns a torch.nn.Module",
+        )
     return factory
 
 

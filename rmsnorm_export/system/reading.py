@@ -1,0 +1,115 @@
+"""Files that somebody else may have written: regular ones only, opened once, within a bound.
+
+A pipe or a device in the place of a file would be waited for, or read, without end.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.printable import short
+from rmsnorm_export.strict import parse_json
+
+LARGEST_TEXT = 1 << 28
+"""Bytes of a text that is read; the record of a large model has a few millions."""
+
+LARGEST_LIBRARY, LARGEST_ENGINE = 1 << 32, 1 << 40
+"""Bytes of a compiled library, and of an engine with its weights."""
+
+_BLOCK = 1 << 20
+
+StrPath = str | os.PathLike[str]
+
+
+def open_regular(path: StrPath) -> BinaryIO:
+    """Open a regular file for reading, without waiting for anything.
+
+    Raises:
+        OSError: it cannot be opened, or is a folder, device, pipe or socket.
+        ValueError: the path holds a zero byte.
+    """
+    _check_kind(os.stat(path), path)  # opening a device may do something already
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+    descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
+    try:
+        _check_kind(os.fstat(descriptor), path)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _check_kind(state: os.stat_result, path: StrPath) -> None:
+    if stat.S_ISDIR(state.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not stat.S_ISREG(state.st_mode):
+        raise OSError(errno.EINVAL, "it is a device, pipe or socket", os.fspath(path))
+
+
+def read_file(path: StrPath, limit: int = LARGEST_TEXT) -> bytes:
+    """Return the contents of a regular file.
+
+    Raises:
+        OSError: as `open_regular`; or it has more than ``limit`` bytes.
+        ValueError: as `open_regular`.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        parts: list[bytes] = []
+        # A file of the system says 0; and a file may grow.
+        while size <= limit and (block := file.read(max(size, _BLOCK) if not parts else _BLOCK)):
+            parts.append(block)
+            size = max(size, sum(map(len, parts)))
+        if size > limit:
+            raise OSError(errno.EFBIG, f"more than {limit:,} bytes are too many", os.fspath(path))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def read_json(path: StrPath, limit: int = LARGEST_TEXT, *, infinite: bool = False) -> Any:
+    """Return the content of a JSON file, see `parse_json`.
+
+    Raises:
+        OSError: as `read_file`.
+        ValueError: as `parse_json`.
+    """
+    return parse_json(read_file(path, limit), infinite=infinite)
+
+
+def file_within(folder: Path, name: str) -> Path | None:
+    """Return the file that a name in a folder leads to; None where it leads out of the folder.
+
+    Links of Hugging Face's own cache, from ``snapshots`` to ``blobs``, do not.
+
+    Raises:
+        OSError, ValueError: the path cannot be followed.
+    """
+    root, path = Path(os.path.realpath(folder)), Path(os.path.realpath(folder / name))
+    if os.path.isabs(name) or ".." in Path(name).parts:
+        return None
+    snapshots = next((place for place in root.parents if place.name == "snapshots"), None)
+    is_blob = snapshots is not None and path.parent == snapshots.parent / "blobs"
+    return path if is_blob or root in path.parents else None
+
+
+def read_text(path: Path, what: str, *, fix: str) -> str:
+    """Return the text of a file.
+
+    Args:
+        path: of the file.
+        what: happened where it cannot be read.
+        fix: what to do then.
+
+    Raises:
+        InputError: it is no regular file, cannot be read, is no UTF-8, or has more than
+            ``LARGEST_TEXT`` bytes.
+    """
+    try:
+        return read_file(path).decode("utf-8")
+    except (OSError, ValueError) as error:
+        reason = short(getattr(error, "strerror", None) or str(error), 300)
+        raise InputError(what, found=f"{short(str(path), 300)}: {reason}", fix=fix) from error

@@ -1,0 +1,242 @@
+"""Hugging Face folders: which files of one are read, and what none of them may name."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
+pytest.importorskip("transformers", reason="pip install transformers")
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import rmsnorm_export as rx
+from rmsnorm_export.torch.source.load import load
+
+TINY: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+TINY |= {"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 32}
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+FORMAT = {"format": "pt"}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    torch.manual_seed(0)
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**TINY)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def model(saved: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    shutil.copytree(saved, folder)
+    (tmp_path / "secret").mkdir()
+    shutil.copy(saved / WHOLE, tmp_path / "secret" / WHOLE)
+    return folder
+
+
+def loaded(folder: Path) -> Any:
+    return load(str(folder), arguments={}, dtype=None).module
+
+
+def split(folder: Path, name: str = "part.safetensors") -> None:
+    """The weights in a file that an index names, instead of the one."""
+    weights = load_file(folder / WHOLE)
+    (folder / WHOLE).unlink()
+    (folder / name).parent.mkdir(exist_ok=True)
+    save_file(weights, folder / name, metadata=FORMAT)
+    write_index(folder, name)
+
+
+def write_index(folder: Path, name: object) -> None:
+    weights = load_file(folder.parent / "secret" / WHOLE)
+    (folder / WHOLE).unlink(missing_ok=True)
+    (folder / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(weights, name)}))
+
+
+def secret(folder: Path) -> Path:
+    return folder.parent / "secret" / WHOLE
+
+
+def link(folder: Path, target: Path) -> None:
+    (folder / WHOLE).unlink()
+    (folder / WHOLE).symlink_to(target)
+
+
+def link_of_a_folder(folder: Path) -> None:
+    (folder / "sub").symlink_to(folder.parent / "secret")
+    write_index(folder, f"sub/{WHOLE}")
+
+
+def blobs_elsewhere(folder: Path) -> None:
+    """Laid out as the cache, but its blobs are a link."""
+    (folder / "snapshots").mkdir()
+    (folder / "blobs").symlink_to(folder.parent / "secret")
+    link(folder, folder / "blobs" / WHOLE)
+
+
+def by_config(folder: Path, name: str) -> None:
+    change_config(folder, transformers_weights=name)
+
+
+OUTSIDE: dict[str, Callable[[Path], None]] = {
+    "a relative name": lambda folder: write_index(folder, f"../secret/{WHOLE}"),
+    "an absolute name": lambda folder: write_index(folder, str(secret(folder))),
+    "a hidden parent": lambda folder: write_index(folder, f"sub/../../secret/{WHOLE}"),
+    "its own folder by a detour": lambda folder: write_index(folder, f"../model/{WHOLE}"),
+    "a link": lambda folder: link(folder, secret(folder)),
+    "a link to a link": lambda folder: (
+        (folder / "one").symlink_to(secret(folder)),  # type: ignore[func-returns-value]
+        link(folder, folder / "one"),
+    )[1],
+    "a link of a folder": link_of_a_folder,
+    "a cache whose blobs are a link": blobs_elsewhere,
+}
+
+
+@pytest.mark.parametrize("how", OUTSIDE)
+def test_weights_outside_of_the_folder_are_refused(how: str, model: Path) -> None:
+    OUTSIDE[how](model)
+    with pytest.raises(rx.InputError, match="outside of the folder"):
+        loaded(model)
+
+
+@pytest.mark.parametrize("name", ["../secret/model.safetensors", "other.safetensors"])
+def test_a_config_names_no_weights(name: str, model: Path) -> None:
+    by_config(model, name)
+    with pytest.raises(rx.InputError, match="not taken"):
+        loaded(model)
+
+
+@pytest.mark.parametrize("how", ["one file", "an index", "a folder within", "a link within"])
+def test_weights_within_the_folder_are_loaded(how: str, model: Path) -> None:
+    expected = load_file(model / WHOLE)
+    if how == "an index":
+        split(model)
+    elif how == "a folder within":
+        split(model, "sub/part.safetensors")
+    elif how == "a link within":
+        split(model)
+        (model / "part.safetensors").rename(model / "real.safetensors")
+        (model / "part.safetensors").symlink_to("real.safetensors")
+    assert_equal(loaded(model), expected)
+
+
+def assert_equal(module: Any, expected: dict[str, torch.Tensor]) -> None:
+    state = module.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in expected.items())
+
+
+@pytest.mark.parametrize("within", ["", "unet"])
+@pytest.mark.parametrize("parts", [False, True])
+def test_the_cache_of_hugging_face_links_to_its_blobs(
+    parts: bool, within: str, model: Path
+) -> None:
+    expected = load_file(model / WHOLE)
+    if parts:
+        split(model)
+    cache = model.parent / "models--one--two"
+    snapshot = cache / "snapshots" / "0123" / within
+    snapshot.mkdir(parents=True)
+    (cache / "blobs").mkdir()
+    for number, path in enumerate(sorted(model.iterdir())):
+        path.rename(blob := cache / "blobs" / f"{number}")
+        (snapshot / path.name).symlink_to(os.path.relpath(blob, snapshot))
+    assert_equal(loaded(snapshot), expected)
+
+
+def change_config(folder: Path, **changes: object) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dtype": "os"},
+        {"torch_dtype": "hub"},
+        {"text_config": {"dtype": "torch.hub"}},
+        {"quantization_config": {"bnb_4bit_compute_dtype": "serialization"}},
+        {"to_dict": 1},
+        {"get_text_config": {}},
+        {"save_pretrained": None},
+    ],
+)
+def test_a_config_names_nothing_that_is_looked_up(changes: dict[str, Any], model: Path) -> None:
+    change_config(model, **changes)
+    with pytest.raises(rx.InputError, match="config"):
+        loaded(model)
+
+
+@pytest.mark.parametrize("name", ["AutoModelForCausalLM", "Trainer", "sys", "utils", "__dict__"])
+def test_an_architecture_is_a_model_of_transformers(name: str, model: Path) -> None:
+    change_config(model, architectures=[name])
+    assert type(loaded(model)) is transformers.LlamaForCausalLM
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json", INDEX])
+def test_a_key_that_stands_twice_is_refused(file: str, model: Path) -> None:
+    split(model)
+    text = (model / file).read_text()
+    (model / file).write_text(text.replace("{", '{"use_cache": 1, "use_cache": 2, ', 1))
+    with pytest.raises(rx.InputError, match="stands twice"):
+        loaded(model)
+
+
+@pytest.mark.parametrize("tag", [True, False])
+def test_numbers_without_end_of_older_configs_are_read(tag: bool, tmp_path: Path) -> None:
+    limit = [0.0, {"__float__": "Infinity"} if tag else float("inf")]
+    config = {"model_type": "mamba2", "num_hidden_layers": 1, "hidden_size": 16, "num_heads": 4}
+    config |= {"head_dim": 8, "n_groups": 1, "vocab_size": 32, "time_step_limit": limit}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    module = loaded(tmp_path / "config.json")
+    assert tuple(module.config.time_step_limit) == (0.0, float("inf"))
+
+
+def test_what_is_loaded_says_where_from(model: Path) -> None:
+    assert loaded(model).config.name_or_path == str(model)
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    """An error where something is waited for."""
+    import signal
+
+    def late(*_: object) -> None:
+        raise AssertionError("it is waited for")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(30)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "nothing that is there"])
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json", WHOLE, INDEX, "part"])
+def test_what_is_no_file_is_refused(file: str, kind: str, model: Path) -> None:
+    if file in (INDEX, "part"):
+        split(model, "part")
+    path = model / file
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero" if kind == "device" else "/nothing/there")
+    if (file, kind) == ("generation_config.json", "nothing that is there"):
+        assert loaded(model) is not None
+        return
+    with pytest.raises(rx.InputError):
+        loaded(model)
