@@ -7,6 +7,7 @@ import os
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.tensors import tensor_slots
 from rmsnorm_export.op.native import SIMPLIFIED
 
@@ -33,13 +34,12 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
     """
     import onnx
     from onnx import version_converter
-    from onnx_ir.passes.common import InlinePass
 
     copy = model.clone()
     try:
         if copy.functions:
             # The converter leaves functions as they are, at their old opset.
-            copy = InlinePass()(copy).model
+            copy = inline(copy)
     except ValueError as error:
         raise _not_raised(opset, error) from error
     for node in copy.graph.all_nodes():
