@@ -9,7 +9,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rmsnorm_export.recognize.consts import standard
-from rmsnorm_export.recognize.shape_rules import UNKNOWN, Info, common, outside
+from rmsnorm_export.recognize.shape_rules import UNKNOWN, Info
+from rmsnorm_export.recognize.shape_values import common, outside
 
 FLOW = ("If", "Loop", "Scan")
 

@@ -11,7 +11,7 @@ MOST_INLINED = 1 << 20
 def callees_first(model: ir.Model) -> list[ir.OperatorIdentifier]:
     """Functions so that each comes after every function that it calls, else as they stand."""
     functions = model.functions
-    calls = {key: _called(function, functions) for key, function in functions.items()}
+    calls = {key: _calls_of(function, functions) for key, function in functions.items()}
     order: list[ir.OperatorIdentifier] = []
     opened: set[ir.OperatorIdentifier] = set()
     for start in functions:
@@ -40,7 +40,7 @@ def inlined_size(model: ir.Model) -> int:
     return min(total, MOST_INLINED)
 
 
-def _called(
+def _calls_of(
     function: ir.Function, functions: dict[ir.OperatorIdentifier, ir.Function]
 ) -> list[ir.OperatorIdentifier]:
     keys = dict.fromkeys(node.op_identifier() for node in function.all_nodes())

@@ -29,7 +29,8 @@ from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.native import native
 from rmsnorm_export.recognize.neutral import NEUTRAL, earlier
 from rmsnorm_export.recognize.refusal import Refusal
-from rmsnorm_export.recognize.shape_rules import UNKNOWN, Info, common
+from rmsnorm_export.recognize.shape_rules import UNKNOWN, Info
+from rmsnorm_export.recognize.shape_values import common
 from rmsnorm_export.recognize.types import Types
 
 Transfer = Callable[[Context, ir.Node], None]

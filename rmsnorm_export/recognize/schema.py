@@ -20,7 +20,7 @@ from rmsnorm_export.recognize.shape_values import MAX_INT64, Dim
 _MOST_BYTES = 1024
 """Of a tensor among the attributes: the node is serialised for the question."""
 
-_PLAIN = frozenset(
+_NUMBERS_AND_TEXTS = frozenset(
     (ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.FLOAT, ir.AttributeType.FLOATS,
      ir.AttributeType.STRING, ir.AttributeType.STRINGS)
 )  # fmt: skip
@@ -46,7 +46,7 @@ def by_schema(
         opset: version of the default domain.
     """
     schema = _schema(node.op_type, opset)
-    if schema is None or not all(_is_plain(a) for a in node.attributes.values()):
+    if schema is None or not all(_may_be_sent(a) for a in node.attributes.values()):
         return UNKNOWN
     names = ["" if value is None else f"i{i}" for i, value in enumerate(node.inputs)]
     symbols: dict[str, str] = {}
@@ -70,10 +70,10 @@ def by_schema(
     return _info(outputs.get(f"o{index}"), by_name)
 
 
-def _is_plain(attribute: ir.Attr) -> bool:
+def _may_be_sent(attribute: ir.Attr) -> bool:
     if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
         return attribute.as_tensor().nbytes <= _MOST_BYTES
-    return attribute.type in _PLAIN and not attribute.is_ref()
+    return attribute.type in _NUMBERS_AND_TEXTS and not attribute.is_ref()
 
 
 def _type_proto(

@@ -62,20 +62,6 @@ def definite(size: Dim) -> int:
     return 1 if isinstance(size, Unnamed) else 2
 
 
-def common(shapes: Sequence[Dims]) -> Dims:
-    """The dimensions on which several shapes agree."""
-    known = [s for s in shapes if s is not None]
-    if len(known) != len(shapes) or len({len(s) for s in known}) != 1:
-        return None
-    columns = list(zip(*known, strict=True))
-    return tuple(column[0] if len(set(column)) == 1 else None for column in columns)
-
-
-def outside(dims: Dims) -> Dims:
-    """Dimensions without the symbols that are those of one value, or of one run of a body."""
-    return None if dims is None else tuple(None if isinstance(d, Unnamed) else d for d in dims)
-
-
 def applied(rule: Rule, call: Call) -> Info:
     """What ``rule`` says; nothing of a node that no runtime takes, nor of what leaves int64."""
     try:

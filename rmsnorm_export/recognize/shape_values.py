@@ -39,6 +39,20 @@ class Unnamed(str):
 MAX_INT64 = 2**63 - 1
 
 
+def common(shapes: Sequence[Elements]) -> Elements:
+    """The dimensions on which several shapes agree."""
+    known = [s for s in shapes if s is not None]
+    if len(known) != len(shapes) or len({len(s) for s in known}) != 1:
+        return None
+    columns = list(zip(*known, strict=True))
+    return tuple(column[0] if len(set(column)) == 1 else None for column in columns)
+
+
+def outside(dims: Elements) -> Elements:
+    """Dimensions without the symbols that are those of one value, or of one run of a body."""
+    return None if dims is None else tuple(None if isinstance(d, Unnamed) else d for d in dims)
+
+
 _BOUNDED = re.compile(r"Min\((\d+), (\w+)\)")
 
 
@@ -48,8 +62,9 @@ def bounded(size: Dim) -> tuple[int, str] | None:
     return (int(found[1]), found[2]) if found else None
 
 
-_MOST_IN_FLOAT = 2**53
-"""Above it not even float64 holds every integer."""
+_DIGITS = {ir.DataType.DOUBLE: 53, ir.DataType.FLOAT: 24, ir.DataType.FLOAT16: 11,
+           ir.DataType.BFLOAT16: 8}  # fmt: skip
+"""Of each float type the binary digits of the integers that it holds, all of them."""
 
 _MOST = 16
 """No tensor has more dimensions, and padding two numbers for each of eight; more is no shape."""
@@ -103,10 +118,12 @@ def elements(
         result = _computed(node, known)
     except (ValueError, IndexError, TypeError):  # they do not fit each other: no model that runs
         return None
-    if result is None or np.size(result) > _MOST:
-        return None
     # NumPy gives the element itself where no dimension is left.
-    return np.asarray(np.frompyfunc(lambda e: _in_type(e, dtype), 1, 1)(result), object)
+    array = None if result is None else np.asarray(result, object)
+    if array is None or array.size > _MOST:
+        return None
+    kept = [_in_type(element, dtype) for element in array.reshape(-1).tolist()]
+    return _objects(kept).reshape(array.shape)
 
 
 def _in_type(element: Dim, dtype: ir.DataType) -> Dim:
@@ -117,9 +134,8 @@ def _in_type(element: Dim, dtype: ir.DataType) -> Dim:
         return element if element in (0, 1) else None
     if dtype.is_integer():
         return element if dtype.min <= element <= dtype.max else None
-    if dtype.is_floating_point() and abs(element) <= _MOST_IN_FLOAT:
-        return element if float(np.float64(element).astype(dtype.numpy())) == element else None
-    return None
+    digits = _DIGITS.get(dtype, 0)
+    return element if abs(element) <= 1 << digits and digits else None
 
 
 def held(array: npt.NDArray[np.generic] | None) -> Held:
@@ -197,7 +213,13 @@ def slice_range(start: int, end: int, step: int, size: int) -> range:
     """The elements of an axis that a Slice takes, clamped as ONNX does it.
 
     Unlike Python's, a negative step from in front of the first element takes that.
+
+    Raises:
+        ValueError: backwards to the largest number, which is no element for ONNX and the first for
+            ONNX Runtime.
     """
+    if step < 0 and end >= 2**31 - 1:
+        raise ValueError
     start, end = (bound + size if bound < 0 else bound for bound in (start, end))
     if step > 0:
         return range(min(max(start, 0), size), min(max(end, 0), size), step)

@@ -32,7 +32,6 @@ from rmsnorm_export.recognize.shape_rules import (
     applied,
     definite,
     merge_dims,
-    outside,
 )
 from rmsnorm_export.recognize.shape_values import (
     OPERATORS,
@@ -42,6 +41,7 @@ from rmsnorm_export.recognize.shape_values import (
     elements,
     held,
     in_order,
+    outside,
 )
 
 _KNOWN_DOMAINS = (*DEFAULT_DOMAINS, DOMAIN, MICROSOFT_DOMAIN)
@@ -196,7 +196,9 @@ class Types:
             return info
         if not standard(node) or depends_on_caller(node) or rule == self._called:
             return info
-        asked = by_schema(node, inputs, self._small(node, call), index, self._opset(node))
+        # A rule has seen what these hold already, and knows where runtimes differ.
+        data = self._small(node, call) if rule is None else {}
+        asked = by_schema(node, inputs, data, index, self._opset(node))
         return (info[0] or asked[0], merge_dims(info[1], asked[1]))
 
     def _small(self, node: ir.Node, call: Call) -> dict[int, np.ndarray]:
