@@ -7,8 +7,9 @@ import os
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.tensors import tensor_slots
-from rmsnorm_export.op.native import SIMPLIFIED
+from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED
 
 _LARGE = 1024
 _KEEP = "rmsnorm_export.keep"
@@ -26,20 +27,21 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
     """``model`` at ``opset`` of the default domain, converted by ``onnx.version_converter``.
 
     Tensors of more than 1 KiB are replaced by inputs while the converter runs, so that a model of
-    any size converts, and put back by name. Model-local functions are inlined.
+    any size converts, and put back by name. Model-local functions are inlined, but for
+    those that stand in for operators of com.microsoft.
 
     Raises:
         InputError: the converter cannot convert this model.
     """
     import onnx
     from onnx import version_converter
-    from onnx_ir.passes.common import InlinePass
 
     copy = model.clone()
     try:
         if copy.functions:
-            # The converter leaves functions as they are, at their old opset.
-            copy = InlinePass()(copy).model
+            # The converter leaves functions as they are, at their old opset. One that stands in for
+            # ONNX Runtime's operator is not run where that is.
+            copy = inline(copy, lambda function: function.domain != MICROSOFT_DOMAIN)
     except ValueError as error:
         raise _not_raised(opset, error) from error
     for node in copy.graph.all_nodes():
@@ -83,6 +85,8 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
     _restore_folders(copy, result)
     _forget_invented_dims(copy, result)
     result.opset_imports.pop(_KEEP, None)
+    result.functions.clear()
+    result.functions.update(copy.functions)
     result.device_configurations = copy.device_configurations
     result.metadata_props.update(model.metadata_props)
     result.graph.metadata_props.update(model.graph.metadata_props)

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.order import all_nodes, find_cycle, label, subgraphs
 from rmsnorm_export.graph.tensors import unknown_type
+from rmsnorm_export.op.native import DEFAULT_DOMAINS, SIMPLIFIED
 from rmsnorm_export.printable import quoted, short
 
 MAX_NESTING = 31
@@ -74,6 +75,7 @@ def check_graphs(model: ir.Model, *, names: bool) -> bool:
     ordered = _check_scope(model.graph, set(), set(), 0, names)
     for function in model.functions.values():
         ordered &= _check_scope(function.graph, set(), set(), 0, names)
+    _check_function_names(model)
     _check_recursion(model)
     return ordered
 
@@ -214,6 +216,19 @@ def _proto_scope(graph: onnx.GraphProto) -> tuple[Iterable[str], Iterable[onnx.N
     """Names that a graph has before its nodes run, and these."""
     inputs = [value.name for value in graph.input]
     return inputs + [tensor.name for tensor in graph.initializer], graph.node
+
+
+def _check_function_names(model: ir.Model) -> None:
+    """Refuse functions named as ONNX's operators: ONNX Runtime runs the operator, ONNX's own
+    evaluator the function, and whoever inlines them changes what the model computes."""
+    for domain, name, _ in model.functions:
+        if domain in DEFAULT_DOMAINS and (name == SIMPLIFIED or onnx.defs.has(name, "")):
+            raise InputError(
+                "A function of the model has the name of an operator of ONNX.",
+                found=f"function {quoted(name)} of the default domain, of which runtimes run one "
+                "or the other",
+                fix="give the function a domain of its own",
+            )
 
 
 def _check_recursion(model: ir.Model) -> None:

@@ -167,7 +167,7 @@ class SiteBuilder:
         """``value`` with its axes in this order; itself where that is ()."""
         if not order:
             return value
-        dims, dtype = self._types.shape(value), self._types.dtype(value)
+        dtype, dims = self._types.info(value)
         result = ir.Value(
             name=self._unique(f"{self._name}_x"),
             shape=None if dims is None else ir.Shape([dims[axis] for axis in order]),

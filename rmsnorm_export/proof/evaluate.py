@@ -10,6 +10,7 @@ keep the value that their own type gives them.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -27,9 +28,19 @@ from rmsnorm_export.proof.operators import (
     kernel_of,
     run_reference,
 )
+from rmsnorm_export.recognize.functions import inlined_size
+from rmsnorm_export.recognize.schema import by_schema
+from rmsnorm_export.recognize.shape_rules import UNKNOWN
 
 _FLOAT64 = np.dtype(np.float64)
 _MAX_CALL_DEPTH = 16
+_MOST_NODES = 4096
+"""With the bodies of functions in the place of their calls."""
+_MOST_ELEMENTS = 2**23
+"""Of one result: twice what a proof feeds."""
+_MOST_IN_ALL = 2**27
+_MOST_READ = 64
+"""Elements of an operand that may say how large a result is."""
 _FLOAT_ATTRIBUTES = (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS)
 
 
@@ -78,9 +89,12 @@ class _Evaluator:
         self._promote = promote
         self._functions = {f.identifier(): f for f in model.functions.values()}
         self.constants: list[Array] = []
+        self._elements = 0
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         graph = self._model.graph
+        if (nodes := inlined_size(self._model)) > _MOST_NODES:
+            raise _too_much("nodes", nodes, _MOST_NODES)
         known: dict[ir.Value, _Tensor] = {}
         for value in graph.inputs:
             name = value.name or ""
@@ -113,6 +127,8 @@ class _Evaluator:
         opsets: Mapping[str, int],
         depth: int,
     ) -> None:
+        nodes = tuple(nodes)
+        last = {value: node for node in nodes for value in node.inputs if value is not None}
         for node in nodes:
             tensors = [None if value is None else known[value] for value in node.inputs]
             attributes = _resolve(node, references)
@@ -125,6 +141,12 @@ class _Evaluator:
             for value, result in zip(node.outputs, results, strict=False):
                 if result is not None:
                     known[value] = result
+                    self._elements += result.array.size
+            if self._elements > _MOST_IN_ALL:
+                raise _too_much("elements", self._elements, _MOST_IN_ALL)
+            for value in set(node.inputs):
+                if value is not None and last[value] is node and not value.is_graph_output():
+                    known.pop(value, None)
 
     def _call(
         self,
@@ -169,6 +191,8 @@ class _Evaluator:
         plain = {name: _stored_value(attribute) for name, attribute in attributes.items()}
         kernel = kernel_of(node.domain, node.op_type)
         results: Sequence[Array | None]
+        opset = opsets.get("", opsets.get("ai.onnx", 1))
+        _check_size(node, arrays, opset, known=kernel is not None)
         if kernel is not None:
             try:
                 results = kernel(arrays, plain)
@@ -177,7 +201,6 @@ class _Evaluator:
                     node.op_type, str(error), "check the shapes of its inputs"
                 ) from error
         else:
-            opset = opsets.get("", opsets.get("ai.onnx", 1))
             results = _by_reference(node, arrays, attributes, opset)
         floats = [tensor.dtype for tensor in given if is_floating(tensor.dtype)]
         out: list[_Tensor | None] = []
@@ -216,6 +239,38 @@ class _Evaluator:
         if self._promote and not source.constant and is_floating(dtype):
             return _Tensor(cast(source.array, _FLOAT64), dtype, False)
         return _Tensor(cast(source.array, dtype), dtype, source.constant)
+
+
+def _check_size(
+    node: ir.Node, arrays: Sequence[Array | None], opset: int, *, known: bool
+) -> None:
+    """Refuse a node whose result is larger than a proof needs, before it is computed."""
+    if node.domain not in DEFAULT_DOMAINS:
+        return
+    infos = [
+        UNKNOWN if a is None else (ir.DataType.from_numpy(a.dtype), tuple(a.shape)) for a in arrays
+    ]
+    small = {
+        i: a for i, a in enumerate(arrays)
+        if a is not None and a.size <= _MOST_READ and a.dtype.kind in "iuf"
+    }  # fmt: skip
+    for index in range(len(node.outputs)):
+        dims = by_schema(node, infos, small, index, opset)[1]
+        sizes = [d for d in dims or () if isinstance(d, int)]
+        if (dims is None or len(sizes) < len(dims)) and not known:
+            raise cannot_evaluate(
+                node.op_type, "nothing says how large its result is", "keep the original nodes"
+            )
+        if math.prod(sizes) > _MOST_ELEMENTS:
+            raise _too_much(f"elements made by {node.op_type}", math.prod(sizes), _MOST_ELEMENTS)
+
+
+def _too_much(what: str, count: int, most: int) -> InputError:
+    return InputError(
+        "The nodes ask for more than a proof computes.",
+        found=f"{count:,} {what}, {most:,} at most",
+        fix="keep the original nodes",
+    )
 
 
 def _resolve(node: ir.Node, references: Mapping[str, ir.Attr]) -> dict[str, ir.Attr]:

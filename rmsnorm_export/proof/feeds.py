@@ -178,8 +178,11 @@ def _limits(dtype: int) -> tuple[float, float]:
 # Largest x where the source fixes the leading sizes: 32 MB in float64.
 _MAX_ELEMENTS = 2**22
 
+# Elements of the rows that are run at once: 8 MB in float64.
+_AT_ONCE = 2**20
+
 # Longest row that is tried at all; no norm of a model comes near.
-_MAX_ROW = 2**24
+_MAX_ROW = 2**18
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -229,7 +232,7 @@ def layouts(match: Match, lowered: Lowered, types: Types) -> Iterator[Layout]:
         )
     rows = len(case_names(match.dtype))
     # Long rows are run a few at a time.
-    free = _leading_sizes(rank - axes, rows if rows * n <= _MAX_ELEMENTS else 1)
+    free = _leading_sizes(rank - axes, rows if rows * n <= _AT_ONCE else 1)
     leads = [free]
     known = declared[: rank - axes]
     if any(size is not None for size in known):
@@ -282,13 +285,26 @@ def _row_sizes(
         n = math.prod(known[0])
     if n is None:
         n = max(8, 4 * spec.group_size, spec.partial_size + 3 if spec.partial_size else 0)
-        return (*(2,) * (axes - 1), n)
+        return _completed(declared, axes, n, 2)
     made = [value for node in lowered.nodes for value in node.outputs]
     hints = [*known, *(static_shape(value) for value in (*lowered.initializers, *made)), *shapes]
     for hint in hints:
         if hint is not None and len(hint) >= axes > 1 and math.prod(hint[-axes:]) == n:
             return hint[-axes:]
-    return (*(1,) * (axes - 1), n)
+    stated = math.prod(size for size in declared if size) if len(declared) == axes else 1
+    return _completed(declared, axes, n if n % stated else n // stated, 1)
+
+
+def _completed(
+    declared: tuple[int | None, ...], axes: int, size: int, other: int
+) -> tuple[int, ...]:
+    """Sizes of the normalised axes: ``size`` for the last that is not declared, ``other`` for the
+    rest. One that is declared stays: an axis of 1 behind the row is not tried with more."""
+    if len(declared) != axes or None not in declared:
+        return (*(other,) * (axes - 1), size)
+    last = max(i for i, known in enumerate(declared) if known is None)
+    sizes = (other if known is None else known for known in declared)
+    return tuple(size if i == last else known for i, known in enumerate(sizes))
 
 
 def _lead(shape: tuple[int, ...], n: int, count: int) -> tuple[int, ...] | None:

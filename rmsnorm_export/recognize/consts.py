@@ -131,13 +131,7 @@ class Constants:
             right = self._array(inputs[1], depth + 1)
             if right is None:
                 return None
-            if left.dtype.kind in "iu" and op in ("Div", "Pow"):
-                return None
-            try:
-                with np.errstate(all="ignore"):
-                    return np.asarray(_BINARY[op](left, right)).astype(left.dtype)
-            except (TypeError, ValueError):
-                return None
+            return _binary(op, left, right)
         if op not in _SHAPING and op not in _UNARY:
             return None
         source = self._array(inputs[0], depth + 1)
@@ -152,11 +146,7 @@ class Constants:
                 return np.asarray(_UNARY[op](source)).astype(source.dtype)
         if op in ("Cast", "CastLike"):
             to = node.attributes.get_int("to", 0) if op == "Cast" else self._type_like(node)
-            try:
-                with np.errstate(all="ignore"):
-                    return source.astype(ir.DataType(to).numpy())
-            except (TypeError, ValueError):
-                return None
+            return _cast(source, to)
         return self._reshaped(node, source, depth)
 
     def _type_like(self, node: ir.Node) -> int:
@@ -212,6 +202,37 @@ class Constants:
         if not -len(shape) <= position < len(shape) or not isinstance(shape[position], int):
             return None
         return np.full(index.shape, shape[position], np.int64)
+
+
+def _binary(op: str, left: np.ndarray, right: np.ndarray) -> np.ndarray | None:
+    integers = left.dtype.kind in "iu"
+    if integers and op in ("Div", "Pow"):
+        return None
+    try:
+        shape = np.broadcast_shapes(left.shape, right.shape)
+        if math.prod(shape) > MAX_ELEMENTS:
+            return None
+        with np.errstate(all="ignore"):
+            if not integers:
+                return np.asarray(_BINARY[op](left, right)).astype(left.dtype)
+            exact = np.asarray(_BINARY[op](left.astype(object), right.astype(object)), object)
+        info = np.iinfo(left.dtype)
+        kept = all(info.min <= number <= info.max for number in exact.reshape(-1))
+        return exact.astype(left.dtype) if kept else None
+    except (TypeError, ValueError):
+        return None
+
+
+def _cast(source: np.ndarray, to: int) -> np.ndarray | None:
+    try:
+        dtype = ir.DataType(to)
+        with np.errstate(all="ignore"):
+            result = source.astype(dtype.numpy())
+            # Of a float that an integer type does not hold every machine makes something else.
+            lossy = dtype.is_integer() and source.dtype.kind not in "iub"
+            return None if lossy and not (result == np.trunc(source)).all() else result
+    except (TypeError, ValueError):
+        return None
 
 
 def _stored(value: ir.Value) -> ir.TensorProtocol | None:

@@ -19,15 +19,18 @@ from rmsnorm_export.op.native import (
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize import product, structural
 from rmsnorm_export.recognize import radial as radials
+from rmsnorm_export.recognize.bodies import bodies_of
 from rmsnorm_export.recognize.consts import Constants, depends_on_caller, standard
 from rmsnorm_export.recognize.context import Context, OpaqueNode
 from rmsnorm_export.recognize.facts import Norm, Radial, Square, WeightedInverse
 from rmsnorm_export.recognize.finish import finish, unmatched
+from rmsnorm_export.recognize.functions import callees_first
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.native import native
 from rmsnorm_export.recognize.neutral import NEUTRAL, earlier
 from rmsnorm_export.recognize.refusal import Refusal
-from rmsnorm_export.recognize.shape_rules import UNKNOWN, Dims, Info
+from rmsnorm_export.recognize.shape_rules import UNKNOWN, Info
+from rmsnorm_export.recognize.shape_values import common
 from rmsnorm_export.recognize.types import Types
 
 Transfer = Callable[[Context, ir.Node], None]
@@ -112,7 +115,7 @@ def recognize(
     constants.type_of = ctx.types.dtype
     calls: dict[ir.OperatorIdentifier, list[list[Info]]] = {}
     _graph(ctx, model.graph, "main", model.functions, calls)
-    for identifier in _callers_first(model):
+    for identifier in reversed(callees_first(model)):
         function = model.functions[identifier]
         if function.domain == DOMAIN:
             continue
@@ -191,7 +194,7 @@ def _graph(
                         for v in node.inputs
                     ]
                 )
-            subgraphs = _subgraphs(node)
+            subgraphs = bodies_of(node)
             if subgraphs:
                 # The rest of this graph waits: what the subgraph captures is known by now.
                 name = node.name or node.op_type
@@ -217,41 +220,6 @@ def _transfer(ctx: Context, node: ir.Node, in_function: bool) -> None:
         transfer(ctx, node)
 
 
-def _subgraphs(node: ir.Node) -> list[tuple[str, ir.Graph]]:
-    found: list[tuple[str, ir.Graph]] = []
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            found.append((attribute.name, attribute.as_graph()))
-        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-            found.extend((attribute.name, g) for g in attribute.as_graphs())
-    return found
-
-
-def _callers_first(model: ir.Model) -> list[ir.OperatorIdentifier]:
-    """Functions so that each comes after every function that calls it."""
-    functions = model.functions
-    called_by = {
-        key: {n.op_identifier() for n in function.all_nodes()} & functions.keys()
-        for key, function in functions.items()
-    }
-    order: list[ir.OperatorIdentifier] = []
-    state: dict[ir.OperatorIdentifier, int] = {}
-    for start in functions:
-        stack = [(start, iter(called_by[start]))] if start not in state else []
-        state.setdefault(start, 1)
-        while stack:
-            key, rest = stack[-1]
-            callee = next(rest, None)
-            if callee is None:
-                order.append(key)
-                stack.pop()
-            elif callee not in state:
-                state[callee] = 1
-                stack.append((callee, iter(called_by[callee])))
-    order.reverse()
-    return order
-
-
 def _seed(ctx: Context, function: ir.Function, calls: list[list[Info]]) -> None:
     """Types and shapes of a function's inputs where all its calls agree."""
     if not calls:
@@ -260,14 +228,4 @@ def _seed(ctx: Context, function: ir.Function, calls: list[list[Info]]) -> None:
         seen = [call[position] if position < len(call) else UNKNOWN for call in calls]
         dtypes = {info[0] for info in seen}
         dtype = dtypes.pop() if len(dtypes) == 1 else None
-        ctx.types.seed(value, (dtype, _common([info[1] for info in seen])))
-
-
-def _common(shapes: list[Dims]) -> Dims:
-    """What several shapes agree on."""
-    known = [s for s in shapes if s is not None]
-    if len(known) != len(shapes) or len({len(s) for s in known}) != 1:
-        return None
-    return tuple(
-        column[0] if len(set(column)) == 1 else None for column in zip(*known, strict=True)
-    )
+        ctx.types.seed(value, (dtype, common([info[1] for info in seen])))

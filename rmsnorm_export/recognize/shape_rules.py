@@ -9,7 +9,13 @@ import onnx_ir as ir
 
 from rmsnorm_export.op.native import RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.recognize.consts import Constants
-from rmsnorm_export.recognize.shape_values import Dim, Elements, Unnamed
+from rmsnorm_export.recognize.shape_values import (
+    MAX_INT64,
+    Dim,
+    Elements,
+    Unnamed,
+    slice_range,
+)
 
 Dims = Elements
 Info = tuple[ir.DataType | None, Dims]
@@ -56,6 +62,17 @@ def definite(size: Dim) -> int:
     return 1 if isinstance(size, Unnamed) else 2
 
 
+def applied(rule: Rule, call: Call) -> Info:
+    """What ``rule`` says; nothing of a node that no runtime takes, nor of what leaves int64."""
+    try:
+        dtype, dims = rule(call)
+    except (ValueError, IndexError, TypeError, ArithmeticError):
+        return UNKNOWN
+    if dims is None:
+        return (dtype, None)
+    return (dtype, tuple(None if isinstance(d, int) and not 0 <= d <= MAX_INT64 else d for d in dims))
+
+
 def broadcast(shapes: Sequence[Dims]) -> Dims:
     """Multidirectional broadcast; None where the outcome cannot be told."""
     rank = 0
@@ -92,6 +109,16 @@ def _elementwise(call: Call) -> Info:
         call.inputs[0][0] if call.node.op_type == "Pow" else dtype,
         broadcast([i[1] for i in call.inputs]),
     )
+
+
+def _compared(call: Call) -> Info:
+    return (ir.DataType.BOOL, broadcast([i[1] for i in call.inputs]))
+
+
+def _shape(call: Call) -> Info:
+    dims, attributes = call.inputs[0][1], call.node.attributes
+    asked = slice(attributes.get_int("start", 0), attributes.get_int("end", None))
+    return (ir.DataType.INT64, None if dims is None else (len(dims[asked]),))
 
 
 def _where(call: Call) -> Info:
@@ -220,7 +247,7 @@ def _remaining(dims: tuple[Dim, ...], result: list[Dim], hole: int) -> Dim:
             symbols.remove(d)
         else:
             return None
-    if others == 0 or total % others:
+    if others == 0 or total % others or max(total, others) > MAX_INT64:
         return None
     if not symbols:
         return total // others
@@ -342,14 +369,15 @@ def _slice(call: Call) -> Info:
     starts, ends, axes = call.ints(1), call.ints(2), call.ints(3)
     if dims is None or axes is None or not all(-len(dims) <= axis < len(dims) for axis in axes):
         return (dtype, None)
-    steps = call.ints(4) if len(call.node.inputs) > 4 else (1,) * len(axes)
+    given = len(call.node.inputs) > 4 and call.node.inputs[4] is not None
+    steps = call.ints(4) if given else (1,) * len(axes)
     result = list(dims)
     for position, axis in enumerate(axes):
         size = dims[axis]
         result[axis] = None
         if starts and ends and steps and isinstance(size, int):
-            cut = slice(starts[position], ends[position], steps[position] or 1)
-            result[axis] = len(range(*cut.indices(size)))
+            cut = slice_range(starts[position], ends[position], steps[position], size)
+            result[axis] = len(cut)
     return (dtype, tuple(result))
 
 
@@ -397,7 +425,7 @@ def row_size(dims: Dims, axis: int | None, last: int = -1) -> int | None:
         if not isinstance(dim, int):
             return None
         size *= dim
-    return size
+    return size if size <= MAX_INT64 else None
 
 
 def axes_of(node: ir.Node, constants: Constants) -> tuple[int, ...] | None:
@@ -418,7 +446,7 @@ _LIKE_FIRST = (
     "Erf", "Softmax", "LogSoftmax", "Clip", "Dropout", "LayerNormalization", "Softplus", "Swish",
     "HardSwish", "Elu", "LeakyRelu", "Floor", "Ceil", "Round", "Sin", "Cos", "LpNormalization",
     "RMSNorm", "GatedRMSNorm", "RotaryRMSNorm", "Mish", "Selu", "HardSigmoid", "CumSum", "Trilu",
-    "ScatterND", "GroupNormalization", RMS_NORMALIZATION, SIMPLIFIED,
+    "ScatterND", "GroupNormalization", "MeanVarianceNormalization", RMS_NORMALIZATION, SIMPLIFIED,
 )  # fmt: skip
 """Operators whose first output has the type and shape of the first input."""
 
@@ -428,7 +456,11 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(
         ("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2", "ReduceMax"), _reduce
     ),
+    **dict.fromkeys(
+        ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or"), _compared
+    ),
     "Constant": _constant_info,
+    "Shape": _shape,
     "SkipRMSNorm": _norm_and_sum,
     SKIP_SIMPLIFIED: _norm_and_sum,
     "Where": _where,

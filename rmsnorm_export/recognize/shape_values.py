@@ -23,14 +23,34 @@ Held = npt.NDArray[np.object_] | None
 
 
 class Unnamed(str):
-    """A symbol for the size of a dimension that the file has no name for."""
+    """A symbol for the size of a dimension that the file has no name for, or one in a body.
+
+    Made of two parts that a zero divides: what no other symbol has, and the name in the body.
+    """
 
     __slots__ = ()
 
     def __str__(self) -> str:
-        return "?"
+        return self.rpartition("\0")[2] or "?"
 
     __repr__ = __str__
+
+
+MAX_INT64 = 2**63 - 1
+
+
+def common(shapes: Sequence[Elements]) -> Elements:
+    """The dimensions on which several shapes agree."""
+    known = [s for s in shapes if s is not None]
+    if len(known) != len(shapes) or len({len(s) for s in known}) != 1:
+        return None
+    columns = list(zip(*known, strict=True))
+    return tuple(column[0] if len(set(column)) == 1 else None for column in columns)
+
+
+def outside(dims: Elements) -> Elements:
+    """Dimensions without the symbols that are those of one value, or of one run of a body."""
+    return None if dims is None else tuple(None if isinstance(d, Unnamed) else d for d in dims)
 
 
 _BOUNDED = re.compile(r"Min\((\d+), (\w+)\)")
@@ -42,6 +62,10 @@ def bounded(size: Dim) -> tuple[int, str] | None:
     return (int(found[1]), found[2]) if found else None
 
 
+_DIGITS = {ir.DataType.DOUBLE: 53, ir.DataType.FLOAT: 24, ir.DataType.FLOAT16: 11,
+           ir.DataType.BFLOAT16: 8}  # fmt: skip
+"""Of each float type the binary digits of the integers that it holds, all of them."""
+
 _MOST = 16
 """No tensor has more dimensions, and padding two numbers for each of eight; more is no shape."""
 
@@ -49,12 +73,11 @@ _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
     "Add": lambda a, b: a + b,
     "Sub": lambda a, b: a - b,
     "Mul": lambda a, b: a * b,
-    "Equal": lambda a, b: int(a == b),
 }
 _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 
 OPERATORS = frozenset(
-    {*_ARITHMETIC, "Div", "Mod", "Shape", "Concat", "Slice", "Gather", "Where", "ConstantOfShape",
+    {*_ARITHMETIC, "Div", "Mod", "Equal", "Shape", "Concat", "Slice", "Gather", "Where", "ConstantOfShape",
      "OneHot", "Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Transpose"}
 )  # fmt: skip
 """Those that ``elements`` follows."""
@@ -72,31 +95,47 @@ SIZES: dict[str, tuple[int, ...]] = {
 """Operators whose output's shape depends on the elements of these inputs."""
 
 
-def elements(node: ir.Node, dims: Elements, parts: Sequence[Held]) -> Held:
+def elements(
+    node: ir.Node, dims: Elements, parts: Sequence[Held], dtype: ir.DataType | None
+) -> Held:
     """What the output of ``node`` holds.
 
     Args:
         node: one of ``OPERATORS``.
         dims: the shape of its first input.
         parts: what its inputs hold.
+        dtype: element type of the output.
     """
     if node.op_type == "Shape":
         start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
         return None if dims is None else _objects(dims[start:end])
     known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
+    if len(known) < len(parts) or dtype is None:
         return None
+    if node.op_type in (*_ARITHMETIC, "Div", "Mod") and not dtype.is_integer():
+        return None  # a quotient of floats is another
     try:
         result = _computed(node, known)
-    except (
-        ValueError,
-        IndexError,
-        TypeError,
-    ):  # numbers that do not fit each other: no model that runs
+    except (ValueError, IndexError, TypeError):  # they do not fit each other: no model that runs
         return None
     # NumPy gives the element itself where no dimension is left.
     array = None if result is None else np.asarray(result, object)
-    return array if array is not None and array.size <= _MOST else None
+    if array is None or array.size > _MOST:
+        return None
+    kept = [_in_type(element, dtype) for element in array.reshape(-1).tolist()]
+    return _objects(kept).reshape(array.shape)
+
+
+def _in_type(element: Dim, dtype: ir.DataType) -> Dim:
+    """The element where ``dtype`` certainly holds it, as it is; no size is 2**31."""
+    if isinstance(element, str) or element is None:
+        return element if dtype in (ir.DataType.INT64, ir.DataType.INT32) else None
+    if dtype == ir.DataType.BOOL:
+        return element if element in (0, 1) else None
+    if dtype.is_integer():
+        return element if dtype.min <= element <= dtype.max else None
+    digits = _DIGITS.get(dtype, 0)
+    return element if abs(element) <= 1 << digits and digits else None
 
 
 def held(array: npt.NDArray[np.generic] | None) -> Held:
@@ -163,10 +202,28 @@ def _part(data: npt.NDArray[np.object_], bounds: Sequence[list[int] | None]) -> 
     starts, ends, *more = known
     axes = more[0] if more else range(len(starts))
     steps = more[1] if len(more) > 1 else [1] * len(starts)
-    cut = [slice(None)] * data.ndim
+    if len({axis % data.ndim for axis in axes}) < len(axes):
+        return None
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        cut[axis] = slice(start, end, step)
-    return data[tuple(cut)]
+        data = data.take(np.array(slice_range(start, end, step, data.shape[axis]), int), axis)
+    return data
+
+
+def slice_range(start: int, end: int, step: int, size: int) -> range:
+    """The elements of an axis that a Slice takes, clamped as ONNX does it.
+
+    Unlike Python's, a negative step from in front of the first element takes that.
+
+    Raises:
+        ValueError: backwards to the largest number, which is no element for ONNX and the first for
+            ONNX Runtime.
+    """
+    if step < 0 and end >= 2**31 - 1:
+        raise ValueError
+    start, end = (bound + size if bound < 0 else bound for bound in (start, end))
+    if step > 0:
+        return range(min(max(start, 0), size), min(max(end, 0), size), step)
+    return range(min(max(start, 0), size - 1), min(max(end, -1), size - 1), step)
 
 
 def _one_hot(
@@ -205,6 +262,8 @@ def _integers(part: npt.NDArray[np.object_]) -> list[int] | None:
 
 def _arithmetic(op: str, a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
+        if op == "Equal":
+            return int(a == b)
         if op in _ARITHMETIC:
             return _ARITHMETIC[op](a, b)
         # Runtimes differ in the sign of a remainder.

@@ -1,17 +1,27 @@
-"""Element types and shapes: what the file says, then local rules, then ONNX shape inference once.
+"""Element types and shapes: what the file says, then local rules, then the operator's own rule.
 
-Nothing is written to the graph. A dimension is an int, a symbol (str) or None.
+Nothing is written to the graph, and nothing is computed but sizes. A dimension is an int, a symbol
+(str) or None. A name of a dimension is that of one size in the main graph alone: a body runs again
+with other sizes, and a function is called with others.
 """
 
 from __future__ import annotations
 
-import logging
-
+import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, MICROSOFT_DOMAIN
 from rmsnorm_export.op.spec import DOMAIN
+from rmsnorm_export.recognize.bodies import (
+    FLOW,
+    all_bodies,
+    info_of_input,
+    info_of_output,
+    needs_of_output,
+    source_of_input,
+)
 from rmsnorm_export.recognize.consts import Constants, depends_on_caller, standard
+from rmsnorm_export.recognize.schema import by_schema
 from rmsnorm_export.recognize.shape_rules import (
     RULES,
     UNKNOWN,
@@ -19,6 +29,7 @@ from rmsnorm_export.recognize.shape_rules import (
     Dims,
     Info,
     Rule,
+    applied,
     definite,
     merge_dims,
 )
@@ -30,6 +41,7 @@ from rmsnorm_export.recognize.shape_values import (
     elements,
     held,
     in_order,
+    outside,
 )
 
 _KNOWN_DOMAINS = (*DEFAULT_DOMAINS, DOMAIN, MICROSOFT_DOMAIN)
@@ -40,13 +52,8 @@ _Calls = dict[tuple[ir.OperatorIdentifier, int, tuple[Info, ...]], Info]
 _MOST_CALLS = 10_000
 """Functions that call functions have as many paths as they like, and a shape for each."""
 
-_MOST_INLINED = 10_000_000
-"""Nodes; ONNX shape inference walks a function at every call of it."""
-
 _DEEPEST_CALL = 100
 """A call in a call takes some frames of Python's stack."""
-
-logger = logging.getLogger(__name__)
 
 
 class Types:
@@ -63,32 +70,22 @@ class Types:
         self._seeds: dict[ir.Value, Info] = {}
         self._elements: dict[ir.Value, Held] = {}
         self._unnamed = 0
-        self._inferred: dict[ir.Value, Info] | None = None
+        self._owners: dict[ir.Graph, ir.Node] | None = None
+        self._scopes: dict[ir.Graph | None, str] = {}
 
     def dtype(self, value: ir.Value) -> ir.DataType | None:
         """Element type, or None when nothing tells."""
-        if value.dtype is not None:
-            return value.dtype
-        dtype = self._local(value)[0]
-        return self._library(value)[0] if dtype is None else dtype
+        return value.dtype or self._local(value)[0]
 
     def shape(self, value: ir.Value) -> Dims:
         """Dimensions, or None when not even the rank is known."""
-        own = _declared(value)[1]
-        if own is not None and _complete(own):
-            return own
-        dims = merge_dims(own, self._local(value)[1])
-        return self._library(value)[1] if dims is None else dims
+        return self._local(value)[1]
 
     def static_last(self, value: ir.Value) -> int | None:
         """The last dimension if it is a static one."""
-        own = _declared(value)[1]
-        if own and isinstance(own[-1], int):
-            return own[-1]
+        if value.shape is not None and len(value.shape) and isinstance(value.shape[-1], int):
+            return value.shape[-1]
         dims = self._local(value)[1]
-        if dims and isinstance(dims[-1], int):
-            return dims[-1]
-        dims = self._library(value)[1]
         return dims[-1] if dims and isinstance(dims[-1], int) else None
 
     def rank(self, value: ir.Value) -> int | None:
@@ -110,14 +107,15 @@ class Types:
         return None if sizes is None or len(known) < len(sizes) else known
 
     def info(self, value: ir.Value) -> Info:
-        """Type and dimensions for a reader, without asking ONNX shape inference."""
-        return _said(self._local(value))
+        """Type and dimensions for a reader."""
+        dtype, dims = self._local(value)
+        return (dtype, outside(dims))
 
     def _local(self, value: ir.Value) -> Info:
         known = self._known
         if value in known:
             return known[value]
-        declared = self._told(value)
+        declared = self._declared(value)
         if declared[0] is not None and _complete(declared[1]):
             known[value] = declared
             return declared
@@ -152,27 +150,99 @@ class Types:
 
     def _info_needs(self, value: ir.Value) -> list[tuple[ir.Value, bool]]:
         node = value.producer()
-        dtype, dims = self._told(value)
-        if node is None or self._rule(node) is None or (dtype is not None and _complete(dims)):
+        dtype, dims = self._declared(value)
+        if dtype is not None and _complete(dims):
             return []
-        sizes = SIZES.get(standard(node), ())
-        return [(v, i in sizes) for i, v in enumerate(node.inputs) if v is not None]
+        if node is None:
+            source = self._goes_in(value)[1]
+            return [] if source is None else [(source, False)]
+        if standard(node) in FLOW:
+            return [(v, False) for v in needs_of_output(node, value.index() or 0)]
+        if not standard(node) and self._rule(node) is None:
+            return []
+        sizes, inputs = SIZES.get(standard(node), ()), list(enumerate(node.inputs))
+        held_too = [(v, True) for i, v in inputs if v is not None and i in sizes]
+        return [*held_too, *((v, False) for _, v in inputs if v is not None)]
 
     def _information(self, value: ir.Value) -> Info:
-        node = value.producer()
-        declared = self._told(value)
-        rule = None if node is None else self._rule(node)
-        if node is None or rule is None or (declared[0] is not None and _complete(declared[1])):
-            return (declared[0], self._named(declared[1]))
+        dtype, dims = self._declared(value)
+        if dtype is None or not _complete(dims):
+            inferred = self._inferred(value)
+            dtype, dims = dtype or inferred[0], merge_dims(dims, inferred[1])
+        return (dtype, self._named(dims))
+
+    def _inferred(self, value: ir.Value) -> Info:
+        """What follows from what is known of the node's inputs, or goes into a body."""
+        node, index = value.producer(), value.index() or 0
+        if node is None:
+            owner, source = self._goes_in(value)
+            info = UNKNOWN if source is None else self._known.get(source, UNKNOWN)
+            if owner is None or value.graph is None:
+                return UNKNOWN
+            return info_of_input(owner, value.graph.inputs.index(value), info)
+        if standard(node) in FLOW:
+            infos = [self._known.get(v, UNKNOWN) for v in needs_of_output(node, index)]
+            return info_of_output(node, index, infos)
+        rule = self._rule(node)
         inputs = [UNKNOWN if v is None else self._known.get(v, UNKNOWN) for v in node.inputs]
-        sizes = SIZES.get(standard(node), ())
         given = {
             i: in_order(self._elements.get(v))
-            for i, v in enumerate(node.inputs)
-            if i in sizes and v
+            for i in SIZES.get(standard(node), ())
+            if i < len(node.inputs) and (v := node.inputs[i])
         }
-        dtype, dims = rule(Call(node, inputs, value.index() or 0, self._constants, given))
-        return (declared[0] or dtype, self._named(merge_dims(declared[1], dims)))
+        call = Call(node, inputs, index, self._constants, given)
+        info = UNKNOWN if rule is None else applied(rule, call)
+        if info[0] is not None and info[1] is not None and None not in info[1]:
+            return info
+        if not standard(node) or depends_on_caller(node) or rule == self._called:
+            return info
+        # A rule has seen what these hold already, and knows where runtimes differ.
+        data = self._small(node, call) if rule is None else {}
+        asked = by_schema(node, inputs, data, index, self._opset(node))
+        return (info[0] or asked[0], merge_dims(info[1], asked[1]))
+
+    def _small(self, node: ir.Node, call: Call) -> dict[int, np.ndarray]:
+        """The inputs whose elements are known and few."""
+        arrays: dict[int, np.ndarray] = {}
+        for index, value in enumerate(node.inputs):
+            array, sizes = self._constants.array(value), call.ints(index)
+            if array is not None and array.dtype.kind in "iuf":
+                arrays[index] = array
+            elif sizes is not None:
+                arrays[index] = np.array(sizes, np.int64)
+        return arrays
+
+    def _goes_in(self, value: ir.Value) -> tuple[ir.Node | None, ir.Value | None]:
+        """For an input of a body the node that has it, and what goes in at first."""
+        graph = value.graph
+        owner = self._bodies().get(graph) if graph is not None and value.is_graph_input() else None
+        if graph is None or owner is None or standard(owner) not in ("Loop", "Scan"):
+            return (None, None)
+        return (owner, source_of_input(owner, graph.inputs.index(value)))
+
+    def _bodies(self) -> dict[ir.Graph, ir.Node]:
+        if self._owners is None:
+            self._owners = all_bodies(self._model)
+        return self._owners
+
+    def _opset(self, node: ir.Node) -> int:
+        """Version of the default domain where ``node`` stands."""
+        graph = node.graph
+        while graph is not None and graph in self._bodies():
+            graph = self._bodies()[graph].graph
+        imports = self._model.opset_imports if graph is None else graph.opset_imports
+        return imports.get("", imports.get("ai.onnx", 1))
+
+    def _declared(self, value: ir.Value) -> Info:
+        """What the file says; a name in a body or a function is another than that outside."""
+        if value.shape is None:
+            return (value.dtype, None)
+        dims = tuple(d if isinstance(d, int) else d.value for d in value.shape)
+        graph = value.graph
+        if graph is not self._model.graph and any(isinstance(d, str) for d in dims):
+            scope = self._scopes.setdefault(graph, f"body {len(self._scopes)}")
+            dims = tuple(Unnamed(f"{scope}\0{d}") if isinstance(d, str) else d for d in dims)
+        return (value.dtype, dims)
 
     def _named(self, dims: Dims) -> Dims:
         """A symbol for every unknown dimension: it is as large as itself, wherever it is used."""
@@ -182,7 +252,7 @@ class Types:
         for size in dims:
             if size is None:
                 self._unnamed += 1
-                size = Unnamed(f"\0{self._unnamed}")  # no file has such a name
+                size = Unnamed(f"{self._unnamed}\0")
             named.append(size)
         return tuple(named)
 
@@ -191,18 +261,19 @@ class Types:
         if node is None or standard(node) not in OPERATORS or depends_on_caller(node):
             return []
         holds = node.op_type != "Shape"
-        return [(v, holds) for v in node.inputs if v is not None]
+        return [(value, False), *((v, holds) for v in node.inputs if v is not None)]
 
     def _held(self, value: ir.Value) -> Held:
         known = held(self._constants.array(value))
         node = value.producer()
         if known is not None or node is None or standard(node) not in OPERATORS:
             return known
-        if depends_on_caller(node) or None in node.inputs:
+        if depends_on_caller(node) or None in node.inputs or not node.inputs:
             return None
         first = node.inputs[0]
         dims = None if first is None else self._known.get(first, UNKNOWN)[1]
-        return elements(node, dims, [self._elements.get(v) for v in node.inputs if v is not None])
+        parts = [self._elements.get(v) for v in node.inputs if v is not None]
+        return elements(node, dims, parts, self._known[value][0])
 
     def _rule(self, node: ir.Node) -> Rule | None:
         if node.op_identifier() in self._model.functions:
@@ -212,7 +283,7 @@ class Types:
     def _called(self, call: Call) -> Info:
         """An output of a function call: that of the body, for inputs like these."""
         # A symbol of one call is not that of another.
-        given = [_said(info) for info in call.inputs]
+        given: list[Info] = [(dtype, outside(dims)) for dtype, dims in call.inputs]
         key = (call.node.op_identifier(), call.index, tuple(given))
         if key in self._calls:
             return self._calls[key]
@@ -225,7 +296,7 @@ class Types:
     def _body(self, call: Call, given: list[Info]) -> Info:
         function = self._model.functions[call.node.op_identifier()]
         inner = Types(self._model, self._constants, self._calls, self._depth + 1)
-        inner._inferred = {}
+        inner._owners = self._bodies()
         for position, value in enumerate(function.inputs):
             inner.seed(value, given[position] if position < len(given) else UNKNOWN)
         # The types of one call are not those of the function: a CastLike is no constant here.
@@ -234,64 +305,6 @@ class Types:
             return inner.info(function.outputs[call.index])
         finally:
             self._constants.type_of = type_of
-
-    def _library(self, value: ir.Value) -> Info:
-        if self._inferred is None:
-            self._inferred = self._infer()
-            # What the local rules could not tell may follow from what is known now.
-            self._known = dict(self._seeds)
-            self._elements.clear()
-        return self._local(value)
-
-    def _told(self, value: ir.Value) -> Info:
-        """What the file says, and shape inference once it has run."""
-        dtype, dims = _declared(value)
-        if self._inferred:
-            inferred = self._inferred.get(value, UNKNOWN)
-            return (dtype or inferred[0], merge_dims(dims, inferred[1]))
-        return (dtype, dims)
-
-    def _infer(self) -> dict[ir.Value, Info]:
-        from onnx_ir.passes.common import ShapeInferencePass
-
-        result: dict[ir.Value, Info] = {}
-        if inlined_size(self._model) > _MOST_INLINED:
-            logger.warning("ONNX shape inference is left out: its functions call too many others")
-            return result
-        # The pass logs its own failures with a traceback; ours is one line.
-        noisy = logging.getLogger("onnx_ir.passes.common.shape_inference")
-        level = noisy.level
-        noisy.setLevel(logging.CRITICAL)
-        try:
-            copy = self._model.clone()
-            inferred = ShapeInferencePass()(copy).model
-            pairs = zip(self._model.graph.all_nodes(), inferred.graph.all_nodes(), strict=True)
-            for ours, theirs in pairs:
-                for value, other in zip(ours.outputs, theirs.outputs, strict=True):
-                    result[value] = _inferred(other)
-        except Exception as error:
-            # Inference is an aid: a model that it cannot read only keeps its unknown shapes.
-            logger.warning("ONNX shape inference failed, unknown shapes stay unknown: %s", error)
-        finally:
-            noisy.setLevel(level)
-        return result
-
-
-def inlined_size(model: ir.Model) -> int:
-    """Nodes of the model if every call were replaced by its body, as shape inference walks it."""
-    functions, sizes = model.functions, dict[ir.OperatorIdentifier, int]()
-    stack = list(functions)
-    while stack:
-        name = stack[-1]
-        called = [node.op_identifier() for node in functions[name].all_nodes()]
-        missing = [other for other in called if other in functions and other not in sizes]
-        if name in sizes or not missing:
-            stack.pop()
-            # Kept small: the number itself would have a digit for every few levels.
-            size = sum(sizes.get(other, 1) for other in called)
-            sizes[name] = min(size, _MOST_INLINED + 1)
-        stack += missing
-    return sum(sizes.get(node.op_identifier(), 1) for node in model.graph.all_nodes())
 
 
 def _rule(node: ir.Node) -> Rule | None:
@@ -306,27 +319,3 @@ def _complete(dims: Dims) -> bool:
     if dims is None or any(definite(d) < 2 for d in dims):
         return False
     return not dims or isinstance(dims[-1], int)
-
-
-def _said(info: Info) -> Info:
-    """``info`` without symbols that the file does not have."""
-    dtype, dims = info
-    if dims is None:
-        return info
-    return (dtype, tuple(None if isinstance(d, Unnamed) else d for d in dims))
-
-
-def _inferred(value: ir.Value) -> Info:
-    """What shape inference says; the symbols that it made up are names of no file."""
-    dtype, dims = _declared(value)
-    if dims is None:
-        return (dtype, None)
-    made_up = [isinstance(d, str) and d.startswith("unk__") for d in dims]
-    return (dtype, tuple(Unnamed(d) if new else d for d, new in zip(dims, made_up, strict=True)))
-
-
-def _declared(value: ir.Value) -> Info:
-    shape = value.shape
-    if shape is None:
-        return (value.dtype, None)
-    return (value.dtype, tuple(d if isinstance(d, int) else d.value for d in shape))

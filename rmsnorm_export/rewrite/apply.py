@@ -200,9 +200,10 @@ def _drop_unread(model: ir.Model) -> None:
             if node.domain != MICROSOFT_DOMAIN or node.op_type != SKIP_SIMPLIFIED:
                 continue
             read = [bool(v.uses()) or v.is_graph_output() for v in node.outputs]
+            read[0] = True  # the only output that the operator must have
             for value, is_read in zip(node.outputs, read, strict=True):
                 value.name = value.name if is_read else ""
-            node.resize_outputs(max(i for i, is_read in enumerate(read, 1) if is_read or i == 1))
+            node.resize_outputs(max(i for i, is_read in enumerate(read, 1) if is_read))
 
 
 def _remove_dead(candidates: list[ir.Node]) -> None:

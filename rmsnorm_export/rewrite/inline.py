@@ -11,19 +11,16 @@ from collections.abc import Callable, Set
 
 import onnx_ir as ir
 
+from rmsnorm_export.graph.functions import inline, may_inline
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import same_attributes, same_tensors
 from rmsnorm_export.recognize.scan import KNOWN, Recognition
-from rmsnorm_export.recognize.types import inlined_size
 from rmsnorm_export.rewrite.apply import Names
 
 _MOST_ROUNDS = 4
-_MOST_NODES = 1_000_000
-"""Of the model with all of its calls replaced; above it functions stay as they are."""
-
 _SMALL = 32
 """Nodes of a function that goes with those that hold a part, if it could be the next part."""
 
@@ -40,7 +37,7 @@ def inline_parts(
     best, found = model, first
     trial, seen = model, first
     for _ in range(_MOST_ROUNDS):
-        if not seen.crossed or inlined_size(trial) > _MOST_NODES:
+        if not seen.crossed or not may_inline(trial):
             break
         inlined = _without(trial, seen.crossed | _small_functions(trial))
         if inlined is None:
@@ -73,12 +70,9 @@ def _small_functions(model: ir.Model) -> Set[ir.OperatorIdentifier]:
 
 def _without(model: ir.Model, functions: Set[ir.OperatorIdentifier]) -> ir.Model | None:
     """A copy with the bodies of these functions in their callers; None where that cannot be."""
-    from onnx_ir.passes import PassError
-    from onnx_ir.passes.common import InlinePass
-
     try:
-        return InlinePass(criteria=lambda f: f.identifier() in functions)(model.clone()).model
-    except (ValueError, PassError):
+        return inline(model.clone(), lambda function: function.identifier() in functions)
+    except ValueError:
         return None
 
 

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import onnx_ir as ir
 
+from rmsnorm_export.graph.functions import sort_functions
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model, no_gc
 from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.graph.save import SaveResult, WeightsPolicy, save_model, to_bytes
@@ -151,6 +152,7 @@ def _rewritten(source: Source, options: OptimizeOptions | ExpandOptions) -> Resu
         report = describe_plan(loaded, plan, options, proofs=proofs)
         apply(plan.model, plan.sites, plan.names)
         remove_unused_own(plan.model)
+        sort_functions(plan.model)
         model, notes = plan.model, report.notes
         if isinstance(options, OptimizeOptions) and (known := options.consumer) is not None:
             model, more = fit_model(model, known)

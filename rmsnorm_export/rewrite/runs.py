@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
@@ -103,10 +104,15 @@ def fit_model(model: ir.Model, row: Consumer) -> tuple[ir.Model, tuple[str, ...]
     """
     notes = [f"{row.why}; {row.source}"]
     if model.functions and FUNCTIONS not in row.forms:
-        from onnx_ir.passes.common import InlinePass
-
         count = len(model.functions)
-        model = InlinePass()(model).model
+        try:
+            model = inline(model)
+        except ValueError as error:
+            raise InputError(
+                f"The runtime {row.name} {row.since} has no functions, and this model needs them.",
+                found=one_line(str(error)),
+                fix="choose another runtime, or export the model without functions",
+            ) from error
         notes.append(f"{plural(count, 'function')} inlined, for it has none")
     if row.ir and model.ir_version > row.ir >= _needed_ir(model):
         notes.append(f"format version {row.ir} instead of {model.ir_version}")

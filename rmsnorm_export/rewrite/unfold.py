@@ -11,6 +11,7 @@ import dataclasses
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.load import LoadedModel
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.lower.builder import FORMERLY
@@ -77,6 +78,11 @@ def _one_default_domain(model: ir.Model) -> None:
         version = holder.opset_imports.pop("ai.onnx", None)
         if version is not None:
             holder.opset_imports.setdefault("", version)
+    for key, function in list(model.functions.items()):
+        if key[0] == "ai.onnx":
+            del model.functions[key]
+            function.domain = ""
+            model.functions[function.identifier()] = function
     for graph in all_graphs(model):
         for node in graph:
             if node.domain == "ai.onnx":
@@ -109,14 +115,12 @@ def _inline_own(model: ir.Model) -> ir.Model:
     own = {key for key, f in model.functions.items() if f.domain == DOMAIN and key not in foreign}
     if not own:
         return model
-    from onnx_ir.passes.common import InlinePass
-
     for graph in all_graphs(model):
         for node in graph:
             if node.op_identifier() in own and node.name:
                 node.metadata_props[FORMERLY] = node.name
     try:
-        return InlinePass(criteria=lambda function: function.identifier() in own)(model).model
+        return inline(model, lambda function: function.identifier() in own)
     except ValueError as error:
         raise InputError(
             "The function bodies of an earlier run cannot be put in the place of their nodes.",

@@ -1,0 +1,47 @@
+"""The functions of a model: in which order they call each other, and what they come to."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+MOST_INLINED = 1 << 20
+"""Where counting ends: functions that call functions double with every few bytes of a file."""
+
+
+def callees_first(model: ir.Model) -> list[ir.OperatorIdentifier]:
+    """Functions so that each comes after every function that it calls, else as they stand."""
+    functions = model.functions
+    calls = {key: _calls_of(function, functions) for key, function in functions.items()}
+    order: list[ir.OperatorIdentifier] = []
+    opened: set[ir.OperatorIdentifier] = set()
+    for start in functions:
+        stack = [] if start in opened else [(start, iter(calls[start]))]
+        opened.add(start)
+        while stack:
+            key, rest = stack[-1]
+            callee = next(rest, None)
+            if callee is None:
+                order.append(key)
+                stack.pop()
+            elif callee not in opened:
+                opened.add(callee)
+                stack.append((callee, iter(calls[callee])))
+    return order
+
+
+def inlined_size(model: ir.Model) -> int:
+    """Nodes of the model if every call were replaced by its body; ``MOST_INLINED``: at least."""
+    sizes: dict[ir.OperatorIdentifier, int] = {}
+    for key in callees_first(model):
+        nodes = model.functions[key].all_nodes()
+        size = sum(sizes.get(node.op_identifier(), 1) for node in nodes)
+        sizes[key] = min(size, MOST_INLINED)
+    total = sum(sizes.get(node.op_identifier(), 1) for node in model.graph.all_nodes())
+    return min(total, MOST_INLINED)
+
+
+def _calls_of(
+    function: ir.Function, functions: dict[ir.OperatorIdentifier, ir.Function]
+) -> list[ir.OperatorIdentifier]:
+    keys = dict.fromkeys(node.op_identifier() for node in function.all_nodes())
+    return [key for key in keys if key in functions]

@@ -1,0 +1,103 @@
+"""Type and shape of one node's outputs by the inference function of its ONNX schema.
+
+A whole model is never given to ONNX's inference: with data propagation it evaluates tensors of any
+size that a file of 400 bytes can ask for, and it walks a function at every call of it. Here it sees
+one node, and of its inputs no more than a handful of elements.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rmsnorm_export.recognize.shape_rules import UNKNOWN, Info
+from rmsnorm_export.recognize.shape_values import MAX_INT64, Dim
+
+_MOST_BYTES = 1024
+"""Of a tensor among the attributes: the node is serialised for the question."""
+
+_NUMBERS_AND_TEXTS = frozenset(
+    (ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.FLOAT, ir.AttributeType.FLOATS,
+     ir.AttributeType.STRING, ir.AttributeType.STRINGS)
+)  # fmt: skip
+
+
+@functools.cache
+def _schema(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
+    try:
+        return onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return None
+
+
+def by_schema(
+    node: ir.Node, inputs: Sequence[Info], data: Mapping[int, np.ndarray], index: int, opset: int
+) -> Info:
+    """Type and dimensions of an output of a node of the default domain.
+
+    Args:
+        inputs: what is known of its inputs; a type of each that is there is needed.
+        data: elements of those that are small constants.
+        index: of the output.
+        opset: version of the default domain.
+    """
+    schema = _schema(node.op_type, opset)
+    if schema is None or not all(_may_be_sent(a) for a in node.attributes.values()):
+        return UNKNOWN
+    names = ["" if value is None else f"i{i}" for i, value in enumerate(node.inputs)]
+    symbols: dict[str, str] = {}
+    types: dict[str, onnx.TypeProto] = {}
+    for name, (dtype, dims) in zip(names, inputs, strict=True):
+        if name and dtype is None:
+            return UNKNOWN
+        if name:
+            types[name] = _type_proto(int(dtype or 0), dims, symbols)
+    proto = onnx.NodeProto(op_type=node.op_type, input=names)
+    proto.output.extend(f"o{i}" for i in range(len(node.outputs)))
+    proto.attribute.extend(ir.serde.serialize_attribute(a) for a in node.attributes.values())
+    tensors = {f"i{i}": onnx.numpy_helper.from_array(array) for i, array in data.items()}
+    try:
+        outputs = onnx.shape_inference.infer_node_outputs(
+            schema, proto, types, tensors, opset_imports=[onnx.helper.make_opsetid("", opset)]
+        )
+    except Exception:  # of a node that no runtime takes nothing is known
+        return UNKNOWN
+    by_name = {name: symbol for symbol, name in symbols.items()}
+    return _info(outputs.get(f"o{index}"), by_name)
+
+
+def _may_be_sent(attribute: ir.Attr) -> bool:
+    if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+        return attribute.as_tensor().nbytes <= _MOST_BYTES
+    return attribute.type in _NUMBERS_AND_TEXTS and not attribute.is_ref()
+
+
+def _type_proto(
+    dtype: int, dims: tuple[Dim, ...] | None, symbols: dict[str, str]
+) -> onnx.TypeProto:
+    """The type; symbols get names here, for those of a body look like those of the main graph."""
+    if dims is None:
+        return onnx.helper.make_tensor_type_proto(dtype, None)
+    sizes = [symbols.setdefault(d, f"s{len(symbols)}") if isinstance(d, str) else d for d in dims]
+    return onnx.helper.make_tensor_type_proto(dtype, sizes)
+
+
+def _info(proto: onnx.TypeProto | None, symbols: Mapping[str, Dim]) -> Info:
+    if proto is None or not proto.HasField("tensor_type"):
+        return UNKNOWN
+    tensor = proto.tensor_type
+    dtype = ir.DataType(tensor.elem_type) if tensor.elem_type else None
+    if not tensor.HasField("shape"):
+        return (dtype, None)
+    return (
+        dtype,
+        tuple(
+            d.dim_value if d.HasField("dim_value") and 0 <= d.dim_value <= MAX_INT64
+            else symbols.get(d.dim_param)
+            for d in tensor.shape.dim
+        ),
+    )  # fmt: skip

@@ -1,0 +1,132 @@
+"""Files of a few hundred bytes that ask whoever evaluates them for memory or time without end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import onnx
+from onnx import parser
+
+_HEAD = '<ir_version: 9, opset_import: ["" : 18, "f" : 1]>'
+_STORED = """float two = {2}, int64[1] ax = {-1}, float e = {1e-05}, int64[1] big = {1099511627776},
+ int64 bigs = {1099511627776}, float bigf = {1e12}, float one = {1}, float[1] one1 = {1},
+ int64 z0 = {0}, int64 o1 = {1}, int64[1] z1 = {0}, int64[2] pads = {0, 1099511627776},
+ float[1] scales = {1e12}, bool yes = {1}, float f0 = {0}, int64[2] square = {1048576, 1048576}"""
+
+MAKERS = {
+    "ConstantOfShape": "w = ConstantOfShape<value = float[1] {1}>(big)",
+    "ConstantOfShape of a square": "w = ConstantOfShape<value = float[1] {1}>(square)",
+    "ConstantOfShape of integers": "i = ConstantOfShape<value = int64[1] {1}>(big) w = Cast<to = 1>(i)",
+    "Range": "i = Range(z0, bigs, o1) w = Cast<to = 1>(i)",
+    "Range of floats": "w = Range(f0, bigf, one)",
+    "Expand": "w = Expand(one1, big)",
+    "Tile": "w = Tile(one1, big)",
+    "Pad": "w = Pad(one1, pads)",
+    "Resize": "w = Resize(one1, , scales)",
+    "OneHot": "off = Constant<value_floats = [0.0, 1.0]>() w = OneHot(z1, bigs, off)",
+    "RandomNormal": "w = RandomNormal<shape = [1099511627776]>()",
+    "RandomUniform": "w = RandomUniform<shape = [1048576, 1048576]>()",
+    "HannWindow": "w = HannWindow(bigs)",
+    "BlackmanWindow": "w = BlackmanWindow(bigs)",
+    "Multinomial": "p = Unsqueeze(one1, z1) i = Multinomial<sample_size = 1099511627776>(p) "
+    "w = Cast<to = 1>(i)",
+    "Reshape of a Range": "i = Range(z0, bigs, o1) j = Reshape(i, ax) w = Cast<to = 1>(j)",
+    "NonZero": "c = ConstantOfShape<value = float[1] {1}>(big) i = NonZero(c) w = Cast<to = 1>(i)",
+    "ReduceSum": "c = ConstantOfShape<value = float[1] {1}>(big) w = ReduceSum(c, ax)",
+    "Loop": "w = Loop(bigs, yes, one1) <body = b (int64 i, bool c, float[?] h) => "
+    "(bool co, float[?] h2) { co = Identity(c) h2 = Concat<axis = 0>(h, h) }>",
+    "Gather": "i = Range(z0, bigs, o1) w = Gather(one1, i)",
+    "Concat": " ".join(
+        f"v{i + 1} = Concat<axis = 0>(v{i}, v{i})" for i in range(44)
+    ).replace("(v0, v0)", "(one1, one1)") + " w = Identity(v44)",
+    "sum of a column and a row": " ".join(
+        f"a{i} = Unsqueeze(v{i}, ax) s{i} = Add(a{i}, v{i}) v{i + 1} = Reshape(s{i}, ax)"
+        for i in range(1, 12)
+    ).replace("v1,", "v1,") + " w = Identity(v12)",
+    "MatMul": " ".join(
+        f"a{i} = Unsqueeze(v{i}, ax) b{i} = Unsqueeze(v{i}, z1) s{i} = MatMul(a{i}, b{i}) "
+        f"v{i + 1} = Reshape(s{i}, ax)"
+        for i in range(1, 12)
+    ) + " w = Identity(v12)",
+    "sizes that square": "s0 = Shape(x) "
+    + " ".join(f"s{i + 1} = Mul(s{i}, s{i})" for i in range(60))
+    + " w = ConstantOfShape(s60)",
+    "sizes that double": "s0 = Size(x) t0 = Unsqueeze(s0, z1) "
+    + " ".join(f"t{i + 1} = Add(t{i}, t{i})" for i in range(70))
+    + " w = Expand(one1, t70)",
+}  # fmt: skip
+for _name in ("sum of a column and a row", "MatMul"):
+    MAKERS[_name] = "v1 = Concat<axis = 0>(one1, one1) " + MAKERS[_name]
+
+_NORM = """ qs = Pow(h, two) qm = ReduceMean<keepdims = 1>(qs, ax) qa = Add(qm, e) qr = Sqrt(qa)
+ qd = Div(h, qr)"""
+_BODY = {
+    "scale": "{maker} h = Identity(x)" + _NORM + " y = Mul(qd, w)",
+    "row": "{maker} xs = Mul(x, w) h = Identity(xs)" + _NORM + " y = Identity(qd)",
+    "shape": "{maker} ws = Shape(w) h = Reshape(x, ws)" + _NORM + " y = Identity(qd)",
+    "elements": "{maker} wi = Cast<to = 7>(w) h = Reshape(x, wi)" + _NORM + " y = Identity(qd)",
+    "between": "h = Identity(x) qs = Pow(h, two) qm = ReduceMean<keepdims = 1>(qs, ax) "
+    "{maker} wm = ReduceMax<keepdims = 0>(w) wz = Mul(wm, f0) we = Add(wz, e) qa = Add(qm, we) "
+    "qr = Sqrt(qa) y = Div(h, qr)",
+    "shape between": "h = Identity(x) qs = Pow(h, two) qm = ReduceMean<keepdims = 1>(qs, ax) "
+    "{maker} ws = Size(w) wr = Mod(ws, o1) wc = Cast<to = 1>(wr) we = Add(wc, e) "
+    "qa = Add(qm, we) qr = Sqrt(qa) y = Div(h, qr)",
+}
+
+
+def _main(body: str) -> str:
+    return f"{_HEAD} g (float[B, 8] x) => (float[] y) <{_STORED}> {{ {body} }}"
+
+
+def _in_branch(body: str) -> str:
+    return (
+        f"{_HEAD} g (float[B, 8] x, bool cond) => (float[] out) <{_STORED}> {{ "
+        f"out = If(cond) <then_branch = t () => (float[] y) {{ {body} }}, "
+        "else_branch = o () => (float[] z) { z = Identity(x) }> }"
+    )
+
+
+def _in_loop(body: str) -> str:
+    return (
+        f"{_HEAD} g (float[B, 8] x) => (float[] out) <{_STORED}> {{ "
+        "out = Loop(o1, yes, x) <body = l (int64 it, bool go, float[?, ?] keep) => "
+        f"(bool go2, float[] y) {{ go2 = Identity(go) {body} }}> }}"
+    )
+
+
+def _in_function(body: str) -> str:
+    names = [part.split("=")[0].split()[-1].strip() for part in _STORED.split("},")]
+    arguments = ", ".join(["x", *names])
+    return (
+        f"{_HEAD} g (float[B, 8] x) => (float[] out) <{_STORED}> {{ out = f.Made({arguments}) }} "
+        f'<domain: "f", opset_import: ["" : 18]> Made ({arguments}) => (y) {{ {body} }}'
+    )
+
+
+PLACES: dict[str, Callable[[str], str]] = {
+    "main": _main, "branch": _in_branch, "loop": _in_loop, "function": _in_function,
+}  # fmt: skip
+
+
+def attacks() -> Iterator[tuple[str, bytes]]:
+    """Name and bytes of every file."""
+    for maker, text in MAKERS.items():
+        for use, body in _BODY.items():
+            for place, frame in PLACES.items():
+                if place != "main" and use in ("row", "shape between"):
+                    continue
+                model = parser.parse_model(frame(body.replace("{maker}", text)))
+                yield f"{maker}, {use}, {place}", model.SerializeToString()
+    for levels in (20, 40, 60):
+        yield f"functions of functions, {levels}", _nested(levels).SerializeToString()
+
+
+def _nested(levels: int) -> onnx.ModelProto:
+    """A norm behind functions that call the next one twice."""
+    functions = "".join(
+        f' <domain: "f", opset_import: ["" : 18, "f" : 1]> F{i} (a) => (c) '
+        f"{{ b = {'Neg' if i + 1 == levels else f'f.F{i + 1}'}(a) "
+        f"c = {'Neg' if i + 1 == levels else f'f.F{i + 1}'}(b) }}"
+        for i in range(levels)
+    )
+    return parser.parse_model(_main("h = f.F0(x)" + _NORM + " y = Identity(qd)") + functions)
