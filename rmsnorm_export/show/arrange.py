@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import unicodedata
+from collections.abc import Iterator
 from typing import Literal
 
 from rmsnorm_export.rewrite.drawing import DrawnNode, DrawnValue, Subgraph
-from rmsnorm_export.show.page.markup import shortened
+from rmsnorm_export.printable import printable
 
 BoxKind = Literal["op", "in", "out", "ref"]
 
@@ -67,6 +68,16 @@ class Box:
     def bottom(self) -> float:
         return self.y + self.height
 
+    def texts(self) -> Iterator[tuple[float, float, str, str]]:
+        """Yield place, style and text of each line, and of the number in front of the first."""
+        x, y = self.middle
+        first = y - LINE * (len(self.lines) - 1) / 2 + 4
+        for row, line in enumerate(self.lines):
+            style = "op" if self.kind == "op" and row == 0 else ""
+            yield x if row or not self.number else x + 7, first + row * LINE, style, line
+        if self.number:
+            yield self.x + PAD + 1, first, "no", str(self.number)
+
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Row:
@@ -81,6 +92,14 @@ class Row:
     box: Box
     outputs: list[Box]
     link: DrawnValue | None
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return ``text`` without its middle where it is longer than ``limit``, made printable."""
+    if len(text) > limit:
+        half = (limit - 1) // 2
+        text = f"{text[:half]}\u2026{text[-half:]}"
+    return printable(text)
 
 
 def columns(text: str) -> int:
@@ -98,7 +117,7 @@ def typed(value: DrawnValue, limit: int = _WIDEST) -> str:
 
 def in_full(value: DrawnValue) -> str:
     """A value in full, for a title."""
-    return f"{value.role or 'value'} {shortened(value.name)}\n{typed(value, 200)}"
+    return f"{value.role or 'value'} {shortened(value.name, 400)}\n{typed(value, 200)}"
 
 
 def sound(graph: Subgraph) -> Subgraph:
@@ -251,7 +270,7 @@ class Arrangement:
 
 def _node_in_full(node: DrawnNode) -> str:
     attributes = (f"{shortened(k, 100)} = {shortened(v, 200)}" for k, v in node.attributes)
-    return "\n".join([f"{shortened(node.op, 100)} {shortened(node.name)}", *attributes])
+    return "\n".join([f"{shortened(node.op, 100)} {shortened(node.name, 400)}", *attributes])
 
 
 def _sized(box: Box) -> Box:
