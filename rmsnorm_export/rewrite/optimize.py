@@ -1,4 +1,4 @@
-"""``optimize``, ``expand`` and ``inspect`` in plain steps: load, plan, prove, describe, apply."""
+"""``optimize`` and ``inspect`` in plain steps: load, plan, prove, describe, apply."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rmsnorm_export.graph.save import SaveResult, WeightsPolicy, save_model, to_
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.native import SKIP_SIMPLIFIED
-from rmsnorm_export.options import takes
+from rmsnorm_export.options import keywords, takes
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.rewrite.apply import apply
 from rmsnorm_export.rewrite.describe import count_nodes, describe_plan, own_functions
-from rmsnorm_export.rewrite.options import ExpandOptions, InspectOptions, OptimizeOptions
+from rmsnorm_export.rewrite.options import InspectOptions, OptimizeOptions
 from rmsnorm_export.rewrite.plan import Plan, make_plan, needed_opset, plan_at_opset
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.rewrite.runs import fit_model, runs_in
@@ -37,7 +37,7 @@ _MAX_SCALE = 1 << 24
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Result(Shown):
-    """Outcome of `optimize` or `expand`.
+    """Outcome of `optimize`.
 
     Attributes:
         model: the new model; external weights are referenced, not loaded.
@@ -112,36 +112,12 @@ def optimize(source: Source, options: OptimizeOptions) -> Result:
     return _rewritten(source, options)
 
 
-@takes(ExpandOptions)
-def expand(source: Source, options: ExpandOptions) -> Result:
-    """Write the norms that are one node out in standard operators, at the opset that the file has.
-
-    Nodes of this package, RMSNormalization, SimplifiedLayerNormalization and
-    SkipSimplifiedLayerNormalization become the definition of the operator; norms that are plain
-    operators already stay as they are. The same model gives the same bytes.
-
-    Args:
-        source: as for `optimize`.
-
-    Returns:
-        The new model, and the report with target ``plain``.
-
-    Raises:
-        InputError: the model cannot be read.
-        UsageError: no such site.
-        BackendMissingError: ``prove`` without ONNX Runtime.
-    """
-    return _rewritten(source, options)
-
-
-def _rewritten(source: Source, options: OptimizeOptions | ExpandOptions) -> Result:
+def _rewritten(source: Source, options: OptimizeOptions) -> Result:
     start = time.perf_counter()
     with no_gc():
         loaded = with_defaults(load_model(source), options.constant_initializers)
-        row = (
-            TARGETS[options.target or "portable"] if isinstance(options, OptimizeOptions) else None
-        )
-        if isinstance(options, OptimizeOptions) and row and (runtime := options.consumer):
+        row = TARGETS[options.form]
+        if (runtime := options.consumer) is not None:
             kept = tuple(o for o in row.operators if o != SKIP_SIMPLIFIED or o in runtime.forms)
             row = dataclasses.replace(row, operators=kept)
         version, nodes = default_opset(loaded.model), count_nodes(loaded.model)
@@ -152,8 +128,8 @@ def _rewritten(source: Source, options: OptimizeOptions | ExpandOptions) -> Resu
         apply(plan.model, plan.sites, plan.names)
         remove_unused_own(plan.model)
         model, notes = plan.model, report.notes
-        if isinstance(options, OptimizeOptions) and (known := options.consumer) is not None:
-            model, more = fit_model(model, known)
+        if runtime is not None:
+            model, more = fit_model(model, runtime)
             notes = (*notes, f"for {options.runtime}: {'; '.join([options.form, *more])}")
         fusions = None
         if options.fusions is not None:
@@ -179,7 +155,7 @@ def _rewritten(source: Source, options: OptimizeOptions | ExpandOptions) -> Resu
 
 @takes(InspectOptions)
 def inspect(source: Source, options: InspectOptions) -> Report:
-    """Say which RMSNorms a model has, and what `optimize` would do with each; changes nothing.
+    """List the RMSNorms of a model, and what `optimize` would do with each; changes nothing.
 
     Args:
         source: as for `optimize`.
@@ -187,9 +163,9 @@ def inspect(source: Source, options: InspectOptions) -> Report:
     start = time.perf_counter()
     with no_gc():
         loaded = with_defaults(load_model(source), options.constant_initializers)
-        target = TARGETS[options.target or "portable"]
-        plan = make_plan(unfold(loaded.model, target), options)
-        report = describe_plan(loaded, plan, options)
+        rewrite = OptimizeOptions(**keywords(options))
+        plan = make_plan(unfold(loaded.model, TARGETS[rewrite.form]), rewrite)
+        report = describe_plan(loaded, plan, rewrite)
         opset = max(report.opset_before, needed_opset(plan) if options.target else 0)
         return dataclasses.replace(
             report,
@@ -200,9 +176,7 @@ def inspect(source: Source, options: InspectOptions) -> Report:
         )
 
 
-def _prove(
-    plan: Plan, options: OptimizeOptions | ExpandOptions
-) -> tuple[Plan, dict[Lowered, Proof]]:
+def _prove(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowered, Proof]]:
     """The plan with the sites whose proof passed, and the proof of each.
 
     Raises:
