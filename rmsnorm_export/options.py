@@ -8,7 +8,7 @@
     def build_engine(model: Source, path: Path, options: BuildOptions) -> EngineResult: ...
 
 ``build_engine(model, path, tf32=True)`` is the keyword, ``--tf32`` the flag of the command and
-``tf32 = true`` the key of its table. The annotation is the type, with its bounds; msgspec checks it.
+``tf32 = true`` the key of its table. msgspec checks the annotation: the type and its bounds.
 """
 
 from __future__ import annotations

@@ -6,16 +6,13 @@ Only click and the records are imported here.
 from __future__ import annotations
 
 import itertools
-import operator
 import shlex
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
-
-from rmsnorm_export.printable import did_you_mean
 
 if TYPE_CHECKING:
     from rmsnorm_export.options import OptionEntry
@@ -59,63 +56,43 @@ class State:
         return state
 
 
-class Choice(click.Choice):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.2
-    """Names, of which the one that is most like a mistyped one is suggested."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter as error:
-            hint = did_you_mean(str(value), [str(name) for name in self.choices]).strip()
-            message = f"{error.message} {hint}".strip()
-            raise click.BadParameter(message, ctx, param) from error
-
-
 FILE = click.Path(allow_dash=True)
 PATH = click.Path(path_type=Path)
 
 
-def _state_option(
-    attribute: str, change: Callable[[Any, Any], Any], *flags: str, **settings: Any
-) -> click.Option:
-    """Make a flag whose value changes the state and is no argument of the command."""
+def _tell_state(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Change the state: these options are no arguments of a command."""
+    state = context.ensure_object(State)
+    if parameter.name == "output_format":
+        state.json = value == "json"
+    elif parameter.name == "debug":
+        state.debug = state.debug or value
+    else:
+        state.verbosity += value if parameter.name == "verbose" else -value
 
-    def callback(context: click.Context, _: click.Parameter, value: Any) -> None:
-        state = context.ensure_object(State)
-        setattr(state, attribute, change(getattr(state, attribute), value))
 
-    return click.Option(flags, expose_value=False, callback=callback, **settings)
-
-
-LOGGING = (
-    _state_option(
-        "verbosity",
-        operator.add,
-        "-v",
-        "--verbose",
+_STATE: dict[str, Any] = {"expose_value": False, "callback": _tell_state}
+LOGGING = [
+    click.Option(
+        ["-v", "--verbose"],
+        **_STATE,
         count=True,
-        help="Print what is left out otherwise (every site, bound, file); log what happens."
-        " Twice: log more.",
+        help="Print every site, bound and file; log what happens. Twice: log more.",
     ),
-    _state_option(
-        "verbosity",
-        operator.sub,
-        "-q",
-        "--quiet",
+    click.Option(
+        ["-q", "--quiet"],
+        **_STATE,
         count=True,
         help="Print the first line of the report only, and no progress.",
     ),
-    _state_option(
-        "debug", operator.or_, "--debug", is_flag=True, help="Print the traceback of an error."
-    ),
-)
+    click.Option(["--debug"], **_STATE, is_flag=True, help="Print the traceback of an error."),
+]
 """Options of all commands, taken before and after the command's name."""
 
-FORMAT = _state_option(
-    "json",
-    lambda _, value: value == "json",
-    "--format",
-    type=Choice(("text", "json")),
+FORMAT = click.Option(
+    ["--format", "output_format"],
+    **_STATE,
+    type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
     help="How the result is printed; json: one document, with a schema_version.",
@@ -126,10 +103,10 @@ def flags_of(*records: Any) -> list[click.Option]:
     """Make the flags of records, in their order; what several records have is one flag."""
     from rmsnorm_export.options import spread
 
-    every = [entry for record in records for entry in spread(record) if entry.facts.cli]
-    return [_flag(entry) for entry in {entry.name: entry for entry in reversed(every)}.values()][
-        ::-1
-    ]
+    listed: dict[str, OptionEntry] = {}
+    for entry in (entry for record in records for entry in spread(record) if entry.facts.cli):
+        listed.setdefault(entry.name, entry)
+    return [_flag(entry) for entry in listed.values()]
 
 
 def _flag(entry: OptionEntry) -> click.Option:
@@ -174,7 +151,7 @@ def _flag(entry: OptionEntry) -> click.Option:
 def _click_type(kind: Any) -> Any:
     """Return the type of one value."""
     if typing.get_origin(kind) is Literal:
-        return Choice(typing.get_args(kind))
+        return click.Choice(typing.get_args(kind))
     return PATH if kind is Path else kind if kind in (int, float) else str
 
 

@@ -75,7 +75,11 @@ def read_document(path: str | os.PathLike[str], changes: Iterable[str] = ()) -> 
             _refuse_name(document, name, value)
         if not isinstance(value, dict):
             raise document.error(
-                name, "", "this is no table.", found=short(repr(value)), fix=f"write [{name}] above keys"
+                name,
+                "",
+                "this is no table.",
+                found=short(repr(value)),
+                fix=f"write [{name}] above keys",
             )
         document.tables[name] = _read_table(document, name, value)
     if "pipeline" not in document.tables:

@@ -244,6 +244,7 @@ class OptimizeOptions(FusedOptions):
     )
     fold_rotary: bool | None = option(
         None,
+        cli=False,
         help="Take the rotary embedding behind a norm per head (QK norm) into the node, where the "
         "target can say it: for the plugin, whose node is a kernel of its own.",
         shown="with --for tensorrt or tensorrt-rtx",

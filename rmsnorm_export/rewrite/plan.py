@@ -226,9 +226,7 @@ def _chosen_nodes(matches: Sequence[Match], names: Sequence[str]) -> list[Match]
                 fix=f"the names are {', '.join(sorted(found.values())[:20]) or 'none'}",
             )
     return [
-        part
-        for part, own in found.items()
-        if any(fnmatch.fnmatchcase(own, name) for name in names)
+        part for part, own in found.items() if any(fnmatch.fnmatchcase(own, name) for name in names)
     ]
 
 

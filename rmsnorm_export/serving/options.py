@@ -119,6 +119,7 @@ class PackageOptions(Options):
     )
     require_verified: bool = option(
         False,
+        cli=False,
         help="Write nothing, and end with exit code 7, where the packaged model could not be run "
         "here to check it.",
     )
