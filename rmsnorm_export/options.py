@@ -34,7 +34,9 @@ from rmsnorm_export.printable import did_you_mean, nearest
 from rmsnorm_export.system.progress import PROGRESS_HELP, shown_progress
 
 if TYPE_CHECKING:
-    from rmsnorm_export.system.files import StrPath as FilePath
+    from rmsnorm_export.system.files import StrPath
+
+    FilePath = StrPath
 else:
     FilePath = Path  # what a string becomes
 
@@ -182,9 +184,9 @@ class OptionEntry:
         return result
 
     def _fix(self, value: object, error: msgspec.ValidationError) -> str:
-        many = isinstance(value, Sequence) and not isinstance(value, str)
         names = names_in(self.written)
-        wrong = next((one for one in (value if many else [value]) if one not in names), "")
+        items = value if isinstance(value, list | tuple) else [value]
+        wrong = next((one for one in items if one not in names), "")
         hint = did_you_mean(str(wrong), names)
         return f"{hint}give {expected(self.written)} ({one_line_of(error)})"
 

@@ -45,14 +45,15 @@ def command(files: Files, model: str, **options: Any) -> None:
         if of_graphs or is_engine(model):
             problem = f"a .png report, and {model} is a folder or an engine"
             raise UsageError("A plot compares one file.", found=problem, fix="use a .html report")
-    source, result = files.source(model), None
+    source = files.source(model)
+    measure: Any = bench_generation if of_graphs else bench
+    result: Any
     with console.progress(files.state, "Measuring") as step:
         if of_graphs and options["generate"] is None:
             folder = bench_folder(model, progress=step, **options)
             wrong = [f"{name}: {one.reason}" for name, one in folder.results.items() if one.reason]
             result, reason = folder, "; ".join(wrong)
         else:
-            measure = bench_generation if of_graphs else bench
             result = measure(source, progress=step, **options)
             reason = result.reason
     error = VerificationError(

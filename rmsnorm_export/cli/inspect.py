@@ -35,7 +35,6 @@ def command(files: Files, models: tuple[str, ...], require: Any, **options: Any)
       rmsnorm-export inspect model.onnx
       rmsnorm-export inspect --require all --target ort models/*.onnx
     """
-    from rmsnorm_export.rewrite.folder import inspect_folder
     from rmsnorm_export.rewrite.optimize import inspect
     from rmsnorm_export.rewrite.result import GenerationExport
 
@@ -49,13 +48,12 @@ def command(files: Files, models: tuple[str, ...], require: Any, **options: Any)
             if len(models) > 1:
                 step(model, number, len(models))
             try:
-                source = files.source(model)
+                one: Any = inspect(files.source(model), drawings=files.drawn, **options)
                 if is_folder(model):
-                    folder = inspect_folder(model, drawings=files.drawn, **options).reports
                     inside = "" if len(models) == 1 else f"{model.rstrip('/')}/"
-                    reports |= {f"{inside}{name}": one for name, one in folder.items()}
+                    reports |= {f"{inside}{name}": each for name, each in one.reports.items()}
                 else:
-                    reports[model] = inspect(source, drawings=files.drawn, **options)
+                    reports[model] = one
             except Error as error:
                 problem = problem or error
     if problem and not reports:

@@ -45,7 +45,6 @@ def command(
       rmsnorm-export optimize exported/ -o decoder/ --target ort
       rmsnorm-export optimize fused.onnx -o plain.onnx --target plain --site "*layers.0*"
     """
-    from rmsnorm_export.rewrite.folder import optimize_folder
     from rmsnorm_export.rewrite.optimize import optimize
     from rmsnorm_export.rewrite.result import GenerationExport
 
@@ -54,11 +53,10 @@ def command(
     source = files.source(model)
     options["drawings"] = files.drawn
     with console.progress(files.state, "Optimizing") as step:
+        result: Any = optimize(source, progress=step, **options)
         if of_graphs:
-            folder = optimize_folder(model, progress=step, **options)
-            result, reports = folder, folder.reports
+            reports = result.reports
         else:
-            result = optimize(source, progress=step, **options)
             name = console.source_name(model, result.report.source)
             reports = {"": dataclasses.replace(result.report, source=name)}
     unmet, error = first_problem(reports, requirement)
@@ -67,7 +65,7 @@ def command(
         with console.progress(files.state, "Writing"):
             written = write_model(files, output, result, weights)
     if of_graphs:
-        nothing = GenerationExport(Path(output), reports, (), "", folder.seconds)
+        nothing = GenerationExport(Path(output), reports, (), "", result.seconds)
         finish_folder(files, written or nothing, error)
     else:
         finish_model(files, model, reports[""], written, error)

@@ -157,6 +157,6 @@ def _click_type(kind: Any) -> Any:
 
 def _names(value: str | None) -> list[str] | None:
     """Read names with commas between them; ``none`` for none of them."""
-    if value is None or value == "none":
-        return value and []
-    return [name.strip() for name in value.split(",")]
+    if value is None:
+        return None
+    return [] if value == "none" else [name.strip() for name in value.split(",")]

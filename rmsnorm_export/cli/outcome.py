@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from rmsnorm_export.compare.result import Verification
     from rmsnorm_export.graph.policy import WeightsPolicy
     from rmsnorm_export.graph.save import SaveResult
-    from rmsnorm_export.rewrite.folder import FolderResult
-    from rmsnorm_export.rewrite.optimize import Result
     from rmsnorm_export.rewrite.options import Requirement
     from rmsnorm_export.rewrite.result import GenerationExport, Report
+    from rmsnorm_export.rewrite.rewritten import FolderResult, Result
 
 _WEIGHTS = {
     "reference": "weights stay in their external files, where they were",
