@@ -57,7 +57,7 @@ MOST_INT32 = 2**31 - 1
 
 Seed = Annotated[int, Meta(ge=0, le=MOST_SEED)]
 Count = Annotated[int, Meta(ge=1, le=MOST_INT32)]
-Size = Annotated[int, Meta(ge=0, le=MOST_INT32)]
+Most = Annotated[int, Meta(ge=0, le=MOST_INT32)]
 Bound = Annotated[float, Meta(ge=0, le=_HUGE)]
 Seconds = Annotated[float, Meta(gt=0, le=_HUGE)]
 

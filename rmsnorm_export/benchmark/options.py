@@ -51,7 +51,7 @@ class BenchOptions(Options):
     native: bool = option(
         False,
         help="Measure what portable writes with the kernels for ONNX Runtime, too, which plugin "
-        "build --for onnxruntime makes for the CPU, and with --cuda for CUDA.",
+        "build --runtime onnxruntime makes for the CPU, and with --cuda for CUDA.",
     )
     generate: Count | None = option(
         None,

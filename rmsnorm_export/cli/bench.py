@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.cli import console
-from rmsnorm_export.cli.commands import define
+from rmsnorm_export.cli.commands import MODEL, define
 from rmsnorm_export.cli.files import Files
-from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.cli.outcome import is_folder
 from rmsnorm_export.errors import UsageError, VerificationError
 
 
-@define("bench", BenchOptions, params=[click.Argument(["model"], type=FILE)])
+@define("bench", BenchOptions, params=[MODEL])
 def command(files: Files, model: str, **options: Any) -> None:
     """Measure MODEL, an ONNX file or - for stdin, against what each target makes of it.
 

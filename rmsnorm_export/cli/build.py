@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from rmsnorm_export.cli import console
-from rmsnorm_export.cli.commands import OUTPUT, define
+from rmsnorm_export.cli.commands import MODEL, OUTPUT, define
 from rmsnorm_export.cli.files import Files
-from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.cli.outcome import is_folder
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 
 
-@define("build", BuildOptions, params=[click.Argument(["model"], type=FILE), OUTPUT], reports=False)
+@define("build", BuildOptions, params=[MODEL, OUTPUT], reports=False)
 def command(files: Files, model: str, output: str, **options: Any) -> None:
     """Build an engine from MODEL, write it to OUT and what became of its norms to OUT.json.
 

@@ -41,7 +41,7 @@ def command(files: Files, file: str) -> None:
     files.check(file)
     path = Path(file)
     engines = engines_in(path) if is_folder(file) else [path]
-    if not engines or (path.is_file() and path.suffix.lower() == ".onnx" and not is_engine(path)):
+    if not engines or (path.is_file() and not is_engine(path)):
         raise InputError(
             "That is no engine, which check takes.",
             found=file,

@@ -23,6 +23,7 @@ REPORT = click.Option(
     help="Write the report to FILE, too: as JSON where it ends in .json, as a page for a browser "
     "in .html, as a plot of bench in .png, else as text. May be repeated.",
 )
+MODEL = click.Argument(["model"], type=FILE)
 OUTPUT = click.Option(
     ["-o", "--output"],
     required=True,

@@ -20,10 +20,13 @@ from rmsnorm_export.rewrite.options import InspectOptions, Requirement
 if TYPE_CHECKING:
     from rmsnorm_export.rewrite.result import Report
 
-_MODELS = click.Argument(["models"], type=FILE, nargs=-1, required=True, metavar="MODEL...")
 
-
-@define("inspect", InspectOptions, Requirement, params=[_MODELS])
+@define(
+    "inspect",
+    InspectOptions,
+    Requirement,
+    params=[click.Argument(["models"], type=FILE, nargs=-1, required=True, metavar="MODEL...")],
+)
 def command(files: Files, models: tuple[str, ...], require: Any, **options: Any) -> None:
     """List the RMSNorms of each MODEL, and what looks like one but is not, with the reason.
 

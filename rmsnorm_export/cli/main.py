@@ -71,7 +71,8 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] == "expand":
-            args = ["optimize", *args[1:], "--target", "plain"]
+            every = [] if "--site" in args else ["--site", "*"]
+            args = ["optimize", *args[1:], "--target", "plain", *every]
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:

@@ -6,12 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from rmsnorm_export.cli import console
-from rmsnorm_export.cli.commands import OUTPUT, define
+from rmsnorm_export.cli.commands import MODEL, OUTPUT, define
 from rmsnorm_export.cli.files import Files
-from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.cli.outcome import (
     check_place,
     finish_folder,
@@ -25,10 +22,8 @@ from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement, SaveOpt
 if TYPE_CHECKING:
     from rmsnorm_export.graph.policy import WeightsPolicy
 
-_MODEL = click.Argument(["model"], type=FILE)
 
-
-@define("optimize", OptimizeOptions, Requirement, SaveOptions, params=[_MODEL, OUTPUT])
+@define("optimize", OptimizeOptions, Requirement, SaveOptions, params=[MODEL, OUTPUT])
 def command(
     files: Files, model: str, output: str, require: Any, weights: WeightsPolicy, **options: Any
 ) -> None:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from rmsnorm_export.cli import console
-from rmsnorm_export.cli.commands import OUTPUT, define
+from rmsnorm_export.cli.commands import MODEL, OUTPUT, define
 from rmsnorm_export.cli.files import Files
-from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.cli.outcome import is_folder
 from rmsnorm_export.serving.options import PackageOptions
 
-_MODEL = click.Argument(["model"], type=FILE)
 
-
-@define("package", PackageOptions, params=[_MODEL, OUTPUT], reports=False)
+@define("package", PackageOptions, params=[MODEL, OUTPUT], reports=False)
 def command(files: Files, model: str, output: str, **options: Any) -> None:
     """Put MODEL into a Triton model repository, as OUT/NAME/VERSION.
 

@@ -20,7 +20,7 @@ PROGRAMS = (
 )  # fmt: skip
 
 _RUNTIME = click.Option(
-    ["--for", "runtime"],
+    ["--runtime"],
     type=click.Choice(("tensorrt", "onnxruntime", "torch")),
     default="tensorrt",
     show_default=True,
@@ -86,8 +86,8 @@ def build_plugin(files: Files, **options: Any) -> None:
     \b
     Examples:
       rmsnorm-export plugin build --arch 90,100 --tensorrt /opt/tensorrt -o plugin
-      rmsnorm-export plugin build --for onnxruntime
-      rmsnorm-export plugin build --for onnxruntime --cuda --arch 90
+      rmsnorm-export plugin build --runtime onnxruntime
+      rmsnorm-export plugin build --runtime onnxruntime --cuda --arch 90
     """
     from rmsnorm_export.printable import printable
     from rmsnorm_export.tensorrt import plugin

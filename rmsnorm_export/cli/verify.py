@@ -20,10 +20,10 @@ from rmsnorm_export.runtime.sizes import ONE_POINT, read
 if TYPE_CHECKING:
     from rmsnorm_export.compare.backends import BackendChoice
 
-_MODELS = [click.Argument([name], type=FILE) for name in ("a", "b")]
+_PAIR = [click.Argument([name], type=FILE) for name in ("a", "b")]
 
 
-@define("verify", VerifyOptions, params=_MODELS)
+@define("verify", VerifyOptions, params=_PAIR)
 def command(files: Files, a: str, b: str, **options: Any) -> None:
     """Compare the outputs of model B with those of model A.
 

@@ -62,7 +62,7 @@ class VerifyOptions(Options):
         toml=False,
         help="What runs A. auto: PyTorch for a PyTorch source, for an engine its own, else "
         "onnxruntime, which is ONNX Runtime on the CPU. onnxruntime-native has the kernels of "
-        "plugin build --for onnxruntime besides, onnxruntime-native-cuda on a GPU those with "
+        "plugin build --runtime onnxruntime besides, onnxruntime-native-cuda on a GPU those with "
         "--cuda. A source as export takes it runs code.",
     )
     backend_b: BackendChoice = option(

@@ -86,7 +86,9 @@ def _rewritten(source: Source, options: OptimizeOptions) -> Result:
             kept = tuple(o for o in row.operators if o != SKIP_SIMPLIFIED or o in runtime.forms)
             row = dataclasses.replace(row, operators=kept)
         version, nodes = default_opset(loaded.model), count_nodes(loaded.model)
-        loaded = dataclasses.replace(loaded, model=unfold(loaded.model, row))
+        loaded = dataclasses.replace(
+            loaded, model=unfold(loaded.model, None if options.sites else row)
+        )
         loaded, plan = plan_at_opset(loaded, options)
         plan, proofs = _prove(plan, options) if options.prove else (plan, {})
         report = describe_plan(loaded, plan, options, proofs=proofs)

@@ -156,7 +156,7 @@ class RewriteOptions(Options):
         toml=False,
         cli=False,
         help="Prove the new nodes by these kernels, too, as ONNX Runtime runs them: the library of "
-        "plugin build --for onnxruntime; ``rx.plugin.onnxruntime_library()`` is the newest. "
+        "plugin build --runtime onnxruntime; ``rx.plugin.onnxruntime_library()`` is the newest. "
         "bfloat16 is run in the runtime so.",
     )
     progress: ProgressChoice = progress_option()
@@ -221,8 +221,8 @@ class OptimizeOptions(FusedOptions):
         (),
         flag="--site",
         metavar="NAME",
-        help="With the target plain: only nodes that are a norm and have this name, in which * "
-        "stands for anything; may be repeated.",
+        help="With the target plain: write out only nodes that are a norm and have this name, in "
+        "which * stands for anything; what is plain already stays. May be repeated.",
     )
     fold_residual: bool = option(
         True,

@@ -33,7 +33,7 @@ ShapesByName = Mapping[str, Sequence[int | Sequence[int]]]
 Shapes = str | ShapesByName | Sequence[str | ShapesByName]
 """One shape or several of each input, as text or by name; or a sequence of these."""
 
-DimsByName = Mapping[str, int | Sequence[int]]
+DimsByName = Mapping[str, int | Sequence[int | Sequence[int]]]
 Dims = str | DimsByName | Sequence[str | DimsByName]
 """One size or several of each dimension, as text or by name; or a sequence of these."""
 

@@ -10,8 +10,8 @@ from rmsnorm_export.errors import UsageError
 from rmsnorm_export.options import (
     Count,
     FilePath,
+    Most,
     Options,
-    Size,
     only_api,
     option,
     progress_option,
@@ -35,7 +35,7 @@ class PackageOptions(Options):
     backend: Literal["auto", "onnxruntime", "tensorrt"] = option(
         "auto", cli=False, toml=False, help="auto: tensorrt for an engine, else onnxruntime."
     )
-    max_batch: Size | None = option(
+    max_batch: Most | None = option(
         None,
         metavar="N",
         help="Most requests in a batch; 0: none.",
@@ -52,7 +52,7 @@ class PackageOptions(Options):
         metavar="N",
         help="Batch size that does not wait for more requests. Repeat for several.",
     )
-    queue_delay_us: Size | None = option(
+    queue_delay_us: Most | None = option(
         None,
         cli=False,
         flag="--queue-delay",
@@ -94,7 +94,7 @@ class PackageOptions(Options):
         flag="--plugin",
         metavar="FILE",
         help="Plugin for an engine that uses it; or for a model that ONNX Runtime runs the "
-        "kernels of plugin build --for onnxruntime: on GPUs those with --cuda, else with "
+        "kernels of plugin build --runtime onnxruntime: on GPUs those with --cuda, else with "
         "--kind cpu.",
         shown="for an engine that of plugin build which fits this machine best, for a model none",
     )
@@ -148,13 +148,13 @@ class ManifestOptions(Options):
     kserve_namespace: str | None = option(None, metavar="NAME", help="Of the service.")
     kserve_cpu: str | None = option(None, metavar="N", help="Cores of a replica.", shown="4")
     kserve_memory: str | None = option(None, metavar="SIZE", help="Of a replica.", shown="16Gi")
-    kserve_gpus: Size | None = option(
+    kserve_gpus: Most | None = option(
         None,
         metavar="N",
         help="Of a replica.",
         shown="1, and 0 with --kind cpu",
     )
-    kserve_replicas: tuple[Size, Size] | None = option(
+    kserve_replicas: tuple[Most, Most] | None = option(
         None,
         metavar="MIN MAX",
         help="Least and most replicas.",

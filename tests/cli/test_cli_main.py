@@ -16,7 +16,7 @@ import pytest
 
 import rmsnorm_export
 from rmsnorm_export.cli.main import cli, main
-from rmsnorm_export.errors import BackendMissingError, RequirementError
+from rmsnorm_export.errors import BackendMissingError, ExitCode, RequirementError
 
 from .conftest import Run, model
 
@@ -51,7 +51,7 @@ def test_help_names_every_command_and_exit_code(run: Run) -> None:
     assert done.code == 0
     for word in ("optimize", "inspect", "verify", "doctor", "Exit codes:", '"error"'):
         assert word in done.text
-    for code in rmsnorm_export.ExitCode:
+    for code in ExitCode:
         assert f"\n    {code.value} " in done.text
 
 
