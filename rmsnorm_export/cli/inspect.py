@@ -46,12 +46,14 @@ def command(files: Files, models: tuple[str, ...], require: Any, **options: Any)
     reports: dict[str, Report] = {}
     problem: Error | None = None
     start = time.perf_counter()
+    piped = files.source(console.STDIO) if console.STDIO in models else b""
     with console.progress(files.state, "Looking for RMSNorms") as step:
         for number, model in enumerate(models):
             if len(models) > 1:
                 step(model, number, len(models))
             try:
-                one: Any = inspect(files.source(model), drawings=files.drawn, **options)
+                source = piped if model == console.STDIO else files.source(model)
+                one: Any = inspect(source, drawings=files.drawn, **options)
                 if is_folder(model):
                     inside = "" if len(models) == 1 else f"{model.rstrip('/')}/"
                     reports |= {f"{inside}{name}": each for name, each in one.reports.items()}

@@ -52,8 +52,10 @@ def check_place(
     """
     files.check(source, place)
     if of_graphs:
-        from rmsnorm_export.graph.bundle import check_folder
+        from rmsnorm_export.graph.bundle import check_folder, open_folder
 
+        if is_model:
+            open_folder(source)
         if place == console.STDIO:
             fix = "give the name of a folder, e.g. -o decoder/"
             raise UsageError("What is written is a folder of graphs.", found="-o -", fix=fix)

@@ -152,7 +152,6 @@ def test_optimize_writes_a_folder_with_manifest_config_and_weights_once(
         onnxruntime.InferenceSession(out / f"{name}.onnx", providers=["CPUExecutionProvider"])
         nodes = [node.op_type for node in onnx.load(out / f"{name}.onnx").graph.node]
         assert "RMSNorm" in nodes
-    assert main(["check", str(report)]) == 0
     assert rx.verify(exported, out).passed
     assert not [entry for entry in exported.parent.iterdir() if entry.name.startswith(".")]
 

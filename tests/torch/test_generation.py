@@ -59,7 +59,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "config.json").write_text(json.dumps(CONFIG))
     arguments = [
         "export", folder / "config.json", "--task", "generation", "-o", folder / "made", "--prove",
-        "--verify", "--require", "all", "--report", folder / "r.json", "--html", folder / "r.html",
+        "--verify", "--require", "all", "--report", folder / "r.json", "--report", folder / "r.html",
     ]  # fmt: skip
     assert main([str(argument) for argument in arguments]) == 0
     return folder / "made"
