@@ -13,10 +13,11 @@ After ``optimum.exporters.onnx.main_export(name, "llama/")``, or ``optimum-cli e
 from __future__ import annotations
 
 import os
+from typing import Any, cast
 
 from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.options import keywords, takes
-from rmsnorm_export.rewrite.folder import optimize_folder
+from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.rewrite.options import OptimizeOptions
 from rmsnorm_export.rewrite.result import GenerationExport
 
@@ -30,9 +31,9 @@ def fuse(folder: str | os.PathLike[str], options: OptimizeOptions) -> Generation
 
     Raises:
         VerificationError: a proof failed; the folder is as it was.
-        UsageError, InputError, BackendMissingError: as `optimize_folder`.
+        UsageError, InputError, BackendMissingError: as `optimize`.
     """
-    result = optimize_folder(folder, **keywords(options))
+    result: Any = optimize(folder, **keywords(options))
     for name, report in result.reports.items():
         if report.unproved:
             first = report.unproved[0]
@@ -41,4 +42,4 @@ def fuse(folder: str | os.PathLike[str], options: OptimizeOptions) -> Generation
                 found=f"{name}, {first.node}: {first.found}",
                 fix="report it, please; without prove the other rewrites are made",
             )
-    return result.save(folder, force=True)
+    return cast("GenerationExport", result.save(folder, force=True))

@@ -18,7 +18,6 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.options import REQUIRED, OptionError, make, spread
 from rmsnorm_export.pipeline.tables import TABLES
 from rmsnorm_export.printable import nearest, one_line, quoted, short
-from rmsnorm_export.records import Unfit, decode, found
 from rmsnorm_export.system.files import missing_fix
 
 LARGEST = 1 << 20
@@ -76,7 +75,11 @@ def read_document(path: str | os.PathLike[str], changes: Iterable[str] = ()) -> 
             _refuse_name(document, name, value)
         if not isinstance(value, dict):
             raise document.error(
-                name, "", "this is no table.", found=found(value), fix=f"write [{name}] above keys"
+                name,
+                "",
+                "this is no table.",
+                found=short(repr(value)),
+                fix=f"write [{name}] above keys",
             )
         document.tables[name] = _read_table(document, name, value)
     if "pipeline" not in document.tables:
@@ -155,7 +158,7 @@ def _refuse_name(document: Document, name: str, value: Any) -> None:
         )  # fmt: skip
     raise UsageError(
         f"In {short(document.path.name)}: a key stands outside of every table.",
-        found=f"{short(name)} = {found(value)}",
+        found=f"{short(name)} = {short(repr(value))}",
         fix=f"put it below the header of its table: {_table_names(TABLES)}",
     )
 
@@ -177,17 +180,10 @@ def _read_table(document: Document, name: str, given: dict[str, Any]) -> Any:
     for key, value in given.items():
         if key not in known:
             raise document.error(
-                name, key, "there is no such key.", found=f"{short(key)} = {found(value)}",
+                name, key, "there is no such key.", found=f"{short(key)} = {short(repr(value))}",
                 fix=_nearest(key, known or ["none"], f"keys of [{name}]", "{}"),
             )  # fmt: skip
-        try:
-            value = decode(value, known[key].written, within=known[key].facts.within)
-        except Unfit as unfit:
-            raise document.error(
-                name, key, "the value does not fit.", found=found(value),
-                fix=f"give {unfit.expected}",
-            ) from unfit  # fmt: skip
-        values[key] = _absolute(value, document.path.parent)
+        values[key] = _absolute(value, document.path.parent) if known[key].is_path else value
     for key, entry in known.items():
         if key not in values and entry.default is REQUIRED:
             raise document.error(
@@ -204,10 +200,10 @@ def _read_table(document: Document, name: str, given: dict[str, Any]) -> Any:
 
 def _absolute(value: Any, folder: Path) -> Any:
     """Paths are relative to the pipeline file, wherever the command runs."""
-    if isinstance(value, Path):
+    if isinstance(value, str) and value:
         return Path(os.path.abspath(folder / value))
-    if isinstance(value, tuple):
-        return tuple(_absolute(item, folder) for item in value)
+    if isinstance(value, list):
+        return [_absolute(item, folder) for item in value]
     return value
 
 

@@ -14,8 +14,16 @@ from typing import Any, Literal
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.options import MOST_INT32, MOST_SEED, REQUIRED, Options, flat, option, spread
-from rmsnorm_export.records import expected
+from rmsnorm_export.options import (
+    REQUIRED,
+    Count,
+    Options,
+    Seed,
+    expected,
+    flat,
+    option,
+    spread,
+)
 from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement, SourceOptions
 from rmsnorm_export.serving.options import ManifestOptions, PackageOptions
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
@@ -61,13 +69,13 @@ class Export(Options):
     task: Literal["generation"] | None = option(
         None, help="generation: a decoder with its cache, as a folder of graphs."
     )
-    static_cache: int | None = option(
-        None, least=2, most=MOST_INT32, help="With task: a cache of fixed size for so many tokens."
+    static_cache: Count | None = option(
+        None, help="With task: a cache of fixed size for so many tokens."
     )
     multi_token: bool = option(False, help="With task: one graph for prefill and decode.")
     load: SourceOptions = flat(SourceOptions)
-    opset: int | None = option(None, least=1, most=MOST_INT32, help="Of the file.")
-    seed: int = option(0, least=0, most=MOST_SEED, help="Of the example inputs.")
+    opset: Count | None = option(None, help="Of the file.")
+    seed: Seed = option(0, help="Of the example inputs.")
     weights: Literal["auto", "embed"] = option(
         "auto", help="auto: over 2 GiB in a file of their own; embed: in the model, or an error."
     )
@@ -94,7 +102,7 @@ class Optimize(Options):
 class Prove(Options):
     """[prove]: every rewrite of [optimize], as its ``--prove`` does; a failure is exit code 4."""
 
-    seed: int = option(0, least=0, most=MOST_SEED, help="Of the random inputs.")
+    seed: Seed = option(0, help="Of the random inputs.")
     kernels: Path | None = option(None, help="A library, as of ``optimize --kernels``.")
 
 
@@ -207,6 +215,6 @@ def reference(name: str = "") -> str:
                     end = f"; default {json.dumps(entry.default)}"
                 elif entry.facts.shown:
                     end = f"; default: {entry.facts.shown}"
-                what = expected(entry.written, entry.facts.within)
+                what = expected(entry.written)
                 lines.append(f"# {entry.key}: {what}{end}")
     return "\n".join([*lines, ""])

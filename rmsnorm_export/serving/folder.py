@@ -113,7 +113,7 @@ def package_decoder(folder: StrPath, repository: StrPath, options: PackageOption
     values that grows. Whatever goes wrong, models that were not there before are taken back.
 
     Args:
-        folder: as for ``optimize_folder``.
+        folder: as for ``optimize``.
         repository: as for `package_model`.
 
     Returns:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.options import MOST_INT32, Options, only_api, option
+from rmsnorm_export.options import (
+    Count,
+    FilePath,
+    Most,
+    Options,
+    only_api,
+    option,
+    progress_option,
+)
 from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes, dims_option, shapes_option
 from rmsnorm_export.serving.result import InstanceKind
-from rmsnorm_export.system.files import StrPath
-from rmsnorm_export.system.progress import PROGRESS_HELP, ProgressChoice
+from rmsnorm_export.system.progress import ProgressChoice
 
 if TYPE_CHECKING:
     from rmsnorm_export.serving.kserve import KServe
@@ -25,45 +31,38 @@ class PackageOptions(Options):
     """The options of ``package_model``, of the command ``package`` and of the table [package]."""
 
     name: str | None = option(None, help="Name of the model.", shown="of the file")
-    version: int = option(
-        1, least=1, most=MOST_INT32, metavar="N", help="Version; those that are there are kept."
-    )
+    version: Count = option(1, metavar="N", help="Version; those that are there are kept.")
     backend: Literal["auto", "onnxruntime", "tensorrt"] = option(
-        "auto", toml=False, help="auto: tensorrt for an engine, else onnxruntime."
+        "auto", cli=False, toml=False, help="auto: tensorrt for an engine, else onnxruntime."
     )
-    max_batch: int | None = option(
+    max_batch: Most | None = option(
         None,
-        least=0,
-        most=MOST_INT32,
         metavar="N",
         help="Most requests in a batch; 0: none.",
         shown="of the shapes or the engine, or 8, where all inputs and outputs share a dynamic "
         "leading axis",
     )
     dynamic_batching: bool | None = option(
-        None, help="Let the server join requests.", shown="where there are batches"
+        None, cli=False, help="Let the server join requests.", shown="where there are batches"
     )
-    preferred_batch_sizes: Sequence[int] = option(
+    preferred_batch_sizes: Sequence[Count] = option(
         (),
+        cli=False,
         flag="--preferred-batch",
-        least=1,
-        most=MOST_INT32,
         metavar="N",
         help="Batch size that does not wait for more requests. Repeat for several.",
     )
-    queue_delay_us: int | None = option(
+    queue_delay_us: Most | None = option(
         None,
+        cli=False,
         flag="--queue-delay",
-        least=0,
-        most=MOST_INT32,
         metavar="US",
         help="Most microseconds that a request waits for others.",
         shown="100",
     )
-    instances: int | None = option(
+    instances: Count | None = option(
         None,
-        least=1,
-        most=MOST_INT32,
+        cli=False,
         metavar="N",
         help="Copies of the model on every GPU, or on the CPU.",
         shown="1",
@@ -71,6 +70,7 @@ class PackageOptions(Options):
     kind: InstanceKind | None = option(None, help="Where it runs.", shown="gpu")
     warmup: bool | None = option(
         None,
+        cli=False,
         help="Let the server answer requests of the usual and the largest shape before it takes "
         "any.",
         shown="where it can",
@@ -82,43 +82,44 @@ class PackageOptions(Options):
         "dynamic sizes. An engine has its own.",
     )
     dims: Dims | None = dims_option(RANGES)
-    onnx: StrPath | None = option(
+    onnx: FilePath | None = option(
         None,
+        cli=False,
         toml=False,
-        written=Path,
         metavar="FILE",
         help="Model that an engine was built from, where it is not beside it.",
     )
-    plugin: StrPath | None = option(
+    plugin: FilePath | None = option(
         None,
-        flag="--plugin-library",
-        written=Path,
+        flag="--plugin",
         metavar="FILE",
         help="Plugin for an engine that uses it; or for a model that ONNX Runtime runs the "
         "kernels of plugin build --runtime onnxruntime: on GPUs those with --cuda, else with "
         "--kind cpu.",
         shown="for an engine that of plugin build which fits this machine best, for a model none",
     )
-    report: StrPath | None = option(
+    report: FilePath | None = option(
         None,
         toml=False,
-        written=Path,
         metavar="FILE",
         help="optimize --report FILE.json, for the model card: its classes and proofs.",
     )
-    benchmarks: Sequence[StrPath] = option(
+    benchmarks: Sequence[FilePath] = option(
         (),
+        cli=False,
         flag="--benchmark",
         toml=False,
-        written=tuple[Path, ...],
         metavar="FILE",
         help="Record of a benchmark (JSON), for the model card. Repeat for several.",
     )
     kserve: KServe | None = only_api(None, help="Write an InferenceService manifest, too.")
     client: str = only_api("", help="Python that asks the model, for the model card.")
-    check: bool = option(True, help="Do not run the packaged model in ONNX Runtime on the CPU.")
+    check: bool = option(
+        True, cli=False, help="Do not run the packaged model in ONNX Runtime on the CPU."
+    )
     require_verified: bool = option(
         False,
+        cli=False,
         help="Write nothing, and end with exit code 7, where the packaged model could not be run "
         "here to check it.",
     )
@@ -128,7 +129,7 @@ class PackageOptions(Options):
         help="Replace the version, and write the configuration anew. Files that this tool did not "
         "make are kept.",
     )
-    progress: ProgressChoice = only_api(None, help=PROGRESS_HELP)
+    progress: ProgressChoice = progress_option()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,18 +148,14 @@ class ManifestOptions(Options):
     kserve_namespace: str | None = option(None, metavar="NAME", help="Of the service.")
     kserve_cpu: str | None = option(None, metavar="N", help="Cores of a replica.", shown="4")
     kserve_memory: str | None = option(None, metavar="SIZE", help="Of a replica.", shown="16Gi")
-    kserve_gpus: int | None = option(
+    kserve_gpus: Most | None = option(
         None,
-        least=0,
-        most=MOST_INT32,
         metavar="N",
         help="Of a replica.",
         shown="1, and 0 with --kind cpu",
     )
-    kserve_replicas: tuple[int, int] | None = option(
+    kserve_replicas: tuple[Most, Most] | None = option(
         None,
-        least=0,
-        most=MOST_INT32,
         metavar="MIN MAX",
         help="Least and most replicas.",
         shown="1 1",

@@ -50,7 +50,7 @@ def test_a_decoder(examples: Path, tmp_path: Path, layers: int) -> None:
     norms = 4 * layers + 1
     path = examples / "decoder.toml"
     page = tmp_path / "decoder.html"
-    done = deploy(path, "--html", str(page), "--format", "json")
+    done = deploy(path, "--report", str(page), "--format", "json")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     out = examples / "build" / "decoder"

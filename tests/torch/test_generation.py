@@ -26,6 +26,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.benchmark.generation import bench_generation
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.compare.generation import verify_generation
+from rmsnorm_export.serving.folder import package_decoder
 from rmsnorm_export.torch.generation.components import sample_inputs, whole_static_caches
 from rmsnorm_export.torch.generation.source import load_generative
 from tests.tools.corpus.decoders import decoder as decoder_of
@@ -58,7 +59,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "config.json").write_text(json.dumps(CONFIG))
     arguments = [
         "export", folder / "config.json", "--task", "generation", "-o", folder / "made", "--prove",
-        "--verify", "--require", "all", "--report", folder / "r.json", "--html", folder / "r.html",
+        "--verify", "--require", "all", "--report", folder / "r.json", "--report", folder / "r.html",
     ]  # fmt: skip
     assert main([str(argument) for argument in arguments]) == 0
     return folder / "made"
@@ -228,7 +229,7 @@ def test_what_is_no_folder_of_an_export_is_refused(decoder: Path, tmp_path: Path
 
 def client_of(folder: Path, repository: Path) -> Callable[..., np.ndarray]:
     """``generate`` of the model card, with the calls of a session in the place of the server's."""
-    made = rx.package_decoder(folder, repository, name="llm", kind="cpu")
+    made = package_decoder(folder, repository, name="llm", kind="cpu")
     assert list(made.results) == ["prefill", "decode"]
     for name, packaged in made.results.items():
         card = (packaged.path / "README.md").read_text()
@@ -376,7 +377,7 @@ def test_a_transformers_without_exporters_is_named(
 
 def test_fusions_follow_and_the_folder_still_generates(decoder: Path, tmp_path: Path) -> None:
     """The attention takes its cache in; as many norms are one node as without."""
-    fused = rx.optimize_folder(decoder, fusions="cpu")
+    fused = rx.optimize(decoder, fusions="cpu")
     for report in fused.reports.values():
         assert report.target == "ort"
         assert report.unfused == ()

@@ -16,9 +16,8 @@ from rmsnorm_export.rewrite.options import OptimizeOptions
 from rmsnorm_export.system.progress import Progress
 
 if TYPE_CHECKING:
-    from rmsnorm_export.rewrite.folder import FolderResult
-    from rmsnorm_export.rewrite.optimize import Result
     from rmsnorm_export.rewrite.result import GenerationExport, Report
+    from rmsnorm_export.rewrite.rewritten import FolderResult, Result
 
 
 class OptimizeStep(Step[Optimize]):
@@ -69,7 +68,6 @@ def optimized(
     settings: Settings, options: OptimizeOptions
 ) -> tuple[Result | FolderResult, Report | GenerationExport, dict[str, Report]]:
     """The raw model optimized, the report of it, and that of each graph."""
-    from rmsnorm_export.rewrite.folder import optimize_folder
     from rmsnorm_export.rewrite.optimize import optimize
     from rmsnorm_export.rewrite.result import GenerationExport
 
@@ -77,6 +75,6 @@ def optimized(
     if not settings.of_graphs:
         result = optimize(raw, **keywords(options))
         return result, result.report, {"": result.report}
-    made = optimize_folder(raw, **keywords(options))
+    made: Any = optimize(raw, **keywords(options))
     place = settings.onnx("optimized")
     return made, GenerationExport(place, made.reports, (), "", made.seconds), made.reports

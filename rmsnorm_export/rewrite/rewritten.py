@@ -1,25 +1,73 @@
-"""``optimize`` and ``inspect`` for a folder of graphs: each graph, and a report that has all."""
+"""What ``optimize`` gives: a model, or the models of a folder, not written yet."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 import os
-import time
 from collections.abc import Mapping
 
-from rmsnorm_export.graph.bundle import Bundle, open_folder
+import onnx_ir as ir
+
+from rmsnorm_export.graph.bundle import Bundle
+from rmsnorm_export.graph.load import LoadedModel, no_gc
 from rmsnorm_export.graph.policy import WeightsPolicy
-from rmsnorm_export.options import keywords, takes
-from rmsnorm_export.rewrite.optimize import Result, inspect, optimize
-from rmsnorm_export.rewrite.options import InspectOptions, OptimizeOptions
+from rmsnorm_export.graph.save import SaveResult, save_model, to_bytes
 from rmsnorm_export.rewrite.result import GenerationExport, Report
 from rmsnorm_export.system.shown import Shown
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Result(Shown):
+    """Outcome of `optimize`.
+
+    Attributes:
+        model: the new model; external weights are referenced, not loaded.
+        report: what was done and why.
+    """
+
+    model: ir.Model
+    report: Report
+    source: LoadedModel
+
+    def _shown(self) -> Report:
+        return self.report
+
+    def save(  # type: ignore[override]  # of a model: its weights have a policy
+        self, path: str | os.PathLike[str], *, weights: WeightsPolicy = "auto", force: bool = False
+    ) -> SaveResult:
+        """Write the model atomically.
+
+        Args:
+            path: the .onnx file to make.
+            weights: what happens to external weights: ``reference`` them where they are (same
+                folder only), ``link`` or ``copy`` the files, or ``embed`` them; ``auto`` references
+                in the same folder and links elsewhere.
+            force: overwrite an existing file.
+
+        Raises:
+            UsageError: the file exists and ``force`` is not given, or the policy cannot be met.
+            InputError: the place cannot be written.
+        """
+        with no_gc():
+            return save_model(self.model, path, source=self.source, weights=weights, force=force)
+
+    def to_bytes(self, *, weights: WeightsPolicy = "auto") -> bytes:
+        """The model as a serialized ModelProto.
+
+        Args:
+            weights: ``embed`` or ``reference`` for a model with external weights.
+
+        Raises:
+            InputError: the model has external weights and ``weights`` does not say what to do.
+        """
+        with no_gc():
+            return to_bytes(self.model, weights=weights)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False, eq=False)
 class FolderResult(Shown):
-    """Outcome of `optimize_folder`.
+    """Outcome of `optimize` on a folder.
 
     Attributes:
         bundle: the folder that was read.
@@ -76,39 +124,3 @@ class FolderResult(Shown):
             if config and report.fusions is not None:
                 config |= {"ort_fusions": report.fusions.provider, "optimize": True}
         return manifest
-
-
-@takes(OptimizeOptions)
-def optimize_folder(folder: str | os.PathLike[str], options: OptimizeOptions) -> FolderResult:
-    """Make every RMSNorm of every graph in a folder one node, e.g. of prefill and decode.
-
-    The folder is one that ``export_generation`` or transformers' own exporter has written, or one
-    of ONNX files and a config without a manifest.
-
-    Args:
-        folder: its path; it is not changed.
-
-    Raises:
-        InputError: it is no folder of ONNX graphs, or its manifest and its files disagree.
-        UsageError, InputError, BackendMissingError: as `optimize`.
-    """
-    start = time.perf_counter()
-    bundle = open_folder(folder)
-    results = {name: optimize(file, **keywords(options)) for name, file in bundle.files.items()}
-    return FolderResult(bundle, results, time.perf_counter() - start)
-
-
-@takes(InspectOptions)
-def inspect_folder(folder: str | os.PathLike[str], options: InspectOptions) -> GenerationExport:
-    """What `optimize_folder` would do; changes nothing.
-
-    Args:
-        folder: as for `optimize_folder`.
-
-    Raises:
-        UsageError, InputError: as `optimize_folder`.
-    """
-    start = time.perf_counter()
-    bundle = open_folder(folder)
-    reports = {name: inspect(file, **keywords(options)) for name, file in bundle.files.items()}
-    return GenerationExport(bundle.folder, reports, (), "", time.perf_counter() - start)
