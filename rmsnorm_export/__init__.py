@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from rmsnorm_export.benchmark.result import Benchmark
     from rmsnorm_export.compare.result import Verification
     from rmsnorm_export.compare.verify import verify
+    from rmsnorm_export.deploy.package import package_model
+    from rmsnorm_export.deploy.packaged import Packaged
+    from rmsnorm_export.deploy.result import Deployment
+    from rmsnorm_export.deploy.run import run_pipeline
     from rmsnorm_export.diagnosis import doctor
     from rmsnorm_export.errors import (
         BackendMissingError,
@@ -26,14 +30,10 @@ if TYPE_CHECKING:
         UsageError,
         VerificationError,
     )
-    from rmsnorm_export.pipeline.result import Deployment
-    from rmsnorm_export.pipeline.run import run_pipeline
     from rmsnorm_export.recognize.refusal import Refusal
     from rmsnorm_export.rewrite.optimize import inspect, optimize
     from rmsnorm_export.rewrite.result import Report, Site
     from rmsnorm_export.rewrite.rewritten import Result
-    from rmsnorm_export.serving.package import package_model
-    from rmsnorm_export.serving.result import Packaged
     from rmsnorm_export.tensorrt import plugin
     from rmsnorm_export.tensorrt.engine.build import build_engine
     from rmsnorm_export.tensorrt.engine.check import check_engine
@@ -81,16 +81,16 @@ _HOMES = {
     "benchmark.result": "Benchmark",
     "compare.result": "Verification",
     "compare.verify": "verify",
+    "deploy.package": "package_model",
+    "deploy.packaged": "Packaged",
+    "deploy.result": "Deployment",
+    "deploy.run": "run_pipeline",
     "diagnosis": "doctor",
     "errors": "BackendMissingError Error InputError RequirementError UsageError VerificationError",
-    "pipeline.result": "Deployment",
-    "pipeline.run": "run_pipeline",
     "recognize.refusal": "Refusal",
     "rewrite.optimize": "inspect optimize",
     "rewrite.result": "Report Site",
     "rewrite.rewritten": "Result",
-    "serving.package": "package_model",
-    "serving.result": "Packaged",
     "tensorrt.engine.build": "build_engine",
     "tensorrt.engine.check": "check_engine",
     "tensorrt.engine.result": "EngineResult",

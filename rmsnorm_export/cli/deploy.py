@@ -12,11 +12,11 @@ from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
-from rmsnorm_export.pipeline.tables import STEPS
+from rmsnorm_export.deploy.tables import STEPS
 from rmsnorm_export.system.progress import is_styled
 
 if TYPE_CHECKING:
-    from rmsnorm_export.pipeline.result import StepOutcome
+    from rmsnorm_export.deploy.result import StepOutcome
 
 _PARAMS = [
     click.Argument(["pipeline"], type=FILE, metavar="PIPELINE.toml"),
@@ -42,7 +42,7 @@ _PARAMS = [
 
 @define("deploy", params=_PARAMS)
 def command(files: Files, pipeline: str, init: bool, **options: Any) -> None:
-    """Run the steps of PIPELINE.toml: export, optimize, prove, build, verify, bench, package.
+    """Run the steps of PIPELINE.toml: export, optimize, build, verify, bench, package.
 
     A step that the file has a table for runs when something that its result depends on has
     changed: an option, a file, a package, an earlier step. A run that was killed goes on where it
@@ -61,7 +61,7 @@ def command(files: Files, pipeline: str, init: bool, **options: Any) -> None:
     import logging
     import sys
 
-    from rmsnorm_export.pipeline.run import run_pipeline
+    from rmsnorm_export.deploy.run import run_pipeline
     from rmsnorm_export.show.deployment import step_line
 
     files.check(pipeline)
@@ -81,8 +81,8 @@ def command(files: Files, pipeline: str, init: bool, **options: Any) -> None:
 
 def _begin(pipeline: str, *, force: bool) -> None:
     """Write a pipeline file to begin with."""
+    from rmsnorm_export.deploy.tables import begun_file
     from rmsnorm_export.errors import UsageError
-    from rmsnorm_export.pipeline.tables import reference
     from rmsnorm_export.printable import printable
     from rmsnorm_export.system.files import refusals_as, write_whole
 
@@ -93,6 +93,6 @@ def _begin(pipeline: str, *, force: bool) -> None:
         raise UsageError("The pipeline file exists.", found=pipeline, fix=fix)
     fix = "check the folder and its permissions"
     with refusals_as("The pipeline file cannot be written.", path, fix=fix):
-        write_whole(path, reference(name), replace=force)
+        write_whole(path, begun_file(name), replace=force)
     shown = printable(pipeline)
     click.echo(f"wrote {shown}: set [model] path there, then rmsnorm-export deploy {shown}")

@@ -11,7 +11,7 @@ import pytest
 
 from tests import warm
 from tests.cli.conftest import Run
-from tests.pipeline.pipelines import EXPORT, MODEL, OPTIMIZE, PROVE, document, write
+from tests.deploy.pipelines import EXPORT, MODEL, OPTIMIZE, PROVE, document, write
 from tests.show.html_pages import Page
 
 STRICT = "[verify]\natol = 0.0\nshapes = { x = [64, 40] }"
@@ -19,20 +19,17 @@ STRICT = "[verify]\natol = 0.0\nshapes = { x = [64, 40] }"
 
 def test_errors(run: Run, tmp_path: Path) -> None:
     path = write(tmp_path, MODEL, OPTIMIZE)
-    run("deploy", "none.toml").assert_error(3, "pipeline file does not exist")
+    run("deploy", "none.toml").assert_error(3, "pipeline file cannot be read")
     wrong = write(tmp_path, MODEL, "[optimize]\nnumeric = 'exact'")
     run("deploy", wrong).assert_error(
-        2, "In pipeline.toml, line 7, [optimize] numeric", "did you mean numerics?"
+        2, "In pipeline.toml, [optimize] numeric", "did you mean 'numerics'?"
     )
     done = run("deploy", wrong, "--format", "json")
     assert (done.code, done.json["kind"]) == (2, "error")
     write(tmp_path, MODEL, "[optimize]\nrequire = 4")
     done = run("deploy", path)
-    done.assert_error(5, "Step optimize: [optimize] require = 4 is not met", "3 norms are one node")
+    done.assert_error(5, "Step optimize: [optimize] --require 4 is not met", "3 norms are one node")
     assert "net: optimize FAILED" in done.text
-    write(tmp_path, MODEL, OPTIMIZE, "[verify]\nengine = 'require'", '[build]\nshapes = "x=4x40"')
-    if not any(Path("/dev").glob("nvidia[0-9]*")):
-        run("deploy", path).assert_error(6, "no GPU is visible", 'engine = "auto"')
 
 
 def test_html(run: Run, tmp_path: Path) -> None:
@@ -44,7 +41,7 @@ def test_html(run: Run, tmp_path: Path) -> None:
     assert "net: verify FAILED" in read.text
     assert "3 of 3 RMSNorms are one node" in read.text
     ids = [section["id"] for section in read.all("section")]
-    assert ids == ["summary", "rewrites", "sites", "verification-raw-optimized"]
+    assert {"summary", "sites", "verification-raw-optimized"} <= set(ids)
     assert "problem" in read.values("class")
     run("deploy", path, "--report", "page.html").assert_error(2, "--force")
     run("deploy", path, "--report", path, "--force").assert_error(2, "would overwrite a model")

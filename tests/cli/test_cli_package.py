@@ -8,22 +8,20 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
-from tests.serving.models import needs_triton, norm_model, save_external, tree
+from tests.deploy.models import norm_model, save_external, tree
 
 
-@needs_triton
 def test_package(run: Run, three: Path, tmp_path: Path) -> None:
     done = run("package", three, "-o", "models", "--name", "net", "--max-batch", 4)
     assert done.code == 0, done.stderr
     assert done.stderr == ""
-    assert done.text.startswith("packaged net, version 1, for onnxruntime\n")
+    assert done.text.startswith("packaged net, version 1, for onnxruntime: batches up to 4\n")
     assert f"wrote {tmp_path}/models/net" in done.text
     again = run("package", three, "-o", "models", "--name", "net", "--version", 2, "-q")
-    assert again.text == "packaged net, version 2, for onnxruntime\n"
+    assert again.text == "packaged net, version 2, for onnxruntime: batches up to 4\n"
     (tmp_path / "models" / "net" / "2" / "model.onnx").read_bytes()
 
 
-@needs_triton
 def test_exit_codes(run: Run, three: Path, tmp_path: Path) -> None:
     run("package", three, "-o", "models")
     before = tree(tmp_path)
@@ -40,7 +38,6 @@ def test_exit_codes(run: Run, three: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "n").exists()
 
 
-@needs_triton
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere: run as another user")
 def test_a_repository_without_permission(run: Run, three: Path, tmp_path: Path) -> None:
     (tmp_path / "models").mkdir(mode=0o500)

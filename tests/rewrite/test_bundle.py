@@ -19,7 +19,6 @@ from rmsnorm_export.cli.main import main
 from rmsnorm_export.graph.bundle import bundle_at
 from rmsnorm_export.graph.save import save_model
 from rmsnorm_export.runtime.sizes import ONE_POINT
-from rmsnorm_export.serving.folder import package_decoder
 
 N, VOCABULARY = 8, 16
 LEAF = '{"type": null, "context": null, "children_spec": []}'
@@ -247,7 +246,6 @@ def test_sizes_go_to_the_components_that_have_them(exported: Path) -> None:
 
 def test_a_package_that_fails_half_way_is_taken_back(exported: Path) -> None:
     """Decode cannot be packaged as asked for: prefill is not left behind."""
-    pytest.importorskip("tritonclient", reason="pip install 'tritonclient[http]'")
     (exported / "prefill.onnx").rename(exported / "model.onnx")  # decode's data has this name
     models = exported.parent / "models"
     change_manifest(
@@ -257,27 +255,23 @@ def test_a_package_that_fails_half_way_is_taken_back(exported: Path) -> None:
             "decode": {"file": "decode.onnx", "metadata": METADATA},
         },
     )
-    kept = package_decoder(exported, models, name="one", kind="cpu", check=False)
-    assert [packaged.path.name for packaged in kept.results.values()] == [
-        "one_prefill", "one_decode",
-    ]  # fmt: skip
-    card = (models / "one_decode" / "README.md").read_text()
-    assert "Generating text" in card  # its cache has three axes, and is handed on as it is
+    kept = rx.package_model(exported, models, name="one", kind="cpu", check=False)
+    assert [model.name for model in kept.models] == ["one_prefill", "one_decode"]
     before = state(models)
     (models / "two_decode").mkdir()
     (models / "two_decode" / "notes.txt").write_text("mine")
-    with pytest.raises(rx.UsageError, match="did not make it"):
-        package_decoder(exported, models, kind="cpu", name="two")
+    with pytest.raises(rx.UsageError, match="is taken"):
+        rx.package_model(exported, models, kind="cpu", name="two")
     broken = onnx.load(exported / "decode.onnx", load_external_data=False)
     broken.graph.node[0].op_type = "NoSuchOperator"
     onnx.save(broken, exported / "decode.onnx")
     for place in (models, exported.parent / "others"):
         with pytest.raises(rx.Error, match="NoSuchOperator"):
-            package_decoder(exported, place, kind="cpu", name="three")
+            rx.package_model(exported, place, kind="cpu", name="three")
     assert not (exported.parent / "others").exists()
     assert state(models) == before | state_of_one(models, "two_decode/notes.txt")
-    with pytest.raises(rx.UsageError, match="of one file"):
-        package_decoder(exported, models, report=exported.parent / "r.json")
+    with pytest.raises(rx.UsageError, match="for one file"):
+        rx.package_model(exported, models, report=exported.parent / "r.json")
 
 
 def state_of_one(folder: Path, name: str) -> dict[str, str]:
