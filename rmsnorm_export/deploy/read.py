@@ -56,12 +56,10 @@ def _record(where: str, table: Any, values: dict[str, Any], folder: Path) -> Any
     needed = [key for key, entry in known.items() if entry.default is REQUIRED]
     for key in (*values, *needed):
         if key not in known or key not in values:
-            what = (
-                f"{where} {short(key)}: {'there is no such' if key in values else 'add this'} key."
-            )
-            near = did_you_mean(key, known) if key in values else ""
-            fix = f"{near}the keys are {', '.join(known) or 'none'}"
-            raise UsageError(what, found=f"the keys {short(', '.join(values), 300)}", fix=fix)
+            what = f"{where} {short(key)}: there is no such key."
+            what = what if key in values else f"{where} {key}: the key is missing."
+            fix = f"{did_you_mean(key, known)}the keys are {', '.join(known)}"
+            raise UsageError(what, found=f"the keys {short(', '.join(values)) or 'none'}", fix=fix)
     try:
         return make(
             table, {k: _absolute(v, folder) if known[k].is_path else v for k, v in values.items()}
