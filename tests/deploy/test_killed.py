@@ -154,13 +154,6 @@ def test_two_at_once(tmp_path: Path) -> None:
     assert ran(rx.run_pipeline(path)) == []
 
 
-def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
-    path = write(tmp_path, MODEL, OPTIMIZE)
-    killed(path, "optimize: writing the model")
-    assert (tmp_path / "out/.lock").read_text().startswith("process ")
-    assert ran(rx.run_pipeline(path)) == ["optimize"]
-
-
 def wait_until_stopped(process: warm.Process) -> None:
     """Until the process has stopped itself, as the system tells."""
     end = time.monotonic() + 120
