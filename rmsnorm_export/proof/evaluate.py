@@ -241,9 +241,7 @@ class _Evaluator:
         return _Tensor(cast(source.array, dtype), dtype, source.constant)
 
 
-def _check_size(
-    node: ir.Node, arrays: Sequence[Array | None], opset: int, *, known: bool
-) -> None:
+def _check_size(node: ir.Node, arrays: Sequence[Array | None], opset: int, *, known: bool) -> None:
     """Refuse a node whose result is larger than a proof needs, before it is computed."""
     if node.domain not in DEFAULT_DOMAINS:
         return

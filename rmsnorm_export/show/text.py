@@ -12,8 +12,8 @@ import textwrap
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from rmsnorm_export.printable import collapse, one_line, plural, printable
-from rmsnorm_export.system.provenance import FileState, Provenance, ReportCheck
+from rmsnorm_export.printable import collapse, one_line, printable
+from rmsnorm_export.system.provenance import FileState, Provenance
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -157,28 +157,6 @@ def provenance_lines(made: Provenance) -> list[Line]:
         *(f"  read   {file_text(file)}" for file in made.inputs),
         *(f"  wrote  {file_text(file)}" for file in made.outputs),
     ]
-
-
-def report_check_lines(check: ReportCheck, *, verbose: int = 0) -> list[Line]:
-    """Whether the files of a report are still the same."""
-    same = sum(file.verdict == "same" for file in check.files)
-    text = f"{same} of {plural(len(check.files), 'file')} as the report says"
-    lines: list[Line] = [headline((text, "good" if check.passed else "bad"))]
-    if verbose < 0:
-        return lines
-    made = check.made
-    lines += [
-        f"  {printable(str(check.path))}: {printable(check.report)} of {one_line(made.date)}",
-        f"  {one_line(made.tool)}: {one_line(made.command)}",
-        "",
-    ]
-    rows = [[f.role, f.verdict, printable(f.path), one_line(f.found)] for f in check.files]
-    for file, row in zip(check.files, table(rows), strict=True):
-        lines.append((row, "" if file.verdict == "same" else "bold red"))
-    if made.elsewhere:
-        names = ", ".join(dict.fromkeys(printable(file.path) for file in made.elsewhere))
-        lines.append(f"  not looked for, as this is a copy of the report: {names}")
-    return lines
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list[Item]]:
