@@ -144,9 +144,9 @@ class _Evaluator:
                     self._elements += result.array.size
             if self._elements > _MOST_IN_ALL:
                 raise _too_much("elements", self._elements, _MOST_IN_ALL)
-            for value in set(node.inputs):
-                if value is not None and last[value] is node and not value.is_graph_output():
-                    known.pop(value, None)
+            for operand in set(node.inputs):
+                if operand is not None and last[operand] is node and not operand.is_graph_output():
+                    known.pop(operand, None)
 
     def _call(
         self,
