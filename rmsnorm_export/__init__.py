@@ -13,41 +13,31 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rmsnorm_export.benchmark.folder import bench_folder
     from rmsnorm_export.benchmark.measure import bench
     from rmsnorm_export.benchmark.result import Benchmark
-    from rmsnorm_export.compare.result import Difference, Verification
+    from rmsnorm_export.compare.result import Verification
     from rmsnorm_export.compare.verify import verify
-    from rmsnorm_export.diagnosis import Diagnosis, doctor
+    from rmsnorm_export.deploy.package import package_model
+    from rmsnorm_export.deploy.packaged import Packaged
+    from rmsnorm_export.deploy.result import Deployment
+    from rmsnorm_export.deploy.run import run_pipeline
+    from rmsnorm_export.diagnosis import doctor
     from rmsnorm_export.errors import (
         BackendMissingError,
         Error,
-        ExitCode,
         InputError,
         RequirementError,
         UsageError,
         VerificationError,
     )
-    from rmsnorm_export.graph.bundle import Components
-    from rmsnorm_export.graph.save import SaveResult
-    from rmsnorm_export.op.spec import NormSpec
-    from rmsnorm_export.pipeline.result import Deployment
-    from rmsnorm_export.pipeline.run import run_pipeline
-    from rmsnorm_export.proof.result import Proof
     from rmsnorm_export.recognize.refusal import Refusal
-    from rmsnorm_export.rewrite.folder import FolderResult, inspect_folder, optimize_folder
-    from rmsnorm_export.rewrite.optimize import Result, expand, inspect, optimize
-    from rmsnorm_export.rewrite.result import GenerationExport, Report, Site
-    from rmsnorm_export.serving.folder import package_decoder
-    from rmsnorm_export.serving.kserve import KServe
-    from rmsnorm_export.serving.package import package_model
-    from rmsnorm_export.serving.result import Packaged
-    from rmsnorm_export.system.provenance import ReportCheck, check_report
+    from rmsnorm_export.rewrite.optimize import inspect, optimize
+    from rmsnorm_export.rewrite.result import Report, Site
+    from rmsnorm_export.rewrite.rewritten import Result
     from rmsnorm_export.tensorrt import plugin
     from rmsnorm_export.tensorrt.engine.build import build_engine
     from rmsnorm_export.tensorrt.engine.check import check_engine
-    from rmsnorm_export.tensorrt.engine.folder import build_engines
-    from rmsnorm_export.tensorrt.engine.result import EngineCheck, EngineRecord, EngineResult
+    from rmsnorm_export.tensorrt.engine.result import EngineResult
     from rmsnorm_export.tensorrt.plugin.native import session_options
     from rmsnorm_export.torch.export.export import ExportResult, export
     from rmsnorm_export.torch.generation.export import export_generation
@@ -57,48 +47,28 @@ __version__ = "0.1.0"
 __all__ = [
     "BackendMissingError",
     "Benchmark",
-    "Components",
     "Deployment",
-    "Diagnosis",
-    "Difference",
-    "EngineCheck",
-    "EngineRecord",
     "EngineResult",
     "Error",
-    "ExitCode",
     "ExportResult",
-    "FolderResult",
-    "GenerationExport",
     "InputError",
-    "KServe",
-    "NormSpec",
     "Packaged",
-    "Proof",
     "Refusal",
     "Report",
-    "ReportCheck",
     "RequirementError",
     "Result",
-    "SaveResult",
     "Site",
     "UsageError",
     "Verification",
     "VerificationError",
     "bench",
-    "bench_folder",
     "build_engine",
-    "build_engines",
     "check_engine",
-    "check_report",
     "doctor",
-    "expand",
     "export",
     "export_generation",
     "inspect",
-    "inspect_folder",
     "optimize",
-    "optimize_folder",
-    "package_decoder",
     "package_model",
     "plugin",
     "run_pipeline",
@@ -107,33 +77,23 @@ __all__ = [
 ]
 
 _HOMES = {
-    "benchmark.folder": "bench_folder",
     "benchmark.measure": "bench",
     "benchmark.result": "Benchmark",
-    "compare.result": "Difference Verification",
+    "compare.result": "Verification",
     "compare.verify": "verify",
-    "diagnosis": "Diagnosis doctor",
-    "errors": "BackendMissingError Error ExitCode InputError RequirementError UsageError"
-    " VerificationError",
-    "graph.bundle": "Components",
-    "graph.save": "SaveResult",
-    "op.spec": "NormSpec",
-    "pipeline.result": "Deployment",
-    "pipeline.run": "run_pipeline",
-    "proof.result": "Proof",
+    "deploy.package": "package_model",
+    "deploy.packaged": "Packaged",
+    "deploy.result": "Deployment",
+    "deploy.run": "run_pipeline",
+    "diagnosis": "doctor",
+    "errors": "BackendMissingError Error InputError RequirementError UsageError VerificationError",
     "recognize.refusal": "Refusal",
-    "rewrite.folder": "FolderResult inspect_folder optimize_folder",
-    "rewrite.optimize": "Result expand inspect optimize",
-    "rewrite.result": "GenerationExport Report Site",
-    "serving.folder": "package_decoder",
-    "serving.kserve": "KServe",
-    "serving.package": "package_model",
-    "serving.result": "Packaged",
-    "system.provenance": "ReportCheck check_report",
+    "rewrite.optimize": "inspect optimize",
+    "rewrite.result": "Report Site",
+    "rewrite.rewritten": "Result",
     "tensorrt.engine.build": "build_engine",
     "tensorrt.engine.check": "check_engine",
-    "tensorrt.engine.folder": "build_engines",
-    "tensorrt.engine.result": "EngineCheck EngineRecord EngineResult",
+    "tensorrt.engine.result": "EngineResult",
     "tensorrt.plugin.native": "session_options",
     "torch.export.export": "ExportResult export",
     "torch.generation.export": "export_generation",
@@ -141,12 +101,11 @@ _HOMES = {
 """Module -> the public names that it holds."""
 
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
-_MODULES = {"plugin": "tensorrt.plugin"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    if name == "plugin":
+        return importlib.import_module(f"{__name__}.tensorrt.plugin")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

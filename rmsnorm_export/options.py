@@ -8,7 +8,7 @@
     def build_engine(model: Source, path: Path, options: BuildOptions) -> EngineResult: ...
 
 ``build_engine(model, path, tf32=True)`` is the keyword, ``--tf32`` the flag of the command and
-``tf32 = true`` the key of its table; the sentence stands in all three references.
+``tf32 = true`` the key of its table. msgspec checks the annotation: the type and its bounds.
 """
 
 from __future__ import annotations
@@ -17,20 +17,28 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import math
 import numbers
-import os
+import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.printable import did_you_mean, nearest
-from rmsnorm_export.records import Limits, expected, limits_text
-from rmsnorm_export.system.progress import shown_progress
+from rmsnorm_export.system.progress import PROGRESS_HELP, shown_progress
+
+if TYPE_CHECKING:
+    from rmsnorm_export.system.files import StrPath
+
+    FilePath = StrPath
+else:
+    FilePath = Path  # what a string becomes
 
 A = TypeVar("A", contravariant=True)
 B = TypeVar("B", contravariant=True)
@@ -42,9 +50,16 @@ T = TypeVar("T")
 _WIDTH = 96
 _KEY = "option"
 
+_HUGE = sys.float_info.max
 MOST_SEED = 2**63 - 1
 MOST_INT32 = 2**31 - 1
 """Largest number of what is written into ONNX, Triton's and Kubernetes' files."""
+
+Seed = Annotated[int, Meta(ge=0, le=MOST_SEED)]
+Count = Annotated[int, Meta(ge=1, le=MOST_INT32)]
+Most = Annotated[int, Meta(ge=0, le=MOST_INT32)]
+Bound = Annotated[float, Meta(ge=0, le=_HUGE)]
+Seconds = Annotated[float, Meta(gt=0, le=_HUGE)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,39 +68,28 @@ class OptionFacts:
 
     Attributes:
         help: what it does, whole sentences.
-        python: what more there is to say of it in Python.
-        least, most: smallest and largest number that it takes, everywhere in the value.
         shown: the default for people, where the value, e.g. None, does not say it.
         metavar: what stands for the value in ``--help``.
         flag: on the command line; its words are the key of the pipeline file, too.
-        old: flags that it had before; they work and are not shown.
-        written: its type on the command line and in a pipeline file; None: that of the field.
-        read: makes the value of what was written; it is called with strings, tuples of strings and
-            dictionaries only, and raises ``UsageError``.
+        written: the type as people write it, where ``read`` makes another of it.
+        read: makes the value of what was written, or refuses it with ``UsageError``.
         choices: the names that there are, where the type may not list them all.
         cli, toml: whether the command line and the pipeline file have it.
+        file: the value may be a path, although its type does not say so.
         flat: the field is a record, whose options stand among those of this one.
     """
 
     help: str = ""
-    python: str = ""
-    least: float | None = None
-    most: float | None = None
     shown: str = ""
     metavar: str = ""
     flag: str = ""
-    old: tuple[str, ...] = ()
     written: Any = None
     read: Callable[[Any], Any] | None = None
     choices: Callable[[], tuple[str, ...]] | None = None
     cli: bool = True
     toml: bool = True
+    file: bool = False
     flat: bool = False
-
-    @property
-    def within(self) -> Limits:
-        """Smallest and largest number."""
-        return self.least, self.most
 
 
 def _field_maker(facts: Callable[P, OptionFacts]) -> Callable[Concatenate[Any, P], Any]:
@@ -101,13 +105,18 @@ option = _field_maker(OptionFacts)
 REQUIRED = dataclasses.MISSING
 
 
-def only_api(default: Any, *, help: str) -> Any:
-    """A field that is a keyword of the API and nothing else."""
-    return option(default, help=help, cli=False, toml=False)
+def only_api(default: Any, *, help: str, written: Any = None) -> Any:
+    """Make a field that is a keyword of the API and nothing else."""
+    return option(default, help=help, written=written, cli=False, toml=False)
+
+
+def progress_option() -> Any:
+    """Make the field ``progress``: what is called with the work at hand."""
+    return only_api(None, help=PROGRESS_HELP, written=Any)
 
 
 def flat(record: Callable[[], Any]) -> Any:
-    """A field that holds a record, whose options stand among those of this one."""
+    """Make a field that holds a record, whose options stand among those of this one."""
     return dataclasses.field(default_factory=record, metadata={_KEY: OptionFacts(flat=True)})
 
 
@@ -118,7 +127,7 @@ class OptionEntry:
     Attributes:
         name: of the field, which is the keyword of the API.
         hint: its type.
-        default: ``dataclasses.MISSING`` where it is required.
+        default: ``REQUIRED`` where there is none.
         facts: what else is known.
     """
 
@@ -139,71 +148,52 @@ class OptionEntry:
 
     @property
     def written(self) -> Any:
-        """The type of the value on the command line and in a pipeline file."""
+        """The type of the value as people write it."""
+        if self.facts.choices is not None:
+            return Literal[self.facts.choices()] | None
         return self.hint if self.facts.written is None else self.facts.written
 
-    def error(self, what: str, value: object, fix: str) -> OptionError:
-        """What is wrong with a value of this option."""
-        return OptionError(self, what, found=f"{self.name} = {value!r:.200}", fix=fix)
+    @property
+    def is_path(self) -> bool:
+        """Whether a string is the name of a file or folder."""
+        return self.facts.file or Path in [item_type(one) or one for one in members(self.written)]
 
-    def read(self, value: Any) -> Any:
-        """The value, read where it is one that was written, if it can be used.
+    def convert(self, value: Any) -> Any:
+        """Check a value, and read it.
 
         Raises:
-            OptionError: it cannot.
+            OptionError: it cannot be used.
         """
-        was_read = self.facts.read is not None and _is_written(value)
-        if self.facts.read is not None and was_read:
-            try:
-                value = self.facts.read(value)
-            except OptionError:
-                raise
-            except UsageError as error:
-                raise OptionError(self, error.what, found=error.found, fix=error.fix) from error
-        choices, alone = _choices(self.hint)
-        choices = choices if self.facts.choices is None else self.facts.choices()
-        many = isinstance(value, tuple | list | set | frozenset)
-        items = list(value) if many else [] if value is None else [value]
-        if not alone:
-            self._check_type(value, was_read=was_read)
-        for number, item in enumerate(items):
-            if choices and item not in choices and (alone or isinstance(item, str)):
-                raise self.error(
-                    f"There is no such {_words(self.name, one=many)}.",
-                    item,
-                    did_you_mean(str(item), choices) + f"use one of {', '.join(choices)}",
-                )
-            if choices and item in items[:number]:
-                raise self.error(
-                    f"A {_words(self.name, one=True)} is named twice.", item, "name it once"
-                )
-            self._check_number(item)
-        return value
+        if value is None and self.default is None:
+            return None
+        if isinstance(value, numbers.Real) and not isinstance(value, int | float):  # NumPy's
+            value = int(value) if isinstance(value, numbers.Integral) else float(value)
+        try:
+            result = msgspec.convert(value, self.written, dec_hook=_path)
+            result = result if self.facts.read is None else self.facts.read(result)
+        except msgspec.ValidationError as error:
+            what = f"The value of {self.name.replace('_', ' ')} cannot be used."
+            found = f"{self.name} = {value!r:.200}"
+            raise OptionError(self, what, found=found, fix=self._fix(value, error)) from error
+        except OptionError:
+            raise
+        except UsageError as error:
+            raise OptionError(self, error.what, found=error.found, fix=error.fix) from error
+        if isinstance(result, list):  # a record does not change; a name that stands twice is one
+            result = tuple(dict.fromkeys(result) if names_in(self.written) else result)
+        return result
 
-    def _check_number(self, item: object) -> None:
-        if not isinstance(item, int | float):
-            return
-        least, most = self.facts.within
-        problem, fix = "", "give a number"
-        if not math.isfinite(item):
-            problem = "is no finite number"
-        elif least is not None and item < least:
-            problem, fix = "is too small", f"give {least:g} or more"
-        elif most is not None and item > most:
-            problem, fix = "is too large", f"give a number {limits_text(self.facts.within)}"
-        if problem:
-            raise self.error(f"The value of {_words(self.name)} {problem}.", item, fix)
+    def _fix(self, value: object, error: msgspec.ValidationError) -> str:
+        names = names_in(self.written)
+        items = value if isinstance(value, list | tuple) else [value]
+        wrong = next((one for one in items if one not in names), "")
+        hint = did_you_mean(str(wrong), names)
+        return f"{hint}give {expected(self.written)} ({one_line_of(error)})"
 
-    def _check_type(self, value: object, *, was_read: bool) -> None:
-        """Refuse a value of another type; what ``read`` makes is its own affair."""
-        if value is None and (self.default is None or self.hint is Any):
-            return
-        if not (was_read or fits(value, self.hint)):
-            raise self.error(
-                f"The value of {_words(self.name)} is of another type.",
-                value,
-                f"give {expected(self.hint, self.facts.within)}",
-            )
+
+def one_line_of(error: msgspec.ValidationError) -> str:
+    """Return msgspec's words for what does not fit, and where in the value that is."""
+    return str(error).replace("`", "").replace(" - at $", " at ")
 
 
 class OptionError(UsageError):
@@ -230,33 +220,40 @@ class Options:
     def __post_init__(self) -> None:
         record: Any = type(self)
         for entry in entries(record):
-            value = getattr(self, entry.name)
             if not entry.facts.flat:
-                read = entry.read(value)
-                if read is not value:
-                    object.__setattr__(self, entry.name, read)
+                value = entry.convert(getattr(self, entry.name))
+                object.__setattr__(self, entry.name, value)
         self.agree()
 
     def agree(self) -> None:
         """Raise ``UsageError`` for options that do not go together."""
 
 
+def _path(kind: Any, value: Any) -> Any:
+    """What msgspec asks of types that it does not know."""
+    if kind is not Path or not isinstance(value, str | Path):
+        raise TypeError(f"Expected a path, got {type(value).__name__}")
+    if not str(value) or "\0" in str(value):
+        raise ValueError("Expected a path")
+    return Path(value)
+
+
 @functools.cache
 def entries(record: Any) -> tuple[OptionEntry, ...]:
-    """The options of a record, in their order."""
-    hints = typing.get_type_hints(record)
-    found = []
+    """Return the options of a record, in their order."""
+    hints = typing.get_type_hints(record, include_extras=True)
+    listed = []
     for field in dataclasses.fields(record):
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         facts = field.metadata.get(_KEY, OptionFacts())
-        found.append(OptionEntry(field.name, hints[field.name], default, facts))
-    return tuple(found)
+        listed.append(OptionEntry(field.name, hints[field.name], default, facts))
+    return tuple(listed)
 
 
 def spread(record: Any) -> Iterator[OptionEntry]:
-    """The options of a record with those of the records in it."""
+    """Yield the options of a record with those of the records in it."""
     for entry in entries(record):
         if entry.facts.flat:
             yield from spread(entry.hint)
@@ -265,23 +262,23 @@ def spread(record: Any) -> Iterator[OptionEntry]:
 
 
 def make(record: Callable[..., T], values: Mapping[str, Any]) -> T:
-    """A record from the keys of a pipeline file; others than its own are left alone.
+    """Make a record from the keys of a pipeline file; others than its own are left alone.
 
     Raises:
         UsageError: a value that cannot be used.
     """
-    given = {}
+    arguments = {}
     fields: Any = record
     for entry in entries(fields):
         if entry.facts.flat:
-            given[entry.name] = make(entry.hint, values)
+            arguments[entry.name] = make(entry.hint, values)
         elif entry.facts.toml and entry.key in values:
-            given[entry.name] = values[entry.key]
-    return record(**given)
+            arguments[entry.name] = values[entry.key]
+    return record(**arguments)
 
 
 def written(record: Any) -> dict[str, Any]:
-    """The keys of a pipeline file that a record has, with their values."""
+    """Return the keys of a pipeline file that a record has, with their values."""
     values: dict[str, Any] = {}
     kind: Any = type(record)
     for entry in entries(kind):
@@ -294,89 +291,62 @@ def written(record: Any) -> dict[str, Any]:
 
 
 def keywords(record: Any) -> dict[str, Any]:
-    """The options of a record as keyword arguments."""
+    """Return the options of a record as keyword arguments."""
     return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
 
 
 def members(hint: Any) -> list[Any]:
-    """The types that a union has without None; a type that is no union alone."""
+    """List the types of a union without None, and without what is annotated."""
+    if typing.get_origin(hint) is Annotated:
+        return members(typing.get_args(hint)[0])
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return [hint]
-    return [member for member in typing.get_args(hint) if member is not types.NoneType]
+    each = (members(one) for one in typing.get_args(hint) if one is not types.NoneType)
+    return [one for several in each for one in several]
 
 
 def item_type(hint: Any) -> Any:
-    """The type of the items of a sequence; None for what is none."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    sequence = isinstance(origin, type) and issubclass(origin, Collection)
-    return args[0] if sequence and not issubclass(origin, Mapping) else None
+    """Return the type of the items of a sequence; None for what is none."""
+    sequence = typing.get_origin(hint) in (tuple, Sequence)
+    return typing.get_args(hint)[0] if sequence else None
 
 
-def fits(value: Any, hint: Any) -> bool:
-    """Whether a value of the API is of a type; what a type does not say is taken as it is."""
+def names_in(hint: Any) -> tuple[str, ...]:
+    """Return the names that a value, or an item of it, may be."""
+    kinds = (item_type(member) or member for member in members(hint))
+    return sum((typing.get_args(one) for one in kinds if typing.get_origin(one) is Literal), ())
+
+
+_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
+
+
+def expected(hint: Any) -> str:
+    """Say for people what a value must be: ``an integer from 1``."""
+    if typing.get_origin(hint) is Annotated:
+        kind, meta, *_ = typing.get_args(hint)
+        words = {"from": meta.ge, "above": meta.gt, "to": meta.le}
+        ends = (f" {word} {end}" for word, end in words.items() if end not in (None, _HUGE))
+        return expected(kind) + "".join(ends)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return any(fits(value, member) for member in args)
-    if origin is typing.Literal:
-        return value in args
-    if hint in (Any, object) or value is None:
-        return hint is Any or hint in (object, types.NoneType)
-    if hint is bool:
-        return isinstance(value, bool)
-    if hint is int:
-        return hasattr(value, "__index__") and not isinstance(value, bool)
-    if hint is float:
-        return isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return isinstance(value, Mapping)
+        return ", or ".join(expected(one) for one in args if one is not types.NoneType)
+    if origin is Literal:
+        return f"one of {', '.join(args)}" if args[1:] else str(args[0])
     if (item := item_type(hint)) is not None:
-        if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
-            return False
-        sizes = len(args) if origin is tuple and args[-1] is not Ellipsis else None
-        items = list(value)
-        return sizes in (None, len(items)) and all(fits(one, item) for one in items)
-    if origin is Callable:
-        return callable(value)
-    kind = hint if origin is None else origin
-    kind = str | os.PathLike if kind is Path or kind is os.PathLike else kind
-    return not isinstance(kind, type | types.UnionType) or isinstance(value, kind)
-
-
-def _is_written(value: object) -> bool:
-    if isinstance(value, tuple | list):
-        return bool(value) and all(isinstance(item, str) for item in value)
-    return isinstance(value, str | dict)
-
-
-def _choices(hint: Any) -> tuple[tuple[str, ...], bool]:
-    """The names that a value, or an item of it, may be; whether it may be nothing else."""
-    found: tuple[str, ...] = ()
-    alone = True
-    for member in members(hint):
-        inner = item_type(member)
-        kind = member if inner is None else inner
-        if typing.get_origin(kind) is typing.Literal:
-            found += typing.get_args(kind)
-        else:
-            alone = False
-    return found, alone
-
-
-def _words(name: str, *, one: bool = False) -> str:
-    text = name.replace("_", " ")
-    return text.removesuffix("s") if one else text
+        return f"an array, of which each is {expected(item)}"
+    return "a table" if origin is Mapping else _NAMES.get(hint, "a path")
 
 
 class _Taker(Protocol[P, R]):
     """Turns the last parameter of a function, a record, into its keywords."""
 
-    @overload
+    @typing.overload
     def __call__(self, function: Callable[[A, R], T], /) -> Callable[Concatenate[A, P], T]: ...
-    @overload
+    @typing.overload
     def __call__(
         self, function: Callable[[A, B, R], T], /
     ) -> Callable[Concatenate[A, B, P], T]: ...
-    @overload
+    @typing.overload
     def __call__(
         self, function: Callable[[A, B, C, R], T], /
     ) -> Callable[Concatenate[A, B, C, P], T]: ...
@@ -390,65 +360,48 @@ def takes(record: Callable[P, R]) -> _Taker[P, R]:
     cls: Any = record
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        *own, last = inspect.signature(function).parameters.values()
-        names = [parameter.name for parameter in own]
-        known = {entry.name: entry for entry in entries(cls)}
+        signature = inspect.signature(function)
+        *own, last = signature.parameters.values()
+        hints = {field.name: field.type for field in dataclasses.fields(cls)}
 
         @functools.wraps(function)
         def call(*args: Any, **given: Any) -> Any:
-            positional = {name: given.pop(name) for name in names if name in given}
-            for name in given:
-                if name not in known:
-                    near = nearest(name, known)
-                    hint = f"; did you mean {near!r}?" if near else ""
-                    raise TypeError(f"{function.__name__}() has no option {name!r}{hint}")
+            arguments = {p.name: given.pop(p.name) for p in own if p.name in given}
+            for name in given.keys() - hints.keys():
+                near = nearest(name, hints)
+                hint = f"; did you mean {near!r}?" if near else ""
+                raise TypeError(f"{function.__name__}() has no option {name!r}{hint}")
             if len(args) > len(own):
-                raise TypeError(
-                    f"{function.__name__}() takes {len(own)} positional arguments, not {len(args)}:"
-                    " options are keywords"
-                )
-            with contextlib.ExitStack() as shown:
-                if "progress" in known:  # a function that this one calls goes on with the same bar
-                    given["progress"] = shown.enter_context(shown_progress(given.get("progress")))
-                return function(*args, **positional, **{last.name: cls(**given)})
+                raise TypeError(f"{function.__name__}(): options are keywords")
+            with contextlib.ExitStack() as bar:
+                if "progress" in hints:  # a function that this one calls goes on with the same bar
+                    given["progress"] = bar.enter_context(shown_progress(given.get("progress")))
+                return function(*args, **arguments, **{last.name: cls(**given)})
 
-        types_ = {field.name: field.type for field in dataclasses.fields(cls)}
         listed = [
             inspect.Parameter(
-                entry.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=entry.default,
-                annotation=types_[entry.name],
+                e.name, inspect.Parameter.KEYWORD_ONLY, default=e.default, annotation=hints[e.name]
             )
-            for entry in known.values()
+            for e in entries(cls)
         ]
-        signature = inspect.signature(function)
         call.__signature__ = signature.replace(parameters=[*own, *listed])  # type: ignore[attr-defined]
-        call.__doc__ = _documented(function.__doc__, known.values())
+        call.__doc__ = _documented(inspect.getdoc(function) or "", entries(cls))
         return call
 
     return typing.cast("_Taker[P, R]", decorate)
 
 
-def _documented(doc: str | None, known: Collection[OptionEntry]) -> str | None:
-    """A docstring with the options at the end of its arguments."""
-    if not doc:
-        return doc
-    lines = []
-    for entry in known:
-        facts = entry.facts
-        what = (
-            f"False: {facts.help[:1].lower()}{facts.help[1:]}"
-            if entry.default is True
-            else facts.help
+def _documented(doc: str, listed: Sequence[OptionEntry]) -> str:
+    """Put the options at the end of the arguments of a docstring."""
+    lines = ""
+    for entry in listed:
+        facts, help_ = entry.facts, entry.facts.help
+        if entry.default is True:  # the flag turns it off
+            help_ = f"False: {help_[:1].lower()}{help_[1:]}"
+        text = f"{entry.name}: {help_}" + (f" Default: {facts.shown}." if facts.shown else "")
+        lines += "\n" + textwrap.fill(
+            text, _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8
         )
-        sentences = [what, facts.python, f"Default: {facts.shown}." if facts.shown else ""]
-        text = " ".join(filter(None, sentences))
-        lines += textwrap.wrap(
-            f"{entry.name}: {text}", _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8
-        )
-    head, mark, rest = inspect.cleandoc(doc).partition("Args:\n")
-    if not mark:
-        return "\n".join([head, "", "Args:", *lines])
+    head, mark, rest = doc.partition("Args:\n")
     arguments, gap, after = rest.partition("\n\n")
-    return head + mark + "\n".join([arguments.rstrip("\n"), *lines]) + gap + after
+    return f"{head}{mark or 'Args:'}{arguments.rstrip()}{lines}{gap}{after}"

@@ -27,10 +27,10 @@ import click
 import pytest
 
 from rmsnorm_export.cli.main import cli
+from rmsnorm_export.deploy.read import read_tables
 from rmsnorm_export.errors import ExitCode
 from rmsnorm_export.lower.forms import STRUCTURAL
 from rmsnorm_export.op.spec import NormSpec
-from rmsnorm_export.pipeline.read import read_document
 from rmsnorm_export.recognize.refusal import kind_of
 from tests import warm
 
@@ -181,7 +181,7 @@ def test_commands_and_flags_are_those_of_the_command_line(page: str) -> None:
 def test_keys_of_a_pipeline_are_known(page: str, tmp_path: Path) -> None:
     for text in blocks(page, "toml"):
         (tmp_path / "pipeline.toml").write_text(text, encoding="utf-8")
-        assert read_document(tmp_path / "pipeline.toml")
+        assert read_tables(tmp_path / "pipeline.toml")
 
 
 def reasons_in_the_code() -> set[str]:

@@ -23,7 +23,7 @@ COMMAND = "import sys\nfrom rmsnorm_export.cli.main import main\nsys.exit(main(s
 
 USUAL = (
     "rmsnorm_export.cli.main",
-    "rmsnorm_export.pipeline.run",
+    "rmsnorm_export.deploy.run",
     "rmsnorm_export.proof.prove",
     "rmsnorm_export.rewrite.optimize",
     "rich.progress",
@@ -32,7 +32,7 @@ USUAL = (
 
 EXPORT = (
     *USUAL,
-    "rmsnorm_export.pipeline.pytorch",
+    "rmsnorm_export.deploy.source",
     "rmsnorm_export.torch.export.trace",
     "torch.onnx._internal.exporter._core",
     "onnxscript.function_libs.torch_lib.ops",

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from rmsnorm_export.benchmark import sessions
+from rmsnorm_export.benchmark.feeding import Feeding, feeding_of
 from rmsnorm_export.benchmark.measure import check_outputs
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.benchmark.result import (
@@ -46,7 +47,6 @@ from rmsnorm_export.rewrite.fusions import fuse_as_they_do
 from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.runtime.inputs import declared_inputs, index_limits, numpy_type
 from rmsnorm_export.runtime.session import onnxruntime
-from rmsnorm_export.serving.folder import Feeding, feeding_of
 from rmsnorm_export.system.machine import cores, load_average
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.reading import read_json

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from rmsnorm_export.benchmark.statistics import LEAST_ROUNDS
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.lower import targets
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.options import MOST_INT32, MOST_SEED, Options, only_api, option
+from rmsnorm_export.options import Count, Options, Seconds, Seed, option, progress_option
 from rmsnorm_export.rewrite.options import NUMERICS_HELP
 from rmsnorm_export.runtime.sizes import POINTS, Dims, Shapes, dims_option, shapes_option
-from rmsnorm_export.system.progress import PROGRESS_HELP, ProgressChoice
+from rmsnorm_export.system.progress import ProgressChoice
 
 PeerName = Literal["ort.transformers", "onnxscript", "onnxsim", "onnxslim"]
 Provider = Literal["cpu", "cuda", "tensorrt"]
@@ -31,13 +32,12 @@ class BenchOptions(Options):
 
     targets: Sequence[Target] = option(
         TARGETS,
-        old=("--target",),
-        written=tuple[Target, ...],
+        flag="--target",
         help="What to make of MODEL and measure: portable, onnx, ort; none: only peers.",
     )
     peers: Sequence[PeerName] = option(
         (),
-        written=tuple[PeerName, ...],
+        cli=False,
         help="Other optimizers, run in processes of their own: ort.transformers, onnxscript, "
         "onnxsim, onnxslim. One that is not installed, fails or is wrong says so and is not "
         "ranked.",
@@ -45,7 +45,6 @@ class BenchOptions(Options):
     providers: Sequence[Provider] | None = option(
         None,
         flag="--provider",
-        written=tuple[Provider, ...],
         help="cpu, cuda, tensorrt.",
         shown="all that this ONNX Runtime has",
     )
@@ -54,10 +53,8 @@ class BenchOptions(Options):
         help="Measure what portable writes with the kernels for ONNX Runtime, too, which plugin "
         "build --runtime onnxruntime makes for the CPU, and with --cuda for CUDA.",
     )
-    generate: int | None = option(
+    generate: Count | None = option(
         None,
-        least=1,
-        most=MOST_INT32,
         metavar="N",
         help="Of a folder with prefill and decode: the time to the first token, and of each of N "
         "tokens after it; as it is, for ort, with --fusions, and with transformers' fusions alone.",
@@ -67,41 +64,33 @@ class BenchOptions(Options):
         metavar='"NAME=SHAPE,...;..."',
         help='Where to measure, e.g. "ids=1x16,1x128,4x128"; the n-th shapes of all inputs belong '
         "together.",
-        python="Or a mapping from names to shapes.",
         shown="1x16, 1x128 and 4x128 for a batch and a length",
     )
     dims: Dims | None = dims_option(POINTS)
-    seconds: float = option(
+    seconds: Seconds = option(
         5.0,
         metavar="S",
         help="Time to measure at each shape on each provider; at least 20 rounds are made.",
     )
-    rounds: int | None = option(None, metavar="N", help="Number of rounds, in place of --seconds.")
-    threads: int | None = option(
+    rounds: Count | None = option(
+        None, cli=False, help="Number of rounds, in place of ``seconds``."
+    )
+    threads: Annotated[int, Meta(ge=1, le=4096)] | None = option(
         None,
-        least=1,
-        most=4096,
         metavar="N",
         help="Threads of every session.",
         shown="one per core",
     )
-    peer_seconds: float = option(300.0, metavar="S", help="When a peer's optimizer is stopped.")
-    peer_memory: int | None = option(
+    peer_seconds: Seconds = option(300.0, cli=False, help="When a peer's optimizer is stopped.")
+    peer_memory: Annotated[int, Meta(ge=1)] | None = option(
         None,
-        least=1,
         cli=False,
         toml=False,
         help="Bytes that a peer may allocate; by default 80 % of what is free.",
     )
     numerics: Numerics = option("reordered", toml=False, help=NUMERICS_HELP)
-    seed: int = option(
-        0,
-        least=0,
-        most=MOST_SEED,
-        metavar="N",
-        help="Of the random inputs and of the order within a round.",
-    )
-    progress: ProgressChoice = only_api(None, help=PROGRESS_HELP)
+    seed: Seed = option(0, cli=False, help="Of the random inputs and of the order within a round.")
+    progress: ProgressChoice = progress_option()
 
     def agree(self) -> None:
         if not self.targets and not self.peers:
@@ -120,14 +109,6 @@ class BenchOptions(Options):
             )
         if self.providers is not None and not self.providers:
             raise UsageError("No provider is named.", found="none", fix="use cpu, cuda, tensorrt")
-        times = (("to measure", self.seconds), ("that a peer may take", self.peer_seconds))
-        for what, value in times:
-            if not (value > 0 and math.isfinite(value)):
-                raise UsageError(
-                    f"The time {what} must be a number above 0.",
-                    found=f"{value:g} seconds",
-                    fix="give some seconds",
-                )
         if self.rounds is not None and self.rounds < LEAST_ROUNDS:
             raise UsageError(
                 "Too few rounds for a 95 % interval.",

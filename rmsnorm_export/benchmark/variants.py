@@ -15,7 +15,8 @@ from rmsnorm_export.graph.load import LoadedModel, Source
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.printable import one_line
-from rmsnorm_export.rewrite.optimize import Result, optimize
+from rmsnorm_export.rewrite.optimize import optimize
+from rmsnorm_export.rewrite.rewritten import Result
 from rmsnorm_export.system.machine import memory_available
 
 MEMORY_SHARE = 0.8

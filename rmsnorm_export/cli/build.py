@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from rmsnorm_export.cli import console
-from rmsnorm_export.cli.commands import define
+from rmsnorm_export.cli.commands import MODEL, OUTPUT, define
 from rmsnorm_export.cli.files import Files
-from rmsnorm_export.cli.folder import is_folder
-from rmsnorm_export.cli.options import FILE, State
+from rmsnorm_export.cli.outcome import is_folder
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 
 
-@define("build", BuildOptions, short_help="Build a TensorRT or TensorRT-RTX engine.")
-@click.argument("model", type=FILE)
-@click.option("-o", "--output", required=True, type=FILE, metavar="ENGINE", help="File to write.")
-def command(state: State, model: str, output: str, **options: Any) -> None:
-    """Build an engine from MODEL, write it to ENGINE and what became of its norms to ENGINE.json.
+@define("build", BuildOptions, params=[MODEL, OUTPUT], reports=False)
+def command(files: Files, model: str, output: str, **options: Any) -> None:
+    """Build an engine from MODEL, write it to OUT and what became of its norms to OUT.json.
 
     MODEL is an ONNX file, as it was exported or as optimize wrote it, - for stdin, or a folder of
-    graphs: ENGINE is a folder then, with an engine of each. It is never changed. The backend runs
-    in a process of its own. Under "layers" ENGINE.json has every layer of the engine, with the
+    graphs: OUT is a folder then, with an engine of each. It is never changed. The backend runs
+    in a process of its own. Under "layers" OUT.json has every layer of the engine, with the
     nodes that it was made of.
 
     \b
@@ -34,13 +29,13 @@ def command(state: State, model: str, output: str, **options: Any) -> None:
     from rmsnorm_export.tensorrt.engine.build import build_engine
     from rmsnorm_export.tensorrt.engine.folder import build_engines
 
-    files = Files(state)
-    if is_folder(model):
-        with console.progress(state, "Building engines") as step:
-            made = build_engines(model, output, progress=step, **options)
-        built = [file for one in made.results.values() for file in (one.path, one.sidecar)]
-        files.finish(made, inputs=[model], outputs=built)
-        return
-    with console.progress(state, "Building an engine") as step:
-        result = build_engine(files.source(model), output, progress=step, **options)
-    files.finish(result, inputs=[model], outputs=[result.path, result.sidecar])
+    result: Any
+    source = files.source(model)
+    with console.progress(files.state, "Building an engine") as step:
+        if is_folder(model):
+            result = build_engines(model, output, progress=step, **options)
+            built = [file for one in result.results.values() for file in (one.path, one.sidecar)]
+        else:
+            result = build_engine(source, output, progress=step, **options)
+            built = [result.path, result.sidecar]
+    files.finish(result, outputs=built)

@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from rmsnorm_export.cli import console
-from rmsnorm_export.cli.options import State, click_options, format_option, logging_options
+from rmsnorm_export.cli.files import Files
+from rmsnorm_export.cli.options import FILE, FORMAT, LOGGING, PATH, State, flags_of
 
 _SIZES = ("--dims", "--shapes")
 _ENTRY = re.compile(r"[^-=][^=]*=\d[\dx,.:]*")
 
+REPORT = click.Option(
+    ["--report", "reports"],
+    type=PATH,
+    multiple=True,
+    metavar="FILE",
+    help="Write the report to FILE, too: as JSON where it ends in .json, as a page for a browser "
+    "in .html, as a plot of bench in .png, else as text. May be repeated.",
+)
+MODEL = click.Argument(["model"], type=FILE)
+OUTPUT = click.Option(
+    ["-o", "--output"],
+    required=True,
+    type=FILE,
+    metavar="OUT",
+    help="File or folder to write, or - for stdout.",
+)
 
-class _Command(click.Command):
+
+class Command(click.Command):
     """A command whose sizes need no quotes: ``--dims batch=1,4 sequence=128``."""
 
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        *own, help_ = super().get_params(ctx)
+        return [*own, FORMAT, *LOGGING, help_]
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        given, flag, due = [], "", False
+        spelled, flag, due = [], "", False
         for arg in args:
             if due:
                 due = False
@@ -28,44 +49,56 @@ class _Command(click.Command):
                 flag, _, value = arg.partition("=")
                 due = not value
             elif flag and _ENTRY.fullmatch(arg):
-                given.append(flag)
+                spelled.append(flag)
             else:
                 flag = ""
-            given.append(arg)
-        return super().parse_args(ctx, given)
+            spelled.append(arg)
+        return super().parse_args(ctx, spelled)
 
 
 def define(
-    name: str, *records: Any, short_help: str, group: click.Group | None = None
+    name: str,
+    *records: Any,
+    params: Sequence[click.Parameter] = (),
+    reports: bool = True,
+    group: click.Group | None = None,
 ) -> Callable[[Callable[..., None]], click.Command]:
-    """A command of a function that takes the state, its arguments and the options of records.
+    """Make a command of a function that takes ``Files``, its arguments and the options of records.
 
-    It gets ``--format``, the options for all commands, and logs on stderr while it runs. A model
-    is on stdout where its ``output`` is ``-``, unless its options do not include ``weights``.
+    It logs on stderr while it runs. A model is on stdout where its ``output`` is ``-``, unless its
+    options do not include ``weights``.
+
+    Args:
+        name: of the command.
+        records: of its options.
+        params: its arguments, and the options that no record has.
+        reports: it has --report, and --force for all that it writes; else ``force`` is its own.
+        group: that it belongs to.
     """
+    own = [*params, *flags_of(*records)]
+    if reports:
+        replace = click.Option(["--force"], is_flag=True, help="Replace files that are there.")
+        own += [REPORT, replace]
 
     def decorate(function: Callable[..., None]) -> click.Command:
-        @functools.wraps(function)
-        def run(context: click.Context, /, **given: Any) -> None:
-            state = context.ensure_object(State)
+        def run(**given: Any) -> None:
+            state = click.get_current_context().ensure_object(State)
             state.model_on_stdout = "weights" in given and given.get("output") == console.STDIO
+            files = Files(state)
+            if reports:
+                files = Files(state, given.pop("reports"), force=given.pop("force"))
             from rmsnorm_export.system.provenance import COMMAND
 
             before = COMMAND.set(state.command)
             try:
                 with console.nothing_to_ask(), console.logging_to_stderr(state):
-                    function(state, **given)
+                    function(files, **given)
             finally:
                 COMMAND.reset(before)
 
-        known: Any = click.pass_context(run)
-        own = known.__dict__.pop("__click_params__", [])
-        for options in (logging_options, format_option, click_options(*records)):
-            known = options(known)
-        known.__click_params__ += own  # click shows the last first
-        made = click.command(name, cls=_Command, short_help=short_help)(known)
+        command = Command(name, callback=run, params=own, help=function.__doc__)
         if group is not None:
-            group.add_command(made)
-        return made
+            group.add_command(command)
+        return command
 
     return decorate

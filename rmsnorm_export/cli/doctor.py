@@ -6,27 +6,24 @@ from typing import TYPE_CHECKING
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
-from rmsnorm_export.cli.files import Files, file_options
-from rmsnorm_export.cli.options import State
+from rmsnorm_export.cli.files import Files
 from rmsnorm_export.errors import BackendMissingError, Error, VerificationError
 
 if TYPE_CHECKING:
     from rmsnorm_export.diagnosis import Diagnosis
 
 
-@define("doctor", short_help="Check this installation.")
-@file_options("--report", "--html")
-def command(state: State, files: Files) -> None:
+@define("doctor")
+def command(files: Files) -> None:
     """Check this installation: packages, GPUs, the TensorRT plugin, and a model for every target.
 
-    \b
-    Exit code 0 when the core works, whatever else is missing; 6 when a package
-    that it needs is missing or broken; 4 when the self test fails.
+    Exit code 0 when the core works, whatever else is missing; 6 when a package that it needs is
+    missing or broken; 4 when the self test fails.
     """
     from rmsnorm_export.diagnosis import doctor
 
     files.check()
-    with console.progress(state, "Importing packages, running the self test"):
+    with console.progress(files.state, "Importing packages, running the self test"):
         diagnosis = doctor()
     files.finish(diagnosis, _broken_core(diagnosis))
 
@@ -42,12 +39,10 @@ def _broken_core(diagnosis: Diagnosis) -> Error | None:
             found=", ".join(f"{c.name} is {c.status}" for c in bad),
             fix=" && ".join(dict.fromkeys(c.install for c in bad)),
         )
-    from rmsnorm_export.system.packages import pip_install
-
     failed = [test for test in diagnosis.self_tests if not test.passed]
     return VerificationError(
         "The self test failed.",
         found="; ".join(f"{test.name}: {test.detail}" for test in failed),
-        fix=f"reinstall with {pip_install('rmsnorm-export')}; if that does not help,"
-        " report the output of rmsnorm-export doctor --format json",
+        fix="install rmsnorm-export again; if that does not help, report what doctor --format json"
+        " prints",
     )

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from dataclasses import fields
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rmsnorm_export.cli import console
-from rmsnorm_export.cli.commands import define
+from rmsnorm_export.cli.commands import OUTPUT, define
 from rmsnorm_export.cli.failure import with_problem
 from rmsnorm_export.cli.files import Files
-from rmsnorm_export.cli.options import FILE, Choice, State
-from rmsnorm_export.cli.outcome import Output, failed_proofs, output_option, replacing_files
-from rmsnorm_export.errors import Error
+from rmsnorm_export.cli.options import FILE
+from rmsnorm_export.cli.outcome import (
+    check_place,
+    finish_folder,
+    finish_model,
+    first_problem,
+    write_model,
+)
 from rmsnorm_export.options import entries
 from rmsnorm_export.rewrite.options import (
     ExportOptions,
@@ -23,85 +29,66 @@ from rmsnorm_export.rewrite.options import (
     Requirement,
     SourceOptions,
 )
+from rmsnorm_export.rewrite.result import GenerationExport
 
-_DECODER = [
-    entry
-    for entry in entries(GenerationOptions)
-    if entry.facts.cli and entry.name not in {field.name for field in fields(ExportOptions)}
-]
-"""Options of a decoder's export that one graph does not have."""
+if TYPE_CHECKING:
+    from rmsnorm_export.compare.result import Verification
+    from rmsnorm_export.rewrite.result import Report
+    from rmsnorm_export.system.progress import Progress
 
-_DIFFERS = "The exported file differs from PyTorch by more than is allowed; it was written."
-_RTOL = "see the table for where; --rtol sets the bound"
+_DIFFERS = "What was exported differs from PyTorch by more than is allowed; it was written."
+_RTOL = "see the table for where; verify has other bounds"
+_OWN = {
+    record: [entry for entry in entries(record) if entry.facts.cli]
+    for record in (ExportOptions, GenerationOptions)
+}
+_SOURCE = [entry.name for entry in entries(SourceOptions)]
 
 
 def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
-    """``NAME=VALUE`` with VALUE a Python literal, or else a string."""
-    given: dict[str, Any] = {}
+    """Read ``NAME=VALUE`` with VALUE a Python literal, or else a string."""
+    arguments: dict[str, Any] = {}
     for text in values:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
             raise click.BadParameter(f"{text!r} is not NAME=VALUE")
-        if name in given:
+        if name in arguments:
             raise click.BadParameter(f"{name!r} is given twice")
         try:
-            given[name] = ast.literal_eval(value)
+            arguments[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            given[name] = value
-    return given
+            arguments[name] = value
+    return arguments
 
 
-@define(
-    "export",
-    SourceOptions,
-    ExportOptions,
-    GenerationOptions,
-    Requirement,
-    short_help="Export a PyTorch model, every RMSNorm one node.",
-)
-@click.argument("source", type=FILE)
-@output_option
-@click.option(
-    "--arg",
-    "arguments",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=_arguments,
-    help="Argument of the factory, a Python literal or else a string; may be repeated.",
-)
-@click.option(
-    "--task",
-    type=Choice(["generation"]),
-    help="generation: a decoder with its cache, which transformers' exporter splits into prefill "
-    "and decode; OUT is a folder then. Without it: one graph without cache.",
-)
-@click.option(
-    "--verify",
-    is_flag=True,
-    help="Compare the written file in ONNX Runtime with PyTorch on random inputs, dynamic sizes "
-    "changed once. Exit code 4 when they differ, 7 when the file cannot be run here.",
-)
-@click.option(
-    "--require-verified",
-    is_flag=True,
-    help="As --verify; and exit code 7, too, where the file was not run as it is: no float32 "
-    "stand-in for a type without kernels.",
-)
-@click.option(
-    "--rtol",
-    type=click.FloatRange(min=0),
-    help="Bound of --verify, relative to the largest element of an output.  [default: 1e-4 for "
-    "float32, 1e-2 float16, 4e-2 bfloat16]",
-)
-@replacing_files
+_PARAMS = [
+    click.Argument(["source"], type=FILE),
+    OUTPUT,
+    click.Option(
+        ["--arg", "arguments"],
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_arguments,
+        help="Argument of the factory, a Python literal or else a string; may be repeated.",
+    ),
+    click.Option(
+        ["--task"],
+        type=click.Choice(["generation"]),
+        help="generation: a decoder with its cache, which transformers' exporter splits into"
+        " prefill and decode; OUT is a folder then. Without it: one graph without cache.",
+    ),
+    click.Option(
+        ["--verify"],
+        is_flag=True,
+        help="Compare the written file in ONNX Runtime with PyTorch on random inputs, dynamic sizes"
+        " changed once. Exit code 4 when they differ, 7 when the file cannot be run here.",
+    ),
+]
+
+
+@define("export", SourceOptions, ExportOptions, GenerationOptions, Requirement, params=_PARAMS)
 def command(
-    state: State,
-    source: str,
-    output: str,
-    task: str | None,
-    verify: bool,
-    files: Files,
-    **options: Any,
+    files: Files, source: str, output: str, task: str | None, verify: bool, **options: Any
 ) -> None:
     """Export a PyTorch model to ONNX and write it to OUT.
 
@@ -117,58 +104,85 @@ def command(
           --shapes "ids=int64[batch=1..8,seq=1..2048]"
       rmsnorm-export export ./my-llama --task generation -o decoder/ --verify
     """
-    verify = verify or options["require_verified"]
-    if verify and state.model_on_stdout:
+    if verify and files.state.model_on_stdout:
         raise click.UsageError("--verify needs a file: give -o PATH")
-    if task == "generation":
-        from rmsnorm_export.cli.generation import export_decoder
-
-        export_decoder(source, output, options, files, verify=verify)
-        return
-    for entry in _DECODER:
-        if options.pop(entry.name) != entry.default:
-            raise click.UsageError(f"{entry.flag} is for --task generation")
-    require, rtol, require_verified = (
-        options.pop(name) for name in ("require", "rtol", "require_verified")
-    )
-    names = ("arguments", "shapes", "dims", "dtype", "trust_source")
-    loading = SourceOptions(**{name: options.pop(name) for name in names})
-    place = Output(source, output, options.pop("weights"), files)
-    place.check(is_model=False)
-    with console.progress(state, "Starting", log=__name__) as tell:
+    record = GenerationOptions if task else ExportOptions
+    mine = {entry.name for entry in _OWN[record]}
+    for entry in (entry for own in _OWN.values() for entry in own):
+        if entry.name not in mine and options.pop(entry.name, entry.default) != entry.default:
+            other = "one graph, not for" if task else "the"
+            raise click.UsageError(f"{entry.flag} is for {other} --task generation")
+    requirement = Requirement(require=options.pop("require"))
+    loading = SourceOptions(**{name: options.pop(name) for name in _SOURCE})
+    check_place(files, source, output, of_graphs=task is not None, is_model=False)
+    options["drawings"] = files.drawn
+    with console.progress(files.state, "Starting", log=__name__) as tell:
         tell("loading the module", 0, 1)
-        from rmsnorm_export.compare.options import VerifyOptions
-        from rmsnorm_export.compare.own_type import compare_file, load_source
-        from rmsnorm_export.torch.export.export import convert
-
-        loaded, given, own = load_source(
-            source, loading, seed=options["seed"], option="--shapes", own=verify
-        )
-        converted = convert(
-            loaded.module,
-            given.args,
-            kwargs=given.kwargs,
-            dynamic_shapes=given.dynamic,
-            progress=tell,
-            drawings=files.drawn,
-            **options,
-        )
-        report = converted.result.report
-        report = dataclasses.replace(report, source=source, notes=(*report.notes, *loaded.notes))
+        export = _export_decoder if task else _export_graph
+        reports, write, compare = export(source, loading, options, verify, tell)
+        unmet, error = first_problem(reports, requirement)
+        files.remember(source)
         written = parity = None
-        error: Error | None = Requirement(require=require).unmet(report)
-        if error is None:
+        if unmet is None:
             tell("writing", 0, 1)
-            written = place.write(converted.result)
-            error = failed_proofs(report)
-            if verify:
-                tell("comparing with PyTorch", 0, 1)
-                try:
-                    bounds = VerifyOptions(
-                        rtol=rtol, require_verified=require_verified, seed=options["seed"]
-                    )
-                    parity = compare_file(output, loaded, given, own, bounds)
-                    error = error or parity.error(_DIFFERS, fix=_RTOL)
-                except Exception as problem:  # the file is written: its report is not lost
-                    error = with_problem(error, "--verify", problem)
-    place.finish(report, written, error, parity)
+            written = write(files, output)
+        if unmet is None and verify:
+            tell("comparing with PyTorch", 0, 1)
+            try:
+                parity = compare(output)
+                error = error or parity.error(_DIFFERS, fix=_RTOL)
+            except Exception as problem:  # what is written is: its report is not lost
+                error = with_problem(error, "--verify", problem)
+    if task:
+        nothing = GenerationExport(Path(output), reports, (), "", 0.0)
+        finish_folder(files, written or nothing, error, parity)
+    else:
+        finish_model(files, source, reports[""], written, error, parity)
+
+
+_Exported = tuple["dict[str, Report]", Callable[[Files, str], Any], "Callable[[str], Verification]"]
+"""The reports, and what writes the files and compares them with PyTorch."""
+
+
+def _export_graph(
+    source: str, loading: SourceOptions, options: dict[str, Any], verify: bool, tell: Progress
+) -> _Exported:
+    from rmsnorm_export.compare.options import VerifyOptions
+    from rmsnorm_export.compare.own_type import compare_file, load_source
+    from rmsnorm_export.torch.export.export import convert
+
+    weights = options.pop("weights")
+    loaded, example, own = load_source(source, loading, seed=0, option="--shapes", own=verify)
+    options |= {"kwargs": example.kwargs, "dynamic_shapes": example.dynamic}
+    result = convert(loaded.module, example.args, progress=tell, **options).result
+    notes = (*result.report.notes, *loaded.notes)
+    return (
+        {"": dataclasses.replace(result.report, source=source, notes=notes)},
+        lambda files, place: write_model(files, place, result, weights),
+        lambda place: compare_file(place, loaded, example, own, VerifyOptions()),
+    )
+
+
+def _export_decoder(
+    source: str, loading: SourceOptions, options: dict[str, Any], verify: bool, tell: Progress
+) -> _Exported:
+    del verify
+    from rmsnorm_export.compare.generation import verify_made
+    from rmsnorm_export.torch.generation.export import make_decoder
+    from rmsnorm_export.torch.generation.source import load_generative
+
+    how = {name: getattr(loading, name) for name in ("dtype", "shapes", "dims")}
+    arguments, cache = loading.arguments or {}, options["static_cache"]
+    model, inputs, notes = load_generative(source, arguments=arguments, seed=0, **how)
+    decoder = make_decoder(model, GenerationOptions(inputs=inputs, progress=tell, **options))
+    reports = {
+        name: dataclasses.replace(report, notes=(*report.notes, *notes))
+        for name, report in decoder.reports.items()
+    }
+    return (
+        reports,
+        lambda files, place: dataclasses.replace(
+            decoder.save(Path(place), force=files.force), reports=reports
+        ),
+        lambda place: verify_made(model, Path(place), inputs, static_cache=cache, rtol=None),
+    )

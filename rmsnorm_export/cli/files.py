@@ -1,4 +1,4 @@
-"""Where a command's result goes: to stdout, and to the files of --report, --html and --png.
+"""Where a command's result goes: to stdout, and to the files of --report.
 
 The files are checked before the work, for they must not replace a model or each other, and each is
 written whole or not at all. Nothing that was found out is lost with a file that cannot be written.
@@ -7,7 +7,6 @@ written whole or not at all. Nothing that was found out is lost with a file that
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import shutil
 import sys
@@ -24,44 +23,12 @@ from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.system.progress import is_styled
 
 if TYPE_CHECKING:
-    from rmsnorm_export.show.page.document import About, Section
+    from rmsnorm_export.show.page.document import Section
     from rmsnorm_export.show.text import Line
     from rmsnorm_export.system.provenance import FileState, Provenance
 
-_FLAGS = {
-    "--report": "Write the report to FILE too: as JSON if it ends in .json, else as text.",
-    "--png": "Write a plot to FILE; needs matplotlib.",
-    "--html": "Write the report to FILE as a page for a browser: complete in itself, no network.",
-}
-
-
 _PLAIN = (".engine", ".plan", ".trt", ".pt2", ".json", ".npz")
 """Suffixes of files that are no ONNX models; an engine has its record beside it."""
-
-
-def file_options(*flags: str, replaces: str = "") -> Callable[[Callable[..., None]], Any]:
-    """Flags for files, and --force, as one argument ``files`` of a command.
-
-    Args:
-        flags: out of --report, --png and --html.
-        replaces: what --force replaces; "": the files of these.
-    """
-    several = "existing files" if len(flags) > 1 else "an existing file"
-    help_ = replaces or f"Replace {several} of {', '.join(flags)}."
-
-    def decorate(function: Callable[..., None]) -> Any:
-        @functools.wraps(function)
-        def command(state: State, *, force: bool, **given: Any) -> None:
-            paths = {flag: given.pop(f"{flag.removeprefix('--')}_path") for flag in flags}
-            function(state, files=Files(state, paths, force=force), **given)
-
-        known: Any = click.option("--force", is_flag=True, help=help_)(command)
-        for flag in reversed(flags):
-            kind, name = click.Path(path_type=Path), f"{flag.removeprefix('--')}_path"
-            known = click.option(flag, name, type=kind, metavar="FILE", help=_FLAGS[flag])(known)
-        return known
-
-    return decorate
 
 
 class Files:
@@ -69,26 +36,27 @@ class Files:
 
     Attributes:
         state: of the command line.
-        paths: flag -> the file that it names.
+        reports: the files of --report.
         force: existing files may be replaced.
     """
 
-    def __init__(
-        self, state: State, paths: Mapping[str, Path | None] | None = None, *, force: bool = False
-    ) -> None:
-        self.state, self.force = state, force
-        self.paths = {flag: path for flag, path in (paths or {}).items() if path is not None}
+    def __init__(self, state: State, reports: Sequence[Path] = (), *, force: bool = False) -> None:
+        self.state, self.reports, self.force = state, reports, force
         self._read: dict[str, Sequence[FileState]] = {}
+
+    def wants(self, suffix: str) -> bool:
+        """Return whether a report has this suffix."""
+        return any(path.suffix == suffix for path in self.reports)
 
     @property
     def drawn(self) -> bool:
         """Whether a page is wanted, which shows drawings."""
-        return "--html" in self.paths
+        return self.wants(".html")
 
     @property
     def _audited(self) -> bool:
         """Whether something that is written says what files it is about."""
-        return self.state.json or self.state.verbosity > 0 or not self.paths.keys() <= {"--png"}
+        return self.state.json or self.state.verbosity > 0 or bool(self.reports)
 
     def check(self, *taken: str | Path | None) -> None:
         """Before work is done: each file can be written and is nobody else's.
@@ -102,18 +70,21 @@ class Files:
             InputError: its folder is missing, or it is a folder.
         """
         others = [os.fspath(other) for other in taken if other is not None]
-        for flag, path in self.paths.items():
-            _check_file(path, flag, others, self.force)
+        for path in self.reports:
+            _check_file(path, others, self.force)
             others.append(os.fspath(path))
 
     def source(self, argument: str) -> str | bytes:
-        """A MODEL argument for the Python API: the path, or for ``-`` the bytes that are piped in.
+        """Return a MODEL argument for the Python API: the path, or for ``-`` what is piped in.
+
+        What is read is noted as it is, before an output may replace it.
 
         Raises:
             UsageError: stdin is a terminal.
             InputError: nothing was piped in.
         """
         if argument != console.STDIO:
+            self.remember(argument)
             return argument
         data = console.read_stdin()
         if self._audited:
@@ -123,7 +94,7 @@ class Files:
         return data
 
     def remember(self, argument: str) -> None:
-        """Note the files of a MODEL argument as they are, before the output may replace one."""
+        """Note the files of a MODEL argument as they are."""
         if self._audited and argument not in self._read:
             from rmsnorm_export.system.provenance import provenance
 
@@ -134,7 +105,6 @@ class Files:
         result: object,
         error: Error | None = None,
         *,
-        inputs: Sequence[str | Path | None] = (),
         outputs: Sequence[Path] = (),
         lines: Sequence[Line] | None = None,
         extra: Mapping[str, object] | None = None,
@@ -149,7 +119,6 @@ class Files:
         Args:
             result: of the command.
             error: what it ends with.
-            inputs: arguments of the command line that were read.
             outputs: files that were written.
             lines: its text; None: as ``show.show_lines`` makes it with ``options``.
             extra: further keys of the JSON document.
@@ -160,13 +129,18 @@ class Files:
         Raises:
             ReportedError: there is an error, or a file could not be written.
         """
-        made = self._made(result, inputs, outputs)
+        from rmsnorm_export.system.files import write_whole
+
+        made, verbose = self._made(result, outputs), self.state.verbosity
 
         def page(folder: Path) -> str:
             from rmsnorm_export.show import to_html
+            from rmsnorm_export.show.page.document import About
 
+            failure = None if error is None else explain(error)
+            problem = failure and (failure.what, failure.found, failure.fix)
+            about = About.of(made.seen_from(folder), facts=tuple(facts), problem=problem)
             more = {} if sections is None else {"sections": sections}
-            about = _about(made.seen_from(folder), facts, error)
             return to_html(result, about=about, **more, **options)
 
         def document(folder: Path) -> str:
@@ -181,25 +155,22 @@ class Files:
             from rmsnorm_export.show import show_lines
             from rmsnorm_export.show.text import provenance_lines, render
 
-            shown = lines
-            if shown is None:
-                shown = show_lines(result, verbose=self.state.verbosity, **options)
-            if self.state.verbosity > 0 and made.inputs + made.outputs:
+            shown = show_lines(result, verbose=verbose, **options) if lines is None else lines
+            if verbose > 0 and made.inputs + made.outputs:
                 shown = [*shown, *provenance_lines(made.seen_from(folder))]
             return render(shown, **style)
 
-        def plot(_: Path) -> bytes:
+        forms: dict[str, Callable[[Path], str | bytes]] = {".json": document, ".html": page}
+        if self.wants(".png"):
             from rmsnorm_export.benchmark.plot import to_png
 
-            return to_png(result)  # type: ignore[arg-type]  # only a benchmark has --png
-
-        written: dict[str, Callable[[Path], str | bytes]] = {"--png": plot, "--html": page}
-        for flag, path in self.paths.items():
-            report = document if path.suffix == ".json" else text
+            forms[".png"] = lambda _: to_png(result)  # type: ignore[arg-type]
+        for path in self.reports:
             try:
-                self._write(path, written.get(flag, report)(path.parent))
+                content = forms.get(path.suffix, text)(path.parent)
+                write_whole(path, content, replace=self.force)  # a named pipe is written to
             except Exception as problem:
-                error = with_problem(error, flag, problem)
+                error = with_problem(error, f"--report {path}", problem)
         if self.state.json:
             click.echo(document(Path()), nl=False, err=self.state.model_on_stdout)
         else:
@@ -210,25 +181,14 @@ class Files:
         if error is not None:
             raise ReportedError(explain(error)) from error
 
-    def _made(
-        self, result: object, inputs: Sequence[str | Path | None], outputs: Sequence[Path]
-    ) -> Provenance:
+    def _made(self, result: object, outputs: Sequence[Path]) -> Provenance:
         """What the documents say of their making."""
         from rmsnorm_export.system.provenance import provenance
 
         own: Provenance | None = getattr(result, "provenance", None)
         if own is not None or not self._audited:
             return own or provenance((), ())
-        for argument in inputs:
-            if argument is not None:
-                self.remember(str(argument))
         return provenance([state for read in self._read.values() for state in read], outputs)
-
-    def _write(self, path: Path, content: str | bytes) -> None:
-        """What is no plain file (``/dev/null``, a named pipe) is written to as it is."""
-        from rmsnorm_export.system.files import write_whole
-
-        write_whole(path, content, replace=self.force)
 
 
 def _files_of(argument: str) -> list[Path]:
@@ -242,63 +202,34 @@ def _files_of(argument: str) -> list[Path]:
         if path.is_file():
             if path.suffix.lower() in _PLAIN:
                 return [path, path.with_name(path.name + ".json")]
-            try:
+            with contextlib.suppress(Error):
                 return [*model_files(path)]
-            except Error:
-                return [path]
+            return [path]
     module = sys.modules.get(argument.partition(":")[0])
     source = getattr(module, "__file__", None)
     return [Path(source)] if source else []
 
 
-def _about(made: Provenance, facts: Sequence[tuple[str, str]], error: Error | None) -> About:
-    """What a page says of its making."""
-    from rmsnorm_export.show.page.document import About
-
-    failure = None if error is None else explain(error)
-    problem = None if failure is None else (failure.what, failure.found, failure.fix)
-    return About.of(made, facts=tuple(facts), problem=problem)
-
-
-def _check_file(path: Path, flag: str, taken: Sequence[str], force: bool) -> None:
+def _check_file(path: Path, taken: Sequence[str], force: bool) -> None:
+    what, problem, fix = "The report would overwrite a file.", "", ""
     if str(path) == "-":
-        raise UsageError(
-            f"{flag} needs a file.",
-            found=f"{flag} -",
-            fix=f"leave {flag} away: the report is on stdout, or on stderr with -o -",
-        )
-    for other in taken:
-        if other != "-" and os.path.realpath(other) == os.path.realpath(path):
-            raise UsageError(
-                f"{flag} would overwrite a model or another report.",
-                found=str(path),
-                fix="give it another name",
-            )
-    problem = ""
-    if not path.parent.is_dir():
-        problem, fix = f"no folder {path.parent}", f"create it: mkdir -p {path.parent}"
-    elif path.is_dir():
-        problem, fix = f"{path} is a folder", "give a file name"
+        what, problem = "A report needs a file.", "--report -"
+        fix = "omit --report: the report is on stdout, or on stderr with -o -"
+    elif any(o != "-" and os.path.realpath(o) == os.path.realpath(path) for o in taken):
+        what, problem = "A report would overwrite a model or another report.", str(path)
+        fix = "give it another name"
+    elif path.is_file() and not force:
+        problem, fix = f"{path} exists", "give another name, or --force to replace it"
     if problem:
+        raise UsageError(what, found=problem, fix=fix)
+    if path.is_dir() or not path.parent.is_dir():
+        problem = f"{path} is a folder" if path.is_dir() else f"no folder {path.parent}"
+        fix = "give a file name in a folder that is there"
         raise InputError("The report cannot be written.", found=problem, fix=fix)
-    if path.is_file() and not force:
-        raise UsageError(
-            "The report would overwrite a file.",
-            found=f"{path} exists",
-            fix="give another name, or --force to replace it",
-        )
-
-
-def file_size(path: str) -> list[tuple[str, str]]:
-    """A fact for the summary: how large a model file is, its external weights apart."""
-    try:
-        return [("Model file", size_text(os.path.getsize(path)))]
-    except (OSError, ValueError):
-        return []
 
 
 def size_text(count: int) -> str:
-    """A number of bytes for people, in powers of 1024."""
+    """Write a number of bytes for people, in powers of 1024."""
     size, units = float(count), ["B", "KiB", "MiB", "GiB"]
     while size >= 1024 and len(units) > 1:
         size /= 1024

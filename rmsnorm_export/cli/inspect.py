@@ -2,51 +2,72 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
-from rmsnorm_export.cli.files import Files, file_options, file_size
-from rmsnorm_export.cli.folder import inspect_several, is_folder
-from rmsnorm_export.cli.options import FILE, State
-from rmsnorm_export.rewrite.options import InspectOptions, InspectRequirement
+from rmsnorm_export.cli.files import Files
+from rmsnorm_export.cli.options import FILE
+from rmsnorm_export.cli.outcome import file_size, first_problem, is_folder
+from rmsnorm_export.errors import Error
+from rmsnorm_export.rewrite.options import InspectOptions, Requirement
+
+if TYPE_CHECKING:
+    from rmsnorm_export.rewrite.result import Report
 
 
 @define(
     "inspect",
     InspectOptions,
-    InspectRequirement,
-    short_help="List the RMSNorms of models, and what is none.",
+    Requirement,
+    params=[click.Argument(["models"], type=FILE, nargs=-1, required=True, metavar="MODEL...")],
 )
-@click.argument("models", type=FILE, nargs=-1, required=True, metavar="MODEL...")
-@file_options("--html")
-def command(
-    state: State, models: tuple[str, ...], files: Files, require: Any, **options: Any
-) -> None:
+def command(files: Files, models: tuple[str, ...], require: Any, **options: Any) -> None:
     """List the RMSNorms of each MODEL, and what looks like one but is not, with the reason.
 
-    Nothing is written but the page of --html. MODEL is an ONNX file, - for stdin, or a folder of
-    graphs that an exporter of decoders has made.
+    Nothing is written but reports. MODEL is an ONNX file, - for stdin, or a folder of graphs that
+    an exporter of decoders has made. One that cannot be read does not end the rest.
 
     \b
     Examples:
       rmsnorm-export inspect model.onnx
       rmsnorm-export inspect --require all --target ort models/*.onnx
     """
-    import dataclasses
+    from rmsnorm_export.rewrite.optimize import inspect
+    from rmsnorm_export.rewrite.result import GenerationExport
 
-    import rmsnorm_export
-
-    requirement = InspectRequirement(require=require)
+    requirement, first = Requirement(require=require), models[0]
     files.check(*models)
-    if len(models) > 1 or is_folder(models[0]):
-        inspect_several(models, files, requirement, options)
+    reports: dict[str, Report] = {}
+    problem: Error | None = None
+    start = time.perf_counter()
+    piped = files.source(console.STDIO) if console.STDIO in models else b""
+    with console.progress(files.state, "Looking for RMSNorms") as step:
+        for number, model in enumerate(models):
+            if len(models) > 1:
+                step(model, number, len(models))
+            try:
+                source = piped if model == console.STDIO else files.source(model)
+                one: Any = inspect(source, drawings=files.drawn, **options)
+                if is_folder(model):
+                    inside = "" if len(models) == 1 else f"{model.rstrip('/')}/"
+                    reports |= {f"{inside}{name}": each for name, each in one.reports.items()}
+                else:
+                    reports[model] = one
+            except Error as error:
+                problem = problem or error
+    if problem and not reports:
+        raise problem
+    if len(models) == 1 and not is_folder(first):
+        report = reports[first]
+        report = dataclasses.replace(report, source=console.source_name(first, report.source))
+        files.finish(report, requirement.unmet(report), facts=file_size(first))
         return
-    model = models[0]
-    source = files.source(model)
-    with console.progress(state, "Looking for RMSNorms"):
-        report = rmsnorm_export.inspect(source, drawings=files.drawn, **options)
-    report = dataclasses.replace(report, source=console.source_name(model, report.source))
-    files.finish(report, requirement.unmet(report), inputs=[model], facts=file_size(model))
+    path = Path(first) if len(models) == 1 else Path()
+    made = GenerationExport(path, reports, (), "", time.perf_counter() - start)
+    files.finish(made, problem or first_problem(reports, requirement)[0])

@@ -1,6 +1,6 @@
-"""The entry point: options for all commands, exit codes, and errors in three lines.
+"""The entry point: the table of commands, exit codes, and errors in three lines.
 
-Only click is imported here; a command's own imports happen when it runs.
+Only click is imported here; a command's own imports happen when it is asked for.
 """
 
 from __future__ import annotations
@@ -15,53 +15,38 @@ from collections.abc import Iterator, Sequence
 import click
 
 from rmsnorm_export.cli import failure
-from rmsnorm_export.cli.options import PROGRAM, State, logging_options
+from rmsnorm_export.cli.options import LOGGING, PROGRAM, State
 from rmsnorm_export.errors import ExitCode, UsageError
 from rmsnorm_export.printable import nearest
 from rmsnorm_export.system.late import sympy_when_used
 
 _COMPLETE = "_RMSNORM_EXPORT_COMPLETE"
 
-_COMMANDS = (
-    "optimize",
-    "inspect",
-    "expand",
-    "verify",
-    "export",
-    "build",
-    "check",
-    "bench",
-    "package",
-    "deploy",
-    "plugin",
-    "doctor",
-)
+_COMMANDS = {
+    "optimize": "Make every RMSNorm of a model one node.",
+    "inspect": "List the RMSNorms of models, and what is none.",
+    "verify": "Compare the outputs of two models.",
+    "export": "Export a PyTorch model, every RMSNorm one node.",
+    "build": "Build a TensorRT or TensorRT-RTX engine.",
+    "check": "Say whether an engine can run here.",
+    "bench": "Measure a model against its targets.",
+    "package": "Make a Triton model repository.",
+    "deploy": "Run a whole pipeline: export to package.",
+    "plugin": "Build, check and use the plugin.",
+    "doctor": "Check this installation.",
+}
+"""Name, and the line of the list; so that the list is shown without the commands."""
 
 _EPILOG = """\b
-Exit codes:
-  0    done
-  1    internal error (please report it)
-  2    wrong usage
-  3    input unreadable, or output not writable
-  4    verification or a proof failed
-  5    --require was not met; nothing was written
-  6    a needed package or GPU is missing
-  7    what was to be compared could not be run here
-  130 interrupted
-  141 the reader of the output went away
+Exit codes: 0 done; 1 internal error; 2 wrong usage; 3 input unreadable, or
+output not writable; 4 verification or a proof failed; 5 --require not met;
+6 a needed package or GPU is missing; 7 what was to be compared could not be
+run here; 130 interrupted; 141 the reader of the output went away.
 
 \b
-Data goes to stdout, logs and errors to stderr. An error is three lines:
-  error: what happened
-  found: what was found
-  fix:   what to do
-Completion of commands, options and files (bash; or zsh; fish: ..._source | source):
-  eval "$(_RMSNORM_EXPORT_COMPLETE=bash_source rmsnorm-export)"
-
-\b
-With --format json stdout holds exactly one JSON document, errors included: a
-document of kind "error", or the report with a key "error", each with what,
-found, fix and exit_code.
+Data goes to stdout, logs and errors to stderr. An error is three lines: what
+happened, what was found, how to fix it. With --format json stdout holds one
+JSON document, errors included.
 """
 
 
@@ -78,9 +63,16 @@ class _Commands(click.Group):
         command: click.Command = module.command
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] == "expand":
+            every = [] if "--site" in args else ["--site", "*"]
+            args = ["optimize", *args[1:], "--target", "plain", *every]
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -95,10 +87,12 @@ class _Commands(click.Group):
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 88},
 )
-@logging_options
 @click.version_option(package_name=PROGRAM, prog_name=PROGRAM, message="%(prog)s %(version)s")
 def cli() -> None:
     """Make every RMSNorm of an ONNX model one node, and prove it."""
+
+
+cli.params += LOGGING
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,73 +1,66 @@
-"""``optimize``: every RMSNorm of a model becomes one node."""
+"""``optimize``: every RMSNorm of a model becomes one node; or, for ``plain``, none is."""
 
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from rmsnorm_export.cli import console
-from rmsnorm_export.cli.commands import define
+from rmsnorm_export.cli.commands import MODEL, OUTPUT, define
 from rmsnorm_export.cli.files import Files
-from rmsnorm_export.cli.folder import is_folder, optimize_in_folder, optimize_several
-from rmsnorm_export.cli.options import FILE, State
-from rmsnorm_export.cli.outcome import Output, failed_proofs, output_option, replacing_files
+from rmsnorm_export.cli.outcome import (
+    check_place,
+    finish_folder,
+    finish_model,
+    first_problem,
+    is_folder,
+    write_model,
+)
 from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement, SaveOptions
 
 if TYPE_CHECKING:
     from rmsnorm_export.graph.policy import WeightsPolicy
 
 
-@define(
-    "optimize",
-    OptimizeOptions,
-    Requirement,
-    SaveOptions,
-    short_help="Make every RMSNorm of a model one node.",
-)
-@click.argument("models", type=FILE, nargs=-1, required=True, metavar="MODEL...")
-@output_option
-@replacing_files
+@define("optimize", OptimizeOptions, Requirement, SaveOptions, params=[MODEL, OUTPUT])
 def command(
-    state: State,
-    models: tuple[str, ...],
-    output: str,
-    files: Files,
-    require: Any,
-    weights: WeightsPolicy,
-    **options: Any,
+    files: Files, model: str, output: str, require: Any, weights: WeightsPolicy, **options: Any
 ) -> None:
     """Make every RMSNorm of MODEL one node and write the result to OUT.
 
     MODEL is an ONNX file, - for stdin, or a folder of graphs that an exporter of
-    decoders has made; OUT is a folder then, as for several files, which keep
-    their names. It is never changed, unless -o names it and --force replaces it.
+    decoders has made; OUT is a folder then. It is never changed, unless -o names
+    it and --force replaces it. With the target plain norms that are one node are
+    written out again.
 
     \b
     Examples:
       rmsnorm-export optimize model.onnx -o fused.onnx --require all --prove
       rmsnorm-export optimize exported/ -o decoder/ --target ort
-      rmsnorm-export optimize encoder.onnx head.onnx -o optimized/
+      rmsnorm-export optimize fused.onnx -o plain.onnx --target plain --site "*layers.0*"
     """
-    import rmsnorm_export
+    from rmsnorm_export.rewrite.optimize import optimize
+    from rmsnorm_export.rewrite.result import GenerationExport
 
-    requirement, model = Requirement(require=require), models[0]
-    if len(models) > 1:
-        optimize_several(models, output, files, requirement, weights, options)
-        return
-    if is_folder(model):
-        optimize_in_folder(model, output, files, requirement, weights, options)
-        return
-    place = Output(model, output, weights, files)
-    place.check(is_model=True)
+    requirement, of_graphs = Requirement(require=require), is_folder(model)
+    check_place(files, model, output, of_graphs=of_graphs)
     source = files.source(model)
-    with console.progress(state, "Optimizing") as step:
-        result = rmsnorm_export.optimize(source, progress=step, drawings=files.drawn, **options)
-    name = console.source_name(model, result.report.source)
-    report = dataclasses.replace(result.report, source=name)
-    unmet, written = requirement.unmet(report), None
+    options["drawings"] = files.drawn
+    with console.progress(files.state, "Optimizing") as step:
+        result: Any = optimize(source, progress=step, **options)
+        if of_graphs:
+            reports = result.reports
+        else:
+            name = console.source_name(model, result.report.source)
+            reports = {"": dataclasses.replace(result.report, source=name)}
+    unmet, error = first_problem(reports, requirement)
+    written = None
     if unmet is None:
-        with console.progress(state, "Writing"):
-            written = place.write(result)
-    place.finish(report, written, unmet or failed_proofs(report))
+        with console.progress(files.state, "Writing"):
+            written = write_model(files, output, result, weights)
+    if of_graphs:
+        nothing = GenerationExport(Path(output), reports, (), "", result.seconds)
+        finish_folder(files, written or nothing, error)
+    else:
+        finish_model(files, model, reports[""], written, error)

@@ -1,26 +1,24 @@
-"""How the commands that write a model end: ``--require``, the files, what is said of it."""
+"""How the commands that write models end: ``--require``, the files, what is said of them."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING
-
-import click
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.cli import console
-from rmsnorm_export.cli.files import Files, file_options, file_size, size_text
-from rmsnorm_export.cli.options import FILE
-from rmsnorm_export.errors import Error, VerificationError
+from rmsnorm_export.cli.files import Files, size_text
+from rmsnorm_export.errors import Error, RequirementError, UsageError, VerificationError
 from rmsnorm_export.printable import one_line, plural, printable
 
 if TYPE_CHECKING:
     from rmsnorm_export.compare.result import Verification
     from rmsnorm_export.graph.policy import WeightsPolicy
     from rmsnorm_export.graph.save import SaveResult
-    from rmsnorm_export.rewrite.optimize import Result
-    from rmsnorm_export.rewrite.result import Report
-
-FORCE_HELP = "Replace existing files of -o, --report, --html."
+    from rmsnorm_export.rewrite.options import Requirement
+    from rmsnorm_export.rewrite.result import GenerationExport, Report
+    from rmsnorm_export.rewrite.rewritten import FolderResult, Result
 
 _WEIGHTS = {
     "reference": "weights stay in their external files, where they were",
@@ -30,111 +28,124 @@ _WEIGHTS = {
 }
 
 
-output_option = click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=FILE,
-    metavar="OUT",
-    help="File to write, or - for stdout.",
-)
-replacing_files = file_options("--report", "--html", replaces=FORCE_HELP)
+def is_folder(argument: str) -> bool:
+    """Return whether a MODEL argument is a folder."""
+    with contextlib.suppress(OSError, ValueError):
+        return argument != console.STDIO and Path(argument).is_dir()
+    return False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Output:
-    """The model that a command writes.
+def check_place(
+    files: Files, source: str, place: str, *, of_graphs: bool = False, is_model: bool = True
+) -> None:
+    """Before work is done: the output can be written to ``place``, and every report to its file.
 
-    Attributes:
+    Args:
+        files: of the reports.
         source: what the command reads.
-        place: where the model goes; ``-`` for stdout.
-        weights: what becomes of external data.
-        files: of the report.
+        place: where the output goes; ``-`` for stdout.
+        of_graphs: the output is a folder of graphs.
+        is_model: the source is a model, which the output must not replace.
+
+    Raises:
+        UsageError, InputError: one cannot.
     """
+    files.check(source, place)
+    if of_graphs:
+        from rmsnorm_export.graph.bundle import check_folder, open_folder
 
-    source: str
-    place: str
-    weights: WeightsPolicy
-    files: Files
-
-    def check(self, *, is_model: bool) -> None:
-        """Before work is done: every file can be written.
-
-        Args:
-            is_model: the source is a model, which the output must not replace.
-
-        Raises:
-            UsageError, InputError: one cannot.
-        """
-        self.files.check(self.source, self.place)
-        if self.place == console.STDIO:
-            console.refuse_terminal()
-            return
+        if is_model:
+            open_folder(source)
+        if place == console.STDIO:
+            fix = "give the name of a folder, e.g. -o decoder/"
+            raise UsageError("What is written is a folder of graphs.", found="-o -", fix=fix)
+        check_folder(place, force=files.force)
+    elif place == console.STDIO:
+        console.refuse_terminal()
+    else:
         from rmsnorm_export.graph.save import check_output
 
-        named = is_model and self.source != console.STDIO
-        source = self.source if named else None
-        check_output(self.place, source=source, force=self.files.force)
+        named = is_model and source != console.STDIO
+        check_output(place, source=source if named else None, force=files.force)
 
-    def write(self, result: Result) -> SaveResult | dict[str, object]:
-        """Save the model, or write it to stdout; what the report says of it."""
-        self.files.remember(self.source)  # before the output may take its place
-        if self.place != console.STDIO:
-            return result.save(self.place, weights=self.weights, force=self.files.force)
-        from rmsnorm_export.graph.save import to_bytes
 
-        data = to_bytes(result.model, weights=self.weights)
-        console.write_stdout(data)
-        return {"path": console.STDIO, "bytes": len(data)}
+def write_model(
+    files: Files, place: str, result: Result | FolderResult, weights: WeightsPolicy
+) -> Any:
+    """Save the model, or write it to stdout; return what the report says of it."""
+    if place != console.STDIO:
+        return result.save(place, weights=weights, force=files.force)
+    data = result.to_bytes(weights=weights)  # type: ignore[union-attr]  # check_place: a model
+    console.write_stdout(data)
+    return {"path": console.STDIO, "bytes": len(data)}
 
-    def finish(
-        self,
-        report: Report,
-        written: SaveResult | dict[str, object] | None,
-        error: Error | None,
-        parity: Verification | None = None,
-    ) -> None:
-        """Write the report and the page, print, and end the command.
 
-        Args:
-            report: of the rewrite.
-            written: the model; None: nothing.
-            error: what the command ends with.
-            parity: the comparison with PyTorch, where there was one.
+def finish_model(
+    files: Files,
+    source: str,
+    report: Report,
+    written: SaveResult | dict[str, object] | None,
+    error: Error | None,
+    parity: Verification | None = None,
+) -> None:
+    """Write the reports, print, and end a command that wrote one model.
 
-        Raises:
-            ReportedError: there is an error.
-        """
-        from rmsnorm_export.show import show_lines
-        from rmsnorm_export.show.verification import verification_section
+    Args:
+        files: of the reports.
+        source: what was read.
+        report: of the rewrite.
+        written: the model; None: nothing.
+        error: what the command ends with.
+        parity: the comparison with PyTorch, where there was one.
 
-        outcome, verbose = outcome_lines(written), self.files.state.verbosity
-        lines = [*show_lines(report, verbose=verbose, output=outcome)]
-        extra: dict[str, object] = {"output": written}
-        facts = [("Output", "; ".join(line.strip() for line in outcome))]
-        sections = []
-        if parity is not None:
-            extra["verification"] = parity
-            compared = ("PyTorch", self.place)
-            lines += ["", *show_lines(parity, verbose=verbose, compared=compared)]
-            sections = [verification_section(parity, *compared)]
-        else:
-            facts = [*file_size(self.source), *facts]
-        saved = None if written is None or isinstance(written, dict) else written
-        self.files.finish(
-            report,
-            error,
-            inputs=[self.source],
-            outputs=[] if saved is None else [saved.path, *saved.data_files],
-            lines=lines,
-            extra=extra,
-            facts=facts,
-            sections=sections,
-        )
+    Raises:
+        ReportedError: there is an error.
+    """
+    outcome = _outcome_lines(written)
+    facts = [("Output", "; ".join(line.strip() for line in outcome))]
+    if parity is None:
+        facts = [*file_size(source), *facts]
+    saved = None if written is None or isinstance(written, dict) else written
+    outputs = [] if saved is None else [saved.path, *saved.data_files]
+    extra: dict[str, object] = {"output": written}
+    _finish(files, report, outcome, error, parity, outputs, extra, facts)
+
+
+def finish_folder(
+    files: Files, made: GenerationExport, error: Error | None, parity: Verification | None = None
+) -> None:
+    """As ``finish_model``, of a folder of graphs."""
+    outcome = [f"wrote {path} ({size_text(path.stat().st_size)})" for path in made.files]
+    outcome = outcome or ["nothing was written"]
+    _finish(files, made, outcome, error, parity, list(made.files), {}, [])
+
+
+def _finish(
+    files: Files,
+    result: Report | GenerationExport,
+    outcome: Sequence[str],
+    error: Error | None,
+    parity: Verification | None,
+    outputs: Sequence[Path],
+    extra: dict[str, object],
+    facts: Sequence[tuple[str, str]],
+) -> None:
+    from rmsnorm_export.show import show_lines
+    from rmsnorm_export.show.verification import verification_section
+
+    verbose, sections = files.state.verbosity, []
+    lines = [*show_lines(result, verbose=verbose, output=outcome)]
+    if parity is not None:
+        compared = ("PyTorch", str(getattr(result, "path", outputs[0])))
+        extra["verification"] = parity
+        lines += ["", *show_lines(parity, verbose=verbose, compared=compared)]
+        sections = [verification_section(parity, *compared)]
+    more: Any = {"lines": lines, "extra": extra, "facts": facts, "sections": sections}
+    files.finish(result, error, outputs=outputs, **more)
 
 
 def failed_proofs(report: Report) -> Error | None:
-    """The error of ``--prove``; None when every proof holds or none was asked for."""
+    """Return the error of ``--prove``; None when every proof holds or none was asked for."""
     unproved = report.unproved
     if not unproved:
         return None
@@ -150,7 +161,15 @@ def failed_proofs(report: Report) -> Error | None:
     )
 
 
-def outcome_lines(written: SaveResult | dict[str, object] | None) -> list[str]:
+def first_problem(
+    reports: Mapping[str, Report], requirement: Requirement
+) -> tuple[RequirementError | None, Error | None]:
+    """Return the requirement that a graph does not meet; and that, or a proof that failed."""
+    unmet = next(filter(None, (requirement.unmet(r, name=n) for n, r in reports.items())), None)
+    return unmet, unmet or next(filter(None, map(failed_proofs, reports.values())), None)
+
+
+def _outcome_lines(written: SaveResult | dict[str, object] | None) -> list[str]:
     """Where the output went, and what became of the weights."""
     if written is None:
         return ["nothing was written"]
@@ -161,3 +180,11 @@ def outcome_lines(written: SaveResult | dict[str, object] | None) -> list[str]:
         lines.append(f"  {_WEIGHTS[written.weights]}")
     lines += [f"  wrote {printable(str(path))}" for path in written.data_files]
     return lines + [f"  note: {one_line(note)}" for note in written.notes]
+
+
+def file_size(path: str) -> list[tuple[str, str]]:
+    """Return a fact for the summary: how large a model file is, its external weights apart."""
+    try:
+        return [("Model file", size_text(Path(path).stat().st_size))]
+    except (OSError, ValueError):
+        return []

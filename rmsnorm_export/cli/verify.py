@@ -11,9 +11,8 @@ import click
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
-from rmsnorm_export.cli.files import Files, file_options
-from rmsnorm_export.cli.options import FILE, State
-from rmsnorm_export.compare.backends import BackendChoice
+from rmsnorm_export.cli.files import Files
+from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.runtime.sizes import ONE_POINT, read
@@ -21,12 +20,11 @@ from rmsnorm_export.runtime.sizes import ONE_POINT, read
 if TYPE_CHECKING:
     from rmsnorm_export.compare.backends import BackendChoice
 
+_PAIR = [click.Argument([name], type=FILE) for name in ("a", "b")]
 
-@define("verify", VerifyOptions, short_help="Compare the outputs of two models.")
-@click.argument("a", type=FILE)
-@click.argument("b", type=FILE)
-@file_options("--report", "--html")
-def command(state: State, a: str, b: str, files: Files, **options: Any) -> None:
+
+@define("verify", VerifyOptions, params=_PAIR)
+def command(files: Files, a: str, b: str, **options: Any) -> None:
     """Compare the outputs of model B with those of model A.
 
     A and B are ONNX files, of which one may be - for stdin; engines; two folders of graphs that an
@@ -51,16 +49,18 @@ def command(state: State, a: str, b: str, files: Files, **options: Any) -> None:
         raise UsageError(
             "Only one model can be read from stdin.", found="verify - -", fix="give one path"
         )
-    given = options["inputs"]
-    files.check(a, b, given)
+    arrays = options["inputs"]
+    files.check(a, b, arrays)
     # Random inputs without elements compare nothing; whoever means them gives the inputs.
     read(options["shapes"] or None, options["dims"] or None, replace(ONE_POINT, least=1))
     options["backend_a"] = _backend(a, options["backend_a"])
     options["backend_b"] = _backend(b, options["backend_b"])
     first, second = files.source(a), files.source(b)
-    with console.progress(state, "Comparing"):
+    if arrays is not None:
+        files.remember(arrays)
+    with console.progress(files.state, "Comparing"):
         outcome = verify(first, second, **options)
-    files.finish(outcome, outcome.error(), inputs=[a, b, given], compared=(a, b))
+    files.finish(outcome, outcome.error(), compared=(a, b))
 
 
 def _backend(argument: str, choice: BackendChoice) -> BackendChoice:

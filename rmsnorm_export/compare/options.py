@@ -3,55 +3,52 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.compare.backends import BackendChoice, backend_choices
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.options import MOST_INT32, MOST_SEED, Options, only_api, option
+from rmsnorm_export.options import Bound, Count, Options, Seed, only_api, option
 from rmsnorm_export.rewrite.options import TRUST_HELP
 from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shapes, dims_option, shapes_option
 
 if TYPE_CHECKING:
     from rmsnorm_export.op.dtypes import Array
+    from rmsnorm_export.system.files import StrPath
+
+    Inputs = StrPath | Mapping[str, Array]
 else:
-    Array = Any  # NumPy is not loaded for --help
+    Inputs = Any  # NumPy is not loaded for --help
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions(Options):
     """The options of ``verify``, of the command and of the table [verify]."""
 
-    inputs: str | os.PathLike[str] | Mapping[str, Array] | None = option(
+    inputs: Inputs | None = option(
         None,
-        written=Path,
+        file=True,
         metavar="FILE.npz",
-        help="Arrays to feed, by input name; random ones without it.",
-        python="Where one of two PyTorch models has example inputs, these.",
+        help="Arrays to feed, by input name; without it random ones, or the example inputs of a "
+        "PyTorch model.",
     )
     shapes: Shapes | None = shapes_option(
         ONE_POINT,
-        old=("--shape",),
         metavar='"NAME=1x16;..."',
         help="Shapes of single random inputs; may be repeated. Symbolic sizes are small otherwise, "
         "and the inputs of an engine have the usual shape of its profile.",
     )
     dims: Dims | None = dims_option(ONE_POINT)
-    seed: int = option(0, least=0, most=MOST_SEED, metavar="N", help="Of the random inputs.")
-    rtol: float | None = option(
+    seed: Seed = option(0, metavar="N", help="Of the random inputs.")
+    rtol: Bound | None = option(
         None,
-        least=0,
         help="Largest difference, relative to the largest element of the output.",
         shown="1e-9 for float64, 1e-4 float32 (1e-2 where it is computed by way of TF32), 1e-2 "
         "float16, 4e-2 bfloat16, else 0; 0 with --atol",
     )
-    atol: float | None = option(
-        None, least=0, help="Largest absolute difference, added to that of --rtol."
-    )
-    max_ulp: float | None = option(
-        None, least=0, help="Largest difference in units in the last place, too."
+    atol: Bound | None = option(None, help="Largest absolute difference, added to that of --rtol.")
+    max_ulp: Bound | None = option(
+        None, cli=False, help="Largest difference in units in the last place, too."
     )
     optimize_a: bool = only_api(
         False,
@@ -66,9 +63,7 @@ class VerifyOptions(Options):
         help="What runs A. auto: PyTorch for a PyTorch source, for an engine its own, else "
         "onnxruntime, which is ONNX Runtime on the CPU. onnxruntime-native has the kernels of "
         "plugin build --runtime onnxruntime besides, onnxruntime-native-cuda on a GPU those with "
-        "--cuda.",
-        python="With ``torch`` a path or name is a source as ``rmsnorm-export export`` takes it; a "
-        "factory runs code.",
+        "--cuda. A source as export takes it runs code.",
     )
     backend_b: BackendChoice = option(
         "auto", choices=backend_choices, toml=False, help="As --backend-a, for B."
@@ -80,11 +75,8 @@ class VerifyOptions(Options):
         help="When an output differs, do not look for the value at which the models begin to "
         "differ.",
     )
-
-    generate: int | None = option(
+    generate: Count | None = option(
         None,
-        least=1,
-        most=MOST_INT32,
         metavar="N",
         help="Compare N greedy tokens, and the logits of each, of the model A of transformers with "
         "the folder B that export --task generation made of it.",

@@ -144,9 +144,9 @@ class _Evaluator:
                     self._elements += result.array.size
             if self._elements > _MOST_IN_ALL:
                 raise _too_much("elements", self._elements, _MOST_IN_ALL)
-            for value in set(node.inputs):
-                if value is not None and last[value] is node and not value.is_graph_output():
-                    known.pop(value, None)
+            for operand in set(node.inputs):
+                if operand is not None and last[operand] is node and not operand.is_graph_output():
+                    known.pop(operand, None)
 
     def _call(
         self,
@@ -241,9 +241,7 @@ class _Evaluator:
         return _Tensor(cast(source.array, dtype), dtype, source.constant)
 
 
-def _check_size(
-    node: ir.Node, arrays: Sequence[Array | None], opset: int, *, known: bool
-) -> None:
+def _check_size(node: ir.Node, arrays: Sequence[Array | None], opset: int, *, known: bool) -> None:
     """Refuse a node whose result is larger than a proof needs, before it is computed."""
     if node.domain not in DEFAULT_DOMAINS:
         return

@@ -28,9 +28,10 @@ def bodies_of(node: ir.Node) -> list[tuple[str, ir.Graph]]:
 
 def all_bodies(model: ir.Model) -> dict[ir.Graph, ir.Node]:
     """Every graph in an attribute of a node of ``model``, and the node."""
+    holders: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     return {
         body: node
-        for holder in (model.graph, *model.functions.values())
+        for holder in holders
         for node in holder.all_nodes()
         if node.attributes
         for _, body in bodies_of(node)

@@ -70,7 +70,10 @@ def applied(rule: Rule, call: Call) -> Info:
         return UNKNOWN
     if dims is None:
         return (dtype, None)
-    return (dtype, tuple(None if isinstance(d, int) and not 0 <= d <= MAX_INT64 else d for d in dims))
+    return (
+        dtype,
+        tuple(None if isinstance(d, int) and not 0 <= d <= MAX_INT64 else d for d in dims),
+    )
 
 
 def broadcast(shapes: Sequence[Dims]) -> Dims:

@@ -24,7 +24,7 @@ from rmsnorm_export.recognize.context import FLOATS
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, name_of
 from rmsnorm_export.rewrite.draw import Gallery
-from rmsnorm_export.rewrite.options import ExpandOptions, InspectOptions, OptimizeOptions
+from rmsnorm_export.rewrite.options import OptimizeOptions
 from rmsnorm_export.rewrite.plan import Plan
 from rmsnorm_export.rewrite.result import Report, Site
 
@@ -32,7 +32,7 @@ from rmsnorm_export.rewrite.result import Report, Site
 def describe_plan(
     loaded: LoadedModel,
     plan: Plan,
-    options: OptimizeOptions | ExpandOptions | InspectOptions,
+    options: OptimizeOptions,
     *,
     proofs: Mapping[Lowered, Proof] | None = None,
 ) -> Report:

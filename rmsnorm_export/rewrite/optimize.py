@@ -1,33 +1,33 @@
-"""``optimize``, ``expand`` and ``inspect`` in plain steps: load, plan, prove, describe, apply."""
+"""``optimize`` and ``inspect`` in plain steps: load, plan, prove, describe, apply."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
+from pathlib import Path
+from typing import cast
 
 import numpy as np
-import onnx_ir as ir
 
+from rmsnorm_export.graph.bundle import Bundle, open_folder
 from rmsnorm_export.graph.functions import sort_functions
-from rmsnorm_export.graph.load import LoadedModel, Source, load_model, no_gc
+from rmsnorm_export.graph.load import Source, load_model, no_gc
 from rmsnorm_export.graph.opset import default_opset
-from rmsnorm_export.graph.save import SaveResult, WeightsPolicy, save_model, to_bytes
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.native import SKIP_SIMPLIFIED
-from rmsnorm_export.options import takes
+from rmsnorm_export.options import keywords, takes
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.rewrite.apply import apply
 from rmsnorm_export.rewrite.describe import count_nodes, describe_plan, own_functions
-from rmsnorm_export.rewrite.options import ExpandOptions, InspectOptions, OptimizeOptions
+from rmsnorm_export.rewrite.options import InspectOptions, OptimizeOptions
 from rmsnorm_export.rewrite.plan import Plan, make_plan, needed_opset, plan_at_opset
-from rmsnorm_export.rewrite.result import Report
+from rmsnorm_export.rewrite.result import GenerationExport, Report
+from rmsnorm_export.rewrite.rewritten import FolderResult, Result
 from rmsnorm_export.rewrite.runs import fit_model, runs_in
 from rmsnorm_export.rewrite.unfold import remove_unused_own, unfold, with_defaults
-from rmsnorm_export.system.shown import Shown
 
 _WITH_PLUGIN = ("tensorrt", "tensorrt-rtx")
 """Runtimes in which a rotary embedding goes with its norm, unless the options say otherwise."""
@@ -36,64 +36,18 @@ _MAX_SCALE = 1 << 24
 """Elements of a scale that a proof may read: 64 MiB in f32, far above any row length."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Result(Shown):
-    """Outcome of `optimize` or `expand`.
-
-    Attributes:
-        model: the new model; external weights are referenced, not loaded.
-        report: what was done and why.
-    """
-
-    model: ir.Model
-    report: Report
-    source: LoadedModel
-
-    def _shown(self) -> Report:
-        return self.report
-
-    def save(  # type: ignore[override]  # of a model: its weights have a policy
-        self, path: str | os.PathLike[str], *, weights: WeightsPolicy = "auto", force: bool = False
-    ) -> SaveResult:
-        """Write the model atomically.
-
-        Args:
-            path: the .onnx file to make.
-            weights: what happens to external weights: ``reference`` them where they are (same
-                folder only), ``link`` or ``copy`` the files, or ``embed`` them; ``auto`` references
-                in the same folder and links elsewhere.
-            force: overwrite an existing file.
-
-        Raises:
-            UsageError: the file exists and ``force`` is not given, or the policy cannot be met.
-            InputError: the place cannot be written.
-        """
-        with no_gc():
-            return save_model(self.model, path, source=self.source, weights=weights, force=force)
-
-    def to_bytes(self, *, weights: WeightsPolicy = "auto") -> bytes:
-        """The model as a serialized ModelProto.
-
-        Args:
-            weights: ``embed`` or ``reference`` for a model with external weights.
-
-        Raises:
-            InputError: the model has external weights and ``weights`` does not say what to do.
-        """
-        with no_gc():
-            return to_bytes(self.model, weights=weights)
-
-
 @takes(OptimizeOptions)
 def optimize(source: Source, options: OptimizeOptions) -> Result:
     """Make every RMSNorm of a model one node.
 
     Args:
         source: path of an .onnx file, its bytes, an ``onnx.ModelProto`` or an ``onnx_ir.Model``;
-            never changed.
+            or of a folder of graphs, e.g. of prefill and decode, that an exporter of decoders has
+            written. Never changed.
 
     Returns:
-        The new model and the report.
+        The new model and the report; of a folder a result that has ``results`` and ``reports`` by
+        the name of each graph, and saves a folder.
 
     Raises:
         InputError: the model cannot be read, or not be raised to the opset, or the runtime cannot
@@ -101,6 +55,10 @@ def optimize(source: Source, options: OptimizeOptions) -> Result:
         UsageError: an option has no such value.
         BackendMissingError: ``prove`` without ONNX Runtime.
     """
+    if (folder := _as_folder(source)) is not None:
+        start = time.perf_counter()
+        results = {n: optimize(f, **keywords(options)) for n, f in folder.files.items()}
+        return cast("Result", FolderResult(folder, results, time.perf_counter() - start))
     row, residual = options.consumer, options.fold_residual
     if row is not None and options.target is None and row.target == "ort":
         residual = residual and SKIP_SIMPLIFIED in row.forms
@@ -113,40 +71,25 @@ def optimize(source: Source, options: OptimizeOptions) -> Result:
     return _rewritten(source, options)
 
 
-@takes(ExpandOptions)
-def expand(source: Source, options: ExpandOptions) -> Result:
-    """Write the norms that are one node out in standard operators, at the opset that the file has.
-
-    Nodes of this package, RMSNormalization, SimplifiedLayerNormalization and
-    SkipSimplifiedLayerNormalization become the definition of the operator; norms that are plain
-    operators already stay as they are. The same model gives the same bytes.
-
-    Args:
-        source: as for `optimize`.
-
-    Returns:
-        The new model, and the report with target ``plain``.
-
-    Raises:
-        InputError: the model cannot be read.
-        UsageError: no such site.
-        BackendMissingError: ``prove`` without ONNX Runtime.
-    """
-    return _rewritten(source, options)
+def _as_folder(source: Source) -> Bundle | None:
+    """The graphs of a folder; None where the source is none."""
+    if isinstance(source, str | Path) and Path(source).is_dir():
+        return open_folder(source)
+    return None
 
 
-def _rewritten(source: Source, options: OptimizeOptions | ExpandOptions) -> Result:
+def _rewritten(source: Source, options: OptimizeOptions) -> Result:
     start = time.perf_counter()
     with no_gc():
         loaded = with_defaults(load_model(source), options.constant_initializers)
-        row = (
-            TARGETS[options.target or "portable"] if isinstance(options, OptimizeOptions) else None
-        )
-        if isinstance(options, OptimizeOptions) and row and (runtime := options.consumer):
+        row = TARGETS[options.form]
+        if (runtime := options.consumer) is not None:
             kept = tuple(o for o in row.operators if o != SKIP_SIMPLIFIED or o in runtime.forms)
             row = dataclasses.replace(row, operators=kept)
         version, nodes = default_opset(loaded.model), count_nodes(loaded.model)
-        loaded = dataclasses.replace(loaded, model=unfold(loaded.model, row))
+        loaded = dataclasses.replace(
+            loaded, model=unfold(loaded.model, None if options.sites else row)
+        )
         loaded, plan = plan_at_opset(loaded, options)
         plan, proofs = _prove(plan, options) if options.prove else (plan, {})
         report = describe_plan(loaded, plan, options, proofs=proofs)
@@ -154,8 +97,8 @@ def _rewritten(source: Source, options: OptimizeOptions | ExpandOptions) -> Resu
         remove_unused_own(plan.model)
         sort_functions(plan.model)
         model, notes = plan.model, report.notes
-        if isinstance(options, OptimizeOptions) and (known := options.consumer) is not None:
-            model, more = fit_model(model, known)
+        if runtime is not None:
+            model, more = fit_model(model, runtime)
             notes = (*notes, f"for {options.runtime}: {'; '.join([options.form, *more])}")
         fusions = None
         if options.fusions is not None:
@@ -181,17 +124,21 @@ def _rewritten(source: Source, options: OptimizeOptions | ExpandOptions) -> Resu
 
 @takes(InspectOptions)
 def inspect(source: Source, options: InspectOptions) -> Report:
-    """Say which RMSNorms a model has, and what `optimize` would do with each; changes nothing.
+    """List the RMSNorms of a model, and what `optimize` would do with each; changes nothing.
 
     Args:
-        source: as for `optimize`.
+        source: as for `optimize`; of a folder the result has ``reports`` by the name of each graph.
     """
     start = time.perf_counter()
+    if (folder := _as_folder(source)) is not None:
+        reports = {n: inspect(f, **keywords(options)) for n, f in folder.files.items()}
+        seconds = time.perf_counter() - start
+        return cast("Report", GenerationExport(folder.folder, reports, (), "", seconds))
     with no_gc():
         loaded = with_defaults(load_model(source), options.constant_initializers)
-        target = TARGETS[options.target or "portable"]
-        plan = make_plan(unfold(loaded.model, target), options)
-        report = describe_plan(loaded, plan, options)
+        rewrite = OptimizeOptions(**keywords(options))
+        plan = make_plan(unfold(loaded.model, TARGETS[rewrite.form]), rewrite)
+        report = describe_plan(loaded, plan, rewrite)
         opset = max(report.opset_before, needed_opset(plan) if options.target else 0)
         return dataclasses.replace(
             report,
@@ -202,9 +149,7 @@ def inspect(source: Source, options: InspectOptions) -> Report:
         )
 
 
-def _prove(
-    plan: Plan, options: OptimizeOptions | ExpandOptions
-) -> tuple[Plan, dict[Lowered, Proof]]:
+def _prove(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowered, Proof]]:
     """The plan with the sites whose proof passed, and the proof of each.
 
     Raises:

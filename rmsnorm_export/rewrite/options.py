@@ -7,19 +7,29 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from rmsnorm_export.errors import RequirementError, UsageError
 from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.type_names import FloatName, float_name
-from rmsnorm_export.options import MOST_INT32, MOST_SEED, Options, only_api, option
+from rmsnorm_export.options import (
+    MOST_INT32,
+    Count,
+    Options,
+    Seed,
+    only_api,
+    option,
+    progress_option,
+)
 from rmsnorm_export.printable import plural
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.runtime.consumers import Consumer, by_name, consumer
 from rmsnorm_export.runtime.sizes import DECLARED, Dims, dims_option
-from rmsnorm_export.system.progress import PROGRESS_HELP, ProgressChoice
+from rmsnorm_export.system.progress import ProgressChoice
 
 NUMERICS_HELP = (
     "Loosest change of rounding allowed. exact: the same rounding steps; reordered: one rounding "
@@ -38,19 +48,21 @@ TRUST_HELP = (
 )
 
 
-def requirement(text: str) -> int | Literal["all"]:
-    """``all``, or a number from 1.
+DRAWINGS_HELP = "Keep the nodes of the sites, before and after, for a report that draws them."
+
+
+def _requirement(value: int | str) -> int | Literal["all"]:
+    """Read ``all``, or a number from 1.
 
     Raises:
         UsageError: neither.
     """
-    if text == "all":
+    if value == "all":
         return "all"
+    text = str(value)
     if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) == 0:
         raise UsageError(
-            "The requirement cannot be read.",
-            found=repr(text),
-            fix="give a number from 1, or all",
+            "The requirement cannot be read.", found=repr(value), fix="give a number from 1, or all"
         )
     return int(text)
 
@@ -61,17 +73,15 @@ class Requirement(Options):
 
     require: Literal["all"] | int | None = option(
         None,
-        least=1,
-        read=requirement,
+        written=int | str,
+        read=_requirement,
         metavar="N|all",
         help="Fail with exit code 5, and write nothing, unless N norms are one node; all: unless "
         "there is a norm and none was refused (look-alikes do not count).",
     )
 
-    _consequence: ClassVar[str] = "; nothing was written"
-
     def unmet(self, report: Report, *, name: str = "") -> RequirementError | None:
-        """The error of a report that does not meet it; None where it does.
+        """Return the error of a report that does not meet it; None where it does.
 
         Args:
             report: of the model.
@@ -89,29 +99,14 @@ class Requirement(Options):
             found += f" ({', '.join(dict.fromkeys(refusal.reason for refusal in refused))})"
         if alike := report.look_alikes:
             found += f"; {plural(len(alike), 'look-alike')}, no RMSNorm, left alone"
+        consequence = "" if report.planned else "; nothing was written"
         return RequirementError(
-            f"--require {self.require} is not met{self._consequence}.",
+            f"--require {self.require} is not met{consequence}.",
             found=found,
             fix="see the hints of the refusals in the report, or lower --require"
             if refused
-            else "check that this is the right model, or leave --require away",
+            else "check that this is the right model, or omit --require",
         )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class InspectRequirement(Requirement):
-    """How many norms ``inspect`` must find for its exit code to be 0."""
-
-    require: Literal["all"] | int | None = option(
-        None,
-        least=1,
-        read=requirement,
-        metavar="N|all",
-        help="Fail with exit code 5 unless N norms of each model can be one node, or are; all: "
-        "unless there is a norm and none is refused (look-alikes do not count).",
-    )
-
-    _consequence: ClassVar[str] = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,39 +146,27 @@ class RewriteOptions(Options):
         toml=False,
         help="Run every site before and after on hard inputs. A site that fails keeps its nodes, "
         "the output is written, and the exit code is 4.",
-        python="In ONNX Runtime and in float64; a site that fails is refused (``proof-failed``), "
-        "and so is one that cannot be run by itself (``not-provable``).",
     )
-    seed: int = option(
-        0,
-        least=0,
-        most=MOST_SEED,
-        toml=False,
-        metavar="N",
-        help="Of the random inputs of the proofs, and of export --verify.",
+    seed: Seed = option(
+        0, toml=False, cli=False, help="Of the random inputs of the proofs, and of export --verify."
     )
     kernels: str | None = option(
         None,
         toml=False,
-        metavar="LIBRARY",
+        cli=False,
         help="Prove the new nodes by these kernels, too, as ONNX Runtime runs them: the library of "
-        "plugin build --runtime onnxruntime, whose path plugin list prints. bfloat16 is run in the "
-        "runtime so.",
-        python="``rx.plugin.onnxruntime_library()`` is the newest.",
+        "plugin build --runtime onnxruntime; ``rx.plugin.onnxruntime_library()`` is the newest. "
+        "bfloat16 is run in the runtime so.",
     )
-    progress: ProgressChoice = only_api(None, help=PROGRESS_HELP)
-    drawings: bool = only_api(
-        False, help="Keep the old and new nodes of the sites for a report that draws them."
-    )
+    progress: ProgressChoice = progress_option()
+    drawings: bool = only_api(False, help=DRAWINGS_HELP)
 
     def agree(self) -> None:
-        if self.target is None and self.runtime is None:  # as if it had been written out
-            object.__setattr__(self, "target", "portable")
         if self.kernels is not None and not self.prove:
             raise UsageError(
                 "Kernels are of use to a proof only.",
                 found=f"--kernels {self.kernels} without --prove",
-                fix="add --prove, or leave --kernels away",
+                fix="add --prove, or omit --kernels",
             )
 
     @property
@@ -220,7 +203,7 @@ class FusedOptions(RewriteOptions):
             raise UsageError(
                 "The fusions write operators that ONNX Runtime alone has.",
                 found=f"--fusions {self.fusions} with the target {self.form}",
-                fix="use --target ort, or leave --fusions away",
+                fix="use --target ort, or omit --fusions",
             )
 
 
@@ -228,20 +211,27 @@ class FusedOptions(RewriteOptions):
 class OptimizeOptions(FusedOptions):
     """The options of ``optimize``, of the command and of the table [optimize]."""
 
-    opset: int | None = option(
+    opset: Count | None = option(
         None,
-        least=1,
-        most=MOST_INT32,
         metavar="N",
         help="Raise the model to this opset; without it, only as far as the target needs.",
     )
+    sites: Sequence[str] = option(
+        (),
+        flag="--site",
+        metavar="NAME",
+        help="With the target plain: write out only nodes that are a norm and have this name, in "
+        "which * stands for anything; what is plain already stays. May be repeated.",
+    )
     fold_residual: bool = option(
         True,
+        cli=False,
         help="Leave the Add in front of a norm a node of its own, where the target could take it "
         "in.",
     )
     fold_gate: bool = option(
         True,
+        cli=False,
         help="Leave the SiLU or sigmoid gate of a norm as it is, where the target could take it "
         "in.",
     )
@@ -253,45 +243,21 @@ class OptimizeOptions(FusedOptions):
     )
     fold_rotary: bool | None = option(
         None,
+        cli=False,
         help="Take the rotary embedding behind a norm per head (QK norm) into the node, where the "
         "target can say it: for the plugin, whose node is a kernel of its own.",
         shown="with --for tensorrt or tensorrt-rtx",
     )
     constant_initializers: bool = option(False, help=CONSTANT_HELP)
 
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ExpandOptions(Options):
-    """The options of ``expand``."""
-
-    sites: Sequence[str] = option(
-        (),
-        flag="--site",
-        written=tuple[str, ...],
-        metavar="NAME",
-        help="Only the nodes with this name, in which * stands for anything; may be repeated.",
-    )
-    numerics: Numerics = option("reordered", help=NUMERICS_HELP)
-    prove: bool = option(
-        False, help="Run every site before and after on hard inputs, as optimize --prove does."
-    )
-    seed: int = option(
-        0, least=0, most=MOST_SEED, metavar="N", help="Of the random inputs of the proofs."
-    )
-    progress: ProgressChoice = only_api(None, help=PROGRESS_HELP)
-    drawings: bool = only_api(
-        False, help="Keep the old and new nodes of the sites for a report that draws them."
-    )
-
-    target: ClassVar[Target] = "plain"
-    fusions: ClassVar[None] = None
-    opset: ClassVar[None] = None
-    fold_residual: ClassVar[bool] = False
-    fold_gate: ClassVar[bool] = False
-    fold_quantize: ClassVar[bool] = False
-    fold_rotary: ClassVar[bool] = False
-    constant_initializers: ClassVar[bool] = False
-    kernels: ClassVar[None] = None
+    def agree(self) -> None:
+        FusedOptions.agree(self)
+        if self.sites and self.form != "plain":
+            raise UsageError(
+                "Single sites are for the target plain.",
+                found=f"--site {self.sites[0]} with the target {self.form}",
+                fix="use --target plain, or omit --site",
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,14 +271,7 @@ class InspectOptions(Options):
     )
     numerics: Numerics = option("reordered", help=NUMERICS_HELP)
     constant_initializers: bool = option(False, help=CONSTANT_HELP)
-    drawings: bool = only_api(
-        False, help="Keep the nodes of the sites for a report that draws them."
-    )
-
-    fold_residual: ClassVar[bool] = True
-    fold_gate: ClassVar[bool] = True
-    fold_quantize: ClassVar[bool] = False
-    fold_rotary: ClassVar[bool] = False
+    drawings: bool = only_api(False, help=DRAWINGS_HELP)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,10 +279,8 @@ class ExportOptions(RewriteOptions):
     """The options of ``export``; ``weights`` and ``force`` are those of the written file."""
 
     kwargs: Mapping[str, Any] | None = only_api(None, help="Example inputs by name.")
-    opset: int | None = option(
+    opset: Count | None = option(
         None,
-        least=1,
-        most=MOST_INT32,
         metavar="N",
         help="Opset of the file, 18 to 24.",
         shown="PyTorch's choice; 23 for the target onnx",
@@ -331,24 +288,15 @@ class ExportOptions(RewriteOptions):
     dynamic_shapes: Any = only_api(
         None, help="As for torch.export.export; a string names a dynamic dimension."
     )
-    input_names: Sequence[str] | None = option(
+    input_names: Sequence[str] | None = only_api(
         None,
-        flag="--input-name",
-        written=tuple[str, ...],
-        toml=False,
-        metavar="NAME",
-        help="Name of an input of the graph; once for each, those of starred arguments and "
-        "dictionaries included.",
-        shown="the names of the parameters of forward",
+        help="Names of the inputs, those of starred arguments and dictionaries included; by "
+        "default the names of the parameters of ``forward``.",
     )
-    output_names: Sequence[str] | None = option(
+    output_names: Sequence[str] | None = only_api(
         None,
-        flag="--output-name",
-        written=tuple[str, ...],
-        toml=False,
-        metavar="NAME",
-        help="Name of an output of the graph; once for each.",
-        shown="the keys of what forward returns, or output, output_1",
+        help="Names of the outputs; by default the keys of what ``forward`` returns, or output, "
+        "output_1.",
     )
     state: Any = only_api(
         None,
@@ -366,10 +314,8 @@ class ExportOptions(RewriteOptions):
 class GenerationOptions(FusedOptions):
     """The options of ``export_generation``, and of the command with ``--task generation``."""
 
-    opset: int | None = option(
+    opset: Count | None = option(
         None,
-        least=1,
-        most=MOST_INT32,
         metavar="N",
         help="Opset of the files, 18 to 24.",
         shown="PyTorch's choice; 23 for the target onnx",
@@ -379,10 +325,8 @@ class GenerationOptions(FusedOptions):
         help="One graph that takes any number of tokens and a cache, empty at first, instead of "
         "prefill and decode.",
     )
-    static_cache: int | None = option(
+    static_cache: Annotated[int, Meta(ge=2, le=MOST_INT32)] | None = option(
         None,
-        least=2,
-        most=MOST_INT32,
         metavar="N",
         help="A cache of fixed size for N tokens instead of one that grows.",
     )
@@ -404,13 +348,7 @@ class GenerationOptions(FusedOptions):
 class SourceOptions(Options):
     """How a PyTorch source is loaded, by the command ``export`` and the table [export]."""
 
-    arguments: Mapping[str, Any] | None = option(
-        None,
-        flag="--arguments",
-        cli=False,
-        written=dict[str, Any],
-        help="Arguments of the factory.",
-    )
+    arguments: Mapping[str, Any] | None = option(None, cli=False, help="Arguments of the factory.")
     shapes: str | None = option(
         None,
         metavar='"NAME=TYPE[SIZES];..."',
@@ -420,7 +358,7 @@ class SourceOptions(Options):
     dims: Dims | None = dims_option(DECLARED)
     dtype: FloatName | None = option(
         None,
-        written=FloatName | str,
+        written=str,
         read=float_name,
         metavar="[f32|f16|bf16]",
         help="Type of the weights; fp16, float16, half and the like are read, too.",

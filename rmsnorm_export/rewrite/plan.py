@@ -22,7 +22,7 @@ from rmsnorm_export.recognize.scan import Recognition, foreign_functions, recogn
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.apply import Names, discard
 from rmsnorm_export.rewrite.inline import inline_parts
-from rmsnorm_export.rewrite.options import ExpandOptions, InspectOptions, OptimizeOptions
+from rmsnorm_export.rewrite.options import OptimizeOptions
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +63,7 @@ class Plan:
         )
 
 
-def make_plan(model: ir.Model, options: OptimizeOptions | ExpandOptions | InspectOptions) -> Plan:
+def make_plan(model: ir.Model, options: OptimizeOptions) -> Plan:
     """Find the norms of ``model`` and make the nodes that could take their place."""
     row = TARGETS[options.target or "portable"]
     # Without a target the own form of every one is kept.
@@ -88,7 +88,7 @@ def make_plan(model: ir.Model, options: OptimizeOptions | ExpandOptions | Inspec
     refusals = [refusal for node, refusal in recognition.opaque if node.op_type not in operators]
     refusals += recognition.refusals
     parts = {match: _part_in_form(match, operators) for match in recognition.matches}
-    if isinstance(options, ExpandOptions):
+    if options.sites:
         parts = dict.fromkeys(_chosen_nodes(recognition.matches, options.sites))
         refusals = [refusal for _, refusal in recognition.opaque]
     todo = [match for match, part in parts.items() if part is not match]
@@ -162,9 +162,7 @@ def needed_opset(plan: Plan) -> int:
     return max((site.min_opset for site in plan.sites), default=0)
 
 
-def plan_at_opset(
-    loaded: LoadedModel, options: OptimizeOptions | ExpandOptions
-) -> tuple[LoadedModel, Plan]:
+def plan_at_opset(loaded: LoadedModel, options: OptimizeOptions) -> tuple[LoadedModel, Plan]:
     """The plan of a model, raised to ``options.opset``, or as far as the target needs.
 
     Where the target needs a version to which the model cannot be raised every site is refused.
@@ -221,16 +219,14 @@ def _chosen_nodes(matches: Sequence[Match], names: Sequence[str]) -> list[Match]
     parts = [_part_in_form(match, operators) for match in matches]
     found = {part: name_of(part.nodes[-1]) for part in parts if part is not None}
     for name in names:
-        if not fnmatch.filter(found.values(), name):
+        if name != "*" and not fnmatch.filter(found.values(), name):
             raise UsageError(
                 "No node that is an RMSNorm has this name.",
                 found=repr(name),
                 fix=f"the names are {', '.join(sorted(found.values())[:20]) or 'none'}",
             )
     return [
-        part
-        for part, own in found.items()
-        if not names or any(fnmatch.fnmatchcase(own, name) for name in names)
+        part for part, own in found.items() if any(fnmatch.fnmatchcase(own, name) for name in names)
     ]
 
 

@@ -29,11 +29,11 @@ from rmsnorm_export.printable import quoted, short
 Shape = tuple[int, ...]
 Rows = tuple[Shape, ...]
 
-ShapesByName = Mapping[str, Sequence[int] | Sequence[Sequence[int]]]
+ShapesByName = Mapping[str, Sequence[int | Sequence[int]]]
 Shapes = str | ShapesByName | Sequence[str | ShapesByName]
 """One shape or several of each input, as text or by name; or a sequence of these."""
 
-DimsByName = Mapping[str, int | Sequence[int]]
+DimsByName = Mapping[str, int | Sequence[int | Sequence[int]]]
 Dims = str | DimsByName | Sequence[str | DimsByName]
 """One size or several of each dimension, as text or by name; or a sequence of these."""
 
@@ -257,9 +257,6 @@ def _reads_as(text: str, entries: Mapping[str, Rows], kind: SizeKind, use: Use) 
     }
 
 
-_WRITTEN = dict[str, Any] | tuple[str, ...] | str
-
-
 def shapes_option(use: Use, **facts: Any) -> Any:
     """The field ``shapes`` of a record; what cannot be read is told before any model is."""
 
@@ -270,7 +267,7 @@ def shapes_option(use: Use, **facts: Any) -> Any:
             read(part, None, use)
         return value
 
-    return option(None, written=_WRITTEN, read=readable, **facts)
+    return option(None, read=readable, **facts)
 
 
 def dims_option(use: Use) -> Any:
@@ -295,7 +292,6 @@ def dims_option(use: Use) -> Any:
         what, rest = "Sizes by the name of a dimension, in every input", sums
     return option(
         None,
-        written=_WRITTEN,
         read=readable,
         metavar="NAME=SIZE ...",
         help=f'{what}, e.g. "{sample}"{rest}',

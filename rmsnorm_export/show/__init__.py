@@ -31,7 +31,6 @@ _HOMES = {
     "Packaged": ("package", "package"),
     "Plugins": ("plugin", "plugins"),
     "Report": ("report", "report"),
-    "ReportCheck": ("text", "report_check"),
     "Verification": ("verification", "verification"),
 }
 """Class of a result -> the module that shows it, and what the names of its functions begin with."""

@@ -32,7 +32,9 @@ def package_lines(packaged: Packaged, *, verbose: int = 0) -> list[Line]:
         if verbose < 0:
             continue
         lines += ["", *table(_tensors(model)), ""]
-        lines += table([(str(count), printable(what)) for what, count in model.norms.items()], right=(0,))
+        lines += table(
+            [(str(count), printable(what)) for what, count in model.norms.items()], right=(0,)
+        )
         lines.append(f"asked: {one_line(model.answers, 300)}")
         if verbose > 0:
             lines += table([(printable(path), sha256) for path, sha256 in model.files.items()])
@@ -46,7 +48,9 @@ def package_page(packaged: Packaged, *, about: About) -> str:
     """Return the page of a package."""
     notes = page_notes([note for model in packaged.models for note in model.notes])
     made = facts(about.pairs(), "facts wide")
-    head = summary([(_package_verdict(model), "good") for model in packaged.models], about, made, *notes)
+    head = summary(
+        [(_package_verdict(model), "good") for model in packaged.models], about, made, *notes
+    )
     name = " and ".join(model.name for model in packaged.models)
     return document("Package", name, [head, package_section(packaged)])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,6 @@ import onnx
 import pytest
 from onnx.external_data_helper import convert_model_to_external_data
 
-from rmsnorm_export.system import provenance
 from tests import warm
 from tests.sample import crossed
 
@@ -47,7 +45,7 @@ def test_a_report_names_its_files_with_their_data_and_how_it_was_made(
 ) -> None:
     (tmp_path / "out").mkdir()
     arguments = ("optimize", "big.onnx", "-o", "out/f.onnx", "--report", "out/f.json")
-    assert run(*arguments, "--html", "f.html", "--weights", "copy").code == 0
+    assert run(*arguments, "--report", "f.html", "--weights", "copy").code == 0
     made = json.loads((tmp_path / "out/f.json").read_text())["provenance"]
     assert set(files(made["inputs"], tmp_path / "out")) == {"../big.onnx", "../w.bin"}
     outputs = files(made["outputs"], tmp_path / "out")
@@ -59,87 +57,6 @@ def test_a_report_names_its_files_with_their_data_and_how_it_was_made(
     page = (tmp_path / "f.html").read_text()
     for words in (sha256(weights), sha256(tmp_path / "out/f.onnx"), "--weights copy", made["date"]):
         assert words in page
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("inspect", "three.onnx"),
-        ("optimize", "three.onnx", "-o", "o.onnx"),
-        ("verify", "three.onnx", "three.onnx"),
-    ],
-)
-def test_json_and_verbose_text_have_it_and_the_short_text_has_not(
-    run: Run, three: Path, arguments: tuple[str, ...]
-) -> None:
-    made = run(*arguments, "--format", "json").json["provenance"]
-    assert files(made["inputs"], three.parent) == {
-        "three.onnx": (three.stat().st_size, sha256(three))
-    }
-    arguments = (*arguments, *(("--force",) if arguments[0] == "optimize" else ()))
-    text = run(*arguments, "-v").text
-    assert f"\n  read   three.onnx, {three.stat().st_size:,} bytes, sha256 {sha256(three)}" in text
-    assert f"\n  rmsnorm-export {' '.join(arguments)} -v\n" in text
-    assert "sha256" not in run(*arguments).text
-
-
-def test_nothing_is_hashed_where_nobody_is_told(
-    run: Run, three: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[Path] = []
-    real = provenance.provenance
-
-    def hashed(path: Path) -> str:
-        read.append(path)
-        return "ab"
-
-    def counted(inputs: Any, outputs: Any) -> object:
-        return real(inputs, outputs, hashed)
-
-    monkeypatch.setattr(provenance, "provenance", counted)
-    assert run("optimize", three, "-o", "a.onnx").code == 0
-    assert read == []
-    assert run("optimize", three, "-o", "b.onnx", "--report", "b.json", "-v").code == 0
-    assert read == [three, three.with_name("b.onnx")]
-
-
-def test_a_model_that_is_piped_in_has_its_hash(run: Run, three: Path) -> None:
-    data = three.read_bytes()
-    made = run("inspect", "-", "--format", "json", stdin=data).json["provenance"]
-    digest = hashlib.sha256(data).hexdigest()
-    assert made["inputs"] == [{"path": "-", "bytes": len(data), "sha256": digest}]
-
-
-@pytest.mark.parametrize("name", ["v.json", "v.txt"])
-def test_verify_writes_its_report(run: Run, three: Path, name: str) -> None:
-    done = run("verify", three, three, "--report", name)
-    assert done.code == 0
-    text = three.with_name(name).read_text()
-    if name.endswith(".txt"):
-        assert text == done.text
-        return
-    written = json.loads(text)
-    assert (written["kind"], len(written["outputs"])) == ("verification", 1)
-    assert run("check", name).code == 0
-    run("verify", three, three, "--report", name).assert_error(2, f"{name} exists", "--force")
-
-
-def test_check_of_a_report(run: Run, three: Path) -> None:
-    assert run("optimize", three, "-o", "o.onnx", "--report", "o.json").code == 0
-    done = run("check", "o.json")
-    assert (done.code, done.stderr) == (0, "")
-    assert done.text.startswith("2 of 2 files as the report says\n")
-    onnx.save(model(2), three.with_name("o.onnx"))
-    three.unlink()
-    done = run("check", "o.json")
-    done.assert_error(4, "2 files of 2", "three.onnx is not there", "o.onnx has ")
-    assert "output  changed" in done.text
-    document = run("check", "o.json", "--format", "json").json
-    assert document["kind"] == "report_check"
-    assert [file["verdict"] for file in document["files"]] == ["missing", "changed"]
-    assert document["error"]["exit_code"] == 4
-    three.with_name("x.json").write_text("{}")
-    run("check", "x.json").assert_error(3, "x.json", "no provenance", "--report")
 
 
 def test_the_input_is_replaced_only_where_that_is_asked_for(run: Run, three: Path) -> None:
@@ -162,11 +79,11 @@ def test_a_page_that_cannot_be_made_loses_no_report(
         raise problem
 
     monkeypatch.setattr("rmsnorm_export.show.to_html", fails)
-    arguments = ("optimize", three, "--html", "o.html", "--report", "o.json", "--format", "json")
+    arguments = ("optimize", three, "--report", "o.html", "--report", "o.json", "--format", "json")
     done = run(*arguments, "-o", "o.onnx")
-    done.assert_error(3 if isinstance(problem, OSError) else 1, "--html")
+    done.assert_error(3 if isinstance(problem, OSError) else 1, "--report o.html")
     assert len(done.json["fused"]) == 3
-    assert "--html: " in done.json["error"]["what"].lower()
+    assert "--report o.html: " in done.json["error"]["what"]
     written = json.loads(three.with_name("o.json").read_text())
     assert len(written["fused"]) == 3
     assert onnx.load(three.with_name("o.onnx")).graph.node
@@ -200,10 +117,9 @@ COMMANDS = (
     ("check", "three.onnx"),
     ("package", "three.onnx", "-o", "models"),
     ("deploy", "p.toml"),
-    ("plugin", "list"),
     ("plugin", "lines", "three.onnx"),
     ("build", "three.onnx", "-o", "three.engine"),
-    ("bench", "three.onnx", "--targets", "portable", "--rounds", "20", "--threads", "1"),
+    ("bench", "three.onnx", "--target", "portable", "--seconds", "0.1", "--threads", "1"),
     ("doctor",),
     ("export", "asks:make", "-o", "e.onnx", "--verify", "--shapes", "x=f32[2,8]"),
 )
@@ -244,57 +160,5 @@ def test_stdin_is_left_alone(three: Path, arguments: tuple[str, ...], stdin: str
             stream = answers.fileno()
             done = warm.run(warm.COMMAND, *arguments, folder=folder, stdin=stream, imports=imports)
         assert answers.read() == lines
-    assert done.returncode in (0, 2, 6), done.stderr
+    assert done.returncode in (0, 2, 3, 6), done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_library_that_asks_gets_no_answer(
-    run: Run, three: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-
-    def asks(*_: object, **__: object) -> None:
-        try:
-            asked.append(input("May I? "))
-        except EOFError:
-            asked.append("nobody there")
-        raise RuntimeError("no answer")
-
-    monkeypatch.setattr("rmsnorm_export.inspect", asks, raising=False)
-    assert run("inspect", three, stdin=b"y\n").code == 1
-    assert asked == ["nobody there"]
-
-
-ONE = (
-    ("optimize", "one.onnx", "-o", "o.onnx", "--prove", "--force"),
-    ("inspect", "one.onnx"),
-    ("inspect", "one.onnx", "odd.onnx"),
-    ("expand", "o.onnx", "-o", "expanded.onnx", "--force"),
-    ("verify", "one.onnx", "one.onnx"),
-    ("check", "r.json"),
-    ("package", "one.onnx", "-o", "models", "--force"),
-    ("deploy", "p.toml"),
-    ("plugin", "list"),
-    ("bench", "one.onnx", "--targets", "portable", "--rounds", "6", "--threads", "1"),
-)
-
-
-@pytest.mark.parametrize("arguments", ONE, ids=lambda arguments: " ".join(arguments[:3]))
-def test_quiet_is_a_line_and_one_thing_is_in_the_singular(
-    run: Run, tmp_path: Path, arguments: tuple[str, ...]
-) -> None:
-    """Each command: with -q it prints one line, with -v no less than without."""
-    onnx.save(model(1), tmp_path / "one.onnx")
-    onnx.save(model(0, refused=1), tmp_path / "odd.onnx")
-    (tmp_path / "p.toml").write_text(
-        '[pipeline]\nname = "p"\n[model]\npath = "one.onnx"\n[optimize]\n[prove]'
-    )
-    assert run("optimize", "one.onnx", "-o", "o.onnx", "--report", "r.json").code == 0
-    usual, quiet, more = (run(*arguments, *flags) for flags in ((), ("-q",), ("-v",)))
-    assert (usual.code, quiet.code, more.code) == (0, 0, 0), usual.stderr
-    assert len(quiet.text.splitlines()) == 1
-    assert quiet.stderr == ""
-    assert 1 < len(usual.text.splitlines()) <= len(more.text.splitlines())
-    for done in (usual, quiet, more):
-        counts = re.findall(r"(?<![\w.,/:-])1 [a-z]+s\b.*", done.text + done.stderr)
-        assert [text for text in counts if not text.startswith("1 s")] == []

@@ -41,23 +41,6 @@ def test_every_norm_is_written_out_to_the_same_bytes(run: Run, fused: Path) -> N
     assert run("optimize", plain, "-o", "twice.onnx", "--require", "3").code == 0
 
 
-def test_the_sites_that_are_named_alone(run: Run, fused: Path) -> None:
-    report = run("expand", fused, "-o", "one.onnx", "--site", "*layers.1*", "--format", "json").json
-    (site,) = report["fused"]
-    assert "layers.1" in site["name"]
-    assert op_types(fused.with_name("one.onnx")).count("RMSNorm") == 2
-    two = ("--site", "*layers.0*", "--site", "*layers.2*")
-    assert run("expand", fused, "-o", "two.onnx", *two).code == 0
-    assert op_types(fused.with_name("two.onnx")).count("RMSNorm") == 1
-
-
-def test_a_pipe(run: Run, fused: Path) -> None:
-    done = run("expand", "-", "-o", "-", stdin=fused.read_bytes())
-    assert done.code == 0
-    assert run("expand", fused, "-o", "plain.onnx").code == 0
-    assert done.stdout == fused.with_name("plain.onnx").read_bytes()
-
-
 def test_bad_input(run: Run, fused: Path) -> None:
     run("expand", fused, "-o", "out.onnx", "--site", "head").assert_error(
         2, "No node that is an RMSNorm has this name", "'head'", "layers.0"

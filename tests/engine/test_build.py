@@ -47,10 +47,6 @@ def test_an_engine_and_its_record(one_norm: Path, tmp_path: Path) -> None:
     assert (record.bytes, record.sha256) == (result.path.stat().st_size, sha256_of(result.path))
     assert record.model.sha256 == sha256_of(one_norm)
     assert record.model.name == "one.onnx"
-    audit = rx.check_report(result.sidecar)
-    assert [(f.path, f.role, f.verdict) for f in audit.files] == [
-        ("one.onnx", "input", "same"), ("e.engine", "output", "same")
-    ]  # fmt: skip
     assert str(tmp_path) not in result.sidecar.read_text()
     assert record.backend == "tensorrt-rtx"
     assert record.version

@@ -16,7 +16,9 @@ _STORED = """float two = {2}, int64[1] ax = {-1}, float e = {1e-05}, int64[1] bi
 MAKERS = {
     "ConstantOfShape": "w = ConstantOfShape<value = float[1] {1}>(big)",
     "ConstantOfShape of a square": "w = ConstantOfShape<value = float[1] {1}>(square)",
-    "ConstantOfShape of integers": "i = ConstantOfShape<value = int64[1] {1}>(big) w = Cast<to = 1>(i)",
+    "ConstantOfShape of integers": (
+        "i = ConstantOfShape<value = int64[1] {1}>(big) w = Cast<to = 1>(i)"
+    ),
     "Range": "i = Range(z0, bigs, o1) w = Cast<to = 1>(i)",
     "Range of floats": "w = Range(f0, bigf, one)",
     "Expand": "w = Expand(one1, big)",

@@ -120,9 +120,13 @@ def _small(p: Program) -> int:
     return p.random.choice((0, 1, 2, 3, 4, -1, -2, -3, -6, 2**31 - 1, 2**63 - 1, -(2**63)))
 
 
+def _any(_: object) -> bool:
+    return True
+
+
 def _shape(p: Program) -> None:
     bounds = {k: p.random.randint(-7, 7) for k in ("start", "end") if p.random.random() < 0.4}
-    p.add("Shape", [_pick(p, lambda a: True)], **bounds)
+    p.add("Shape", [_pick(p, _any)], **bounds)
 
 
 def _slice(p: Program) -> None:
@@ -195,7 +199,7 @@ def _from_sizes(p: Program) -> None:
             p.add("Concat", [sizes, p.constant(-1)], axis=0)
             sizes = p.nodes[-1].output[0] if p.random.random() < 0.8 else sizes
         allow = p.random.choice((0, 0, 1))
-        p.add(op, [p.random.choice(["x", _pick(p, lambda a: True)]), sizes], allowzero=allow)
+        p.add(op, [p.random.choice(["x", _pick(p, _any)]), sizes], allowzero=allow)
     elif not _few(p, sizes):
         return
     elif op == "ConstantOfShape":
@@ -215,7 +219,7 @@ def _from_sizes(p: Program) -> None:
 
 def _other(p: Program) -> None:
     op = p.random.choice(("Identity", "Neg", "Abs", "Size", "ReduceProd", "Transpose", "Floor"))
-    p.add(op, [_pick(p, (lambda a: True) if op == "Size" else (lambda a: a.size <= 16))])
+    p.add(op, [_pick(p, _any if op == "Size" else (lambda a: a.size <= 16))])
 
 
 STEPS: tuple[Callable[[Program], None], ...] = (

@@ -9,6 +9,7 @@ from recognize.size_programs import Program, program
 from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.types import Types
 
+
 def differences(made: Program) -> list[str]:
     """The claims that are not so; a symbol has to be one number throughout."""
     model = made.model()
@@ -16,7 +17,7 @@ def differences(made: Program) -> list[str]:
     types = Types(model, constants)
     constants.type_of = types.dtype
     wrong: list[str] = []
-    numbers: dict[str, int] = dict(B=made.shape[0], S=made.shape[3])
+    numbers: dict[str, int] = {"B": made.shape[0], "S": made.shape[3]}
 
     def compare(name: str, claimed: tuple[int | str | None, ...], actual: tuple[int, ...]) -> None:
         same = len(claimed) == len(actual) and all(

@@ -72,9 +72,7 @@ def test_a_size_that_a_cast_keeps_is_followed() -> None:
 @pytest.mark.parametrize("operation", ["Mul", "Add"])
 @pytest.mark.parametrize("steps", [7, 24, 70, 200])
 def test_sizes_that_leave_int64(operation: str, steps: int) -> None:
-    chain = "v0 = Shape(x) " + " ".join(
-        f"v{i + 1} = {operation}(v{i}, v{i})" for i in range(steps)
-    )
+    chain = "v0 = Shape(x) " + " ".join(f"v{i + 1} = {operation}(v{i}, v{i})" for i in range(steps))
     model = _model(f"{chain} h = Reshape(x, v{steps}) " + NORM.format(x="h"))
     for target in TARGETS:
         report = rx.optimize(model, target=target, prove=True).report  # type: ignore[arg-type]

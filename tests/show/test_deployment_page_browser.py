@@ -12,8 +12,7 @@ from browser import Browser, assert_accessible, unseen
 
 import rmsnorm_export as rx
 from rmsnorm_export.show import to_html
-from tests.pipeline import pipelines
-from tests.serving.models import needs_triton
+from tests.deploy import pipelines
 
 ROWS = "#site-table > tbody > tr:not(.more)"
 
@@ -28,7 +27,6 @@ def _silent(page: Browser, path: Path) -> None:
     assert page.requests() == [path.as_uri()]
 
 
-@needs_triton
 def test_a_pipeline(shared: Browser, tmp_path: Path) -> None:
     tables = (pipelines.OPTIMIZE, pipelines.PROVE, pipelines.VERIFY, pipelines.PACKAGE)
     done = rx.run_pipeline(pipelines.write(tmp_path, pipelines.MODEL, *tables))
@@ -38,7 +36,7 @@ def test_a_pipeline(shared: Browser, tmp_path: Path) -> None:
     shared.size(1300)
     shared.open(path)
     steps = shared.texts("#summary tbody th")
-    assert steps == ["optimize", "prove", "verify", "package"]
+    assert steps == ["optimize", "verify", "package"]
     assert len(shared.texts(f"{ROWS} > :first-child")) == 3
     shared.find("#sites input[type=search]").send_keys("no such site")
     assert shared.texts(f"{ROWS} > :first-child") == []

@@ -113,15 +113,14 @@ def changed(**changes: object) -> str:
         ("[]", "schema_version = None"),
         (changed(schema_version=SCHEMA_VERSION + 1), "schema_version"),
         (changed(kind="proof"), "kind = 'proof'"),
-        (changed(opset_before="18"), "report.opset_before"),
         (changed(opset_before=True), "report.opset_before"),
         (changed(target="cuda"), "report.target"),
         (changed(numerics="loose"), "report.numerics"),
         (changed(notes=[1]), "report.notes[0]"),
         (changed(seconds="soon"), "report.seconds"),
-        (changed(fused=[{}]), "no report.fused[0].name"),
+        (changed(fused=[{}]), "`name` - at `report.fused[0]`"),
         (changed(fused=None), "report.fused"),
-        (document("report", {}), "no report.source"),
+        (document("report", {}), "field `source`"),
     ],
 )
 def test_other_documents_are_refused(text: str, found: str) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rmsnorm_export.deploy.tables import TABLES
 from rmsnorm_export.errors import BackendMissingError
-from rmsnorm_export.pipeline.tables import TABLES
 from rmsnorm_export.system import packages
 from rmsnorm_export.system.packages import pip_install, require_package
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -56,9 +57,21 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("decoder")
     (folder / "config.json").write_text(json.dumps(CONFIG))
     arguments = [
-        "export", folder / "config.json", "--task", "generation", "-o", folder / "made", "--prove",
-        "--verify", "--require", "all", "--report", folder / "r.json", "--html", folder / "r.html",
-    ]  # fmt: skip
+        "export",
+        folder / "config.json",
+        "--task",
+        "generation",
+        "-o",
+        folder / "made",
+        "--prove",
+        "--verify",
+        "--require",
+        "all",
+        "--report",
+        folder / "r.json",
+        "--report",
+        folder / "r.html",
+    ]
     assert main([str(argument) for argument in arguments]) == 0
     return folder / "made"
 
@@ -162,8 +175,12 @@ def test_half_precision_out_of_bounds_is_measured_from_float32(decoder: Path) ->
     """Whose rounding it is: the weights in half precision, and an export that is float32."""
     model, _, _ = load_generative(
         str(decoder.parent / "config.json"),
-        arguments={}, dtype="f16", shapes=None, dims=None, seed=0,
-    )  # fmt: skip
+        arguments={},
+        dtype="f16",
+        shapes=None,
+        dims=None,
+        seed=0,
+    )
     feeds = sample_inputs(model, {})
     assert verify_generation(model, decoder, feeds, tokens=3).passed
     outcome = verify_generation(model, decoder, feeds, tokens=3, rtol=1e-6)
@@ -226,19 +243,22 @@ def test_what_is_no_folder_of_an_export_is_refused(decoder: Path, tmp_path: Path
 
 
 def client_of(folder: Path, repository: Path) -> Callable[..., np.ndarray]:
-    """``generate`` of the model card, with the calls of a session in the place of the server's."""
-    made = rx.package_decoder(folder, repository, name="llm", kind="cpu")
-    assert list(made.results) == ["prefill", "decode"]
-    for name, packaged in made.results.items():
-        card = (packaged.path / "README.md").read_text()
-        assert "The client keeps the cache" in card
-        assert packaged.path.name == f"llm_{name}"
-    code = card.split("```python\n")[1].split("```")[0]
-    client: dict[str, object] = {"__name__": "client"}
-    exec(compile(code, "client", "exec"), client)
+    """``generate`` of docs/examples, with the calls of sessions in the place of the server's."""
+    made = rx.package_model(folder, repository, name="llm", kind="cpu")
+    names = [model.name for model in made.models]
+    assert names == ["llm_prefill", "llm_decode"]
+    place = Path(__file__).resolve().parents[2] / "docs/examples/triton_decoder.py"
+    client = runpy.run_path(str(place))
     sessions = {
-        packaged.path.name: onnxruntime.InferenceSession(packaged.path / "1" / "model.onnx")
-        for packaged in made.results.values()
+        name: onnxruntime.InferenceSession(repository / name / "1/model.onnx") for name in names
+    }
+    kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
+    inputs = {
+        name: {
+            one.name: (kinds[one.type], [s if isinstance(s, int) else -1 for s in one.shape])
+            for one in session.get_inputs()
+        }
+        for name, session in sessions.items()
     }
 
     def infer(model: str, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -246,7 +266,7 @@ def client_of(folder: Path, repository: Path) -> Callable[..., np.ndarray]:
         names = [value.name for value in session.get_outputs()]
         return dict(zip(names, session.run(names, given), strict=True))
 
-    return lambda *given: client["generate"](infer, *given)  # type: ignore[operator]
+    return lambda *given: client["generate"](infer, inputs, *given)
 
 
 def check_client(model: transformers.PreTrainedModel, generate: Callable[..., np.ndarray]) -> None:
@@ -256,32 +276,29 @@ def check_client(model: transformers.PreTrainedModel, generate: Callable[..., np
         mask = np.ones_like(ids)
         mask[0, 0] = 0
         expected = model.generate(
-            torch.tensor(ids), attention_mask=torch.tensor(mask), max_new_tokens=12,
-            min_new_tokens=12, do_sample=False, eos_token_id=[], pad_token_id=0,
-        )  # fmt: skip
+            torch.tensor(ids),
+            attention_mask=torch.tensor(mask),
+            max_new_tokens=12,
+            min_new_tokens=12,
+            do_sample=False,
+            eos_token_id=[],
+            pad_token_id=0,
+        )
         np.testing.assert_array_equal(generate(ids, mask, 12), expected[:, length:])
 
 
-def test_the_client_of_the_model_card_generates_what_pytorch_does(
+def test_the_client_of_the_examples_generates_what_pytorch_does(
     decoder: Path, tmp_path: Path
 ) -> None:
     model, _, _ = load_generative(
         str(decoder.parent / "config.json"),
-        arguments={}, dtype=None, shapes=None, dims=None, seed=0,
-    )  # fmt: skip
+        arguments={},
+        dtype=None,
+        shapes=None,
+        dims=None,
+        seed=0,
+    )
     check_client(model, client_of(decoder, tmp_path / "models"))
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("kind", "static"),
-    [("llama", 24), ("mistral", 24), ("qwen3", 24), ("gemma3_text", None), ("mamba2", None)],
-)
-def test_the_client_has_every_kind_of_cache(kind: str, static: int | None, tmp_path: Path) -> None:
-    window = {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}
-    model = decoder_of(kind, **(window if kind == "qwen3" else {}))
-    made = rx.export_generation(model, tmp_path / "made", static_cache=static)
-    check_client(model, client_of(made.path, tmp_path / "models"))
 
 
 def test_an_existing_folder_is_kept_unless_it_may_be_replaced(tmp_path: Path) -> None:
@@ -365,7 +382,7 @@ def test_a_static_cache_holds_more_than_the_window(window: int) -> None:
 
 def test_fusions_follow_and_the_folder_still_generates(decoder: Path, tmp_path: Path) -> None:
     """The attention takes its cache in; as many norms are one node as without."""
-    fused = rx.optimize_folder(decoder, fusions="cpu")
+    fused = rx.optimize(decoder, fusions="cpu")
     for report in fused.reports.values():
         assert report.target == "ort"
         assert report.unfused == ()

@@ -23,7 +23,7 @@ def build_engines(folder: StrPath, path: StrPath, options: BuildOptions) -> Comp
     their profiles: ``dims="batch=1,4,8 sequence=1,128,2048 past=1,512,4096"``.
 
     Args:
-        folder: as for ``optimize_folder``.
+        folder: as for ``optimize``.
         path: of the folder for the engines and their records, which appears whole or not at all.
 
     Returns:

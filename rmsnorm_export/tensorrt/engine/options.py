@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from rmsnorm_export.errors import BackendMissingError, UsageError
-from rmsnorm_export.options import Options, only_api, option
+from rmsnorm_export.options import FilePath, Options, option, progress_option
 from rmsnorm_export.printable import quoted
 from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes, dims_option, shapes_option
-from rmsnorm_export.system.files import StrPath
-from rmsnorm_export.system.progress import PROGRESS_HELP, ProgressChoice
+from rmsnorm_export.system.progress import ProgressChoice
 from rmsnorm_export.tensorrt.engine.backends import BackendInfo, gpu_visible
 from rmsnorm_export.tensorrt.engine.result import PluginUse
 
@@ -20,12 +20,13 @@ _BYTES = re.compile(r"(\d{1,15})\s*(KiB|MiB|GiB|B)?", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
-def byte_count(text: str) -> int:
-    """``4GiB`` as a number of bytes.
+def byte_count(value: int | str) -> int:
+    """Read a number of bytes, e.g. ``4GiB``.
 
     Raises:
         UsageError: it is none, or 0.
     """
+    text = str(value)
     parts = _BYTES.fullmatch(text.strip())
     if parts is None or int(parts[1]) == 0:
         raise UsageError(
@@ -49,7 +50,6 @@ class BuildOptions(Options):
         metavar='"NAME=MIN,OPT,MAX;..."',
         help="Smallest, usual and largest shape of every input with dynamic sizes, e.g. "
         '"ids=1x1,4x128,8x2048"; one shape fixes it. Repeat for several profiles.',
-        python="Or a mapping from names to one shape or three.",
     )
     dims: Dims | None = dims_option(RANGES)
     plugin: PluginUse = option(
@@ -59,11 +59,10 @@ class BuildOptions(Options):
         "plugin layers.",
     )
     embed_plugin: bool = option(
-        False, help="Store the plugin library in the engine; with --version-compatible."
+        False, cli=False, help="Store the plugin library in the engine; with --version-compatible."
     )
-    timing_cache: StrPath | None = option(
+    timing_cache: FilePath | None = option(
         None,
-        written=Path,
         metavar="FILE",
         help="Measured kernel times, read and extended. TensorRT-RTX has none.",
     )
@@ -76,32 +75,31 @@ class BuildOptions(Options):
     tf32: bool = option(False, help="Let TensorRT round f32 operands of products to 10 bits.")
     memory_limit: int | None = option(
         None,
-        least=1,
         written=int | str,
         read=byte_count,
         metavar="SIZE",
         help="Most workspace memory of the engine, in bytes or e.g. 4GiB.",
     )
-    optimization_level: int | None = option(
+    optimization_level: Annotated[int, Meta(ge=0, le=5)] | None = option(
         None,
-        least=0,
-        most=5,
         help="How much time TensorRT takes to find fast kernels: 0 the least, 5 the most.",
         shown="that of the backend, 3",
     )
-    refit: bool = option(False, help="Let the weights of the engine be replaced later.")
+    refit: bool = option(False, cli=False, help="Let the weights of the engine be replaced later.")
     strip_weights: bool = option(
         False,
+        cli=False,
         help="Leave the weights that can be refitted out of the file; whoever loads the engine "
         "refits it with those of the model. With --refit they may be others.",
     )
     profiling_verbosity: Literal["detailed", "names", "none"] = option(
         "detailed",
+        cli=False,
         help="What the engine says of its layers to profilers and to the inspector; with less than "
         "detailed the record may not know what became of the norms.",
     )
     force: bool = option(False, toml=False, help="Replace an existing engine and its record.")
-    progress: ProgressChoice = only_api(None, help=PROGRESS_HELP)
+    progress: ProgressChoice = progress_option()
 
     def agree(self) -> None:
         if self.embed_plugin and not self.version_compatible:
@@ -114,7 +112,7 @@ class BuildOptions(Options):
             raise UsageError(
                 "There would be no plugin library to store.",
                 found="--embed-plugin with --plugin never",
-                fix="leave one of them away",
+                fix="omit one of them",
             )
 
     def check(self, info: BackendInfo) -> None:
@@ -130,7 +128,7 @@ class BuildOptions(Options):
                 raise BackendMissingError(
                     f"{info.label} builds engines that can be refitted with a GPU only.",
                     found=f"{flag}, and no GPU is visible",
-                    fix=f"build where a GPU is, or leave {flag} away",
+                    fix=f"build where a GPU is, or omit {flag}",
                 )
         if self.version_compatible and not info.versions:
             raise UsageError(

@@ -94,9 +94,7 @@ def read_entry(folder: Path) -> Entry:
     except FileNotFoundError as error:
         return Entry(folder, f"{Path(str(error.filename)).name} is missing", None)
     except Unfit as unfit:
-        value = unfit.found or "missing"
-        problem = f"{unfit.where[1:]} in {MANIFEST} is {value}, not {unfit.expected}"
-        return Entry(folder, problem, None)
+        return Entry(folder, f"{MANIFEST}: {unfit}", None)
     except (OSError, ValueError, KeyError, TypeError) as error:
         return Entry(folder, f"{type(error).__name__}: {error}", None)
     for library in libraries:

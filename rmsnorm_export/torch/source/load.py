@@ -148,14 +148,14 @@ def _made_module(made: object, source: str, dtype: torch.dtype | None) -> Loaded
     if dtype is not None and isinstance(module, torch.nn.Module):
         notes = check_tensors([*module.named_parameters(), *module.named_buffers()], dtype)
         module = module.to(dtype)
-        args = None if args is None else tuple(_cast(value, dtype) for value in args)
-        kwargs = None if kwargs is None else {k: _cast(v, dtype) for k, v in kwargs.items()}
+        args = None if args is None else tuple(_converted(value, dtype) for value in args)
+        kwargs = None if kwargs is None else {k: _converted(v, dtype) for k, v in kwargs.items()}
     args = None if args is None else tuple(args)
     kwargs = kwargs if kwargs or args is not None else None
     return Loaded(module, source, args, kwargs, notes=tuple(notes))
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
+def _converted(value: Any, dtype: torch.dtype) -> Any:
     floats = isinstance(value, torch.Tensor) and value.is_floating_point()
     return value.to(dtype) if floats else value
 

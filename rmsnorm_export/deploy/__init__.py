@@ -1,0 +1,9 @@
+"""From a model to a server: a runner over one TOML file, and the Triton model repository.
+
+    import rmsnorm_export as rx
+    deployment = rx.run_pipeline("decoder.toml")
+    packaged = rx.package_model("fused.onnx", "models", name="decoder", max_batch=16)
+
+Every step of the runner has a folder with its outputs and one stamp, ``step.json``: what they were
+made from. A step whose stamp still holds is skipped.
+"""

@@ -1,0 +1,87 @@
+"""The options of ``package``: how the server runs the model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+from rmsnorm_export.options import (
+    Count,
+    FilePath,
+    Most,
+    Options,
+    only_api,
+    option,
+    progress_option,
+)
+from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes, dims_option, shapes_option
+from rmsnorm_export.system.progress import ProgressChoice
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PackageOptions(Options):
+    """The options of ``package_model``, of the command ``package`` and of the table [package]."""
+
+    name: str | None = option(None, help="Name of the model.", shown="of the file")
+    version: Count = option(1, metavar="N", help="Version; those that are there are kept.")
+    max_batch: Most | None = option(
+        None,
+        metavar="N",
+        help="Most requests in a batch; 0: none.",
+        shown="of the shapes or the engine, or 8, where all inputs and outputs share a dynamic "
+        "leading axis",
+    )
+    dynamic_batching: bool | None = option(
+        None, cli=False, help="Let the server join requests.", shown="where there are batches"
+    )
+    preferred_batch_sizes: Sequence[Count] = option(
+        (), cli=False, flag="--preferred-batch", help="Sizes that do not wait for more requests."
+    )
+    queue_delay_us: Most | None = option(
+        None,
+        cli=False,
+        flag="--queue-delay",
+        help="Most microseconds that a request waits for others.",
+        shown="100",
+    )
+    instances: Count | None = option(
+        None, cli=False, help="Copies of the model on every GPU, or on the CPU.", shown="1"
+    )
+    kind: Literal["gpu", "cpu"] | None = option(None, help="Where it runs.", shown="gpu")
+    shapes: Shapes | None = shapes_option(
+        RANGES,
+        metavar='"NAME=MIN,OPT,MAX;..."',
+        help="Shapes of requests, as for build: for the check and the largest batch. An engine has "
+        "its own.",
+    )
+    dims: Dims | None = dims_option(RANGES)
+    plugin: FilePath | None = option(
+        None,
+        metavar="FILE",
+        help="Plugin for an engine that uses it; or for a model that ONNX Runtime runs the "
+        "kernels of plugin build --for onnxruntime.",
+        shown="for an engine that of plugin build which fits this machine best, for a model none",
+    )
+    report: FilePath | None = option(
+        None,
+        toml=False,
+        metavar="FILE",
+        help="optimize --report FILE.json, for the model card: its classes and proofs.",
+    )
+    onnx: FilePath | None = only_api(
+        None, help="Model that an engine was built from, where it is not beside it."
+    )
+    owner: str = only_api(
+        "", help="Who packages: a version of the same owner is replaced without ``force``."
+    )
+    check: bool = option(
+        True, cli=False, help="Do not run the packaged model in ONNX Runtime on the CPU."
+    )
+    force: bool = option(
+        False,
+        toml=False,
+        help="Replace the version, and write the configuration anew. Files that this tool did not "
+        "make are kept.",
+    )
+    progress: ProgressChoice = progress_option()

@@ -1,0 +1,88 @@
+"""What packaging returns and stores: frozen dataclasses of plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from rmsnorm_export.system.shown import Shown
+
+ServingBackend = Literal["onnxruntime", "tensorrt"]
+
+RECORD_FILE = "package.json"
+"""In the folder of a version: by it this tool knows its own files."""
+
+CONFIG_FILE = "config.pbtxt"
+CARD_FILE = "README.md"
+REPORT_FILE = "report.json"
+MODEL_FILE: dict[ServingBackend, str] = {"onnxruntime": "model.onnx", "tensorrt": "model.plan"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServedTensor:
+    """An input or output as a client of the server sees it.
+
+    Attributes:
+        dtype: Triton's name of its type, e.g. ``TYPE_FP16``.
+        shape: of a whole request, batch axis included; -1 for a dynamic size.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PackagedModel:
+    """One version of a model, as it stands in ``NAME/VERSION/package.json``.
+
+    Attributes:
+        backend: Triton backend that runs it.
+        max_batch: ``max_batch_size`` of the configuration; 0: requests are not batched.
+        source, source_sha256: name and hash of the file that it was made from; ``memory`` for a
+            model that was none.
+        owner: the pipeline that made it, or "".
+        made: when, UTC, ISO 8601.
+        tool: name and version of this package.
+        norms: what became of the RMSNorms, alike ones together, e.g. ``RMSNorm: one node, exact``.
+        answers: what was asked, of which runtime, and answered; or why it was not.
+        load: arguments with which the server loads the plugin, for a repository at ``/models``.
+        files: everything of this version, and the configuration: path from the model's folder, and
+            SHA-256.
+    """
+
+    name: str
+    version: int
+    backend: ServingBackend
+    max_batch: int
+    inputs: tuple[ServedTensor, ...]
+    outputs: tuple[ServedTensor, ...]
+    source: str
+    source_sha256: str
+    owner: str
+    made: str
+    tool: str
+    norms: dict[str, int]
+    answers: str
+    load: str
+    notes: tuple[str, ...]
+    files: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class Packaged(Shown):
+    """Outcome of ``package_model``.
+
+    Attributes:
+        path: of the repository.
+        models: one, or of a folder of graphs one of each.
+    """
+
+    path: Path
+    models: tuple[PackagedModel, ...]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that was written, the records excepted."""
+        return tuple(self.path / one.name / file for one in self.models for file in one.files)

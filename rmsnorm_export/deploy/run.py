@@ -1,0 +1,216 @@
+"""``run_pipeline``: every step that is not up to date, in order, until one fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rmsnorm_export.deploy.folder import SUMMARY, check_folder, working_in, writing
+from rmsnorm_export.deploy.read import read_tables
+from rmsnorm_export.deploy.result import Deployment, State, StepOutcome
+from rmsnorm_export.deploy.settings import Settings, settle
+from rmsnorm_export.deploy.stamp import STAMP, Stamp, identities, out_of_date, read_stamp
+from rmsnorm_export.deploy.steps import STEP_CLASSES, Step
+from rmsnorm_export.deploy.tables import StepName
+from rmsnorm_export.errors import Error, Failure, UsageError
+from rmsnorm_export.printable import one_line, short
+from rmsnorm_export.records import to_json
+from rmsnorm_export.system.files import write_whole
+from rmsnorm_export.system.folders import Stage
+from rmsnorm_export.system.packages import version_of
+from rmsnorm_export.system.progress import ProgressChoice, shows_progress
+from rmsnorm_export.system.provenance import utc_now
+
+Told = Callable[[StepOutcome], None]
+
+
+@shows_progress
+def run_pipeline(
+    path: str | os.PathLike[str],
+    *,
+    changes: Sequence[str] = (),
+    until: StepName | None = None,
+    dry_run: bool = False,
+    force: bool = False,
+    progress: ProgressChoice = None,
+    told: Told | None = None,
+) -> Deployment:
+    """Run a pipeline: export, optimize, build, verify, bench, package, as a TOML file says.
+
+    A step is skipped when its stamp holds: nothing that its result depends on has changed -
+    options, files with their external data, versions of packages - and its outputs are as it made
+    them. It appears in the pipeline's folder whole or not at all, so a run that was killed goes on
+    where it was. After the first step that fails, no other runs.
+
+    Args:
+        path: of the pipeline file. Paths in it are relative to it.
+        changes: ``TABLE.KEY=VALUE`` each, as if it stood in the file.
+        until: the last step to run.
+        dry_run: change nothing; say what would run and why.
+        force: replace a version in the model repository that another run of ``package`` made, and
+            files of it that were edited.
+        progress: called with the work at hand, the steps of it that are over and its steps in all;
+            None: a bar in notebooks and terminals; False: nothing.
+        told: called with the outcome of each step when it is known.
+
+    Returns:
+        What became of every step; it does not raise when one fails: see ``passed``, ``exit_code``
+        and ``require()``. The same stands in ``FOLDER/deploy.json``.
+
+    Raises:
+        UsageError: the file has a table, key or value that cannot be used, ``until`` is a step
+            that it does not have, or the folder is another's or held by another run.
+        InputError: a file cannot be read, or the folder not be written.
+        BackendMissingError: a package that a step will need is not installed.
+    """
+    file = Path(os.path.abspath(path))
+    settings = settle(file, read_tables(file, changes))
+    if until is not None and until not in settings.steps:
+        fix = f"its steps are {', '.join(settings.steps)}"
+        raise UsageError("The pipeline has no such step.", found=f"--until {short(until)}", fix=fix)
+    check_folder(settings.folder, settings.name)
+    run = _Run(settings, until, force, progress, told)
+    run.plan(tell=dry_run)
+    if dry_run:
+        return run.deployment(dry_run=True)
+    with working_in(settings.folder, settings.name):
+        try:
+            for name in settings.steps:
+                run.step(name)
+        except BaseException:
+            with contextlib.suppress(Error):
+                run.write()
+            raise
+        return run.write()
+
+
+class _Run:
+    """One run, and what became of the steps so far."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        until: StepName | None,
+        force: bool,
+        progress: ProgressChoice,
+        told: Told | None,
+    ) -> None:
+        self.settings, self.told = settings, told
+        self.progress = progress or (lambda *_: None)
+        self.start = time.perf_counter()
+        self.outcomes: list[StepOutcome] = []
+        wanted = settings.steps[: settings.steps.index(until) + 1] if until else settings.steps
+        self.steps = {
+            cls.name: cls(settings, force=force) for cls in STEP_CLASSES if cls.name in wanted
+        }
+
+    def plan(self, *, tell: bool) -> None:
+        """Check what every step needs that may run; ``tell`` what would become of it."""
+        before = ""
+        for name in self.settings.steps:
+            state: State = "not run"
+            why = "it is behind --until"
+            if name in self.steps and not before:
+                why = out_of_date(self.steps[name].home, self.steps[name].inputs())
+                state = "would run" if why else "skipped"
+                before = name if why else ""
+            elif name in self.steps:
+                state, why = "may run", f"if {before} makes something else"
+            if state in ("would run", "may run"):
+                self.steps[name].check()
+            if tell:
+                self.tell(name, state, why)
+
+    def step(self, name: StepName) -> None:
+        """Skip or run one step."""
+        failed = next((one.name for one in self.outcomes if one.failure is not None), None)
+        if failed or name not in self.steps:
+            self.tell(name, "not run", f"{failed} failed" if failed else "it is behind --until")
+            return
+        step, begin, why = self.steps[name], time.perf_counter(), ""
+        try:
+            with writing(self.settings.folder):
+                inputs = step.inputs()
+                if why := out_of_date(step.home, inputs):
+                    self._make(step, inputs, why)
+        except BaseException as error:
+            self.tell(name, "failed", why, begin, Failure.of(error))
+            if not isinstance(error, Error):
+                raise
+        else:
+            self.tell(name, "done" if why else "skipped", why, begin)
+
+    def _make(self, step: Step, inputs: dict[str, str], why: str) -> None:
+        """Run a step in a folder of its own, which then takes the place of the old one."""
+
+        def progress(what: str, done: int, total: int) -> None:
+            self.progress(f"{step.name}: {what}", done, total)
+
+        progress(why, 0, 1)
+        before = read_stamp(step.home)
+        with Stage(step.home, step.home.parent) as stage:
+            made = step.run(stage.folder, progress)
+            progress("putting it into place", 1, 1)
+            own = [path for path in stage.folder.rglob("*") if path.is_file()]
+            outputs = identities(own, stage.folder) | identities(made.elsewhere, step.home)
+            failure = None if made.failure is None else Failure.of(made.failure)
+            notes = tuple(dict.fromkeys(made.notes))
+            stamp = Stamp(step.name, inputs, outputs, one_line(made.summary, 300), notes, failure)
+            write_whole(stage.folder / STAMP, to_json(stamp))
+            stage.keep({STAMP, *stamp.outputs, *(before.outputs if before else ())})
+            stage.publish()
+        progress("done", 1, 1)
+
+    def tell(
+        self,
+        name: StepName,
+        state: State,
+        why: str,
+        begin: float | None = None,
+        failure: Failure | None = None,
+    ) -> None:
+        """Note and tell what became of a step."""
+        home = self.settings.folder / name
+        seconds = 0.0 if begin is None else round(time.perf_counter() - begin, 3)
+        stamp = read_stamp(home) if state in ("done", "skipped") else None
+        if stamp is not None and stamp.failure is not None:
+            state, failure = "failed", stamp.failure
+        self.outcomes.append(StepOutcome(name, state, why, seconds, home, stamp, failure))
+        if self.told is not None:
+            self.told(self.outcomes[-1])
+
+    def deployment(self, *, dry_run: bool = False) -> Deployment:
+        """Return all of it."""
+        codes = (one.failure.exit_code for one in self.outcomes if one.failure is not None)
+        return Deployment(
+            name=self.settings.name,
+            path=self.settings.path,
+            folder=self.settings.folder,
+            dry_run=dry_run,
+            steps=tuple(self.outcomes),
+            tool=f"rmsnorm-export {version_of('rmsnorm-export')}",
+            date=utc_now().isoformat(timespec="seconds"),
+            seconds=round(time.perf_counter() - self.start, 3),
+            exit_code=next(codes, 0),
+        )
+
+    def write(self) -> Deployment:
+        """Return the deployment, after it was written to ``deploy.json``.
+
+        A disk that was too full for a step may be too full for this file: the step's error is what
+        matters then.
+        """
+        self.told = None
+        for name in self.settings.steps[len(self.outcomes) :]:  # where the run ends in the middle
+            self.tell(name, "not run", "the run ended before")
+        deployment = self.deployment()
+        try:
+            with writing(self.settings.folder):
+                write_whole(self.settings.folder / SUMMARY, to_json(deployment))
+        except Error:
+            if deployment.passed:
+                raise
+        return deployment

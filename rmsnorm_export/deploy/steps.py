@@ -1,0 +1,350 @@
+"""The steps: what each reads, what else its result depends on, what it needs, and the work."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rmsnorm_export.deploy.settings import Settings, Subject
+from rmsnorm_export.deploy.stamp import files_of, identities
+from rmsnorm_export.deploy.tables import StepName
+from rmsnorm_export.errors import (
+    NotRunError,
+    RequirementError,
+    VerificationError,
+)
+from rmsnorm_export.options import keywords, written
+from rmsnorm_export.printable import plural
+from rmsnorm_export.records import to_json
+from rmsnorm_export.rewrite.result import GenerationExport, Report
+from rmsnorm_export.system.machine import cores, cpu_name, gpus
+from rmsnorm_export.system.packages import require_package, version_of
+from rmsnorm_export.system.progress import Progress
+
+
+@dataclasses.dataclass(slots=True)
+class Made:
+    """What a step made, apart from the files in its folder.
+
+    Attributes:
+        summary: one line.
+        notes: what else a reader may want to know.
+        failure: why the step failed, although it has a result.
+        elsewhere: files that it made outside of its folder.
+    """
+
+    summary: str
+    notes: Iterable[str] = ()
+    failure: BaseException | None = None
+    elsewhere: Iterable[Path] = ()
+
+
+class Step:
+    """A step of a pipeline.
+
+    Attributes:
+        name: of the step and of its table.
+        packages: whose versions its result depends on.
+        needs: modules, and what brings them, as for ``pip_install``.
+        subjects: what it reads of earlier steps, or of [model].
+    """
+
+    name: ClassVar[StepName]
+    packages: ClassVar[str]
+    needs: ClassVar[dict[str, str]] = {"onnxruntime": "[ort]"}
+    subjects: tuple[Subject, ...] = ("raw",)
+
+    def __init__(self, settings: Settings, *, force: bool) -> None:
+        self.settings, self.force = settings, force
+        self.table: Any = getattr(settings, self.name)
+        self.home = settings.folder / self.name
+
+    def more(self) -> dict[str, Any]:
+        """Return what else its result depends on; options of other tables, the machine."""
+        return {}
+
+    def files(self) -> list[Path]:
+        """Return other files that it reads than ``subjects``, and those that its table names."""
+        return []
+
+    def inputs(self) -> dict[str, str]:
+        """Return everything that its result depends on; see ``Stamp``. What it reads is there."""
+        base, settings = self.settings.path.parent, self.settings
+        named = settings.paths(self.name)
+        options = {**written(self.table), **self.more()}
+        paths = [
+            *self.files(),
+            *map(settings.place, self.subjects),
+            *itertools.chain(*named.values()),
+        ]
+        files = [file for path in paths for file in files_of(path)]
+        versions = {name: version_of(name) for name in ("rmsnorm-export", *self.packages.split())}
+        return {
+            **{f"option {k}": _text(v, base) for k, v in options.items() if k not in named},
+            **{f"file {name}": value for name, value in identities(files, base).items()},
+            **{f"package {name}": version or "none" for name, version in versions.items()},
+        }
+
+    def check(self) -> None:
+        """Refuse, before the first step runs, what would fail for want of a package."""
+        for module, brings in self.needs.items():
+            require_package(module, f"[{self.name}]", brings)
+
+    def run(self, folder: Path, progress: Progress) -> Made:
+        """Do the work.
+
+        Args:
+            folder: for the outputs; empty.
+            progress: called with the work at hand, the steps that are over and the steps in all.
+
+        Raises:
+            Error: it failed and has no result.
+        """
+        raise NotImplementedError
+
+
+def _text(value: object, base: Path) -> str:
+    """Return a value as a string that is equal for equal values, wherever the folder is."""
+    value = os.path.relpath(value, base) if isinstance(value, Path) else value
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+class ExportStep(Step):
+    """Exports a PyTorch source, and compares the file with PyTorch."""
+
+    name = "export"
+    packages = "torch onnxscript transformers onnx onnx-ir numpy ml_dtypes"
+    needs: ClassVar = {"torch": "[torch]", "onnxscript": "[torch]"}
+    subjects = ()
+
+    def files(self) -> list[Path]:
+        """Return the modules beside the pipeline file, which a factory may import."""
+        return sorted(self.settings.path.parent.glob("*.py")) if ":" in self.table.source else []
+
+    def run(self, folder: Path, progress: Progress) -> Made:
+        from rmsnorm_export.deploy.source import export_source, working_beside
+
+        place, source = folder / self.settings.place("raw").name, self.settings.source
+        with working_beside(self.settings.path.parent):
+            log, parity = export_source(source, self.table, place, progress)
+        size = sum(file.stat().st_size for file in files_of(folder)) / 2**20
+        (folder / "export.log").write_text(log + "\n", encoding="utf-8", errors="backslashreplace")
+        made = Made(f"{size:.1f} MiB of ONNX")
+        if isinstance(parity, Exception):
+            made.failure = parity
+            made.summary += "; pytorch CANNOT BE COMPARED with raw"
+        elif parity is not None:
+            (folder / "pytorch-raw.json").write_text(to_json(parity), encoding="utf-8")
+            made.summary += f"; pytorch {_WORDS[parity.verdict]} raw"
+            made.failure = parity.error(fix="[export] rtol is the bound")
+        return made
+
+
+class OptimizeStep(Step):
+    """Optimizes, with proofs where there is [prove], and saves."""
+
+    name = "optimize"
+    packages = "onnx onnx-ir onnxscript transformers onnxruntime numpy ml_dtypes"
+    needs: ClassVar = {}
+
+    def more(self) -> dict[str, Any]:
+        prove = self.settings.prove
+        return {} if prove is None else {f"prove {k}": v for k, v in written(prove).items()}
+
+    def files(self) -> list[Path]:
+        kernels = self.settings.prove and self.settings.prove.kernels
+        return [kernels] if kernels else []
+
+    def run(self, folder: Path, progress: Progress) -> Made:
+        from rmsnorm_export.rewrite.optimize import optimize
+
+        progress("optimizing", 0, 2)
+        options, prove = self.table.options, self.settings.prove
+        if prove is not None:
+            kernels = None if prove.kernels is None else str(prove.kernels)
+            options = dataclasses.replace(options, prove=True, seed=prove.seed, kernels=kernels)
+        options = dataclasses.replace(options, drawings=True, progress=progress)
+        result: Any = optimize(self.settings.place("raw"), **keywords(options))
+        graphs = self.settings.of_graphs
+        reports: dict[str, Report] = result.reports if graphs else {"": result.report}
+        for report in reports.values():
+            if (unmet := self.table.requirement.unmet(report)) is not None:
+                raise RequirementError(f"[optimize] {unmet.what}", found=unmet.found, fix=unmet.fix)
+        progress("writing the model", 1, 2)
+        result.save(folder / self.settings.place("optimized").name, weights=self.table.weights)
+        whole = GenerationExport(Path(), reports, (), "", 0.0) if graphs else result.report
+        (folder / "report.json").write_text(to_json(whole), encoding="utf-8")
+        lines = [": ".join(filter(None, (k, one.headline()))) for k, one in reports.items()]
+        made = Made("", [note for one in reports.values() for note in one.notes])
+        if prove is not None:
+            failed = [site for one in reports.values() for site in one.unproved]
+            proved = sum(len(one.fused) for one in reports.values())
+            lines.append(f"{proved} of {plural(proved + len(failed), 'proof')} hold")
+            if failed:
+                what = f"{plural(len(failed), 'rewrite')} without a proof that holds."
+                fix = 'see optimize/report.json; numerics = "exact" allows the least'
+                found = f"{failed[0].node}: {failed[0].found}"
+                made.failure = VerificationError(what, found=found, fix=fix)
+        made.summary = "; ".join(lines)
+        return made
+
+
+class BuildStep(Step):
+    """Builds an engine where a backend is; no GPU is needed for TensorRT-RTX."""
+
+    name = "build"
+    packages = "tensorrt tensorrt_rtx polygraphy onnx onnx-ir"
+    needs: ClassVar = {"polygraphy": "[tensorrt-rtx]"}
+    subjects = ("newest",)
+
+    def more(self) -> dict[str, Any]:
+        return {"GPUs": [f"{one.name}, {one.driver}" for one in gpus()]}
+
+    def run(self, folder: Path, progress: Progress) -> Made:
+        from rmsnorm_export.tensorrt.engine.build import build_engine
+        from rmsnorm_export.tensorrt.engine.folder import build_engines
+
+        model, place = self.settings.place("newest"), folder / self.settings.place("engine").name
+        options = keywords(dataclasses.replace(self.table.options, progress=progress))
+        built: Any = (build_engines if self.settings.of_graphs else build_engine)(
+            model, place, **options
+        )
+        records = [one.record for one in getattr(built, "results", {"": built}).values()]
+        how = [norm.how for record in records for norm in record.norms]
+        counts = ", ".join(f"{how.count(one)} {one}" for one in dict.fromkeys(how)) or "none"
+        size = sum(record.bytes for record in records) / 2**20
+        return Made(
+            f"{records[0].backend} {records[0].version}: {size:.1f} MiB, norms: {counts}",
+            [note for record in records for note in record.notes],
+        )
+
+
+_WORDS = {
+    "agree": "=",
+    "differ": "IS NOT",
+    "not compared": "NOT COMPARED with",
+    "not run": "COULD NOT BE RUN here against",
+}
+
+
+class VerifyStep(Step):
+    """Compares the optimized model with the raw one, and the engine with its model."""
+
+    name = "verify"
+    packages = "onnxruntime onnxruntime-gpu tensorrt tensorrt_rtx numpy ml_dtypes"
+
+    def __init__(self, settings: Settings, *, force: bool) -> None:
+        super().__init__(settings, force=force)
+        self.pairs: list[tuple[Subject, Subject]] = []
+        if settings.optimize is not None:
+            self.pairs.append(("raw", "optimized"))
+        self.skipped = ""
+        if settings.build is not None and self.table.engine != "never":
+            self.skipped = "" if gpus() else "no GPU is visible"
+            if settings.of_graphs:
+                self.skipped = "only single engines are compared"
+            self.pairs += [] if self.skipped else [("newest", "engine")]
+        self.subjects = tuple(dict.fromkeys(side for pair in self.pairs for side in pair))
+
+    def run(self, folder: Path, progress: Progress) -> Made:
+        from rmsnorm_export.compare.verify import verify
+
+        words, errors = [], []
+        for number, (a, b) in enumerate(self.pairs):
+            progress(f"comparing {a} with {b}", number, len(self.pairs))
+            models = map(self.settings.place, (a, b))
+            outcome = verify(*models, **keywords(self.table.options))
+            (folder / f"{a}-{b}.json").write_text(to_json(outcome), encoding="utf-8")
+            words.append(f"{a} {_WORDS[outcome.verdict]} {b}")
+            errors.append(outcome.error(fix="[verify] rtol, atol and max_ulp set the bounds"))
+        if self.skipped:
+            words.append(f"engine not compared: {self.skipped}")
+            what = "The engine could not be run here, and was not compared."
+            if self.table.options.require_verified or self.table.engine == "require":
+                errors.append(NotRunError(what, found=self.skipped, fix="run it where a GPU is"))
+        # That models differ is more to know than that others could not be run.
+        failures = sorted(filter(None, errors), key=lambda one: one.exit_code)
+        return Made("; ".join(words), failure=failures[0] if failures else None)
+
+
+class BenchStep(Step):
+    """Measures the raw model against its targets; speed never decides whether it fails."""
+
+    name = "bench"
+    packages = "onnxruntime onnxruntime-gpu onnx onnx-ir onnxscript numpy"
+
+    def more(self) -> dict[str, Any]:
+        return {"numerics": self._numerics, "processor": f"{cpu_name()}, {cores()} cores"}
+
+    @property
+    def _numerics(self) -> Any:
+        return (self.settings.optimize or self.table).options.numerics
+
+    def run(self, folder: Path, progress: Progress) -> Made:
+        from rmsnorm_export.benchmark.folder import bench_folder
+        from rmsnorm_export.benchmark.generation import bench_generation
+        from rmsnorm_export.benchmark.measure import bench
+        from rmsnorm_export.benchmark.result import headlines
+
+        options = self.table.options
+        measure: Any = bench_folder if self.settings.of_graphs else bench
+        measure = measure if options.generate is None else bench_generation
+        options = dataclasses.replace(options, numerics=self._numerics, progress=progress)
+        result = measure(self.settings.place("raw"), **keywords(options))
+        (folder / "benchmark.json").write_text(to_json(result), encoding="utf-8")
+        parts = getattr(result, "results", {"": result}).values()
+        lines = [line for one in parts for line in headlines(one)]
+        made = Made("; ".join(lines) or "nothing could be measured")
+        made.notes = [note for one in parts for note in one.notes]
+        if wrong := [one.reason for one in parts if not one.passed]:
+            what = "A target gives other outputs than the model."
+            made.failure = VerificationError(what, found="; ".join(wrong), fix="add [prove]")
+        return made
+
+
+class PackageStep(Step):
+    """Packages, in place of what this pipeline put there before."""
+
+    name = "package"
+    packages = "onnxruntime onnx onnx-ir"
+    needs: ClassVar = {}
+
+    def __init__(self, settings: Settings, *, force: bool) -> None:
+        super().__init__(settings, force=force)
+        single = settings.optimize is not None and not settings.of_graphs
+        engine: list[Subject] = ["engine"] if self.table.model == "engine" else []
+        report: list[Subject] = ["report"] if single else []
+        self.subjects = ("newest", *engine, *report)
+        places = {name: settings.place(name) for name in self.subjects}
+        self.model = places.get("engine", places["newest"])
+        self.options = dataclasses.replace(
+            self.table.options,
+            name=self.table.options.name or settings.name,
+            onnx=places["newest"] if engine else None,
+            report=places.get("report"),
+            owner=f"pipeline {settings.name}",
+        )
+
+    def more(self) -> dict[str, Any]:
+        return {"name": self.options.name, "repository": self.settings.repository}
+
+    def run(self, folder: Path, progress: Progress) -> Made:
+        from rmsnorm_export.deploy.package import package_model
+
+        options = dataclasses.replace(self.options, force=self.force, progress=progress)
+        packaged = package_model(self.model, self.settings.repository, **keywords(options))
+        (folder / "packaged.json").write_text(to_json(packaged), encoding="utf-8")
+        first, names = packaged.models[0], " and ".join(one.name for one in packaged.models)
+        summary = f"{names} version {first.version} for Triton's {first.backend}"
+        notes = [note for one in packaged.models for note in (f"asked: {one.answers}", *one.notes)]
+        return Made(summary, notes, elsewhere=packaged.files)
+
+
+STEP_CLASSES: tuple[type[Step], ...] = (
+    ExportStep, OptimizeStep, BuildStep, VerifyStep, BenchStep, PackageStep,
+)  # fmt: skip

@@ -1,0 +1,164 @@
+"""What is in the repository already is kept, and nothing is ever half made."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto
+
+from rmsnorm_export.deploy import package
+from rmsnorm_export.deploy.package import package_model
+from rmsnorm_export.errors import Error, InputError, UsageError
+from rmsnorm_export.system import folders
+from tests import warm
+from tests.deploy.models import batch_mean_model, decoder_model, identity_model, norm_model, tree
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Path:
+    """A repository with version 1 of ``net``."""
+    package_model(norm_model(), tmp_path / "models", name="net")
+    return tmp_path / "models" / "net"
+
+
+def add(folder: Path, **options: object) -> None:
+    package_model(norm_model(scale=2.0), folder.parent, name="net", **options)  # type: ignore[arg-type]
+
+
+def test_a_second_version(first: Path) -> None:
+    config = first / "config.pbtxt"
+    config.write_text(config.read_text().replace("count: 1", "count: 5  # edited"))
+    (first / "notes.txt").write_text("mine")
+    before = tree(first)
+    add(first, version=2)
+    after = tree(first)
+    assert set(after) - set(before) == {"2", "2/model.onnx", "2/package.json"}
+    assert {name for name in before if after[name] != before[name]} == {"README.md"}
+    assert after["2/model.onnx"] != after["1/model.onnx"]
+    assert "## Version 1" in (first / "README.md").read_text()
+    assert [path.name for path in first.parent.parent.iterdir()] == ["models"], "nothing is left"
+    for option in ({"max_batch": 4}, {"kind": "cpu"}, {"instances": 2}):
+        with pytest.raises(UsageError, match="further version"):
+            add(first, version=3, **option)
+
+
+@pytest.mark.parametrize(
+    ("model", "word"),
+    [
+        (decoder_model(), "does not fit"),
+        (identity_model(TensorProto.FLOAT16, ("batch", 40)), "does not fit"),
+        (identity_model(TensorProto.FLOAT, ("batch", 41)), "does not fit"),
+        (identity_model(TensorProto.FLOAT, (4, 40)), "cannot join"),
+        (batch_mean_model(), "change each other"),
+    ],
+    ids=["names", "type", "shape", "no batch", "mixed"],
+)
+def test_inputs_and_outputs_must_agree(first: Path, model: onnx.ModelProto, word: str) -> None:
+    before = tree(first.parent.parent)
+    with pytest.raises(Error, match=word):
+        package_model(model, first.parent, name="net", version=2)
+    assert tree(first.parent.parent) == before
+
+
+def test_an_existing_version_needs_force(first: Path) -> None:
+    before = tree(first)
+    with pytest.raises(UsageError, match="is taken") as error:
+        add(first)
+    assert "--version 2" in error.value.fix
+    assert tree(first) == before
+    add(first, version=2)
+    (first / "notes.txt").write_text("mine")
+    kept = tree(first / "2")
+    add(first, force=True, instances=4)
+    assert tree(first / "2") == kept
+    assert tree(first)["1/model.onnx"] != before["1/model.onnx"]
+    assert (first / "notes.txt").read_text() == "mine"
+    assert "count: 4" in (first / "config.pbtxt").read_text()
+    with pytest.raises(InputError, match="does not fit"):
+        package_model(decoder_model(), first.parent, name="net", version=2, force=True)
+
+
+def test_files_of_others_are_never_replaced(first: Path, tmp_path: Path) -> None:
+    (first / "1" / "vocabulary.txt").write_text("mine")
+    (first / "2").mkdir()
+    (first / "2" / "model.onnx").write_text("mine")
+    (first.parent / "other").mkdir()
+    (first.parent / "other" / "config.pbtxt").write_text('name: "other"')
+    (tmp_path / "elsewhere").mkdir()
+    (first.parent / "link").symlink_to(tmp_path / "elsewhere")
+    before = tree(tmp_path)
+    for name, version in (("net", 1), ("net", 2), ("other", 1), ("link", 1)):
+        with pytest.raises(UsageError, match="is taken"):
+            package_model(norm_model(), first.parent, name=name, version=version, force=True)
+    (tmp_path / "file").write_text("x")
+    for repository in (tmp_path / "no" / "such", tmp_path / "file"):
+        with pytest.raises(InputError, match="repository cannot be"):
+            package_model(norm_model(), repository, name="t")
+    (tmp_path / "file").unlink()
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("at", ["config.pbtxt", "README.md", "package.json"])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, version: int
+) -> None:
+    if version == 2:
+        package_model(norm_model(), tmp_path / "models", name="net")
+        at = "README.md" if at == "config.pbtxt" else at
+    before = tree(tmp_path)
+    write = package.write_whole
+
+    def full(target: Path, text: str) -> None:
+        if target.name == at:
+            raise OSError(errno.ENOSPC, "No space left on device", str(target))
+        write(target, text)
+
+    monkeypatch.setattr(package, "write_whole", full)
+    with pytest.raises(InputError, match="cannot be written") as error:
+        package_model(norm_model(), tmp_path / "models", name="net", version=version)
+    assert "free some space" in error.value.fix
+    assert tree(tmp_path) == before
+
+
+KILLED = """
+import os, signal, sys
+from rmsnorm_export.system import folders
+from rmsnorm_export.deploy.package import package_model
+from tests.deploy.models import norm_model
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(folders.Stage, sys.argv[2], die)
+package_model(norm_model(scale=5.0), sys.argv[1], name="net", version=int(sys.argv[3]))
+"""
+
+
+@pytest.mark.parametrize(("at", "done"), [("publish", False), ("_drop_old", True)])
+def test_a_kill(first: Path, at: str, done: bool) -> None:
+    before = tree(first)
+    ended = warm.run(KILLED, first.parent, at, 2)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert ("2/model.onnx" in tree(first)) == done
+    if not done:
+        assert tree(first) == before
+    assert [path.name for path in first.parent.iterdir()] == ["net"], "no half model to load"
+    add(first, version=3)
+
+
+def test_a_file_system_without_exchange_and_links(
+    first: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_link(*_: object) -> None:
+        raise OSError(errno.EPERM, "no hard links")
+
+    monkeypatch.setattr(folders, "_renameat2", lambda *_: False)
+    monkeypatch.setattr(os, "link", no_link)
+    before = tree(first)
+    add(first, version=2)
+    assert tree(first)["1/model.onnx"] == before["1/model.onnx"]
+    assert [path.name for path in first.parent.parent.iterdir()] == ["models"]
