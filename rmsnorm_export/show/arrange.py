@@ -94,6 +94,27 @@ class Row:
     link: DrawnValue | None
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Label:
+    """Name, type and shape of a value, beside its wire."""
+
+    x: float
+    y: float
+    lines: tuple[str, ...]
+    title: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """What to draw, in a field of ``width`` by ``height``."""
+
+    width: float
+    height: float
+    boxes: list[Box]
+    wires: list[str]
+    labels: list[Label]
+
+
 def shortened(text: str, limit: int) -> str:
     """Return ``text`` without its middle where it is longer than ``limit``, made printable."""
     if len(text) > limit:

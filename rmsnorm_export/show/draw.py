@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 from rmsnorm_export.printable import plural
@@ -12,6 +11,8 @@ from rmsnorm_export.show.arrange import (
     SMALL,
     Arrangement,
     Box,
+    Label,
+    Layout,
     Row,
     columns,
     in_full,
@@ -28,27 +29,6 @@ _GAP, _GAP_LABELLED, _GAP_SIDE = 22.0, 38.0, 26.0
 
 Wire = tuple[tuple[float, float], ...]
 """The corners of a line with an arrow at its end."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Label:
-    """Name, type and shape of a value, beside its wire."""
-
-    x: float
-    y: float
-    lines: tuple[str, ...]
-    title: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Layout:
-    """What to draw, in a field of ``width`` by ``height``."""
-
-    width: float
-    height: float
-    boxes: list[Box]
-    wires: list[str]
-    labels: list[Label]
 
 
 def arrange(graph: Subgraph) -> Layout:

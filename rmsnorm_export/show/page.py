@@ -15,13 +15,11 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rmsnorm_export.printable import printable
-from rmsnorm_export.show.arrange import shortened
+from rmsnorm_export.show.arrange import Layout, shortened
 from rmsnorm_export.show.text import Line, Verdict, kind_of_line, text_of
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-    from rmsnorm_export.show.draw import Layout
 
 LONGEST = 600
 """Characters shown of one text; a file may hold names of megabytes."""

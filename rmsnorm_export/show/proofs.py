@@ -1,17 +1,12 @@
-"""Proofs of sites: as lines, and as a block of a page with the histogram of distances."""
+"""Proofs of sites, as lines and as cells of a table."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 from rmsnorm_export.printable import number, one_line, plural, printable
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.rewrite.result import Report, Site
-from rmsnorm_export.runtime.metrics import add_histograms
-from rmsnorm_export.show.page.histogram import histogram
-from rmsnorm_export.show.page.markup import Markup, badge, join, note, shortened, tag
-from rmsnorm_export.show.page.plain_table import bare_table
 from rmsnorm_export.show.text import Line, badness, largest
 
 
@@ -64,49 +59,14 @@ def _distance(proof: Proof) -> str:
     return f"{number(proof.max_ulp)} ulp ({number(proof.bound_ulp)} allowed)"
 
 
-def proof_block(proofs: Sequence[Proof], sites: int, label: str, *, inputs: bool = True) -> Markup:
-    """What proofs say together: bounds and what was seen, and the histogram of distances.
 
-    Args:
-        proofs: one or more.
-        sites: of as many sites.
-        label: what the reader knows them as.
-        inputs: say too what computed them on which rows.
-    """
-    held = sum(proof.passed for proof in proofs)
-    worst = max(proofs, key=lambda proof: badness(proof.max_ulp))
-    verdict = f"{held} of {sites} hold" if sites > 1 else "holds" if held else "FAILED"
-    reason = next((proof.reason for proof in proofs if not proof.passed), "")
-    before = number(largest(proof.error_before for proof in proofs))
-    after = number(largest(proof.error_after for proof in proofs))
-    seen = bare_table(
-        join(["Proof: ", badge(verdict, "good" if held == sites else "bad")]),
-        ("", "seen", "allowed"),
-        [
-            ("largest distance, ulp", number(worst.max_ulp), number(worst.bound_ulp)),
-            ("elements that differ", f"{largest(p.mismatch for p in proofs):.2%}", ""),
-            ("largest difference", number(largest(p.max_abs for p in proofs)), ""),
-            ("error against float64, ulp: old nodes", before, ""),
-            ("error against float64, ulp: new nodes", after, ""),
-        ],
-        class_="small",
-    )
-    counts = functools.reduce(add_histograms, (proof.ulp_histogram for proof in proofs))
-    bars = histogram(counts, f"{label}, new against old")
-    title = tag("figcaption", "Elements by distance in ulp, logarithmic")
-    return tag(
-        "div",
-        seen,
-        tag("p", one_line(reason), class_="bad-text") if reason else None,
-        tag("figure", title, bars) if bars else None,
-        _computed_by(proofs) if inputs else None,
-        class_="proof",
-    )
+PROOF_HEADS = ("Proof", "Ulp seen", "Ulp allowed", "Error before", "Error after")
 
 
-def _computed_by(proofs: Sequence[Proof]) -> Markup | None:
-    runtimes = list(dict.fromkeys(shortened(proof.runtime, 120) for proof in proofs))[:4]
-    cases = list(dict.fromkeys(case for proof in proofs for case in proof.cases))[:20]
-    parts = [f"Computed by {', '.join(runtimes)}"] if any(runtimes) else []
-    parts += [f"rows: {', '.join(map(one_line, cases))}"] if cases else []
-    return note(f"{'; '.join(parts)}.") if parts else None
+def proof_cells(proof: Proof | None) -> list[str]:
+    """Return as many texts as ``PROOF_HEADS``; errors are distances from float64 in ulp."""
+    if proof is None:
+        return ["\u2013"] * len(PROOF_HEADS)
+    verdict = "holds" if proof.passed else f"FAILED: {one_line(proof.reason, 200)}"
+    measured = (proof.max_ulp, proof.bound_ulp, proof.error_before, proof.error_after)
+    return [verdict, *map(number, measured)]

@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from rmsnorm_export.printable import collapse, family, one_line, plural, printable
 from rmsnorm_export.recognize.refusal import Refusal, RefusalKind
 from rmsnorm_export.rewrite.result import Report
-from rmsnorm_export.show.page.document import Section
-from rmsnorm_export.show.page.markup import Markup, code, facts, join, more_of, note, shortened, tag
-from rmsnorm_export.show.page.plain_table import plain_table
-from rmsnorm_export.show.page.reasons import REASONS
+from rmsnorm_export.show.page import MOST_ROWS, Article, Facts, Section, Table, Text
 from rmsnorm_export.show.proofs import scoped
 from rmsnorm_export.show.text import FAMILIES, Line, grouped, name_lines
 
@@ -20,12 +17,6 @@ APART: dict[RefusalKind, tuple[str, str]] = {
     "rotary": ("rotary embeddings", "behind a norm"),
 }
 """What stays apart from the node of a norm, and where it stands."""
-
-_OPEN = 12
-"""Groups with more nodes than this are closed at first."""
-
-_NODES = 500
-"""Nodes listed per group of a page."""
 
 _GROUPS = 100
 """Groups on a page."""
@@ -83,60 +74,42 @@ def _findings(members: Sequence[Refusal]) -> list[Line]:
 
 
 def refusal_sections(report: Report) -> list[Section]:
-    """A section each for refused norms and for look-alikes, where there are any."""
+    """Return a section each for refused norms and for look-alikes, where there are any."""
     left = "cannot become one node" if report.planned else "did not become one node"
     sections = []
     if refused := report.unfused:
         intro = f"{plural(len(refused), 'RMSNorm')} (as far as the file tells) that {left}."
-        sections.append(_refusal_section("refused", "Refused norms", intro, refused))
+        sections.append(_refusal_section("Refused norms", intro, refused))
     for kind, (what, where) in APART.items():
         if apart := report.apart(kind):
             intro = f"{plural(len(apart), 'node')} {where} that are no part of its node."
-            sections.append(_refusal_section(f"{kind}s", what.capitalize(), intro, apart))
+            sections.append(_refusal_section(what.capitalize(), intro, apart))
     if alike := report.look_alikes:
         intro = (
             f"{plural(len(alike), 'place')} where the nodes look like an RMSNorm and compute"
             " something else. Leaving them alone is right; nothing is to be done."
         )
-        sections.append(_refusal_section("look-alikes", "Look-alikes", intro, alike))
+        sections.append(_refusal_section("Look-alikes", intro, alike))
     return sections
 
 
-def _refusal_section(id_: str, title: str, intro: str, refused: Sequence[Refusal]) -> Section:
-    groups = reasons_of(refused)
-    parts = [tag("p", intro), *map(_reason_article, groups[:_GROUPS])]
-    if len(groups) > _GROUPS:
-        parts.append(note(f"{plural(len(groups) - _GROUPS, 'more reason')}."))
-    return Section(id_, title, join(parts), len(refused))
+def _refusal_section(title: str, intro: str, refused: Sequence[Refusal]) -> Section:
+    articles = [_reason_article(members) for members in reasons_of(refused)[:_GROUPS]]
+    return Section(title, [Text([intro]), *articles], len(refused))
 
 
-def _reason_article(members: Sequence[Refusal]) -> Markup:
-    first, count = members[0], plural(len(members), "node")
-    scopes = any(refusal.scope != "main" for refusal in members)
-    rows = [
-        (
-            code(refusal.node, 200),
-            code(refusal.op, 80),
-            *((code(refusal.scope, 200),) if scopes else ()),
-            one_line(refusal.found, 600),
-        )
-        for refusal in members[:_NODES]
-    ]
-    heads = ("Node", "Operator", *(("In",) if scopes else ()), "Found")
-    title = f"Nodes refused: {shortened(first.reason, 80)}"
+def _reason_article(members: Sequence[Refusal]) -> Article:
+    first = members[0]
+    count = plural(len(members), "node")
     sentence = one_line(first.message).rstrip(".")
+    heads = ("Node", "Operator", "In", "Found")
+    rows = [(r.node, r.op, r.scope, one_line(r.found, 600)) for r in members[:MOST_ROWS]]
     advice = "Better" if first.kind == "look-alike" else "To do"
-    return tag(
-        "article",
-        tag("h3", code(first.reason, 80), tag("small", count)),
-        tag("p", f"{sentence[:1].upper()}{sentence[1:]}."),
-        facts([("Means", REASONS.get(first.reason)), (advice, one_line(first.hint) or None)]),
-        tag(
-            "details",
-            tag("summary", f"{count} and what was found there"),
-            plain_table(title, heads, rows),
-            more_of(len(members) - _NODES, "node"),
-            open=len(members) <= _OPEN,
-        ),
-        class_="refusal",
+    return Article(
+        f"{first.reason} ({count})",
+        [
+            Facts([(advice, one_line(first.hint))]),
+            Table(f"{count} and what was found there", heads, rows, names=heads[:3], folded=True),
+        ],
+        note=f"{sentence[:1].upper()}{sentence[1:]}.",
     )

@@ -13,21 +13,20 @@ from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.numerics import NUMERICS_MEANING
 from rmsnorm_export.printable import collapse, number, one_line, plural, printable
 from rmsnorm_export.rewrite.result import Fusions, Report, Site
-from rmsnorm_export.show.page.document import About, Section, document, page_notes, strip, summary
-from rmsnorm_export.show.page.markup import ARROW, Markup, Pairs, badge, code, facts, paragraphs
-from rmsnorm_export.show.page.plain_table import bare_table
+from rmsnorm_export.show.page import Facts, Page, Section, Table
 from rmsnorm_export.show.proofs import proof_lines, proved
 from rmsnorm_export.show.refusals import APART, reasons_of, refusal_lines, refusal_sections
 from rmsnorm_export.show.rewrites import (
     MOST,
     epsilon_text,
     group_lines,
+    rewrite_sections,
     rewrites_of,
-    rewrites_section,
     site_lines,
 )
-from rmsnorm_export.show.sites import sites_section
-from rmsnorm_export.show.text import Line, Verdict, headline, largest, note_lines
+from rmsnorm_export.show.text import Line, Verdict, headline, largest, note_lines, text_of
+
+ARROW = "\u2192"
 
 
 def _report_verdict(report: Report) -> Verdict:
@@ -92,31 +91,30 @@ def report_lines(report: Report, *, verbose: int = 0, output: Sequence[str] = ()
     return lines
 
 
-def report_tables(report: Report) -> list[Markup]:
-    """For a notebook: the kinds of sites, and what was refused for which reason."""
+def report_tables(report: Report) -> list[Table]:
+    """Return the kinds of sites, and what was refused for which reason."""
     kinds = [
         (
             f"{len(kind.sites):,}",
-            code(kind.sites[0].op),
+            kind.sites[0].op,
             kind.sites[0].dtype,
             "?" if kind.sites[0].n is None else f"{kind.sites[0].n:,}",
             epsilon_text(kind.sites[0]),
             "kept" if kind.kept else kind.sites[0].numerics,
             _held(kind.sites),
-            code(collapse(site.name for site in kind.sites)[0], 100),
+            collapse(site.name for site in kind.sites)[0],
         )
         for kind in rewrites_of(report)[:MOST]
     ]
     reasons = [
-        (f"{len(group):,}", code(group[0].reason), group[0].kind, one_line(group[0].message))
+        (f"{len(group):,}", group[0].reason, group[0].kind, one_line(group[0].message))
         for group in reasons_of([*report.refused, *report.unfolded])
     ]
     heads = ("Sites", "Operator", "Type", "n", "Epsilon", "Numerics", "Proofs", "Names")
-    numbers = ("Sites", "n")
-    tables = [bare_table("RMSNorms", heads, kinds, numbers=numbers)] if kinds else []
+    tables = [Table("RMSNorms", heads, kinds, numbers=("Sites", "n"))] if kinds else []
     if reasons:
         columns = ("Nodes", "Reason", "Kind", "Why it stays")
-        tables.append(bare_table("Left as it was", columns, reasons, numbers=("Nodes",)))
+        tables.append(Table("Left as it was", columns, reasons, numbers=("Nodes",)))
     return tables
 
 
@@ -163,79 +161,47 @@ def _runners(report: Report) -> str:
     return ", ".join(names) or "no runtime of the table"
 
 
-def _fusion_text(report: Report) -> Markup | None:
-    """The lines on transformers' fusions, for a page."""
-    if report.fusions is None:
-        return None
-    lines = fusion_lines(report.fusions)
-    return paragraphs([(line if isinstance(line, str) else line[0]).strip() for line in lines])
-
-
-def report_page(
-    report: Report,
-    *,
-    about: About,
-    sections: Sequence[Section] = (),
-) -> str:
-    """The page of a report; sites are drawn where it was made with ``drawings=True``.
-
-    Args:
-        report: outcome of ``optimize`` or ``inspect``.
-        about: date, versions and the like, which the report does not know.
-        sections: more parts, at the end, e.g. ``verification_section(...)``.
-
-    Raises:
-        ValueError: two sections have one id.
-    """
+def report_page(report: Report) -> Page:
+    """Return the page of a report; sites are drawn where it was made with ``drawings=True``."""
     text, kind = _report_verdict(report)
-    pairs: Pairs = [
-        ("Model", code(report.source)),
+    lines = [f"{entry.runtime} {entry.versions}: {entry.reason}" for entry in report.runs_in]
+    facts: list[tuple[str, str | Sequence[str]]] = [
+        ("Model", report.source),
         ("Target", report.target or "none: what is an RMSNorm at all"),
         ("Numerics up to", report.numerics),
         ("Opset", _change(report.opset_before, report.opset_after, ARROW)),
         ("Nodes", _nodes(report, ARROW)),
-        ("Runs in", _runners(report) if report.runs_in else None),
+        ("Runs in", _runners(report) if report.runs_in else ""),
         (
             "Does not run in",
-            paragraphs(
-                [f"{e.runtime} {e.versions}: {e.reason}" for e in report.runs_in if e.reason]
-            ),
+            [one for one, entry in zip(lines, report.runs_in, strict=True) if entry.reason],
         ),
-        (
-            "Not known",
-            paragraphs([f"{e.runtime}: {e.unknown}" for e in report.runs_in if e.unknown]),
-        ),
-        ("Fusions", _fusion_text(report)),
+        ("Not known", [f"{e.runtime}: {e.unknown}" for e in report.runs_in if e.unknown]),
+        ("Fusions", [] if report.fusions is None else _plain(fusion_lines(report.fusions))),
+        ("Notes", [one_line(note) for note in report.notes]),
         ("Time", f"{report.seconds:.2f} s"),
-        *about.pairs(),
     ]
-    head = summary(
-        [(text, "bad" if report.unproved or about.problem else kind)],
-        about,
+    return Page(
+        "RMSNorm report",
+        report.source,
+        [(text, "bad" if report.unproved else kind)],
+        [Facts(facts), *_classes(report)],
+        report_sections(report),
         _key_numbers(report),
-        facts(pairs, "facts wide"),
-        *page_notes(report.notes),
-        _classes(report),
     )
-    parts = [head, *report_sections(report), *sections]
-    return document("RMSNorm report", report.source, parts)
 
 
-def report_sections(report: Report, of: str = "") -> list[Section]:
-    """All but the summary: rewrites, sites, refusals and look-alikes, where there are any.
-
-    ``of`` begins the ids of one of several reports on a page.
-    """
-    rewrites = rewrites_of(report, of)
-    return [
-        *rewrites_section(report, rewrites),
-        *sites_section(report, rewrites, of),
-        *refusal_sections(report),
-    ]
+def report_sections(report: Report) -> list[Section]:
+    """Return all but the summary: rewrites, sites, refusals, look-alikes, where there are any."""
+    return [*rewrite_sections(report), *refusal_sections(report)]
 
 
-def _key_numbers(report: Report) -> Markup:
-    """The numbers that carry the verdict."""
+def _plain(lines: Sequence[Line]) -> list[str]:
+    return [text_of(line).strip() for line in lines]
+
+
+def _key_numbers(report: Report) -> list[tuple[str, str]]:
+    """Return the numbers that carry the verdict."""
     shown = [
         (f"{len(report.fused):,}", "fusable" if report.planned else "fused"),
         (f"{len(report.kept):,}", "already one node"),
@@ -250,18 +216,16 @@ def _key_numbers(report: Report) -> Markup:
         held = sum(proof.passed for proof in proofs)
         shown.append((f"{held:,} of {len(report.fused):,}", "proofs hold"))
         shown.append((number(largest(p.max_ulp for p in proofs)), "ulp, largest distance"))
-    return strip(shown)
+    return shown
 
 
-def _classes(report: Report) -> Markup | None:
-    """How many sites have which class, and what the class promises."""
+def _classes(report: Report) -> list[Table]:
+    """Return how many sites have which class, and what the class promises."""
     counts = Counter(site.numerics for site in report.fused)
     rows = [
-        (badge(name), f"{counts[name]:,}", meaning)
+        (name, f"{counts[name]:,}", meaning)
         for name, meaning in NUMERICS_MEANING.items()
         if counts[name]
     ]
-    if not rows:
-        return None
     heads = ("Class", "Sites", "Promise")
-    return bare_table("Numerics of the rewrites", heads, rows, numbers=("Sites",))
+    return [Table("Numerics of the rewrites", heads, rows, numbers=("Sites",))] if rows else []

@@ -14,22 +14,11 @@ from rmsnorm_export.op.spec import ATTRIBUTE_WORDS
 from rmsnorm_export.printable import collapse, one_line, plural, printable
 from rmsnorm_export.rewrite.drawing import Drawing
 from rmsnorm_export.rewrite.result import Report, Site
-from rmsnorm_export.show.page.document import Section
-from rmsnorm_export.show.page.graph import drawing
-from rmsnorm_export.show.page.markup import (
-    Markup,
-    badge,
-    code,
-    facts,
-    join,
-    names,
-    note,
-    paragraphs,
-    shortened,
-    tag,
-)
-from rmsnorm_export.show.proofs import proof_block, proof_text, proved, scoped
-from rmsnorm_export.show.text import Line, grouped, name_lines, table
+from rmsnorm_export.show.draw import pictures
+from rmsnorm_export.show.page import Article, Facts, Part, Section, Table, Text
+from rmsnorm_export.show.proofs import PROOF_HEADS, proof_cells, proof_text, scoped
+from rmsnorm_export.show.text import Line, grouped, name_lines
+from rmsnorm_export.show.text import table as text_table
 
 MOST = 60
 """Rewrites that are explained; sites of further ones have their row in the table only."""
@@ -86,7 +75,7 @@ def group_lines(sites: Sequence[Site]) -> list[Line]:
     groups = grouped(sites, _sameness)
     rows = [[f"{len(group)} x", *_columns(group[0])] for group in groups]
     lines: list[Line] = []
-    for row, group in zip(table(rows, right=(0,)), groups, strict=True):
+    for row, group in zip(text_table(rows, right=(0,)), groups, strict=True):
         lines.append(row)
         if group[0].spelling:
             lines.append(f"      was    {printable(group[0].spelling)}")
@@ -104,7 +93,7 @@ def _module_says_more(site: Site) -> bool:
 def site_lines(sites: Sequence[Site]) -> list[Line]:
     """Every site: its name, a line of facts, what it replaces and, where asked for, its proof."""
     lines: list[Line] = []
-    rows = table([_columns(site) for site in sites], indent="      ")
+    rows = text_table([_columns(site) for site in sites], indent="      ")
     for row, site in zip(rows, sites, strict=True):
         lines += [f"  {printable(scoped(site.name, site.scope))}", row]
         if _module_says_more(site):
@@ -118,11 +107,8 @@ def site_lines(sites: Sequence[Site]) -> list[Line]:
     return lines
 
 
-def rewrites_of(report: Report, of: str = "") -> list[Rewrite]:
-    """All rewrites of a report, the most frequent first, those of kept nodes last.
-
-    Their labels begin with ``of``, which tells those of several reports on one page apart.
-    """
+def rewrites_of(report: Report) -> list[Rewrite]:
+    """Return all rewrites of a report, the most frequent first, those of kept nodes last."""
     groups = [
         (kept, group)
         for kept, sites in ((False, report.fused), (True, report.kept))
@@ -133,92 +119,79 @@ def rewrites_of(report: Report, of: str = "") -> list[Rewrite]:
         drawn = members[0].drawing
         known = drawn is not None and 0 <= drawn < len(report.drawings)
         graphs = report.drawings[drawn] if known and drawn is not None else None
-        rewrites.append(Rewrite(f"{of}R{index}", tuple(members), kept, graphs))
+        rewrites.append(Rewrite(f"R{index}", tuple(members), kept, graphs))
     return rewrites
 
 
-def rewrites_section(report: Report, rewrites: Sequence[Rewrite]) -> list[Section]:
-    """The explained rewrites, where there are any."""
+def rewrite_sections(report: Report) -> list[Section]:
+    """Return the explained rewrites, each drawn once, and the table of all sites."""
+    rewrites = rewrites_of(report)
     if not rewrites:
         return []
     drawn: dict[int, str] = {}
-    parts = [_rewrite_article(rewrite, drawn) for rewrite in rewrites[:MOST]]
-    if len(rewrites) > MOST:
-        rest = plural(len(rewrites) - MOST, "rewrite")
-        parts.append(note(f"{rest} more: their sites are in the table below."))
-    intro = tag(
-        "p",
+    intro = (
         f"{plural(len(report.fused) + len(report.kept), 'site')} of "
         f"{plural(len(rewrites), 'kind')}. Sites of one kind differ in names, weights and leading"
-        " sizes only, so each kind is drawn once.",
+        " sizes only, so each kind is drawn once."
     )
-    return [Section("rewrites", "Rewrites", join([intro, *parts]), len(rewrites))]
+    articles: list[Part] = [_article(rewrite, drawn) for rewrite in rewrites[:MOST]]
+    if len(rewrites) > MOST:
+        rest = plural(len(rewrites) - MOST, "rewrite")
+        articles.append(Text([f"{rest} more: their sites are in the table below."]))
+    return [
+        Section("Rewrites", [Text([intro]), *articles], len(rewrites)),
+        _sites_section(report, rewrites),
+    ]
 
 
-def _rewrite_article(rewrite: Rewrite, drawn: dict[int, str]) -> Markup:
-    site, count = rewrite.sites[0], len(rewrite.sites)
-    title = tag(
-        "h3",
-        tag("span", rewrite.label, class_="label"),
-        " ",
-        code(site.op, 80),
-        tag("small", plural(count, "site") + (", kept" if rewrite.kept else "")),
-    )
-    length = "n unknown" if site.n is None else f"{site.n:,} elements"
-    families = collapse(scoped(s.name, s.scope) for s in rewrite.sites)
-    meaning = NUMERICS_MEANING.get(site.numerics, "")
-    pairs = facts(
-        [
-            ("Sites", names(families, 200, most=_FAMILIES, more=", see the table of sites")),
-            ("Spelling", spelling(site)),
-            ("Numerics", tag("span", badge(site.numerics), " ", meaning)),
-            ("Row", f"{shortened(site.dtype, 40)}, {length}"),
-            ("Epsilon", epsilon_text(site)),
-            ("Attributes", attributes(site)),
-            ("Notes", paragraphs(site.notes)),
-        ]
-    )
-    proofs = [proof for _, proof in proved(rewrite.sites)]
-    block = proof_block(proofs, count, rewrite.label) if proofs else None
-    about = tag("div", pairs, block, class_="about")
-    return tag(
-        "article",
-        title,
-        tag("div", about, _graphs(rewrite, drawn), class_="rewrite"),
-        id=rewrite.label,
-        aria_label=f"Rewrite {rewrite.label}",
-    )
-
-
-def _graphs(rewrite: Rewrite, drawn: dict[int, str]) -> Markup | None:
-    """The graphs, or where on the page they are already."""
-    if rewrite.drawing is None:
-        return None
-    earlier = drawn.setdefault(id(rewrite.drawing), rewrite.label)
-    if earlier == rewrite.label:
-        return drawing(rewrite.drawing, rewrite.label)
-    link = tag("a", earlier, href=f"#{earlier}")
-    return tag("p", "The graphs are those of ", link, ".", class_="note", data_as=earlier)
-
-
-def spelling(site: Site) -> Markup | None:
-    """Operator types of the source nodes, in order."""
-    words = site.spelling.split()
-    if not words:
-        return None
-    shown = [shortened(word, 60) for word in words[:_WORDS]]
-    if len(words) > _WORDS:
-        shown.append(f"\u2026 ({len(words)} nodes)")
-    return tag("span", " \u2192 ".join(shown), class_="spelling")
-
-
-def attributes(site: Site) -> Markup | None:
-    """Attributes that differ from the ordinary norm, with what they mean."""
-    if not site.attributes:
-        return None
-    items = (
-        tag("li", code(f"{name}={value}", 80), f" {meaning}" if meaning else None)
+def _article(rewrite: Rewrite, drawn: dict[int, str]) -> Article:
+    site, count = rewrite.sites[0], plural(len(rewrite.sites), "site")
+    attributes = [
+        f"{name}={value} {ATTRIBUTE_WORDS.get(name, '')}".rstrip()
         for name, value in site.attributes.items()
-        for meaning in [ATTRIBUTE_WORDS.get(name)]
-    )
-    return tag("ul", *items, class_="names")
+    ]
+    parts: list[Part] = [
+        Facts(
+            [
+                ("Sites", collapse(scoped(s.name, s.scope) for s in rewrite.sites)[:_FAMILIES]),
+                ("Spelling", " \u2192 ".join(site.spelling.split()[:_WORDS])),
+                ("Numerics", f"{site.numerics}: {NUMERICS_MEANING.get(site.numerics, '')}"),
+                ("Row", f"{site.dtype}, {site.n or 'unknown number of'} elements"),
+                ("Epsilon", epsilon_text(site)),
+                ("Attributes", attributes),
+                ("Notes", [one_line(note) for note in site.notes]),
+            ]
+        )
+    ]
+    if rewrite.drawing is not None:
+        earlier = drawn.setdefault(id(rewrite.drawing), rewrite.label)
+        if earlier == rewrite.label:
+            parts.append(pictures(rewrite.drawing))
+        else:
+            parts.append(Text([f"The graphs are those of {earlier}."]))
+    return Article(f"{rewrite.label} {site.op} ({count}{', kept' if rewrite.kept else ''})", parts)
+
+
+def _sites_section(report: Report, rewrites: Sequence[Rewrite]) -> Section:
+    """Return a row for each site; after MOST_ROWS a page would no longer open in seconds."""
+    proved_ = any(site.proof is not None for site in report.fused)
+    heads = ("Site", "Kind", "Operator", "Numerics", "Type", "n", "Epsilon", "Module")
+    heads = (*heads, *(PROOF_HEADS if proved_ else ()))
+    rows = [
+        [
+            scoped(site.name, site.scope),
+            rewrite.label,
+            site.op,
+            "kept" if rewrite.kept else site.numerics,
+            site.dtype,
+            "?" if site.n is None else str(site.n),
+            epsilon_text(site),
+            site.module or "",
+            *(proof_cells(site.proof) if proved_ else ()),
+        ]
+        for rewrite in rewrites
+        for site in rewrite.sites
+    ]
+    numbers = ("n", "Epsilon", *PROOF_HEADS[1:])
+    table = Table("All sites", heads, rows, numbers=numbers, names=("Site", "Operator", "Module"))
+    return Section("Sites", [table], len(rows))
