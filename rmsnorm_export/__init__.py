@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from rmsnorm_export.tensorrt import plugin
     from rmsnorm_export.tensorrt.engine.build import build_engine
     from rmsnorm_export.tensorrt.engine.check import check_engine
-    from rmsnorm_export.tensorrt.engine.folder import build_engines
     from rmsnorm_export.tensorrt.engine.result import EngineCheck, EngineRecord, EngineResult
     from rmsnorm_export.tensorrt.plugin.native import session_options
     from rmsnorm_export.torch.export.export import ExportResult, export
@@ -87,7 +86,6 @@ __all__ = [
     "bench",
     "bench_folder",
     "build_engine",
-    "build_engines",
     "check_engine",
     "check_report",
     "doctor",
@@ -132,7 +130,6 @@ _HOMES = {
     "system.provenance": "ReportCheck check_report",
     "tensorrt.engine.build": "build_engine",
     "tensorrt.engine.check": "check_engine",
-    "tensorrt.engine.folder": "build_engines",
     "tensorrt.engine.result": "EngineCheck EngineRecord EngineResult",
     "tensorrt.plugin.native": "session_options",
     "torch.export.export": "ExportResult export",

@@ -91,7 +91,6 @@ PUBLIC = [
     "bench",
     "bench_folder",
     "build_engine",
-    "build_engines",
     "check_engine",
     "check_report",
     "doctor",

@@ -31,16 +31,14 @@ def command(state: State, model: str, output: str, **options: Any) -> None:
         --dims batch=1,1,4 sequence=1,128,2048 past=1,512,4096
       rmsnorm-export build fused.onnx -o fused.engine --shapes "ids=1x1,4x128,8x2048"
     """
+    from rmsnorm_export.graph.bundle import Components
     from rmsnorm_export.tensorrt.engine.build import build_engine
-    from rmsnorm_export.tensorrt.engine.folder import build_engines
 
     files = Files(state)
-    if is_folder(model):
-        with console.progress(state, "Building engines") as step:
-            made = build_engines(model, output, progress=step, **options)
-        built = [file for one in made.results.values() for file in (one.path, one.sidecar)]
-        files.finish(made, inputs=[model], outputs=built)
-        return
-    with console.progress(state, "Building an engine") as step:
-        result = build_engine(files.source(model), output, progress=step, **options)
-    files.finish(result, inputs=[model], outputs=[result.path, result.sidecar])
+    source = model if is_folder(model) else files.source(model)
+    with console.progress(state, "Building"):
+        result = build_engine(source, output, **options)
+    built = result.results.values() if isinstance(result, Components) else [result]
+    files.finish(
+        result, inputs=[model], outputs=[file for one in built for file in (one.path, one.sidecar)]
+    )

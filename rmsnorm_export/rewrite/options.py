@@ -167,7 +167,7 @@ class RewriteOptions(Options):
         toml=False,
         metavar="LIBRARY",
         help="Prove the new nodes by these kernels, too, as ONNX Runtime runs them: the library of "
-        "plugin build --runtime onnxruntime, whose path plugin list prints. bfloat16 is run in the "
+        "plugin build --runtime onnxruntime, which prints its path. bfloat16 is run in the "
         "runtime so.",
         python="``rx.plugin.onnxruntime_library()`` is the newest.",
     )

@@ -30,8 +30,8 @@ from rmsnorm_export.system.files import StrPath, refusals_as
 from rmsnorm_export.system.folders import Stage
 from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.tensorrt.engine.backends import is_engine
+from rmsnorm_export.tensorrt.engine.model import make_profiles
 from rmsnorm_export.tensorrt.engine.result import EngineProfile
-from rmsnorm_export.tensorrt.engine.shapes import make_profiles
 
 _PACKAGE_STEPS = 3
 

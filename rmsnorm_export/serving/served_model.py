@@ -33,13 +33,9 @@ from rmsnorm_export.tensorrt.engine.result import (
     read_record,
     sidecar_path,
 )
-from rmsnorm_export.tensorrt.plugin.libraries import (
-    NATIVE_BUILD_FIX,
-    inspect_library,
-    sibling,
-)
+from rmsnorm_export.tensorrt.plugin.libraries import NATIVE_BUILD_FIX, open_library
 from rmsnorm_export.tensorrt.plugin.lines import command_lines, library
-from rmsnorm_export.tensorrt.plugin.result import FILES
+from rmsnorm_export.tensorrt.plugin.result import LIBRARIES
 
 MODEL_FILE: dict[ServingBackend, str] = {"onnxruntime": "model.onnx", "tensorrt": "model.plan"}
 
@@ -284,14 +280,7 @@ def plugin_library(subject: ServedModel, given: StrPath | None, *, gpu: bool) ->
         )
     if given is None:
         return library("triton")
-    info = inspect_library(given, creators=False)
-    if info.problem:
-        raise InputError(
-            "The plugin library cannot be used.",
-            found=f"{info.path}: {info.problem}",
-            fix=info.fix,
-        )
-    return sibling(given, "dlopen")
+    return open_library(given, "dlopen").path
 
 
 def _kernels(given: StrPath, *, gpu: bool) -> Path:
@@ -301,26 +290,20 @@ def _kernels(given: StrPath, *, gpu: bool) -> Path:
         UsageError: it has none for a GPU.
         InputError: it is none, or cannot be used.
     """
-    info = inspect_library(given, creators=False)
-    if info.problem or info.style != "register":
-        raise InputError(
-            "The library has no kernels for ONNX Runtime, which runs this model.",
-            found=f"{info.path}: {info.problem or f'it is for {info.style}'}",
-            fix=info.fix or f"leave --plugin-library away, or {NATIVE_BUILD_FIX}",
-        )
-    if gpu and not has_cuda_nodes(info.path):
+    path = open_library(given, "register").path
+    if gpu and not has_cuda_nodes(path):
         raise UsageError(
             "The library has kernels for the CPU only.",
             found="--plugin-library with an ONNX model, to be run on GPUs",
             fix=f"give --kind cpu, or the library of {NATIVE_BUILD_FIX} --cuda",
         )
-    return info.path
+    return path
 
 
 def mismatch(subject: ServedModel, path: Path) -> str:
     """A note where ``path`` is not of the build that the engine was made with; else ""."""
     recorded = subject.record.plugin.sha256 if subject.record is not None else ""
-    pair = [path, *(path.with_name(name) for name in FILES.values())]
+    pair = [path, *(path.with_name(name) for name in LIBRARIES["tensorrt"].values())]
     if not recorded or recorded in {sha256_of(file) for file in pair if file.is_file()}:
         return ""
     return "the plugin library is of another build than the one that the engine was made with"

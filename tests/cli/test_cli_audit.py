@@ -120,26 +120,7 @@ def test_verify_writes_its_report(run: Run, three: Path, name: str) -> None:
         return
     written = json.loads(text)
     assert (written["kind"], len(written["outputs"])) == ("verification", 1)
-    assert run("check", name).code == 0
     run("verify", three, three, "--report", name).assert_error(2, f"{name} exists", "--force")
-
-
-def test_check_of_a_report(run: Run, three: Path) -> None:
-    assert run("optimize", three, "-o", "o.onnx", "--report", "o.json").code == 0
-    done = run("check", "o.json")
-    assert (done.code, done.stderr) == (0, "")
-    assert done.text.startswith("2 of 2 files as the report says\n")
-    onnx.save(model(2), three.with_name("o.onnx"))
-    three.unlink()
-    done = run("check", "o.json")
-    done.assert_error(4, "2 files of 2", "three.onnx is not there", "o.onnx has ")
-    assert "output  changed" in done.text
-    document = run("check", "o.json", "--format", "json").json
-    assert document["kind"] == "report_check"
-    assert [file["verdict"] for file in document["files"]] == ["missing", "changed"]
-    assert document["error"]["exit_code"] == 4
-    three.with_name("x.json").write_text("{}")
-    run("check", "x.json").assert_error(3, "x.json", "no provenance", "--report")
 
 
 def test_the_input_is_replaced_only_where_that_is_asked_for(run: Run, three: Path) -> None:
@@ -200,7 +181,6 @@ COMMANDS = (
     ("check", "three.onnx"),
     ("package", "three.onnx", "-o", "models"),
     ("deploy", "p.toml"),
-    ("plugin", "list"),
     ("plugin", "lines", "three.onnx"),
     ("build", "three.onnx", "-o", "three.engine"),
     ("bench", "three.onnx", "--targets", "portable", "--rounds", "20", "--threads", "1"),
@@ -271,10 +251,8 @@ ONE = (
     ("inspect", "one.onnx", "odd.onnx"),
     ("expand", "o.onnx", "-o", "expanded.onnx", "--force"),
     ("verify", "one.onnx", "one.onnx"),
-    ("check", "r.json"),
     ("package", "one.onnx", "-o", "models", "--force"),
     ("deploy", "p.toml"),
-    ("plugin", "list"),
     ("bench", "one.onnx", "--targets", "portable", "--rounds", "6", "--threads", "1"),
 )
 

@@ -25,7 +25,7 @@ from rmsnorm_export.tensorrt.engine.result import (
     PluginState,
     sidecar_path,
 )
-from rmsnorm_export.tensorrt.plugin.result import FILES
+from rmsnorm_export.tensorrt.plugin.result import LIBRARIES
 from tests.serving.models import N, decoder_model, needs_triton, tree
 
 pytestmark = needs_triton
@@ -157,14 +157,16 @@ def _library(folder: Path) -> Path:
     folder.mkdir()
     source = folder / "plugin.cpp"
     source.write_text('extern "C" void* getPluginRegistry();\nvoid* r = getPluginRegistry();\n')
-    path = folder / FILES["dlopen"]
+    path = folder / LIBRARIES["tensorrt"]["dlopen"]
     subprocess.run([compiler, "-shared", "-fPIC", "-o", path, source], check=True)
     return path
 
 
 def test_an_engine_that_uses_the_plugin(tmp_path: Path) -> None:
     library = _library(tmp_path / "a folder")
-    used = PluginState("auto", FILES["load_library"], _sha(library.read_bytes()), False, "")
+    used = PluginState(
+        "auto", LIBRARIES["tensorrt"]["load_library"], _sha(library.read_bytes()), False, ""
+    )
     packaged = package_model(
         _engine(tmp_path, plugin=used), tmp_path / "models", name="net", plugin=library
     )
@@ -189,11 +191,11 @@ def test_an_engine_that_uses_the_plugin(tmp_path: Path) -> None:
 
 def test_a_plugin_library_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    used = PluginState("auto", FILES["load_library"], "", False, "")
+    used = PluginState("auto", LIBRARIES["tensorrt"]["load_library"], "", False, "")
     engine = _engine(tmp_path, plugin=used)
     with pytest.raises(BackendMissingError, match="plugin is not built"):
         package_model(engine, tmp_path / "models")
-    with pytest.raises(InputError, match="plugin library cannot be used"):
+    with pytest.raises(InputError, match="library cannot be used"):
         package_model(engine, tmp_path / "models", plugin=tmp_path / "none.so")
     engine = _engine(tmp_path)
     with pytest.raises(UsageError, match="needs no plugin"):

@@ -20,8 +20,8 @@ from rmsnorm_export.runtime.sizes import RANGES
 from rmsnorm_export.serving.options import PackageOptions
 from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.system.provenance import provenance
+from rmsnorm_export.tensorrt.engine.model import make_profiles
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
-from rmsnorm_export.tensorrt.engine.shapes import make_profiles
 
 Table = TypeVar("Table")
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.graph.bundle import Components
 from rmsnorm_export.options import keywords
 from rmsnorm_export.pipeline.steps.base import Made, Step
 from rmsnorm_export.pipeline.tables import Build, Subject
 from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.tensorrt.engine.result import EngineResult
 
 ENGINE, SIDECAR = "engine", "record"
 """Facts: the engine, and the file beside it."""
@@ -33,7 +34,7 @@ class BuildStep(Step[Build]):
     def surroundings(self) -> dict[str, str]:
         """The backend, the GPUs, and the plugin that would be used."""
         from rmsnorm_export.tensorrt.engine.backends import choose, gpus
-        from rmsnorm_export.tensorrt.engine.plugins import library_or_none
+        from rmsnorm_export.tensorrt.engine.options import library_or_none
 
         options = self.table.options
         info, _ = choose(options.backend)
@@ -52,7 +53,7 @@ class BuildStep(Step[Build]):
             UsageError: an option that it does not have, or shapes that do not fit.
         """
         from rmsnorm_export.tensorrt.engine.backends import choose
-        from rmsnorm_export.tensorrt.engine.plugins import plan_plugin
+        from rmsnorm_export.tensorrt.engine.options import plan_plugin
 
         options, package = self.table.options, self.settings.package
         info, _ = choose(options.backend)
@@ -71,12 +72,13 @@ class BuildStep(Step[Build]):
         from rmsnorm_export.tensorrt.engine.build import build_engine
 
         if self.settings.of_graphs:
-            return self._engines(folder, progress)
+            return self._engines(folder)
         built = build_engine(
             self.settings.onnx(self.settings.built),
             folder / self.settings.engine.name,
-            **keywords(dataclasses.replace(self.table.options, progress=progress)),
+            **keywords(self.table.options),
         )
+        assert isinstance(built, EngineResult)
         record = built.record
         how = [norm.how for norm in record.norms]
         norms = {one: how.count(one) for one in dict.fromkeys(how)}
@@ -96,13 +98,14 @@ class BuildStep(Step[Build]):
             },
         )
 
-    def _engines(self, folder: Path, progress: Progress) -> Made:
+    def _engines(self, folder: Path) -> Made:
         """One of each graph, profiles linked by the names of dimensions."""
-        from rmsnorm_export.tensorrt.engine.folder import build_engines
+        from rmsnorm_export.tensorrt.engine.build import build_engine
 
-        options = dataclasses.replace(self.table.options, progress=progress)
+        options = self.table.options
         place = folder / self.settings.engine.name
-        built = build_engines(self.settings.onnx(self.settings.built), place, **keywords(options))
+        built = build_engine(self.settings.onnx(self.settings.built), place, **keywords(options))
+        assert isinstance(built, Components)
         records = {name: one.record for name, one in built.results.items()}
         first = next(iter(records.values()))
         norms = [norm.how for one in records.values() for norm in one.norms]
