@@ -22,7 +22,7 @@ from rmsnorm_export.tensorrt.engine.layers import is_layer_log
 
 Request = dict[str, Any]
 
-_TYPES = {"FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16"}
+_OUR_NAMES = {"FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16"}
 """TensorRT's names of types that are not ours in capitals."""
 
 _WARM_UP = 10
@@ -252,4 +252,4 @@ def _type(engine: Any, name: str) -> tuple[str, int]:
     """Return the name of a tensor's type, and the bytes of an element."""
     dtype = engine.get_tensor_dtype(name)
     own = str(dtype).rpartition(".")[2]
-    return _TYPES.get(own, own.lower()), int(dtype.itemsize)
+    return _OUR_NAMES.get(own, own.lower()), int(dtype.itemsize)
