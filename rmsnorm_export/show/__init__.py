@@ -29,7 +29,6 @@ _HOMES = {
     "EngineResult": ("engine", "engine"),
     "GenerationExport": ("generation", "generation"),
     "Packaged": ("package", "package"),
-    "Plugins": ("plugin", "plugins"),
     "Report": ("report", "report"),
     "Verification": ("verification", "verification"),
 }

@@ -26,10 +26,9 @@ def diagnosis_lines(diagnosis: Diagnosis, *, verbose: int = 0) -> list[Line]:
     lines += [f"  GPU {one_line(gpu)}" for gpu in diagnosis.gpus or ("none found by nvidia-smi",)]
     lines += ["", ("packages", "bold"), *_component_lines(diagnosis.components)]
     lines += ["", ("plugin", "bold"), *_tool_lines(diagnosis.build_tools)]
-    for entry in diagnosis.plugins:
-        state = f"damaged: {one_line(entry.problem)}" if entry.problem else "ok"
-        style = _STATUS_STYLES["broken" if entry.problem else "ok"]
-        lines.append((f"  built: {printable(entry.folder.name)}  {state}", style))
+    for built in diagnosis.plugins:
+        places = {str(library.path.parent) for library in built.libraries}
+        lines.append(f"  built: {built.runtime}  {printable(', '.join(places))}")
     if not diagnosis.plugins:
         lines.append(("  built: none", "dim"))
     if diagnosis.self_tests:
@@ -74,10 +73,9 @@ def _component_lines(components: tuple[Component, ...]) -> list[Line]:
 def _tool_lines(tools: tuple[Tool, ...]) -> list[Line]:
     """What building the TensorRT plugin needs."""
     lines: list[Line] = []
-    rows = [[tool.name, tool.version or "-", tool.status, printable(tool.path)] for tool in tools]
-    for tool, row in zip(tools, table(rows), strict=True):
-        texts = [row]
-        if tool.status != "ok":
-            texts += [f"      {one_line(tool.detail)}", f"      for plugin build: {tool.install}"]
-        lines += [(text, _STATUS_STYLES[tool.status]) for text in texts]
+    for tool, row in zip(tools, table([[t.name, printable(t.path)] for t in tools]), strict=True):
+        style = "" if tool.path else _STATUS_STYLES["missing"]
+        lines.append((row, style))
+        if not tool.path:
+            lines.append((f"      for plugin build: {tool.install}", style))
     return lines

@@ -85,9 +85,7 @@ def engine_lines(result: EngineResult, *, verbose: int = 0) -> list[Line]:
         lines += _norm_lines(record.norms, verbose=verbose)
     if record.messages:
         lines += ["", (f"warnings of {BACKENDS[record.backend].label}", "bold")]
-        for message in record.messages:
-            times = f"{message.count} x  " if message.count > 1 else ""
-            lines.append(f"  {message.stage} [{message.kind}]  {times}{one_line(message.text)}")
+        lines += [f"  {one_line(message)}" for message in record.messages]
     lines += ["", *note_lines(record.notes), f"wrote {path}"]
     lines.append(f"  and its record {printable(result.sidecar.name)}")
     return lines
@@ -95,7 +93,7 @@ def engine_lines(result: EngineResult, *, verbose: int = 0) -> list[Line]:
 
 def _norm_lines(norms: Sequence[EngineNorm], *, verbose: int) -> list[Line]:
     """Norms with the same fate as one group."""
-    groups = grouped(norms, lambda n: (n.op, n.form, n.how, n.kernels, _residual(n), n.reason))
+    groups = grouped(norms, lambda n: (n.op, n.form, n.how, n.kernels, n.reason))
     rows = table([_norm_texts(group) for group in groups], right=(0,))
     lines: list[Line] = []
     for row, group in zip(rows, groups, strict=True):
@@ -112,14 +110,7 @@ def _norm_lines(norms: Sequence[EngineNorm], *, verbose: int) -> list[Line]:
 def _norm_texts(group: Sequence[EngineNorm]) -> list[str]:
     norm = group[0]
     count = norm.reason if norm.kernels is None else plural(norm.kernels, "kernel")
-    return [f"{len(group)} x", norm.op, norm.form, norm.how, count, _residual(norm)]
-
-
-def _residual(norm: EngineNorm) -> str:
-    """Where the residual sum is computed."""
-    if not norm.residual:
-        return ""
-    return "sum in it" if norm.residual in norm.names else "sum in the kernel before"
+    return [f"{len(group)} x", norm.op, norm.form, norm.how, count]
 
 
 def engine_page(result: EngineResult, *, about: About) -> str:
