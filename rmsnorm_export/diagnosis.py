@@ -18,7 +18,7 @@ from rmsnorm_export.system.machine import gpus
 from rmsnorm_export.system.packages import is_installed, pip_install, version_of
 from rmsnorm_export.system.process import Child
 from rmsnorm_export.system.shown import Shown
-from rmsnorm_export.tensorrt.plugin import Entry, Tool, build_tools, list_plugins
+from rmsnorm_export.tensorrt.plugin import Built, Tool, build_tools, find_builds
 
 Status = Literal["ok", "missing", "broken"]
 
@@ -75,7 +75,7 @@ class Diagnosis(Shown):
         gpus: NVIDIA GPUs with driver version, () when none is visible.
         components: packages, required ones first.
         build_tools: what building the TensorRT plugin needs.
-        plugins: the builds of the plugin that are kept.
+        plugins: the builds that can be used.
         self_tests: one per target; () when a required package is not ok.
         works: every required package is ok and every self test passed.
     """
@@ -86,7 +86,7 @@ class Diagnosis(Shown):
     gpus: tuple[str, ...]
     components: tuple[Component, ...]
     build_tools: tuple[Tool, ...]
-    plugins: tuple[Entry, ...]
+    plugins: tuple[Built, ...]
     self_tests: tuple[SelfTest, ...]
     works: bool
 
@@ -178,7 +178,7 @@ def doctor() -> Diagnosis:
         gpus=_gpus(),
         components=components,
         build_tools=build_tools(),
-        plugins=list_plugins().entries,
+        plugins=find_builds(),
         self_tests=self_tests,
         works=core and all(test.passed for test in self_tests),
     )

@@ -12,7 +12,7 @@ from rmsnorm_export import diagnosis as _doctor
 from rmsnorm_export.system import machine
 from rmsnorm_export.system.machine import Gpu, gpus
 from rmsnorm_export.tensorrt.engine import backends
-from rmsnorm_export.tensorrt.plugin import arch
+from rmsnorm_export.tensorrt.plugin import building
 
 TWO = """\
 NVIDIA H200, 9.0, 570.86.15, 143771 MiB
@@ -74,7 +74,8 @@ def test_its_callers_say_it_as_before(tool) -> None:
     tool(prints(TWO))
     assert _doctor._gpus()[0] == "NVIDIA H200, 570.86.15, 143771 MiB"
     assert backends.gpus()[0] == "NVIDIA H200, 9.0, 570.86.15"
-    assert arch.of_gpus() == ("90", "120")
+    settings = building._cmake_settings("torch", None, None, None)
+    assert "-DCMAKE_CUDA_ARCHITECTURES=90;120" in settings
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_its_callers_say_it_as_before(tool) -> None:
 def test_no_gpu_or_no_working_driver(tool, text: str, code: int) -> None:
     tool(prints(text, code))
     assert gpus() == ()
-    assert (_doctor._gpus(), backends.gpus(), arch.of_gpus()) == ((), (), ())
+    assert (_doctor._gpus(), backends.gpus()) == ((), ())
 
 
 def test_values_that_it_does_not_know(tool) -> None:
@@ -101,7 +102,8 @@ def test_values_that_it_does_not_know(tool) -> None:
         Gpu("NVIDIA GB10", "12.1", "580.95.05", "[N/A]"),
         Gpu("Graphics, a", "[N/A]", "[N/A]", "[N/A]"),
     )
-    assert arch.of_gpus() == ("121",)
+    settings = building._cmake_settings("torch", None, None, None)
+    assert "-DCMAKE_CUDA_ARCHITECTURES=121" in settings
 
 
 def test_one_that_knows_no_capability(tool) -> None:
@@ -111,7 +113,7 @@ def test_one_that_knows_no_capability(tool) -> None:
     tool(f'case "$*" in *compute_cap*)\n{refusal};; esac\n{answer}')
     assert gpus() == (Gpu("Tesla V100-SXM2-16GB", "", "470.256.02", "16160 MiB"),)
     assert _doctor._gpus() == ("Tesla V100-SXM2-16GB, 470.256.02, 16160 MiB",)
-    assert (backends.gpus(), arch.of_gpus()) == ((), ())
+    assert backends.gpus() == ()
 
 
 @pytest.mark.parametrize("sleep", ["exec /bin/sleep 20", "/bin/sleep 20; echo late"])

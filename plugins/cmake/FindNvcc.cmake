@@ -1,14 +1,17 @@
-# Enables CUDA with the nvcc that the caller names, and chooses the architectures.
+# Enables CUDA with the nvcc of the toolkit that is named, or found, and chooses the architectures.
 if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
-  foreach(home "${CUDA_HOME}" "$ENV{CUDA_HOME}")
-    if(home AND NOT EXISTS "${home}/bin/nvcc")
-      message(FATAL_ERROR "There is no bin/nvcc in CUDA_HOME, ${home}. Name the folder of a CUDA "
-        "installation, or nvidia/cu13 in the site-packages of a Python that has nvidia-cuda-nvcc.")
-    endif()
-    if(home AND NOT CMAKE_CUDA_COMPILER)
-      set(CMAKE_CUDA_COMPILER "${home}/bin/nvcc" CACHE FILEPATH "CUDA compiler")
-    endif()
-  endforeach()
+  if(NOT CUDAToolkit_ROOT)
+    set(CUDAToolkit_ROOT "$ENV{CUDA_HOME}")
+  endif()
+  # In PyPI's wheels it finds nvcc, but no libcudart.so, which is not needed.
+  find_package(CUDAToolkit QUIET)
+  if(CUDAToolkit_NVCC_EXECUTABLE)
+    set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}" CACHE FILEPATH "CUDA compiler")
+  elseif(CUDAToolkit_ROOT)
+    message(FATAL_ERROR "There is no nvcc in CUDAToolkit_ROOT or CUDA_HOME, ${CUDAToolkit_ROOT}. "
+      "Name the folder of a CUDA installation, or nvidia/cu13 in the site-packages of a Python "
+      "that has nvidia-cuda-nvcc.")
+  endif()
 endif()
 
 set(chosen OFF)
@@ -19,9 +22,9 @@ endif()
 include(CheckLanguage)
 check_language(CUDA)
 if(NOT CMAKE_CUDA_COMPILER)
-  message(FATAL_ERROR "No working nvcc was found on PATH, in CUDACXX or in CUDA_HOME. Install CUDA "
+  message(FATAL_ERROR "No working nvcc was found on PATH, in CUDACXX, CUDAToolkit_ROOT or CUDA_HOME. Install CUDA "
     "12.0 or later, or into a Python environment: pip install nvidia-cuda-nvcc "
-    "nvidia-cuda-runtime nvidia-cuda-cccl, and pass -DCUDA_HOME=<site-packages>/nvidia/cu13.")
+    "nvidia-cuda-runtime nvidia-cuda-cccl, and pass -DCUDAToolkit_ROOT=<site-packages>/nvidia/cu13.")
 endif()
 enable_language(CUDA)
 

@@ -31,7 +31,7 @@ if(NOT TENSORRT_INCLUDE_DIR)
     "at the tag of the version that you run, and pass -DTENSORRT_INCLUDE_DIR=<that folder> or "
     "-DTENSORRT_ROOT=<folder of the unpacked package>.")
   list(JOIN text "" text)
-  if(named OR root)
+  if(named OR root OR RMSNORM_TENSORRT)
     message(FATAL_ERROR "${text}")
   endif()
   message(WARNING "${text} Only the CUDA kernels will be compiled, no plugin library.")

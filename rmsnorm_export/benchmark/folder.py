@@ -21,7 +21,7 @@ def bench_folder(folder: str | os.PathLike[str], options: BenchOptions) -> Compo
     Sizes by the name of an input or dimension are for the graphs that have it.
 
     Args:
-        folder: as for ``optimize``, or with the engines that ``build_engines`` makes.
+        folder: as for ``optimize``, or with the engines that ``build_engine`` makes.
 
     Returns:
         A ``Benchmark`` for each component.

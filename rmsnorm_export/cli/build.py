@@ -26,16 +26,12 @@ def command(files: Files, model: str, output: str, **options: Any) -> None:
         --dims batch=1,1,4 sequence=1,128,2048 past=1,512,4096
       rmsnorm-export build fused.onnx -o fused.engine --shapes "ids=1x1,4x128,8x2048"
     """
+    from rmsnorm_export.graph.bundle import Components
     from rmsnorm_export.tensorrt.engine.build import build_engine
-    from rmsnorm_export.tensorrt.engine.folder import build_engines
 
-    result: Any
-    source = files.source(model)
-    with console.progress(files.state, "Building an engine") as step:
-        if is_folder(model):
-            result = build_engines(model, output, progress=step, **options)
-            built = [file for one in result.results.values() for file in (one.path, one.sidecar)]
-        else:
-            result = build_engine(source, output, progress=step, **options)
-            built = [result.path, result.sidecar]
-    files.finish(result, outputs=built)
+    source = model if is_folder(model) else files.source(model)
+    files.remember(model)
+    with console.progress(files.state, "Building an engine"):
+        result = build_engine(source, output, **options)
+    built = result.results.values() if isinstance(result, Components) else [result]
+    files.finish(result, outputs=[file for one in built for file in (one.path, one.sidecar)])

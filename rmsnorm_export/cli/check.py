@@ -57,10 +57,7 @@ def command(files: Files, file: str) -> None:
 
 
 def _unusable_engine(check: EngineCheck) -> Error | None:
-    """The error that the exit code stands for; None when the engine can be used."""
-    from rmsnorm_export.system.packages import is_installed
-    from rmsnorm_export.tensorrt.engine import backends
-
+    """Return the error that the exit code stands for; None when the engine can be used."""
     if check.usable == "yes":
         return None
     if check.usable == "unknown":
@@ -69,9 +66,8 @@ def _unusable_engine(check: EngineCheck) -> Error | None:
             found="; ".join(check.notes),
             fix="check it where its backend and a GPU are",
         )
-    info = backends.BACKENDS.get(check.backend)
     # What else stands against it would remain with the backend installed.
-    lacking = info is not None and not is_installed(info.module) and len(check.problems) == 1
+    lacking = check.backend and not check.installed and len(check.problems) == 1
     kind = BackendMissingError if lacking else InputError
     return kind(
         "The engine cannot be used here.",

@@ -10,25 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmsnorm_export.cli import console
+from rmsnorm_export.cli import console, outcome
 from rmsnorm_export.cli.commands import OUTPUT, define
 from rmsnorm_export.cli.failure import with_problem
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
-from rmsnorm_export.cli.outcome import (
-    check_place,
-    finish_folder,
-    finish_model,
-    first_problem,
-    write_model,
-)
 from rmsnorm_export.options import entries
-from rmsnorm_export.rewrite.options import (
-    ExportOptions,
-    GenerationOptions,
-    Requirement,
-    SourceOptions,
-)
+from rmsnorm_export.rewrite import options as records
 from rmsnorm_export.rewrite.result import GenerationExport
 
 if TYPE_CHECKING:
@@ -40,9 +28,9 @@ _DIFFERS = "What was exported differs from PyTorch by more than is allowed; it w
 _RTOL = "see the table for where; verify has other bounds"
 _OWN = {
     record: [entry for entry in entries(record) if entry.facts.cli]
-    for record in (ExportOptions, GenerationOptions)
+    for record in (records.ExportOptions, records.GenerationOptions)
 }
-_SOURCE = [entry.name for entry in entries(SourceOptions)]
+_SOURCE = [entry.name for entry in entries(records.SourceOptions)]
 
 
 def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
@@ -86,7 +74,14 @@ _PARAMS = [
 ]
 
 
-@define("export", SourceOptions, ExportOptions, GenerationOptions, Requirement, params=_PARAMS)
+@define(
+    "export",
+    records.SourceOptions,
+    records.ExportOptions,
+    records.GenerationOptions,
+    records.Requirement,
+    params=_PARAMS,
+)
 def command(
     files: Files, source: str, output: str, task: str | None, verify: bool, **options: Any
 ) -> None:
@@ -106,21 +101,21 @@ def command(
     """
     if verify and files.state.model_on_stdout:
         raise click.UsageError("--verify needs a file: give -o PATH")
-    record = GenerationOptions if task else ExportOptions
+    record = records.GenerationOptions if task else records.ExportOptions
     mine = {entry.name for entry in _OWN[record]}
     for entry in (entry for own in _OWN.values() for entry in own):
         if entry.name not in mine and options.pop(entry.name, entry.default) != entry.default:
             other = "one graph, not for" if task else "the"
             raise click.UsageError(f"{entry.flag} is for {other} --task generation")
-    requirement = Requirement(require=options.pop("require"))
-    loading = SourceOptions(**{name: options.pop(name) for name in _SOURCE})
-    check_place(files, source, output, of_graphs=task is not None, is_model=False)
+    requirement = records.Requirement(require=options.pop("require"))
+    loading = records.SourceOptions(**{name: options.pop(name) for name in _SOURCE})
+    outcome.check_place(files, source, output, of_graphs=task is not None, is_model=False)
     options["drawings"] = files.drawn
     with console.progress(files.state, "Starting", log=__name__) as tell:
         tell("loading the module", 0, 1)
         export = _export_decoder if task else _export_graph
         reports, write, compare = export(source, loading, options, verify, tell)
-        unmet, error = first_problem(reports, requirement)
+        unmet, error = outcome.first_problem(reports, requirement)
         files.remember(source)
         written = parity = None
         if unmet is None:
@@ -135,9 +130,9 @@ def command(
                 error = with_problem(error, "--verify", problem)
     if task:
         nothing = GenerationExport(Path(output), reports, (), "", 0.0)
-        finish_folder(files, written or nothing, error, parity)
+        outcome.finish_folder(files, written or nothing, error, parity)
     else:
-        finish_model(files, source, reports[""], written, error, parity)
+        outcome.finish_model(files, source, reports[""], written, error, parity)
 
 
 _Exported = tuple["dict[str, Report]", Callable[[Files, str], Any], "Callable[[str], Verification]"]
@@ -145,7 +140,11 @@ _Exported = tuple["dict[str, Report]", Callable[[Files, str], Any], "Callable[[s
 
 
 def _export_graph(
-    source: str, loading: SourceOptions, options: dict[str, Any], verify: bool, tell: Progress
+    source: str,
+    loading: records.SourceOptions,
+    options: dict[str, Any],
+    verify: bool,
+    tell: Progress,
 ) -> _Exported:
     from rmsnorm_export.compare.options import VerifyOptions
     from rmsnorm_export.compare.own_type import compare_file, load_source
@@ -158,13 +157,17 @@ def _export_graph(
     notes = (*result.report.notes, *loaded.notes)
     return (
         {"": dataclasses.replace(result.report, source=source, notes=notes)},
-        lambda files, place: write_model(files, place, result, weights),
+        lambda files, place: outcome.write_model(files, place, result, weights),
         lambda place: compare_file(place, loaded, example, own, VerifyOptions()),
     )
 
 
 def _export_decoder(
-    source: str, loading: SourceOptions, options: dict[str, Any], verify: bool, tell: Progress
+    source: str,
+    loading: records.SourceOptions,
+    options: dict[str, Any],
+    verify: bool,
+    tell: Progress,
 ) -> _Exported:
     del verify
     from rmsnorm_export.compare.generation import verify_made
@@ -174,7 +177,9 @@ def _export_decoder(
     how = {name: getattr(loading, name) for name in ("dtype", "shapes", "dims")}
     arguments, cache = loading.arguments or {}, options["static_cache"]
     model, inputs, notes = load_generative(source, arguments=arguments, seed=0, **how)
-    decoder = make_decoder(model, GenerationOptions(inputs=inputs, progress=tell, **options))
+    decoder = make_decoder(
+        model, records.GenerationOptions(inputs=inputs, progress=tell, **options)
+    )
     reports = {
         name: dataclasses.replace(report, notes=(*report.notes, *notes))
         for name, report in decoder.reports.items()

@@ -10,7 +10,7 @@ import errno
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import click
 
@@ -116,27 +116,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo(cli.get_help(click.Context(cli, info_name=PROGRAM)), err=True)
         return int(ExitCode.USAGE)
     try:
-        with _broken_pipe_as_one_kind():
-            if stdout_is_closed:
-                raise UsageError(
-                    "Standard output is closed.",
-                    found="what the command prints has nowhere to go",
-                    fix="send it to a file, or to /dev/null",
-                )
-            with cli.make_context(PROGRAM, arguments, obj=state) as context:
-                cli.invoke(context)
-            sys.stdout.flush()
+        if stdout_is_closed:
+            raise UsageError(
+                "Standard output is closed.",
+                found="what the command prints has nowhere to go",
+                fix="send it to a file, or to /dev/null",
+            )
+        with cli.make_context(PROGRAM, arguments, obj=state) as context:
+            cli.invoke(context)
+        sys.stdout.flush()
         return int(ExitCode.OK)
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
-    except BrokenPipeError:
-        _discard_output()
-        return int(ExitCode.BROKEN_PIPE)
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):
             click.echo("interrupted", err=True)
         return int(ExitCode.INTERRUPTED)
     except Exception as error:
+        if _is_broken_pipe(error):
+            _discard_output()
+            return int(ExitCode.BROKEN_PIPE)
         try:
             return failure.report(error, state)
         except BrokenPipeError:
@@ -144,15 +143,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return failure.explain(error).exit_code
 
 
-@contextlib.contextmanager
-def _broken_pipe_as_one_kind() -> Iterator[None]:
+def _is_broken_pipe(error: Exception) -> bool:
     """A write to a pipe without a reader is an ``OSError`` of two kinds, by platform."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.EPIPE and not isinstance(error, BrokenPipeError):
-            raise BrokenPipeError(*error.args) from error
-        raise
+    return isinstance(error, OSError) and error.errno == errno.EPIPE
 
 
 def _fill_closed_streams() -> None:

@@ -6,17 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmsnorm_export.cli import console
+from rmsnorm_export.cli import console, outcome
 from rmsnorm_export.cli.commands import MODEL, OUTPUT, define
 from rmsnorm_export.cli.files import Files
-from rmsnorm_export.cli.outcome import (
-    check_place,
-    finish_folder,
-    finish_model,
-    first_problem,
-    is_folder,
-    write_model,
-)
 from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement, SaveOptions
 
 if TYPE_CHECKING:
@@ -43,8 +35,8 @@ def command(
     from rmsnorm_export.rewrite.optimize import optimize
     from rmsnorm_export.rewrite.result import GenerationExport
 
-    requirement, of_graphs = Requirement(require=require), is_folder(model)
-    check_place(files, model, output, of_graphs=of_graphs)
+    requirement, of_graphs = Requirement(require=require), outcome.is_folder(model)
+    outcome.check_place(files, model, output, of_graphs=of_graphs)
     source = files.source(model)
     options["drawings"] = files.drawn
     with console.progress(files.state, "Optimizing") as step:
@@ -54,13 +46,13 @@ def command(
         else:
             name = console.source_name(model, result.report.source)
             reports = {"": dataclasses.replace(result.report, source=name)}
-    unmet, error = first_problem(reports, requirement)
+    unmet, error = outcome.first_problem(reports, requirement)
     written = None
     if unmet is None:
         with console.progress(files.state, "Writing"):
-            written = write_model(files, output, result, weights)
+            written = outcome.write_model(files, output, result, weights)
     if of_graphs:
         nothing = GenerationExport(Path(output), reports, (), "", result.seconds)
-        finish_folder(files, written or nothing, error)
+        outcome.finish_folder(files, written or nothing, error)
     else:
-        finish_model(files, model, reports[""], written, error)
+        outcome.finish_model(files, model, reports[""], written, error)

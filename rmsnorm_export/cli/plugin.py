@@ -77,7 +77,7 @@ def command() -> None:
 
 @define("build", params=_BUILD, reports=False, group=command)
 def build_plugin(files: Files, **options: Any) -> None:
-    """Compile the libraries of a runtime, or find that it was done before.
+    """Compile the libraries of a runtime, as far as it is not done.
 
     Needs nvcc, a C++ compiler, CMake and TensorRT's headers; for PyTorch no headers, for ONNX
     Runtime neither those nor, without --cuda, nvcc. Exit code 6 says which is missing and what
@@ -89,16 +89,10 @@ def build_plugin(files: Files, **options: Any) -> None:
       rmsnorm-export plugin build --runtime onnxruntime
       rmsnorm-export plugin build --runtime onnxruntime --cuda --arch 90
     """
-    from rmsnorm_export.printable import printable
     from rmsnorm_export.tensorrt import plugin
 
-    with console.progress(files.state, "Building the plugin") as step:
-        try:
-            built = plugin.build(progress=step, **options)
-        except plugin.BuildError as error:  # what the compiler said, before the three lines
-            for line in error.tail if files.state.verbosity >= 0 else ():
-                click.echo(f"| {printable(line.expandtabs())}", err=True)
-            raise
+    with console.progress(files.state, "Building the plugin"):
+        built = plugin.build(**options)
     files.finish(built, outputs=[library.path for library in built.libraries])
 
 
@@ -108,7 +102,7 @@ def check_plugin(files: Files, library: Path | None, **options: Any) -> None:
 
     Runtimes: tensorrt, tensorrt_lean, tensorrt_rtx, each in a process of its own. For ONNX Runtime
     norms are computed and compared with the reference. No GPU is needed. Exit code 4 when a check
-    fails.
+    fails, or nothing here can try the library.
     """
     from rmsnorm_export.show.plugin import check_failure
     from rmsnorm_export.tensorrt import plugin

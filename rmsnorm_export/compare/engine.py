@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,33 +21,28 @@ from rmsnorm_export.compare.flow import Flow
 from rmsnorm_export.compare.onnx_backend import OnnxBackend, copy_external, marked_bytes
 from rmsnorm_export.errors import (
     BackendMissingError,
-    Error,
     InputError,
     UsageError,
-    VerificationError,
 )
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.printable import one_line, short
+from rmsnorm_export.printable import short
 from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.runtime.inputs import numpy_type
-from rmsnorm_export.system.packages import is_installed, version_of
-from rmsnorm_export.system.process import Ended
+from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.tensorrt.engine.backends import (
     BACKENDS,
     RTX,
     TENSORRT,
     BackendInfo,
     gpu_visible,
+    require_packages,
     run_backend,
 )
-from rmsnorm_export.tensorrt.engine.build import build_engine
+from rmsnorm_export.tensorrt.engine.build import build_one
 from rmsnorm_export.tensorrt.engine.check import check_engine
-from rmsnorm_export.tensorrt.engine.failure import cause, last_errors
-from rmsnorm_export.tensorrt.engine.plugins import library_or_none
+from rmsnorm_export.tensorrt.engine.failure import failure
+from rmsnorm_export.tensorrt.engine.options import BuildOptions, library_or_none
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, InputRange
-
-_NO_GPU = re.compile(r"cuda driver|no cuda-capable device|cudaerror 35\b|cudaerror 100\b", re.I)
-"""What a runtime says where no GPU, or no driver for it, is; TensorRT-RTX 1.7.1: cudaError 35."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +71,7 @@ class Engine:
                 InputRange(item["name"], item["dtype"], *map(tuple, three))
                 for three in item["ranges"]
             ]
-            for item in self._ask("describe").all("input")
+            for item in self._ask("describe")["inputs"]
         ]
         return tuple(EngineProfile(ranges) for ranges in zip(*inputs, strict=False))
 
@@ -93,8 +87,8 @@ class Engine:
             VerificationError: it does not run on these inputs.
         """
         with self._fed(feeds) as (folder, inputs):
-            ended = self._ask("infer", inputs=inputs, folder=str(folder), profile=profile)
-            outputs = ended.all("output")
+            result = self._ask("infer", inputs=inputs, folder=str(folder), profile=profile)
+            outputs = result["outputs"]
             return Answer(
                 tuple(output["name"] for output in outputs), tuple(map(output_array, outputs))
             )
@@ -113,10 +107,10 @@ class Engine:
             BackendMissingError, InputError, VerificationError: as `run`.
         """
         with self._fed(feeds) as (_, inputs):
-            ended = self._ask(
+            result = self._ask(
                 "measure", inputs=inputs, profile=profile, least=least, seconds=seconds
             )
-        return [float(one) for one in (ended.first("times") or {})["seconds"]]
+        return [float(one) for one in result["times"]]
 
     @contextlib.contextmanager
     def _fed(self, feeds: Mapping[str, Array]) -> Iterator[tuple[Path, list[dict[str, object]]]]:
@@ -129,46 +123,13 @@ class Engine:
                 inputs.append({"name": key, "shape": list(array.shape), "file": str(file)})
             yield Path(name), inputs
 
-    def _ask(self, command: str, **more: object) -> Ended:
-        request = {"command": command, "engine": str(self.path), "plugin": self.plugin}
-        ended = run_backend(request | more, self.info)
-        if ended.first("done") is None:
-            raise self._error_of(ended)
-        return ended
-
-    def _error_of(self, ended: Ended) -> Error:
-        """The error for a process that ended without an answer."""
-        event = ended.first("error") or {}
-        version = (ended.first("version") or {}).get("version", "")
-        label = f"{self.info.label} {version}".strip()
-        errors = last_errors(ended)
-        text = one_line(str(event.get("text", "")), 400) if event else cause(ended)
-        found = f"{self.path.name}: {text}" + (f"; it said: {errors}" if errors else "")
-        if event.get("kind") == "import":
-            return BackendMissingError(
-                f"{label} cannot be imported.", found=text, fix=self.info.pip
-            )
-        if event.get("kind") == "plugin":
-            return BackendMissingError(
-                f"{label} does not load the plugin library.",
-                found=found,
-                fix="rmsnorm-export plugin check says why",
-            )
-        if _NO_GPU.search(errors) or _NO_GPU.search(text):
-            return BackendMissingError(
-                f"{label} finds no GPU.", found=found, fix="run verify where the GPU is"
-            )
-        if any(stage["stage"] == "run" for stage in ended.all("stage")):
-            return VerificationError(
-                f"{label} cannot run the engine on these inputs.",
-                found=found,
-                fix="give inputs, or their shapes, within the ranges that the engine was built for",
-            )
-        return InputError(
-            f"{label} does not load the engine.",
-            found=found,
-            fix="build it again here with rmsnorm-export build",
-        )
+    def _ask(self, command: str, **more: object) -> dict[str, Any]:
+        request = {"engine": str(self.path), "plugin": self.plugin}
+        answer = run_backend(command, request | more, self.info)
+        if answer.result is None:
+            fix = "build it again here with rmsnorm-export build, for shapes that hold the inputs"
+            raise failure(answer, self.info, self.path.name, "does not run the engine.", fix)
+        return answer.result
 
 
 def output_array(output: Mapping[str, Any]) -> Array:
@@ -189,7 +150,7 @@ class TensorRT(OnnxBackend):
     @classmethod
     def require(cls, chosen: Chosen) -> None:
         if chosen.kind != "engine":  # a file has checks of its own, which say more
-            _require_packages(cls.info)
+            require_packages(cls.info)
             _require_gpu(cls.info, "the engine that would be built")
 
     @classmethod
@@ -234,8 +195,9 @@ class TensorRT(OnnxBackend):
     def _build(self, model: bytes | str, path: Path, feeds: Mapping[str, Array]) -> Engine:
         """An engine for exactly these shapes."""
         shapes = {name: tuple(array.shape) for name, array in feeds.items()}
-        made = build_engine(model, path, backend=self.info.name, shapes=shapes, force=True)
-        return Engine(path, self.info, library_or_none() if made.record.plugin.library else "")
+        options = BuildOptions(backend=self.info.name, shapes=shapes, force=True)
+        record = build_one(model, path, options).record
+        return Engine(path, self.info, library_or_none() if record.plugin.library else "")
 
 
 class TensorRTRTX(TensorRT):
@@ -287,7 +249,7 @@ class EngineFile(Backend):
                 found=f"{shown} is an engine of {info.name}",
                 fix="leave the backend away: the file says which it is",
             )
-        _require_packages(info)
+        require_packages(info)
         check.require()
         notes = "; ".join(check.notes)
         _require_gpu(info, f"{shown}; nothing else stands against it ({notes})")
@@ -350,16 +312,6 @@ def profile_for(profiles: Sequence[EngineProfile], feeds: Mapping[str, Array]) -
         if all(fits(item) for item in profile.inputs if item.name in feeds):
             return number
     return 0
-
-
-def _require_packages(info: BackendInfo) -> None:
-    for module in (info.module, "polygraphy"):
-        if not is_installed(module):
-            raise BackendMissingError(
-                f"{info.label} cannot run an engine: {module} is not installed.",
-                found=f"no package {module}",
-                fix=info.pip,
-            )
 
 
 def _require_gpu(info: BackendInfo, what: str) -> None:

@@ -39,7 +39,7 @@ class VerifyOptions(Options):
         "and the inputs of an engine have the usual shape of its profile.",
     )
     dims: Dims | None = dims_option(ONE_POINT)
-    seed: Seed = option(0, metavar="N", help="Of the random inputs.")
+    seed: Seed = option(0, cli=False, help="Of the random inputs.")
     rtol: Bound | None = option(
         None,
         help="Largest difference, relative to the largest element of the output.",
@@ -71,6 +71,7 @@ class VerifyOptions(Options):
     trust_source: bool = option(False, toml=False, help=TRUST_HELP)
     bisect: bool = option(
         True,
+        cli=False,
         toml=False,
         help="When an output differs, do not look for the value at which the models begin to "
         "differ.",

@@ -8,7 +8,7 @@ from rmsnorm_export.deploy.served import ServedModel
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.runtime.session import has_cuda_nodes
 from rmsnorm_export.system.files import StrPath
-from rmsnorm_export.tensorrt.plugin.libraries import inspect_library, sibling
+from rmsnorm_export.tensorrt.plugin.libraries import open_library
 from rmsnorm_export.tensorrt.plugin.lines import library
 
 
@@ -28,15 +28,13 @@ def plugin_library(subject: ServedModel, given: StrPath | None, *, gpu: bool) ->
     needed = state is not None and bool(state.library) and not state.embedded
     if given is None:
         return library("triton") if needed else None
-    info = inspect_library(given, creators=False)
-    problem, fix = info.problem, info.fix or "omit --plugin-library"
-    if not problem and state is not None and not needed:
-        problem = "the engine uses no plugin, or has it inside"
-    elif not problem and state is None and info.style != "register":
-        problem = f"it is for {info.style}, ONNX Runtime runs the model"
-    elif not problem and state is None and gpu and not has_cuda_nodes(info.path):
+    if state is not None and needed:
+        return open_library(given, "dlopen").path
+    problem, fix = "the engine uses no plugin, or has it inside", "omit --plugin"
+    if state is None:
+        path = open_library(given, "register").path
+        if not gpu or has_cuda_nodes(path):
+            return path
         problem, fix = "it has kernels for the CPU only", "give --kind cpu, or a library for CUDA"
-    if problem:
-        found = f"{info.path}: {problem}"
-        raise InputError("The plugin library cannot be used.", found=found, fix=fix)
-    return info.path if state is None else sibling(given, "dlopen")
+    found = f"{given}: {problem}"
+    raise InputError("The plugin library cannot be used.", found=found, fix=fix)

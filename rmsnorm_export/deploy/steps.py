@@ -205,15 +205,11 @@ class BuildStep(Step):
     def more(self) -> dict[str, Any]:
         return {"GPUs": [f"{one.name}, {one.driver}" for one in gpus()]}
 
-    def run(self, folder: Path, progress: Progress) -> Made:
+    def run(self, folder: Path, progress: Progress) -> Made:  # noqa: ARG002
         from rmsnorm_export.tensorrt.engine.build import build_engine
-        from rmsnorm_export.tensorrt.engine.folder import build_engines
 
         model, place = self.settings.place("newest"), folder / self.settings.place("engine").name
-        options = keywords(dataclasses.replace(self.table.options, progress=progress))
-        built: Any = (build_engines if self.settings.of_graphs else build_engine)(
-            model, place, **options
-        )
+        built: Any = build_engine(model, place, **keywords(self.table.options))
         records = [one.record for one in getattr(built, "results", {"": built}).values()]
         how = [norm.how for record in records for norm in record.norms]
         counts = ", ".join(f"{how.count(one)} {one}" for one in dict.fromkeys(how)) or "none"

@@ -153,7 +153,7 @@ class RewriteOptions(Options):
     kernels: str | None = option(
         None,
         toml=False,
-        cli=False,
+        metavar="LIBRARY",
         help="Prove the new nodes by these kernels, too, as ONNX Runtime runs them: the library of "
         "plugin build --runtime onnxruntime; ``rx.plugin.onnxruntime_library()`` is the newest. "
         "bfloat16 is run in the runtime so.",

@@ -20,7 +20,7 @@ from rmsnorm_export.op.spec import BFLOAT16, CODE_TYPES
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 from rmsnorm_export.runtime.support import CPU, CUDA
-from rmsnorm_export.system.elf import read_elf
+from rmsnorm_export.system.elf import check_library
 from rmsnorm_export.system.packages import pip_install
 from rmsnorm_export.system.reading import LARGEST_LIBRARY, read_file
 
@@ -141,7 +141,7 @@ def session_options(
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if kernels is not None:
         try:
-            read_elf(Path(kernels))
+            check_library(Path(kernels))
             options.register_custom_ops_library(os.fspath(kernels))
         # As of a session, of no class that is public.
         except Exception as error:

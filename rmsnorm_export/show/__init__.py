@@ -30,7 +30,6 @@ _HOMES = {
     "EngineResult": ("engine", "engine"),
     "GenerationExport": ("generation", "generation"),
     "Packaged": ("package", "package"),
-    "Plugins": ("plugin", "plugins"),
     "Report": ("report", "report"),
     "Verification": ("verification", "verification"),
 }

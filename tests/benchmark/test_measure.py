@@ -210,7 +210,6 @@ def test_a_model_that_onnx_runtime_does_not_load() -> None:
         {"rounds": 5},
         {"threads": 0},
         {"targets": ("nope",)},
-        {"targets": ("ort", "ort")},
         {"targets": ()},
         {"peers": ("nope",)},
         {"providers": ("nope",)},

@@ -13,6 +13,8 @@ pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
 pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
 
 
+import torch
+
 from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.export
@@ -143,3 +145,24 @@ def test_code_of_a_folder_is_never_run(run: Run, tmp_path: Path, name: str) -> N
         done = run("export", source, "-o", "m.onnx", stdin=b"y\n" * 9)
         done.assert_error(3, "code of its own", "not run", name)
     assert left(tmp_path) == {"folder"}
+
+
+class Touch:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self) -> object:
+        return open, (self.path, "w")
+
+
+@pytest.mark.parametrize("archive", [True, False])
+@pytest.mark.parametrize("command", ["export", "verify"])
+def test_a_pt2_file_runs_nothing_unasked(
+    command: str, archive: bool, run: Run, tmp_path: Path
+) -> None:
+    torch.save(Touch(tmp_path / "ran"), tmp_path / "n.pt2", _use_new_zipfile_serialization=archive)
+    arguments = ["n.pt2", "-o", "m.onnx"] if command == "export" else ["n.pt2", "n.pt2"]
+    run(command, *arguments).assert_error(3, "--trust-source")
+    assert not (tmp_path / "ran").exists()

@@ -133,6 +133,7 @@ def _run(path: Path) -> np.ndarray:
 READERS: dict[str, Callable[[Path, Path], list[object]]] = {
     "a model": lambda path, _: ["inspect", path],
     "inputs": lambda path, good: ["verify", good, good, "--inputs", path],
+    "a report": lambda path, good: ["package", good, "--name", "m", "-o", "r", "--report", path],
     "a pipeline": lambda path, _: ["deploy", path],
     "a config": lambda path, _: ["export", path, "-o", "out.onnx"],
     "an exported program": lambda path, _: ["export", path, "--trust-source", "-o", "out.onnx"],

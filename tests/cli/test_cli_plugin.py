@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from rmsnorm_export.tensorrt.plugin import (
-    checking,
-)
 from tests.plugins.plugin_standin import (
     Standin,
     fake_plugin,
     make_standin,
     needs_build,
+)
+
+from rmsnorm_export.tensorrt.plugin import (
+    checking,
 )
 
 from .conftest import Run

@@ -30,7 +30,8 @@ from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.runtime.inputs import make_inputs, numpy_type
 from rmsnorm_export.system import packages
 from rmsnorm_export.system.packages import is_installed
-from rmsnorm_export.system.process import Ended
+from rmsnorm_export.tensorrt.child import Answer as ChildAnswer
+from rmsnorm_export.tensorrt.engine import backends as engine_backends
 from rmsnorm_export.tensorrt.engine.backends import RTX, gpu_visible
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, InputRange
 
@@ -127,7 +128,7 @@ def test_what_is_missing_is_named_before_any_work(backend: str, words: str, *, f
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for where in (packages, engine_backend):
+    for where in (packages, engine_backends):
         monkeypatch.setattr(where, "is_installed", lambda module: module == "tensorrt_rtx")
     with pytest.raises(BackendMissingError, match="The backend torch needs") as caught:
         rx.verify("a.pt2", chain(1))
@@ -168,9 +169,8 @@ def test_the_process_loads_the_engine_and_says_what_stops_it(engine: Path) -> No
     side = Engine(engine, RTX)
     feeds = {"h0": np.ones((5, 16), np.float32)}
     for ask in (lambda: side.run(feeds), side.profiles):
-        with pytest.raises(BackendMissingError, match=r"TensorRT-RTX \d.* finds no GPU") as caught:
+        with pytest.raises(BackendMissingError, match="TensorRT-RTX finds no GPU") as caught:
             ask()
-        assert "m.engine" in caught.value.found
         assert "CUDA" in caught.value.found
     engine.write_bytes(engine.read_bytes()[:100])
     with pytest.raises((InputError, BackendMissingError)) as damaged:
@@ -236,9 +236,9 @@ def test_the_profile_is_the_one_that_fits() -> None:
 
 def test_an_engine_says_its_profiles_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     two = [[[1, 4], [1, 4], [2, 4]], [[3, 4], [3, 4], [8, 4]]]
-    event = {"event": "input", "name": "x", "dtype": "float32", "ranges": two}
-    ended = Ended(({"event": "done"}, event), 0, "")
-    monkeypatch.setattr(engine_backend, "run_backend", lambda *_: ended)
+    inputs = [{"name": "x", "dtype": "float32", "ranges": two}]
+    answer = ChildAnswer({"inputs": inputs}, "", "", 0.0)
+    monkeypatch.setattr(engine_backend, "run_backend", lambda *_: answer)
     assert Engine(Path("m.engine"), RTX).profiles() == (profile(1, 2), profile(3, 8))
 
 

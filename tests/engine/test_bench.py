@@ -9,7 +9,6 @@ import pytest
 
 import rmsnorm_export as rx
 from rmsnorm_export.benchmark.folder import bench_folder
-from rmsnorm_export.cli.main import main
 from rmsnorm_export.tensorrt.engine.backends import gpu_visible
 from rmsnorm_export.tensorrt.engine.build import build_engine
 
@@ -37,33 +36,6 @@ def test_without_a_gpu_an_engine_is_not_timed(engines: Path) -> None:
         rx.bench(engines / "decode.engine")
     with pytest.raises(rx.BackendMissingError, match="only where a GPU is"):
         bench_folder(engines)
-
-
-@no_gpu
-def test_the_command_says_so(engines: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for model in (engines, engines / "decode.engine"):
-        assert main(["bench", str(model)]) == 6
-        assert "no GPU is visible" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [(["--generate", "4"], "generate nothing"), (["--png", "x.png"], "timed alone")],
-)
-def test_what_an_engine_does_not_do(
-    option: list[str], words: str, engines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    option = [str(tmp_path / one) if one.endswith(".png") else one for one in option]
-    assert main(["bench", str(engines / "decode.engine"), *option]) == 2
-    assert words in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_broken_engine_is_an_input_error(engines: Path, tmp_path: Path) -> None:
-    (tmp_path / "broken.engine").write_bytes((engines / "decode.engine").read_bytes()[:100])
-    with pytest.raises(rx.Error) as caught:
-        rx.bench(tmp_path / "broken.engine")
-    assert caught.type in (rx.InputError, rx.BackendMissingError)
 
 
 @on_gpu

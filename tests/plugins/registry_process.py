@@ -18,9 +18,8 @@ import importlib
 import sys
 from typing import Any
 
-import numpy as np
-
 from rmsnorm_export.op.spec import PLUGIN_NAMESPACE, PLUGIN_VERSION, NormSpec
+from rmsnorm_export.tensorrt.plugin.probe import create_plugin
 
 
 def say(*words: object) -> None:
@@ -38,23 +37,6 @@ def logger(trt: Any) -> Any:
     return Logger()
 
 
-def make(trt: Any, creator: Any, values: dict[str, int | float | str], phase: Any) -> Any:
-    """A plugin with these attributes, or None."""
-    kinds = trt.PluginFieldType
-    arrays = []  # a PluginField does not keep its array alive
-    fields = []
-    for name, value in values.items():
-        if isinstance(value, str):
-            data, kind = np.frombuffer(value.encode() + b"\0", np.int8), kinds.CHAR
-        elif isinstance(value, int):
-            data, kind = np.array([value], np.int32), kinds.INT32
-        else:
-            data, kind = np.array([value], np.float32), kinds.FLOAT32
-        arrays.append(data)
-        fields.append(trt.PluginField(name, data, kind))
-    return creator.create_plugin("layer", trt.PluginFieldCollection(fields), phase)
-
-
 def create(trt: Any) -> None:
     registry = trt.get_plugin_registry()
     ours = [c for c in registry.all_creators if c.plugin_namespace == PLUGIN_NAMESPACE]
@@ -66,14 +48,10 @@ def create(trt: Any) -> None:
         values = NormSpec(kind=kind).attributes()
         if creator.name.startswith("Quantized"):
             values["quantize"] = "int8_per_row"
-        assert [f.name for f in creator.field_names] == list(values)
-        for phase in (trt.TensorRTPhase.BUILD, trt.TensorRTPhase.RUNTIME):
-            plugin = make(trt, creator, values, phase)
-            core = plugin.get_capability_interface(trt.PluginCapabilityType.CORE)
-            assert core.plugin_name == creator.name
-            assert core.plugin_namespace == PLUGIN_NAMESPACE
-        values["epsilon"] = -1.0
-        assert make(trt, creator, values, trt.TensorRTPhase.BUILD) is None
+        plugin = create_plugin(trt, creator, values)
+        core = plugin.get_capability_interface(trt.PluginCapabilityType.CORE)
+        assert core.plugin_name == creator.name
+        assert create_plugin(trt, creator, values | {"epsilon": -1.0}) is None
         say("created", creator.name)
 
 

@@ -166,7 +166,7 @@ def test_check_finds_the_library_good(native_library: pathlib.Path) -> None:
     checked = rx.plugin.check(native_library)
     assert checked.passed
     (trial,) = checked.runtimes
-    assert (trial.runtime, trial.status, len(trial.checks)) == ("onnxruntime", "passed", 77)
+    assert (trial.runtime, trial.status, len(trial.checks)) == ("onnxruntime", "passed", 16)
 
 
 def test_what_is_missing_is_named(native_library: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -175,11 +175,9 @@ def test_what_is_missing_is_named(native_library: pathlib.Path, tmp_path: pathli
     assert missing.value.fix == "rmsnorm-export plugin build --runtime onnxruntime"
     broken = tmp_path / "librmsnorm_onnxruntime.so"
     broken.write_bytes(native_library.read_bytes()[:5000])
-    with pytest.raises(InputError, match="no kernels for ONNX Runtime") as cut:
+    with pytest.raises(InputError, match="cannot be used") as cut:
         rx.session_options(broken)
     assert "cut short" in cut.value.found
     with pytest.raises(BackendMissingError, match="does not take the library") as refused:
         rx.optimize(source(LLAMA), prove=True, kernels=str(broken))
     assert "cut short" in refused.value.found
-    with pytest.raises(UsageError, match="CUDA"):
-        rx.plugin.build(runtime="onnxruntime", arch="90", cache=tmp_path)

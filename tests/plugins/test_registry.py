@@ -122,6 +122,17 @@ def test_two_flavours_in_one_process(headers: pathlib.Path) -> None:
 
 
 @with_headers
+@with_flavour
+@pytest.mark.parametrize("library", [plain, autoload])
+def test_the_command_finds_it_good(headers: pathlib.Path, flavour: str, library) -> None:
+    """``plugin check``, in this registry; one of another version is no fault of the library."""
+    result = rx.plugin.check(library(headers))
+    (trial,) = (one for one in result.runtimes if one.runtime == flavour)
+    assert trial.status == ("passed" if serves(headers) else "failed"), trial.detail
+    assert len(trial.checks) == CREATORS
+
+
+@with_headers
 def test_autoload_without_tensorrt(headers: pathlib.Path) -> None:
     """Says so once and does no harm."""
     process = python("-c", f"import ctypes\nfor _ in range(2): ctypes.CDLL('{autoload(headers)}')")

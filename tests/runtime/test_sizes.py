@@ -14,8 +14,8 @@ from rmsnorm_export.benchmark.shapes import grid
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.runtime.input_sizes import Declared, InputSizes, Size, fill, size_of
 from rmsnorm_export.runtime.inputs import input_shapes
-from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shape, Shapes, Use, read
-from rmsnorm_export.tensorrt.engine.shapes import RANGES, make_profiles
+from rmsnorm_export.runtime.sizes import ONE_POINT, RANGES, Dims, Shape, Shapes, Use, read
+from rmsnorm_export.tensorrt.engine.model import make_profiles
 
 Inputs = dict[str, tuple[Size, ...]]
 Points = list[dict[str, Shape]]

@@ -20,7 +20,6 @@ from rmsnorm_export.tensorrt.engine.result import (
     EngineRecord,
     EngineResult,
     InputRange,
-    Message,
     ModelIdentity,
     PluginState,
 )
@@ -32,7 +31,7 @@ def engine(name: str = "layers.0.norm") -> EngineResult:
     """Two norms, one of which takes two kernels; every text of the model is ``name``."""
     norms = (
         EngineNorm(name, "RMSNorm", "node", "fused", 1, (name,)),
-        EngineNorm(name, "SkipRMSNorm", "chain", "unfused", 2, (name, "kernel"), residual="sum"),
+        EngineNorm(name, "SkipRMSNorm", "chain", "unfused", 2, (name, "kernel")),
     )
     record = EngineRecord(
         engine="model.engine",
@@ -52,7 +51,7 @@ def engine(name: str = "layers.0.norm") -> EngineResult:
         norms=norms,
         layers=(),
         layers_from="none",
-        messages=(Message("parse", "other", name, 2),),
+        messages=(name,),
         notes=(name,),
     )
     return EngineResult(Path("out/model.engine"), Path("out/model.engine.json"), record)

@@ -1,4 +1,4 @@
-"""Which backend builds: what is installed, the choice that ``auto`` makes, and its process.
+"""Which backend builds: what is installed, the choice that ``auto`` makes, and its engines.
 
 Nothing is imported here; an installed package may still be broken, which its own process tells.
 """
@@ -13,32 +13,24 @@ from pathlib import Path
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.system import machine
 from rmsnorm_export.system.packages import is_installed, pip_install
-from rmsnorm_export.system.process import Child, Ended
-from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.system.reading import open_regular
+from rmsnorm_export.tensorrt.child import Answer, ask
 from rmsnorm_export.tensorrt.engine.result import Backend, sidecar_path
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BackendInfo:
-    """One backend, with the ``label`` that its maker gives it and the command that brings it.
+    """One backend, with the ``label`` that its maker gives it.
 
     Attributes:
-        needs_gpu: it builds only where a GPU is.
-        plugins: it has plugin layers.
-        versions: it builds engines for other versions of its own.
-        hardware: it has levels of hardware compatibility.
-        timing_cache: it times kernels and keeps what it measured.
+        plugins: it has plugin layers. TensorRT alone has, and with them version-compatible engines,
+            levels of hardware compatibility and timing caches, and builds only where a GPU is.
     """
 
     name: Backend
     label: str
     module: str
-    needs_gpu: bool
     plugins: bool
-    versions: bool
-    hardware: bool
-    timing_cache: bool
 
     @property
     def pip(self) -> str:
@@ -46,17 +38,8 @@ class BackendInfo:
         return pip_install(f"[{self.name}]")
 
 
-TENSORRT = BackendInfo(
-    "tensorrt", "TensorRT", "tensorrt", needs_gpu=True, plugins=True, versions=True, hardware=True,
-    timing_cache=True,
-)  # fmt: skip
-# Seen on 1.7.1: VERSION_COMPATIBLE fails for want of a lean runtime, the hardware level is ignored
-# with a warning, and timing caches are documented as no-ops since 1.2.
-RTX = BackendInfo(
-    "tensorrt-rtx", "TensorRT-RTX", "tensorrt_rtx", needs_gpu=False, plugins=False, versions=False,
-    hardware=False, timing_cache=False,
-)  # fmt: skip
-
+TENSORRT = BackendInfo("tensorrt", "TensorRT", "tensorrt", plugins=True)
+RTX = BackendInfo("tensorrt-rtx", "TensorRT-RTX", "tensorrt_rtx", plugins=False)
 BACKENDS: dict[str, BackendInfo] = {info.name: info for info in (TENSORRT, RTX)}
 
 _FIRST_BYTES = {b"vtrt": RTX, b"ptrt": TENSORRT, b"ftrt": TENSORRT}
@@ -66,12 +49,12 @@ _ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
 
 
 def backend_of_file(path: Path) -> BackendInfo | None:
-    """The backend whose engines begin as the file ``path`` does; None when there is none."""
+    """Return the backend whose engines begin as the file does; None when there is none."""
     return _FIRST_BYTES.get(_head(path, 4))
 
 
 def engines_in(folder: Path) -> list[Path]:
-    """The engines in a folder, in the order of their names; [] where it cannot be listed."""
+    """Return the engines in a folder, in the order of their names; [] where it is none."""
     try:
         return [path for path in sorted(folder.iterdir()) if path.is_file() and is_engine(path)]
     except OSError:
@@ -79,20 +62,19 @@ def engines_in(folder: Path) -> list[Path]:
 
 
 def is_engine(source: object) -> bool:
-    """Whether ``source`` is the path of an engine, by its suffix, else first bytes or record."""
+    """Tell the path of an engine by its suffix, else by its first bytes or record."""
     if not isinstance(source, str | os.PathLike):
         return False
     path = Path(source)
     suffix = path.suffix.lower()
     if suffix in (*_ENGINE_SUFFIXES, ".onnx") or not path.name:
         return suffix in _ENGINE_SUFFIXES
-    if backend_of_file(path) is not None:
-        return True
-    return b'"kind": "engine_record"' in _head(sidecar_path(path), 200)
+    record = _head(sidecar_path(path), 200)
+    return backend_of_file(path) is not None or b'"kind": "engine_record"' in record
 
 
 def _head(path: Path, size: int) -> bytes:
-    """The first bytes of a file; b"" of what cannot be read, or is no plain file."""
+    """Return the first bytes of a file; b"" of what cannot be read, or is no plain file."""
     try:
         with open_regular(path) as file:
             return file.read(size)
@@ -101,7 +83,7 @@ def _head(path: Path, size: int) -> bytes:
 
 
 def gpu_visible() -> bool:
-    """Whether the driver shows an NVIDIA GPU; ``dxg`` is that of Windows Subsystem for Linux."""
+    """Tell whether the driver shows an NVIDIA GPU; ``dxg`` is that of WSL."""
     places = (("/proc/driver/nvidia/gpus", "*"), ("/dev", "nvidia[0-9]*"), ("/dev", "dxg"))
     try:
         return any(next(Path(folder).glob(name), None) for folder, name in places)
@@ -110,17 +92,14 @@ def gpu_visible() -> bool:
 
 
 def gpus() -> tuple[str, ...]:
-    """``name, compute capability, driver version`` of every GPU that ``nvidia-smi`` lists."""
-    # Without its capability a GPU cannot be told from another one.
+    """Return ``name, compute capability, driver version`` of every GPU that is listed."""
     return tuple(
-        f"{found.name}, {found.capability}, {found.driver}"
-        for found in machine.gpus()
-        if found.capability
+        f"{gpu.name}, {gpu.capability}, {gpu.driver}" for gpu in machine.gpus() if gpu.capability
     )
 
 
 def choose(choice: str) -> tuple[BackendInfo, str]:
-    """The backend to build with, and why that one.
+    """Return the backend to build with, and why that one.
 
     Args:
         choice: ``auto`` or the name of a backend. ``auto`` takes TensorRT where it and a GPU are,
@@ -129,45 +108,39 @@ def choose(choice: str) -> tuple[BackendInfo, str]:
     Raises:
         BackendMissingError: it, or Polygraphy, is not installed.
     """
-    if choice != "auto":
-        info, reason = BACKENDS[choice], "asked for"
-    else:
-        here = [info for info in BACKENDS.values() if is_installed(info.module)]
-        if not here:
-            raise BackendMissingError(
-                "No backend that builds engines is installed.",
-                found="neither tensorrt nor tensorrt_rtx",
-                fix=f"{RTX.pip}, which builds without a GPU too, or {TENSORRT.pip}",
-            )
+    info, reason = BACKENDS.get(choice, RTX), "asked for"
+    if choice == "auto":
+        here = [one for one in (TENSORRT, RTX) if is_installed(one.module)]
         visible = gpu_visible()
-        info = next((one for one in here if visible or not one.needs_gpu), here[0])
-        seen = "a GPU is visible" if visible else "no GPU is visible"
-        reason = f"auto: installed {', '.join(one.label for one in here)}; {seen}"
-    for module in (info.module, "polygraphy"):
-        if not is_installed(module):
-            raise BackendMissingError(
-                f"{info.label} cannot build: {module} is not installed.",
-                found=f"no package {module}",
-                fix=info.pip,
-            )
+        info = next((one for one in here if visible or one is RTX), here[0] if here else RTX)
+        reason = "auto: a GPU is visible" if visible else "auto: no GPU is visible"
+    require_packages(info)
     return info, reason
 
 
-def run_backend(
-    request: Mapping[str, object], info: BackendInfo, progress: Progress | None = None
-) -> Ended:
-    """Run one request of ``worker`` in a new process, and wait for its end.
+def require_packages(info: BackendInfo) -> None:
+    """Raise ``BackendMissingError`` where a backend or Polygraphy is not installed."""
+    for module in (info.module, "polygraphy"):
+        if not is_installed(module):
+            raise BackendMissingError(
+                f"{info.label} cannot be used: {module} is not installed.",
+                found=f"no package {module}",
+                fix=info.pip,
+            )
+
+
+def run_backend(command: str, request: Mapping[str, object], info: BackendInfo) -> Answer:
+    """Call a function of ``worker`` in a new process.
 
     The parser and the builder are C++ that may abort, and Polygraphy reads once, at its import,
     which backend it is to use.
     """
     environment = {
-        "POLYGRAPHY_USE_TENSORRT_RTX": "1" if info.name == "tensorrt-rtx" else "0",
+        "POLYGRAPHY_USE_TENSORRT_RTX": "1" if info is RTX else "0",
         "POLYGRAPHY_AUTOINSTALL_DEPS": "0",
     }
-    worker = Child(
-        "rmsnorm_export.tensorrt.engine.worker:main",
-        dict(request) | {"module": info.module},
+    return ask(
+        f"rmsnorm_export.tensorrt.engine.worker:{command}",
+        {**request, "module": info.module},
         environment=environment,
     )
-    return worker.end(progress)

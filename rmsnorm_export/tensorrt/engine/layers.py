@@ -13,7 +13,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from rmsnorm_export.system.process import Ended
 from rmsnorm_export.tensorrt.engine.result import EngineLayer, LayersFrom
 
 _NODE = "[ONNX Layer: "
@@ -26,12 +25,12 @@ _END = re.compile(r"^(I/O Tensors:|Bindings:|Engine Metadata:)", re.MULTILINE)
 
 
 def is_layer_log(message: str) -> bool:
-    """Whether a message of the builder lists the layers of the engine."""
+    """Tell whether a message of the builder lists the layers of the engine."""
     return _BEGIN.search(message[:64]) is not None and "LayerType: " in message
 
 
 def layers_from_log(message: str) -> tuple[EngineLayer, ...]:
-    """The layers that the builder listed; () when nothing in it can be read."""
+    """Return the layers that the builder listed; () when nothing in it can be read."""
     begin = _BEGIN.search(message)
     text = message[begin.end() :] if begin else message
     end = _END.search(text)
@@ -46,7 +45,7 @@ def layers_from_log(message: str) -> tuple[EngineLayer, ...]:
 
 
 def layers_from_inspector(text: str) -> tuple[EngineLayer, ...]:
-    """The layers in the engine inspector's JSON; () when they are names only, or none."""
+    """Return the layers in the engine inspector's JSON; () when they are names only, or none."""
     try:
         document = json.loads(text)
     except ValueError:
@@ -63,22 +62,17 @@ def layers_from_inspector(text: str) -> tuple[EngineLayer, ...]:
     )
 
 
-def layers_of(ended: Ended) -> tuple[tuple[EngineLayer, ...], LayersFrom]:
-    """The layers: the inspector's where it told more than names."""
-    for event in ended.all("layers"):
-        if event["source"] == "inspector":
-            layers = layers_from_inspector(event["text"])
-            if any(layer.nodes for layer in layers):
-                return layers, "inspector"
-        else:
-            layers = layers_from_log(event["text"])
-            if layers:
-                return layers, "builder log"
-    return (), "none"
+def layers_of(inspected: str, log: str) -> tuple[tuple[EngineLayer, ...], LayersFrom]:
+    """Return the layers: the inspector's where it told more than names."""
+    layers = layers_from_inspector(inspected)
+    if any(layer.nodes for layer in layers):
+        return layers, "inspector"
+    layers = layers_from_log(log)
+    return layers, "builder log" if layers else "none"
 
 
 def by_profile(layers: Sequence[EngineLayer], profiles: int) -> tuple[EngineLayer, ...]:
-    """The layers with the profile that each is for.
+    """Return the layers with the profile that each is for.
 
     With several profiles the engine has its layers once for each. TensorRT says so at the end of a
     name; TensorRT-RTX numbers the compiled regions through (``_myl3_7``: region 3), in the order of
@@ -100,7 +94,7 @@ def by_profile(layers: Sequence[EngineLayer], profiles: int) -> tuple[EngineLaye
 
 
 def nodes_of(metadata: str) -> tuple[str, ...]:
-    """The ONNX nodes in a layer's metadata: ``[ONNX Layer: a]`` between control characters.
+    """Return the ONNX nodes in a layer's metadata: ``[ONNX Layer: a]`` between control characters.
 
     A name may hold brackets: an entry ends with a bracket at the end or in front of a separator.
     """

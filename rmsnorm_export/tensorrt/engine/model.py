@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -17,11 +17,17 @@ from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.recognize.scan import recognize
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.runtime.input_sizes import Declared
+from rmsnorm_export.runtime.input_sizes import Declared, InputSizes
 from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs, type_name_of
+from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes, ShapesByName
 from rmsnorm_export.system.digest import identified, sha256_of
 from rmsnorm_export.system.files import refusals_as
-from rmsnorm_export.tensorrt.engine.result import DataFile, ModelIdentity
+from rmsnorm_export.tensorrt.engine.result import (
+    DataFile,
+    EngineProfile,
+    InputRange,
+    ModelIdentity,
+)
 from rmsnorm_export.tensorrt.engine.sites import EngineSite, engine_sites
 
 _NORM_NODES = (RMS_NORMALIZATION, SIMPLIFIED)
@@ -84,7 +90,7 @@ def _examine(loaded: LoadedModel, path: Path) -> EngineModel:
 
 
 def _aliased(graph: ir.Graph) -> dict[str, str]:
-    """The inputs whose memory outputs have: caches that TensorRT updates in place."""
+    """Return the inputs whose memory outputs have: caches that TensorRT updates in place."""
     return {
         str(node.outputs[0].name): str(node.inputs[0].name)
         for node in graph
@@ -97,7 +103,7 @@ def _aliased(graph: ir.Graph) -> dict[str, str]:
 
 
 def reading_external_data(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """What the file system refuses in a block, as an ``InputError``."""
+    """Raise an ``InputError`` for what the file system refuses in a block."""
     return refusals_as(
         "External data of the model cannot be read.",
         folder,
@@ -115,7 +121,7 @@ def _data_files(folder: Path, locations: tuple[str, ...]) -> tuple[DataFile, ...
 
 
 def _refuse_mixed(model: ir.Model, types: Types) -> None:
-    """A scale wider than x: the operator multiplies in the scale's type, the parser in that of x.
+    """Refuse a scale wider than x: the operator multiplies in its type, the parser in that of x.
 
     Seen in the network that TensorRT-RTX 1.7.1 makes of f16 x and f32 scale (semantics of
     RMSNormalization-23: ``Cast(normalised, scale type) * scale``).
@@ -153,3 +159,31 @@ def _doubles(model: ir.Model) -> Iterator[str]:
             f" {quoted(wide[0].name or '')}"
             + (f" and {len(wide) - 1} more values" if len(wide) > 1 else "")
         )
+
+
+def make_profiles(
+    inputs: Sequence[Declared], shapes: Shapes | None, dims: Dims | None = None
+) -> tuple[EngineProfile, ...]:
+    """Return the optimization profiles that are asked for.
+
+    Args:
+        inputs: of the model.
+        shapes: of one profile, as text or by input; or a sequence of these, one for each profile.
+        dims: sizes by name of a dimension, which all profiles have; see ``runtime.sizes``.
+
+    Raises:
+        UsageError: an input or dimension that the model does not have, or one with dynamic sizes
+            that has no range; a rank or a fixed size that differs; sizes out of order; a dimension
+            that has two ranges.
+    """
+    each: Sequence[str | ShapesByName | None]
+    each = [shapes] if shapes is None or isinstance(shapes, str | Mapping) else shapes or [None]
+    sizes = InputSizes(inputs, RANGES)
+    profiles = []
+    for one in each:
+        points = [at for _, at in sizes.points(one, dims)]  # smallest, usual, largest
+        ranges = (
+            InputRange(item.name, item.dtype, *(at[item.name] for at in points)) for item in inputs
+        )
+        profiles.append(EngineProfile(tuple(ranges)))
+    return tuple(profiles)

@@ -1,40 +1,18 @@
-"""The options of a build: what each comes to on a backend, and which are mistakes."""
+"""The options of a build, and what a backend cannot do of them."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from rmsnorm_export.errors import BackendMissingError, UsageError
-from rmsnorm_export.options import FilePath, Options, option, progress_option
-from rmsnorm_export.printable import quoted
+from rmsnorm_export.options import FilePath, Options, option
 from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes, dims_option, shapes_option
-from rmsnorm_export.system.progress import ProgressChoice
-from rmsnorm_export.tensorrt.engine.backends import BackendInfo, gpu_visible
+from rmsnorm_export.tensorrt.engine.backends import TENSORRT, BackendInfo
 from rmsnorm_export.tensorrt.engine.result import PluginUse
-
-_BYTES = re.compile(r"(\d{1,15})\s*(KiB|MiB|GiB|B)?", re.IGNORECASE)
-_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-
-
-def byte_count(value: int | str) -> int:
-    """Read a number of bytes, e.g. ``4GiB``.
-
-    Raises:
-        UsageError: it is none, or 0.
-    """
-    text = str(value)
-    parts = _BYTES.fullmatch(text.strip())
-    if parts is None or int(parts[1]) == 0:
-        raise UsageError(
-            "The memory limit is no number of bytes.",
-            found=quoted(text),
-            fix="give a positive number, e.g. 4GiB or 512MiB",
-        )
-    return int(parts[1]) * _UNITS[(parts[2] or "").lower()]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,104 +51,82 @@ class BuildOptions(Options):
         "so on a machine without a GPU.",
     )
     tf32: bool = option(False, help="Let TensorRT round f32 operands of products to 10 bits.")
-    memory_limit: int | None = option(
-        None,
-        written=int | str,
-        read=byte_count,
-        metavar="SIZE",
-        help="Most workspace memory of the engine, in bytes or e.g. 4GiB.",
+    memory_limit: Annotated[float, Meta(ge=0.001, le=1e6)] | None = option(
+        None, metavar="GIB", help="Most workspace memory of the engine, in GiB."
     )
     optimization_level: Annotated[int, Meta(ge=0, le=5)] | None = option(
         None,
         help="How much time TensorRT takes to find fast kernels: 0 the least, 5 the most.",
         shown="that of the backend, 3",
     )
-    refit: bool = option(False, cli=False, help="Let the weights of the engine be replaced later.")
-    strip_weights: bool = option(
-        False,
-        cli=False,
-        help="Leave the weights that can be refitted out of the file; whoever loads the engine "
-        "refits it with those of the model. With --refit they may be others.",
-    )
-    profiling_verbosity: Literal["detailed", "names", "none"] = option(
-        "detailed",
-        cli=False,
-        help="What the engine says of its layers to profilers and to the inspector; with less than "
-        "detailed the record may not know what became of the norms.",
-    )
     force: bool = option(False, toml=False, help="Replace an existing engine and its record.")
-    progress: ProgressChoice = progress_option()
-
-    def agree(self) -> None:
-        if self.embed_plugin and not self.version_compatible:
-            raise UsageError(
-                "A plugin library is stored in version-compatible engines only.",
-                found="--embed-plugin without --version-compatible",
-                fix="give both, or load the library where the engine runs",
-            )
-        if self.embed_plugin and self.plugin == "never":
-            raise UsageError(
-                "There would be no plugin library to store.",
-                found="--embed-plugin with --plugin never",
-                fix="omit one of them",
-            )
 
     def check(self, info: BackendInfo) -> None:
-        """Refuse what this backend cannot do.
+        """Refuse what does not go together, or what this backend cannot do.
 
         Raises:
             UsageError: naming the option and the reason.
-            BackendMissingError: it could with a GPU.
+            BackendMissingError: a build that needs the plugin, of a backend that has none.
         """
-        # Seen on TensorRT-RTX 1.7.1: its compiler asks CUDA for a device then, and fails.
-        for flag, given in ("--refit", self.refit), ("--strip-weights", self.strip_weights):
-            if given and not info.needs_gpu and not gpu_visible():
-                raise BackendMissingError(
-                    f"{info.label} builds engines that can be refitted with a GPU only.",
-                    found=f"{flag}, and no GPU is visible",
-                    fix=f"build where a GPU is, or omit {flag}",
-                )
-        if self.version_compatible and not info.versions:
+        if self.embed_plugin and (self.plugin == "never" or not self.version_compatible):
+            raise UsageError(
+                "A plugin library is stored in version-compatible engines only, and if it is used.",
+                found=f"--embed-plugin, --plugin {self.plugin}",
+                fix="give --version-compatible too, or load the library where the engine runs",
+            )
+        if self.version_compatible and not info.plugins:
             raise UsageError(
                 f"{info.label} builds no version-compatible engines.",
                 found="--version-compatible; it has no lean runtime to put into the engine",
                 fix="build again after an upgrade, or use --backend tensorrt",
             )
 
-    def request(self, info: BackendInfo) -> dict[str, object]:
-        """What the worker is told."""
-        return {
-            **self.flags(),
-            "embed_plugin": self.embed_plugin and info.plugins,
-            "hardware_compatible": self.hardware_compatible and info.hardware,
-        }
-
-    def flags(self) -> dict[str, bool | int | str | None]:
-        """For the record."""
+    def flags(self) -> dict[str, bool | int | float | str | None]:
+        """Return what the worker is told and the record keeps."""
         return {
             "version_compatible": self.version_compatible,
             "hardware_compatible": self.hardware_compatible,
             "tf32": self.tf32,
             "memory_limit": self.memory_limit,
             "strongly_typed": True,
-            "profiling_verbosity": self.profiling_verbosity,
             "optimization_level": self.optimization_level,
-            "refit": self.refit,
-            "strip_weights": self.strip_weights,
+            "embed_plugin": self.embed_plugin,
         }
 
-    def notes(self, info: BackendInfo) -> list[str]:
-        """What an option comes to on this backend, where that is not what its name says."""
-        notes = []
-        if self.hardware_compatible and not info.hardware:
-            notes.append(
-                f"{info.label} has no level of hardware compatibility: built without a GPU, its"
-                " engines are for sm80 and later anyway"
-            )
-        if self.strip_weights:
-            notes.append("its weights are not in it: refit it with those of the model to run it")
-        if self.optimization_level is not None and info.name == "tensorrt-rtx":
-            notes.append(f"{info.label} 1.7 was seen to build the same engine at every level")
-        if self.tf32 and info.name == "tensorrt-rtx":
-            notes.append(f"{info.label} decides on TF32 by itself")
-        return notes
+
+def plan_plugin(use: PluginUse, info: BackendInfo, *, own: bool) -> tuple[Path | None, str]:
+    """Return the plugin library to load, if any, and why it is or is not.
+
+    ``auto``: where the backend has plugin layers, a library is built and the model has nodes of its
+    ``own`` domain, which the plugin could take.
+
+    Raises:
+        UsageError: ``require`` where no plugin can take part.
+        BackendMissingError: ``require`` and no library is built, or it is damaged.
+    """
+    from rmsnorm_export.tensorrt.plugin.libraries import find_build
+
+    reason = "" if use != "never" else "not wanted"
+    if not reason and not info.plugins:
+        reason = f"{info.label} has no plugin layers; it compiles the function bodies of the model"
+    elif not reason and not own:
+        reason = "the model has no node of the domain rmsnorm_export"
+    if reason and use == "require":
+        raise UsageError(
+            "The plugin would not be used.",
+            found=f"--plugin require; {reason}",
+            fix="use --backend tensorrt and a model of optimize --target portable, or no --plugin",
+        )
+    if reason:
+        return None, reason
+    try:
+        return find_build().path("load_library"), "built, and the model has nodes for it"
+    except BackendMissingError as error:
+        if use == "require":
+            raise
+        return None, f"{error.what} {error.found}"
+
+
+def library_or_none() -> str:
+    """Return the path of a library that can be loaded; "" without one."""
+    return str(plan_plugin("auto", TENSORRT, own=True)[0] or "")

@@ -20,8 +20,6 @@ PluginUse = Literal["auto", "require", "never"]
 How = Literal["plugin", "fused", "unfused", "unknown"]
 LayersFrom = Literal["inspector", "builder log", "none"]
 Usable = Literal["yes", "no", "unknown"]
-Stage = Literal["parse", "build"]
-MessageKind = Literal["half-norm", "index-type", "function-names", "other"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,24 +74,6 @@ class ModelIdentity:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Message:
-    """A warning of the parser or the builder.
-
-    Attributes:
-        kind: ``half-norm``: a norm is computed in f16; ``index-type``: an input is 64 bits wide;
-            ``function-names``: a function is called more than once, so that the parser cannot tell
-            its inner tensors apart by name, which changes no number; ``other``.
-        text: the first of these messages, as it was given.
-        count: messages of this stage and kind that differ in names only.
-    """
-
-    stage: Stage
-    kind: MessageKind
-    text: str
-    count: int = 1
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class EngineLayer:
     """One step of the engine.
 
@@ -122,8 +102,6 @@ class EngineNorm:
         kernels: how many compute the norm, its residual sum not counted; None when unknown. With
             several profiles, in that with the most.
         names: of these kernels.
-        also: other nodes of the model that the same kernels compute, in part or whole.
-        residual: kernel that computes the residual sum, "" without one or when unknown.
         reason: why it is unknown, or "".
     """
 
@@ -133,8 +111,6 @@ class EngineNorm:
     how: How
     kernels: int | None
     names: tuple[str, ...] = ()
-    also: tuple[str, ...] = ()
-    residual: str = ""
     reason: str = ""
 
 
@@ -172,6 +148,7 @@ class EngineRecord:
         layers: of the engine, in order.
         layers_from: the engine inspector, or the builder's log of the same layers where there is no
             GPU to load the engine with.
+        messages: warnings of the parser and the builder.
         notes: what else the user may want to know.
         aliased: input, by output, whose buffer the output has to be bound to: a cache of fixed size
             that is updated in place.
@@ -189,12 +166,12 @@ class EngineRecord:
     built: str
     seconds: float
     profiles: tuple[EngineProfile, ...]
-    flags: dict[str, bool | int | str | None]
+    flags: dict[str, bool | int | float | str | None]
     plugin: PluginState
     norms: tuple[EngineNorm, ...]
     layers: tuple[EngineLayer, ...]
     layers_from: LayersFrom
-    messages: tuple[Message, ...] = ()
+    messages: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     aliased: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -251,12 +228,12 @@ class EngineCheck(Shown):
 
 
 def sidecar_path(engine: Path) -> Path:
-    """Where the record of ``engine`` is."""
+    """Return where the record of ``engine`` is."""
     return engine.with_name(engine.name + ".json")
 
 
 def read_record(engine: Path) -> EngineRecord | None:
-    """The record of ``engine``; None when there is none.
+    """Return the record of ``engine``; None when there is none.
 
     Raises:
         InputError: the file cannot be read, or is no record.

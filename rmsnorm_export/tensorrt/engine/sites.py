@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.tensorrt.engine.result import EngineLayer, EngineNorm
+from rmsnorm_export.tensorrt.engine.result import EngineLayer, EngineNorm, How
 
 HOST_TYPES = frozenset({"shape_call", "signal", "wait", "assert", "constant", "noop", "nop"})
 """Layers that start no kernel."""
@@ -33,7 +33,6 @@ class EngineSite:
 
     Attributes:
         nodes: names, as the parser gives them, of the nodes that compute the norm.
-        sum: name of the node of the residual sum, where it is one of its own; else "".
         reason: why no layer can be looked up for it, or "".
     """
 
@@ -41,12 +40,11 @@ class EngineSite:
     op: str
     form: Literal["node", "chain"]
     nodes: frozenset[str]
-    sum: str = ""
     reason: str = ""
 
 
 def parser_name(node: ir.Node) -> str:
-    """The name under which TensorRT's parser knows a node; it invents one where there is none."""
+    """Return the name that TensorRT's parser has for a node; it invents one for none."""
     if node.name:
         return node.name
     output = next((value.name for value in node.outputs if value.name), "")
@@ -54,7 +52,7 @@ def parser_name(node: ir.Node) -> str:
 
 
 def engine_sites(model: ir.Model, matches: Iterable[Match]) -> tuple[EngineSite, ...]:
-    """The norms to look for in an engine of ``model``."""
+    """Return the norms to look for in an engine of ``model``."""
     names = collections.Counter(parser_name(node) for node in model.graph)
     sites = []
     for match in matches:
@@ -72,7 +70,6 @@ def engine_sites(model: ir.Model, matches: Iterable[Match]) -> tuple[EngineSite,
                 op=match.spec.kind,
                 form="node" if match.native or _norm_node(nodes) else "chain",
                 nodes=frozenset(proper),
-                sum="" if total is None else parser_name(total),
                 reason=reason,
             )
         )
@@ -84,14 +81,14 @@ def _own(nodes: Sequence[ir.Node]) -> bool:
 
 
 def _norm_node(nodes: Sequence[ir.Node]) -> bool:
-    """Whether one of the nodes is a norm by itself, e.g. between two casts."""
+    """Tell whether one of the nodes is a norm by itself, e.g. between two casts."""
     return any("RMSNorm" in node.op_type or "LayerNorm" in node.op_type for node in nodes)
 
 
 def find_norms(
     sites: Sequence[EngineSite], layers: Sequence[EngineLayer]
 ) -> tuple[EngineNorm, ...]:
-    """What became of every norm, as far as ``layers`` tells; in the profile where it is worst."""
+    """Return what became of every norm, as far as layers tell, in the profile of most kernels."""
     profiles = sorted({layer.profile for layer in layers if layer.profile is not None})
     if any(layer.profile is None for layer in layers if layer.nodes):
         reason = "the layers do not tell the profiles apart"
@@ -105,70 +102,38 @@ def find_norms(
     )
 
 
-def _find_norms(
-    sites: Iterable[EngineSite], layers: Sequence[EngineLayer]
-) -> tuple[EngineNorm, ...]:
-    by_node: dict[str, list[tuple[EngineLayer, str]]] = {}
-    for layer in layers:
-        if layer.type.lower() not in HOST_TYPES:
-            for path in layer.nodes:
-                by_node.setdefault(_outer(path), []).append((layer, path))
-    return tuple(_find(site, layers, by_node) for site in sites)
+def _find_norms(sites: Iterable[EngineSite], layers: Sequence[EngineLayer]) -> list[EngineNorm]:
+    by_node: dict[str, list[int]] = {}
+    for number, layer in enumerate(layers):
+        for path in layer.nodes if layer.type.lower() not in HOST_TYPES else ():
+            # Inside a function of this package the inner node's name tells the residual sum apart.
+            if _inner(path) != _SUM:
+                by_node.setdefault(_outer(path), []).append(number)
+    norms = []
+    for site in sites:
+        numbers = {number for name in site.nodes for number in by_node.get(name, ())}
+        reason = site.reason or ("" if layers else "the engine's layers are not known")
+        norms.append(_norm_of(site, [layers[number] for number in sorted(numbers)], reason))
+    return norms
 
 
-def _find(
-    site: EngineSite,
-    layers: Sequence[EngineLayer],
-    by_node: dict[str, list[tuple[EngineLayer, str]]],
-) -> EngineNorm:
-    reason = site.reason
-    if not layers:
-        reason = "the engine's layers are not known"
-    hits = [] if reason else [hit for name in sorted(site.nodes) for hit in by_node.get(name, ())]
-    sums = [] if reason else [layer for layer, _ in by_node.get(site.sum, ())]
-    # Inside a function of this package the residual sum is told apart by the inner node's name.
-    sums += [layer for layer, path in hits if _inner(path) == _SUM]
-    chosen = {id(layer) for layer, path in hits if _inner(path) != _SUM}
-    kernels = [layer for layer in layers if id(layer) in chosen]
-    if not kernels:
+def _norm_of(site: EngineSite, kernels: Sequence[EngineLayer], reason: str) -> EngineNorm:
+    if reason or not kernels:
         reason = reason or "no layer of the engine names its nodes"
         return EngineNorm(site.name, site.op, site.form, "unknown", None, reason=reason)
+    how: How = "fused" if len(kernels) == 1 else "unfused"
     if any("plugin" in layer.type.lower() for layer in kernels):
-        how: Literal["plugin", "fused", "unfused"] = "plugin"
-    else:
-        how = "fused" if len(kernels) == 1 else "unfused"
-    others = {_outer(path) for layer in kernels for path in layer.nodes} - site.nodes
-    return EngineNorm(
-        site.name,
-        site.op,
-        site.form,
-        how,
-        len(kernels),
-        names=tuple(layer.name for layer in kernels),
-        also=tuple(sorted(others)),
-        residual=_sum_kernel(sums, kernels, layers),
-    )
-
-
-def _sum_kernel(
-    sums: Sequence[EngineLayer], kernels: Sequence[EngineLayer], layers: Sequence[EngineLayer]
-) -> str:
-    """The kernel that computes the residual sum for the norm, where several compute it again."""
-    shared = next((layer for layer in sums if layer in kernels), None)
-    if shared is not None or not sums:
-        return shared.name if shared else ""
-    order = {id(layer): place for place, layer in enumerate(layers)}
-    first = order[id(kernels[0])]
-    before = [layer for layer in sums if order[id(layer)] < first]
-    return max(before or sums, key=lambda layer: order[id(layer)]).name
+        how = "plugin"
+    names = tuple(layer.name for layer in kernels)
+    return EngineNorm(site.name, site.op, site.form, how, len(kernels), names)
 
 
 def _outer(path: str) -> str:
-    """The node of the model in ``inner | outer (Op)``."""
+    """Return the node of the model in ``inner | outer (Op)``."""
     inner, _, outer = path.rpartition(" | ")
     return _CALL.sub("", outer) if inner else outer
 
 
 def _inner(path: str) -> str:
-    """The innermost node of ``inner | outer (Op)``, without the prefix of an invented name."""
+    """Return the innermost node of ``inner | outer (Op)``, no invented prefix."""
     return path.partition(" | ")[0].removeprefix("node_of_") if " | " in path else ""

@@ -1,5 +1,4 @@
-"""The TensorRT plugin and the CPU kernels of ONNX Runtime: built, found, checked, and loaded by
-whoever needs them.
+"""The TensorRT plugin and the kernels of ONNX Runtime and PyTorch: built, checked, and loaded.
 
     import rmsnorm_export as rx
     rx.plugin.build(tensorrt_include="/opt/tensorrt/include")
@@ -12,55 +11,39 @@ whoever needs them.
 Only the standard library is imported here.
 """
 
-from rmsnorm_export.tensorrt.plugin.building import build
+from rmsnorm_export.tensorrt.plugin.building import build, build_tools
 from rmsnorm_export.tensorrt.plugin.checking import check
 from rmsnorm_export.tensorrt.plugin.libraries import (
-    inspect_library,
-    list_plugins,
+    find_builds,
     onnxruntime_library,
+    open_library,
     use_in_torch,
 )
-from rmsnorm_export.tensorrt.plugin.lines import LOADERS, PROGRAMS, command_lines, library
+from rmsnorm_export.tensorrt.plugin.lines import LOADERS, command_lines, library
 from rmsnorm_export.tensorrt.plugin.result import (
     BuildError,
     Built,
-    Check,
     CheckResult,
     CommandLines,
-    Creator,
-    Entry,
-    Library,
-    LibraryInfo,
-    LoaderLine,
-    Plugins,
     RuntimeCheck,
     Tool,
 )
-from rmsnorm_export.tensorrt.plugin.toolchain import build_tools
 
 __all__ = [
     "LOADERS",
-    "PROGRAMS",
     "BuildError",
     "Built",
-    "Check",
     "CheckResult",
     "CommandLines",
-    "Creator",
-    "Entry",
-    "Library",
-    "LibraryInfo",
-    "LoaderLine",
-    "Plugins",
     "RuntimeCheck",
     "Tool",
     "build",
     "build_tools",
     "check",
     "command_lines",
-    "inspect_library",
+    "find_builds",
     "library",
-    "list_plugins",
     "onnxruntime_library",
+    "open_library",
     "use_in_torch",
 ]

@@ -1,168 +1,173 @@
-"""Library files: what a file is, which one a loader needs, and what the cache has."""
+"""The libraries: where the build of each runtime is, and that it is the one that was built."""
 
 from __future__ import annotations
 
-import platform
+import hashlib
+import os
 from pathlib import Path
+from typing import Any
 
 from rmsnorm_export.errors import BackendMissingError, InputError
-from rmsnorm_export.system.elf import Elf, NotALibraryError, read_elf
-from rmsnorm_export.system.files import StrPath
+from rmsnorm_export.system.digest import sha256_of
+from rmsnorm_export.system.elf import check_library
+from rmsnorm_export.system.files import StrPath, missing_fix
 from rmsnorm_export.system.packages import version_of
-from rmsnorm_export.tensorrt.plugin.arch import of_gpus
-from rmsnorm_export.tensorrt.plugin.cache import cache_folder, kept_builds
-from rmsnorm_export.tensorrt.plugin.probe import DIRECT, run_probe
+from rmsnorm_export.system.reading import read_json
 from rmsnorm_export.tensorrt.plugin.result import (
-    FILES,
+    LIBRARIES,
     Built,
-    LibraryInfo,
+    Library,
     PluginRuntime,
-    Plugins,
     Style,
     with_cuda,
 )
 
+SOURCES = Path(__file__).parent / "_sources"
+"""The CMake project: in a checkout a link to the folder plugins/."""
+
+_PACKAGED = Path(__file__).parent / "_built" / "lib"
+"""What a wheel has inside (pyproject.toml)."""
+
 BUILD_FIX = "rmsnorm-export plugin build"
 NATIVE_BUILD_FIX = f"{BUILD_FIX} --runtime onnxruntime"
 
-_NOT_BUILT: dict[PluginRuntime, tuple[str, str]] = {
-    "tensorrt": ("The TensorRT plugin is not built.", BUILD_FIX),
-    "onnxruntime": ("The kernels for ONNX Runtime are not built.", NATIVE_BUILD_FIX),
-    "onnxruntime-cuda": (
-        "The CUDA kernels for ONNX Runtime are not built.",
-        f"{NATIVE_BUILD_FIX} --cuda",
-    ),
-    "torch": ("The CUDA kernels for PyTorch are not built.", f"{BUILD_FIX} --runtime torch"),
+_BUILT_BY: dict[PluginRuntime, str] = {
+    "tensorrt": BUILD_FIX,
+    "onnxruntime": NATIVE_BUILD_FIX,
+    "onnxruntime-cuda": f"{NATIVE_BUILD_FIX} --cuda",
+    "torch": f"{BUILD_FIX} --runtime torch",
+}
+_NOUNS: dict[PluginRuntime, str] = {
+    "tensorrt": "The TensorRT plugin is",
+    "onnxruntime": "The kernels for ONNX Runtime are",
+    "onnxruntime-cuda": "The CUDA kernels for ONNX Runtime are",
+    "torch": "The CUDA kernels for PyTorch are",
 }
 
-_LIST_TIMEOUT = 60.0
 
-_HERE = {"x86_64": "x86-64", "amd64": "x86-64", "arm64": "aarch64"}
-"""Seconds for a library to list its creators."""
-
-_TENSORRT_DISTRIBUTIONS = [
-    f"tensorrt{kind}{cuda}" for kind in ("", "_lean") for cuda in ("", "_cu13", "_cu12")
-]
-
-
-def inspect_library(path: StrPath, *, creators: bool = True) -> LibraryInfo:
-    """What the library file ``path`` is, and what is wrong with it.
+def build_folder(cache: StrPath | None = None) -> Path:
+    """Return the folder of this installation's builds: sources elsewhere have one of their own.
 
     Args:
-        path: of the file; nothing is raised for one that is missing or of no use.
-        creators: load it, in a process of its own, to list the plugins in it.
+        cache: folder of all builds; None: ``rmsnorm_export/plugins`` in the user's cache.
     """
-    file = Path(path).expanduser().absolute()
-    problem = fix = ""
-    elf = Elf()
-    try:
-        elf = read_elf(file)
-    except FileNotFoundError:
-        problem, fix = "there is no such file", f"check the path, or {BUILD_FIX}"
-    except IsADirectoryError:
-        problem, fix = "it is a folder", "give the path of a library in it"
-    except OSError as error:
-        problem, fix = f"it cannot be read: {error.strerror}", "check its permissions"
-    except NotALibraryError as error:
-        problem, fix = str(error), f"give a plugin library; {BUILD_FIX} makes one"
-    style: Style | None = None
-    here = _HERE.get(platform.machine(), platform.machine())
-    if not problem and elf.machine != here:
-        problem = f"it is for {elf.machine}, this machine is {here}"
-        fix = f"build it on this machine: {BUILD_FIX}"
-    elif not problem:
-        style, problem, fix = _loading_style(elf)
-    if problem or style in (None, "register", "functions") or not creators:
-        return LibraryInfo(file, style, elf.machine, elf.needed, problem, fix)
-    trial = run_probe(DIRECT, style, file, timeout=_LIST_TIMEOUT, only_creators=True)
-    if trial.status not in ("passed", "missing"):
-        problem, fix = load_problem(trial.detail)
-    return LibraryInfo(file, style, elf.machine, elf.needed, problem, fix, trial.creators)
+    if cache is None:
+        home = os.environ.get("XDG_CACHE_HOME") or ""
+        root = Path(home) if os.path.isabs(home) else Path.home() / ".cache"
+        cache = root / "rmsnorm_export" / "plugins"
+    place = hashlib.sha256(os.fsencode(SOURCES.resolve())).hexdigest()[:12]
+    return Path(cache).expanduser().absolute() / place
 
 
-def _loading_style(elf: Elf) -> tuple[Style | None, str, str]:
-    """How the library is to be loaded, or why it is not to be."""
-    entry_points = {"getCreators", "setLoggerFinder"}
-    if present := entry_points & elf.exported:
-        if missing := entry_points - present:
-            problem = f"it exports {', '.join(present)} but not {', '.join(missing)}"
-            return None, problem, "export both, or take the library of this package"
-        if elf.registers:
-            problem = "it hands out its creators and registers them as well, which crashes"
-            return None, problem, "keep the two in separate libraries, as this package does"
-        return "load_library", "", ""
-    if elf.registers:
-        return "dlopen", "", ""
-    if "RegisterCustomOps" in elf.exported:
-        return "register", "", ""
-    if "rmsnorm_launch" in elf.exported:
-        return "functions", "", ""
-    problem = "it is no plugin library: it exports no getCreators and registers nothing"
-    return None, problem, f"give a plugin library; {BUILD_FIX} makes one"
+_FACTS = ("architectures", "tensorrt", "cuda", "compiler")
 
 
-def load_problem(detail: str) -> tuple[str, str]:
-    """What a message of the dynamic linker means, and what to do."""
-    if "cannot open shared object file" in detail:
-        missing = detail.split(": cannot open")[0].split(": ")[-1]
-        brings = "pip install nvidia-cuda-runtime" if "cudart" in missing else "install what has it"
-        fix = f"{brings}, and put its folder in LD_LIBRARY_PATH"
-        return f"it needs {missing}, which is not found", fix
-    return detail, "run rmsnorm-export plugin check -v for details"
+def manifest_name(runtime: PluginRuntime) -> str:
+    """Return the name of the file beside the libraries that has their SHA-256."""
+    return f"rmsnorm_{runtime}.json"
 
 
-def list_plugins(*libraries: StrPath, cache: StrPath | None = None) -> Plugins:
-    """The builds that are kept, and what is in the given library files.
-
-    Args:
-        libraries: files to look into.
-        cache: folder of the builds; by default that of ``build``.
-    """
-    folder = cache_folder(cache)
-    return Plugins(folder, kept_builds(cache), tuple(inspect_library(path) for path in libraries))
-
-
-def installed_major() -> str:
-    """The major version of this Python's TensorRT; "" without one."""
-    return next(filter(None, map(version_of, _TENSORRT_DISTRIBUTIONS)), "").split(".")[0]
-
-
-def best_build(cache: StrPath | None = None, runtime: PluginRuntime = "tensorrt") -> Built:
-    """The build for ``runtime`` that fits this machine best.
+def read_build(folder: Path, runtime: PluginRuntime) -> Built:
+    """Read a build; every library is compared with the manifest.
 
     Raises:
-        BackendMissingError: there is none.
+        OSError, ValueError: it is not whole, or was built by another version of this package.
     """
-    folder = cache_folder(cache)
-    kept = kept_builds(cache)
-    whole = [e.built for e in kept if e.built is not None and e.built.runtime == runtime]
-    if not whole:
-        names = ", ".join(entry.folder.name for entry in kept if entry.built is None)
-        found = f"none in {folder}{'; damaged: ' if names else ''}{names}"
-        what, fix = _NOT_BUILT[runtime]
-        raise BackendMissingError(what, found=found, fix=fix)
-    if len(whole) == 1 or runtime == "onnxruntime":
-        return whole[0]
-    gpus, tensorrt = set(of_gpus()), installed_major() if runtime == "tensorrt" else ""
+    manifest: dict[str, Any] = read_json(folder / manifest_name(runtime))
+    try:
+        version = manifest["version"]
+        if version != (version_of("rmsnorm-export") or version):
+            raise ValueError(f"it was built by version {version} of this package")
+        for name in LIBRARIES[runtime].values():
+            if sha256_of(folder / name) != manifest["libraries"][name]:
+                raise ValueError(f"{name} is not the file that was built (its SHA-256 differs)")
+        facts = (str(manifest[name]) for name in _FACTS)
+        architectures, tensorrt, cuda, compiler = facts
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{manifest_name(runtime)} has no {error}") from error
+    libraries = (
+        Library(style, folder / name, runtime) for style, name in LIBRARIES[runtime].items()
+    )
+    return Built(runtime, tuple(libraries), architectures, tensorrt, cuda, compiler)
 
-    def unfit(built: Built) -> tuple[bool, bool]:
-        covered = {name.rstrip("af") for name in built.architectures}
-        return tensorrt not in ("", built.tensorrt.split(".")[0]), not gpus <= covered
 
-    return min(whole, key=unfit)  # of equals the first, the newest
+def find_build(runtime: PluginRuntime = "tensorrt", cache: StrPath | None = None) -> Built:
+    """Return the build for a runtime: that of the wheel, else the one that ``build`` made.
+
+    Raises:
+        BackendMissingError: there is none, or it is damaged.
+    """
+    places = [_PACKAGED] if runtime == "onnxruntime" and cache is None else []
+    places.append(build_folder(cache) / "lib")
+    found = f"none in {places[-1]}"
+    for place in places:
+        try:
+            return read_build(place, runtime)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            found = f"damaged: {place}: {error}"
+    raise BackendMissingError(f"{_NOUNS[runtime]} not built.", found=found, fix=_BUILT_BY[runtime])
+
+
+def find_builds() -> tuple[Built, ...]:
+    """Return every build that can be used."""
+    builds = []
+    for runtime in LIBRARIES:
+        try:
+            builds.append(find_build(runtime))
+        except BackendMissingError:
+            continue
+    return tuple(builds)
+
+
+def open_library(path: StrPath, style: Style | None = None) -> Library:
+    """Return what a library file is, by its name; where a manifest is beside it, both must agree.
+
+    Args:
+        path: of the file.
+        style: how it will be loaded; the library for that may be beside ``path``.
+
+    Raises:
+        InputError: it is missing, cut short, changed, or none of this package's.
+    """
+    file = Path(path).expanduser().absolute()
+    every = [(kind, *row) for kind, names in LIBRARIES.items() for row in names.items()]
+    for runtime, own_style, name in every:
+        if file.name != name:
+            continue
+        beside = LIBRARIES[runtime].get(style or own_style)
+        if beside is None:
+            raise _unusable(file, f"it is for {own_style}, not for {style}", _BUILT_BY[runtime])
+        file = file.with_name(beside)
+        if not file.is_file():
+            raise _unusable(file, "there is no such file", missing_fix(file))
+        try:
+            check_library(file)
+            if file.with_name(manifest_name(runtime)).exists():
+                read_build(file.parent, runtime)
+        except (OSError, ValueError) as error:
+            raise _unusable(file, str(error), _BUILT_BY[runtime]) from error
+        return Library(style or own_style, file, runtime)
+    names = ", ".join(name for *_, name in every)
+    raise _unusable(file, "no library of this package has that name", f"give one of {names}")
+
+
+def _unusable(file: Path, problem: str, fix: str) -> InputError:
+    return InputError("The library cannot be used.", found=f"{file}: {problem}", fix=fix)
 
 
 def onnxruntime_library(*, cuda: bool = False, cache: StrPath | None = None) -> Path:
-    """The library with ONNX Runtime's CPU kernels, of this wheel or else of the newest build.
+    """Return the library with ONNX Runtime's CPU kernels, of this wheel or else as it was built.
 
     Args:
-        cuda: the one that has the CUDA kernels as well, of the build that fits the GPUs at hand.
+        cuda: the one that has the CUDA kernels as well.
         cache: folder of the builds; by default that of ``build``.
 
     Raises:
         BackendMissingError: nothing is built, or nothing that is whole.
     """
-    return best_build(cache, with_cuda("onnxruntime", cuda)).path("register")
+    return find_build(with_cuda("onnxruntime", cuda), cache).path("register")
 
 
 def use_in_torch(library: StrPath | None = None, *, cache: StrPath | None = None) -> Path:
@@ -171,7 +176,7 @@ def use_in_torch(library: StrPath | None = None, *, cache: StrPath | None = None
     Norms that the kernels do not compute stay with PyTorch's own operators; a warning says so.
 
     Args:
-        library: of ``rx.plugin.build(runtime="torch")``; None: the build that fits best.
+        library: of ``rx.plugin.build(runtime="torch")``; None: as it was built.
         cache: folder of the builds; by default that of ``build``.
 
     Returns:
@@ -181,28 +186,9 @@ def use_in_torch(library: StrPath | None = None, *, cache: StrPath | None = None
         BackendMissingError: PyTorch is not installed, or nothing is built.
         InputError: ``library`` cannot be loaded, or belongs to another version of this package.
     """
-    chosen = best_build(cache, "torch").path("functions") if library is None else Path(library)
+    chosen = find_build("torch", cache).path("functions") if library is None else Path(library)
     import rmsnorm_export.torch  # noqa: F401
     from rmsnorm_export.torch.operator.kernels import use
 
     use(chosen)
     return chosen
-
-
-def sibling(path: StrPath, style: Style) -> Path:
-    """The library for ``style`` that belongs to the library ``path``.
-
-    Raises:
-        InputError: ``path`` is for the other style, and there is none for this one beside it.
-    """
-    info = inspect_library(path, creators=False)
-    if info.style == style:
-        return info.path
-    beside = info.path.parent / FILES[style]
-    if info.style is not None and beside.is_file():
-        return beside
-    raise InputError(
-        "The library cannot be loaded in this way.",
-        found=f"{info.path}: {info.problem or f'it is for {info.style}, {style} is needed'}",
-        fix=info.fix or f"put {FILES[style]} beside it, or {BUILD_FIX}",
-    )

@@ -1,280 +1,185 @@
-"""Trying a plugin library in a process of its own: whatever happens to it is a finding.
-
-The events that are out when the process dies say how far it came: ``version``, ``begin`` (a check
-is about to be made), ``check`` (it was made), ``creator``, ``untested``, ``end``.
-"""
+"""A library at work in a runtime, in the process that ``check`` starts."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib
-import re
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
+import numpy as np
+
+from rmsnorm_export.lower.portable import creator_names
 from rmsnorm_export.op import abi
-from rmsnorm_export.op.spec import PLUGIN_NAMESPACE, PLUGIN_VERSION, Kind, NormSpec, scaled_by
-from rmsnorm_export.printable import plural
-from rmsnorm_export.system.process import Child, Ended, Request, Say
-from rmsnorm_export.tensorrt.plugin import result
-from rmsnorm_export.tensorrt.plugin.creators import (
-    BoundCreator,
-    Creator,
-    FailedCheckError,
-    has_self_test,
-    tested_creators,
+from rmsnorm_export.op.dtypes import Array, numpy_dtype, type_name
+from rmsnorm_export.op.reference import reference_exact
+from rmsnorm_export.op.spec import (
+    BFLOAT16,
+    DOUBLE,
+    FLOAT,
+    FLOAT16,
+    PLUGIN_NAMESPACE,
+    PLUGIN_VERSION,
+    Kind,
+    NormSpec,
 )
-from rmsnorm_export.tensorrt.plugin.fields import (
-    QUANTIZE,
-    Value,
-    faults,
-    field,
-    fields_of,
-    variants,
-)
+from rmsnorm_export.runtime.metrics import ulp_distance
+from rmsnorm_export.runtime.session import has_cuda_nodes, onnxruntime, run_session
+from rmsnorm_export.runtime.support import CPU, CUDA
+from rmsnorm_export.tensorrt.plugin.native import node_model, session_options
 
-OUTPUTS: dict[Kind, int] = {kind: 1 + (kind == "SkipRMSNorm") for kind in get_args(Kind)}
-"""Of a plugin; quantised row by row it has one more, the scales."""
+_TYPES = (FLOAT, FLOAT16, BFLOAT16, DOUBLE)
+_MAX_ULP = {FLOAT: 3, DOUBLE: 8}
+"""From the reference, for sums of another order and the sigmoid; of a half type 1."""
 
-RUNTIMES = ("tensorrt", "tensorrt_lean", "tensorrt_rtx")
-"""Python packages that have TensorRT's plugin registry."""
-
-DIRECT = "none"
-"""The runtime's name for a library that is used without TensorRT."""
-
-_OTHER_VERSION = re.compile(r"rmsnorm_export: .*built for \D{0,12}(\d+), found \D{0,12}(\d+)")
-"""What a library of ours says when it meets another major version of TensorRT."""
+_Trial = tuple[str, Callable[[], str]]
+"""Name of a check and what makes it: it returns a remark, or raises."""
 
 
-def run_probe(
-    runtime: str, style: result.Style, library: Path, *, timeout: float, only_creators: bool = False
-) -> result.RuntimeCheck:
-    """Load ``library`` in ``runtime`` and try it, in a new process.
-
-    Args:
-        runtime: one of ``RUNTIMES`` that is installed, or ``DIRECT``; with the style ``register``
-            onnxruntime.
-        style: how to load it.
-        library: the file.
-        timeout: seconds after which the process is ended.
-        only_creators: list these and try nothing; with ``DIRECT``.
-    """
-    request = {
-        "runtime": runtime,
-        "style": style,
-        "library": str(library),
-        "only_creators": only_creators,
-    }
-    module = "native" if style == "register" else "probe"
-    task = f"rmsnorm_export.tensorrt.plugin.{module}:main"
-    ended = Child(task, request, time_limit=timeout).end()
-    checks = tuple(
-        result.Check(event["name"], event["passed"], event["detail"])
-        for event in ended.all("check")
+def probe(request: Mapping[str, str]) -> dict[str, Any]:
+    """Try a library; every check with its name, whether it passed, and a remark."""
+    trials = {"register": _onnxruntime_nodes, "functions": _functions}.get(
+        request["style"], _creators
     )
-    creators = tuple(
-        result.Creator(event["name"], event["version"], event["namespace"], tuple(event["fields"]))
-        for event in ended.all("creator")
-    )
-    status, detail = _outcome(ended, checks, timeout)
-    version = (ended.first("version") or {}).get("version", "")
-    return result.RuntimeCheck(
-        runtime, version, library.name, style, status, detail, creators, checks
-    )
+    checks = []
+    try:
+        for name, trial in trials(request):
+            try:
+                checks.append({"name": name, "passed": True, "detail": trial()})
+            except Exception as error:
+                checks.append({"name": name, "passed": False, "detail": _why(error)})
+    except Exception as error:
+        checks.append({"name": "load", "passed": False, "detail": _why(error)})
+    return {"checks": checks}
 
 
-def _outcome(
-    ended: Ended, checks: tuple[result.Check, ...], timeout: float
-) -> tuple[result.RuntimeStatus, str]:
-    """Status and the reason for it."""
-    if mismatch := _OTHER_VERSION.search(ended.tail):
-        return (
-            "incompatible",
-            f"the library was built for TensorRT {mismatch[1]}, the runtime is {mismatch[2]}",
-        )
-    if ended.first("untested") is not None:
-        return "missing", "the library has no self-test: it takes a TensorRT runtime to check it"
-    last = ended.last_line() or "no message"
-    if not ended.events and ended.code == 1:
-        return "broken", f"its import failed: {last}"
-    if ended.first("end") is None:
-        begun = ended.all("begin")
-        doing = begun[-1]["name"] if begun else "importing the runtime"
-        if ended.code is None:
-            return "timeout", f"no end after {timeout:g} s, at: {doing}"
-        return "crashed", f"{ended.how()}, at: {doing}; last message: {last}"
-    failed = [check for check in checks if not check.passed]
-    if failed:
-        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        if len(checks) == 1 and ended.last_line():  # it was not even loaded
-            more = f"; last message: {last}"
-        return "failed", f"{failed[0].name}: {failed[0].detail}{more}"
-    return "passed", ""
+def _why(error: Exception) -> str:
+    return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
 
 
-class Trying:
-    """One check, told of when it begins and ends; what is raised in its block fails it."""
+def _functions(request: Mapping[str, str]) -> Iterator[_Trial]:
+    """Load the C functions as PyTorch's operators do, and ask for every operator."""
+    functions = abi.functions(Path(request["library"]))
 
-    def __init__(self, say: Say, name: str) -> None:
-        self._say, self._name = say, name
-        self.passed, self.detail = False, ""
+    def ask(kind: Kind) -> str:
+        half = abi.TYPES["float16"]
+        problem = abi.Problem(n=256, x=half, scale=half, bias=half, y=half, has_scale=True)
+        problem.set_norm(NormSpec(kind=kind))
+        if refused := functions.rmsnorm_refusal(ctypes.byref(problem)):
+            raise ValueError(refused.decode())
+        return ""
 
-    def __enter__(self) -> Trying:
-        self._say("begin", name=self._name)
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if error is not None and not isinstance(error, Exception):
-            return False
-        self.passed = error is None
-        if error is not None:
-            named = "" if isinstance(error, FailedCheckError) else f"{type(error).__name__}: "
-            self.detail = f"{named}{error}"
-        self._say("check", name=self._name, passed=self.passed, detail=self.detail)
-        return True
+    for kind in get_args(Kind):
+        yield kind, functools.partial(ask, kind)
 
 
-def main(request: Request, say: Say) -> None:
-    """Try one library, in the process that ``run_probe`` starts."""
-    style, library = request["style"], request["library"]
-    if style == "functions":
-        _ask_functions(say, Path(library))
-    elif request["runtime"] == DIRECT:
-        _without_runtime(say, library, only=request["only_creators"])
-    else:
-        _in_runtime(say, request["runtime"], style, library)
-    say("end")
-
-
-def _without_runtime(say: Say, library: str, *, only: bool) -> None:
-    """Load the library as it is; its self-test uses its creators."""
-    with Trying(say, "dlopen") as loading:
-        loaded = ctypes.CDLL(library)
-    if not loading.passed:
-        return
-    if not has_self_test(loaded):
-        say("untested")
-        return
-    with Trying(say, "getCreators") as asking:
-        creators = tested_creators(loaded)
-        asking.detail = plural(len(creators), "creator")
-    if asking.passed:
-        _try_creators(say, creators, only_list=only)
-
-
-def _ask_functions(say: Say, library: Path) -> None:
-    """Load the C functions as PyTorch's operators do, and ask for every variant."""
-    with Trying(say, "load") as loading:
-        functions = abi.functions(library)
-    for kind in get_args(Kind) if loading.passed else ():
-        for name, spec in variants(kind):
-            half = abi.TYPES["float16"]
-            problem = abi.Problem(n=256, x=half, scale=half, bias=half, y=half, has_scale=True)
-            problem.set_norm(spec)
-            with Trying(say, f"{kind}: {name}"):
-                if refused := functions.rmsnorm_refusal(ctypes.byref(problem)):
-                    raise FailedCheckError(refused.decode())
-
-
-def _in_runtime(say: Say, runtime: str, style: str, library: str) -> None:
+def _creators(request: Mapping[str, str]) -> Iterator[_Trial]:
     """Load the library as programs do that use this runtime, and use its creators from Python."""
-    trt = importlib.import_module(runtime)
-    say("version", version=str(getattr(trt, "__version__", "")))
+    trt = importlib.import_module(request["runtime"])
     logger = trt.Logger(trt.Logger.ERROR)
     registry = trt.get_plugin_registry()
-    keep: list[object] = [logger]
-    with Trying(say, style) as loading:
-        if style == "load_library":
-            handle = registry.load_library(library)
-            if handle is None:
-                raise FailedCheckError("the registry's load_library returned nothing")
-            keep.append(handle)
+    if request["style"] == "load_library":
+        loaded = registry.load_library(request["library"])
+    else:
+        loaded = ctypes.CDLL(request["library"])
+    if loaded is None:
+        raise ValueError("the registry's load_library returned nothing")
+
+    def creator(kind: Kind, name: str) -> str:
+        found = registry.get_creator(name, PLUGIN_VERSION, PLUGIN_NAMESPACE)
+        if found is None:
+            raise ValueError(f"no creator is of the namespace {PLUGIN_NAMESPACE}")
+        values: dict[str, Any] = dict(NormSpec(kind=kind).attributes())
+        if name.startswith("Quantized"):
+            values["quantize"] = "int8_per_row"
+        fields = tuple(field.name for field in found.field_names)
+        if fields != tuple(values):
+            raise ValueError(f"its fields are {fields}, the attributes {tuple(values)}")
+        made = create_plugin(trt, found, values)
+        if made is None:
+            raise ValueError("it refuses the operator's defaults")
+        core = made.get_capability_interface(trt.PluginCapabilityType.CORE)
+        if (core.plugin_name, core.plugin_namespace) != (name, PLUGIN_NAMESPACE):
+            raise ValueError(f"the plugin says that it is {core.plugin_name}")
+        for wrong in ({"epsilon": -1.0}, {"axis": 0}, {"epsilon": 1}, {"of_the_future": 0}):
+            if create_plugin(trt, found, values | wrong) is not None:
+                raise ValueError(f"it accepts {wrong}")
+        return f"{len(fields)} fields, those of the operator"
+
+    for kind in get_args(Kind):
+        for name in sorted(creator_names(kind)):
+            yield f"create {name}", functools.partial(creator, kind, name)
+    del logger  # it has to live until here
+
+
+def create_plugin(trt: Any, creator: Any, values: Mapping[str, Any]) -> Any:
+    """Make a plugin as the parser does: INT32 of an int, CHAR with the closing NUL of a string."""
+    kinds, fields, arrays = trt.PluginFieldType, [], []  # a field does not keep its array alive
+    for name, value in values.items():
+        if isinstance(value, str):
+            data, kind = np.frombuffer(value.encode() + b"\0", np.int8), kinds.CHAR
+        elif isinstance(value, int):
+            data, kind = np.array([value], np.int32), kinds.INT32
         else:
-            keep.append(ctypes.CDLL(library))
-    if not loading.passed:
-        return
-    ours = [c for c in registry.all_creators if c.plugin_namespace == PLUGIN_NAMESPACE]
-    _try_creators(say, [BoundCreator(trt, registry, creator) for creator in ours])
-    if style == "load_library":
-        del ours
-        with Trying(say, "deregister_library"):
-            registry.deregister_library(keep.pop())
-            left = [c for c in registry.all_creators if c.plugin_namespace == PLUGIN_NAMESPACE]
-            if left:
-                raise FailedCheckError(f"{len(left)} creators are left behind")
-
-
-def _try_creators(say: Say, creators: Sequence[Creator], *, only_list: bool = False) -> None:
-    """Tell of every creator, look for those that there must be, and use each."""
-    for creator in creators:
-        say(
-            "creator",
-            name=creator.name,
-            version=creator.version,
-            namespace=creator.namespace,
-            fields=list(creator.fields),
+            data, kind = np.array([value], np.float32), kinds.FLOAT32
+        arrays.append(data)
+        fields.append(trt.PluginField(name, data, kind))
+    try:
+        return creator.create_plugin(
+            "check", trt.PluginFieldCollection(fields), trt.TensorRTPhase.BUILD
         )
-    if only_list:
-        return
-    for kind in get_args(Kind):
-        with Trying(say, f"creator {kind}") as checking:
-            checking.detail = _expected(kind, creators)
-    for creator in creators:
-        _try_creator(say, creator)
+    except (RuntimeError, ValueError, TypeError):  # a refusal, in some versions of the bindings
+        return None
 
 
-def _expected(kind: Kind, creators: Sequence[Creator]) -> str:
-    """The operator has a creator, found under the name that its nodes carry."""
-    names = (kind, PLUGIN_VERSION, PLUGIN_NAMESPACE)
-    for creator in creators:
-        if (creator.name, creator.version, creator.namespace) == names:
-            attributes = tuple(NormSpec(kind=kind).attributes())
-            if creator.fields != attributes:
-                raise FailedCheckError(
-                    f"its fields are {creator.fields}, the attributes {attributes}"
-                )
-            return f"{len(attributes)} fields, those of the operator"
-    raise FailedCheckError(f"no creator is {names}")
+def _onnxruntime_nodes(request: Mapping[str, str]) -> Iterator[_Trial]:
+    """Register the library with ONNX Runtime, and compute norms with it, on CUDA where it has."""
+    ort, options = onnxruntime(), session_options(request["library"], threads=1)
+    cuda = has_cuda_nodes(request["library"]) and CUDA in ort.get_available_providers()
+    providers: list[str] = [CUDA, CPU] if cuda else [CPU]
+    for dtype, kind in itertools.product(_TYPES, get_args(Kind)):
+        name = f"{kind} {type_name(dtype)} ({providers[0]})"
+        yield name, functools.partial(_compared, ort, options, providers, kind, dtype)
 
 
-def _try_creator(say: Say, creator: Creator) -> None:
-    """Create every variant, and have every fault refused; one of each for a further name."""
-    kind = _operator_of(creator)
-    if kind is None:
-        return
-    quantized = "quantize" in creator.fields
-    first: dict[str, Value] = {"quantize": QUANTIZE[0]} if quantized else {}
-    good = [(name, fields_of(spec, first), first) for name, spec in variants(kind)]
-    # An attribute that a model leaves out has its default.
-    good.append(("nothing that has a default", [field(*item) for item in first.items()], first))
-    if quantized:
-        extras: list[dict[str, Value]] = [{"quantize": value} for value in QUANTIZE]
-        good += [(str(e["quantize"]), fields_of(NormSpec(kind=kind), e), e) for e in extras]
-    bad = list(faults(kind, first))
-    if creator.name not in (kind, f"Quantized{kind}"):
-        good, bad = good[:1], bad[:1]
-    for name, given, extra in good:
-        with Trying(say, f"create {creator.name}: {name}") as creating:
-            outputs = creator.outputs(given)
-            codes = "quantize" in extra
-            expected = OUTPUTS[kind] + (codes and scaled_by(str(extra["quantize"])) != "tensor")
-            if outputs != expected:
-                raise FailedCheckError(f"it has {outputs} outputs, the operator {expected}")
-            creating.detail = f"{outputs} outputs"
-    for name, fields in bad:
-        with Trying(say, f"refuse {creator.name}: {name}") as refusing:
-            if creator.accepts(fields):
-                raise FailedCheckError("it was accepted")
-            refusing.detail = "refused"
+def _compared(ort: Any, options: Any, providers: list[str], kind: Kind, dtype: int) -> str:
+    """Run one norm against the reference; rows of even length, as CUDA turns no others."""
+    random, stored = np.random.default_rng(0), numpy_dtype(dtype)
+    spec = NormSpec(kind=kind, epsilon=2.0**-16, rotary_dim=40 * (kind == "RotaryRMSNorm"))
+    x, second = (random.normal(0, 2, (3, 112)).astype(stored) for _ in range(2))
+    x[1, 7] = np.inf
+    scale, bias = (random.normal(1, 1, (112,)).astype(stored) for _ in range(2))
+    cos, sin = (random.normal(0, 1, (1, spec.rotary_dim)).astype(stored) for _ in range(2))
+    more: dict[Kind, dict[str, Array]] = {
+        "RMSNorm": {},
+        "SkipRMSNorm": {"residual": second},
+        "GatedRMSNorm": {"gate": second},
+        "RotaryRMSNorm": {"cos": cos, "sin": sin},
+    }
+    named = more[kind]
+    model, feeds = node_model(
+        spec, x, scale, bias, second if len(named) == 1 else None,
+        (cos, sin) if "cos" in named else None,
+    )  # fmt: skip
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=providers)
+    results = run_session(session, feeds)
+    exact = reference_exact(spec, x, scale, bias, **named)
+    pair = exact if isinstance(exact, tuple) else (exact,)
+    ulp = max(_ulp(a, b, providers[0]) for a, b in zip(results.values(), pair, strict=True))
+    if not ulp <= _MAX_ULP.get(dtype, 1):
+        raise ValueError(f"{ulp:g} ulp from the reference")
+    return f"{ulp:g} ulp from the reference"
 
 
-def _operator_of(creator: Creator) -> Kind | None:
-    """The operator that the creator's fields belong to; None for a plugin of something else."""
-    base = [name for name in creator.fields if name != "quantize"]
-    for kind in get_args(Kind):
-        named = creator.name.removeprefix("Quantized").startswith(kind)
-        if named and base == list(NormSpec(kind=kind).attributes()):
-            operator: Kind = kind
-            return operator
-    return None
+def _ulp(result: Array, exact: Array, provider: str) -> float:
+    """In ulp of the result; on CUDA of the greatest of its row, as sums there have other orders."""
+    apart = ulp_distance(result, exact)
+    if provider == CUDA:
+        wide = exact.astype(np.float64)
+        greatest = np.abs(np.nan_to_num(wide, posinf=0, neginf=0)).max(axis=-1, keepdims=True)
+        unit = np.spacing(greatest.astype(exact.dtype)).astype(np.float64)
+        apart = np.where(np.isfinite(wide), np.abs(result.astype(np.float64) - wide) / unit, apart)
+    return float(apart.max())

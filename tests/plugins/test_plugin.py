@@ -1,0 +1,243 @@
+"""Building, checking and loading: real CMake, compilers and processes.
+
+The project of most tests is a small one that makes a library of the right name, in a second.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import rmsnorm_export as rx
+from rmsnorm_export.cli.plugin import PROGRAMS
+from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
+from rmsnorm_export.tensorrt import plugin
+from rmsnorm_export.tensorrt.plugin import building, libraries
+
+pytestmark = pytest.mark.skipif(
+    not all(tool.path for tool in plugin.build_tools()[1:]), reason="no C++ compiler or CMake"
+)
+NAME = "librmsnorm_onnxruntime.so"
+GOOD = 'extern "C" void RegisterCustomOps() {}\n'
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Its one source; builds go to a cache of the test."""
+    folder = tmp_path / "sources"
+    shutil.copytree(libraries.SOURCES / "cmake", folder / "cmake")
+    source = folder / "onnxruntime" / "library.cpp"
+    source.parent.mkdir()
+    source.write_text(GOOD)
+    source.with_name("CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.24)\nproject(small LANGUAGES CXX)\n"
+        "include(../cmake/manifest.cmake)\nadd_library(rmsnorm_onnxruntime SHARED library.cpp)\n"
+        "install_with_manifest(onnxruntime rmsnorm_onnxruntime)\n"
+    )
+    monkeypatch.setattr(libraries, "SOURCES", folder)
+    monkeypatch.setattr(libraries, "_PACKAGED", tmp_path / "none")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return source
+
+
+def _build(**options: object) -> plugin.Built:
+    return plugin.build(runtime="onnxruntime", **options)  # type: ignore[arg-type]
+
+
+def test_a_build_is_made_once_and_found(project: Path) -> None:
+    with pytest.raises(BackendMissingError, match="not built"):
+        rx.session_options()
+    with ThreadPoolExecutor(3) as pool:
+        built = next(pool.map(lambda _: _build(), range(3)))
+    library = plugin.onnxruntime_library()
+    assert library == built.path("register")
+    assert (built.runtime, built.cuda, built.tensorrt) == ("onnxruntime", "", "")
+    before = library.stat().st_mtime_ns
+    _build()
+    assert library.stat().st_mtime_ns == before
+    project.write_text(GOOD + "int more() { return 1; }\n")
+    assert _build().path("register").stat().st_mtime_ns != before
+    assert plugin.find_builds() == (libraries.find_build("onnxruntime"),)
+
+
+def _append(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"x")
+
+
+@pytest.mark.parametrize(
+    ("damage", "word"),
+    [
+        (lambda lib, _: _append(lib), "SHA-256"),
+        (lambda lib, _: lib.unlink(), "none in"),
+        (lambda _, manifest: manifest.write_text("{"), "damaged"),
+        (lambda _, manifest: manifest.write_text("[]"), "damaged"),
+        (lambda _, manifest: manifest.write_text('{"version": "0.0.1"}'), "version 0.0.1"),
+    ],
+)
+@pytest.mark.usefixtures("project")
+def test_what_is_no_longer_what_was_built_is_not_loaded(damage, word: str) -> None:
+    library = _build().path("register")
+    damage(library, library.with_name("rmsnorm_onnxruntime.json"))
+    with pytest.raises(BackendMissingError) as caught:
+        plugin.onnxruntime_library()
+    assert word in caught.value.found
+    with pytest.raises(rx.Error):
+        rx.session_options(library)
+    _build()
+    assert plugin.onnxruntime_library() == library
+
+
+def test_copies(project: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    built = _build(output=out)
+    assert [path.name for path in built.copies] == [NAME, "rmsnorm_onnxruntime.json"]
+    assert (out / NAME).read_bytes() == built.path("register").read_bytes()
+    assert plugin.open_library(out / NAME).runtime == "onnxruntime"
+    assert _build(output=out).copies == built.copies
+    (out / NAME).write_text("mine")
+    with pytest.raises(UsageError, match="replace another file"):
+        _build(output=out)
+    assert (out / NAME).read_text() == "mine"
+    _build(output=out, force=True)
+    assert (out / NAME).read_bytes() == built.path("register").read_bytes()
+    for place in (project, out / NAME / "deep"):
+        with pytest.raises(InputError, match="cannot be written"):
+            _build(output=place)
+
+
+def test_what_does_not_build_says_why_and_leaves_the_old_one(project: Path) -> None:
+    library = _build().path("register")
+    before = library.read_bytes()
+    project.write_text("int main() { return no_such_name; }\n")
+    with pytest.raises(plugin.BuildError, match="did not compile") as caught:
+        _build()
+    assert "no_such_name" in caught.value.found
+    assert "no_such_name" in caught.value.log.read_text()
+    project.with_name("CMakeLists.txt").write_text('message(FATAL_ERROR "nothing works today")')
+    with pytest.raises(BackendMissingError, match="nothing works today"):
+        _build()
+    assert library.read_bytes() == before
+
+
+@pytest.mark.usefixtures("project")
+def test_options_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for options in (
+        {"runtime": "openvino"},
+        {"runtime": "torch", "arch": "hopper"},
+        {"runtime": "torch", "tensorrt_include": "/"},
+    ):
+        with pytest.raises(UsageError):
+            plugin.build(**options)
+    monkeypatch.setattr(building, "_which", lambda _: "")
+    with pytest.raises(BackendMissingError, match="without CMake"):
+        _build()
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be written"):
+        _build(cache=tmp_path / "file")
+
+
+@pytest.mark.usefixtures("project")
+def test_the_nvcc_of_the_pypi_packages_is_given_to_cmake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "_cmake_finds_cuda", lambda: False)
+    monkeypatch.setattr(building, "package_folders", lambda _: (tmp_path / "nvidia",))
+    nvcc = tmp_path / "nvidia" / "cu13" / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.touch()
+    root = f"-DCUDAToolkit_ROOT={tmp_path / 'nvidia' / 'cu13'}"
+    assert root in building._cmake_settings("torch", "90,100", None, None)
+    given = building._cmake_settings("torch", "90,100", None, "/opt/cuda")
+    assert "-DCUDAToolkit_ROOT=/opt/cuda" in given
+    assert "-DCMAKE_CUDA_ARCHITECTURES=90;100" in given
+
+
+@pytest.mark.parametrize(
+    ("code", "word"),
+    [
+        ("static int x = (__builtin_trap(), 1);", "SIGILL"),
+        ("#include <unistd.h>\nstatic int x = sleep(60);", "within 5 s"),
+        ("#include <stdlib.h>\nstatic int x = (exit(3), 1);", "exit code 3"),
+        ("", "load: "),
+    ],
+)
+def test_whatever_a_library_does_is_a_finding(project: Path, code: str, word: str) -> None:
+    project.write_text(f"{code}\n" + ("" if not code else GOOD))
+    _build()
+    result = plugin.check(runtime="onnxruntime", timeout=5 if "sleep" in code else 60)
+    (trial,) = result.runtimes
+    assert (result.passed, trial.status) == (False, "failed")
+    assert word in trial.detail
+
+
+def test_a_library_that_nothing_can_try_has_not_passed(project: Path) -> None:
+    del project
+    library = (
+        _build(output=libraries.SOURCES.parent / "o").copies[0].with_name("librmsnorm_plugin.so")
+    )
+    shutil.copy(library.with_name(NAME), library)
+    code = (
+        "import sys; from rmsnorm_export.tensorrt.plugin import checking, check\n"
+        "checking.is_installed = lambda _: False\n"
+        f"result = check({str(library)!r}); print(result.passed, result.runtimes[0].status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "missing"]
+
+
+def test_a_library_that_is_cut_short_is_not_loaded(native_library: Path, tmp_path: Path) -> None:
+    """The linker would end the process."""
+    content = native_library.read_bytes()
+    for name, size in ((NAME, 5000), (NAME, len(content) - 1), (NAME, 0), ("other.so", None)):
+        (tmp_path / name).write_bytes(content[:size])
+        with pytest.raises(InputError, match="cannot be used"):
+            rx.session_options(tmp_path / name)
+    with pytest.raises(InputError, match="no such file"):
+        plugin.check(tmp_path / "librmsnorm_torch.so")
+
+
+@pytest.mark.usefixtures("project")
+def test_lines(tmp_path: Path) -> None:
+    assert plugin.LOADERS == PROGRAMS
+    with pytest.raises(BackendMissingError, match="plugin is not built"):
+        plugin.command_lines()
+    built = _build(output=tmp_path / "a folder")
+    lines = plugin.command_lines("m.onnx").lines
+    assert {line.library for line in lines} == {built.path("register")}
+    assert [line.loader for line in lines] == [
+        "onnxruntime-native", "onnxruntime-cpp", "triton-native"
+    ]  # fmt: skip
+    autoload = tmp_path / "a folder" / "librmsnorm_plugin_autoload.so"
+    for name in (autoload.name, "librmsnorm_plugin.so"):
+        shutil.copy(built.path("register"), autoload.with_name(name))
+    (line,) = plugin.command_lines("m n.onnx", "trtexec", library=autoload).lines
+    assert line.library.name == "librmsnorm_plugin.so"
+    assert f"--dynamicPlugins='{line.library}'" in line.text
+    assert "--onnx='m n.onnx' --saveEngine='m n.engine'" in line.text
+    (line,) = plugin.command_lines(loader="triton", library=line.library).lines
+    assert line.library == autoload
+    assert len(plugin.command_lines(library=autoload).lines) == 7
+    with pytest.raises(UsageError, match="unknown"):
+        plugin.command_lines(loader="tensorflow")
+    with pytest.raises(InputError, match="not for register"):
+        plugin.command_lines(loader="triton-native", library=autoload)
+
+
+def test_the_manifest_has_the_version_of_the_package() -> None:
+    """Engines carry it, and a library of another version is not loaded."""
+    text = (libraries.SOURCES / "cmake" / "manifest.cmake").read_text()
+    assert f"set(RMSNORM_EXPORT_VERSION {rx.__version__})" in text
+
+
+def test_the_real_kernels_are_found_good(native_library: Path) -> None:
+    manifest = json.loads(native_library.with_name("rmsnorm_onnxruntime.json").read_text())
+    assert manifest["libraries"].keys() == {NAME}
+    result = plugin.check(native_library)
+    assert result.passed
+    assert len(result.runtimes[0].checks) == 16
