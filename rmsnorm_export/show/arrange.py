@@ -13,8 +13,8 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Literal
 
-from rmsnorm_export.rewrite.drawing import DrawnNode, DrawnValue, Subgraph
 from rmsnorm_export.printable import printable
+from rmsnorm_export.rewrite.drawing import DrawnNode, DrawnValue, Subgraph
 
 BoxKind = Literal["op", "in", "out", "ref"]
 

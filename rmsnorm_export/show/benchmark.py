@@ -1,36 +1,16 @@
-"""A benchmark: what it comes to, then a table per provider and shape.
-
-On a page each row holds its interval as a plot; the numbers stand beside every mark, so that
-nothing is told by colour or by place alone.
-"""
+"""A benchmark: what it comes to, then a table per provider and shape."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 
 from rmsnorm_export.benchmark.result import AGAIN, Benchmark, Timing, Variant, headlines
 from rmsnorm_export.printable import one_line, plural, printable
-from rmsnorm_export.show.page.document import About, Section, document, page_notes, summary
-from rmsnorm_export.show.page.forest import Scale, axis, row_plot
-from rmsnorm_export.show.page.markup import (
-    Content,
-    Markup,
-    Pairs,
-    badge,
-    code,
-    facts,
-    join,
-    names,
-    tag,
-)
-from rmsnorm_export.show.page.plain_table import bare_table, plain_table
+from rmsnorm_export.show.page import Table
 from rmsnorm_export.show.text import Line, note_lines, table
 
 _TIMING_HEADS = ("variant", "time / raw", "95 % interval", "median ms", "quartiles ms", "peak MiB")
 _TIMING_STYLES = {"faster": "green", "slower": "red"}
-_BADGES = {"faster": "good", "slower": "bad"}
-_FILE_NUMBERS = ("Nodes", "Norms as one node", "Refused", "Made in s")
 
 
 def _tables(result: Benchmark) -> Iterator[tuple[str, Sequence[Timing]]]:
@@ -103,17 +83,20 @@ def benchmark_lines(result: Benchmark, *, verbose: int = 0) -> list[Line]:
     return lines + (["", *note_lines(result.notes)] if result.notes else [])
 
 
-def benchmark_tables(result: Benchmark) -> list[Markup]:
-    """For a notebook: a table for each provider and shape."""
-    return [
-        bare_table(
+def benchmark_tables(result: Benchmark) -> list[Table]:
+    """Return a table for each provider and shape, and one of the files."""
+    heads = [head[:1].upper() + head[1:] for head in (*_TIMING_HEADS, "verdict")]
+    tables = [
+        Table(
             title,
-            (*_TIMING_HEADS, "verdict"),
+            heads,
             [[*_timing_texts(result, t, "\u2013"), _timing_verdict(t)] for t in timings],
-            numbers=_TIMING_HEADS[1:],
+            numbers=heads[1:-1],
         )
         for title, timings in _tables(result)
     ]
+    rows = [[name, why] for name, why in _unranked(result)]
+    return tables + ([Table("Not ranked", ("Variant", "Why"), rows)] if rows else [])
 
 
 def _made_on(result: Benchmark, *, verbose: int) -> list[str]:
@@ -146,81 +129,3 @@ def _file_text(variant: Variant) -> str:
     if variant.kind != "raw":
         parts.append(f"made in {variant.seconds:.2f} s")
     return f"{f'{variant.name} {variant.version}'.rstrip()}: {', '.join(parts)}"
-
-
-def benchmark_page(result: Benchmark, *, about: About) -> str:
-    """The page of a benchmark."""
-    machine = result.machine
-    load = "not known"
-    if machine.load_before is not None:
-        load = f"{machine.load_before:g} before, {machine.load_after:g} after"
-    pairs: Pairs = [
-        ("Model", code(result.source)),
-        ("Machine", f"{one_line(machine.cpu)}, {machine.cores} cores, {machine.memory_gib:g} GiB"),
-        ("Load average", load),
-        ("Sessions", _pairs_text(result.session)),
-        ("Numerics up to", result.numerics),
-        ("Versions", _pairs_text(result.versions)),
-        ("Seed", str(result.seed)),
-        ("Time", f"{result.seconds:.0f} s"),
-        *dataclasses.replace(about, versions=()).pairs(),
-    ]
-    verdicts = [(line, _headline_kind(line, result)) for line in headlines(result)]
-    head = summary(verdicts, about, facts(pairs, "facts wide"), *page_notes(result.notes))
-    return document("Benchmark", result.source, [head, benchmark_section(result)])
-
-
-def _headline_kind(line: str, result: Benchmark) -> str:
-    if not result.passed:
-        return "bad"
-    return "warn" if "slower" in line else "good" if "faster" in line else ""
-
-
-def benchmark_section(result: Benchmark) -> Section:
-    """Every table, what is not ranked, and how it was measured."""
-    scale = Scale.of(result.timings)
-    intro = (
-        "Each variant's time over raw's time in the same round: the median and its 95 % interval."
-        " Left of 1 is faster. The grey band is noise: as far as a second session of the very same"
-        " raw file strays."
-    )
-    body: list[Content] = [tag("p", intro)]
-    titles = [head[:1].upper() + head[1:] for head in _TIMING_HEADS]
-    heads = (*titles[:2], axis(scale), *titles[2:], "Verdict")
-    for title, timings in _tables(result):
-        rows = [_timing_row(result, timing, scale) for timing in timings]
-        body += [tag("h3", title), plain_table(title, heads, rows, numbers=titles[1:])]
-    if unranked := _unranked(result):
-        items = (tag("li", code(name), why) for name, why in unranked)
-        body += [tag("h3", "Not ranked"), tag("ul", *items, class_="names")]
-    files = map(_file_row, result.variants)
-    inputs = [f"{case.label}: {', '.join(case.inputs)}" for case in result.cases]
-    body += [
-        tag("h3", "What was measured"),
-        plain_table("What was measured", ("File", *_FILE_NUMBERS), files, numbers=_FILE_NUMBERS),
-        tag("details", tag("summary", "Inputs"), names(inputs, 600)),
-    ]
-    return Section("benchmark", "Benchmark", join(body), len(result.timings))
-
-
-def _timing_row(result: Benchmark, timing: Timing, scale: Scale) -> list[Content]:
-    variant, ratio, *numbers = _timing_texts(result, timing, "\u2013")
-    verdict: str = _timing_verdict(timing)
-    if kind := _BADGES.get(timing.verdict):
-        verdict = badge(verdict, kind)
-    return [
-        tag("code", variant, class_="whole"),
-        ratio,
-        row_plot(timing, scale),
-        *numbers,
-        tag("span", verdict, class_="whole"),
-    ]
-
-
-def _file_row(variant: Variant) -> list[Content]:
-    numbers = (variant.nodes, variant.fused, variant.refused)
-    return [
-        code(f"{variant.name} {variant.version}".strip()),
-        *("" if n is None else f"{n:,}" for n in numbers),
-        "" if variant.kind == "raw" else f"{variant.seconds:.2f}",
-    ]

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-
-from rmsnorm_export.benchmark.result import Benchmark
 from rmsnorm_export.graph.bundle import Components
 from rmsnorm_export.printable import printable
-from rmsnorm_export.show import show_lines
-from rmsnorm_export.show.benchmark import benchmark_section
-from rmsnorm_export.show.engine import engine_section
-from rmsnorm_export.show.page.document import About, Section, document, summary
-from rmsnorm_export.show.page.markup import code, facts
-from rmsnorm_export.show.text import Line, Verdict
-from rmsnorm_export.tensorrt.engine.result import EngineResult
+from rmsnorm_export.show import section_of, show_lines
+from rmsnorm_export.show.page import Facts, Page
+from rmsnorm_export.show.text import Line, kind_of_line, text_of
 
 
 def components_lines(result: Components, *, verbose: int = 0) -> list[Line]:
-    """The lines of every component under its name."""
+    """Return the lines of every component under its name."""
     lines: list[Line] = []
     for name, one in result.results.items():
         shown = show_lines(one, verbose=verbose)
@@ -27,23 +19,10 @@ def components_lines(result: Components, *, verbose: int = 0) -> list[Line]:
     return lines
 
 
-def components_page(result: Components, *, about: About) -> str:
-    """The page of benchmarks or engines: a section for each."""
-    verdicts: list[Verdict] = []
-    sections: list[Section] = []
-    for name, one in result.results.items():
-        if isinstance(one, Benchmark):
-            part = benchmark_section(one)
-        elif isinstance(one, EngineResult):
-            part = engine_section(one.record)
-        else:
-            raise TypeError(f"{type(one).__name__} has no page to show")
-        first: Sequence[Line] = show_lines(one, verbose=-1)
-        text = first[0] if isinstance(first[0], str) else first[0][0]
-        good = one.passed if isinstance(one, Benchmark) else True
-        verdicts.append((f"{name}: {text}", "" if good else "bad"))
-        title = f"{part.title} of {name}"
-        sections.append(dataclasses.replace(part, id=f"{name}-{part.id}", title=title))
-    pairs = [("Folder", code(str(result.path))), *about.pairs()]
-    head = summary(verdicts, about, facts(pairs, "facts wide"))
-    return document("Graphs of a folder", result.path.name, [head, *sections])
+def components_page(result: Components) -> Page:
+    """Return the page of a folder: a verdict and a section for each component."""
+    firsts = {name: show_lines(one, verbose=-1)[0] for name, one in result.results.items()}
+    verdicts = [(f"{name}: {text_of(line)}", kind_of_line(line)) for name, line in firsts.items()]
+    sections = [section_of(one, name) for name, one in result.results.items()]
+    facts = Facts([("Folder", str(result.path))])
+    return Page("Graphs of a folder", result.path.name, verdicts, [facts], sections)

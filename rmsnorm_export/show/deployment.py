@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 from collections.abc import Iterator
 
 from rmsnorm_export.benchmark.result import Benchmark
@@ -15,15 +13,12 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import one_line, plural, printable
 from rmsnorm_export.records import from_json
 from rmsnorm_export.rewrite.result import Report
-from rmsnorm_export.show.benchmark import benchmark_section
-from rmsnorm_export.show.engine import engine_section
-from rmsnorm_export.show.package import package_section
-from rmsnorm_export.show.page.document import About, Section, document, problem_box, summary
-from rmsnorm_export.show.page.markup import Markup, Pairs, code, facts
-from rmsnorm_export.show.page.plain_table import bare_table, plain_table
+from rmsnorm_export.show import section_of
+from rmsnorm_export.show.page import Facts, Page, Section, Table
 from rmsnorm_export.show.report import report_sections
 from rmsnorm_export.show.text import Line, Verdict, headline, table
-from rmsnorm_export.show.verification import verification_section
+from rmsnorm_export.strict import parse_json
+from rmsnorm_export.system.reading import read_file
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
 
 _STATE_STYLES = {"done": "green", "failed": "bold red", "not run": "yellow"}
@@ -63,10 +58,10 @@ def deployment_lines(deployment: Deployment, *, verbose: int = 0) -> list[Line]:
     return lines
 
 
-def deployment_tables(deployment: Deployment) -> list[Markup]:
-    """Return a row for each step, for a notebook."""
-    rows = [_texts(step) for step in deployment.steps]
-    return [bare_table("Steps", [head.capitalize() for head in _HEADS], rows, numbers=("Time",))]
+def deployment_tables(deployment: Deployment) -> list[Table]:
+    """Return a row for each step."""
+    heads = [head.capitalize() for head in _HEADS]
+    return [Table("Steps", heads, [_texts(step) for step in deployment.steps], numbers=("Time",))]
 
 
 def step_line(step: StepOutcome) -> str:
@@ -82,33 +77,45 @@ def _texts(step: StepOutcome) -> list[str]:
     return [step.name, step.state, time, one_line(what)]
 
 
-def deployment_page(deployment: Deployment, *, about: About) -> str:
+def deployment_page(deployment: Deployment) -> Page:
     """Return the page of a run; results are read from the folders of the steps.
 
     A result that cannot be read any more has no section; the table of steps is always there.
     """
-    pairs: Pairs = [
-        ("Pipeline", code(str(deployment.path))),
-        ("Folder", code(str(deployment.folder))),
+    facts = [
+        ("Pipeline", str(deployment.path)),
+        ("Folder", str(deployment.folder)),
         ("Time", f"{deployment.seconds:.1f} s"),
-        *about.pairs(),
     ]
     failures = [
-        problem_box(step.failure.what, step.failure.found, step.failure.fix, [("Step", step.name)])
+        Facts(
+            [
+                ("Step", step.name),
+                ("Error", step.failure.what),
+                ("Found", step.failure.found),
+                ("Fix", step.failure.fix),
+            ]
+        )
         for step in deployment.steps
         if step.failure is not None
     ]
-    rows = [_texts(step) for step in deployment.steps]
-    head = summary(
+    return Page(
+        "Deployment",
+        deployment.name,
         [_deployment_verdict(deployment)],
-        dataclasses.replace(about, problem=None),
-        *failures,
-        plain_table("Steps", [one.capitalize() for one in _HEADS], rows),
-        facts(pairs, "facts wide"),
-        count=len(rows),
+        [*failures, *deployment_tables(deployment), Facts(facts)],
+        [section for step in deployment.steps for section in _sections(step)],
     )
-    sections = [section for step in deployment.steps for section in _sections(step)]
-    return document("Deployment", deployment.name, [head, *sections])
+
+
+_DOCUMENTS: dict[str, type] = {
+    "report": Report,
+    "verification": Verification,
+    "engine_record": EngineRecord,
+    "benchmark": Benchmark,
+    "packaged": Packaged,
+}
+"""Kind of a document that a step writes -> its class."""
 
 
 def _sections(step: StepOutcome) -> Iterator[Section]:
@@ -117,18 +124,9 @@ def _sections(step: StepOutcome) -> Iterator[Section]:
         if not name.endswith(".json") or name.startswith(".."):
             continue
         with contextlib.suppress(OSError, ValueError, InputError):
-            text = (step.folder / name).read_text("utf-8")
-            kind = json.loads(text).get("kind")
+            text = read_file(step.folder / name)
+            kind = parse_json(text).get("kind")
             if kind == "report":
                 yield from report_sections(from_json(text, Report))
-            elif kind == "verification":
-                a, _, b = name.removesuffix(".json").partition("-")
-                section = verification_section(from_json(text, Verification), a, b)
-                title = f"{a} and {b}"
-                yield dataclasses.replace(section, id=f"verification-{a}-{b}", title=title)
-            elif kind == "engine_record":
-                yield engine_section(from_json(text, EngineRecord))
-            elif kind == "benchmark":
-                yield benchmark_section(from_json(text, Benchmark))
-            elif kind == "packaged":
-                yield package_section(from_json(text, Packaged))
+            elif kind in _DOCUMENTS:
+                yield section_of(from_json(text, _DOCUMENTS[kind]), name.removesuffix(".json"))

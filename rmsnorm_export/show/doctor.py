@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from rmsnorm_export.diagnosis import Component, Diagnosis
 from rmsnorm_export.printable import one_line, printable
-from rmsnorm_export.show.page.markup import Markup, code
-from rmsnorm_export.show.page.plain_table import bare_table
 from rmsnorm_export.show.text import Line, headline, table
 from rmsnorm_export.tensorrt.plugin import Tool
 
@@ -40,20 +38,6 @@ def diagnosis_lines(diagnosis: Diagnosis, *, verbose: int = 0) -> list[Line]:
     for test, row in zip(diagnosis.self_tests, table(tests), strict=True):
         lines.append((row, "" if test.passed else "bold red"))
     return lines
-
-
-def diagnosis_tables(diagnosis: Diagnosis) -> list[Markup]:
-    """For a notebook: packages, and the self test."""
-    packages = [
-        (code(c.name), c.version, c.status, one_line(c.detail if c.status == "ok" else c.install))
-        for c in diagnosis.components
-    ]
-    tests = [
-        (test.name, "ok" if test.passed else "FAILED", one_line(test.detail))
-        for test in diagnosis.self_tests
-    ]
-    tables = [bare_table("Packages", ("Package", "Version", "State", "Found, or to do"), packages)]
-    return tables + ([bare_table("Self test", ("Test", "", "Found"), tests)] if tests else [])
 
 
 def _component_lines(components: tuple[Component, ...]) -> list[Line]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rmsnorm_export.printable import one_line, plural, printable
-from rmsnorm_export.show.page.document import About, Section, document, page_notes, summary
-from rmsnorm_export.show.page.markup import Content, Pairs, code, facts, join, more_of, names
-from rmsnorm_export.show.page.plain_table import plain_table
+from rmsnorm_export.show.page import Table
 from rmsnorm_export.show.text import (
     Line,
     Verdict,
@@ -30,9 +28,6 @@ _NORM_STYLES = {"unfused": "yellow", "unknown": "yellow"}
 _NORM_HEADS = ("Norm", "Operator", "Computed by", "Kernels", "Names")
 _KERNELS = 4
 """Kernels of a norm that are named on a page."""
-
-_NORMS = 2000
-"""Norms in the table of a page."""
 
 _VERDICTS: dict[str, Verdict] = {
     "yes": ("it can be used here: ", "good"),
@@ -113,44 +108,30 @@ def _norm_texts(group: Sequence[EngineNorm]) -> list[str]:
     return [f"{len(group)} x", norm.op, norm.form, norm.how, count]
 
 
-def engine_page(result: EngineResult, *, about: About) -> str:
-    """The page of a build."""
-    record = result.record
-    made = facts(about.pairs(), "facts wide")
-    head = summary([_engine_verdict(record)], about, made, *page_notes(record.notes))
-    return document("Engine", record.engine, [head, engine_section(record)])
+def engine_tables(result: EngineResult) -> list[Table]:
+    """Return a row for each norm of an engine."""
+    return record_tables(result.record)
 
 
-def engine_section(record: EngineRecord) -> Section:
-    """What was built, and what became of every norm in it."""
-    ranges = [_range_text(item) for profile in record.profiles for item in profile.inputs]
-    pairs: Pairs = [
-        ("Engine", code(record.engine)),
-        ("Backend", _builder(record)),
-        ("Size", f"{record.bytes / 2**20:.1f} MiB"),
-        ("GPUs", ", ".join(record.gpus) or "none at the build"),
-        ("Shapes", names(ranges)),
-        ("Layers", f"{len(record.layers):,}, from the {record.layers_from}"),
-        ("Built in", f"{record.seconds:.1f} s"),
+def record_lines(record: EngineRecord, *, verbose: int = 0) -> list[Line]:
+    """Return the lines of an engine's record."""
+    lines: list[Line] = [headline(_engine_verdict(record))]
+    return lines if verbose < 0 else [*lines, *_norm_lines(record.norms, verbose=verbose)]
+
+
+def record_tables(record: EngineRecord) -> list[Table]:
+    """Return a row for each norm of an engine."""
+    rows = [
+        (
+            norm.name,
+            norm.op,
+            norm.how,
+            "" if norm.kernels is None else str(norm.kernels),
+            one_line(norm.reason) or ", ".join(norm.names[:_KERNELS]),
+        )
+        for norm in record.norms
     ]
-    norms = record.norms
-    rows = map(_norm_row, norms[:_NORMS])
-    body = [
-        facts(pairs, "facts wide"),
-        plain_table("Norms in the engine", _NORM_HEADS, rows, numbers=("Kernels",)),
-        more_of(len(norms) - _NORMS, "norm"),
-    ]
-    return Section("engine", "Engine", join(body), len(norms))
-
-
-def _norm_row(norm: EngineNorm) -> list[Content]:
-    return [
-        code(norm.name, 200),
-        norm.op,
-        norm.how,
-        "" if norm.kernels is None else str(norm.kernels),
-        one_line(norm.reason) or join(map(code, norm.names[:_KERNELS]), ", "),
-    ]
+    return [Table("Norms in the engine", _NORM_HEADS, rows, numbers=("Kernels",), names=("Norm",))]
 
 
 def engine_check_lines(check: EngineCheck, *, verbose: int = 0) -> list[Line]:

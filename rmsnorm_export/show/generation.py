@@ -7,9 +7,7 @@ from collections.abc import Sequence
 
 from rmsnorm_export.printable import plural, printable
 from rmsnorm_export.rewrite.result import GenerationExport
-from rmsnorm_export.show.page.document import About, Section, document, summary
-from rmsnorm_export.show.page.markup import Markup, code, facts, names
-from rmsnorm_export.show.page.plain_table import bare_table
+from rmsnorm_export.show.page import Facts, Page, Table
 from rmsnorm_export.show.report import report_lines, report_sections, report_tables
 from rmsnorm_export.show.text import Line, Verdict, headline
 
@@ -45,33 +43,28 @@ def generation_lines(
     return [*lines, "", *output] if output else lines
 
 
-def generation_tables(export: GenerationExport) -> list[Markup]:
-    """For a notebook: the verdict on each graph, then its norms."""
-    rows = [(code(name), report.headline()) for name, report in export.reports.items()]
+def generation_tables(export: GenerationExport) -> list[Table]:
+    """Return the verdict on each graph, then its norms."""
+    rows = [(name, report.headline()) for name, report in export.reports.items()]
     tables = [table for report in export.reports.values() for table in report_tables(report)]
-    return [bare_table("Graphs", ("Graph", "RMSNorms"), rows), *tables]
+    return [Table("Graphs", ("Graph", "RMSNorms"), rows, names=("Graph",)), *tables]
 
 
-def generation_page(
-    export: GenerationExport,
-    *,
-    about: About,
-    sections: Sequence[Section] = (),
-) -> str:
-    """The page of a folder: the rewrites, sites and refusals of each graph."""
-    pairs = [
-        ("Folder", code(str(export.path))),
-        ("Files", names([path.name for path in export.files]) if export.files else None),
-        ("Time", f"{export.seconds:.1f} s"),
-        *about.pairs(),
-    ]
+def generation_page(export: GenerationExport) -> Page:
+    """Return the page of a folder: the rewrites, sites and refusals of each graph."""
     text, kind = _generation_verdict(export)
     unproved = any(report.unproved for report in export.reports.values())
-    verdict = (text, "bad" if unproved or about.problem else kind)
-    parts = [summary([verdict], about, facts(pairs, "facts wide"))]
-    for name, report in export.reports.items():
-        parts += [
-            dataclasses.replace(part, id=f"{name}-{part.id}", title=f"{part.title} of {name}")
-            for part in report_sections(report, of=f"{name}-")
+    facts = Facts(
+        [
+            ("Folder", str(export.path)),
+            ("Files", [path.name for path in export.files]),
+            ("Time", f"{export.seconds:.1f} s"),
         ]
-    return document("Graphs of a folder", export.path.name, [*parts, *sections])
+    )
+    sections = [
+        dataclasses.replace(part, title=f"{part.title} of {name}")
+        for name, report in export.reports.items()
+        for part in report_sections(report)
+    ]
+    verdict = (text, "bad" if unproved else kind)
+    return Page("Graphs of a folder", export.path.name, [verdict], [facts], sections)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from rmsnorm_export.deploy.packaged import Packaged, PackagedModel
 from rmsnorm_export.printable import one_line, printable
-from rmsnorm_export.show.page.document import About, Section, document, page_notes, summary
-from rmsnorm_export.show.page.markup import code, facts, join, tag
-from rmsnorm_export.show.page.plain_table import plain_table
+from rmsnorm_export.show.page import Table
 from rmsnorm_export.show.text import Line, note_lines, table
 
 
@@ -44,27 +42,14 @@ def package_lines(packaged: Packaged, *, verbose: int = 0) -> list[Line]:
     return lines
 
 
-def package_page(packaged: Packaged, *, about: About) -> str:
-    """Return the page of a package."""
-    notes = page_notes([note for model in packaged.models for note in model.notes])
-    made = facts(about.pairs(), "facts wide")
-    head = summary(
-        [(_package_verdict(model), "good") for model in packaged.models], about, made, *notes
-    )
-    name = " and ".join(model.name for model in packaged.models)
-    return document("Package", name, [head, package_section(packaged)])
-
-
-def package_section(packaged: Packaged) -> Section:
-    """Return how clients see each model, what it was asked, and every file."""
-    parts = []
+def package_tables(packaged: Packaged) -> list[Table]:
+    """Return how clients see each model, and every file."""
+    tables = []
     for model in packaged.models:
-        files = [(code(path), code(sha256)) for path, sha256 in model.files.items()]
         heads = ("Way", "Name", "Type", "Shape")
-        parts += [
-            tag("h3", model.name),
-            tag("p", f"Asked: {one_line(model.answers)}"),
-            plain_table(f"Requests of {model.name}", heads, _tensors(model)),
-            plain_table(f"Files of {model.name}", ("File", "SHA-256"), files),
+        files = [*model.files.items()]
+        tables += [
+            Table(f"Requests of {model.name}", heads, _tensors(model), names=("Name",)),
+            Table(f"Files of {model.name}", ("File", "SHA-256"), files, names=("File", "SHA-256")),
         ]
-    return Section("package", "Package", join(parts), len(packaged.models))
+    return tables

@@ -59,7 +59,6 @@ def _distance(proof: Proof) -> str:
     return f"{number(proof.max_ulp)} ulp ({number(proof.bound_ulp)} allowed)"
 
 
-
 PROOF_HEADS = ("Proof", "Ulp seen", "Ulp allowed", "Error before", "Error after")
 
 

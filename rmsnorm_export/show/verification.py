@@ -1,32 +1,15 @@
-"""Two models compared on the same inputs: every output with its bounds and its histogram."""
+"""Two models compared on the same inputs: every output with its bounds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from rmsnorm_export.compare.backends import how_it_ran
 from rmsnorm_export.compare.result import Difference, OutputComparison, Verification
 from rmsnorm_export.printable import number, one_line, plural, printable
-from rmsnorm_export.show.page.document import About, Section, document, strip, summary
-from rmsnorm_export.show.page.histogram import histogram
-from rmsnorm_export.show.page.markup import (
-    Content,
-    Markup,
-    badge,
-    code,
-    facts,
-    join,
-    more_of,
-    names,
-    paragraphs,
-    shortened,
-    tag,
-)
-from rmsnorm_export.show.page.plain_table import bare_table, plain_table
+from rmsnorm_export.show import section_of
+from rmsnorm_export.show.page import Page, Table
 from rmsnorm_export.show.text import Line, headline, largest, note_lines, table
-
-_HISTOGRAMS = 60
-_OUTPUTS = 5000
 
 _TEXT_NUMBERS = ("Max abs", "Allowed", "Max ulp", "Differ", "Cosine")
 _NUMBERS: dict[str, Callable[[OutputComparison], str]] = {
@@ -52,12 +35,8 @@ _VERDICTS = {
 _MODELS = ("the first model", "the second model")
 _CAPTION = "Outputs of B against those of A"
 
-_PLACES = {
-    "at": ("", "it computes the value"),
-    "among": ("norm among its nodes", "among its nodes"),
-    "before": ("last norm before it", "the last before"),
-}
-"""Where the norm is in respect of the first difference: for a line, and for a page."""
+_PLACES = {"at": "", "among": "norm among its nodes", "before": "last norm before it"}
+"""Where the norm is in respect of the first difference."""
 
 
 def _passed(verified: Verification) -> int:
@@ -72,7 +51,7 @@ def _outputs_within(verified: Verification) -> str:
 
 def _output_type(output: OutputComparison, by: str) -> str:
     shape = by.join(map(str, output.metrics.shape)) or "scalar"
-    return f"{shortened(output.metrics.dtype, 40)} {shape}"
+    return f"{printable(output.metrics.dtype)} {shape}"
 
 
 def _agree(output: OutputComparison) -> str:
@@ -156,7 +135,7 @@ def _difference_lines(first: Difference, verbose: int) -> list[Line]:
     if first.module:
         where += f", module {printable(first.module)}"
     lines.append(f"  value   {printable(first.value)} ({where})")
-    if first.site is not None and (place := _PLACES[first.site.place][0]):
+    if first.site is not None and (place := _PLACES[first.site.place]):
         module = f", module {printable(first.site.module)}" if first.site.module else ""
         lines.append(f"  {place}   {first.site.op} {printable(first.site.name)}{module}")
     differs, compared = _by_how_much(first)
@@ -167,132 +146,36 @@ def _difference_lines(first: Difference, verbose: int) -> list[Line]:
     return lines + note_lines(first.notes, "  ")
 
 
-def verification_tables(verified: Verification) -> list[Markup]:
-    """For a notebook: every output with its distance and what is allowed."""
-    heads = ("Output", "Type", *_TEXT_NUMBERS, "Verdict")
-    rows = [_output_texts(output) for output in verified.outputs[:_OUTPUTS]]
-    return [bare_table(_CAPTION, heads, rows, numbers=_TEXT_NUMBERS)] if rows else []
+def verification_tables(verified: Verification) -> list[Table]:
+    """Return every output with its distance and what is allowed."""
+    rows = [
+        [
+            output.name,
+            "ok" if output.passed else "FAILED",
+            _output_type(output, "\u00d7"),
+            *(measured(output) for measured in _NUMBERS.values()),
+            _agree(output),
+            output.tolerance,
+        ]
+        for output in verified.outputs
+    ]
+    return [Table(_CAPTION, _OUTPUT_HEADS, rows, numbers=_NUMBERS, names=("Output",))]
 
 
-def verification_page(
-    verified: Verification,
-    *,
-    compared: tuple[str, str] = _MODELS,
-    about: About,
-    sections: Sequence[Section] = (),
-) -> str:
-    """The page of a comparison.
-
-    Args:
-        verified: its outcome.
-        compared: what was compared: paths, or e.g. ``PyTorch``.
-        about: date, versions and the like, which the outcome does not know.
-        sections: more parts, at the end.
-
-    Raises:
-        ValueError: two sections have one id.
-    """
+def verification_page(verified: Verification) -> Page:
+    """Return the page of a comparison."""
     metrics = [output.metrics for output in verified.outputs]
     worst = largest([m.max_ulp for m in metrics] or [0.0])
     differ = largest([m.mismatch for m in metrics] or [0.0])
     agree = verified.failure.rstrip(".") or "The models agree"
-    verdict = f"{agree}: {_outputs_within(verified)}"
-    head = summary(
-        [(verdict, "good" if verified.passed else "bad")],
-        about,
-        strip(
-            [
-                (f"{_passed(verified):,} of {len(metrics):,}", "outputs within bounds"),
-                (number(worst), "largest distance, ulp"),
-                (f"{differ:.2%}", "of elements differ, at most"),
-            ]
-        ),
-        facts(about.pairs(), "facts wide"),
+    return Page(
+        "Verification",
+        "",
+        [(f"{agree}: {_outputs_within(verified)}", "good" if verified.passed else "bad")],
+        sections=[section_of(verified, "Verification")],
+        numbers=[
+            (f"{_passed(verified):,} of {len(metrics):,}", "outputs within bounds"),
+            (number(worst), "largest distance, ulp"),
+            (f"{differ:.2%}", "of elements differ, at most"),
+        ],
     )
-    parts = [head, verification_section(verified, *compared), *sections]
-    return document("Verification", f"{compared[0]} and {compared[1]}", parts)
-
-
-def verification_section(verified: Verification, a: str, b: str) -> Section:
-    """The comparison of two models as a part of a page.
-
-    Args:
-        verified: its outcome.
-        a, b: what was compared: paths, or e.g. ``PyTorch``.
-    """
-    outputs, (first, second) = verified.outputs, _runs(verified)
-    agree = badge(_VERDICTS[verified.verdict], "good" if verified.passed else "bad")
-    rows = map(_output_row, outputs[:_OUTPUTS])
-    body = [
-        tag("p", "The models ", agree, f": {_outputs_within(verified)}."),
-        None
-        if verified.not_run or not verified.reason
-        else tag("p", one_line(verified.reason), class_="bad-text"),
-        facts(
-            [
-                ("A", tag("span", code(a), f", {first}")),
-                ("B", tag("span", code(b), f", {second}")),
-                ("Runtime", one_line(verified.runtime)),
-                ("Inputs", one_line(verified.source)),
-                ("Fed", names(verified.inputs)),
-                ("Notes", paragraphs(verified.notes)),
-            ]
-        ),
-        _difference_part(verified.first_difference),
-        plain_table(_CAPTION, _OUTPUT_HEADS, rows, numbers=_NUMBERS),
-        more_of(len(outputs) - _OUTPUTS, "output"),
-        _histograms(outputs),
-    ]
-    return Section("verification", "Verification", join(body), len(outputs))
-
-
-def _output_row(output: OutputComparison) -> list[Content]:
-    return [
-        code(output.name, 200),
-        badge("ok", "good") if output.passed else badge("FAILED", "bad"),
-        _output_type(output, "\u00d7"),
-        *(measured(output) for measured in _NUMBERS.values()),
-        _agree(output),
-        shortened(output.tolerance, 300),
-    ]
-
-
-def _difference_part(first: Difference | None) -> Markup | None:
-    """Where the models begin to differ."""
-    if first is None:
-        return None
-    computed: Content = "an input"
-    if first.op:
-        computed = tag("span", first.op, " ", code(first.node, 200))
-    norm = None
-    if site := first.site:
-        place = f" ({_PLACES[site.place][1]})"
-        norm = tag("span", f"{site.op} ", code(site.name, 200), place)
-    differs, compared = _by_how_much(first)
-    pairs = [
-        ("Value", code(first.value, 200)),
-        ("Computed by", computed),
-        ("Module", code(first.module, 200) if first.module else None),
-        ("Norm", norm),
-        ("Differs by", differs),
-        ("Allowed", one_line(first.comparison.tolerance)),
-        ("Computed from", names(first.inputs, 200)),
-        ("Compared", compared),
-        ("Notes", paragraphs(first.notes)),
-    ]
-    conclusion = tag("p", one_line(first.conclusion), class_="bad-text")
-    return join([tag("h3", "First difference"), conclusion, facts(pairs)])
-
-
-def _histograms(outputs: Sequence[OutputComparison]) -> Markup | None:
-    """Those of failed outputs first, as far as they are shown."""
-    figures = []
-    for output in sorted(outputs, key=lambda output: output.passed)[:_HISTOGRAMS]:
-        what = f"output {output.name[:100]}, B against A"
-        if picture := histogram(output.metrics.ulp_histogram, what):
-            figures.append(tag("figure", tag("figcaption", code(output.name, 60)), picture))
-    if not figures:
-        return None
-    title = tag("h3", "Elements by distance in ulp, logarithmic")
-    rest = more_of(len(outputs) - _HISTOGRAMS, "output")
-    return join([title, tag("div", *figures, class_="figures"), rest])
