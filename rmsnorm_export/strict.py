@@ -6,6 +6,7 @@ deep a text may nest. What is open is refused.
 
 from __future__ import annotations
 
+import collections
 import itertools
 import json
 import math
@@ -51,8 +52,7 @@ def parse_json(data: bytes | str, *, infinite: bool = False) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        (twice, _), *_ = collections.Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"the key {twice[:100]!r} stands twice in one object")
     return content
 
