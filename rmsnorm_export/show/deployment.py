@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Iterator
 
 from rmsnorm_export.benchmark.result import Benchmark
@@ -24,6 +23,8 @@ from rmsnorm_export.show.page.plain_table import bare_table, plain_table
 from rmsnorm_export.show.report import report_sections
 from rmsnorm_export.show.text import Line, Verdict, headline, table
 from rmsnorm_export.show.verification import verification_section
+from rmsnorm_export.strict import parse_json
+from rmsnorm_export.system.reading import read_file
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
 
 _STATE_STYLES = {"done": "green", "failed": "bold red", "not run": "yellow"}
@@ -117,8 +118,8 @@ def _sections(step: StepOutcome) -> Iterator[Section]:
         if not name.endswith(".json") or name.startswith(".."):
             continue
         with contextlib.suppress(OSError, ValueError, InputError):
-            text = (step.folder / name).read_text("utf-8")
-            kind = json.loads(text).get("kind")
+            text = read_file(step.folder / name)
+            kind = parse_json(text).get("kind")
             if kind == "report":
                 yield from report_sections(from_json(text, Report))
             elif kind == "verification":
