@@ -1,11 +1,12 @@
 """JSON that somebody else may have written, read so that every later reader sees the same.
 
 Readers differ in what JSON leaves open: which of two equal keys holds, numbers that are none, how
-deep a text may nest, characters that UTF-8 cannot say. What is open is refused.
+deep a text may nest. What is open is refused.
 """
 
 from __future__ import annotations
 
+import collections
 import itertools
 import json
 import math
@@ -29,7 +30,7 @@ def parse_json(data: bytes | str, *, infinite: bool = False) -> Any:
 
     Raises:
         ValueError: it is no JSON or no UTF-8, has a key twice in one object, a number that is not
-            finite, half of a character, or nests deeper than ``DEEPEST``.
+            finite, or nests deeper than ``DEEPEST``.
     """
     text = data.decode("utf-8") if isinstance(data, bytes) else data
     if text.count("[") + text.count("{") > DEEPEST:
@@ -38,7 +39,7 @@ def parse_json(data: bytes | str, *, infinite: bool = False) -> Any:
         if max(depths, default=0) > DEEPEST:
             raise ValueError(f"it nests deeper than {DEEPEST}")
     try:
-        content = json.loads(
+        return json.loads(
             text,
             object_pairs_hook=_unique,
             parse_constant=_infinite if infinite else _refuse,
@@ -46,16 +47,12 @@ def parse_json(data: bytes | str, *, infinite: bool = False) -> Any:
         )
     except RecursionError as error:
         raise ValueError("it nests too deep") from error
-    if "\\ud" in text or "\\uD" in text:
-        json.dumps(content, ensure_ascii=False).encode("utf-8")  # refuses half of a pair
-    return content
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        (twice, _), *_ = collections.Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"the key {twice[:100]!r} stands twice in one object")
     return content
 

@@ -90,3 +90,29 @@ def test_an_error_says_a_whole_sentence() -> None:
             if not (begins and what.endswith((".", "{}"))):
                 bad.append(f"{name}:{node.lineno}: {what}")
     assert bad == []
+
+
+READ_ELSEWHERE = {
+    "system/reading.py",  # which all others use
+    "system/machine.py",  # files of the system
+    "runtime/operators.py",  # a file of the package
+    "tensorrt/plugin/building.py",  # the log of its own child
+}
+
+
+def test_files_are_read_in_one_place() -> None:
+    """As regular files and within a bound: a pipe would be waited for, a device read for ever."""
+    direct = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and ast.unparse(node.func.value) not in ("read", "resources")
+        and (
+            node.func.attr == "read_bytes"
+            or (node.func.attr == "read_text" and "distribution(" not in ast.unparse(node))
+        )
+        and "resources." not in ast.unparse(node)
+    }
+    assert direct <= READ_ELSEWHERE

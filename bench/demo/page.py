@@ -10,11 +10,10 @@ import numpy as np
 
 import rmsnorm_export as rx
 from bench.demo.models import Exported
-from rmsnorm_export.show import to_html
-from rmsnorm_export.show.engine import engine_lines, engine_section
-from rmsnorm_export.show.page.document import About
+from rmsnorm_export.show import section_of, to_html
+from rmsnorm_export.show.engine import engine_lines
+from rmsnorm_export.show.page import About
 from rmsnorm_export.show.text import Line
-from rmsnorm_export.show.verification import verification_section
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,12 +57,13 @@ def end(source: Exported, date: str) -> Ending:
     (name,) = (value.name for value in result.model.graph.inputs)
     compared = rx.verify(source.path, path, inputs={str(name): np.asarray(source.tokens)})
     lines, built = _engine(path)
-    sections = [verification_section(compared, source.path.name, path.name)]
+    names = (source.path.name, path.name)
+    sections = [section_of(compared, "Verification", compared=names)]
     if built is not None:
-        sections.insert(0, engine_section(built.record))
+        sections.insert(0, section_of(built, "Engine"))
     text = to_html(
         result.report,
-        about=About(date=date, facts=(("Output", path.name),)),
+        about=About([("Date", date), ("Output", path.name)]),
         sections=sections,
     )
     page = source.path.with_suffix(".html")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from rmsnorm_export.graph.bundle import Bundle, is_state, state_name
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs
+from rmsnorm_export.system.reading import read_json
 
 _FED = frozenset({"input_ids", "position_ids"})
 _MASK = re.compile(r"attention_mask(?:\.(?:full|(sliding))_attention)?")
@@ -90,6 +90,6 @@ def feeding_of(bundle: Bundle) -> Feeding | None:
 def _text_config(folder: Path) -> dict[str, Any]:
     """What the model's config says of its layers; empty where there is none."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        config = json.loads((folder / "config.json").read_text("utf-8"))
+        config = read_json(folder / "config.json", infinite=True)
         return dict(config.get("text_config") or config)
     return {}

@@ -23,7 +23,7 @@ from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.system.progress import is_styled
 
 if TYPE_CHECKING:
-    from rmsnorm_export.show.page.document import Section
+    from rmsnorm_export.show.page import Section
     from rmsnorm_export.show.text import Line
     from rmsnorm_export.system.provenance import FileState, Provenance
 
@@ -135,11 +135,12 @@ class Files:
 
         def page(folder: Path) -> str:
             from rmsnorm_export.show import to_html
-            from rmsnorm_export.show.page.document import About
+            from rmsnorm_export.show.page import About
+            from rmsnorm_export.show.text import provenance_facts
 
             failure = None if error is None else explain(error)
             problem = failure and (failure.what, failure.found, failure.fix)
-            about = About.of(made.seen_from(folder), facts=tuple(facts), problem=problem)
+            about = About([*facts, *provenance_facts(made.seen_from(folder))], problem)
             more = {} if sections is None else {"sections": sections}
             return to_html(result, about=about, **more, **options)
 

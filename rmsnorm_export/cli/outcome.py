@@ -130,8 +130,7 @@ def _finish(
     extra: dict[str, object],
     facts: Sequence[tuple[str, str]],
 ) -> None:
-    from rmsnorm_export.show import show_lines
-    from rmsnorm_export.show.verification import verification_section
+    from rmsnorm_export.show import section_of, show_lines
 
     verbose, sections = files.state.verbosity, []
     lines = [*show_lines(result, verbose=verbose, output=outcome)]
@@ -139,7 +138,7 @@ def _finish(
         compared = ("PyTorch", str(getattr(result, "path", outputs[0])))
         extra["verification"] = parity
         lines += ["", *show_lines(parity, verbose=verbose, compared=compared)]
-        sections = [verification_section(parity, *compared)]
+        sections = [section_of(parity, "Verification", compared=compared)]
     more: Any = {"lines": lines, "extra": extra, "facts": facts, "sections": sections}
     files.finish(result, error, outputs=outputs, **more)
 

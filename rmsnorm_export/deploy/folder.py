@@ -21,7 +21,7 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.records import document
 from rmsnorm_export.system.files import TEMP_SUFFIX, locked, refusals_as, write_whole
-from rmsnorm_export.system.reading import read_json
+from rmsnorm_export.system.reading import read_file, read_json
 
 SUMMARY, OWNER, LOCK = "deploy.json", "pipeline.json", ".lock"
 
@@ -69,7 +69,7 @@ def working_in(folder: Path, name: str) -> Iterator[None]:
                 held.enter_context(locked(lock, wait=False))
             except BlockingIOError as error:
                 what = "Another run works in the folder of the pipeline."
-                holder = short(lock.read_text("utf-8", "replace").strip()) or "a process"
+                holder = short(read_file(lock).decode("utf-8", "replace").strip()) or "a process"
                 found = f"{short(str(folder), 300)} is held by {holder}"
                 raise UsageError(what, found=found, fix="wait for its end, or end it") from error
             lock.write_text(f"process {os.getpid()} on {os.uname().nodename}\n")

@@ -146,7 +146,7 @@ class Constants:
                 return np.asarray(_UNARY[op](source)).astype(source.dtype)
         if op in ("Cast", "CastLike"):
             to = node.attributes.get_int("to", 0) if op == "Cast" else self._type_like(node)
-            return _cast(source, to)
+            return _converted(source, to)
         return self._reshaped(node, source, depth)
 
     def _type_like(self, node: ir.Node) -> int:
@@ -223,7 +223,7 @@ def _binary(op: str, left: np.ndarray, right: np.ndarray) -> np.ndarray | None:
         return None
 
 
-def _cast(source: np.ndarray, to: int) -> np.ndarray | None:
+def _converted(source: np.ndarray, to: int) -> np.ndarray | None:
     try:
         dtype = ir.DataType(to)
         with np.errstate(all="ignore"):

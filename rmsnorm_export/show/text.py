@@ -159,6 +159,18 @@ def provenance_lines(made: Provenance) -> list[Line]:
     ]
 
 
+def provenance_facts(made: Provenance) -> list[tuple[str, str | list[str]]]:
+    """Return the same for the summary of a page."""
+    versions = [f"{name} {version}" for name, version in made.versions.items()]
+    return [
+        ("Files read", [file_text(file) for file in made.inputs]),
+        ("Files written", [file_text(file) for file in made.outputs]),
+        ("Command", one_line(made.command)),
+        ("Versions", ", ".join([made.tool, *versions, f"Python {made.python}", made.platform])),
+        ("Date", made.date),
+    ]
+
+
 def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list[Item]]:
     """Items of one key together, the largest group first."""
     groups: dict[Hashable, list[Item]] = {}

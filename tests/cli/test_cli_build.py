@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import onnx
 import pytest
 
 from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.tensorrt.engine import backends
 from rmsnorm_export.tensorrt.engine.backends import RTX
 
-from .conftest import Run
+from .conftest import Run, model
 
 needs_rtx = pytest.mark.skipif(
     not (is_installed("tensorrt_rtx") and is_installed("polygraphy")),
     reason=f"builds engines with TensorRT-RTX and Polygraphy: {RTX.pip}",
 )
 SHAPES = "x=1x40,4x40,128x40"
+
+
+@needs_rtx
+def test_text(run: Run, three: Path) -> None:
+    done = run("build", three, "-o", "e.engine", "--shapes", SHAPES)
+    assert (done.code, done.stderr) == (0, "")
+    first, *rest = done.text.splitlines()
+    assert first == "engine built: 3 of 3 RMSNorms in one kernel each: 3 fused"
+    assert "  profile  x float32 1x40 / 4x40 / 128x40" in rest
+    assert "  3 x  RMSNorm  chain  fused  1 kernel" in rest
+    assert "/layers.{0-2}/norm/Mul_6" in done.text
+    assert f"wrote {three.parent / 'e.engine'}" in rest
+    assert {p.name for p in three.parent.iterdir()} == {"three.onnx", "e.engine", "e.engine.json"}
+    quiet = run("build", three, "-o", "f.engine", "--shapes", SHAPES, "-q")
+    assert quiet.text.splitlines() == [first]
+    loud = run("build", three, "-o", "g.engine", "--shapes", SHAPES, "-v")
+    assert loud.text.count("          __myl_") == 3
 
 
 @needs_rtx
@@ -28,13 +48,28 @@ def test_json_is_the_record(run: Run, three: Path) -> None:
     assert document["kind"] == "engine_result"
     record = json.loads((three.parent / "e.engine.json").read_text())
     assert record["kind"] == "engine_record"
-    assert document["record"] == {
-        key: value
-        for key, value in record.items()
-        if key not in ("schema_version", "kind", "provenance")
-    }
-    outputs = [file["path"] for file in record["provenance"]["outputs"]]
-    assert outputs == ["e.engine"]
+    del record["schema_version"], record["kind"]
+    assert document["record"] == record
+
+
+@needs_rtx
+def test_a_model_from_stdin_and_several_profiles(run: Run, three: Path) -> None:
+    done = run(
+        "build", "-", "-o", "e.engine", "--shapes", "x=1x40", "--shapes", SHAPES,
+        "--memory-limit", "0.5", stdin=three.read_bytes(),
+    )  # fmt: skip
+    assert done.code == 0, done.stderr
+    assert "profile 2  x float32 1x40 / 4x40 / 128x40" in done.text
+    record = json.loads((three.parent / "e.engine.json").read_text())
+    assert record["flags"]["memory_limit"] == 0.5
+
+
+@needs_rtx
+def test_a_model_without_norms(run: Run, tmp_path: Path) -> None:
+    onnx.save(model(0), tmp_path / "none.onnx")
+    done = run("build", "none.onnx", "-o", "e.engine", "--shapes", SHAPES)
+    assert done.code == 0, done.stderr
+    assert done.text.startswith("engine built; the model has no RMSNorm")
 
 
 @needs_rtx
@@ -43,10 +78,12 @@ def test_json_is_the_record(run: Run, three: Path) -> None:
     [
         ((), 2, ("'x' float32 [rows, 40]", "--shapes")),
         (("--shapes", "z=1x40"), 2, ("no input 'z'",)),
+        (("--shapes", "x=1x41"), 2, ("Dimension 1 is 40",)),
+        (("--shapes", "x=1x40,2x40"), 2, ("2 shapes",)),
         (("--shapes", SHAPES, "--plugin", "require"), 2, ("no plugin layers",)),
         (("--shapes", SHAPES, "--version-compatible"), 2, ("lean runtime",)),
         (("--shapes", SHAPES, "--memory-limit", "4 apples"), 2, ("4 apples",)),
-        (("--shapes", SHAPES, "--memory-limit", "0"), 2, ("'0'",)),
+        (("--shapes", SHAPES, "--memory-limit", "0"), 2, ("memory-limit",)),
         (("--shapes", SHAPES, "--optimization-level", "6"), 2, ("6",)),
         (("--backend", "onnx"), 2, ("onnx",)),
     ],
@@ -58,6 +95,13 @@ def test_mistakes(run: Run, three: Path, arguments, code: int, words) -> None:
     assert [p.name for p in three.parent.iterdir()] == ["three.onnx"]
 
 
+def test_an_output_that_cannot_be(run: Run, three: Path) -> None:
+    run("build", three, "-o", "-").assert_error(2)
+    run("build", three, "-o", "no/where").assert_error(3, "does not exist")
+    (three.parent / "e.json").write_text("mine")
+    run("build", three, "-o", "e").assert_error(2, "e.json", "--force")
+
+
 def test_no_backend(run: Run, three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "is_installed", lambda _: False)
     for backend in ("auto", "tensorrt", "tensorrt-rtx"):
@@ -67,3 +111,27 @@ def test_no_backend(run: Run, three: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert done.code == 6
     assert done.json["kind"] == "error"
     assert done.json["exit_code"] == 6
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom rmsnorm_export.cli.main import main\nmain(['build', '--help'])\n"
+        "heavy = {'onnx', 'onnx_ir', 'numpy', 'tensorrt_rtx', 'tensorrt', 'polygraphy', 'rich'}\n"
+        "print('LOADED', *sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "ENGINE" in done.stdout
+    assert done.stdout.splitlines()[-1] == "LOADED"
+
+
+@needs_rtx
+def test_the_caller_imports_no_backend(three: Path) -> None:
+    code = (
+        "import sys, os\nbefore = dict(os.environ)\n"
+        "from rmsnorm_export.tensorrt.engine.build import build_engine\n"
+        f"build_engine({str(three)!r}, {str(three.parent / 'e')!r}, shapes={SHAPES!r})\n"
+        "print({'tensorrt_rtx', 'tensorrt', 'polygraphy'} & set(sys.modules))\n"
+        "print(dict(os.environ) == before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["set()", "True"]

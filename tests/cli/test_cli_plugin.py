@@ -1,73 +1,73 @@
-"""``plugin`` as a program: documents, exit codes, errors in three lines. See also tests/plugins."""
+"""``plugin`` as a program: output and exit codes; real CMake builds a small project."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from tests.plugins.plugin_standin import (
-    Standin,
-    fake_plugin,
-    make_standin,
-    needs_build,
-)
 
-from rmsnorm_export.tensorrt.plugin import (
-    checking,
-)
+from rmsnorm_export.records import from_json
+from rmsnorm_export.tensorrt import plugin
+from rmsnorm_export.tensorrt.plugin import Built, CommandLines
+from tests.plugins.test_plugin import project, pytestmark  # noqa: F401
 
 from .conftest import Run
 
-pytestmark = needs_build
+BUILD = ("plugin", "build", "--runtime", "onnxruntime")
 
 
-@pytest.fixture
-def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Standin:
-    """A stand-in whose project is the one that is built by default."""
-    found = make_standin(tmp_path)
-    monkeypatch.setattr("rmsnorm_export.tensorrt.plugin.building._PACKAGED", found.source)
-    for name in ("TENSORRT_INCLUDE_DIR", "TENSORRT_ROOT", "CUDA_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return found
+@pytest.mark.usefixtures("project")
+def test_build_lines_and_check(run: Run, tmp_path: Path) -> None:
+    done = run(*BUILD, "-o", tmp_path / "out", "--format", "json")
+    assert (done.code, done.stderr) == (0, "")
+    built = from_json(done.text, Built)
+    text = run(*BUILD).text
+    assert text.startswith("built for onnxruntime in ")
+    assert str(built.path("register")) in text
+    assert run(*BUILD, "-q").text.count("\n") == 1
+    done = run("plugin", "lines", "m.onnx", "--format", "json")
+    assert from_json(done.text, CommandLines) == plugin.command_lines("m.onnx")
+    line = run("plugin", "lines", "--for", "onnxruntime-native").text
+    assert line == f"options.register_custom_ops_library({str(built.path('register'))!r})\n"
+    done = run("plugin", "check", "--runtime", "onnxruntime")
+    done.assert_error(4, "The plugin does not work", "librmsnorm_onnxruntime.so in onnxruntime")
+    assert "FAILED" in done.text
 
 
-def test_a_crash_in_the_library_is_exit_code_4(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checking, "is_installed", lambda _: False)
-    done = run("plugin", "check", fake_plugin(tmp_path, "crash"))
-    done.assert_error(4, "SIGSEGV", "create RMSNorm: defaults")
+def test_a_compile_error_names_the_log(run: Run, project: Path) -> None:  # noqa: F811
+    project.write_text("int x = no_such_name;\n")
+    run(*BUILD).assert_error(1, "did not compile", "no_such_name", "read the log, /")
 
 
-def test_what_is_missing_is_exit_code_6(
-    run: Run, standin: Standin, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_HOME", "elsewhere")
-    for cuda, place in ((("nowhere",), "nowhere (as given)"), ((), "elsewhere (from CUDA_HOME)")):
-        done = run("plugin", "build", "--runtime", "onnxruntime", "--cuda", *cuda, "--arch", "90")
-        assert place in done.stderr
-    run("plugin", "build", "--cuda", "nowhere", "--tensorrt", standin.headers).assert_error(
-        6, "without nvcc", "nowhere", "pip install 'cmake>=3.24' ninja"
-    )
-    done = run("plugin", "build", "--cuda", standin.nvcc, "--tensorrt", "no", "--format", "json")
-    done.assert_error(6, "TensorRT headers", "libnvinfer-headers-dev")
-    assert (done.json["kind"], done.json["exit_code"]) == ("error", 6)
-    for command in ("check", "lines"):
-        run("plugin", command).assert_error(6, "not built", "plugin build")
-
-
+@pytest.mark.usefixtures("project")
 @pytest.mark.parametrize(
     ("arguments", "code", "word"),
     [
         ([], 2, "Missing command"),
         (["make"], 2, "make"),
         (["build", "--arch", "hopper"], 2, "hopper"),
-        (["check", "a", "b"], 2, "b"),
-        (["check", "missing.so"], 3, "no such file"),
+        ([*BUILD[1:], "--tensorrt", "/"], 2, "headers"),
+        (["check"], 6, "plugin build"),
+        (["check", "missing.so"], 3, "missing.so"),
+        (["check", "librmsnorm_torch.so"], 3, "no such file"),
         (["lines", "--for", "tensorflow"], 2, "tensorflow"),
+        (["lines"], 6, "plugin build"),
     ],
 )
-@pytest.mark.usefixtures("standin")
 def test_wrong_usage(run: Run, arguments: list[str], code: int, word: str) -> None:
     run("plugin", *arguments).assert_error(code, word)
+
+
+@pytest.mark.parametrize("name", ["", "build", "check", "lines"])
+def test_help_loads_nothing_but_click(name: str) -> None:
+    heavy = ("numpy", "onnx", "rich", "logging", "ctypes", "rmsnorm_export.tensorrt.plugin")
+    code = (
+        "import sys\nfrom rmsnorm_export.cli.main import main\n"
+        f"main({['plugin', *filter(None, [name]), '--help']!r})\n"
+        f"print('loaded', *sorted(set({heavy!r}) & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Usage: rmsnorm-export plugin")
+    assert done.stdout.splitlines()[-1] == "loaded"

@@ -77,8 +77,6 @@ def test_a_text_is_read_or_refused(content: bytes | None, words: str, tmp_path: 
         '{"a": -Infinity}',
         "[1e999]",
         "[-1e999]",
-        r'"\ud800"',
-        r'{"\uDFFF": 1}',
         "1" * 5000,
         "[" * (DEEPEST + 1) + "]" * (DEEPEST + 1),
         '{"a":' * (DEEPEST + 1) + "0" + "}" * (DEEPEST + 1),
@@ -102,6 +100,7 @@ def test_what_readers_could_take_in_two_ways_is_refused(text: str | bytes) -> No
             {"a": {"a": 1}, "b": [1.5, -2, True, None]},
         ),
         (r'"\ud83d\ude00 \" [[["', '\U0001f600 " [[['),
+        (r'"\udc80"', "\udc80"),  # a name of a file that is no UTF-8
         ("[" * DEEPEST + "]" * DEEPEST, None),
         ("[" + '"[", [], ' * DEEPEST + "0]", ["[", []] * DEEPEST + [0]),
     ],
