@@ -109,8 +109,8 @@ class Files:
         lines: Sequence[Line] | None = None,
         extra: Mapping[str, object] | None = None,
         facts: Sequence[tuple[str, str]] = (),
-        sections: Sequence[Section] | None = None,
-        **options: object,
+        sections: Sequence[Section] = (),
+        **options: Any,
     ) -> None:
         """Write the files, print the result, and end the command.
 
@@ -138,11 +138,12 @@ class Files:
             from rmsnorm_export.show.page import About
             from rmsnorm_export.show.text import provenance_facts
 
-            failure = None if error is None else explain(error)
-            problem = failure and (failure.what, failure.found, failure.fix)
+            problem = None
+            if error is not None:
+                failure = explain(error)
+                problem = failure.what, failure.found, failure.fix
             about = About([*facts, *provenance_facts(made.seen_from(folder))], problem)
-            more = {} if sections is None else {"sections": sections}
-            return to_html(result, about=about, **more, **options)
+            return to_html(result, about=about, sections=sections, **options)
 
         def document(folder: Path) -> str:
             from rmsnorm_export.records import to_json

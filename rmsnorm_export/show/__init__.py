@@ -6,6 +6,7 @@ some, and ``X_page`` its page where that is more than both. It is imported when 
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
 from collections.abc import Callable, Sequence
@@ -46,7 +47,7 @@ def _function(result: object, form: str) -> Callable[..., Any] | None:
     return function
 
 
-def show_lines(result: object, *, verbose: int = 0, **options: object) -> Sequence[Line]:
+def show_lines(result: object, *, verbose: int = 0, **options: Any) -> Sequence[Line]:
     """Return a result as lines with styles.
 
     Args:
@@ -69,14 +70,14 @@ def _tables(result: object) -> Sequence[Table]:
     return () if function is None else function(result)
 
 
-def section_of(result: object, title: str, **options: object) -> Section:
+def section_of(result: object, title: str, **options: Any) -> Section:
     """Return a result as a section of another's page: its tables, and its text without them."""
     from rmsnorm_export.show.page import Section, Text
 
     return Section(title, [Text(show_lines(result, **options)), *_tables(result)])
 
 
-def page_of(result: object, **options: object) -> Page:
+def page_of(result: object, **options: Any) -> Page:
     """Return a result as a page: its own, or verdict, text and tables."""
     from rmsnorm_export.show.page import Page, Text
     from rmsnorm_export.show.text import kind_of_line, text_of
@@ -96,7 +97,7 @@ def to_html(
     *,
     about: About | None = None,
     sections: Sequence[Section] = (),
-    **options: object,
+    **options: Any,
 ) -> str:
     """Return a result as a page: a file that needs no other and no network.
 
@@ -106,8 +107,6 @@ def to_html(
         sections: more parts, at the end.
         options: as for ``show_lines``.
     """
-    import dataclasses
-
     from rmsnorm_export.show.page import About, render
 
     page = page_of(result, **options)
@@ -115,7 +114,7 @@ def to_html(
     return render(page, about or About())
 
 
-def to_text(result: object, *, verbose: int = 0, **options: object) -> str:
+def to_text(result: object, *, verbose: int = 0, **options: Any) -> str:
     """Return a result as plain text; arguments as for ``show_lines``."""
     from rmsnorm_export.show.text import render
 

@@ -102,11 +102,12 @@ Part = Facts | Table | Text | Pictures | Article
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page with an entry in the navigation."""
+    """A part of the page with an entry in the navigation; ``note`` introduces it."""
 
     title: str
     parts: Sequence[Part]
     count: int | None = None
+    note: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

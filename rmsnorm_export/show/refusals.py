@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rmsnorm_export.printable import collapse, family, one_line, plural, printable
 from rmsnorm_export.recognize.refusal import Refusal, RefusalKind
 from rmsnorm_export.rewrite.result import Report
-from rmsnorm_export.show.page import MOST_ROWS, Article, Facts, Section, Table, Text
+from rmsnorm_export.show.page import MOST_ROWS, Article, Facts, Section, Table
 from rmsnorm_export.show.proofs import scoped
 from rmsnorm_export.show.text import FAMILIES, Line, grouped, name_lines
 
@@ -95,7 +95,7 @@ def refusal_sections(report: Report) -> list[Section]:
 
 def _refusal_section(title: str, intro: str, refused: Sequence[Refusal]) -> Section:
     articles = [_reason_article(members) for members in reasons_of(refused)[:_GROUPS]]
-    return Section(title, [Text([intro]), *articles], len(refused))
+    return Section(title, articles, len(refused), intro)
 
 
 def _reason_article(members: Sequence[Refusal]) -> Article:

@@ -139,7 +139,7 @@ def rewrite_sections(report: Report) -> list[Section]:
         rest = plural(len(rewrites) - MOST, "rewrite")
         articles.append(Text([f"{rest} more: their sites are in the table below."]))
     return [
-        Section("Rewrites", [Text([intro]), *articles], len(rewrites)),
+        Section("Rewrites", articles, len(rewrites), intro),
         _sites_section(report, rewrites),
     ]
 
