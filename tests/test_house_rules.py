@@ -96,7 +96,8 @@ READ_ELSEWHERE = {
     "system/reading.py",  # which all others use
     "system/machine.py",  # files of the system
     "runtime/operators.py",  # a file of the package
-    "tensorrt/plugin/building.py",  # the log of its own child
+    "tensorrt/plugin/lines.py",  # a file of the package
+    "tensorrt/child.py",  # what its own child wrote
 }
 
 

@@ -20,7 +20,7 @@ _BOUNDS = {"float64": 1e-6, "float32": 1e-3, "float16": 3e-2, "bfloat16": 1e-1}
 another height is summed in another order, nothing more. A mean over the batch differs by orders of
 magnitude more."""
 
-Answer = Callable[[dict[str, Array]], dict[str, Array]]
+Runner = Callable[[dict[str, Array]], dict[str, Array]]
 
 
 def try_model(
@@ -66,7 +66,7 @@ def try_model(
     )
 
 
-def _mixed(both: dict[str, Array], answer: Answer) -> str:
+def _mixed(both: dict[str, Array], answer: Runner) -> str:
     """Say how two requests in a batch differ from each alone."""
     together = answer(both)
     for row in (slice(0, 1), slice(1, 2)):

@@ -88,7 +88,7 @@ def ask(
             ending = f"the process did not end within {time_limit:g} s"
         result = None
         with contextlib.suppress(OSError, ValueError):
-            result = json.loads(answer.read_text("utf-8"))
+            result = json.loads(answer.read_bytes())
         with words.open("rb") as tail:
             tail.seek(max(0, words.stat().st_size - _TAIL))
             text = tail.read().decode("utf-8", "backslashreplace")

@@ -120,7 +120,7 @@ def test_help_loads_nothing_heavy() -> None:
         "print('LOADED', *sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "ENGINE" in done.stdout
+    assert "--backend" in done.stdout
     assert done.stdout.splitlines()[-1] == "LOADED"
 
 

@@ -127,7 +127,7 @@ def test_no_engine(run: Run) -> None:
 @pytest.mark.parametrize("name", ["three.onnx", "three.bin"])
 def test_a_model_is_no_engine_and_no_pass(run: Run, three: Path, name: str) -> None:
     three.rename(three.with_name(name))
-    run("check", name).assert_error(2, "no engine", name, "inspect")
+    run("check", name).assert_error(3, "no engine", name, "inspect")
 
 
 @pytest.mark.skipif(is_installed("tensorrt"), reason="TensorRT is installed: nothing is lacking")
