@@ -87,7 +87,7 @@ def page_of(result: object, **options: Any) -> Page:
         page: Page = function(result)
         return page
     title = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(result).__name__).capitalize()
-    first, *rest = show_lines(result, **options)
+    first, *rest = show_lines(result, **options) or [title]
     verdicts = [(text_of(first).strip(), kind_of_line(first))]
     return Page(title, "", verdicts, [Text(rest), *_tables(result)])
 

@@ -11,9 +11,7 @@ import pytest
 from rmsnorm_export.benchmark.plot import to_png
 from rmsnorm_export.benchmark.result import AGAIN, RAW, headlines
 from rmsnorm_export.errors import BackendMissingError
-from rmsnorm_export.show.benchmark import benchmark_lines, benchmark_page
-from rmsnorm_export.show.page.document import About
-from rmsnorm_export.show.page.forest import Scale, row_plot
+from rmsnorm_export.show.benchmark import benchmark_lines
 from rmsnorm_export.show.text import render
 
 from .results import CASES, benchmark, timing
@@ -65,32 +63,6 @@ def test_the_text_ranks_and_says_what_is_not_ranked() -> None:
     assert "ort: 12 nodes, 2 norms are one node, 0 refused" in detailed
     wrong = render(benchmark_lines(benchmark(wrong=True)))
     assert wrong.startswith("WRONG OUTPUTS: ort on cpu: logits")
-
-
-def test_the_page_holds_every_number_and_no_tag_of_a_model() -> None:
-    page = benchmark_page(
-        benchmark(), about=About(date="2026-01-31", problem=("what", "found", "fix"))
-    )
-    assert "model&lt;b&gt;" in page
-    assert "<b>" not in page
-    assert page.count("<svg") == len(CASES) * (1 + 5)
-    assert "0.780 \u2013 0.820" in page
-    assert "onnxsim" in page
-    assert " style=" not in page
-    assert "http://" not in page
-    assert "https://" not in page
-
-
-def test_the_scale_holds_every_interval_and_one() -> None:
-    rows = [timing("a", CASES[0], 0.4, "faster"), timing("b", CASES[0], 3.0, "slower")]
-    scale = Scale.of(rows)
-    assert 1.0 in scale.ticks()
-    assert len(scale.ticks()) <= 6
-    places = [scale.x(ratio) for ratio in (0.38, 0.4, 1.0, 3.0, 3.02)]
-    assert places == sorted(places)
-    assert len(set(places)) == 5
-    assert "circle" in row_plot(rows[0], scale)
-    assert "circle" not in row_plot(timing(RAW, CASES[0], 1.0, "baseline"), scale)
 
 
 def test_the_plot_grows_with_its_rows() -> None:

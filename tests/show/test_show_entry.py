@@ -13,7 +13,7 @@ from html_pages import HOSTILE, Page, report, verification
 from rmsnorm_export.deploy.packaged import Packaged, PackagedModel, ServedTensor
 from rmsnorm_export.rewrite.result import GenerationExport
 from rmsnorm_export.show import _HOMES, show_lines, to_html, to_text
-from rmsnorm_export.show.page.document import About
+from rmsnorm_export.show.page import About
 from rmsnorm_export.tensorrt.engine.result import (
     EngineNorm,
     EngineProfile,
@@ -90,7 +90,7 @@ def test_a_result_is_a_verdict_a_text_and_a_page(name: str) -> None:
     text, verbose = to_text(result), to_text(result, verbose=1)
     assert len(text.splitlines()) > 1
     assert text.splitlines()[0] == verbose.splitlines()[0]
-    page = Page(to_html(result, about=About(date="2026-01-31", problem=("what", "found", "fix"))))
+    page = Page(to_html(result, about=About([("Date", "2026-01-31")], ("what", "found", "fix"))))
     assert "2026-01-31" in page.text
     assert "fix" in page.text
     assert page.all("section")[0]["id"] == "summary"
@@ -120,19 +120,13 @@ def test_what_an_engine_and_a_package_say_as_text_is_on_their_pages() -> None:
 
 
 def test_every_home_has_the_function_that_the_table_names() -> None:
-    pages = set()
     for module, prefix in _HOMES.values():
         home = importlib.import_module(f"rmsnorm_export.show.{module}")
         assert "verbose" in inspect.signature(getattr(home, f"{prefix}_lines")).parameters
-        if page := getattr(home, f"{prefix}_page", None):
-            assert "about" in inspect.signature(page).parameters
-            pages.add(prefix)
-    named = {"report", "verification", "engine", "benchmark", "package", "deployment"}
-    assert pages == named | {"components", "generation"}
 
 
 def test_what_has_no_page_of_its_own_is_its_text_and_what_is_no_result_is_an_error() -> None:
-    page = Page(to_html(CommandLines("m.onnx", ()), about=About(date="2026-01-31"))).text
+    page = Page(to_html(CommandLines("m.onnx", ()), about=About([("Date", "2026-01-31")]))).text
     assert "Command lines" in page
     assert all(line.strip() in page for line in to_text(CommandLines("m.onnx", ())).splitlines())
     with pytest.raises(TypeError, match="dict has no lines to show"):

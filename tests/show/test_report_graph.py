@@ -13,11 +13,9 @@ from spellings.look_alikes import LOOK_ALIKES
 
 import rmsnorm_export as rx
 from rmsnorm_export.rewrite.drawing import Drawing, DrawnNode, Subgraph
-from rmsnorm_export.runtime.metrics import add_histograms
 from rmsnorm_export.show import to_html
-from rmsnorm_export.show.page import histogram
-from rmsnorm_export.show.page.graph import Layout, arrange, picture, spoken
-from rmsnorm_export.show.page.layout import columns
+from rmsnorm_export.show.arrange import Layout, columns
+from rmsnorm_export.show.draw import arrange, spoken
 
 # Chains with gains, biases, gates, residuals and outputs in every place.
 NAMES = [name for name in sorted(LOOK_ALIKES) if LOOK_ALIKES[name].norms][::4]
@@ -132,7 +130,7 @@ def test_every_node_is_drawn_and_none_lies_on_another(target: rx.Report) -> None
             numbers = sorted(box.number for box in layout.boxes if box.kind == "op")
             assert numbers == list(range(1, len(graph.nodes) + 1)), name
             assert overlaps(layout) == [], name
-            Page(picture(graph, "a graph"))
+        Page(to_html(made))
     assert seen > 20
 
 
@@ -158,20 +156,6 @@ def test_a_drawing_from_elsewhere_does_not_break_the_page() -> None:
 
 def test_wide_characters_take_two_columns() -> None:
     assert [columns(text) for text in ("abc", "\u6f22\u5b57", "e\u0301", "")] == [3, 4, 1, 0]
-
-
-def test_histograms() -> None:
-    picture = histogram.histogram([("0", 12_345_678), ("1", 999), ("513-1024", 1), ("inf", 2)], "a")
-    assert picture is not None
-    page = Page(picture)
-    assert "12,346,680 elements; 0 ulp: 12,345,678; 1 ulp: 999; 513-1024 ulp: 1" in page.text
-    for text in ("12M", "999", "\u22641024", "\u221e"):
-        assert text in page.text
-    assert histogram.histogram([], "a") is None
-    assert histogram.histogram([("0", 0)], "a") is None
-    a, b = (("0", 1), ("1", 2), ("inf", 3)), (("0", 4), ("1", 0), ("2", 1))
-    together = [("0", 5), ("1", 2), ("2", 1), ("inf", 3)]
-    assert list(add_histograms(a, b)) == list(add_histograms(b, a)) == together
 
 
 def test_a_proof_counts_every_element_that_it_compared() -> None:
