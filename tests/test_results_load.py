@@ -15,6 +15,7 @@ from spellings.look_alikes import LOOK_ALIKES
 from spellings.place import build
 
 import rmsnorm_export as rx
+from tests.tools.corpus import cache
 
 TARGETS = ("portable", "onnx", "ort")
 CHOICES = [(name, value) for name, values in {**FRAME_OPTIONS, **SPELLING_OPTIONS}.items()
@@ -76,3 +77,9 @@ def test_results_of_the_look_alikes_load(tmp_path: pathlib.Path) -> None:
 def test_results_of_odd_files_load(name: str, tmp_path: Any) -> None:
     source = HOSTILE[name].make(tmp_path)
     assert not refused(str(source), tmp_path)
+
+
+@pytest.mark.thorough
+def test_results_of_the_cached_exports_load(tmp_path: pathlib.Path) -> None:
+    for path in sorted(cache.root().rglob("*.onnx")):
+        assert not refused(path.read_bytes(), tmp_path), path
