@@ -36,13 +36,15 @@ def _epsilon(draft: Draft) -> tuple[Place, int, float, np.dtype[Any]] | None:
 
 
 @mutation
-def epsilon_value(draft: Draft) -> Outcome:
-    if (epsilon := _epsilon(draft)) is None:
+def constant_value(draft: Draft) -> Outcome:
+    """Another epsilon, exponent, count or gain of one element."""
+    edge = draft.edge("Add", "Pow", "Mul", "Div", "Max")
+    if edge is None or (old := draft.number(edge[2])) is None:
         return None
-    place, position, old, dtype = epsilon
-    value = draft.rng.choice((*_EPSILONS, old * 1.001, old * 2))
-    place.node.input[position] = draft.constant(place, number_in(value, dtype))
-    return f"epsilon {old:g} -> {value:g}", False
+    place, position, name = edge
+    value = draft.rng.choice((*_EPSILONS, old * 1.001, old * 2, old + 1, -old))
+    place.node.input[position] = draft.constant(place, number_in(value, draft.values[name][0]))
+    return f"{old:g} -> {value:g}", False
 
 
 @mutation
@@ -83,58 +85,6 @@ def epsilon_form(draft: Draft) -> Outcome:
     return f"epsilon: {form}", keeps
 
 
-@mutation
-def exponent(draft: Draft) -> Outcome:
-    place = draft.pick("Pow")
-    if place is None or (power := draft.number(place.node.input[1])) is None:
-        return None
-    dtype, shape = draft.dtype(place.node.input[0]), draft.shape(place.node.input[0])
-    if dtype is None or not shape:
-        return None
-    forms: dict[str, tuple[Array, bool]] = {
-        "int64": (np.asarray(power).astype(np.int64), power == round(power)),
-        "float64": (number_in(power, F64), True),
-        "rank 4": (number_in([[[[power]]]], F32), len(shape) >= 4),
-        "plus 1": (number_in(power + 1, dtype), False),
-        "nearly": (number_in(power * 1.0005, F32), False),
-        "negative": (number_in(-power, dtype), False),
-        "a row": (number_in(np.full(shape[-1:], power), dtype), True),
-        "uneven": (number_in(np.linspace(power, power + 1, *shape[-1:]), dtype), False),
-    }
-    form = draft.rng.choice(sorted(forms))
-    place.node.input[1] = draft.constant(place, forms[form][0])
-    return f"exponent {form}", forms[form][1]
-
-
-@mutation
-def square(draft: Draft) -> Outcome:
-    """Pow to Mul and back, of the absolute value; or the product of two different values."""
-    squares = draft.places(
-        lambda node: (
-            (node.op_type == "Pow" and draft.number(node.input[1]) == 2)
-            or (node.op_type == "Mul" and node.input[0] == node.input[1])
-        )
-    )
-    if not squares:
-        return None
-    place = draft.rng.choice(squares)
-    x, dtype = place.node.input[0], draft.dtype(place.node.input[0])
-    form = draft.rng.choice(("other spelling", "Abs", "Neg", "doubled", "other"))
-    if form == "other spelling" and place.node.op_type == "Pow":
-        draft.replace(place, "Mul", x, x)
-    elif form == "other spelling":
-        draft.replace(place, "Pow", x, number_in(2, dtype or F32))
-    elif form in ("Abs", "Neg"):
-        draft.read_instead(place, x, draft.put(place, form, x), by_all=False)
-    elif form == "doubled":
-        draft.replace(place, "Mul", draft.put(place, "Add", x, x), x)
-    else:
-        if not (others := _alike(draft, place, x)):
-            return None
-        draft.replace(place, "Mul", x, draft.rng.choice(others))
-    return f"square: {form}", form not in ("doubled", "other")
-
-
 def _reduction(draft: Draft, *kinds: str) -> tuple[Place, str, list[int], tuple[int, ...]] | None:
     """A reduction, what it reads, its axes, and the shape of what it reads."""
     place = draft.pick(*kinds)
@@ -167,82 +117,6 @@ def axes(draft: Draft) -> Outcome:
 def _over(draft: Draft, place: Place, x: str, new: list[int]) -> tuple[str, str]:
     keep = next((a.i for a in place.node.attribute if a.name == "keepdims"), 1)
     return "Identity", draft.over(place, place.node.op_type, x, new, keepdims=keep)
-
-
-@mutation
-def keepdims(draft: Draft) -> Outcome:
-    """Without the dimension, which broadcasts or not; or put back by Unsqueeze, here or there."""
-    reduction = _reduction(draft, "ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2")
-    if reduction is None:
-        return None
-    place, x, old, shape = reduction
-    if any(a.name == "keepdims" and a.i == 0 for a in place.node.attribute):
-        return None
-    short = draft.over(place, place.node.op_type, x, old, keepdims=0)
-    way = draft.rng.choice(("alone", "right", "right", "wrong"))
-    if way != "alone":
-        back = sorted((axis - (way == "wrong")) % len(shape) for axis in old)
-        short = draft.over(place, "Unsqueeze", short, back)
-    draft.replace(place, "Identity", short)
-    return f"keepdims 0, {way}", way == "right"
-
-
-@mutation
-def mean(draft: Draft) -> Outcome:
-    """A sum over n or times 1/n, with the right n or a wrong one."""
-    reduction = _reduction(draft, "ReduceMean")
-    if reduction is None:
-        return None
-    place, x, reduced, shape = reduction
-    dtype = draft.dtype(x) or F32
-    right = math.prod(shape[axis] for axis in reduced)
-    count = draft.rng.choice((right, right, right, right + 1, max(right - 1, 1), shape[0], 1))
-    keep = next((a.i for a in place.node.attribute if a.name == "keepdims"), 1)
-    total = draft.over(place, "ReduceSum", x, reduced, keepdims=keep)
-    if draft.rng.random() < 0.5:
-        draft.replace(place, "Div", total, number_in(count, dtype))
-    else:
-        inverse = draft.constant(place, number_in(1 / max(count, 1), dtype))
-        draft.replace(place, "Mul", *draft.rng.sample([total, inverse], 2))
-    return f"mean over {count} of {right}", count == right and dtype in (F32, F64)
-
-
-@mutation
-def inverse(draft: Draft) -> Outcome:
-    """Division, Reciprocal, Pow and their like for one another; or one of them lost."""
-    place = draft.pick("Div", "Reciprocal", "Sqrt", "Pow")
-    if place is None:
-        return None
-    x, op_type = place.node.input[0], place.node.op_type
-    dtype = draft.dtype(place.node.input[-1] if op_type == "Div" else x)
-    if dtype is None or not is_float(dtype):
-        return None
-    one = number_in(1, dtype)
-    lost = draft.rng.random() < 0.2
-    if op_type == "Div":
-        divisor = place.node.input[1]
-        ways: list[tuple[Any, ...]] = [
-            ("Reciprocal", divisor), ("Pow", divisor, -one), ("Div", one, divisor)
-        ]  # fmt: skip
-        factor = divisor if lost else draft.put(place, *draft.rng.choice(ways))
-        draft.replace(place, "Mul", x, factor)
-    elif lost and op_type != "Pow":
-        draft.replace(place, "Identity", x)
-    elif op_type == "Reciprocal":
-        draft.replace(place, *draft.rng.choice([("Div", one, x), ("Pow", x, -one)]))
-        lost = False
-    elif op_type == "Sqrt":
-        draft.replace(place, "Pow", x, number_in(0.5, dtype))
-    else:
-        kinds = {-1: ["Reciprocal"], 0.5: ["Sqrt"], -0.5: ["Reciprocal", "Sqrt"]}
-        for kind in draft.rng.sample(steps := kinds.get(draft.number(place.node.input[1]) or 0, []),
-                                     len(steps)):  # fmt: skip
-            x = draft.put(place, kind, x)
-        if not steps:
-            return None
-        draft.replace(place, "Identity", x)
-        lost = False
-    return f"{op_type} {'lost' if lost else 'in another spelling'}", not lost
 
 
 @mutation

@@ -243,9 +243,12 @@ class _Comparison:
 
     def run(self) -> list[Finding]:
         for what in ("input", "output"):
-            old, new = (list(getattr(m.graph, what)) for m in (self.mutant.model, self.model))
+            old, new = (
+                [(v.name, v.type.SerializeToString(deterministic=True)) for v in getattr(g, what)]
+                for g in (self.mutant.model.graph, self.model.graph)
+            )
             if old != new:
-                self._add("interface", f"{what}s {[v.name for v in old]} -> {new}")
+                self._add("interface", f"{what}s {old} -> {new}")
         try:
             # ONNX Runtime's operator in the default domain is none of onnx.
             if b"SimplifiedLayerNormalization" not in self.model.SerializeToString():
