@@ -90,4 +90,4 @@ def test_norms_are_found_behind_mutations_and_none_is_lost_without_a_reason() ->
     assert kept.total() >= 100
     assert all(count <= (0.7 if name == "into_loop" else 0.1) * kept[name] + 1
                for name, count in lost.items()), (lost, kept)  # fmt: skip
-    assert lost.total() - lost["into_loop"] <= 0.02 * kept.total()
+    assert lost.total() - lost["into_loop"] <= 0.04 * kept.total()
