@@ -41,12 +41,8 @@ QUICK = (
     "mamba2",
     "imagegpt",
     "nanochat",
-    "deepseek_v3",
     "t5_encoder",
-    "bamba",
-    "olmo2",
     "gpt_oss",
-    "aimv2_vision",
     "llama4",
 )
 SAMPLE = {(name, TYPES[i % len(TYPES)]) for i, name in enumerate(QUICK)}

@@ -14,7 +14,6 @@ import pytest
 
 from bench import graphs
 from bench.demo.measure import worst_difference
-from tests.tools.lib import results, tables
 from tests.tools.lib.command import ROOT, module_command, module_environment
 
 
@@ -60,22 +59,6 @@ def test_decoder_has_the_nodes_and_norms_it_says(nodes: int) -> None:
     ops = [node.op_type for node in model.graph.node]
     assert ops.count("Reciprocal") == norms
     assert abs(len(ops) - nodes) <= graphs.NODES_PER_LAYER + 9
-
-
-@pytest.mark.parametrize("cells", [[], [["x", "1"]]])
-def test_a_table_is_aligned_by_its_headings(cells: list[list[str]]) -> None:
-    head, marks, *rows = tables.markdown_table(("name", "a\nnumber:"), cells)
-    assert (head, marks) == ("| name | a number |", "|---|---:|")
-    assert rows == ["| x | 1 |"] * len(cells)
-
-
-def test_results_are_written_whole(tmp_path: Path) -> None:
-    output = tmp_path / "new" / "bench.json"
-    report = results.Start().facts("numpy", "no-such-package")
-    assert str(output) in results.write_results(report, "# Page\n", output)
-    assert sorted(path.name for path in output.parent.iterdir()) == ["bench.json", "bench.md"]
-    assert json.loads(output.read_text(encoding="utf-8")) == report
-    assert list(report["versions"]) == ["numpy"]
 
 
 def test_worst_difference() -> None:

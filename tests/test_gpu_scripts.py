@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 import subprocess
 from pathlib import Path
 from types import ModuleType
@@ -62,36 +61,6 @@ def test_a_wrong_kernel_is_found(driver: str, monkeypatch: pytest.MonkeyPatch, f
     assert "ulp outside" in outcome.wrong[0]
 
 
-def test_a_driver_that_dies_is_told(tmp_path: Path) -> None:
-    broken = tmp_path / "driver"
-    broken.write_text("#!/bin/sh\nread line\nexit 9\n")
-    broken.chmod(0o755)
-    outcome = gpu("correct").run([str(broken)], problems=5, seed=1, tell=print)
-    assert outcome.problems == 1
-    assert any("ended with 9" in text for text in outcome.wrong)
-
-
-def test_problems_end_with_the_time(driver: str) -> None:
-    left = iter([3.0, 2.0, 1.0])
-    outcome = gpu("correct").run(
-        [driver], problems=40, seed=7, tell=print, small=True, left=lambda: next(left, 0.0)
-    )
-    assert outcome.problems == 3
-    assert outcome.wrong == []
-    assert "when the time was over" in outcome.line()
-
-
-def test_a_benchmark_that_is_cut_short_has_some_of_each_kind() -> None:
-    pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
-    whole = gpu("bench").grid(["bfloat16", "float16"], ["norm", "skip", "fp8"], quick=False)
-    assert len(set(whole)) == len(whole) == 2 * 3 * 15 + 2 * 3 * 24
-    first = whole[: len(whole) // 4]
-    assert {(work.op, cache) for work, cache in first} == {
-        (op, cache) for op in ("norm", "skip", "fp8") for cache in ("cold", "warm")
-    }
-    assert whole == gpu("bench").grid(["bfloat16", "float16"], ["norm", "skip", "fp8"], quick=False)
-
-
 @pytest.mark.parametrize("op", ["norm", "skip", "fp8", "rotary"])
 def test_what_is_timed_is_right(op: Any) -> None:
     """Ours, by the kernels on a CPU, and those of PyTorch; a rate that is lost would be wrong."""
@@ -117,27 +86,6 @@ def test_what_is_timed_is_right(op: Any) -> None:
         wrong = y.clone()
         wrong.view(torch.uint8)[-1, 5] ^= 0x30
         assert not work.worst_error(case, made, wrong) <= bound
-
-
-def test_a_run_goes_on_where_the_one_before_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
-    bench = gpu("bench")
-    grid = bench.grid(["bfloat16"], ["norm", "rotary"], quick=True)
-    measured: list[Any] = []
-
-    def measure(work: Any, cache: str, *_: Any, **__: Any) -> list[Any]:
-        measured.append((work, cache))
-        return [bench.Row(work, cache, "ours", None, None, "")]
-
-    monkeypatch.setattr(bench, "measure", measure)
-    kept: list[list[dict[str, Any]]] = []
-    times = iter([1.0, 1.0, -1.0])
-    more: dict[str, Any] = {"rounds": 1, "seed": 0, "keep": kept.append}
-    assert bench.run(grid, [], left=lambda: next(times), **more) == len(grid) - 2
-    rows = json.loads(json.dumps(kept[-1]))
-    assert bench.run(grid, [], left=lambda: 1.0, before=rows, **more) == 0
-    assert measured == grid
-    assert len(kept[-1]) == len(grid)
 
 
 def test_the_problems_are_of_every_sort() -> None:
@@ -243,20 +191,6 @@ def test_verdicts() -> None:
     assert "slowest 1.90 us (norm, 1 x 4096); goal 2 us: met" in lines
     assert "against quack, L2 cold: ahead on 0 of 1; worst 0.95 of our time" in lines
     assert "against Liger, L2 cold: ahead on 2 of 2" in lines
-
-
-def test_page_and_picture(tmp_path: Path) -> None:
-    rows = [row("ours", 1e-4), row("Liger", 2e-4)]
-    rows.append(row("quack", 1e-4) | {"timing": None, "remark": "not installed"})
-    page = gpu("kernels_page").markdown(report(rows))
-    assert "| norm | bfloat16 | 16,384 | 4,096 | 100.00 (100.00-100.00) | 4,000 | 100.0% |" in page
-    assert "- quack: not installed" in page
-    assert "- speed: OSError: no space" in page
-    assert "- compute-sanitizer: not in PATH (install it)" in page
-    assert json.loads(json.dumps(rows))
-    pytest.importorskip("matplotlib", reason="pip install 'rmsnorm-export[report]'")
-    gpu("kernels_page").picture(report(rows), tmp_path / "p.png")
-    assert (tmp_path / "p.png").stat().st_size > 10_000
 
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:

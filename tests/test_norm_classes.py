@@ -31,9 +31,10 @@ EXPORTS = [
 ]
 RMSNORMS = [case for case in EXPORTS if NORMS[case[0]].is_rmsnorm]
 OTHERS = [case for case in EXPORTS if not NORMS[case[0]].is_rmsnorm]
-# Every norm once, every type with every exporter: an export of each takes most of a cold run.
+# Every RMSNorm once, every type with every exporter, and one norm of each sort that is none: an
+# export of each takes most of a cold run.
 SAMPLE = one_each(RMSNORMS, key=operator.itemgetter(0)) | one_each(
-    OTHERS, key=operator.itemgetter(0)
+    OTHERS, key=lambda case: NORMS[case[0]].reason
 )
 
 
@@ -58,7 +59,7 @@ def test_the_scan_found_the_catalogue() -> None:
     rms: list[NormClass] = [norm for norm in NORMS.values() if norm.is_rmsnorm]
     assert len(rms) >= 22
     assert len(NORMS) > len(rms), "the corpus also holds norms that are no RMSNorm"
-    assert {case[0] for case in SAMPLE} == {case[0] for case in EXPORTS}
+    assert {case[0] for case in SAMPLE} >= {case[0] for case in RMSNORMS}
     assert {case[1:] for case in SAMPLE if case in RMSNORMS} == {case[1:] for case in RMSNORMS}
 
 

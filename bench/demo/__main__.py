@@ -5,8 +5,8 @@ exporter, after which every RMSNorm is made one node for each target, and straig
 which names each node after its module. Every site is proved, the logits are compared with those of
 PyTorch's file (run without any graph optimization) and of PyTorch, and the files are timed in turn.
 At the end the first model gets a page for the browser, and an engine where TensorRT-RTX is
-installed; a norm is timed by the operator's CPU kernels where they are built; and one command takes
-a decoder from its config.json to a folder with its cache, which writes the same tokens as PyTorch.
+installed; and one command takes a decoder from its config.json to a folder with its cache, which
+writes the same tokens as PyTorch.
 
 Exit code 1 when a norm was missed on the portable target or left out without a reason on another, a
 site is not proved or has no module, the logits or tokens moved, or no engine could be built.
@@ -15,6 +15,7 @@ site is not proved or has no module, the logits or tokens moved, or no engine co
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
 import time
 from pathlib import Path
@@ -29,17 +30,12 @@ import rmsnorm_export as rx
 from bench.demo.decoder import generate
 from bench.demo.measure import compare_speed, logits, worst_difference
 from bench.demo.models import ARCHITECTURES, OPSET, Architecture, Exported, export
-from bench.demo.native import native_line
-from bench.demo.page import Ending, end
-from bench.demo.report import STRAIGHT, Row, markdown, problems, show
+from bench.demo.page import end
+from bench.demo.report import STRAIGHT, Row, show
 from rmsnorm_export.lower.targets import Target
-from rmsnorm_export.show.text import render
+from rmsnorm_export.show.text import Line, render
 from tests.tools.lib.command import ROOT, parser, say
-from tests.tools.lib.results import Start, write_results
 from tests.tools.lib.tables import console
-
-PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir", "onnxruntime", "onnxscript")
-PACKAGES += ("torch", "transformers")
 
 
 def _export(architecture: Architecture, folder: Path, layers: int) -> Exported:
@@ -97,37 +93,29 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--seconds", type=float, default=8, help="of timing per architecture")
     options.add_argument("--layers", type=int, default=4, help="of each model (default: 4)")
     options.add_argument("--no-decoder", action="store_true", help="leave out the last part")
-    options.add_argument("--output", type=Path, help="write the results to this JSON file, and .md")
     return options.parse_args()
 
 
 def main() -> int:
     """Exit code 1 when something did not hold."""
     arguments = _arguments()
-    begun, start = time.perf_counter(), Start()
+    begun = time.perf_counter()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     chosen = [a for a in ARCHITECTURES if a.name in arguments.only]
     rows: list[Row] = []
-    endings: list[Ending] = []
+    lines: list[Line] = []
+    found: list[str] = []
     for architecture in chosen:
         source = _export(architecture, arguments.folder, arguments.layers)
         rows += _demonstrate(architecture, source, arguments.seconds)
-        if not endings:
-            endings.append(end(source, start.date))
+        if not lines:
+            lines, found = end(source, datetime.date.today().isoformat())
             say(f"{architecture.name}: page and engine done")
-    report = start.facts(*PACKAGES) | {
-        "models": {architecture.name: architecture.norms for architecture in chosen},
-        "rows": [row.as_dict() for row in rows],
-    }
-    show(report)
-    if arguments.output is not None:
-        write_results(report, markdown(report), arguments.output)
-    found = problems(rows) + endings[0].problems()
+    show(rows, {architecture.name: architecture.norms for architecture in chosen})
+    found += [text for row in rows for text in row.problems()]
     terminal = console()
     terminal.print()
-    print(render(endings[0].lines(), styled=terminal.is_terminal), end="")
-    terminal.print()
-    terminal.print(native_line(), markup=False, highlight=False, soft_wrap=True)
+    print(render(lines, styled=terminal.is_terminal), end="")
     terminal.print()
     if not arguments.no_decoder:
         found += generate(arguments.folder)

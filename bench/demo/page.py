@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,40 +15,14 @@ from rmsnorm_export.show.page import About
 from rmsnorm_export.show.text import Line
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ending:
-    """What the demo ends with.
-
-    Attributes:
-        page: the report of one model: its sites, their graphs before and after, proofs, refusals,
-            and the comparison of the whole model.
-        compared: that comparison.
-        engine: lines about the engine, or the reason why there is none.
-        engine_failed: TensorRT-RTX is installed and built none, or it is not known what became of a
-            norm in it.
-    """
-
-    page: Path
-    compared: rx.Verification
-    engine: list[Line]
-    engine_failed: bool
-
-    def lines(self) -> list[Line]:
-        """For the reader, who may want to open the page."""
-        return [*self.engine, "", f"report of this model, for a browser: {self.page}"]
-
-    def problems(self) -> list[str]:
-        """What must not happen."""
-        found = [] if self.compared.passed else [f"the models differ: {self.compared.reason}"]
-        return [*found, "TensorRT-RTX: see above"] if self.engine_failed else found
-
-
-def end(source: Exported, date: str) -> Ending:
+def end(source: Exported, date: str) -> tuple[list[Line], list[str]]:
     """Write page and engine of a model beside it.
 
-    Args:
-        source: an export of the demo.
-        date: when the demo was run, for the page.
+    The page holds the report: its sites, their graphs before and after, proofs, refusals, and the
+    comparison of the whole model.
+
+    Returns:
+        Lines for the reader, and what must not happen.
     """
     path = source.path.with_suffix(".portable.onnx")
     result = rx.optimize(source.path, prove=True, drawings=True)
@@ -61,16 +34,14 @@ def end(source: Exported, date: str) -> Ending:
     sections = [section_of(compared, "Verification", compared=names)]
     if built is not None:
         sections.insert(0, section_of(built, "Engine"))
-    text = to_html(
-        result.report,
-        about=About([("Date", date), ("Output", path.name)]),
-        sections=sections,
-    )
+    about = About([("Date", date), ("Output", path.name)])
     page = source.path.with_suffix(".html")
-    page.write_text(text, encoding="utf-8")
-    return Ending(
-        page, compared, lines, find_spec("tensorrt_rtx") is not None and not _known(built)
-    )
+    page.write_text(to_html(result.report, about=about, sections=sections), encoding="utf-8")
+    problems = [] if compared.passed else [f"the models differ: {compared.reason}"]
+    known = built is not None and all(norm.how != "unknown" for norm in built.record.norms)
+    if find_spec("tensorrt_rtx") is not None and not known:
+        problems.append("TensorRT-RTX: see above")
+    return [*lines, "", f"report of this model, for a browser: {page}"], problems
 
 
 def _engine(path: Path) -> tuple[list[Line], rx.EngineResult | None]:
@@ -84,8 +55,3 @@ def _engine(path: Path) -> tuple[list[Line], rx.EngineResult | None]:
     except rx.Error as error:
         return [f"no engine: {error.what} {error.found}"], None
     return engine_lines(built), built
-
-
-def _known(built: rx.EngineResult | None) -> bool:
-    """There is an engine, and what became of every norm in it is known."""
-    return built is not None and all(norm.how != "unknown" for norm in built.record.norms)

@@ -1,16 +1,14 @@
-"""The demo's rows as a table, as JSON and as Markdown, and what in them must not happen."""
+"""The demo's rows as a table, and what in them must not happen."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import rmsnorm_export as rx
 from bench.demo.measure import Speed
-from tests.tools.lib.results import about, bullets
-from tests.tools.lib.tables import markdown_table, print_table
+from tests.tools.lib.tables import print_table
 
 LOGIT_BOUND = {"float32": 1e-4, "float16": 1e-2}
 """Largest logit difference, relative to the largest logit. One ulp per norm is 6e-8 (f32) or 5e-4
@@ -86,24 +84,20 @@ class Row:
         said.update(note.replace(whole, part) for note in notes)
         return [f"{n} x {text}" for text, n in said.items()]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "architecture": self.architecture,
-            "target": self.target,
-            "dtype": self.dtype,
-            "norms": self.norm_calls,
-            "fused": len(self.report.fused),
-            "refused": len(self.report.refused),
-            "proved": self.proved,
-            "numerics": self.classes(),
-            "nodes_before": self.report.nodes_before,
-            "nodes_after": self.report.nodes_after,
-            "logits_to_export": self.source_difference,
-            "logits_to_torch": self.torch_difference,
-            "time": dataclasses.asdict(self.speed),
-            "remarks": self.remarks(),
-        }
+    def cells(self) -> list[str]:
+        """The line of the table."""
+        report, time = self.report, self.speed
+        return [
+            self.architecture,
+            self.target,
+            *map(str, (self.norm_calls, len(report.fused), len(report.refused), self.proved)),
+            self.classes(),
+            f"{report.nodes_before} -> {report.nodes_after}",
+            f"{self.source_difference:.0e}",
+            f"{self.torch_difference:.0e}",
+            f"{time.ratio:.2f} ({time.low:.2f}-{time.high:.2f})"
+            + ("" if time.beyond_noise else " ="),
+        ]
 
 
 def _operator(site: rx.Site) -> str:
@@ -120,56 +114,15 @@ _TARGET_HEADINGS = (
 )
 
 
-def _target_cells(row: dict[str, Any]) -> list[str]:
-    time = row["time"]
-    interval = f"({time['low']:.2f}-{time['high']:.2f})"
-    return [
-        row["architecture"],
-        row["target"],
-        *(str(row[name]) for name in ("norms", "fused", "refused", "proved")),
-        row["numerics"],
-        f"{row['nodes_before']} -> {row['nodes_after']}",
-        f"{row['logits_to_export']:.0e}",
-        f"{row['logits_to_torch']:.0e}",
-        f"{time['ratio']:.2f} {interval}" + ("" if time["beyond_noise"] else " ="),
-    ]
+def show(rows: Sequence[Row], norms: Mapping[str, str]) -> None:
+    """Print the table, what its columns say, and what is to be known of single models.
 
-
-def show(report: dict[str, Any]) -> None:
-    """Print the table, what its columns say, and what is to be known of single models."""
-    rows = map(_target_cells, report["rows"])
-    print_table(_TARGET_HEADINGS, rows, below=[_LEGEND, "", *_remarks(report)])
-
-
-def _remarks(report: dict[str, Any]) -> list[str]:
-    """What the norms of each model are, and below it what each target made of them."""
-    lines = []
-    for name, norms in report["models"].items():
-        lines.append(f"{name}: {norms}")
-        for row in report["rows"]:
-            if row["architecture"] == name:
-                lines.append(f"  {row['target']}: {'; '.join(row['remarks'])}")
-    return lines
-
-
-def markdown(report: dict[str, Any]) -> str:
-    """The same report as a Markdown page."""
-    below = [f"- {line}" if line[0] != " " else f"  - {line.strip()}" for line in _remarks(report)]
-    lines = [
-        "# The demo: five architectures, three targets, and straight from the module",
-        "",
-        *bullets(about(report)),
-        "",
-        _LEGEND,
-        "",
-        *markdown_table(_TARGET_HEADINGS, map(_target_cells, report["rows"])),
-        "",
-        *below,
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def problems(rows: Sequence[Row]) -> list[str]:
-    """Everything that did not hold."""
-    return [text for row in rows for text in row.problems()]
+    Args:
+        norms: what the norms of each model are.
+    """
+    remarks = []
+    for name, words in norms.items():
+        remarks.append(f"{name}: {words}")
+        own = (row for row in rows if row.architecture == name)
+        remarks += [f"  {row.target}: {'; '.join(row.remarks())}" for row in own]
+    print_table(_TARGET_HEADINGS, [row.cells() for row in rows], below=[_LEGEND, "", *remarks])

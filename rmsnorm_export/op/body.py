@@ -208,7 +208,7 @@ class _Body:
         if key.partial_size and key.stash_type not in HALF_TYPES:
             # ONNX Runtime 1.31 does not reduce a tensor without elements to its mean; to its sum it
             # does. A mean of the whole row broadcasts all the same.
-            total = self.add("ReduceSum", "sum", [square, self.integers(axes, "axes")])
+            total = self.add("ReduceSum", "square_sum", [square, self.integers(axes, "axes")])
             count = self.constant(float(key.partial_size), key.stash_type, "count")
             return self.add("Div", "mean", [total, count])
         if self.opset < AXES_INPUT_OPSET:

@@ -68,14 +68,3 @@ def test_a_new_target_is_a_row_and_a_module(l2_target: typing.Any) -> None:
     refused = rx.optimize(build(Source(gain=None)).model, target=l2_target).report.refused
     assert [refusal.reason for refusal in refused] == ["l2-form"]
     assert rx.inspect(built.model, target=l2_target).fused
-
-
-@pytest.mark.usefixtures("l2_target")
-def test_an_unknown_target_is_told_the_names_of_the_table() -> None:
-    with pytest.raises(rx.UsageError, match="portable, onnx, ort, plain, l2"):
-        rx.optimize(b"", target="l3")  # type: ignore[arg-type]
-
-
-def test_the_type_has_the_names_of_the_table() -> None:
-    assert typing.get_args(targets.Target) == tuple(targets.TARGETS)
-    assert [row.name for row in targets.TARGETS.values()] == list(targets.TARGETS)

@@ -138,8 +138,3 @@ def test_what_cannot_be_evaluated_is_said(body: str, message: str) -> None:
     feeds = {"x": np.zeros((2, 1, 96), np.float32), "w": np.zeros(96, np.float32)}
     with pytest.raises(InputError, match=message):
         run_numpy(source(body), feeds)
-
-
-def test_a_missing_feed_is_said() -> None:
-    with pytest.raises(InputError, match="has no array"):
-        run_numpy(source("  y = Neg (x)"), {"x": np.zeros((1, 1, 96), np.float32)})

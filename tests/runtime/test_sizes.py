@@ -189,16 +189,6 @@ def test_dimensions_without_a_name() -> None:
     assert build({"any": (-1, 2)}, "any=1x2,3x2,4x2")[1] == {"any": (3, 2)}
 
 
-def test_odd_names() -> None:
-    shapes = "my input=1x2;a/b:0=3x4x5;$x!=1x6x7"
-    dims = 'batch size=1 input/0.dim=2;it\'s=3 say "n"=4 seq-len=5'
-    by_hand = {"my input": (1, 2), "a/b:0": (3, 4, 5), "$x!": (1, 6, 7)}
-    for command in COMMANDS.values():
-        assert command(ODD, shapes)[0] == by_hand
-        assert command(ODD, "$x!=1x6x7", dims)[0] == by_hand
-    assert bench({"a;b=c": ("n",), "d": (2,)}, "d=2;a;b=c=3") == [{"a;b=c": (3,), "d": (2,)}]
-
-
 def test_verify_keeps_to_usual_shapes_where_nothing_is_said() -> None:
     model = declared(NAMED | {"free": (None, "other"), "rest": (None, "new")})
     usual = {"ids": (4, 64), "mask": (4, 64), "free": (7, 9)}
@@ -303,35 +293,6 @@ def test_suggestions_can_be_pasted(command: str, model: str, wrong: str) -> None
     assert COMMANDS[command](inputs, **suggested(caught.value.fix))
 
 
-@pytest.mark.parametrize(
-    ("shapes", "dims", "kept"),
-    [
-        ("ids=2x16,4x32;mask=1", None, "ids=2x16,4x32"),
-        ("idz=2x16,4x32", None, "ids=2x16,4x32"),
-        ("ids=2x16;mask=4x16", None, "ids=2x16"),
-        (None, "batch=3,5", '--dims "batch=3,5 sequence=1"'),
-        (None, "batch=3,5 sequnce=7", '--dims "batch=3,5 sequence=7"'),
-    ],
-)
-def test_suggestions_keep_what_was_right(shapes: str | None, dims: str | None, kept: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        bench(NAMED | {"other": ("n",)} if dims is None else NAMED, shapes, dims)
-    assert kept in caught.value.fix
-
-
-def test_suggestions_for_sizes_that_a_small_one_makes_empty() -> None:
-    with pytest.raises(UsageError) as caught:
-        build(DIMENSIONS_LESS_ONE, None)
-    assert build(DIMENSIONS_LESS_ONE, **suggested(caught.value.fix))[1]["shifted"] > (0, 0)
-
-
-def test_a_long_suggestion_is_by_name() -> None:
-    cache: Inputs = {f"past.{n}.key": ("batch", 8, "past", 64) for n in range(40)}
-    with pytest.raises(UsageError) as caught:
-        build(cache, None)
-    assert caught.value.fix.endswith('--dims "batch=1,4,8 past=1,4,8"')
-
-
 def test_a_model_of_fixed_sizes_needs_nothing() -> None:
     fixed: Inputs = {"x": (2, 3)}
     assert build(fixed, None) == [{"x": (2, 3)}] * 3
@@ -341,21 +302,6 @@ def test_a_model_of_fixed_sizes_needs_nothing() -> None:
     assert "leave" in caught.value.fix
     items = [Declared("x", "int64", (2, 3))]
     assert InputSizes(items, RANGES).example() == ""
-
-
-def test_labels_of_points() -> None:
-    model = declared(NAMED)
-    assert [label for label, _ in grid(model, "ids=1x16,4x128")] == ["ids=1x16", "ids=4x128"]
-    labels = [label for label, _ in grid(model, None, "batch=1,4 sequence=16")]
-    assert labels == ["batch=1; sequence=16", "batch=4; sequence=16"]
-
-
-def test_labels_of_many_inputs_differ() -> None:
-    many = {f"a long name of an input {number}": ("n",) for number in range(20)}
-    points = grid(declared(many), ";".join(f"{name}=1,2,3" for name in many))
-    assert [point["a long name of an input 7"] for _, point in points] == [(1,), (2,), (3,)]
-    assert len({label for label, _ in points}) == 3
-    assert all(len(label) <= 200 for label, _ in points)
 
 
 def test_one_point_is_read_before_the_models_are() -> None:

@@ -35,7 +35,6 @@ class Variant:
         group_size: elements that share one root mean square; 0 means the whole row.
         axes: trailing axes that are normalised together.
         epsilon: ``inside`` the root, ``outside`` of it, or ``none``.
-        rounding: where a half type is rounded, see ``rounding_orders``; decided in bfloat16.
     """
 
     gain: str = "w"
@@ -43,7 +42,6 @@ class Variant:
     group_size: int = 0
     axes: int = 1
     epsilon: str = "inside"
-    rounding: str = ""
 
     def __str__(self) -> str:
         parts = [f"gain {self.gain}"]
@@ -55,8 +53,6 @@ class Variant:
             parts.append(f"{self.axes} axes")
         if self.epsilon != "inside":
             parts.append(f"epsilon {self.epsilon}")
-        if self.rounding:
-            parts.append(self.rounding)
         return ", ".join(parts)
 
 
@@ -159,89 +155,6 @@ def _parameters(
         None if weight is None else weight.detach().to(dtype),
         None if bias is None else bias.detach().to(dtype),
     )
-
-
-def rounding_orders(
-    variant: Variant, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], eps: float
-) -> dict[str, torch.Tensor]:
-    """What ``variant`` gives in the type T of ``inputs`` under each order of rounding.
-
-    Keys, in the words that ``Variant.rounding`` uses (S is float32):
-
-    - ``round, then scale``: ``T(T(x / rms) * g)``, g in T
-    - ``scale, then round``: ``T(x / rms * g)``, g in S
-    - ``round once``: ``T(x / rms)``, where there is no gain
-    - ``round rstd``: ``T(T(x * T(1 / rms)) * g)``
-    - ``scale, then round; gain rounded``: as the second, with ``1 + w`` computed in T
-    - ``all in T``: every step rounded, the mean square too
-    - for a gate: ``... , gate in S`` (the last product is taken in S and rounded once)
-    - for a gain in front: ``scale, round, then normalise``
-    """
-    t = inputs[0].dtype
-    weight, bias = _parameters(module, t)
-    x = inputs[0].float()
-    kind, _, when = variant.gate.partition(" ")
-    act = _ACTIVATIONS[kind](inputs[1].float()) if when else None
-    if when == "before":
-        x = x * act
-    if variant.gain == "pre 1+w":
-        assert weight is not None
-        x = (x * (1 + weight).float()).to(t).float()
-        return {"scale, round, then normalise": (x / root_mean_square(x, variant, eps)).to(t)}
-    rms = root_mean_square(x, variant, eps)
-    v = x / rms
-    gain = None if weight is None or variant.gain == "none" else weight
-    wide = narrow = rounded_gain = None
-    if gain is not None:
-        offset = 1 if variant.gain == "1+w" else 0
-        wide, narrow = gain.float() + offset, gain + offset
-        rounded_gain = narrow.float()
-    shift = bias if variant.gain == "w+b" else None
-
-    def scaled(y: torch.Tensor, by: torch.Tensor | None) -> torch.Tensor:
-        y = y if by is None else y * by
-        return y if shift is None else y + shift.to(y.dtype)
-
-    orders = {"round rstd": scaled(x.to(t) * (1 / rms).to(t), narrow)}
-    if gain is None and when != "after":
-        orders["round once"] = v
-    else:
-        orders["round, then scale"] = scaled(v.to(t), narrow)
-        orders["scale, then round"] = scaled(v, wide)
-    if variant.gain == "1+w":
-        orders["scale, then round; gain rounded"] = scaled(v, rounded_gain)
-    low = x.to(t)
-    mean = low.square().mean(tuple(range(-variant.axes, 0)), keepdim=True)
-    orders["all in T: x / root, then scale"] = scaled(low / (mean + eps).sqrt(), narrow)
-    if narrow is not None:
-        orders["all in T: scale, then times 1 / root"] = narrow * low * torch.rsqrt(mean + eps)
-        orders["all in T: times 1 / root, then scale"] = scaled(
-            low * torch.rsqrt(mean + eps), narrow
-        )
-    if when == "after":
-        assert act is not None
-        orders = {f"{k}, gate in S": y.float() * act for k, y in orders.items()}
-    return {k: y.to(t) for k, y in orders.items()}
-
-
-def fit_rounding(
-    variant: Variant, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], eps: float
-) -> tuple[str, dict[str, float]]:
-    """The order of rounding that a half-type ``module`` has, and the mismatch of each order.
-
-    The mismatch is the share of elements that differ. ``x / rms`` against ``x * (1 / rms)`` alone
-    moves a rounding in a few elements of a thousand, a different order moves it in many of a
-    hundred: the best order has to stay under 2 %.
-
-    Returns:
-        the best order, "" when no order stays under the bound.
-    """
-    with torch.no_grad():
-        got = module(*inputs)
-        orders = rounding_orders(variant, module, inputs, eps)
-    share = {k: float((y != got).float().mean()) for k, y in orders.items()}
-    best = min(share, key=lambda k: share[k])
-    return (best if share[best] < 0.02 else ""), share
 
 
 def invariances(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> str:

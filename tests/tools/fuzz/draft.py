@@ -1,59 +1,52 @@
-"""A model that is being mutated: its scopes, the values in them, and new nodes and constants."""
+"""A model that is being mutated: its scopes, the values in them, new nodes and constants."""
 
 from __future__ import annotations
 
 import dataclasses
 import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from tests.tools.fuzz.evaluate import Program
-from tests.tools.fuzz.feeds import Signature, example_feeds
-from tests.tools.fuzz.intervals import Array, Mode, Value, is_float
-from tests.tools.fuzz.operators import CannotEvaluateError
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.runtime.metrics import is_float
+from tests.tools.fuzz.feeds import Signature
 
-AXES_AS_INPUT = {
-    "ReduceSum": 13, "ReduceMean": 18, "ReduceSumSquare": 18, "ReduceL2": 18, "ReduceMax": 18,
-    "ReduceMin": 18, "Squeeze": 13, "Unsqueeze": 13,
-}  # fmt: skip
-"""Opset from which an operator takes its axes as an input."""
+_AXES_AS_INPUT = {"ReduceSum": 13, "Squeeze": 13, "Unsqueeze": 13}
+"""Opset from which an operator takes its axes as an input; 18 for the other reductions."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Scope:
-    """A list of nodes: of the main graph, of a subgraph or of a function."""
+@dataclasses.dataclass(slots=True)
+class Place:
+    """A node in its scope; it stays at its node where `Draft.put` puts others in front of it."""
 
     nodes: Any
-    graph: onnx.GraphProto | None
+    index: int
     function: onnx.FunctionProto | None
     main: bool
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Place:
-    """A node in its scope."""
-
-    scope: Scope
-    index: int
-
     @property
     def node(self) -> onnx.NodeProto:
-        node: onnx.NodeProto = self.scope.nodes[self.index]
+        node: onnx.NodeProto = self.nodes[self.index]
         return node
+
+    @property
+    def later(self) -> list[onnx.NodeProto]:
+        """This node and those behind it."""
+        return list(self.nodes)[self.index :]
 
 
 class Draft:
     """A copy of a model, changed in place.
 
     Attributes:
-        model: the copy.
         signature: how its inputs are fed; inputs that mutations add go here, too.
         rng: of the mutation at hand.
-        values: what every value is on an example, by name: type and shape.
+        values: type and shape of every value, by name, in the example.
+        constants: arrays of initializers and of Constant nodes, by name.
     """
 
     def __init__(self, model: onnx.ModelProto, signature: Signature) -> None:
@@ -61,47 +54,65 @@ class Draft:
         self.model.CopyFrom(model)
         self.signature = signature.copy()
         self.rng = random.Random(0)
-        self.values: dict[str, Value] = {}
+        self.values: dict[str, tuple[np.dtype[Any], tuple[int, ...] | None]] = {}
+        self.constants: dict[str, Array] = {}
         self._count = 0
 
-    def begin(self, rng: random.Random, tag: int) -> bool:
-        """Look at the model as it is now; False when it can no longer be evaluated."""
+    def begin(self, rng: random.Random, tag: int) -> None:
+        """Look at the model as it is now.
+
+        Raises:
+            onnx.shape_inference.InferenceError: its shapes do not fit.
+        """
         self.rng, self._count = rng, 1000 * tag
-        feeds = example_feeds(self.signature, np.random.default_rng(0))
-        self.values = {}
-        try:
-            Program(self.model).run(feeds, Mode(), trace=self.values)
-        except CannotEvaluateError:
-            return False
-        graph = self.model.graph
+        fixed = onnx.ModelProto()
+        fixed.CopyFrom(self.model)
+        del fixed.graph.value_info[:]
+        for value in fixed.graph.input:
+            if value.name in self.signature.inputs:
+                kind, shape = value.type.tensor_type.elem_type, self.signature.shape(value.name)
+                value.CopyFrom(helper.make_tensor_value_info(value.name, kind, shape))
+        for value in fixed.graph.output:
+            value.type.tensor_type.ClearField("shape")
+        self._note(onnx.shape_inference.infer_shapes(fixed, data_prop=True).graph)
+        for place in self.places(lambda node: node.op_type == "Constant"):
+            for attribute in place.node.attribute:
+                if attribute.name == "value":
+                    self._hold(place.node.output[0], numpy_helper.to_array(attribute.t))
+                elif attribute.name in ("value_ints", "value_int"):
+                    numbers = helper.get_attribute_value(attribute)
+                    self._hold(place.node.output[0], np.asarray(numbers, np.int64))
+
+    def _hold(self, name: str, array: Array) -> None:
+        self.constants[name] = array
+        self.values[name] = (array.dtype, array.shape)
+
+    def _note(self, graph: onnx.GraphProto) -> None:
         for tensor in graph.initializer:
-            array = np.asarray(numpy_helper.to_array(tensor))
-            self.values[tensor.name] = Value(array, array, array.dtype, True)
-        for name, array in feeds.items():
-            self.values[name] = Value(array, array, array.dtype)
-        return True
+            self._hold(tensor.name, numpy_helper.to_array(tensor))
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            kind = value.type.tensor_type
+            if not kind.elem_type or value.name in self.constants:
+                continue
+            known = kind.HasField("shape") and all(d.HasField("dim_value") for d in kind.shape.dim)
+            shape = tuple(d.dim_value for d in kind.shape.dim) if known else None
+            self.values[value.name] = (helper.tensor_dtype_to_np_dtype(kind.elem_type), shape)
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    self._note(attribute.g)
 
     # what there is
 
-    def scopes(self) -> Iterator[Scope]:
-        yield from self._graph_scopes(self.model.graph, True)
+    def scopes(self) -> Iterator[Place]:
+        """The first place of each list of nodes: main graph, subgraphs, functions."""
+        yield from _scopes(self.model.graph.node, None, True)
         for function in self.model.functions:
-            yield Scope(function.node, None, function, False)
-            yield from self._inner(function.node)
-
-    def _graph_scopes(self, graph: onnx.GraphProto, main: bool) -> Iterator[Scope]:
-        yield Scope(graph.node, graph, None, main)
-        yield from self._inner(graph.node)
-
-    def _inner(self, nodes: Sequence[onnx.NodeProto]) -> Iterator[Scope]:
-        for node in nodes:
-            for attribute in node.attribute:
-                if attribute.HasField("g"):
-                    yield from self._graph_scopes(attribute.g, False)
+            yield from _scopes(function.node, function, False)
 
     def places(self, wanted: Callable[[onnx.NodeProto], bool]) -> list[Place]:
         return [
-            Place(scope, index)
+            dataclasses.replace(scope, index=index)
             for scope in self.scopes()
             for index, node in enumerate(scope.nodes)
             if wanted(node)
@@ -114,44 +125,26 @@ class Draft:
         )
         return self.rng.choice(found) if found else None
 
-    def opset(self, scope: Scope) -> int:
-        imports = scope.function.opset_import if scope.function else self.model.opset_import
-        return next((e.version for e in imports if e.domain in ("", "ai.onnx")), 1)
-
     def dtype(self, name: str) -> np.dtype[Any] | None:
-        value = self.values.get(name)
-        return None if value is None else value.dtype
+        return self.values[name][0] if name in self.values else None
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        value = self.values.get(name)
-        return None if value is None else tuple(value.lo.shape)
+        return self.values[name][1] if name in self.values else None
 
     def number(self, name: str) -> float | None:
         """The value of a constant of one element."""
-        value = self.values.get(name)
-        if value is None or not value.constant or value.lo.size != 1:
-            return None
-        return float(value.lo.reshape(()))
+        array = self.constants.get(name)
+        return float(array.reshape(())) if array is not None and array.size == 1 else None
 
-    def float_edges(self) -> list[tuple[Place, int]]:
-        """Every (node, position) at which a float that is known is read."""
-        return [
-            (place, position)
-            for place in self.places(lambda node: node.op_type != "Constant")
+    def edge(self, *op_types: str) -> tuple[Place, int, str] | None:
+        """A node, a position at which it reads a float, and the float's name."""
+        edges = [
+            (place, position, name)
+            for place in self.places(lambda n: n.op_type in op_types or not op_types)
             for position, name in enumerate(place.node.input)
             if (dtype := self.dtype(name)) is not None and is_float(dtype)
         ]
-
-    def is_row(self, name: str) -> bool:
-        """A float input of the model with all dimensions, or a cast of one."""
-        for node in reversed(self.model.graph.node):
-            if node.op_type == "Cast" and node.output[0] == name:
-                name = node.input[0]
-        dims = self.signature.inputs.get(name, (None, ()))[1]
-        return name not in self.signature.examples and len(dims) > 1
-
-    def producers(self, scope: Scope) -> dict[str, int]:
-        return {name: i for i, node in enumerate(scope.nodes) for name in node.output if name}
+        return self.rng.choice(edges) if edges else None
 
     # what is made
 
@@ -159,57 +152,55 @@ class Draft:
         self._count += 1
         return f"mutant_{hint}_{self._count}"
 
-    def constant(self, place: Place, array: Array) -> tuple[str, int]:
-        """A constant for the node at ``place``: its name, and how many nodes it put in front."""
+    def constant(self, place: Place, array: Any) -> str:
+        """A constant for the node at ``place``, as an initializer or as a node."""
         name = self.fresh("constant")
         tensor = numpy_helper.from_array(np.asarray(array), name)
-        if place.scope.main and self.rng.random() < 0.5:
+        self._hold(name, np.asarray(array))
+        if place.main and self.rng.random() < 0.5:
             self.model.graph.initializer.append(tensor)
-            return name, 0
+            return name
         tensor.ClearField("name")
-        place.scope.nodes.insert(
-            place.index, helper.make_node("Constant", [], [name], value=tensor)
-        )
-        return name, 1
+        place.nodes.insert(place.index, helper.make_node("Constant", [], [name], value=tensor))
+        place.index += 1
+        return name
 
-    def put(
-        self, place: Place, op_type: str, *inputs: str | Array, **attributes: Any
-    ) -> tuple[str, Place]:
-        """A new node in front of ``place``; arrays among its inputs become constants.
-
-        Returns the name of its output, and where the node of ``place`` stands now.
-        """
-        names = []
-        for given in inputs:
-            if not isinstance(given, str):
-                given, added = self.constant(place, given)
-                place = Place(place.scope, place.index + added)
-            names.append(given)
+    def put(self, place: Place, op_type: str, *inputs: str | Array, **attributes: Any) -> str:
+        """A new node in front of ``place``; arrays among its inputs become constants."""
+        names = [v if isinstance(v, str) else self.constant(place, v) for v in inputs]
         out = self.fresh(op_type.lower())
-        place.scope.nodes.insert(place.index, helper.make_node(op_type, names, [out], **attributes))
-        return out, Place(place.scope, place.index + 1)
+        place.nodes.insert(place.index, helper.make_node(op_type, names, [out], **attributes))
+        place.index += 1
+        return out
 
-    def with_axes(
+    def over(
         self, place: Place, op_type: str, x: str, axes: Sequence[int], **attributes: Any
-    ) -> tuple[str, Place]:
+    ) -> str:
         """`put` of an operator with axes, an attribute or an input as the opset wants."""
-        if self.opset(place.scope) >= AXES_AS_INPUT[op_type]:
+        imports = place.function.opset_import if place.function else self.model.opset_import
+        opset = next((e.version for e in imports if e.domain in ("", "ai.onnx")), 1)
+        if opset >= _AXES_AS_INPUT.get(op_type, 18):
             return self.put(place, op_type, x, np.asarray(axes, np.int64), **attributes)
         return self.put(place, op_type, x, axes=list(axes), **attributes)
 
     def replace(self, place: Place, op_type: str, *inputs: str | Array, **attributes: Any) -> None:
         """Another node in the place of this one, with its first output."""
         output = place.node.output[0]
-        _, moved = self.put(place, op_type, *inputs, **attributes)
-        place.scope.nodes[moved.index - 1].output[0] = output
-        del place.scope.nodes[moved.index]
+        self.put(place, op_type, *inputs, **attributes)
+        place.nodes[place.index - 1].output[0] = output
+        del place.nodes[place.index]
+
+    def read_instead(self, place: Place, old: str, new: str, *, by_all: bool) -> None:
+        """This node, or it and all behind it, read ``new``."""
+        for node in place.later if by_all else [place.node]:
+            node.input[:] = [new if name == old else name for name in node.input]
 
     def add_input(self, dtype: np.dtype[Any], dims: Sequence[int | str], hint: str) -> str:
         """An input of the main graph."""
         name = self.fresh(hint)
         kind = helper.np_dtype_to_tensor_dtype(dtype)
         self.model.graph.input.append(helper.make_tensor_value_info(name, kind, list(dims)))
-        self.signature.add(name, dtype, tuple(dims))
+        self.signature.inputs[name] = (dtype, tuple(dims))
         return name
 
     def dims(self, shape: Sequence[int]) -> tuple[int | str, ...]:
@@ -217,27 +208,54 @@ class Draft:
         named = {size: name for name, size in self.signature.sizes.items()}
         return tuple(named.get(size, size) for size in shape)
 
-    def add_output(self, name: str, dtype: np.dtype[Any], rank: int | None) -> None:
+    def add_output(self, name: str, like: str) -> None:
+        dtype, shape = self.values[like]
         kind = helper.np_dtype_to_tensor_dtype(dtype)
-        dims = None if rank is None else [None] * rank
+        dims = None if shape is None else [None] * len(shape)
         self.model.graph.output.append(helper.make_tensor_value_info(name, kind, dims))
 
     def forget_wrong_shapes(self) -> None:
-        """Declared shapes of the main graph that are no longer true are taken back."""
-        graph = self.model.graph
-        sizes = dict(self.signature.sizes)
-        for value in (*graph.input, *graph.value_info, *graph.output):
-            shape = self.shape(value.name)
-            declared = value.type.tensor_type.shape.dim
-            if shape is None or not value.type.tensor_type.HasField("shape"):
-                continue
-            if len(declared) != len(shape):
-                value.type.tensor_type.ClearField("shape")
-                continue
-            for dim, size in zip(declared, shape, strict=True):
-                if dim.HasField("dim_value"):
-                    wrong = dim.dim_value != size or size in self.signature.sizes.values()
-                else:
-                    wrong = bool(dim.dim_param) and sizes.setdefault(dim.dim_param, size) != size
-                if wrong and value.name not in self.signature.inputs:
-                    dim.Clear()
+        """Take declared types and shapes back that are no longer true."""
+        del self.model.graph.value_info[:]
+        for value in self.model.graph.output:
+            dtype, shape = self.values.get(value.name, (None, None))
+            kind = value.type.tensor_type
+            declared = [d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim]
+            if shape is not None and not _fits(declared, shape):
+                none = [None] * len(shape)
+                unsaid = helper.make_tensor_value_info("", kind.elem_type, none)
+                kind.CopyFrom(unsaid.type.tensor_type)
+            if dtype is not None:
+                kind.elem_type = helper.np_dtype_to_tensor_dtype(dtype)
+
+
+Mutation: TypeAlias = Callable[[Draft], "tuple[str, bool] | None"]
+"""Changes a draft; returns what it did and whether the numbers stay what they were, up to rounding.
+None: there is nothing to change."""
+
+MUTATIONS: dict[str, Mutation] = {}
+
+
+def mutation(function: Mutation) -> Mutation:
+    """Enter a function in the table."""
+    MUTATIONS[function.__name__] = function
+    return function
+
+
+def number_in(value: Any, dtype: np.dtype[Any]) -> Array:
+    """Numbers in a type, infinite where they do not fit."""
+    with np.errstate(all="ignore"):
+        return np.asarray(value).astype(dtype)
+
+
+def _fits(declared: Sequence[int | None], shape: tuple[int, ...]) -> bool:
+    pairs = zip(declared, shape, strict=False)
+    return len(declared) == len(shape) and all(d in (None, size) for d, size in pairs)
+
+
+def _scopes(nodes: Any, function: onnx.FunctionProto | None, main: bool) -> Iterator[Place]:
+    yield Place(nodes, 0, function, main)
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _scopes(attribute.g.node, function, False)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import onnx
 
 # The modules of the mutations fill the table.
-from tests.tools.fuzz import gains as _gains  # noqa: F401
-from tests.tools.fuzz import place as _place  # noqa: F401
-from tests.tools.fuzz import scopes as _scopes  # noqa: F401
-from tests.tools.fuzz.change import MUTATIONS
-from tests.tools.fuzz.draft import Draft
-from tests.tools.fuzz.feeds import Signature
+from tests.tools.fuzz import around as _around  # noqa: F401
+from tests.tools.fuzz import change as _change  # noqa: F401
+from tests.tools.fuzz.draft import MUTATIONS, Draft
+from tests.tools.fuzz.feeds import Signature, signature_of
 
 _TRIES = 12
 _WITH_NORMS = 0.85  # of the mutants, of seeds that hold a norm; the others look like it
@@ -44,7 +42,7 @@ class Mutated:
 
     Attributes:
         done: what each step did, in words.
-        keeps: whether norms stayed norms, of the same numbers up to rounding.
+        keeps: norms stayed norms, of the same numbers up to rounding.
     """
 
     model: onnx.ModelProto
@@ -52,14 +50,6 @@ class Mutated:
     steps: tuple[Step, ...]
     done: tuple[str, ...]
     keeps: bool
-
-
-def apply(seed: Seed, steps: Sequence[Step]) -> Mutated:
-    """The seed after the steps that find something to change."""
-    changes = _Changes(seed)
-    for step in steps:
-        changes.take(step)
-    return changes.mutated()
 
 
 class _Changes:
@@ -70,19 +60,17 @@ class _Changes:
         self.steps: list[Step] = []
         self.done: list[str] = []
         self.keeps = True
-        self.works = True
 
     def take(self, step: Step) -> None:
         draft = self.draft
         before, signature = onnx.ModelProto(), draft.signature.copy()
         before.CopyFrom(draft.model)
-        # The tag makes the names of one step unlike those of another.
-        self.works = self.works and draft.begin(random.Random(step.number), len(self.steps) + 1)
-        if not self.works:
-            return
         try:
+            # The tag makes the names of one step unlike those of another.
+            draft.begin(random.Random(step.number), len(self.steps) + 1)
             outcome = MUTATIONS[step.mutation](draft)
-        except (IndexError, TypeError, ValueError):  # a node that is odd already: nothing to change
+        # A model that no longer fits, or a node that is odd already: nothing to change.
+        except (IndexError, TypeError, ValueError, onnx.shape_inference.InferenceError):
             outcome = None
         if outcome is None:
             draft.model, draft.signature = before, signature
@@ -93,11 +81,22 @@ class _Changes:
 
     def mutated(self) -> Mutated:
         draft = self.draft
-        if draft.begin(random.Random(0), 0):
+        try:
+            draft.begin(random.Random(0), 0)
             draft.forget_wrong_shapes()
+        except onnx.shape_inference.InferenceError:
+            pass  # the judge drops it
         return Mutated(
             draft.model, draft.signature, tuple(self.steps), tuple(self.done), self.keeps
         )
+
+
+def apply(seed: Seed, steps: Sequence[Step]) -> Mutated:
+    """The seed after the steps that find something to change."""
+    changes = _Changes(seed)
+    for step in steps:
+        changes.take(step)
+    return changes.mutated()
 
 
 def draw(seeds: Sequence[Seed], seed: int, index: int) -> tuple[Seed, Mutated]:
@@ -109,7 +108,20 @@ def draw(seeds: Sequence[Seed], seed: int, index: int) -> tuple[Seed, Mutated]:
     names = sorted(MUTATIONS)
     changes = _Changes(chosen)
     for _ in range(_TRIES):
-        if len(changes.steps) == wanted or not changes.works:
+        if len(changes.steps) == wanted:
             break
         changes.take(Step(rng.choice(names), rng.randrange(2**32)))
     return chosen, changes.mutated()
+
+
+def corpus_seeds(only: str = "") -> Iterator[Seed]:
+    """Every norm class of transformers and torch, RMSNorm or not, by three exporters."""
+    from tests.tools.corpus.exporters import norm_exports
+
+    for export in norm_exports(only=only, rmsnorm=None):
+        if export.path is None:
+            continue
+        model = onnx.load(export.path)
+        names = [value.name for value in model.graph.input]
+        examples = dict(zip(names, export.inputs(), strict=True))
+        yield Seed(export.key, model, signature_of(model, examples), export.expected)

@@ -12,7 +12,17 @@ from rmsnorm_export.op.dtypes import Array, round_to
 from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
 from rmsnorm_export.torch import RMSNorm
 from tests.tools.parity import arrays, limits, onnx_models
-from tests.tools.parity.measure import EAGER, OURS, Cell, Limits, drift, measure, overflow
+from tests.tools.parity.measure import (
+    EAGER,
+    OURS,
+    RUNTIMES,
+    Cell,
+    Limits,
+    distance,
+    drift,
+    error,
+    overflow,
+)
 from tests.tools.parity.truth import formula
 from tests.tools.parity.variants import DTYPES, ELEMENT_TYPES, Operands, Variant
 
@@ -94,32 +104,36 @@ def cells(variant: Variant, n: int, dtype: str, *, elements: int) -> Iterator[Ce
         magnitude = None
         if bias is not None:
             magnitude = np.maximum(np.abs(right), np.abs(_repeat(bias, right)))
-        pairs, errors = measure(sides, right, magnitude)
+        distances = {
+            side: distance(sides[OURS], value, magnitude)
+            for side, value in sides.items()
+            if side in RUNTIMES
+        }
+        errors = {side: error(value, right, magnitude) for side, value in sides.items()}
         gate = given["other"][rows] if variant.second == "gate" else None
         options = {"scaled": variant.weight, "biased": variant.bias, "gate": gate}
-        judged, notes = None, {}
+        judged: Limits | None = None
+        beside: dict[str, float] = {}
         if not limits.no_yardstick(spec, ELEMENT_TYPES[dtype], scale):
             key = (spec, ELEMENT_TYPES[dtype], n)
             before = errors[OURS].max
-            notes = overflow(sides, right, len(exact), count)
+            beside = overflow(sides, right, len(exact), count)
             judged = Limits(
                 limits.distances(*key, files.numerics, before=before, **options),
-                *limits.errors(*key, errors, **options),
+                limits.errors(*key, errors, **options),
                 drift(sides[EAGER], sides[OURS], right, count * len(exact)),
             )
         yield Cell(
-            level="module",
             subject=variant.name,
             dtype=dtype,
             n=n,
             scale=scale,
-            elements=right.size,
-            pairs=pairs,
+            distances=distances,
             errors=errors,
             numerics=files.numerics,
             absent=absent,
             judged=judged,
-            notes=notes,
+            beside=beside,
         )
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 
 import rmsnorm_export as rx
@@ -29,14 +27,10 @@ class Files:
     Attributes:
         models: by target.
         numerics: target -> loosest class of its sites; ``-`` where no site was found.
-        sites: target -> how many norms are one node.
-        refused: target -> why a norm is not one node, or "".
     """
 
     models: dict[str, ir.Model]
     numerics: dict[str, str]
-    sites: dict[str, int]
-    refused: dict[str, str]
 
 
 def single(spec: NormSpec, operands: Mapping[str, Array], weights: Mapping[str, Array]) -> Files:
@@ -77,7 +71,7 @@ def single(spec: NormSpec, operands: Mapping[str, Array], weights: Mapping[str, 
 
 def for_targets(model: ir.Model) -> Files:
     """``rx.optimize`` of one model for every target."""
-    found = Files({}, {}, {}, {})
+    found = Files({}, {})
     for target in TARGETS:
         result = rx.optimize(model, target=target)
         sites = [*result.report.fused, *result.report.kept]
@@ -85,9 +79,6 @@ def for_targets(model: ir.Model) -> Files:
         found.models[target] = result.model
         order = ("upcast", "reordered", "exact")
         found.numerics[target] = next((name for name in order if name in classes), "-")
-        found.sites[target] = len(sites)
-        reasons = dict.fromkeys(r.reason for r in result.report.unfused)
-        found.refused[target] = ", ".join(reasons)
     return found
 
 
@@ -126,19 +117,3 @@ def nodes(model: ir.Model) -> list[tuple[str, dict[str, Any]]]:
         (node.op_type, {name: a.value for name, a in node.attributes.items()})
         for node in model.graph
     ]
-
-
-@functools.cache
-def bfloat16_matmul() -> str:
-    """Why this ONNX Runtime cannot run a bfloat16 model on the CPU, tried on one MatMul; or ""."""
-    kind = onnx.TensorProto.BFLOAT16
-    values = [onnx.helper.make_tensor_value_info(name, kind, [2, 2]) for name in "aby"]
-    node = onnx.helper.make_node("MatMul", ["a", "b"], ["y"])
-    graph = onnx.helper.make_graph([node], "matmul", values[:2], values[2:])
-    imports = [onnx.helper.make_opsetid("", OPSET)]
-    model = onnx.helper.make_model(graph, ir_version=10, opset_imports=imports)
-    try:
-        open_session(model.SerializeToString(), threads=1)
-    except VerificationError as error:
-        return reason(error)
-    return ""
