@@ -98,7 +98,7 @@ def test_auto_goes_by_the_model(tmp_path: Path) -> None:
         ("m.pt2", "tensorrt", "runs no PyTorch model"),
         ("m.engine", "torch", "runs no engine"),
         ("m.plan", "onnxruntime-cuda", "runs no engine"),
-        ("m.onnx", "cuda", "no such backend"),
+        ("m.onnx", "cuda", "Invalid enum value"),
     ],
 )
 def test_a_backend_that_does_not_go_with_the_model(model: str, backend: str, words: str) -> None:

@@ -370,7 +370,7 @@ def test_a_mask_beside_them_does_not_allow_every_number() -> None:
 @pytest.mark.parametrize("name", ["rtol", "atol", "max_ulp"])
 def test_a_bound_that_nothing_exceeds_is_no_bound(name: str) -> None:
     model = source("  y = Abs (x)")
-    with pytest.raises(UsageError, match="no finite number"):
+    with pytest.raises(UsageError, match="Expected float"):
         verify(model, model, **{name: float("inf")})
 
 

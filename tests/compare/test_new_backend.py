@@ -109,9 +109,9 @@ def test_a_runtime_without_values_inside() -> None:
 def test_what_it_does_not_run_and_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="backend zeros runs no engine"):
         rx.verify(chain(1), "model.engine", backend_b="zeros")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="no such backend") as caught:
+    with pytest.raises(UsageError, match="Invalid enum value") as caught:
         rx.verify(chain(1), chain(1), backend_b="ones")  # type: ignore[arg-type]
-    assert caught.value.fix.endswith("tensorrt, tensorrt-rtx, reference, zeros")
+    assert "tensorrt, tensorrt-rtx, reference, zeros" in caught.value.fix
     monkeypatch.setattr(Zeros, "here", False)
     with pytest.raises(BackendMissingError, match="needs zeros"):
         rx.verify("no/such/model.onnx", "no/such/model.onnx", backend_b="zeros")  # type: ignore[arg-type]

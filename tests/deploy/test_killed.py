@@ -72,7 +72,7 @@ def test_killed_in_every_step(tmp_path: Path) -> None:
         "optimize: proving 1",
         "optimize: writing the model",
         "optimize: putting it into place",
-        "build: Building engine",
+        "build: putting it into place",
         "verify: comparing",
         "bench: timing",
         "package: putting it into place 2",  # about to appear in the repository
