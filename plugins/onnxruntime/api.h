@@ -30,7 +30,6 @@ constexpr std::uint32_t kApiVersion = 17;
 enum ElementType : std::int32_t {
     kUndefined = 0,
     kF32 = 1,
-    kU8 = 2,
     kI8 = 3,
     kF16 = 10,
     kF64 = 11,

@@ -21,7 +21,7 @@ struct NamedOp : ort::CustomOp {
     Kind kind;
     Type x;
     Codes codes{Codes::kNone};
-    Steps steps{Steps::kGiven};
+    bool step_per_row{false};
 };
 
 ort::ElementType element_type(Type type) {
@@ -41,13 +41,13 @@ std::size_t required(const ort::CustomOp* op) {
     return like_x(op) + (named(op).kind == Kind::kRotaryRMSNorm ? 2 : 0);
 }
 bool coded(const ort::CustomOp* op) { return named(op).codes != Codes::kNone; }
-bool given(const ort::CustomOp* op) { return coded(op) && named(op).steps == Steps::kGiven; }
+bool given(const ort::CustomOp* op) { return coded(op) && !named(op).step_per_row; }
 
 // The norm or its codes; the sum of SkipRMSNorm; scales of the codes.
 ort::ElementType output_type(const ort::CustomOp* op, std::size_t index) {
     const std::size_t sums = named(op).kind == Kind::kSkipRMSNorm ? 1 : 0;
     if (!coded(op) || (index && index <= sums)) return element_type(named(op).x);
-    if (index) return named(op).steps == Steps::kRow ? ort::kF32 : ort::kU8;
+    if (index) return ort::kF32;
     return named(op).codes == Codes::kInt8 ? ort::kI8 : ort::kF8E4M3;
 }
 
@@ -100,7 +100,7 @@ NamedOp make(const Provider& provider, const std::string& name, Kind kind, Type 
         return guarded(ort::Api(api), [&] {
             std::unique_ptr<Operator> made(
                 named(self).provider.make(api, info, named(self).kind, named(self).x));
-            made->must_give(named(self).codes, named(self).steps);
+            made->must_give(named(self).codes, named(self).step_per_row);
             *kernel = made.release();
         });
     };
@@ -152,7 +152,7 @@ std::deque<NamedOp> make_all() {
                     const std::string name = std::string("Quantized") + base + "_" + made.word;
                     ops.push_back(make(provider, name, kind, x));
                     ops.back().codes = made.codes;
-                    ops.back().steps = made.steps;
+                    ops.back().step_per_row = made.step_per_row;
                 }
             }
         }
