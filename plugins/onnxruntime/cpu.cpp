@@ -1,6 +1,4 @@
 // The nodes of ONNX Runtime's CPU provider: rows shared out among its threads.
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -24,15 +22,9 @@ constexpr std::size_t kTask = 16384;
 // Bytes of a line of the cache.
 constexpr std::size_t kLine = 64;
 
-// Bytes of all tensors of a call from which its outputs pass the caches by: the largest cache. No longer
-// there when they are read, they are written in half the time where their lines are not read first.
-std::size_t streamed_from() {
-    long bytes = 0;
-#if defined(_SC_LEVEL3_CACHE_SIZE)
-    bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-#endif
-    return bytes > 0 ? static_cast<std::size_t>(bytes) : SIZE_MAX;
-}
+// Bytes of all tensors of a call from which its outputs pass the caches by: no longer there when they are
+// read, they are written in half the time where their lines are not read first.
+constexpr std::size_t kStreamed = std::size_t{32} << 20;
 
 // A place in a tensor, `bytes` from its start; null where there is none.
 template <class Pointer>
@@ -70,7 +62,6 @@ public:
 
     Work(const Norm& norm, const Call& call, const void* factor, const void* bias)
         : norm_(norm), call_(call), coded_(norm.codes != Codes::kNone), bytes_(kBytes[norm.x]) {
-        static const std::size_t large = streamed_from();
         rows_.norm = &norm;
         rows_.x = call.x.data;
         rows_.second = call.second.data;
@@ -84,7 +75,7 @@ public:
         rows_.segments = call.rows * rows_.per_row;
         const std::size_t tensors = 2 + (rows_.second != nullptr) + (rows_.sum != nullptr);
         rows_.streamed = !call.turned && !coded_ && call.inner == 1 &&
-                         tensors * call.elements * bytes_ >= large;
+                         tensors * call.elements * bytes_ >= kStreamed;
         if (call.turned) find_table_rows();
         // Rows whose elements lie apart are brought together, as many as lie side by side in a line.
         columns_ = std::min(call.inner, kLine / bytes_);
@@ -207,8 +198,9 @@ private:
         if (!call.scale.present) norm.association = 0;
         Space held[3];
         const auto operand = [&](const Tensor& tensor, float shift, Space& lanes) -> const void* {
-            const bool same = tensor.type == norm.lane() && norm.product() == norm.lane() && shift == 0;
-            if (!tensor.present || same) return tensor.data;
+            const Type lane = norm.lane();
+            const bool same = tensor.type == lane && norm.x == lane && norm.product() == lane;
+            if (!tensor.present || (same && shift == 0)) return tensor.data;
             lanes.reset(new char[call.n * kBytes[norm.lane()]]);
             kernels().operand(norm, tensor.type, tensor.data, call.n, shift, lanes.get());
             return lanes.get();
@@ -267,8 +259,8 @@ const Kernels& kernels() {
 
 Provider cpu() {
     return {nullptr, {kFloat, kHalf, kBfloat, kDouble},
-            [](const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type x) -> Operator* {
-                return new CpuOperator(api, info, kind, x);
+            [](const OrtApi* api, const OrtKernelInfo* info, const Norm& norm) -> Operator* {
+                return new CpuOperator(api, info, norm);
             }};
 }
 

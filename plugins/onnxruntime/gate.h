@@ -42,7 +42,7 @@ INLINE void logistic(const Floats (&z)[K], Floats (&s)[K]) {
     EACH c[j] = (Floats)(((Bits)bounded[j] << 23) + (127U << 23));
     EACH sum[j] = c[j] + 1.0F;
     EACH rest[j] = c[j] * p[j];
-    EACH s[j] = 1.0F / (sum[j] + rest[j]);
+    EACH s[j] = near_reciprocal(sum[j] + rest[j]);
     EACH rest[j] = ((c[j] - sum[j]) + 1.0F) + rest[j];
     if constexpr (kFused) {
         EACH a[j] = multiply_add(-sum[j], s[j], all(1.0F));
@@ -57,14 +57,18 @@ INLINE void logistic(const Floats (&z)[K], Floats (&s)[K]) {
     }
 }
 
-// The activations of n gates, as lanes. Whether all were usual.
+// The activations of the gates of segments of n, as lanes. Whether all were usual.
 template <bool usual, class T, class S, class C>
-bool activate(bool sigmoid, const T* gates, std::size_t n, C* to) {
+bool activate(const Rows& rows, const T* gates, std::size_t segments, C* to) {
+    const std::size_t n = rows.segment, ahead = segments * n;
+    const bool sigmoid = rows.norm->sigmoid, far = rows.streamed;
     Ints most{};
-    each_lot<kTogether<T, S>>(0, n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+    const auto step = [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
         constexpr int K = decltype(lot)::kVectors;
         Vec<C> z[K], s[K];
-        EACH z[j] = round_to<S>(get<C>(gates + i + j * kLanes, count));
+        fetch<K>(far, gates + i, ahead);
+        get_lot<C>(gates + i, count, z);
+        EACH z[j] = round_to<S>(z[j]);
         if constexpr (sizeof(C) == 8) {
             logistic(z, s);
         } else {
@@ -76,8 +80,11 @@ bool activate(bool sigmoid, const T* gates, std::size_t n, C* to) {
         }
         EACH s[j] = round_to<S>(s[j]);
         if (!sigmoid) EACH s[j] = round_to<S>(z[j] * s[j]);
-        EACH put(to + i + j * kLanes, s[j], count);
-    });
+        put_lot(to + i, s, count, false);
+    };
+    for (; segments; --segments, gates += n, to += n) {
+        each_lot<kTogether<T, S>>(n, step);
+    }
     bool all = true;
     for (std::size_t i = 0; i < kLanes; ++i) all = all && most[i] <= 0x42ae0000;  // kUsual
     return all;

@@ -15,6 +15,8 @@ constexpr std::size_t kBytes[] = {4, 2, 2, 8};
 
 enum class Kind : std::int32_t { kRMSNorm, kSkipRMSNorm, kGatedRMSNorm, kRotaryRMSNorm };
 
+constexpr const char* kKinds[] = {"RMSNorm", "SkipRMSNorm", "GatedRMSNorm", "RotaryRMSNorm"};
+
 // Codes of the norm in place of it, whose step is an input, or found for each row.
 enum class Codes : std::int32_t { kNone, kInt8, kFp8 };
 
@@ -40,6 +42,12 @@ struct Norm {
     Codes codes{Codes::kNone};
     bool step_per_row{false};
 
+    bool step_given() const { return codes != Codes::kNone && !step_per_row; }
+    // Inputs of the type of X: X, then residual or gate; and those before the scale: tables, too.
+    std::size_t like_x() const {
+        return kind == Kind::kSkipRMSNorm || kind == Kind::kGatedRMSNorm ? 2 : 1;
+    }
+    std::size_t required() const { return kind == Kind::kRotaryRMSNorm ? 3 : like_x(); }
     Type product() const { return scale_before_cast ? stash : x; }
     // Lanes are f64 where T or S is, else f32, in which every half type and its sums, products,
     // quotients and roots round as they should: 24 >= 2 * 11 + 2 bits.

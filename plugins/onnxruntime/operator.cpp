@@ -5,8 +5,6 @@
 namespace rmsnorm_export::onnxruntime {
 namespace {
 
-constexpr const char* kKinds[] = {"RMSNorm", "SkipRMSNorm", "GatedRMSNorm", "RotaryRMSNorm"};
-
 bool type_of(std::int64_t element_type, Type& type) {
     switch (element_type) {
         case ort::kF32: type = kFloat; return true;
@@ -17,60 +15,15 @@ bool type_of(std::int64_t element_type, Type& type) {
     }
 }
 
-// The attributes of one node. ONNX Runtime fails alike for one that is absent and for one of
-// another type: those are told apart by asking for the other types.
-struct Attributes {
-    const ort::Api& api;
-    const OrtKernelInfo* info;
-
-    template <class T>
-    void read(const char* name, T& value) const {
-        float number;
-        std::int64_t integer;
-        std::string text;
-        if (!get(name, value) && (get(name, number) || get(name, integer) || get(name, text))) {
-            const char* type = std::is_same_v<T, float>         ? "a float"
-                               : std::is_same_v<T, std::string> ? "a string"
-                                                                : "an integer";
-            throw Refusal(std::string("the attribute ") + name + " has another type; make it " + type);
-        }
-    }
-    bool done(OrtStatus* status) const {
-        if (status) api.ReleaseStatus(status);
-        return status == nullptr;
-    }
-    bool get(const char* name, float& value) const {
-        return done(api.KernelInfoGetAttribute_float(info, name, &value));
-    }
-    bool get(const char* name, std::int64_t& value) const {
-        return done(api.KernelInfoGetAttribute_int64(info, name, &value));
-    }
-    bool get(const char* name, bool& value) const {
-        std::int64_t number = 0;
-        const bool there = get(name, number);
-        if (there) value = number != 0;
-        return there;
-    }
-    bool get(const char* name, std::string& value) const {
-        std::size_t size = 0;
-        if (!done(api.KernelInfoGetAttribute_string(info, name, nullptr, &size))) return false;
-        std::string text(size, '\0');
-        if (!done(api.KernelInfoGetAttribute_string(info, name, text.data(), &size))) return false;
-        value = text.c_str();  // the size counts the terminating 0
-        return true;
-    }
-};
-
 template <class T>
 std::string is(const char* name, T value) {
     return std::string(name) + " is " + std::to_string(value);
 }
 
-bool two_tensors(Kind kind) { return kind == Kind::kSkipRMSNorm || kind == Kind::kGatedRMSNorm; }
-
 }  // namespace
 
-Operator::Operator(const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type x) : api_(api) {
+Operator::Operator(const OrtApi* api, const OrtKernelInfo* info, const Norm& norm)
+    : api_(api), norm_(norm) {
     std::size_t size = 0;
     if (OrtStatus* status = api_.KernelInfo_GetNodeName(info, nullptr, &size)) {
         api_.ReleaseStatus(status);
@@ -79,69 +32,85 @@ Operator::Operator(const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type
         check(api_.KernelInfo_GetNodeName(info, name_.data(), &size));
         name_ = name_.c_str();
     }
-    norm_.kind = kind;
-    norm_.x = x;
-    std::int64_t stash = ort::kF32;
-    std::string activation = "silu", quantize;
-    read_attributes(info, stash, activation, quantize);
-    if (!type_of(stash, norm_.stash)) {
-        refuse(is("stash_type", stash), "use 1 (f32), 10 (f16), 11 (f64) or 16 (bf16)");
-    }
-    norm_.sigmoid = activation == "sigmoid";
-    if (activation != "silu" && !norm_.sigmoid) {
-        refuse("activation is '" + activation + "'", "use silu or sigmoid");
-    }
-    if (!quantize.empty()) {
-        norm_.codes = Codes::kFp8;
-        const auto* quantizer =
-            std::find_if(std::begin(kQuantizers), std::end(kQuantizers),
-                         [&](const Quantizer& one) { return quantize == one.word; });
-        if (quantizer == std::end(kQuantizers)) {
-            refuse("quantize is '" + quantize + "'", "use int8, fp8, int8_per_row or fp8_per_row");
-        }
-        norm_.codes = quantizer->codes;
-        norm_.step_per_row = quantizer->step_per_row;
-    }
+    read_attributes(info);
     check_attributes();
     // What cannot matter for X of type T: as NormSpec.canonical.
-    const bool half = x == kHalf || x == kBfloat;
-    if (x != norm_.stash || !half) norm_.association = 0;
-    if (x == norm_.stash) {
+    const bool half = norm_.x == kHalf || norm_.x == kBfloat;
+    if (norm_.x != norm_.stash || !half) norm_.association = 0;
+    if (norm_.x == norm_.stash) {
         norm_.scale_before_cast = false;
         norm_.round_rstd = norm_.round_rstd && half;
     }
 }
 
-void Operator::read_attributes(const OrtKernelInfo* info, std::int64_t& stash,
-                               std::string& activation, std::string& quantize) {
-    try {
-        const Attributes attributes{api_, info};
-        attributes.read("epsilon", norm_.epsilon);
-        attributes.read("axis", norm_.axis);
-        attributes.read("last_axis", norm_.last_axis);
-        attributes.read("stash_type", stash);
-        attributes.read("scale_before_cast", norm_.scale_before_cast);
-        attributes.read("scale_offset", norm_.scale_offset);
-        attributes.read("epsilon_outside", norm_.epsilon_outside);
-        attributes.read("epsilon_clamp", norm_.epsilon_clamp);
-        attributes.read("partial_size", norm_.partial_size);
-        attributes.read("group_size", norm_.group_size);
-        attributes.read("round_rstd", norm_.round_rstd);
-        attributes.read("association", norm_.association);
-        if (norm_.kind == Kind::kGatedRMSNorm) {
-            attributes.read("activation", activation);
-            attributes.read("gate_first", norm_.gate_first);
+// ONNX Runtime fails alike for an attribute that is absent and for one of another type: those are told
+// apart by asking for the other types.
+void Operator::read_attributes(const OrtKernelInfo* info) {
+    const auto done = [&](OrtStatus* status) {
+        if (status) api_.ReleaseStatus(status);
+        return status == nullptr;
+    };
+    float number = 0;
+    std::int64_t integer = 0;
+    std::string text;
+    const auto is_float = [&](const char* name) {
+        return done(api_.KernelInfoGetAttribute_float(info, name, &number));
+    };
+    const auto is_integer = [&](const char* name) {
+        return done(api_.KernelInfoGetAttribute_int64(info, name, &integer));
+    };
+    const auto is_text = [&](const char* name) {
+        std::size_t size = 0;  // with the terminating 0
+        if (!done(api_.KernelInfoGetAttribute_string(info, name, nullptr, &size))) return false;
+        text.resize(size);
+        check(api_.KernelInfoGetAttribute_string(info, name, text.data(), &size));
+        text = text.c_str();
+        return true;
+    };
+    const auto other = [&](const char* name, const char* type) {
+        if (is_float(name) || is_integer(name) || is_text(name)) {
+            refuse(std::string("the attribute ") + name + " has another type",
+                   std::string("make it ") + type);
         }
-        if (norm_.kind == Kind::kRotaryRMSNorm) {
-            attributes.read("rotary_dim", norm_.rotary_dim);
-            attributes.read("rotary_interleaved", norm_.rotary_interleaved);
+    };
+    const auto read = [&](const char* name, auto& value) {
+        using Value = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<Value, float>) {
+            is_float(name) ? void(value = number) : other(name, "a float");
         } else {
-            attributes.read("quantize", quantize);
+            is_integer(name) ? void(value = static_cast<Value>(integer)) : other(name, "an integer");
         }
-    } catch (const Refusal& refusal) {
-        const std::string what = refusal.what();
-        const std::size_t fix = what.find("; ");
-        refuse(what.substr(0, fix), what.substr(fix + 2));
+    };
+    std::int64_t stash = ort::kF32;
+    read("epsilon", norm_.epsilon);
+    read("axis", norm_.axis);
+    read("last_axis", norm_.last_axis);
+    read("stash_type", stash);
+    read("scale_before_cast", norm_.scale_before_cast);
+    read("scale_offset", norm_.scale_offset);
+    read("epsilon_outside", norm_.epsilon_outside);
+    read("epsilon_clamp", norm_.epsilon_clamp);
+    read("partial_size", norm_.partial_size);
+    read("group_size", norm_.group_size);
+    read("round_rstd", norm_.round_rstd);
+    read("association", norm_.association);
+    if (norm_.kind == Kind::kGatedRMSNorm) {
+        read("gate_first", norm_.gate_first);
+        if (!is_text("activation")) {
+            text = "silu";
+            other("activation", "a string");
+        }
+        norm_.sigmoid = text == "sigmoid";
+        if (text != "silu" && text != "sigmoid") {
+            refuse("activation is '" + text + "'", "use silu or sigmoid");
+        }
+    }
+    if (norm_.kind == Kind::kRotaryRMSNorm) {
+        read("rotary_dim", norm_.rotary_dim);
+        read("rotary_interleaved", norm_.rotary_interleaved);
+    }
+    if (!type_of(stash, norm_.stash)) {
+        refuse(is("stash_type", stash), "use 1 (f32), 10 (f16), 11 (f64) or 16 (bf16)");
     }
 }
 
@@ -187,13 +156,6 @@ void Operator::check_attributes() const {
     };
     for (const auto& rule : rules) {
         if (!rule.good) refuse(rule.what, rule.fix);
-    }
-}
-
-void Operator::must_give(Codes codes, bool step_per_row) const {
-    if (norm_.codes != codes || norm_.step_per_row != step_per_row) {
-        refuse("the attribute quantize says other codes than the operator's name",
-               "give RMSNorm none, QuantizedRMSNorm_int8 that of int8, and so on");
     }
 }
 
@@ -279,7 +241,7 @@ void Operator::check_tensors(const Call& call) const {
     if (norm_.group_size && n % norm_.group_size) {
         refuse(is("group_size", norm_.group_size) + row, "use a divisor of that");
     }
-    if (two_tensors(norm_.kind) && (call.second.shape != shape || call.second.type != norm_.x)) {
+    if (norm_.like_x() == 2 && (call.second.shape != shape || call.second.type != norm_.x)) {
         const char* name = norm_.kind == Kind::kSkipRMSNorm ? "residual" : "gate";
         refuse(name + (" has the shape " + call.second.shape.text()) + ", X " + shape.text(),
                "expand and cast it to those of X");
@@ -328,7 +290,7 @@ void Operator::compute(OrtKernelContext* context) const {
     check(api_.KernelContext_GetInputCount(context, &inputs));
     if (skip || coded) check(api_.KernelContext_GetOutputCount(context, &outputs));
     Call call;
-    if (coded && !norm_.step_per_row && inputs) {
+    if (norm_.step_given() && inputs) {
         call.step = input(context, --inputs);
         if (!call.step.present || call.step.type != kFloat || call.step.shape.elements() != 1) {
             refuse("the last input is no scale of codes", "give it one element of type f32");
@@ -340,7 +302,7 @@ void Operator::compute(OrtKernelContext* context) const {
     };
     next(call.x);
     cut(call);
-    if (two_tensors(norm_.kind)) next(call.second);
+    if (norm_.like_x() == 2) next(call.second);
     if (norm_.kind == Kind::kRotaryRMSNorm) {
         next(call.cos);
         next(call.sin);

@@ -76,15 +76,13 @@ struct Call {
 class Operator {
 public:
     // Throws Refusal.
-    Operator(const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type x);
+    Operator(const OrtApi* api, const OrtKernelInfo* info, const Norm& norm);
     virtual ~Operator() = default;
 
     // Throws Refusal.
     void compute(OrtKernelContext* context) const;
 
     const ort::Api& api() const { return api_; }
-    // Throws Refusal where the attributes are of other codes than the node's name.
-    void must_give(Codes codes, bool step_per_row) const;
 
 protected:
     // Throws Refusal.
@@ -99,8 +97,7 @@ protected:
     Norm norm_;
 
 private:
-    void read_attributes(const OrtKernelInfo* info, std::int64_t& stash, std::string& activation,
-                         std::string& quantize);
+    void read_attributes(const OrtKernelInfo* info);
     void check_attributes() const;
     Tensor input(OrtKernelContext* context, std::size_t index) const;
     void cut(Call& call) const;
@@ -115,10 +112,10 @@ private:
 struct Provider {
     const char* name;         // of ONNX Runtime's execution provider; null: the CPU's
     std::vector<Type> types;  // of X
-    Operator* (*make)(const OrtApi*, const OrtKernelInfo*, Kind, Type);
+    Operator* (*make)(const OrtApi*, const OrtKernelInfo*, const Norm&);  // of kind, type and codes
 };
 
-// The values of the attribute `quantize`, with which the names of operators that give codes end.
+// Words with which the names of operators that give codes end.
 struct Quantizer {
     const char* word;
     Codes codes;

@@ -4,12 +4,21 @@
 namespace rmsnorm_export::onnxruntime {
 namespace {
 
+// All of a row is summed, or its parts would be read in different lots.
+bool paired(const Norm& norm) {
+    return norm.x == kBfloat && norm.stash == kFloat && !norm.partial_size;
+}
+
 void run(const Rows& rows, std::size_t begin, std::size_t end, void* scratch) {
-    with(rows.norm->x, [&](auto x) {
-        with(rows.norm->stash, [&](auto stash) {
-            run_segments<decltype(x), decltype(stash)>(rows, begin, end, scratch);
+    if (paired(*rows.norm)) {
+        run_segments<Pairs, float>(rows, begin, end, scratch);
+    } else {
+        with(rows.norm->x, [&](auto x) {
+            with(rows.norm->stash, [&](auto stash) {
+                run_segments<decltype(x), decltype(stash)>(rows, begin, end, scratch);
+            });
         });
-    });
+    }
 #if defined(__SSE2__)
     if (rows.streamed) _mm_sfence();  // others see what was streamed only after this
 #endif
@@ -23,8 +32,19 @@ void fill(const void* values, std::size_t n, float offset, void* lanes) {
     each_vector(n, [&](std::size_t i, std::size_t count) LAMBDA {
         Vec<W> v = round_to<P>(get<W>(from + i, count));
         if (offset != 0) v = round_to<P>(shift + v);
+        v = (v == v) ? v : Vec<W>{} + __builtin_nanf("");  // as pairs have to have it
         put(static_cast<C*>(lanes) + i, v, count);
     });
+}
+
+// A lot of lanes as get_lot has those of pairs.
+template <int K>
+INLINE void take_apart(float* lanes) {
+    for (int j = 0; j + 1 < K; j += 2, lanes += 2 * kLanes) {
+        const Longs both = load<Longs>(lanes);
+        store(lanes, __builtin_convertvector(both & 0xffffffffU, Bits));
+        store(lanes + kLanes, __builtin_convertvector(both >> 32, Bits));
+    }
 }
 
 void operand(const Norm& norm, Type type, const void* values, std::size_t n, float offset,
@@ -37,6 +57,13 @@ void operand(const Norm& norm, Type type, const void* values, std::size_t n, flo
             (wide ? fill<From, P, double> : fill<From, P, float>)(values, n, offset, lanes);
         });
     });
+    if (!paired(norm)) return;
+    const std::size_t segment = norm.group_size ? static_cast<std::size_t>(norm.group_size) : n;
+    for (float* at = static_cast<float*>(lanes); n; at += segment, n -= segment) {
+        each_lot<kTogether<Pairs, float>>(segment, [&](auto lot, std::size_t i, std::size_t) {
+            take_apart<decltype(lot)::kVectors>(at + i);
+        });
+    }
 }
 
 // ---- the rotary embedding -----------------------------------------------------------------------

@@ -8,74 +8,86 @@ namespace {
 
 // ---- the root mean square -----------------------------------------------------------------------
 
-template <std::size_t lanes>
-struct Part {
-    typedef double type __attribute__((vector_size(8 * lanes)));
-};
-template <std::size_t lanes>
-INLINE double total(typename Part<lanes>::type v) {
-    if constexpr (lanes == 2) {
-        return v[0] + v[1];
+template <int K, class V>
+INLINE V added_up(const V* v) {
+    if constexpr (K == 1) {
+        return v[0];
     } else {
-        typename Part<lanes / 2>::type parts[2];
-        __builtin_memcpy(parts, &v, sizeof v);
-        return total<lanes / 2>(parts[0] + parts[1]);
+        return added_up<K / 2>(v) + added_up<K / 2>(v + K / 2);
     }
 }
 
-// The sum of squares that were rounded to S. Those of f32 are added in f64, in which 2^29 of them add
-// up exactly but for the last bits; of half types, four at a time, in f32 before that (unless `exact`),
-// which loses less than the mean does by becoming f32. Of f64 the rounding errors (Knuth's TwoSum) are
-// added at the end, which infinite sums have none of.
+// The sum of squares that were rounded to S, in f64, in which 2^29 of f32 add up exactly but for the last
+// bits. Those of half types are added in f32 before that, the vectors of a lot (unless `exact`), which
+// loses less than the mean does by becoming f32. Of f64 the rounding errors (Knuth's TwoSum) are added at
+// the end; infinite sums have none.
 template <class T, class C>
 struct Sum {
     const bool exact;
-    Doubles sum{}, lost{};
+    HalfDoubles sum{}, lost{};
 
-    template <int K>
-    INLINE void add(const Vec<C> (&v)[K]) {
-        if constexpr (sizeof(C) == 8) {
-            EACH {
-                const Doubles next = sum + v[j], added = next - sum;
-                lost += (sum - (next - added)) + (v[j] - added);
-                sum = next;
-            }
-        } else if constexpr (K == 4) {
-            if (kHalfType<T> && !exact) {
-                sum += __builtin_convertvector((v[0] + v[1]) + (v[2] + v[3]), Doubles);
-                return;
-            }
-            const auto two = [&](int j) LAMBDA {
-                return __builtin_convertvector(v[j], Doubles) +
-                       __builtin_convertvector(v[j + 1], Doubles);
-            };
-            sum += two(0) + two(2);
+    INLINE void add_one(Doubles v, bool careful = false) {
+        HalfDoubles halves[2];  // of one register each: the whole would be kept in memory
+        __builtin_memcpy(halves, &v, sizeof v);
+        if (!careful) {
+            sum += halves[0] + halves[1];
+            return;
+        }
+        for (const HalfDoubles& half : halves) {
+            const HalfDoubles next = sum + half, added = next - sum;
+            lost += (sum - (next - added)) + (half - added);
+            sum = next;
+        }
+    }
+    template <int K, class V>
+    INLINE void add(const V (&v)[K]) {
+        if constexpr (sizeof(V) == sizeof(Doubles)) {
+            EACH add_one(v[j], true);
+        } else if (kHalfType<T> && !exact) {
+            add_one(__builtin_convertvector(added_up<K>(v), Doubles));
         } else {
-            EACH sum += __builtin_convertvector(v[j], Doubles);
+            Doubles wide[K];
+            EACH wide[j] = __builtin_convertvector(v[j], Doubles);
+            add_one(added_up<K>(wide));
         }
     }
     INLINE double value() const {
-        if constexpr (sizeof(C) == 4) return total<kLanes>(sum);
-        double high = 0, low = 0;
-        for (std::size_t i = 0; i < kLanes; ++i) {
-            const double next = high + sum[i], added = next - high;
-            low += lost[i] + ((high - (next - added)) + (sum[i] - added));
-            high = next;
+        double lanes[kLanes / 2];
+        if (sizeof(C) == 8) {
+            double high = 0, low = 0;
+            for (std::size_t i = 0; i < kLanes / 2; ++i) {
+                const double next = high + sum[i], added = next - high;
+                low += lost[i] + ((high - (next - added)) + (sum[i] - added));
+                high = next;
+            }
+            return low == low ? high + low : high;
         }
-        return low == low ? high + low : high;
+        store(lanes, sum);
+        for (std::size_t apart = kLanes / 4; apart; apart /= 2) {
+            for (std::size_t i = 0; i < apart; ++i) lanes[i] += lanes[i + apart];
+        }
+        return lanes[0];
     }
 };
 
+INLINE Doubles square_root(Doubles v) {
+    double lanes[kLanes];
+    store(lanes, v);
+    for (double& lane : lanes) lane = __builtin_sqrt(lane);
+    return load<Doubles>(lanes);
+}
+
+// Of several segments, from the sums of their squares.
 template <class S>
-double root_mean_square(const Norm& norm, double sum, std::size_t count) {
-    const double epsilon = round_scalar<S>(norm.epsilon);
-    const double mean = round_scalar<S>(sum / static_cast<double>(count));
+INLINE Doubles root_mean_square(const Norm& norm, Doubles sum, std::size_t count) {
+    const Doubles epsilon = round_to<S>(Doubles{} + static_cast<double>(norm.epsilon));
+    const Doubles mean = round_to<S>(sum / static_cast<double>(count));
     if (norm.epsilon_outside || norm.epsilon_clamp) {
-        const double root = round_scalar<S>(__builtin_sqrt(mean));
-        if (norm.epsilon_clamp) return root < epsilon ? epsilon : root;  // NaN stays
-        return round_scalar<S>(root + epsilon);
+        const Doubles root = round_to<S>(square_root(mean));
+        if (norm.epsilon_clamp) return (root < epsilon) ? epsilon : root;  // NaN stays
+        return round_to<S>(root + epsilon);
     }
-    return round_scalar<S>(__builtin_sqrt(round_scalar<S>(mean + epsilon)));
+    return round_to<S>(square_root(round_to<S>(mean + epsilon)));
 }
 
 // row / rms. Where no step overflows or underflows, and with FMA, correctly rounded without a division
@@ -88,11 +100,10 @@ struct Divisor {
     bool good;
 
     // `whole`: |row| is at most rms * sqrt(segment), so that no quotient overflows.
-    INLINE Divisor(double root, bool whole)
+    INLINE Divisor(double root, double exact, bool whole)
         : rms(static_cast<C>(root)),
           good(kFused && sizeof(C) == 4 && whole && root > 0x1p-60 && root < 0x1p60) {
         if (!good) return;
-        const double exact = 1.0 / root;
         inverse = static_cast<C>(exact);
         // -0 stays what it is only where the second part is not negative.
         if (kHalfType<T> && static_cast<double>(inverse) > exact) inverse *= 1 - 0x1p-24F;
@@ -114,18 +125,19 @@ struct Divisor {
 // `gate` its activations. Each step is rounded when the next needs it, the last by being written.
 template <class T, class S, class C, class From>
 INLINE void finish(const Rows& rows, const From* row, const C* gate, std::size_t at,
-                   std::size_t in_row, double root) {
+                   std::size_t in_row, std::size_t ahead, double root, double inverse) {
     const Norm& norm = *rows.norm;
     const C* const factor = rows.factor ? static_cast<const C*>(rows.factor) + in_row : nullptr;
     const C* const bias = rows.bias ? static_cast<const C*>(rows.bias) + in_row : nullptr;
+    const T* const x = static_cast<const T*>(rows.x) + at;
     T* const y = static_cast<T*>(rows.y) + at;
-    const Divisor<T, C> divisor(root, rows.summed == rows.segment);
+    const Divisor<T, C> divisor(root, inverse, rows.summed == rows.segment);
     const C reciprocal =
-        norm.round_rstd ? static_cast<C>(round_scalar<T>(round_scalar<S>(1.0 / root))) : C{};
+        norm.round_rstd ? static_cast<C>(round_scalar<T>(round_scalar<S>(inverse))) : C{};
     const std::int64_t association = norm.association;
     const bool scale_before_cast = norm.scale_before_cast, round_rstd = norm.round_rstd;
     const bool streamed = rows.streamed && at_line(y);
-    each_lot<kTogether<T, S>>(0, rows.segment, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+    each_lot<kTogether<T, S>>(rows.segment, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
         constexpr int K = decltype(lot)::kVectors;
         Vec<C> v[K], w[K];
         const auto product = [&]() LAMBDA {
@@ -135,8 +147,9 @@ INLINE void finish(const Rows& rows, const From* row, const C* gate, std::size_t
                 EACH v[j] = round_to<T>(v[j]);
             }
         };
-        EACH v[j] = get<C>(row + i + j * kLanes, count);
-        if (factor) EACH w[j] = get<C>(factor + i + j * kLanes, count);
+        fetch<K>(rows.streamed, x + i, ahead);
+        get_lot<C>(row + i, count, v);
+        if (factor) get_lot<C>(factor + i, count, w);
         if (association == 2) EACH v[j] = round_to<T>(v[j] * w[j]);
         if (round_rstd) {
             EACH {
@@ -153,28 +166,17 @@ INLINE void finish(const Rows& rows, const From* row, const C* gate, std::size_t
         }
         if (bias) {
             product();
-            EACH v[j] = v[j] + get<C>(bias + i + j * kLanes, count);
+            get_lot<C>(bias + i, count, w);
+            EACH v[j] = v[j] + w[j];
         }
         if (gate) {
             product();
-            EACH v[j] = round_to<S>(v[j]) * get<C>(gate + i + j * kLanes, count);
+            get_lot<C>(gate + i, count, w);
+            EACH v[j] = round_to<S>(v[j]) * w[j];
         }
         if (gate || scale_before_cast) EACH v[j] = round_to<S>(v[j]);
-        EACH put(y + i + j * kLanes, v[j], count, streamed);
+        put_lot(y + i, v, count, streamed);
     });
-}
-
-template <class T, class S, class C, class From>
-double exact_sum(const From* row, std::size_t n) {
-    Sum<T, C> sum{true};
-    each_lot<1>(0, n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
-        constexpr int K = decltype(lot)::kVectors;
-        Vec<C> v[K];
-        EACH v[j] = round_to<S>(get<C>(row + i + j * kLanes, count));
-        EACH v[j] = round_to<S>(v[j] * v[j]);
-        sum.add(v);
-    });
-    return sum.value();
 }
 
 // Segments [begin, end); short ones many at a time, pass by pass, so that the processor need not wait
@@ -191,64 +193,75 @@ void run_segments(const Rows& rows, std::size_t begin, std::size_t end, void* sc
     most = most < kMost ? most : kMost;
     C* const buffer = static_cast<C*>(scratch);
     C* const gates = first ? buffer : buffer + most * n;
-    double roots[kMost];
+    double roots[kMost] = {}, inverses[kMost];
+    bool exact = false;  // a few squares of bf16 may overflow f32 where their sum in f64 does not
     for (std::size_t count; begin < end; begin += count) {
         count = end - begin < most ? end - begin : most;
         const std::size_t at = begin * n;
+        bool finite = true;
         const T* const x = static_cast<const T*>(rows.x) + at;
         const T* const second = rows.second ? static_cast<const T*>(rows.second) + at : nullptr;
         T* const totals = rows.sum ? static_cast<T*>(rows.sum) + at : nullptr;
         const bool streamed = rows.streamed && totals && at_line(totals) && at_line(totals + n);
-        if (gated && !activate<true, T, S>(norm.sigmoid, second, count * n, gates)) {
-            activate<false, T, S>(norm.sigmoid, second, count * n, gates);
+        if (gated && !activate<true, T, S>(rows, second, count, gates)) {
+            activate<false, T, S>(rows, second, count, gates);
         }
         for (std::size_t k = 0; k < count; ++k) {
             const std::size_t own = k * n;
             const auto row = [&](auto lot, std::size_t i, std::size_t some, auto& v) LAMBDA {
                 constexpr int K = decltype(lot)::kVectors;
-                const auto place = [&](int j) LAMBDA { return own + i + j * kLanes; };
-                EACH v[j] = get<C>(x + place(j), some);
+                Vec<C> w[K];
+                get_lot<C>(x + own + i, some, v);
                 if (skip) {
-                    EACH v[j] = round_to<T>(v[j] + get<C>(second + place(j), some));
-                    if (totals) EACH put(totals + place(j), v[j], some, streamed);
-                    EACH put(buffer + place(j), v[j], some);
+                    fetch<K>(rows.streamed, second + own + i, count * n);
+                    get_lot<C>(second + own + i, some, w);
+                    EACH v[j] = round_to<T>(v[j] + w[j]);
+                    if (totals) put_lot(totals + own + i, v, some, streamed);
+                    put_lot(buffer + own + i, v, some, false);
                 }
                 EACH v[j] = round_to<S>(v[j]);
                 if (first) {
-                    EACH v[j] = round_to<S>(v[j] * get<C>(buffer + place(j), some));
-                    EACH put(buffer + place(j), v[j], some);
+                    get_lot<C>(buffer + own + i, some, w);
+                    EACH v[j] = round_to<S>(v[j] * w[j]);
+                    put_lot(buffer + own + i, v, some, false);
                 }
             };
-            Sum<T, C> sum{false};
-            each_lot<kTogether<T, S>>(0, rows.summed, [&](auto lot, std::size_t i, std::size_t some) LAMBDA {
+            Sum<T, C> sum{exact};
+            each_lot<kTogether<T, S>>(rows.summed, [&](auto lot, std::size_t i, std::size_t some) LAMBDA {
                 constexpr int K = decltype(lot)::kVectors;
                 Vec<C> v[K];
                 row(lot, i, some, v);
                 EACH v[j] = round_to<S>(v[j] * v[j]);
                 sum.add(v);
             });
-            each_lot<1>(rows.summed, n, [&](auto lot, std::size_t i, std::size_t some) LAMBDA {
-                Vec<C> v[decltype(lot)::kVectors];
-                row(lot, i, some, v);
+            each_lot<1>(n - rows.summed, [&](auto lot, std::size_t i, std::size_t some) LAMBDA {
+                Vec<C> v[1];
+                row(lot, rows.summed + i, some, v);
             });
             roots[k] = sum.value();
-            // Four squares of bf16 may overflow f32 where their sum in f64 does not.
-            if (kHalfType<T> && sizeof(C) == 4 && !(roots[k] < __builtin_inf())) {
-                roots[k] = kept ? exact_sum<T, S, C>(buffer + own, rows.summed)
-                                : exact_sum<T, S, C>(x + own, rows.summed);
-            }
+            finite = finite && roots[k] < __builtin_inf();
         }
-        for (std::size_t k = 0; k < count; ++k) {
-            roots[k] = root_mean_square<S>(norm, roots[k], rows.summed);
+        if (kHalfType<T> && !finite && !exact) {
+            count = 0;
+            exact = true;
+            continue;
         }
-        for (std::size_t k = 0; k < count; ++k) {
-            const std::size_t own = k * n, in_row = (begin + k) % rows.per_row * n;
+        exact = false;
+        for (std::size_t k = 0; k < count; k += kLanes) {
+            const Doubles root = root_mean_square<S>(norm, load<Doubles>(roots + k), rows.summed);
+            store(roots + k, root);
+            store(inverses + k, 1.0 / root);
+        }
+        std::size_t in_row = begin % rows.per_row * n;
+        for (std::size_t k = 0; k < count; ++k, in_row += n) {
+            if (in_row == rows.per_row * n) in_row = 0;
+            const std::size_t own = k * n;
             const C* const gate = gated && !first ? gates + own : nullptr;
-            if (kept) {
-                finish<T, S, C>(rows, buffer + own, gate, at + own, in_row, roots[k]);
-            } else {
-                finish<T, S, C>(rows, x + own, gate, at + own, in_row, roots[k]);
-            }
+            const auto make = [&](auto* from) LAMBDA {
+                finish<T, S>(rows, from + own, gate, at + own, in_row, count * n, roots[k],
+                             inverses[k]);
+            };
+            kept ? make(buffer) : make(x);
         }
     }
 }

@@ -38,8 +38,10 @@ constexpr bool kFused = false;
 
 using Floats = float __attribute__((vector_size(4 * kLanes)));
 using Doubles = double __attribute__((vector_size(8 * kLanes)));
+using HalfDoubles = double __attribute__((vector_size(4 * kLanes)));
 using Ints = std::int32_t __attribute__((vector_size(4 * kLanes)));
 using Bits = std::uint32_t __attribute__((vector_size(4 * kLanes)));
+using Longs = std::uint64_t __attribute__((vector_size(8 * kLanes)));
 using Shorts = std::uint16_t __attribute__((vector_size(2 * kLanes)));
 using Bytes = std::uint8_t __attribute__((vector_size(kLanes)));
 
@@ -47,6 +49,10 @@ struct Half {
     std::uint16_t bits;
 };
 struct Bfloat {
+    std::uint16_t bits;
+};
+// bf16 that is read and written by the pair (get_lot), and whose NaNs end with 16 zeros as floats.
+struct Pairs {
     std::uint16_t bits;
 };
 template <class A, class B>
@@ -120,6 +126,15 @@ INLINE Floats multiply_add(Floats a, Floats b, Floats c) {
 #endif
 }
 
+// 1 / v, at least within 2^-14.
+INLINE Floats near_reciprocal(Floats v) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_rcp14_ps((__m512)v);
+#else
+    return 1.0F / v;
+#endif
+}
+
 // ---- types: to lanes, from lanes, and rounding that stays in the lanes -------------------------
 
 INLINE Floats from_half(Shorts v) {
@@ -157,20 +172,13 @@ INLINE Shorts to_half(Floats v) {
     return __builtin_convertvector(rounded | (((Ints)v >> 16) & 0x8000), Shorts);
 #endif
 }
-INLINE Floats from_bfloat(Shorts v) {
-#if defined(__AVX512F__)
-    return (Floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)v), 16);
-#elif defined(__AVX2__)
-    return (Floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)v), 16);
-#else
-    return (Floats)(__builtin_convertvector(v, Bits) << 16);
-#endif
+INLINE Floats from_bfloat(Shorts v) { return (Floats)(__builtin_convertvector(v, Bits) << 16); }
+// Rounded to bf16, in the upper halves; of a NaN that ends with other bits than zeros it may be none.
+INLINE Bits pair_bits(Floats v) {
+    const Bits bits = (Bits)v, up = bits + 0x8000U;
+    return ((bits & 0x10000U) != 0) ? up : up - 1U;
 }
-// Rounded to bf16, in the upper halves.
-INLINE Bits bfloat_bits(Floats v) {
-    const Bits bits = (Bits)v;
-    return (v == v) ? bits + 0x7fffU + ((bits >> 16) & 1U) : bits | 0x400000U;
-}
+INLINE Bits bfloat_bits(Floats v) { return (v == v) ? pair_bits(v) : (Bits)v | 0x400000U; }
 
 // f64 to f32 so that a second rounding, to a type of fewer bits, gives what one would have given:
 // towards zero, the last bit set where that was inexact (round to odd).
@@ -186,6 +194,7 @@ template <class T>
 INLINE Floats round_to(Floats v) {
     if constexpr (kSame<T, Half>) return from_half(to_half(v));
     if constexpr (kSame<T, Bfloat>) return (Floats)(bfloat_bits(v) & 0xffff0000U);
+    if constexpr (kSame<T, Pairs>) return (Floats)(pair_bits(v) & 0xffff0000U);
     return v;
 }
 template <class T>
@@ -207,7 +216,7 @@ INLINE Vec<C> read(const T* from) {
     Floats v;
     if constexpr (kSame<T, float>) v = load<Floats>(from);
     if constexpr (kSame<T, Half>) v = from_half(load<Shorts>(from));
-    if constexpr (kSame<T, Bfloat>) v = from_bfloat(load<Shorts>(from));
+    if constexpr (kSame<T, Bfloat> || kSame<T, Pairs>) v = from_bfloat(load<Shorts>(from));
     return __builtin_convertvector(v, Vec<C>);
 }
 template <class T, class V>
@@ -218,7 +227,7 @@ INLINE void write(T* to, V v, bool streamed = false) {
         write(to, kHalfType<T> ? to_odd(v) : __builtin_convertvector(v, Floats), streamed);
     } else if constexpr (kSame<T, Half>) {
         store(to, to_half(v), streamed);
-    } else if constexpr (kSame<T, Bfloat>) {
+    } else if constexpr (kSame<T, Bfloat> || kSame<T, Pairs>) {
         store(to, __builtin_convertvector(bfloat_bits(v) >> 16, Shorts), streamed);
     } else {
         store(to, v, streamed);
@@ -249,25 +258,61 @@ template <class Step>
 INLINE void each_vector(std::size_t n, Step step) {
     for (std::size_t i = 0; i < n; i += kLanes) step(i, n - i < kLanes ? n - i : kLanes);
 }
+// K vectors of elements side by side. Of pairs each second vector has the odd ones of two: bf16 is taken
+// apart and put together so without shuffles. Lanes that lie in memory are in that order, too.
+template <class C, class T, int K>
+INLINE void get_lot(const T* from, std::size_t count, Vec<C> (&v)[K]) {
+    if constexpr (kSame<T, Pairs> && K > 1) {
+        for (int j = 0; j < K; j += 2) {
+            const Bits both = load<Bits>(from + j * kLanes);
+            v[j] = (Floats)(both << 16);
+            v[j + 1] = (Floats)(both & 0xffff0000U);
+        }
+    } else {
+        EACH v[j] = get<C>(from + j * kLanes, count);
+    }
+}
+template <class T, class V, int K>
+INLINE void put_lot(T* to, const V (&v)[K], std::size_t count, bool streamed) {
+    if constexpr (kSame<T, Pairs> && K > 1) {
+        for (int j = 0; j < K; j += 2) {
+            const Bits even = pair_bits(v[j]) >> 16, odd = pair_bits(v[j + 1]) & 0xffff0000U;
+            store(to + j * kLanes, even | odd, streamed);
+        }
+    } else {
+        EACH put(to + j * kLanes, v[j], count, streamed);
+    }
+}
+
+// What is read in a while, where `far`: the processor does not foresee the next rows.
+template <int K, class T>
+INLINE void fetch(bool far, const T* from, std::size_t ahead) {
+    if (K == 1 || !far) return;
+    const char* const lines = reinterpret_cast<const char*>(from) + ahead * sizeof(T);
+    for (std::size_t byte = 0; byte < K * kLanes * sizeof(T); byte += 64) {
+        __builtin_prefetch(lines + byte, 0, 2);
+    }
+}
+
 template <int count>
 struct Lot {
     static constexpr int kVectors = count;
 };
-// `step(Lot<K>, i, count)` for elements [begin, end): `together` vectors side by side, then one, of
-// which the last may be less than whole.
+// `step(Lot<K>, i, count)` for n elements: four vectors side by side where `together` is that, then one,
+// which may be less than whole.
 template <int together, class Step>
-INLINE void each_lot(std::size_t begin, std::size_t end, Step step) {
-    std::size_t i = begin;
+INLINE void each_lot(std::size_t n, Step step) {
+    std::size_t i = 0;
     if constexpr (together > 1) {
-        for (; i + together * kLanes <= end; i += together * kLanes) {
+        for (; i + together * kLanes <= n; i += together * kLanes) {
             step(Lot<together>{}, i, kLanes);
         }
     }
-    for (; i < end; i += kLanes) step(Lot<1>{}, i, end - i < kLanes ? end - i : kLanes);
+    for (; i < n; i += kLanes) step(Lot<1>{}, i, n - i < kLanes ? n - i : kLanes);
 }
 // Of the types that models have; the code of others is kept small.
 template <class T, class S>
-constexpr int kTogether = sizeof(T) < 8 && kSame<S, float> ? 4 : 1;
+constexpr int kTogether = sizeof(T) == 8 || !kSame<S, float> ? 1 : 4;
 
 }  // namespace
 }  // namespace rmsnorm_export::onnxruntime

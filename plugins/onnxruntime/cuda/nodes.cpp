@@ -18,14 +18,14 @@ constexpr kernels::Type kTypeOf[] = {kernels::Type::kF32, kernels::Type::kF16, k
 
 class CudaOperator final : public Operator {
 public:
-    CudaOperator(const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type x)
-        : Operator(api, info, kind, x) {
-        if (norm_.stash != kFloat && norm_.stash != x) {
+    CudaOperator(const OrtApi* api, const OrtKernelInfo* info, const Norm& named)
+        : Operator(api, info, named) {
+        if (norm_.stash != kFloat && norm_.stash != norm_.x) {
             refuse("stash_type is neither f32 nor the type of X, and the CUDA kernels have no other",
                    std::string("use 1 (f32), or ") + kElsewhere);
         }
         kernels::Norm& norm = problem_.norm;
-        norm.kind = static_cast<kernels::Kind>(kind);
+        norm.kind = static_cast<kernels::Kind>(norm_.kind);
         norm.epsilon = norm_.epsilon;
         norm.scale_offset = norm_.scale_offset;
         norm.epsilon_outside = norm_.epsilon_outside;
@@ -40,7 +40,7 @@ public:
         norm.group_size = norm_.group_size;
         norm.rotary_dim = norm_.rotary_dim;
         norm.rotary_interleaved = norm_.rotary_interleaved;
-        problem_.x = problem_.y = kTypeOf[x];
+        problem_.x = problem_.y = kTypeOf[norm_.x];
         if (norm_.codes != Codes::kNone) {
             problem_.quantize =
                 norm_.step_per_row ? kernels::Quantize::kPerRow : kernels::Quantize::kStatic;
@@ -152,8 +152,8 @@ private:
 // X in f64 stays with the CPU's kernels.
 Provider cuda() {
     return {"CUDAExecutionProvider", {kFloat, kHalf, kBfloat},
-            [](const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type x) -> Operator* {
-                return new CudaOperator(api, info, kind, x);
+            [](const OrtApi* api, const OrtKernelInfo* info, const Norm& norm) -> Operator* {
+                return new CudaOperator(api, info, norm);
             }};
 }
 
