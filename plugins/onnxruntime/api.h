@@ -67,8 +67,6 @@ struct CustomOp;
     X(ReleaseTensorTypeAndShapeInfo, 99, void, OrtTensorTypeAndShapeInfo*)                         \
     X(KernelContext_GetGPUComputeStream, 193, OrtStatus*, const OrtKernelContext*, void**)         \
     X(KernelInfo_GetNodeName, 244, OrtStatus*, const OrtKernelInfo*, char*, std::size_t*)          \
-    X(KernelInfoGetConstantInput_tensor, 249, OrtStatus*, const OrtKernelInfo*, std::size_t, int*, \
-      const OrtValue**)                                                                            \
     X(KernelContext_ParallelFor, 274, OrtStatus*, const OrtKernelContext*,                         \
       void (*)(void*, std::size_t), std::size_t, std::size_t, void*)
 
