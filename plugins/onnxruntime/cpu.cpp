@@ -91,7 +91,7 @@ public:
     void task(std::size_t index) {
         try {
             const std::size_t lane = kBytes[norm_.lane()];
-            const Space scratch(new char[2 * std::max(rows_.segment, kScratch) * lane]);
+            const Space scratch(new char[std::max(rows_.segment, kScratch) * lane]);
             if (call_.inner > 1) return apart(index, scratch.get());
             const std::size_t begin = index * rows_per_task_;
             together(begin, std::min(begin + rows_per_task_, call_.rows), scratch.get());

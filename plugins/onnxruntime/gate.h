@@ -57,37 +57,43 @@ INLINE void logistic(const Floats (&z)[K], Floats (&s)[K]) {
     }
 }
 
-// The activations of the gates of segments of n, as lanes. Whether all were usual.
+// The activations of gates, segments of n, as lanes; what is read in a while is `ahead` elements from them.
 template <bool usual, class T, class S, class C>
-bool activate(const Rows& rows, const T* gates, std::size_t segments, C* to) {
-    const std::size_t n = rows.segment, ahead = segments * n;
+bool all_usual(const Rows& rows, const T* gates, std::size_t segments, std::size_t n,
+               std::size_t ahead, C* to) {
     const bool sigmoid = rows.norm->sigmoid, far = rows.streamed;
     Ints most{};
-    const auto step = [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
-        constexpr int K = decltype(lot)::kVectors;
-        Vec<C> z[K], s[K];
-        fetch<K>(far, gates + i, ahead);
-        get_lot<C>(gates + i, count, z);
-        EACH z[j] = round_to<S>(z[j]);
-        if constexpr (sizeof(C) == 8) {
-            logistic(z, s);
-        } else {
-            logistic<usual>(z, s);
-            EACH {
-                const Ints size = (Ints)z[j] & 0x7fffffff;
-                most = (size > most) ? size : most;
-            }
-        }
-        EACH s[j] = round_to<S>(s[j]);
-        if (!sigmoid) EACH s[j] = round_to<S>(z[j] * s[j]);
-        put_lot(to + i, s, count, false);
-    };
     for (; segments; --segments, gates += n, to += n) {
-        each_lot<kTogether<T, S>>(n, step);
+        each_lot<(kTogether<T, S> > 1 ? 4 : 1)>(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+            constexpr int K = decltype(lot)::kVectors;
+            Vec<C> z[K], s[K];
+            fetch<K>(far, gates + i, ahead);
+            get_lot<C>(gates + i, count, z);
+            EACH z[j] = round_to<S>(z[j]);
+            if constexpr (sizeof(C) == 8) {
+                logistic(z, s);
+            } else {
+                logistic<usual>(z, s);
+                EACH {
+                    const Ints size = (Ints)z[j] & 0x7fffffff;
+                    most = (size > most) ? size : most;
+                }
+            }
+            EACH s[j] = round_to<S>(s[j]);
+            if (!sigmoid) EACH s[j] = round_to<S>(z[j] * s[j]);
+            put_lot(to + i, s, count, false);
+        });
     }
-    bool all = true;
-    for (std::size_t i = 0; i < kLanes; ++i) all = all && most[i] <= 0x42ae0000;  // kUsual
-    return all;
+    std::int32_t top = 0;
+    for (std::size_t i = 0; i < kLanes; ++i) top |= most[i] > 0x42ae0000;  // kUsual
+    return !top;
+}
+template <class T, class S, class C>
+INLINE void activate(const Rows& rows, const T* gates, std::size_t segments, std::size_t n,
+                     std::size_t ahead, C* to) {
+    if (!all_usual<true, T, S>(rows, gates, segments, n, ahead, to)) {
+        all_usual<false, T, S>(rows, gates, segments, n, ahead, to);
+    }
 }
 
 }  // namespace

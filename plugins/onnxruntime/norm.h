@@ -85,7 +85,7 @@ constexpr std::size_t kScratch = 4096;
 
 struct Kernels {
     const char* name;
-    // Segments [begin, end). scratch: lanes for twice the elements of a segment or kScratch, the more.
+    // Segments [begin, end). scratch: lanes for the elements of a segment or kScratch, the more.
     void (*run)(const Rows&, std::size_t begin, std::size_t end, void* scratch);
     // offset + n values of type `from`, rounded to P, as lanes.
     void (*operand)(const Norm&, Type from, const void* values, std::size_t n, float offset,

@@ -123,9 +123,10 @@ struct Divisor {
 
 // `row` is the segment before it is rounded to S, or what is left of it afterwards, which is the same;
 // `gate` its activations. Each step is rounded when the next needs it, the last by being written.
-template <class T, class S, class C, class From>
-INLINE void finish(const Rows& rows, const From* row, const C* gate, std::size_t at,
+template <class T, class S, class From>
+INLINE void finish(const Rows& rows, const From* row, const T* gates, std::size_t at,
                    std::size_t in_row, std::size_t ahead, double root, double inverse) {
+    using C = Lane<T, S>;
     const Norm& norm = *rows.norm;
     const C* const factor = rows.factor ? static_cast<const C*>(rows.factor) + in_row : nullptr;
     const C* const bias = rows.bias ? static_cast<const C*>(rows.bias) + in_row : nullptr;
@@ -134,10 +135,13 @@ INLINE void finish(const Rows& rows, const From* row, const C* gate, std::size_t
     const Divisor<T, C> divisor(root, inverse, rows.summed == rows.segment);
     const C reciprocal =
         norm.round_rstd ? static_cast<C>(round_scalar<T>(round_scalar<S>(inverse))) : C{};
+    constexpr std::size_t kPiece = 512;
+    alignas(64) C activations[kPiece];
+    const std::size_t n = rows.segment;
     const std::int64_t association = norm.association;
     const bool scale_before_cast = norm.scale_before_cast, round_rstd = norm.round_rstd;
     const bool streamed = rows.streamed && at_line(y);
-    each_lot<kTogether<T, S>>(rows.segment, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+    const auto step = [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
         constexpr int K = decltype(lot)::kVectors;
         Vec<C> v[K], w[K];
         const auto product = [&]() LAMBDA {
@@ -169,14 +173,23 @@ INLINE void finish(const Rows& rows, const From* row, const C* gate, std::size_t
             get_lot<C>(bias + i, count, w);
             EACH v[j] = v[j] + w[j];
         }
-        if (gate) {
+        if (gates) {
             product();
-            get_lot<C>(gate + i, count, w);
+            get_lot<C>(activations + i % kPiece, count, w);
             EACH v[j] = round_to<S>(v[j]) * w[j];
         }
-        if (gate || scale_before_cast) EACH v[j] = round_to<S>(v[j]);
+        if (gates || scale_before_cast) EACH v[j] = round_to<S>(v[j]);
         put_lot(y + i, v, count, streamed);
-    });
+    };
+    // The activations of a piece at a time, which stay near.
+    const std::size_t piece = gates ? kPiece : n;
+    for (std::size_t begun = 0; begun < n; begun += piece) {
+        const std::size_t size = n - begun < piece ? n - begun : piece;
+        if (gates) activate<T, S>(rows, gates + begun, 1, size, ahead, activations);
+        each_lot<kTogether<T, S>>(size, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+            step(lot, begun + i, count);
+        });
+    }
 }
 
 // Segments [begin, end); short ones many at a time, pass by pass, so that the processor need not wait
@@ -188,11 +201,10 @@ void run_segments(const Rows& rows, std::size_t begin, std::size_t end, void* sc
     const Norm& norm = *rows.norm;
     const std::size_t n = rows.segment;
     const bool skip = norm.kind == Kind::kSkipRMSNorm, first = norm.gate_first;
-    const bool kept = skip || first, gated = norm.kind == Kind::kGatedRMSNorm;
+    const bool kept = skip || first, gated = norm.kind == Kind::kGatedRMSNorm && !first;
     std::size_t most = n < kScratch ? kScratch / n : 1;
     most = most < kMost ? most : kMost;
     C* const buffer = static_cast<C*>(scratch);
-    C* const gates = first ? buffer : buffer + most * n;
     double roots[kMost] = {}, inverses[kMost];
     bool exact = false;  // a few squares of bf16 may overflow f32 where their sum in f64 does not
     for (std::size_t count; begin < end; begin += count) {
@@ -203,9 +215,7 @@ void run_segments(const Rows& rows, std::size_t begin, std::size_t end, void* sc
         const T* const second = rows.second ? static_cast<const T*>(rows.second) + at : nullptr;
         T* const totals = rows.sum ? static_cast<T*>(rows.sum) + at : nullptr;
         const bool streamed = rows.streamed && totals && at_line(totals) && at_line(totals + n);
-        if (gated && !activate<true, T, S>(rows, second, count, gates)) {
-            activate<false, T, S>(rows, second, count, gates);
-        }
+        if (first) activate<T, S>(rows, second, count, n, count * n, buffer);
         for (std::size_t k = 0; k < count; ++k) {
             const std::size_t own = k * n;
             const auto row = [&](auto lot, std::size_t i, std::size_t some, auto& v) LAMBDA {
@@ -256,7 +266,7 @@ void run_segments(const Rows& rows, std::size_t begin, std::size_t end, void* sc
         for (std::size_t k = 0; k < count; ++k, in_row += n) {
             if (in_row == rows.per_row * n) in_row = 0;
             const std::size_t own = k * n;
-            const C* const gate = gated && !first ? gates + own : nullptr;
+            const T* const gate = gated ? second + own : nullptr;
             const auto make = [&](auto* from) LAMBDA {
                 finish<T, S>(rows, from + own, gate, at + own, in_row, count * n, roots[k],
                              inverses[k]);

@@ -1,11 +1,12 @@
 // Vectors of one instruction set, of kLanes elements each: of floats they fill a register, of doubles
 // two. GCC and Clang make the instructions of the operators; only conversions of f16, fused sums and
-// stores that pass the caches by are named here. What a file shares with others, the standard library's
-// templates included, the linker keeps one copy of, of any instruction set: here all is its own.
+// stores that pass the caches by are named here. Of functions that a file shares with others, those of the
+// standard library included, the linker keeps one copy, of any instruction set: here all are its own.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -55,26 +56,14 @@ struct Bfloat {
 struct Pairs {
     std::uint16_t bits;
 };
-template <class A, class B>
-constexpr bool kSame = false;
-template <class A>
-constexpr bool kSame<A, A> = true;
 template <class T>
 constexpr bool kHalfType = sizeof(T) == 2;
 
-template <class C>
-struct VecOf {
-    using type = Floats;
-};
-template <>
-struct VecOf<double> {
-    using type = Doubles;
-};
 // The vector of lanes of type C, float or double; and the type of lanes for numbers of both types.
 template <class C>
-using Vec = typename VecOf<C>::type;
+using Vec = std::conditional_t<sizeof(C) == 8, Doubles, Floats>;
 template <class T, class S>
-using Lane = decltype(Vec<T>{} [0] + Vec<S>{}[0]);
+using Lane = std::conditional_t<sizeof(T) == 8 || sizeof(S) == 8, double, float>;
 
 template <class Do>
 void with(Type type, Do run) {
@@ -192,9 +181,9 @@ INLINE Floats to_odd(Doubles v) {
 
 template <class T>
 INLINE Floats round_to(Floats v) {
-    if constexpr (kSame<T, Half>) return from_half(to_half(v));
-    if constexpr (kSame<T, Bfloat>) return (Floats)(bfloat_bits(v) & 0xffff0000U);
-    if constexpr (kSame<T, Pairs>) return (Floats)(pair_bits(v) & 0xffff0000U);
+    if constexpr (std::is_same_v<T, Half>) return from_half(to_half(v));
+    if constexpr (std::is_same_v<T, Bfloat>) return (Floats)(bfloat_bits(v) & 0xffff0000U);
+    if constexpr (std::is_same_v<T, Pairs>) return (Floats)(pair_bits(v) & 0xffff0000U);
     return v;
 }
 template <class T>
@@ -205,7 +194,7 @@ INLINE Doubles round_to(Doubles v) {
 }
 template <class T>
 double round_scalar(double v) {
-    if constexpr (kSame<T, float>) return static_cast<double>(static_cast<float>(v));
+    if constexpr (std::is_same_v<T, float>) return static_cast<double>(static_cast<float>(v));
     return round_to<T>(Doubles{} + v)[0];
 }
 
@@ -214,9 +203,9 @@ template <class C, class T>
 INLINE Vec<C> read(const T* from) {
     if constexpr (sizeof(T) == 8) return __builtin_convertvector(load<Doubles>(from), Vec<C>);
     Floats v;
-    if constexpr (kSame<T, float>) v = load<Floats>(from);
-    if constexpr (kSame<T, Half>) v = from_half(load<Shorts>(from));
-    if constexpr (kSame<T, Bfloat> || kSame<T, Pairs>) v = from_bfloat(load<Shorts>(from));
+    if constexpr (std::is_same_v<T, float>) v = load<Floats>(from);
+    if constexpr (std::is_same_v<T, Half>) v = from_half(load<Shorts>(from));
+    if constexpr (std::is_same_v<T, Bfloat> || std::is_same_v<T, Pairs>) v = from_bfloat(load<Shorts>(from));
     return __builtin_convertvector(v, Vec<C>);
 }
 template <class T, class V>
@@ -225,9 +214,9 @@ INLINE void write(T* to, V v, bool streamed = false) {
         store(to, __builtin_convertvector(v, Doubles));
     } else if constexpr (sizeof v != sizeof(Floats)) {
         write(to, kHalfType<T> ? to_odd(v) : __builtin_convertvector(v, Floats), streamed);
-    } else if constexpr (kSame<T, Half>) {
+    } else if constexpr (std::is_same_v<T, Half>) {
         store(to, to_half(v), streamed);
-    } else if constexpr (kSame<T, Bfloat> || kSame<T, Pairs>) {
+    } else if constexpr (std::is_same_v<T, Bfloat> || std::is_same_v<T, Pairs>) {
         store(to, __builtin_convertvector(bfloat_bits(v) >> 16, Shorts), streamed);
     } else {
         store(to, v, streamed);
@@ -262,7 +251,7 @@ INLINE void each_vector(std::size_t n, Step step) {
 // apart and put together so without shuffles. Lanes that lie in memory are in that order, too.
 template <class C, class T, int K>
 INLINE void get_lot(const T* from, std::size_t count, Vec<C> (&v)[K]) {
-    if constexpr (kSame<T, Pairs> && K > 1) {
+    if constexpr (std::is_same_v<T, Pairs> && K > 1) {
         for (int j = 0; j < K; j += 2) {
             const Bits both = load<Bits>(from + j * kLanes);
             v[j] = (Floats)(both << 16);
@@ -274,7 +263,7 @@ INLINE void get_lot(const T* from, std::size_t count, Vec<C> (&v)[K]) {
 }
 template <class T, class V, int K>
 INLINE void put_lot(T* to, const V (&v)[K], std::size_t count, bool streamed) {
-    if constexpr (kSame<T, Pairs> && K > 1) {
+    if constexpr (std::is_same_v<T, Pairs> && K > 1) {
         for (int j = 0; j < K; j += 2) {
             const Bits even = pair_bits(v[j]) >> 16, odd = pair_bits(v[j + 1]) & 0xffff0000U;
             store(to + j * kLanes, even | odd, streamed);
@@ -287,10 +276,8 @@ INLINE void put_lot(T* to, const V (&v)[K], std::size_t count, bool streamed) {
 // What is read in a while, where `far`: the processor does not foresee the next rows.
 template <int K, class T>
 INLINE void fetch(bool far, const T* from, std::size_t ahead) {
-    if (K == 1 || !far) return;
-    const char* const lines = reinterpret_cast<const char*>(from) + ahead * sizeof(T);
-    for (std::size_t byte = 0; byte < K * kLanes * sizeof(T); byte += 64) {
-        __builtin_prefetch(lines + byte, 0, 2);
+    for (std::size_t i = 0; K > 1 && far && i < K * kLanes; i += 64 / sizeof(T)) {
+        __builtin_prefetch(from + ahead + i, 0, 2);
     }
 }
 
@@ -298,21 +285,22 @@ template <int count>
 struct Lot {
     static constexpr int kVectors = count;
 };
-// `step(Lot<K>, i, count)` for n elements: four vectors side by side where `together` is that, then one,
-// which may be less than whole.
+// `step(Lot<K>, i, count)` for n elements: `together` vectors side by side, then four, then one, which
+// may be less than whole.
 template <int together, class Step>
 INLINE void each_lot(std::size_t n, Step step) {
     std::size_t i = 0;
+    if constexpr (together > 4) {
+        for (; i + together * kLanes <= n; i += together * kLanes) step(Lot<together>{}, i, kLanes);
+    }
     if constexpr (together > 1) {
-        for (; i + together * kLanes <= n; i += together * kLanes) {
-            step(Lot<together>{}, i, kLanes);
-        }
+        for (; i + 4 * kLanes <= n; i += 4 * kLanes) step(Lot<4>{}, i, kLanes);
     }
     for (; i < n; i += kLanes) step(Lot<1>{}, i, n - i < kLanes ? n - i : kLanes);
 }
 // Of the types that models have; the code of others is kept small.
 template <class T, class S>
-constexpr int kTogether = sizeof(T) == 8 || !kSame<S, float> ? 1 : 4;
+constexpr int kTogether = sizeof(T) == 8 || !std::is_same_v<S, float> ? 1 : kHalfType<T> && kLanes == 16 ? 8 : 4;
 
 }  // namespace
 }  // namespace rmsnorm_export::onnxruntime

@@ -25,7 +25,10 @@ from tests.tools.corpus import cache
 
 SOURCES = kernel_build.PLUGINS / "onnxruntime"
 PROGRAM = kernel_build.PLUGINS / "tests" / "onnxruntime" / "numbers.cpp"
-FLAGS = "-target aarch64-linux-musl -static -std=c++17 -O2 -ffp-contract=off -fno-math-errno -DRMSNORM_ISA=baseline"
+FLAGS = (
+    "-target aarch64-linux-musl -static -std=c++17 -O2 -ffp-contract=off -fno-math-errno"
+    " -DRMSNORM_ISA=baseline"
+)
 EMULATOR = "qemu-aarch64-static"
 
 VARIANTS: tuple[dict[str, Any], ...] = (
