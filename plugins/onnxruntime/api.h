@@ -30,7 +30,6 @@ constexpr std::uint32_t kApiVersion = 17;
 enum ElementType : std::int32_t {
     kUndefined = 0,
     kF32 = 1,
-    kU8 = 2,
     kI8 = 3,
     kF16 = 10,
     kF64 = 11,
@@ -68,8 +67,6 @@ struct CustomOp;
     X(ReleaseTensorTypeAndShapeInfo, 99, void, OrtTensorTypeAndShapeInfo*)                         \
     X(KernelContext_GetGPUComputeStream, 193, OrtStatus*, const OrtKernelContext*, void**)         \
     X(KernelInfo_GetNodeName, 244, OrtStatus*, const OrtKernelInfo*, char*, std::size_t*)          \
-    X(KernelInfoGetConstantInput_tensor, 249, OrtStatus*, const OrtKernelInfo*, std::size_t, int*, \
-      const OrtValue**)                                                                            \
     X(KernelContext_ParallelFor, 274, OrtStatus*, const OrtKernelContext*,                         \
       void (*)(void*, std::size_t), std::size_t, std::size_t, void*)
 

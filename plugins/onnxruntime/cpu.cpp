@@ -1,212 +1,266 @@
 // The nodes of ONNX Runtime's CPU provider: rows shared out among its threads.
-#include <array>
+#include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
 #include "operator.h"
-#include "work.h"
 
 namespace rmsnorm_export::onnxruntime {
+
+#if defined(__x86_64__)
+extern const Kernels kernels_avx512, kernels_avx2;
+#endif
+extern const Kernels kernels_baseline;
+
 namespace {
 
-// Elements for which wider vectors gain less than a lower clock takes.
-constexpr std::size_t kShort = 16384;
+// Elements that are worth a task of their own: some 10 microseconds.
+constexpr std::size_t kTask = 16384;
 
-// Bytes of all tensors of a call from which y passes the caches by: no longer there when it is read, it is
-// written in half the time where its lines are not read first. Those of the largest cache, or what
-// RMSNORM_EXPORT_STREAM says. The next reader included, a Zen 3 with 32 MiB took a twentieth to a tenth
-// less so for half types, for f32 up to a third; from half as many for f32 as well, as others used the
-// cache too, but on a quieter day that was slower.
-std::size_t streamed_from() {
-    if (const char* bytes = std::getenv("RMSNORM_EXPORT_STREAM")) {
-        return std::strtoull(bytes, nullptr, 10);
-    }
-    std::size_t largest = 0;
-#if defined(__x86_64__)
-    for (const unsigned leaf : {4U, 0x8000001dU}) {  // of Intel and of AMD, in the same form
-        unsigned kind = 0, lines = 0, sets = 0, more = 0;
-        for (unsigned i = 0; __get_cpuid_count(leaf, i, &kind, &lines, &sets, &more); ++i) {
-            if ((kind & 31U) == 0) break;
-            std::size_t bytes = std::size_t{sets} + 1;
-            for (const unsigned times : {lines & 4095U, lines >> 12 & 1023U, lines >> 22}) {
-                bytes *= times + 1;
+// Bytes of a line of the cache.
+constexpr std::size_t kLine = 64;
+
+// Bytes of all tensors of a call from which its outputs pass the caches by: no longer there when they are
+// read, they are written in half the time where their lines are not read first.
+constexpr std::size_t kStreamed = std::size_t{32} << 20;
+
+// A place in a tensor, `bytes` from its start; null where there is none.
+template <class Pointer>
+Pointer* offset(Pointer* tensor, std::size_t bytes) {
+    using Byte = std::conditional_t<std::is_const_v<Pointer>, const char, char>;
+    return tensor ? static_cast<Byte*>(tensor) + bytes : nullptr;
+}
+
+// Codes of rows of the last axis, whose norm is `y`; `first` is the place of the first of them.
+void encode(const Norm& norm, const Call& call, const char* y, std::size_t first, std::size_t count) {
+    const auto length = static_cast<std::size_t>(call.x.shape.last[-1]);
+    for (std::size_t row = first; row < first + count; ++row, y += length * kBytes[norm.x]) {
+        std::uint8_t* const codes = static_cast<std::uint8_t*>(call.y) + row * length;
+        float step = call.step.data ? *static_cast<const float*>(call.step.data) : 1.0F;
+        if (norm.step_per_row) {
+            const float most = kernels().largest(norm.x, y, length);
+            step = most / (norm.codes == Codes::kInt8 ? 127.0F : 448.0F);
+            if (step == 0) step = 1;
+            if (call.scales) static_cast<float*>(call.scales)[row] = step;
+            if (norm.codes == Codes::kInt8 && !std::isfinite(most)) {
+                std::fill_n(codes, length, std::uint8_t{0});
+                continue;
             }
-            largest = std::max(largest, bytes);
         }
+        kernels().encode(norm.x, norm.codes, y, length, step, codes);
     }
-#endif
-    return largest ? largest : SIZE_MAX;
 }
 
-// Bytes of all tensors of a call from which they are fetched ahead. Smaller ones are still in the caches
-// where the node before made them, and to fetch those again takes time: on a Zen 3 of which each core
-// has 512 KiB, up to a fifth. There 9 MiB took up to a quarter less so, 6 MiB as long.
-constexpr std::size_t kFetched = std::size_t{6} << 20;
+using Space = std::unique_ptr<char[]>;
 
-// Elements from which a table of activations is worth its way into the caches.
-constexpr std::size_t kLookedUp = 65536;
-
-// That table, made when it is first needed, and kept.
-template <Type x, bool sigmoid>
-const float* activations() {
-    static const float* const table = [] {
-        Norm norm;
-        norm.x = x;
-        norm.sigmoid = sigmoid;
-        auto* const entries = new float[std::size_t{1} << 16];
-        kernels().activations(norm, entries);
-        return entries;
-    }();
-    return table;
-}
-const float* activations(const Norm& norm) {
-    if (norm.x == kHalf) {
-        return norm.sigmoid ? activations<kHalf, true>() : activations<kHalf, false>();
-    }
-    return norm.sigmoid ? activations<kBfloat, true>() : activations<kBfloat, false>();
-}
-
-class CpuOperator final : public Operator {
+// One call's rows, in tasks that threads may share.
+class Work {
 public:
-    CpuOperator(const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type x)
-        : Operator(api, info, kind, x) {
-        for (std::size_t which = 0; which < 2; ++which) {
-            Tensor& given = weights_[which] = constant(info, required() + which);
-            if (!given.present) continue;
-            const std::size_t n = Sizes(given.shape).elements();
-            held_[which].resize(n * operand_bytes());
-            kernels().operand(norm_, given.type, given.data, n,
-                              which == 0 ? norm_.scale_offset : 0.0F, held_[which].data());
-            given.data = held_[which].data();
+    std::atomic<bool> failed{false};
+
+    Work(const Norm& norm, const Call& call, const void* factor, const void* bias)
+        : norm_(norm), call_(call), coded_(norm.codes != Codes::kNone), bytes_(kBytes[norm.x]) {
+        rows_.norm = &norm;
+        rows_.x = call.x.data;
+        rows_.second = call.second.data;
+        rows_.y = call.y;
+        rows_.sum = call.sum;
+        rows_.factor = factor;
+        rows_.bias = bias;
+        rows_.segment = norm.group_size ? static_cast<std::size_t>(norm.group_size) : call.n;
+        rows_.summed = norm.partial_size ? static_cast<std::size_t>(norm.partial_size) : rows_.segment;
+        rows_.per_row = call.n / rows_.segment;
+        rows_.segments = call.rows * rows_.per_row;
+        const std::size_t tensors = 2 + (rows_.second != nullptr) + (rows_.sum != nullptr);
+        rows_.streamed = !call.turned && !coded_ && call.inner == 1 &&
+                         tensors * call.elements * bytes_ >= kStreamed;
+        if (call.turned) find_table_rows();
+        // Rows whose elements lie apart are brought together, as many as lie side by side in a line.
+        columns_ = std::min(call.inner, kLine / bytes_);
+        blocks_ = (call.inner + columns_ - 1) / columns_;
+        rows_per_task_ = std::max<std::size_t>(kTask / call.n, 1);
+    }
+
+    std::size_t tasks() const {
+        if (call_.inner > 1) return call_.rows / call_.inner * blocks_;
+        return (call_.rows + rows_per_task_ - 1) / rows_per_task_;
+    }
+
+    void task(std::size_t index) {
+        try {
+            const std::size_t lane = kBytes[norm_.lane()];
+            const Space scratch(new char[std::max(rows_.segment, kScratch) * lane]);
+            if (call_.inner > 1) return apart(index, scratch.get());
+            const std::size_t begin = index * rows_per_task_;
+            together(begin, std::min(begin + rows_per_task_, call_.rows), scratch.get());
+        } catch (const std::bad_alloc&) {
+            failed = true;
         }
     }
 
 private:
-    std::size_t lane() const { return norm_.wide() ? sizeof(double) : sizeof(float); }
-    std::size_t operand_bytes() const { return lane() + kBytes[kBfloat]; }
-
-    void run(OrtKernelContext* context, const Call& call) const override {
-        Norm without_scale;
-        const bool changed = norm_.association && !call.scale->present;
-        if (changed) {
-            without_scale = norm_;
-            without_scale.association = 0;
+    // Rows [begin, end).
+    void together(std::size_t begin, std::size_t end, char* scratch) {
+        const std::size_t row_bytes = call_.n * bytes_, count = end - begin;
+        Rows rows = rows_;
+        rows.x = offset(rows.x, begin * row_bytes);
+        rows.second = offset(rows.second, begin * row_bytes);
+        rows.sum = offset(rows.sum, begin * row_bytes);
+        const Space norms(coded_ ? new char[count * row_bytes] : nullptr);
+        rows.y = coded_ ? norms.get() : offset(rows.y, begin * row_bytes);
+        kernels().run(rows, 0, count * rows.per_row, scratch);
+        if (coded_) {
+            const std::size_t codes = call_.n / static_cast<std::size_t>(call_.x.shape.last[-1]);
+            encode(norm_, call_, norms.get(), begin * codes, count * codes);
         }
-        const Norm& norm = changed ? without_scale : norm_;
-        Rows rows;
-        rows.norm = &norm;
-        rows.x = call.x.data;
-        rows.second = call.second.data;
-        rows.y = call.y;
-        rows.sum = call.sum;
-        // Of these, kernels of any vectors give the same but for the order of a sum in f64.
-        const bool alike = norm.kind <= Kind::kSkipRMSNorm && norm.x == kFloat && norm.stash == kFloat;
-        const Kernels& kernels = onnxruntime::kernels(alike && call.elements <= kShort);
-        const std::size_t n = call.n;
-        std::unique_ptr<char[]> held[3];
-        const auto operand = [&](const Tensor& tensor, float offset, int which) -> const void* {
-            if (!tensor.present || weights_[which].present) return tensor.data;
-            const Type lanes = norm.wide() ? kDouble : kFloat;
-            if (tensor.type == lanes && norm.product() == lanes && offset == 0) return tensor.data;
-            held[which].reset(new char[n * operand_bytes()]);
-            kernels.operand(norm, tensor.type, tensor.data, n, offset, held[which].get());
-            return held[which].get();
+        if (call_.turned) {
+            for (std::size_t row = begin; row < end; ++row) {
+                turn(static_cast<char*>(rows.y) + (row - begin) * row_bytes, row);
+            }
+        }
+    }
+
+    void apart(std::size_t index, char* scratch) {
+        const std::size_t first = index % blocks_ * columns_, n = rows_.segment;
+        const std::size_t columns = std::min(columns_, call_.inner - first);
+        const std::size_t at = (index / blocks_ * n * call_.inner + first) * bytes_;
+        const std::size_t size = n * columns * bytes_;
+        const Space space(new char[3 * size]);
+        Rows rows = rows_;
+        rows.x = rows.y = space.get();  // which Y replaces
+        if (rows.second) rows.second = space.get() + size;
+        if (rows.sum) rows.sum = space.get() + 2 * size;
+        const auto move = [&](const void* from, std::size_t row, std::size_t element, void* to,
+                              std::size_t to_row, std::size_t to_element) {
+            for (std::size_t i = 0; i < n; ++i) {
+                for (std::size_t column = 0; column < columns; ++column) {
+                    const void* const one = offset(from, (column * row + i * element) * bytes_);
+                    void* const place = offset(to, (column * to_row + i * to_element) * bytes_);
+                    if (bytes_ == 2) std::memcpy(place, one, 2);
+                    if (bytes_ == 4) std::memcpy(place, one, 4);
+                    if (bytes_ == 8) std::memcpy(place, one, 8);
+                }
+            }
         };
-        rows.factor = operand(*call.scale, norm.scale_offset, 0);
-        rows.bias = operand(*call.bias, 0.0F, 1);
-        rows.segment = norm.group_size ? static_cast<std::size_t>(norm.group_size) : n;
-        rows.summed = norm.partial_size ? static_cast<std::size_t>(norm.partial_size) : rows.segment;
-        rows.per_row = norm.group_size ? n / rows.segment : 1;
-        rows.segments = call.rows * rows.per_row;
+        move(offset(rows_.x, at), 1, call_.inner, space.get(), n, 1);
+        if (rows.second) move(offset(rows_.second, at), 1, call_.inner, space.get() + size, n, 1);
+        kernels().run(rows, 0, columns, scratch);
+        move(rows.y, n, 1, offset(rows_.y, at), 1, call_.inner);
+        if (rows.sum) move(rows.sum, n, 1, offset(rows_.sum, at), 1, call_.inner);
+    }
 
-        const bool rotary = norm.kind == Kind::kRotaryRMSNorm;
-        const Tables tables = rotary ? turning(call) : Tables();
-        const bool coded = norm.codes != Codes::kNone;
-        const auto* step = static_cast<const float*>(call.step.data);
-        const Encoder encoder{norm, kernels,
-                              coded ? static_cast<std::size_t>(call.x.shape.end()[-1]) : 1,
-                              step ? *step : 1.0F, static_cast<std::uint8_t*>(call.y), call.scales};
-        static const std::size_t large = streamed_from();
-        const bool read_again = rotary || coded || call.inner > 1;
-        const std::size_t tensors = 2 + (rows.second != nullptr) + (rows.sum != nullptr);
-        const std::size_t bytes = tensors * call.elements * kBytes[norm.x];
-        rows.fetched = bytes >= std::min(kFetched, large);
-        rows.streamed = !read_again && bytes >= large;
-        const bool looked_up = norm.stash == kFloat && kernels.looked_up >> norm.x & 1U;
-        if (looked_up && norm.kind == Kind::kGatedRMSNorm && call.elements >= kLookedUp) {
-            rows.activations = activations(norm);
+    // Axes of X before its last, the last of them first, and how far the tables' rows lie apart on each:
+    // they are broadcast, aligned at the right.
+    void find_table_rows() {
+        const Sizes &x = call_.x.shape, &table = call_.cos.shape;
+        turn_ = {norm_.x, call_.cos.type, call_.turned, call_.width != call_.turned,
+                 norm_.rotary_interleaved};
+        std::size_t stride = 1;
+        for (const auto* size = x.last - 1; size-- != x.first;) {
+            const auto* const of_table = table.last - (x.last - size);
+            const bool there = of_table >= table.first && *of_table == *size && *size != 1;
+            axes_.push_back({static_cast<std::size_t>(*size), there ? stride : 0});
+            if (there) stride *= axes_.back().size;
         }
+    }
+    void turn(char* y, std::size_t row) const {
+        std::size_t of_table = 0;
+        for (const Axis& axis : axes_) {
+            of_table += row % axis.size * axis.stride;
+            row /= axis.size;
+        }
+        const std::size_t at = of_table * call_.width * kBytes[call_.cos.type];
+        kernels().turn(turn_, y, offset(call_.cos.data, at), offset(call_.sin.data, at));
+    }
+
+    struct Axis {
+        std::size_t size, stride;
+    };
+    const Norm& norm_;
+    const Call& call_;
+    const bool coded_;
+    const std::size_t bytes_;
+    Rows rows_;
+    Turn turn_;
+    std::vector<Axis> axes_;
+    std::size_t columns_, blocks_, rows_per_task_;
+};
+
+class CpuOperator final : public Operator {
+public:
+    using Operator::Operator;
+
+private:
+    void run(OrtKernelContext* context, const Call& call) const override {
+        Norm norm = norm_;
+        if (!call.scale.present) norm.association = 0;
+        Space held[3];
+        const auto operand = [&](const Tensor& tensor, float shift, Space& lanes) -> const void* {
+            const Type lane = norm.lane();
+            const bool same = tensor.type == lane && norm.x == lane && norm.product() == lane;
+            if (!tensor.present || (same && shift == 0)) return tensor.data;
+            lanes.reset(new char[call.n * kBytes[norm.lane()]]);
+            kernels().operand(norm, tensor.type, tensor.data, call.n, shift, lanes.get());
+            return lanes.get();
+        };
+        const void* const factor = operand(call.scale, norm.scale_offset, held[0]);
+        const void* const bias = operand(call.bias, 0.0F, held[1]);
         // Rows that lie apart are not those of the codes: the norm is kept whole in between.
-        if (coded && call.inner > 1) held[2].reset(new char[call.elements * kBytes[norm.x]]);
-        if (held[2]) rows.y = held[2].get();
-        Work work(kernels, rows, call.inner, kBytes[norm.x], lane(),
-                  rotary ? &tables : nullptr, coded && !held[2] ? &encoder : nullptr);
-        in_parallel(context, work, work.tasks());
-        if (held[2]) encoder.apply(held[2].get(), 0, call.elements / encoder.row);
+        const bool whole = norm.codes != Codes::kNone && call.inner > 1;
+        Call plain = call;
+        Norm uncoded = norm;
+        if (whole) {
+            held[2].reset(new char[call.elements * kBytes[norm.x]]);
+            plain.y = held[2].get();
+            uncoded.codes = Codes::kNone;
+        }
+        Work work(uncoded, plain, factor, bias);
+        const auto task = [](void* data, std::size_t i) { static_cast<Work*>(data)->task(i); };
+        if (work.tasks() == 1) {
+            work.task(0);
+        } else {
+            check(api_.KernelContext_ParallelFor(context, task, work.tasks(), 0, &work));
+        }
         if (work.failed) refuse("there is no memory for a row", "free some memory");
+        if (whole) {
+            const auto row = static_cast<std::size_t>(call.x.shape.last[-1]);
+            encode(norm, call, held[2].get(), 0, call.elements / row);
+        }
     }
 
     void fill_ones(OrtKernelContext*, float* scales, std::size_t count) const override {
         std::fill_n(scales, count, 1.0F);
     }
-
-    void in_parallel(OrtKernelContext* context, Work& work, std::size_t tasks) const {
-        if (tasks == 1) return work.task(0);
-        const auto task = [](void* data, std::size_t i) { static_cast<Work*>(data)->task(i); };
-        check(api_.KernelContext_ParallelFor(context, task, tasks, 0, &work));
-    }
-
-    Tables turning(const Call& call) const {
-        const Sizes x(call.x.shape), table(call.cos.shape);
-        Tables made({x.first, x.last - 1}, {table.first, table.last - 1});
-        made.cos = static_cast<const char*>(call.cos.data);
-        made.sin = static_cast<const char*>(call.sin.data);
-        made.row_bytes = call.width * kBytes[call.cos.type];
-        made.turn = {norm_.x, call.cos.type, call.turned, call.width != call.turned,
-                     norm_.rotary_interleaved};
-        return made;
-    }
-
-    std::vector<char> held_[2];  // constant weights, in lanes
 };
 
 }  // namespace
 
-const Kernels& kernels(bool small) {
-    static const std::array<const Kernels*, 2> chosen = [] {
-        const Kernels* usable[] = {kAvx512, kAvx2, kNeon, kPortable};
+const Kernels& kernels() {
+    static const Kernels& chosen = []() -> const Kernels& {
+        const char* const named = std::getenv("RMSNORM_EXPORT_ISA");
+        const std::string wanted = named ? named : "";
+        const auto takes = [&](const Kernels& one) { return wanted.empty() || wanted == one.name; };
 #if defined(__x86_64__)
         __builtin_cpu_init();
-        if (!(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))) {
-            usable[0] = nullptr;
-        }
-        if (!(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-              __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi"))) {
-            usable[0] = usable[1] = nullptr;
-        }
+        const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                          __builtin_cpu_supports("f16c");
+        const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                            __builtin_cpu_supports("avx512bw") &&
+                            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+        if (avx512 && takes(kernels_avx512)) return kernels_avx512;
+        if (avx2 && takes(kernels_avx2)) return kernels_avx2;
 #endif
-        const char* wanted = std::getenv("RMSNORM_EXPORT_ISA");
-        const Kernels *first = nullptr, *second = nullptr;
-        for (const Kernels* each : usable) {
-            if (!each) continue;
-            if (wanted && each->name == std::string(wanted)) return std::array{each, each};
-            if (!first) first = each;
-            if (!second && each != kAvx512) second = each;
-        }
-        return std::array{first, second};
+        return kernels_baseline;
     }();
-    return *chosen[small];
+    return chosen;
 }
 
 Provider cpu() {
     return {nullptr, {kFloat, kHalf, kBfloat, kDouble},
-            [](const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type x) -> Operator* {
-                return new CpuOperator(api, info, kind, x);
+            [](const OrtApi* api, const OrtKernelInfo* info, const Norm& norm) -> Operator* {
+                return new CpuOperator(api, info, norm);
             }};
 }
 

@@ -1,13 +1,9 @@
 #include "operator.h"
 
-#include <algorithm>
 #include <cmath>
-#include <memory>
 
 namespace rmsnorm_export::onnxruntime {
 namespace {
-
-constexpr const char* kKinds[] = {"RMSNorm", "SkipRMSNorm", "GatedRMSNorm", "RotaryRMSNorm"};
 
 bool type_of(std::int64_t element_type, Type& type) {
     switch (element_type) {
@@ -19,181 +15,154 @@ bool type_of(std::int64_t element_type, Type& type) {
     }
 }
 
-// The attributes of one node. ONNX Runtime fails alike for one that is absent and for one of
-// another type: those are told apart by asking for the other types.
-class Attributes {
-public:
-    Attributes(const ort::Api& api, const OrtKernelInfo* info) : api_(api), info_(info) {}
-
-    void read(const char* name, float& value) const {
-        if (!get(name, value)) absent<std::int64_t, std::string>(name, "a float");
-    }
-    void read(const char* name, std::int64_t& value) const {
-        if (!get(name, value)) absent<float, std::string>(name, "an integer");
-    }
-    void read(const char* name, std::string& value) const {
-        if (!get(name, value)) absent<float, std::int64_t>(name, "a string");
-    }
-    void read(const char* name, bool& value) const {
-        std::int64_t number = value;
-        read(name, number);
-        value = number != 0;
-    }
-
-private:
-    template <class One, class Other>
-    void absent(const char* name, const char* type) const {
-        One one{};
-        Other other{};
-        if (get(name, one) || get(name, other)) {
-            throw Refusal(std::string("the attribute ") + name + " has another type; make it " +
-                          type);
-        }
-    }
-    bool done(OrtStatus* status) const {
-        if (status) api_.ReleaseStatus(status);
-        return status == nullptr;
-    }
-    bool get(const char* name, float& value) const {
-        return done(api_.KernelInfoGetAttribute_float(info_, name, &value));
-    }
-    bool get(const char* name, std::int64_t& value) const {
-        return done(api_.KernelInfoGetAttribute_int64(info_, name, &value));
-    }
-    bool get(const char* name, std::string& value) const {
-        std::size_t size = 0;
-        if (!done(api_.KernelInfoGetAttribute_string(info_, name, nullptr, &size))) return false;
-        std::string found(size, '\0');
-        if (!done(api_.KernelInfoGetAttribute_string(info_, name, found.data(), &size))) return false;
-        found.resize(size ? size - 1 : 0);  // the size counts the terminating 0
-        value = found;
-        return true;
-    }
-
-    const ort::Api& api_;
-    const OrtKernelInfo* info_;
-};
+template <class T>
+std::string is(const char* name, T value) {
+    return std::string(name) + " is " + std::to_string(value);
+}
 
 }  // namespace
 
-Operator::Operator(const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type x) : api_(api) {
+Operator::Operator(const OrtApi* api, const OrtKernelInfo* info, const Norm& norm)
+    : api_(api), norm_(norm) {
     std::size_t size = 0;
     if (OrtStatus* status = api_.KernelInfo_GetNodeName(info, nullptr, &size)) {
         api_.ReleaseStatus(status);
     } else {
-        std::string name(size, '\0');
-        check(api_.KernelInfo_GetNodeName(info, name.data(), &size));
-        name_ = name.c_str();
+        name_.resize(size);
+        check(api_.KernelInfo_GetNodeName(info, name_.data(), &size));
+        name_ = name_.c_str();
     }
-    norm_.kind = kind;
-    norm_.x = x;
-    const auto must = [&](bool good, const std::string& what, const std::string& fix) {
-        if (!good) refuse(what, fix);
-    };
-    std::int64_t stash = ort::kF32;
-    std::string activation = "silu", quantize;
-    try {
-        const Attributes attributes(api_, info);
-        attributes.read("epsilon", norm_.epsilon);
-        attributes.read("axis", norm_.axis);
-        attributes.read("last_axis", norm_.last_axis);
-        attributes.read("stash_type", stash);
-        attributes.read("scale_before_cast", norm_.scale_before_cast);
-        attributes.read("scale_offset", norm_.scale_offset);
-        attributes.read("epsilon_outside", norm_.epsilon_outside);
-        attributes.read("epsilon_clamp", norm_.epsilon_clamp);
-        attributes.read("partial_size", norm_.partial_size);
-        attributes.read("group_size", norm_.group_size);
-        attributes.read("round_rstd", norm_.round_rstd);
-        attributes.read("association", norm_.association);
-        if (kind != Kind::kRotaryRMSNorm) attributes.read("quantize", quantize);
-        if (kind == Kind::kGatedRMSNorm) {
-            attributes.read("activation", activation);
-            attributes.read("gate_first", norm_.gate_first);
-        }
-        if (kind == Kind::kRotaryRMSNorm) {
-            attributes.read("rotary_dim", norm_.rotary_dim);
-            attributes.read("rotary_interleaved", norm_.rotary_interleaved);
-        }
-    } catch (const Refusal& refusal) {
-        throw Refusal("rmsnorm_export: " + where() + ": " + refusal.what());
-    }
-    must(std::isfinite(norm_.epsilon) && norm_.epsilon >= 0,
-         "epsilon is " + std::to_string(norm_.epsilon), "make it finite and at least 0");
-    must(norm_.axis < 0, "axis is " + std::to_string(norm_.axis), "count it from the end: -1");
-    must(norm_.axis <= norm_.last_axis && norm_.last_axis < 0,
-         "last_axis is " + std::to_string(norm_.last_axis) + ", axis is " +
-             std::to_string(norm_.axis),
-         "count it from the end, and not before axis");
-    must(type_of(stash, norm_.stash), "stash_type is " + std::to_string(stash),
-         "use 1 (f32), 10 (f16), 11 (f64) or 16 (bf16)");
-    must(std::isfinite(norm_.scale_offset),
-         "scale_offset is " + std::to_string(norm_.scale_offset), "make it finite");
-    must(norm_.partial_size >= 0 && norm_.group_size >= 0,
-         "partial_size is " + std::to_string(norm_.partial_size) + ", group_size is " +
-             std::to_string(norm_.group_size),
-         "make both at least 0");
-    must(!(norm_.partial_size && norm_.group_size), "partial_size and group_size are both given",
-         "use one of them");
-    must(norm_.axis == -1 || !(norm_.partial_size || norm_.group_size),
-         "partial_size or group_size is given with axis " + std::to_string(norm_.axis),
-         "use axis -1");
-    must(!(norm_.epsilon_outside && norm_.epsilon_clamp),
-         "epsilon_outside and epsilon_clamp are both set", "use one of them");
-    must(norm_.association >= 0 && norm_.association <= 2,
-         "association is " + std::to_string(norm_.association), "use 0, 1 or 2");
-    must(norm_.association != 1 || norm_.round_rstd, "association is 1 without round_rstd",
-         "set round_rstd, whose 1 / rms it multiplies");
-    must(!(norm_.association && norm_.group_size), "association and group_size are both given",
-         "use one of them");
-    must(!norm_.association || norm_.last_axis == -1,
-         "association is given with last_axis " + std::to_string(norm_.last_axis),
-         "use last_axis -1");
-    must(activation == "silu" || activation == "sigmoid", "activation is '" + activation + "'",
-         "use silu or sigmoid");
-    must(!(norm_.round_rstd && norm_.scale_before_cast),
-         "round_rstd and scale_before_cast are both set", "use one of them");
-    must(norm_.rotary_dim >= 0 && norm_.rotary_dim % 2 == 0,
-         "rotary_dim is " + std::to_string(norm_.rotary_dim), "make it even, and at least 0");
-    must(kind != Kind::kRotaryRMSNorm ||
-             (norm_.axis == -1 && !norm_.partial_size && !norm_.group_size),
-         "a rotary embedding follows a norm of other rows than the last axis",
-         "use axis -1, and no partial_size or group_size");
-    norm_.sigmoid = activation == "sigmoid";
-    if (!quantize.empty()) {
-        norm_.codes = Codes::kFp8;
-        const auto* known = std::find_if(std::begin(kQuantizers), std::end(kQuantizers),
-                                         [&](const Quantizer& one) { return quantize == one.word; });
-        must(known != std::end(kQuantizers), "quantize is '" + quantize + "'",
-             "use int8, fp8, int8_per_row, fp8_per_row, mxfp8 or mxfp8_floor");
-        norm_.codes = known->codes;
-        norm_.steps = known->steps;
-        must(norm_.steps < Steps::kBlock || norm_.axis == -1,
-             "codes of blocks are to be made with axis " + std::to_string(norm_.axis), "use axis -1");
-    }
-
+    read_attributes(info);
+    check_attributes();
     // What cannot matter for X of type T: as NormSpec.canonical.
-    const bool half = x == kHalf || x == kBfloat;
-    if (x != norm_.stash || !half) norm_.association = 0;
-    if (x == norm_.stash) {
+    const bool half = norm_.x == kHalf || norm_.x == kBfloat;
+    if (norm_.x != norm_.stash || !half) norm_.association = 0;
+    if (norm_.x == norm_.stash) {
         norm_.scale_before_cast = false;
         norm_.round_rstd = norm_.round_rstd && half;
     }
 }
 
-void Operator::must_give(Codes codes, Steps steps) const {
-    if (norm_.codes != codes || norm_.steps != steps) {
-        refuse("the attribute quantize says other codes than the operator's name",
-               "give RMSNorm none, QuantizedRMSNorm_int8 that of int8, and so on");
+// ONNX Runtime fails alike for an attribute that is absent and for one of another type: those are told
+// apart by asking for the other types.
+void Operator::read_attributes(const OrtKernelInfo* info) {
+    const auto done = [&](OrtStatus* status) {
+        if (status) api_.ReleaseStatus(status);
+        return status == nullptr;
+    };
+    float number = 0;
+    std::int64_t integer = 0;
+    std::string text;
+    const auto is_float = [&](const char* name) {
+        return done(api_.KernelInfoGetAttribute_float(info, name, &number));
+    };
+    const auto is_integer = [&](const char* name) {
+        return done(api_.KernelInfoGetAttribute_int64(info, name, &integer));
+    };
+    const auto is_text = [&](const char* name) {
+        std::size_t size = 0;  // with the terminating 0
+        if (!done(api_.KernelInfoGetAttribute_string(info, name, nullptr, &size))) return false;
+        text.resize(size);
+        check(api_.KernelInfoGetAttribute_string(info, name, text.data(), &size));
+        text = text.c_str();
+        return true;
+    };
+    const auto other = [&](const char* name, const char* type) {
+        if (is_float(name) || is_integer(name) || is_text(name)) {
+            refuse(std::string("the attribute ") + name + " has another type",
+                   std::string("make it ") + type);
+        }
+    };
+    const auto read = [&](const char* name, auto& value) {
+        using Value = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<Value, float>) {
+            is_float(name) ? void(value = number) : other(name, "a float");
+        } else {
+            is_integer(name) ? void(value = static_cast<Value>(integer)) : other(name, "an integer");
+        }
+    };
+    std::int64_t stash = ort::kF32;
+    read("epsilon", norm_.epsilon);
+    read("axis", norm_.axis);
+    read("last_axis", norm_.last_axis);
+    read("stash_type", stash);
+    read("scale_before_cast", norm_.scale_before_cast);
+    read("scale_offset", norm_.scale_offset);
+    read("epsilon_outside", norm_.epsilon_outside);
+    read("epsilon_clamp", norm_.epsilon_clamp);
+    read("partial_size", norm_.partial_size);
+    read("group_size", norm_.group_size);
+    read("round_rstd", norm_.round_rstd);
+    read("association", norm_.association);
+    if (norm_.kind == Kind::kGatedRMSNorm) {
+        read("gate_first", norm_.gate_first);
+        if (!is_text("activation")) {
+            text = "silu";
+            other("activation", "a string");
+        }
+        norm_.sigmoid = text == "sigmoid";
+        if (text != "silu" && text != "sigmoid") {
+            refuse("activation is '" + text + "'", "use silu or sigmoid");
+        }
+    }
+    if (norm_.kind == Kind::kRotaryRMSNorm) {
+        read("rotary_dim", norm_.rotary_dim);
+        read("rotary_interleaved", norm_.rotary_interleaved);
+    }
+    if (!type_of(stash, norm_.stash)) {
+        refuse(is("stash_type", stash), "use 1 (f32), 10 (f16), 11 (f64) or 16 (bf16)");
     }
 }
 
-std::string Operator::where() const {
-    return std::string(norm_.codes == Codes::kNone ? "" : "Quantized") + kKinds[static_cast<int>(norm_.kind)] + " node '" + name_ + "'";
+void Operator::check_attributes() const {
+    const Norm& norm = norm_;
+    const struct {
+        bool good;
+        std::string what;
+        const char* fix;
+    } rules[] = {
+        {std::isfinite(norm.epsilon) && norm.epsilon >= 0, is("epsilon", norm.epsilon),
+         "make it finite and at least 0"},
+        {norm.axis < 0, is("axis", norm.axis), "count it from the end: -1"},
+        {norm.axis <= norm.last_axis && norm.last_axis < 0,
+         is("last_axis", norm.last_axis) + ", " + is("axis", norm.axis),
+         "count it from the end, and not before axis"},
+        {std::isfinite(norm.scale_offset), is("scale_offset", norm.scale_offset), "make it finite"},
+        {norm.partial_size >= 0 && norm.group_size >= 0,
+         is("partial_size", norm.partial_size) + ", " + is("group_size", norm.group_size),
+         "make both at least 0"},
+        {!norm.partial_size || !norm.group_size, "partial_size and group_size are both given",
+         "use one of them"},
+        {norm.axis == -1 || !(norm.partial_size || norm.group_size),
+         "partial_size or group_size is given with axis " + std::to_string(norm.axis), "use axis -1"},
+        {!norm.epsilon_outside || !norm.epsilon_clamp,
+         "epsilon_outside and epsilon_clamp are both set", "use one of them"},
+        {norm.association >= 0 && norm.association <= 2, is("association", norm.association),
+         "use 0, 1 or 2"},
+        {norm.association != 1 || norm.round_rstd, "association is 1 without round_rstd",
+         "set round_rstd, whose 1 / rms it multiplies"},
+        {!norm.association || !norm.group_size, "association and group_size are both given",
+         "use one of them"},
+        {!norm.association || norm.last_axis == -1,
+         "association is given with last_axis " + std::to_string(norm.last_axis), "use last_axis -1"},
+        {!norm.round_rstd || !norm.scale_before_cast,
+         "round_rstd and scale_before_cast are both set", "use one of them"},
+        {norm.rotary_dim >= 0 && norm.rotary_dim % 2 == 0, is("rotary_dim", norm.rotary_dim),
+         "make it even, and at least 0"},
+        {norm.kind != Kind::kRotaryRMSNorm ||
+             (norm.axis == -1 && !norm.partial_size && !norm.group_size),
+         "a rotary embedding follows a norm of other rows than the last axis",
+         "use axis -1, and no partial_size or group_size"},
+    };
+    for (const auto& rule : rules) {
+        if (!rule.good) refuse(rule.what, rule.fix);
+    }
 }
 
 void Operator::refuse(const std::string& what, const std::string& fix) const {
-    throw Refusal("rmsnorm_export: " + where() + ": " + what + "; " + fix);
+    const std::string kind = kKinds[static_cast<int>(norm_.kind)];
+    const std::string name = (norm_.codes == Codes::kNone ? "" : "Quantized") + kind;
+    throw Refusal("rmsnorm_export: " + name + " node '" + name_ + "': " + what + "; " + fix);
 }
 
 void Operator::check(OrtStatus* status) const {
@@ -203,15 +172,17 @@ void Operator::check(OrtStatus* status) const {
     }
 }
 
-void Operator::read(const OrtValue* value, std::size_t index, Tensor& tensor) const {
+Tensor Operator::input(OrtKernelContext* context, std::size_t index) const {
+    Tensor tensor;
+    const OrtValue* value = nullptr;
+    check(api_.KernelContext_GetInput(context, index, &value));
+    if (!value) return tensor;
     ort::ElementType element_type = ort::kUndefined;
     std::size_t rank = 0;
     if (api_.GetTensorElementTypeAndShapeDataReference) {
-        const std::int64_t* sizes = nullptr;
-        check(api_.GetTensorElementTypeAndShapeDataReference(value, &element_type, &sizes, &rank));
-        tensor.shape.resize(rank);
-        std::copy_n(sizes, rank, tensor.shape.data());
-    } else {  // a copy, which takes as long as the norm of a short row
+        check(api_.GetTensorElementTypeAndShapeDataReference(value, &element_type,
+                                                             &tensor.shape.first, &rank));
+    } else {
         OrtTensorTypeAndShapeInfo* raw = nullptr;
         check(api_.GetTensorTypeAndShape(value, &raw));
         const std::unique_ptr<OrtTensorTypeAndShapeInfo,
@@ -219,59 +190,78 @@ void Operator::read(const OrtValue* value, std::size_t index, Tensor& tensor) co
             info(raw, api_.ReleaseTensorTypeAndShapeInfo);
         check(api_.GetTensorElementType(raw, &element_type));
         check(api_.GetDimensionsCount(raw, &rank));
-        tensor.shape.resize(rank);
-        check(api_.GetDimensions(raw, tensor.shape.data(), rank));
+        tensor.copied.reset(new std::int64_t[rank]);
+        tensor.shape.first = tensor.copied.get();
+        check(api_.GetDimensions(raw, tensor.copied.get(), rank));
     }
+    tensor.shape.last = tensor.shape.first + rank;
     if (!type_of(element_type, tensor.type)) {
-        refuse("input " + std::to_string(index) + " has element type " +
-                   std::to_string(element_type),
+        refuse("input " + std::to_string(index) + " has element type " + std::to_string(element_type),
                "cast it to f16, bf16, f32 or f64");
     }
     void* data = nullptr;
     check(api_.GetTensorMutableData(const_cast<OrtValue*>(value), &data));
     tensor.data = data;
     tensor.present = true;
+    return tensor;
 }
 
-void Operator::input(OrtKernelContext* context, std::size_t index, std::size_t inputs,
-                     Tensor& tensor) const {
-    const OrtValue* value = nullptr;
-    if (index < inputs) check(api_.KernelContext_GetInput(context, index, &value));
-    if (value) read(value, index, tensor);
+void* Operator::output(OrtKernelContext* context, std::size_t index, const Sizes& shape) const {
+    OrtValue* value = nullptr;
+    check(api_.KernelContext_GetOutput(context, index, shape.first, shape.rank(), &value));
+    void* data = nullptr;
+    if (value) check(api_.GetTensorMutableData(value, &data));
+    return data;
 }
 
-const Tensor* Operator::weight(OrtKernelContext* context, std::size_t which, std::size_t inputs,
-                               Tensor& tensor) const {
-    const std::size_t index = required() + which;
-    // Behind them is the step of codes, which may be a constant too.
-    if (index < inputs && weights_[which].present) return &weights_[which];
-    input(context, index, inputs, tensor);
-    return &tensor;
+void Operator::cut(Call& call) const {
+    const Sizes& shape = call.x.shape;
+    if (shape.rank() < static_cast<std::size_t>(-norm_.axis)) {
+        refuse("X has the shape " + shape.text() + ", " + is("axis", norm_.axis),
+               "give X at least " + std::to_string(-norm_.axis) + " dimensions");
+    }
+    const auto *begin = shape.last + norm_.axis, *end = shape.last + norm_.last_axis + 1;
+    call.n = Sizes{begin, end}.elements();
+    call.inner = Sizes{end, shape.last}.elements();
+    call.rows = Sizes{shape.first, begin}.elements() * call.inner;
+    call.elements = call.rows * call.n;
 }
 
-Tensor Operator::constant(const OrtKernelInfo* info, std::size_t index) const {
-    int is_constant = 0;
-    const OrtValue* value = nullptr;
-    check(api_.KernelInfoGetConstantInput_tensor(info, index, &is_constant, &value));
-    try {
-        Tensor tensor;
-        if (is_constant && value) read(value, index, tensor);
-        return tensor;
-    } catch (const Refusal&) {  // it is refused again when the node runs
-        return Tensor();
+void Operator::check_tensors(const Call& call) const {
+    const Sizes& shape = call.x.shape;
+    const Sizes normalised{shape.last + norm_.axis, shape.last + norm_.last_axis + 1};
+    // A scale may have a 1 for each axis behind its own.
+    const auto own_sizes = [&](const Sizes& sizes) {
+        const Sizes own = sizes.without_leading_ones();
+        return norm_.last_axis == -1 ? own : own.without_trailing_ones();
+    };
+    const auto n = static_cast<std::int64_t>(call.n);
+    const std::string row = ", a row has " + std::to_string(n) + " elements";
+    if (norm_.partial_size > n) refuse(is("partial_size", norm_.partial_size) + row, "use at most those");
+    if (norm_.group_size && n % norm_.group_size) {
+        refuse(is("group_size", norm_.group_size) + row, "use a divisor of that");
+    }
+    if (norm_.like_x() == 2 && (call.second.shape != shape || call.second.type != norm_.x)) {
+        const char* name = norm_.kind == Kind::kSkipRMSNorm ? "residual" : "gate";
+        refuse(name + (" has the shape " + call.second.shape.text()) + ", X " + shape.text(),
+               "expand and cast it to those of X");
+    }
+    for (const Tensor* tensor : {&call.scale, &call.bias}) {
+        if (tensor->present && own_sizes(tensor->shape) != own_sizes(normalised)) {
+            refuse((tensor == &call.scale ? "scale" : "bias") + (" has the shape " + tensor->shape.text()) +
+                       ", the normalised axes " + normalised.text(),
+                   "give it one element per element of a row");
+        }
+    }
+    if (norm_.scale_offset != 0 && !call.scale.present) {
+        refuse(is("scale_offset", norm_.scale_offset) + " and there is no scale",
+               "pass a scale, or use scale_offset 0");
     }
 }
 
-std::size_t Operator::required() const {
-    if (norm_.kind == Kind::kRotaryRMSNorm) return 3;
-    return norm_.kind == Kind::kRMSNorm ? 1 : 2;
-}
-
 void Operator::check_tables(Call& call) const {
-    const Sizes x(call.x.shape), shape(call.cos.shape);
+    const Sizes &x = call.x.shape, &table = call.cos.shape;
     const Type type = call.cos.type;
-    const std::string found = "cos has the shape " + shape.text() + ", sin " +
-                              Sizes(call.sin.shape).text() + ", X " + x.text();
     const std::size_t dim = norm_.rotary_dim ? static_cast<std::size_t>(norm_.rotary_dim) : call.n;
     if (dim > call.n || dim % 2) {
         refuse(std::to_string(dim) + " elements of X of shape " + x.text() + " are to be turned",
@@ -281,112 +271,56 @@ void Operator::check_tables(Call& call) const {
         refuse("cos and sin differ in type, or are neither of X's nor f32",
                "cast both to the type of X, or to f32 where that is f16 or bf16");
     }
-    const auto axes = shape.last - shape.first;
-    bool fits = shape == Sizes(call.sin.shape) && axes > 0 && axes <= x.last - x.first;
-    for (const auto* size = shape.last - 1; fits && size-- != shape.first;) {
-        const std::int64_t of_x = x.last[size - shape.last];
-        fits = *size == 1 || *size == of_x;
+    bool fits = table == call.sin.shape && table.rank() > 0 && table.rank() <= x.rank();
+    for (std::size_t i = 2; fits && i <= table.rank(); ++i) {
+        fits = table.last[-i] == 1 || table.last[-i] == x.last[-i];
     }
     call.turned = dim;
-    call.width = fits ? static_cast<std::size_t>(shape.last[-1]) : 0;
+    call.width = fits ? static_cast<std::size_t>(table.last[-1]) : 0;
     if (!fits || (call.width != dim && call.width * 2 != dim)) {
-        refuse(found, "make both broadcast against X, with " + std::to_string(dim) + " or " +
-                          std::to_string(dim / 2) + " entries in the last axis");
+        refuse("cos has the shape " + table.text() + ", sin " + call.sin.shape.text() + ", X " + x.text(),
+               "make both broadcast against X, with " + std::to_string(dim) + " or " +
+                   std::to_string(dim / 2) + " entries in the last axis");
     }
-}
-
-Tensor Operator::step_of_codes(OrtKernelContext* context, std::size_t index) const {
-    Tensor given;
-    input(context, index, index + 1, given);
-    if (!given.present || given.type != kFloat || Sizes(given.shape).elements() != 1) {
-        refuse("the last input is no scale of codes", "give it one element of type f32");
-    }
-    return given;
-}
-
-void* Operator::output(OrtKernelContext* context, std::size_t index, const Shape& shape) const {
-    OrtValue* value = nullptr;
-    check(api_.KernelContext_GetOutput(context, index, shape.begin(), shape.size(), &value));
-    void* data = nullptr;
-    if (value) check(api_.GetTensorMutableData(value, &data));
-    return data;
 }
 
 void Operator::compute(OrtKernelContext* context) const {
-    const bool two = norm_.kind == Kind::kSkipRMSNorm || norm_.kind == Kind::kGatedRMSNorm;
-    const bool rotary = norm_.kind == Kind::kRotaryRMSNorm;
-    const bool skip = norm_.kind == Kind::kSkipRMSNorm;
-    std::size_t inputs = 0, outputs = 1;
+    const bool coded = norm_.codes != Codes::kNone, skip = norm_.kind == Kind::kSkipRMSNorm;
+    std::size_t inputs = 0, outputs = 1, index = 0;
     check(api_.KernelContext_GetInputCount(context, &inputs));
-    if (skip || norm_.codes != Codes::kNone) {
-        check(api_.KernelContext_GetOutputCount(context, &outputs));
-    }
+    if (skip || coded) check(api_.KernelContext_GetOutputCount(context, &outputs));
     Call call;
-    if (norm_.codes != Codes::kNone && norm_.steps == Steps::kGiven && inputs) {
-        call.step = step_of_codes(context, --inputs);
-    }
-    input(context, 0, inputs, call.x);
-    if (two) input(context, 1, inputs, call.second);
-    Tensor given[2];
-    call.scale = weight(context, 0, inputs, given[0]);
-    call.bias = weight(context, 1, inputs, given[1]);
-    const Sizes shape(call.x.shape);
-    if (call.x.shape.size() < static_cast<std::size_t>(-norm_.axis)) {
-        refuse("X has the shape " + shape.text() + ", axis is " + std::to_string(norm_.axis),
-               "give X at least " + std::to_string(-norm_.axis) + " dimensions");
-    }
-    const Sizes normalised(shape.last + norm_.axis, shape.last + norm_.last_axis + 1);
-    const std::size_t n = call.n = normalised.elements();
-    call.inner = Sizes(normalised.last, shape.last).elements();
-    call.rows = Sizes(shape.first, normalised.first).elements() * call.inner;
-    call.elements = call.rows * n;
-    // A scale may have a 1 for each axis behind its own.
-    const auto own_sizes = [&](const Sizes& sizes) {
-        const Sizes own = sizes.without_leading_ones();
-        return norm_.last_axis == -1 ? own : own.without_trailing_ones();
-    };
-    const auto part = static_cast<std::size_t>(norm_.partial_size);
-    const auto group = static_cast<std::size_t>(norm_.group_size);
-    const auto row = [&] { return ", a row has " + std::to_string(n) + " elements"; };
-    if (part > n) refuse("partial_size is " + std::to_string(part) + row(), "use at most those");
-    if (group && n % group) {
-        refuse("group_size is " + std::to_string(group) + row(), "use a divisor of that");
-    }
-    if (two && (Sizes(call.second.shape) != shape || call.second.type != norm_.x)) {
-        const char* name = norm_.kind == Kind::kSkipRMSNorm ? "residual" : "gate";
-        refuse(name + (" has the shape " + Sizes(call.second.shape).text()) + ", X " + shape.text(),
-               "expand and cast it to those of X");
-    }
-    for (const Tensor* tensor : {call.scale, call.bias}) {
-        const Sizes own(tensor->shape);
-        if (tensor->present && own_sizes(own) != own_sizes(normalised)) {
-            refuse((tensor == call.scale ? "scale" : "bias") + (" has the shape " + own.text()) +
-                       ", the normalised axes " + normalised.text(),
-                   "give it one element per element of a row");
+    if (norm_.step_given() && inputs) {
+        call.step = input(context, --inputs);
+        if (!call.step.present || call.step.type != kFloat || call.step.shape.elements() != 1) {
+            refuse("the last input is no scale of codes", "give it one element of type f32");
         }
     }
-    if (norm_.scale_offset != 0 && !call.scale->present) {
-        refuse("scale_offset is " + std::to_string(norm_.scale_offset) + " and there is no scale",
-               "pass a scale, or use scale_offset 0");
+    const auto next = [&](Tensor& tensor) {
+        if (index < inputs) tensor = input(context, index);
+        ++index;
+    };
+    next(call.x);
+    cut(call);
+    if (norm_.like_x() == 2) next(call.second);
+    if (norm_.kind == Kind::kRotaryRMSNorm) {
+        next(call.cos);
+        next(call.sin);
     }
-    if (rotary) {
-        input(context, 1, inputs, call.cos);
-        input(context, 2, inputs, call.sin);
-        check_tables(call);
-    }
+    next(call.scale);
+    next(call.bias);
+    check_tensors(call);
+    if (norm_.kind == Kind::kRotaryRMSNorm) check_tables(call);
     call.y = output(context, 0, call.x.shape);
     if (skip && outputs > 1) call.sum = output(context, 1, call.x.shape);
-    if (norm_.codes != Codes::kNone && norm_.steps != Steps::kGiven) {
-        Shape steps = call.x.shape;
-        std::int64_t& last = steps.data()[steps.size() - 1];
-        if (norm_.steps != Steps::kRow && last % static_cast<std::int64_t>(kBlock)) {
-            refuse("a row has " + std::to_string(last) + " elements", "make that a multiple of 32");
-        }
-        last = norm_.steps == Steps::kRow ? 1 : last / static_cast<std::int64_t>(kBlock);
-        const std::size_t index = skip ? 2 : 1;
-        if (outputs > index) call.scales = output(context, index, steps);
-        if (call.scales && !call.elements && norm_.steps == Steps::kRow) {
-            fill_ones(context, static_cast<float*>(call.scales), Sizes(steps).elements());
+    const std::size_t of_scales = skip ? 2 : 1;
+    if (norm_.step_per_row && outputs > of_scales) {
+        std::vector<std::int64_t> rows(call.x.shape.first, call.x.shape.last);
+        rows.back() = 1;
+        const Sizes shape{rows.data(), rows.data() + rows.size()};
+        call.scales = output(context, of_scales, shape);
+        if (call.scales && !call.elements) {
+            fill_ones(context, static_cast<float*>(call.scales), shape.elements());
         }
     }
     if (call.elements) run(context, call);

@@ -161,6 +161,7 @@ def shim_library() -> pathlib.Path:
 
 
 NODES = PLUGINS / "onnxruntime"
+_NODE_LIBRARY = "librmsnorm_onnxruntime_cuda.so"
 
 
 def _node_sources() -> list[pathlib.Path]:
@@ -176,11 +177,11 @@ def node_library() -> pathlib.Path:
 
     def fill(folder: pathlib.Path) -> None:
         command = ["g++", *flags, "-shared", "-Wl,-z,defs", *_node_sources(), kernels]
-        run([*command, f"-Wl,-rpath,{kernels.parent}", "-o", folder / "nodes.so"])
+        run([*command, f"-Wl,-rpath,{kernels.parent}", "-o", folder / _NODE_LIBRARY])
 
     folders = (KERNELS, SHIM, NODES, NODES / "cuda", PLUGINS / "tests" / "onnxruntime")
     key = source_hash(*folders, settings=(kernels, *flags))
-    return cache.entry("kernels", "nodes", key, fill) / "nodes.so"
+    return cache.entry("kernels", "nodes", key, fill) / _NODE_LIBRARY
 
 
 def node_fuzz() -> pathlib.Path:

@@ -9,8 +9,8 @@ import pytest
 
 _FLAGS = {
     "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl"},
-    "avx2": {"avx2", "fma", "f16c", "bmi1"},
-    "portable": set(),
+    "avx2": {"avx2", "fma", "f16c"},
+    "baseline": set(),
 }
 """What each needs of the processor, in the words of /proc/cpuinfo."""
 

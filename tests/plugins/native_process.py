@@ -1,16 +1,14 @@
 """Every attribute and type of the operator through a library of kernels, in a process of its own.
 
-    python -m tests.plugins.native_process LIBRARY [long | activations]
+    python -m tests.plugins.native_process LIBRARY [activations]
 
 prints a line for each norm that is further from the reference than it may be, then how many were
-compared; with `long`, digests of the outputs of longer rows; with `activations`, what depends on
-what is computed beside it. Which instruction set, sanitizer or
+compared; with `activations`, what depends on what is computed beside it. Which instruction set or
 ONNX Runtime it runs is a matter of the environment.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
@@ -228,25 +226,6 @@ def sweep(library: str) -> Iterator[str]:
     yield f"{len(cases)} norms"
 
 
-def digests(library: str) -> Iterator[str]:
-    """Of norms of each kind and type, of rows that fill lines of the cache and of others."""
-    options = session_options(library, threads=1)
-    forms: list[tuple[Any, dict[str, Any], int]] = [(kind, {}, 2) for kind in ROW_KINDS]
-    forms += [("GatedRMSNorm", {"gate_first": True}, 1), ("SkipRMSNorm", {}, 1)]
-    for stored, (kind, form, most), n in itertools.product(TYPES.values(), forms, (1024, 1031)):
-        random = np.random.default_rng(0)
-        x, second = (random.normal(0, 1, (9, n)).astype(stored) for _ in range(2))
-        scale = random.normal(0, 1, n).astype(stored)
-        spec = NormSpec(kind=kind, epsilon=2.0**-17, **form)
-        given = None if kind == "RMSNorm" else second
-        model, feeds = node_model(spec, x, scale, None, given)
-        del model.graph.output[most:], model.graph.node[0].output[most:]
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-        found = run_session(session, feeds)
-        digest = hashlib.sha256(b"".join(y.tobytes() for y in found.values())).hexdigest()
-        yield f"{kind} {form} {np.dtype(stored)} {n}: {[*found]} {digest}"
-
-
 def activations(library: str) -> Iterator[str]:
     """Of norms with a gate, each number of a half type in a call of all of them, beside itself and
     beside others, as in a call of its row: the bits of the outputs are the same."""
@@ -273,8 +252,6 @@ def activations(library: str) -> Iterator[str]:
     yield f"{len(forms)} forms"
 
 
-RUNS = {"long": digests, "activations": activations}
-
 if __name__ == "__main__":
-    for line in RUNS.get(" ".join(sys.argv[2:]), sweep)(sys.argv[1]):
+    for line in (activations if sys.argv[2:] else sweep)(sys.argv[1]):
         print(line, flush=True)

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx.parser
 import pytest
-import torch
 
 import rmsnorm_export as rx
-from rmsnorm_export.diagnosis import _MODEL
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import assign_bodies, body_key
 from rmsnorm_export.op.spec import DOMAIN, NormSpec
 from rmsnorm_export.tensorrt.plugin.native import node_model
-from tests.deploy.models import needs_triton
-from tests.deploy.pipelines import BENCH, MODEL, OPTIMIZE, ran, write
 from tests.plugins.native_process import TYPES
 from tests.proof.sites import F32_EPSILON, LLAMA, match_of, one_node, prove, source
 
@@ -33,7 +26,7 @@ def kept_library(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     builds = tmp_path / "rmsnorm_export" / "plugins"
     builds.mkdir(parents=True)
-    (builds / native_library.parent.name).symlink_to(native_library.parent)
+    (builds / native_library.parents[1].name).symlink_to(native_library.parents[1])
 
 
 @pytest.mark.usefixtures("kept_library")
@@ -45,22 +38,6 @@ def test_verify_runs_what_only_the_kernels_can() -> None:
     assert found.backends == ("onnxruntime-native", "onnxruntime-native")
     assert "the kernels of rmsnorm-export" in found.runtime
     assert not rx.verify(model, model, bisect=False).passed
-
-
-@pytest.mark.usefixtures("kept_library")
-def test_bench_has_a_row_with_the_kernels() -> None:
-    model = onnx.parser.parse_model(_MODEL)
-    options = {"targets": ["portable"], "providers": ["cpu"], "rounds": 20, "threads": 1}
-    result = rx.bench(model, native=True, **options)  # type: ignore[arg-type]
-    assert [variant.name for variant in result.variants] == ["raw", "portable", "native"]
-    assert {trial.variant: trial.status for trial in result.trials} == {
-        "raw": "ok",
-        "portable": "ok",
-        "native": "ok",
-    }
-    assert {timing.variant for timing in result.timings} >= {"portable", "native"}
-    with pytest.raises(UsageError, match="what portable writes"):
-        rx.bench(model, native=True, targets=["ort"])
 
 
 def test_a_package_has_the_library(native_library: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -92,19 +69,6 @@ def test_a_proof_runs_the_kernels(native_library: pathlib.Path, dtype: int) -> N
         rx.optimize(model, kernels=str(native_library))
 
 
-def test_an_export_is_proved_by_the_kernels(
-    native_library: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    norm, x = torch.nn.RMSNorm(8, eps=1e-6, dtype=torch.bfloat16), torch.ones(2, 8).bfloat16()
-    made = {"prove": True, "kernels": str(native_library)}
-    (site,) = rx.export(norm, (x,), tmp_path / "norm.onnx", **made).report.fused
-    assert site.proof is not None
-    assert site.proof.passed
-    assert "the kernels in onnxruntime" in site.proof.runtime
-    with pytest.raises(UsageError, match="of use to a proof only"):
-        rx.export(norm, (x,), tmp_path / "other.onnx", kernels=str(native_library))
-
-
 def test_a_node_whose_kernel_is_another_norm_than_its_body_is_not_proved(
     native_library: pathlib.Path,
 ) -> None:
@@ -119,47 +83,6 @@ def test_a_node_whose_kernel_is_another_norm_than_its_body_is_not_proved(
     proof = prove(match, new, kernels=str(native_library))
     assert not proof.passed
     assert "the kernels in onnxruntime" in proof.reason
-
-
-@needs_triton
-@pytest.mark.usefixtures("kept_library")
-def test_a_pipeline_uses_the_library(native_library: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """In proofs, measurements and the package; what it was of is done again when it changes."""
-    own = tmp_path / native_library.name
-    own.write_bytes(native_library.read_bytes())
-    prove, bench = f'[prove]\nkernels = "{own.name}"', f"{BENCH}\nnative = true"
-    package = f'[package]\nkind = "cpu"\nplugin_library = "{own.name}"'
-    path = write(tmp_path, MODEL, OPTIMIZE, prove, bench, package)
-    first = rx.run_pipeline(path)
-    assert first.passed, first.failed
-    report = json.loads((tmp_path / "out/optimize/report.json").read_text())
-    assert "the kernels in onnxruntime" in json.dumps(report["fused"][0]["proof"])
-    assert "native" in first.step("bench").summary
-    served = tmp_path / "out/repository/net"
-    assert (served / "1" / own.name).read_bytes() == own.read_bytes()
-    assert own.name in (served / "config.pbtxt").read_text()
-    assert ran(rx.run_pipeline(path)) == []
-    with own.open("ab") as stream:
-        stream.write(b" ")
-    assert ran(rx.run_pipeline(path)) == ["optimize", "package"]
-
-
-def test_a_pipeline_without_the_library(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    done = rx.run_pipeline(write(tmp_path, MODEL, f"{BENCH}\nnative = true"))
-    assert (done.exit_code, "not built" in str(done.error)) == (6, True)
-    (tmp_path / "none.so").write_bytes(b"no library")
-    path = write(tmp_path, MODEL, OPTIMIZE, '[prove]\nkernels = "none.so"')
-    assert not rx.run_pipeline(path).passed
-    assert not (tmp_path / "out/optimize").exists()
-
-
-def test_bench_without_the_library(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(BackendMissingError, match="not built"):
-        rx.bench(onnx.parser.parse_model(_MODEL), native=True, providers=["cpu"])
 
 
 def test_check_finds_the_library_good(native_library: pathlib.Path) -> None:

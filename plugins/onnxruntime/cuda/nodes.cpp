@@ -18,14 +18,14 @@ constexpr kernels::Type kTypeOf[] = {kernels::Type::kF32, kernels::Type::kF16, k
 
 class CudaOperator final : public Operator {
 public:
-    CudaOperator(const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type x)
-        : Operator(api, info, kind, x) {
-        if (norm_.stash != kFloat && norm_.stash != x) {
+    CudaOperator(const OrtApi* api, const OrtKernelInfo* info, const Norm& named)
+        : Operator(api, info, named) {
+        if (norm_.stash != kFloat && norm_.stash != norm_.x) {
             refuse("stash_type is neither f32 nor the type of X, and the CUDA kernels have no other",
                    std::string("use 1 (f32), or ") + kElsewhere);
         }
         kernels::Norm& norm = problem_.norm;
-        norm.kind = static_cast<kernels::Kind>(kind);
+        norm.kind = static_cast<kernels::Kind>(norm_.kind);
         norm.epsilon = norm_.epsilon;
         norm.scale_offset = norm_.scale_offset;
         norm.epsilon_outside = norm_.epsilon_outside;
@@ -40,15 +40,13 @@ public:
         norm.group_size = norm_.group_size;
         norm.rotary_dim = norm_.rotary_dim;
         norm.rotary_interleaved = norm_.rotary_interleaved;
-        problem_.x = problem_.y = kTypeOf[x];
+        problem_.x = problem_.y = kTypeOf[norm_.x];
         if (norm_.codes != Codes::kNone) {
-            constexpr kernels::Quantize kSteps[] = {
-                kernels::Quantize::kStatic, kernels::Quantize::kPerRow, kernels::Quantize::kBlocks,
-                kernels::Quantize::kBlocksFloor};
-            problem_.quantize = kSteps[static_cast<int>(norm_.steps)];
+            problem_.quantize =
+                norm_.step_per_row ? kernels::Quantize::kPerRow : kernels::Quantize::kStatic;
             problem_.y =
                 norm_.codes == Codes::kInt8 ? kernels::Type::kINT8 : kernels::Type::kFP8E4M3;
-            if (norm_.steps == Steps::kRow && norm_.axis != -1) {
+            if (norm_.step_per_row && norm_.axis != -1) {
                 refuse("on a GPU codes have a scale for each row that is normalised, and axis is " +
                            std::to_string(norm_.axis),
                        std::string("use axis -1, or ") + kElsewhere);
@@ -58,9 +56,6 @@ public:
         kernels::Problem smallest = problem_;
         smallest.n = std::max<std::int64_t>(
             {2, norm.partial_size, norm.group_size, norm.rotary_dim});
-        if (norm_.steps >= Steps::kBlock && !norm.group_size) {
-            smallest.n = (smallest.n + kernels::kBlock - 1) / kernels::kBlock * kernels::kBlock;
-        }
         smallest.table_width = norm.rotary_dim ? norm.rotary_dim : smallest.n;
         must(kernels::refusal(smallest),
              "partial_size is " + std::to_string(norm.partial_size) + ", group_size is " +
@@ -87,15 +82,12 @@ private:
         kernels::Problem problem = problem_;
         problem.n = static_cast<std::int64_t>(call.n);
         problem.inner = static_cast<std::int64_t>(call.inner);
-        weight(*call.scale, "scale", problem.has_scale, problem.scale);
-        weight(*call.bias, "bias", problem.has_bias, problem.bias);
-        if (!call.scale->present) problem.norm.association = 0;
-        const Sizes x(call.x.shape);
+        weight(call.scale, "scale", problem.has_scale, problem.scale);
+        weight(call.bias, "bias", problem.has_bias, problem.bias);
+        if (!call.scale.present) problem.norm.association = 0;
+        const Sizes &x = call.x.shape, &table = call.cos.shape;
         if (norm_.kind == Kind::kRotaryRMSNorm) {
-            const Sizes table(call.cos.shape);
-            const auto axes = [](const Sizes& of) {
-                return static_cast<std::int32_t>(of.last - of.first) - 1;
-            };
+            const auto axes = [](const Sizes& of) { return static_cast<std::int32_t>(of.rank()) - 1; };
             problem.table = kTypeOf[call.cos.type];
             problem.table_width = static_cast<std::int64_t>(call.width);
             must(kernels::broadcast_tables(problem, x.first, axes(x), table.first, axes(table)),
@@ -106,8 +98,8 @@ private:
         kernels::Pointers pointers;
         pointers.x = call.x.data;
         pointers.other = call.second.data;
-        pointers.scale = call.scale->data;
-        pointers.bias = call.bias->data;
+        pointers.scale = call.scale.data;
+        pointers.bias = call.bias.data;
         pointers.y = call.y;
         pointers.sum = call.sum;
         pointers.quant_scale = static_cast<const float*>(call.step.data);
@@ -160,8 +152,8 @@ private:
 // X in f64 stays with the CPU's kernels.
 Provider cuda() {
     return {"CUDAExecutionProvider", {kFloat, kHalf, kBfloat},
-            [](const OrtApi* api, const OrtKernelInfo* info, Kind kind, Type x) -> Operator* {
-                return new CudaOperator(api, info, kind, x);
+            [](const OrtApi* api, const OrtKernelInfo* info, const Norm& norm) -> Operator* {
+                return new CudaOperator(api, info, norm);
             }};
 }
 

@@ -1,6 +1,5 @@
 // Norms by the kernels of the processor that this runs on, without ONNX Runtime: cases on standard
-// input, their outputs on standard output; tests/plugins/test_native_emulated.py compares them. With
-// KERNELS defined they are of these, whatever the processor has.
+// input, their outputs on standard output; tests/plugins/test_native_emulated.py compares them.
 
 #include "../../onnxruntime/norm.h"
 
@@ -10,14 +9,6 @@
 using namespace rmsnorm_export::onnxruntime;
 
 namespace {
-
-const Kernels& chosen() {
-#if defined(KERNELS)
-    return *KERNELS;
-#else
-    return kernels();
-#endif
-}
 
 struct Case {
     std::int64_t kind, x, stash, rows, n, group, scale_before_cast, round_rstd, gate_first, sigmoid;
@@ -32,7 +23,6 @@ Data take(std::size_t bytes) {
 }
 
 void compute(const Case& given) {
-    constexpr std::size_t kBytes[kTypes] = {4, 2, 2, 8};
     Norm norm;
     norm.kind = static_cast<Kind>(given.kind);
     norm.x = static_cast<Type>(given.x);
@@ -47,8 +37,8 @@ void compute(const Case& given) {
     const std::size_t bytes = static_cast<std::size_t>(given.rows) * n * kBytes[norm.x];
     const bool two = norm.kind != Kind::kRMSNorm, skip = norm.kind == Kind::kSkipRMSNorm;
     const Data x = take(bytes), second = take(two ? bytes : 0), scale = take(n * sizeof(float));
-    Data y(bytes), sum(skip ? bytes : 0), factor(n * 8), scratch((n + kScratch) * 8);
-    chosen().operand(norm, kFloat, scale.data(), n, 0.0F, factor.data());
+    Data y(bytes), sum(skip ? bytes : 0), factor(n * 8), scratch(2 * (n + kScratch) * 8);
+    kernels().operand(norm, kFloat, scale.data(), n, 0.0F, factor.data());
     Rows rows;
     rows.norm = &norm;
     rows.x = x.data();
@@ -59,7 +49,7 @@ void compute(const Case& given) {
     rows.segment = rows.summed = given.group ? static_cast<std::size_t>(given.group) : n;
     rows.per_row = n / rows.segment;
     rows.segments = static_cast<std::size_t>(given.rows) * rows.per_row;
-    chosen().run(rows, 0, rows.segments, scratch.data());
+    kernels().run(rows, 0, rows.segments, scratch.data());
     std::fwrite(y.data(), 1, y.size(), stdout);
     std::fwrite(sum.data(), 1, sum.size(), stdout);
 }
@@ -67,6 +57,6 @@ void compute(const Case& given) {
 }  // namespace
 
 int main() {
-    std::fprintf(stderr, "%s\n", chosen().name);
+    std::fprintf(stderr, "%s\n", kernels().name);
     for (Case next; std::fread(&next, sizeof next, 1, stdin) == 1;) compute(next);
 }
