@@ -24,7 +24,7 @@ from rmsnorm_export.tensorrt.engine.result import (
     PluginState,
     sidecar_path,
 )
-from rmsnorm_export.tensorrt.plugin.result import FILES
+from rmsnorm_export.tensorrt.plugin.result import LIBRARIES
 from tests.deploy.models import N, decoder_model, needs_triton, read_config
 
 pytestmark = needs_triton
@@ -137,10 +137,10 @@ def test_the_plugin_comes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("compiles a stand-in library: apt-get install g++")
-    source, library = tmp_path / "plugin.cpp", tmp_path / FILES["dlopen"]
+    source, library = tmp_path / "plugin.cpp", tmp_path / LIBRARIES["tensorrt"]["dlopen"]
     source.write_text('extern "C" void* getPluginRegistry();\nvoid* r = getPluginRegistry();\n')
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
-    used = PluginState("auto", FILES["load_library"], "", False, "")
+    used = PluginState("auto", LIBRARIES["tensorrt"]["load_library"], "", False, "")
     path = engine(tmp_path, plugin=used)
     packaged = package_model(path, tmp_path / "models", plugin=library)
     assert (tmp_path / "models/net/1" / library.name).read_bytes() == library.read_bytes()
