@@ -28,6 +28,7 @@ from rmsnorm_export.system.files import (
 )
 from rmsnorm_export.system.machine import cores, gpus
 from rmsnorm_export.system.packages import package_folders, pip_install
+from rmsnorm_export.system.reading import read_file
 from rmsnorm_export.tensorrt.plugin import libraries
 from rmsnorm_export.tensorrt.plugin.result import (
     LIBRARIES,
@@ -163,13 +164,13 @@ def _wheel_toolkits() -> Iterator[Path]:
         yield from (nvcc.parents[1] for nvcc in sorted(folder.glob("*/bin/nvcc"), reverse=True))
 
 
-def _path() -> str:
+def _search_path() -> str:
     """Return ``PATH`` with the programs of this Python's packages, activated or not."""
     return os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
 
 
 def _which(program: str) -> str:
-    return shutil.which(program, path=_path()) or ""
+    return shutil.which(program, path=_search_path()) or ""
 
 
 def _compile(
@@ -215,14 +216,14 @@ def _logged(command: Sequence[str], log: Path) -> bool:
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"PATH": _path(), "LC_ALL": "C"},
+            env=os.environ | {"PATH": _search_path(), "LC_ALL": "C"},
             check=False,
         )
     return done.returncode == 0
 
 
 def _first_error(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines()]
+    lines = [line.strip() for line in read_file(log).decode("utf-8", "replace").splitlines()]
     first = next((n for n, line in enumerate(lines) if _WRONG.search(line)), -_SHOWN)
     return " ".join(filter(None, lines[first:][:_SHOWN])) or "no message"
 
