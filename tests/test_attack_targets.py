@@ -201,3 +201,23 @@ def test_an_epsilon_that_float32_cannot_hold() -> None:
     report = rx.optimize(source).report
     assert not report.fused
     assert len(report.refused) == 1
+
+
+def test_the_body_of_a_partial_norm_behind_a_residual_is_a_valid_function() -> None:
+    """Two values of it had one name: the residual sum and the sum of squares."""
+    source = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[3, 5] x, float[3, 5] r) => (float[3, 5] y)
+        <int64[2] parts = {3, 2}, float two = {2}, int64[1] axes = {-1}, float three = {3}>
+        {
+            h = Add (r, x)
+            part, rest = Split <axis = -1> (h, parts)
+            p = Pow (part, two)
+            total = ReduceSum <keepdims = 1> (p, axes)
+            mean = Div (total, three)
+            s = Sqrt (mean)
+            y = Div (h, s)
+        }""")
+    report, proto = optimized(source, "portable")
+    assert [site.op for site in report.fused] == ["SkipRMSNorm"]
+    onnx.checker.check_model(proto, full_check=True)
+    check_same(source, proto)

@@ -67,10 +67,19 @@ def batches(
         lead: leading sizes of X; their product is the number of rows in a run.
         row: sizes of the normalised axes.
         seed: of the random numbers.
+
+    Raises:
+        InputError: the sizes leave no row.
     """
     rng = np.random.default_rng(seed)
     names = case_names(dtype)
     rows, n = math.prod(lead), math.prod(row)
+    if not rows:
+        raise InputError(
+            "There is no row to prove the norm on.",
+            found=f"leading sizes {list(lead)}",
+            fix="declare sizes above 0, or dynamic ones",
+        )
     for start in range(0, len(names), rows):
         cases = tuple(names[(start + i) % len(names)] for i in range(rows))
         shape = (*lead, *row)

@@ -163,3 +163,21 @@ def test_a_gate_on_the_way_to_the_root_is_not_chosen_apart_from_x() -> None:
     (refused,) = optimized(GATED_BY_ITS_SQUARE, prove=True).refused
     assert refused.reason == "not-provable"
     assert "the gate 'p'" in refused.found
+
+
+def test_a_file_without_rows_is_no_crash() -> None:
+    """A size of 0 that a Reshape stores leaves nothing to run: the nodes stay, with a reason."""
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 19]>
+        main (float[0, 3, 8] x) => (float[0, 3, 8] y)
+        <float two = {2}, int64[1] axes = {-1}, float e = {0.00001}, int64[3] shape = {-1, 3, 1}>
+        {
+            p = Pow (x, two)
+            mean = ReduceMean <keepdims = 1> (p, axes)
+            m = Reshape (mean, shape)
+            a = Add (m, e)
+            r = Sqrt (a)
+            y = Div (x, r)
+        }""")
+    report = rx.optimize(model, prove=True).report
+    assert not report.fused
+    assert [refusal.reason for refusal in report.refused] == ["not-provable"]
