@@ -7,7 +7,6 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import rmsnorm_export.torch as rt
-from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.spec import DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.torch.operator.signature import NAMES
 from tests.sample import crossed
@@ -58,20 +57,15 @@ class _Block(torch.nn.Module):
         return self.gated(y * 2, x) + self.plain(total)
 
 
+@pytest.mark.parametrize("attributes", [{}, ALL_ELSEWHERE], ids=["llama", "all elsewhere"])
 @pytest.mark.parametrize(
-    ("attributes", "backend"),
-    [
-        ({}, "aot_eager"),
-        (ALL_ELSEWHERE, "inductor"),
-        pytest.param({}, "inductor", marks=pytest.mark.thorough),
-        pytest.param(ALL_ELSEWHERE, "aot_eager", marks=pytest.mark.thorough),
-    ],
+    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.thorough)]
 )
 @pytest.mark.slow
 def test_compiles_whole_with_gradients_and_dynamic_shapes(attributes, backend):
     """No graph break; the same numbers and gradients to the order of a sum; no recompilation.
 
-    The graphs are those of either backend; one of them is compiled to machine code, too.
+    The graphs are those of either backend; by default none is compiled to machine code.
     """
     torch.manual_seed(0)
     torch.compiler.reset()
@@ -154,14 +148,6 @@ def test_exports_as_one_node_with_dynamic_shapes(form, strict):
         calls = [node for node in calls if "getitem" not in str(node.target)]
         assert [str(n.target) for n in calls] == [f"rmsnorm_export.{NAMES[spec.kind]}.default"]
     torch.testing.assert_close(program.module()(*larger), module(*larger), rtol=0, atol=0)
-
-
-def test_a_bad_operand_is_named_while_a_graph_is_traced():
-    module = rt.RMSNorm(6)
-    with pytest.raises(UsageError, match="normalised shape"):
-        torch.export.export(module, (torch.randn(2, 5),))
-    with pytest.raises(Exception, match="group_size does not divide"):
-        torch.compile(lambda x: rt.rms_norm(x, group_size=4), fullgraph=True)(torch.randn(2, 6))
 
 
 def test_meta_tensors_have_the_shapes():
