@@ -6,56 +6,28 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from rmsnorm_export.graph.functions import sort_functions
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.lower.builder import FORMERLY, NUMERICS_CLASS, REPLACES, SPELLING
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import DOMAIN, OPSET_VERSION
+from rmsnorm_export.recognize.scan import foreign_functions
+from rmsnorm_export.rewrite.names import Names
+from rmsnorm_export.rewrite.plan import Plan
 
 FUNCTION_IR_VERSION = 8
 """First IR version with model-local functions."""
 
 
-class Names:
-    """Unique value and node names for one model; existing names are read on first use."""
-
-    def __init__(self, model: ir.Model) -> None:
-        self._model = model
-        self._taken: set[str] | None = None
-        self._last: dict[str, int] = {}
-
-    def __call__(self, wish: str) -> str:
-        if self._taken is None:
-            self._taken = _all_names(self._model)
-        name, count = wish, self._last.get(wish, 1)
-        while name in self._taken:
-            count += 1
-            name = f"{wish}_{count}"
-        self._last[wish] = count
-        self._taken.add(name)
-        return name
+def apply_plan(plan: Plan) -> None:
+    """Change the model of a plan as it says."""
+    _insert(plan.model, plan.sites, plan.names)
+    _drop_unused_own(plan.model)
+    sort_functions(plan.model)
 
 
-def _all_names(model: ir.Model) -> set[str]:
-    taken: set[str] = set()
-    for graph in all_graphs(model):
-        taken.update(v.name for v in graph.inputs if v.name)
-        taken.update(graph.initializers)
-        for node in graph:
-            if node.name:
-                taken.add(node.name)
-            taken.update(v.name for v in node.outputs if v.name)
-    return taken
-
-
-def discard(lowered: Lowered) -> None:
-    """Unhook nodes that were never inserted: they must not count as uses."""
-    for node in lowered.nodes:
-        for index in range(len(node.inputs)):
-            node.replace_input_with(index, None)
-
-
-def apply(model: ir.Model, sites: Sequence[Lowered], names: Names) -> None:
+def _insert(model: ir.Model, sites: Sequence[Lowered], names: Names) -> None:
     """Insert the nodes of every site, redirect the uses of what they replace, remove the dead.
 
     Values keep their names: what was called ``y`` before is called ``y`` after, graph outputs and
@@ -235,3 +207,16 @@ def _remove_dead(candidates: list[ir.Node]) -> None:
             continue
         if value.graph is not None and value.name and not value.uses():
             value.graph.initializers.pop(value.name, None)
+
+
+def _drop_unused_own(model: ir.Model) -> None:
+    """Drop functions and the import of this package's domain that no node needs any more."""
+    if DOMAIN not in model.opset_imports:
+        return
+    called = {n.op_identifier() for graph in all_graphs(model) for n in graph if n.domain == DOMAIN}
+    foreign = foreign_functions(model)
+    for key in list(model.functions):
+        if key[0] == DOMAIN and key not in called and key not in foreign:
+            del model.functions[key]
+    if not called and not any(key[0] == DOMAIN for key in model.functions):
+        del model.opset_imports[DOMAIN]

@@ -18,7 +18,7 @@ from onnx_ir.passes import common as passes
 
 from rmsnorm_export.lower.builder import constant
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.rewrite.apply import Names
+from rmsnorm_export.rewrite.names import Names
 
 _TO_FRONT, _BACK = (2, 0, 1, 3), (1, 2, 0, 3)
 _TENSOR_SCATTER = 24

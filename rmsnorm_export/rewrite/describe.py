@@ -33,10 +33,9 @@ def describe_plan(
     loaded: LoadedModel,
     plan: Plan,
     options: OptimizeOptions,
-    *,
     proofs: Mapping[Lowered, Proof] | None = None,
 ) -> Report:
-    """The report of a plan; opset and nodes are those of the model as it is.
+    """Return the report of a plan; opset and nodes are those of the model as it is.
 
     Args:
         loaded: the model of the plan.

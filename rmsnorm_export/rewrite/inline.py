@@ -18,7 +18,7 @@ from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import same_attributes, same_tensors
 from rmsnorm_export.recognize.scan import KNOWN, Recognition
-from rmsnorm_export.rewrite.apply import Names
+from rmsnorm_export.rewrite.names import Names
 
 _MOST_ROUNDS = 4
 _SMALL = 32

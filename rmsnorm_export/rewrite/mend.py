@@ -17,7 +17,7 @@ from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.native import RMS_NORMALIZATION
 from rmsnorm_export.recognize.consts import depends_on_caller
 from rmsnorm_export.recognize.context import FLOATS, widens
-from rmsnorm_export.rewrite.apply import Names
+from rmsnorm_export.rewrite.names import Names
 
 
 def mend(model: ir.Model) -> None:

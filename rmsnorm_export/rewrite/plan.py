@@ -1,9 +1,8 @@
-"""What is to be done with one model: its norms found, the new nodes made, nothing applied."""
+"""What becomes of each norm of one model: new nodes, a reason, or the node it is already."""
 
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
@@ -13,15 +12,15 @@ from rmsnorm_export.graph.load import LoadedModel
 from rmsnorm_export.graph.opset import default_opset, raise_opset
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.lower.lower import LowerContext, Lowered, lower_all, refuse_match
-from rmsnorm_export.lower.targets import TARGETS
+from rmsnorm_export.lower.targets import TARGETS, TargetRow
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.context import OpaqueNode
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
-from rmsnorm_export.recognize.scan import Recognition, foreign_functions, recognize
+from rmsnorm_export.recognize.scan import foreign_functions
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.rewrite.apply import Names, discard
-from rmsnorm_export.rewrite.inline import inline_parts
+from rmsnorm_export.rewrite.names import Names
+from rmsnorm_export.rewrite.norms import Norms, find_norms
 from rmsnorm_export.rewrite.options import OptimizeOptions
 
 
@@ -53,9 +52,9 @@ class Plan:
     unfolded: tuple[Refusal, ...]
 
     def without(self, refused: Mapping[Lowered, Refusal]) -> Plan:
-        """The plan with refusals in the place of these sites, whose new nodes are given up."""
+        """Return the plan with these sites refused and their new nodes given up."""
         for site in refused:
-            discard(site)
+            _discard(site)
         return dataclasses.replace(
             self,
             sites=tuple(site for site in self.sites if site not in refused),
@@ -63,183 +62,177 @@ class Plan:
         )
 
 
-def make_plan(model: ir.Model, options: OptimizeOptions) -> Plan:
-    """Find the norms of ``model`` and make the nodes that could take their place."""
-    row = TARGETS[options.target or "portable"]
-    # Without a target the own form of every one is kept.
-    rows = (row,) if options.target else tuple(TARGETS.values())
-    operators = [operator for kept in rows for operator in kept.operators]
-    # What is written out anyway need not be taken in first.
-    one = row.form == "one node"
+def _discard(lowered: Lowered) -> None:
+    """Unhook nodes that were never inserted: they must not count as uses."""
+    for node in lowered.nodes:
+        for index in range(len(node.inputs)):
+            node.replace_input_with(index, None)
 
-    def recognized(given: ir.Model) -> Recognition:
-        return recognize(
-            given,
-            fold_residual=one and options.fold_residual,
-            fold_gate=one and options.fold_gate,
-            fold_quantize=one and options.fold_quantize,
-            fold_rotary=one and bool(options.fold_rotary),
+
+def plan_at_opset(loaded: LoadedModel, options: OptimizeOptions) -> tuple[LoadedModel, Plan]:
+    """Raise a model to ``options.opset``, or as far as the target needs, and plan its rewrite.
+
+    It is not raised for the target where no norm would be written; where it cannot be, every site
+    is refused.
+
+    Raises:
+        UsageError: the model has a later opset than the one asked for.
+        InputError: the model cannot be raised to it.
+    """
+    present = default_opset(loaded.model)
+    asked = present if options.opset is None else options.opset
+    if asked < present:
+        raise UsageError(
+            "The opset can be raised, not lowered.",
+            found=f"the model has opset {present}, {asked} was asked for",
+            fix="leave --opset out, or export again with a lower opset",
         )
+    needed, unraised = TARGETS[options.target or "portable"].min_opset, None
+    if needed > asked:
+        try:
+            raised = _raised(loaded, needed)
+        except InputError as error:
+            if options.opset is not None:
+                raise
+            unraised = error
+        else:
+            plan = plan_rewrite(find_norms(raised.model, options), options)
+            if plan.sites:
+                return raised, plan
+    loaded = _raised(loaded, asked) if asked > present else loaded
+    plan = plan_rewrite(find_norms(loaded.model, options), options)
+    if unraised is None:
+        return loaded, plan
+    refused = {
+        site: refuse_match(
+            site.part,
+            "opset",
+            f"the target needs opset {needed}",
+            found=unraised.found,
+            hint=unraised.fix,
+        )
+        for site in plan.sites
+    }
+    return loaded, plan.without(refused)
 
-    recognition = recognized(model)
-    if one:
-        model, recognition = inline_parts(model, recognition, recognized)
-    opaque = [entry for entry in recognition.opaque if entry[0].op_type in operators]
-    refusals = [refusal for node, refusal in recognition.opaque if node.op_type not in operators]
-    refusals += recognition.refusals
-    parts = {match: _part_in_form(match, operators) for match in recognition.matches}
-    if options.sites:
-        parts = dict.fromkeys(_chosen_nodes(recognition.matches, options.sites))
-        refusals = [refusal for _, refusal in recognition.opaque]
-    todo = [match for match, part in parts.items() if part is not match]
-    if not options.target:
-        todo = [match for match in todo if parts[match] is None]
-    if todo and row.shares_functions:
-        chosen = frozenset(todo)
-        todo = [match if match in chosen else parts[match] or match for match in parts]
-    _type_operands(recognition.types, todo)
-    names = Names(model)
-    outcomes = lower_all(
-        todo,
-        row.name,
-        LowerContext(
-            numerics=options.numerics,
-            names=names,
-            opset=default_opset(model),
-            types=recognition.types,
-            taken=_names_in_use(model, todo),
-        ),
-    )
-    made = dict(zip(todo, outcomes, strict=True))
+
+def _raised(loaded: LoadedModel, opset: int) -> LoadedModel:
+    """Return the model at ``opset``, with a note.
+
+    Raises:
+        InputError: it cannot be raised to it.
+    """
+    model = raise_opset(loaded.model, opset)
+    inlined = ", functions inlined" if loaded.model.functions else ""
+    present = default_opset(loaded.model)
+    note = f"raised from opset {present} to {opset} by onnx.version_converter{inlined}"
+    if any(node.device_configurations for node in loaded.model.graph.all_nodes()):
+        note += "; how its nodes are spread over devices is not carried over"
+    return dataclasses.replace(loaded, model=model, notes=(*loaded.notes, note))
+
+
+def plan_rewrite(norms: Norms, options: OptimizeOptions) -> Plan:
+    """Lower the norms that the target can say otherwise than the model does."""
+    row, names = TARGETS[options.target or "portable"], Names(norms.model)
+    # Without a target the own form of every one is kept.
+    pending = norms.pending(row, keep_all_forms=options.target is None)
+    outcomes = _lowered(pending, row, norms, names, options)
     sites: list[Lowered] = []
     rewritten: list[Lowered] = []
     kept: list[Match] = []
+    refusals = list(norms.refusals)
     unfolded: list[Refusal] = []
-    for match, part in parts.items():
-        outcome = made.get(match) or made.get(part or match)
-        if isinstance(outcome, Refusal):
-            if part is None or row.shares_functions:
-                refusals.append(outcome)
-                continue
-            outcome = None
-        grown = outcome is not None and (part is None or _holds(outcome.part, part))
-        apart = {r.kind: r for r in (*match.apart, *(outcome.apart if outcome else ()))}
-        if outcome is not None and not grown and not row.shares_functions:
-            discard(outcome)
-            outcome = None
-        said = (part or match) if outcome is None else outcome.part
-        left = _left_apart(match) if one and said.residual is None else None
-        if left is not None:
-            apart.setdefault("residual", left)
-        if not one or said.residual is not None:
-            apart.pop("residual", None)
-        if not one or said.quantized is not None:
-            apart.pop("quantizer", None)
-        if not one or said.rotary is not None:
-            apart.pop("rotary", None)
-        if outcome is None:
-            kept.append(said)
-            unfolded += apart.values()
+    for match, part in norms.native_parts.items():
+        outcome = outcomes.get(match) or outcomes.get(part or match)
+        fate = _fate(outcome, part, row)
+        if isinstance(fate, Refusal):
+            refusals.append(fate)
+            continue
+        node = (part or match) if fate is None else fate.part
+        targets_reasons = outcome.apart if isinstance(outcome, Lowered) else ()
+        apart = _apart(match, node, targets_reasons, row)
+        if fate is None:
+            kept.append(node)
+            unfolded += apart
         else:
-            outcome = dataclasses.replace(outcome, apart=tuple(apart.values()))
-            sites.append(outcome)
-            rewritten += [] if grown else [outcome]
+            fate = dataclasses.replace(fate, apart=apart)
+            sites.append(fate)
+            if part is not None and not _holds(fate.part, part):
+                rewritten.append(fate)
     return Plan(
-        model=model,
-        types=recognition.types,
+        model=norms.model,
+        types=norms.types,
         names=names,
         sites=tuple(sites),
         kept=tuple(kept),
         rewritten=tuple(rewritten),
-        opaque=tuple(opaque),
+        opaque=norms.opaque,
         refusals=tuple(refusals),
         unfolded=tuple(unfolded),
     )
 
 
-def needed_opset(plan: Plan) -> int:
-    """Lowest version of the default domain that knows all new nodes; 0: any."""
-    return max((site.min_opset for site in plan.sites), default=0)
+def _lowered(
+    matches: Sequence[Match],
+    row: TargetRow,
+    norms: Norms,
+    names: Names,
+    options: OptimizeOptions,
+) -> dict[Match, Lowered | Refusal]:
+    _type_operands(norms.types, matches)
+    context = LowerContext(
+        numerics=options.numerics,
+        names=names,
+        opset=default_opset(norms.model),
+        types=norms.types,
+        taken=_names_in_use(norms.model, matches),
+    )
+    return dict(zip(matches, lower_all(matches, row.name, context), strict=True))
 
 
-def plan_at_opset(loaded: LoadedModel, options: OptimizeOptions) -> tuple[LoadedModel, Plan]:
-    """The plan of a model, raised to ``options.opset``, or as far as the target needs.
-
-    Where the target needs a version to which the model cannot be raised every site is refused.
-
-    Raises:
-        UsageError: the model has a later version than that.
-        InputError: the model cannot be raised to it.
-    """
-    plan, opset = make_plan(loaded.model, options), options.opset
-    version = default_opset(loaded.model)
-    needed = max(needed_opset(plan), opset or 0)
-    if needed <= version:
-        if opset is not None and opset < version:
-            raise UsageError(
-                "The opset can be raised, not lowered.",
-                found=f"the model has opset {version}, {opset} was asked for",
-                fix="leave --opset out, or export again with a lower opset",
-            )
-        return loaded, plan
-    try:
-        model = raise_opset(loaded.model, needed)
-    except InputError as error:
-        if opset is not None:
-            raise
-        message = f"the target needs opset {needed}"
-        refused = {
-            site: refuse_match(site.part, "opset", message, found=error.found, hint=error.fix)
-            for site in plan.sites
-        }
-        return loaded, plan.without(refused)
-    inlined = ", functions inlined" if loaded.model.functions else ""
-    note = f"raised from opset {version} to {needed} by onnx.version_converter{inlined}"
-    if any(node.device_configurations for node in loaded.model.graph.all_nodes()):
-        note += "; how its nodes are spread over devices is not carried over"
-    raised = dataclasses.replace(loaded, model=model, notes=(*loaded.notes, note))
-    return raised, make_plan(model, options)
-
-
-def _part_in_form(match: Match, operators: Sequence[str]) -> Match | None:
-    """The norm, or the part of it, that is one of these operators already."""
-    part: Match | None = match
-    while part is not None and part.native not in operators:
-        part = part.inner
-    return part
-
-
-def _chosen_nodes(matches: Sequence[Match], names: Sequence[str]) -> list[Match]:
-    """The norms, or the parts of them, that are one node of any target, by these names.
-
-    Raises:
-        UsageError: a name that no such node has.
-    """
-    operators = [operator for row in TARGETS.values() for operator in row.operators]
-    parts = [_part_in_form(match, operators) for match in matches]
-    found = {part: name_of(part.nodes[-1]) for part in parts if part is not None}
-    for name in names:
-        if name != "*" and not fnmatch.filter(found.values(), name):
-            raise UsageError(
-                "No node that is an RMSNorm has this name.",
-                found=repr(name),
-                fix=f"the names are {', '.join(sorted(found.values())[:20]) or 'none'}",
-            )
-    return [
-        part for part, own in found.items() if any(fnmatch.fnmatchcase(own, name) for name in names)
-    ]
+def _fate(
+    outcome: Lowered | Refusal | None, part: Match | None, row: TargetRow
+) -> Lowered | Refusal | None:
+    """Return what becomes of a norm; None: ``part``, one node already, stays as it is."""
+    if part is None or row.shares_functions:
+        return outcome
+    if isinstance(outcome, Lowered):
+        if _holds(outcome.part, part):
+            return outcome
+        _discard(outcome)
+    return None
 
 
 def _holds(match: Match, part: Match) -> bool:
-    """Whether ``match`` is larger than ``part``."""
+    """Return whether ``match`` is larger than ``part``."""
     inner = match.inner
     while inner is not None and inner is not part:
         inner = inner.inner
     return inner is part
 
 
-def _left_apart(match: Match) -> Refusal | None:
-    """The residual of a norm that is one node already, and stays the node that it is."""
+def _apart(
+    match: Match, node: Match, more: Sequence[Refusal], row: TargetRow
+) -> tuple[Refusal, ...]:
+    """Return why neighbours of a norm are no part of its node.
+
+    Args:
+        match: the norm with all that could be in its node.
+        node: what is in it.
+        more: reasons of the target.
+        row: the target.
+    """
+    if row.form != "one node":
+        return ()
+    reasons = {refusal.kind: refusal for refusal in (*match.apart, *more)}
+    if (unfolded := _unfolded_sum(match)) is not None:
+        reasons.setdefault("residual", unfolded)
+    inside = {"residual": node.residual, "quantizer": node.quantized, "rotary": node.rotary}
+    return tuple(refusal for kind, refusal in reasons.items() if inside.get(kind) is None)
+
+
+def _unfolded_sum(match: Match) -> Refusal | None:
+    """Return why the residual of a norm that is one node already, and stays it, is apart."""
     add = None if match.sum is None else match.sum.producer()
     if add is None:
         return None
@@ -264,10 +257,10 @@ def _type_operands(types: Types, matches: Sequence[Match]) -> None:
 
 
 def _names_in_use(model: ir.Model, matches: Sequence[Match]) -> set[str]:
-    """Operator names of this package's domain that nodes or functions keep."""
+    """Return the operator names of this package's domain that nodes or functions keep."""
     names = {name for _, name, _ in foreign_functions(model)}
     if DOMAIN in model.opset_imports:
-        gone = {match.nodes[-1] for match in matches}
+        replaced = {match.nodes[-1] for match in matches}
         for graph in all_graphs(model):
-            names.update(n.op_type for n in graph if n.domain == DOMAIN and n not in gone)
+            names.update(n.op_type for n in graph if n.domain == DOMAIN and n not in replaced)
     return names

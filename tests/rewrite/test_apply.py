@@ -22,7 +22,7 @@ from recognize.text_models import (
 
 import rmsnorm_export as rx
 from rmsnorm_export.lower.targets import Target
-from rmsnorm_export.rewrite.apply import Names
+from rmsnorm_export.rewrite.names import Names
 
 RESIDUAL = "float[2,3,8] x, float[2,3,8] r"
 

@@ -20,8 +20,9 @@ from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.lower.lower import refuse_match
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.rewrite.describe import describe_plan
+from rmsnorm_export.rewrite.norms import find_norms
 from rmsnorm_export.rewrite.options import OptimizeOptions
-from rmsnorm_export.rewrite.plan import make_plan
+from rmsnorm_export.rewrite.plan import plan_rewrite
 from rmsnorm_export.show import to_html, to_text
 
 XR = "float[2,3,8] x, float[2,3,8] r"
@@ -194,12 +195,12 @@ def test_outputs_that_nobody_reads_are_not_written() -> None:
 def test_a_norm_that_is_refused_has_no_residual() -> None:
     """A proof that does not hold gives up the site; the Add in front of it is no miss then."""
     source = model("h = Add(x, r)\n" + norm("h", "y"), inputs=XR)
-    loaded = load_model(source)
-    plan = make_plan(loaded.model, OptimizeOptions(target="onnx"))
+    loaded, options = load_model(source), OptimizeOptions(target="onnx")
+    plan = plan_rewrite(find_norms(loaded.model, options), options)
     (site,) = plan.sites
     assert site.apart
-    assert len(describe_plan(loaded, plan, OptimizeOptions(target="onnx")).unfolded) == 1
+    assert len(describe_plan(loaded, plan, options).unfolded) == 1
     failed = refuse_match(site.part, "proof-failed", "no", found="no", hint="no")
-    left = describe_plan(loaded, plan.without({site: failed}), OptimizeOptions(target="onnx"))
+    left = describe_plan(loaded, plan.without({site: failed}), options)
     assert (left.unfolded, len(left.refused)) == ((), 1)
     assert left.headline().startswith("0 of 1 RMSNorm ")

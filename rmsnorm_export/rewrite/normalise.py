@@ -1,7 +1,7 @@
-"""Take apart the fused nodes of another target, so that recognition sees their parts again.
+"""Bring a model into the form that recognition reads: names, functions, defaults.
 
-A file written for one target can then become a file for any other, residual sums, gates and groups
-included.
+The fused nodes of another target are taken apart, so that a file written for one target can become
+a file for any other, residual sums, gates and groups included.
 """
 
 from __future__ import annotations
@@ -15,23 +15,58 @@ from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.load import LoadedModel
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.lower.builder import FORMERLY
-from rmsnorm_export.lower.targets import TargetRow
+from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import plural
 from rmsnorm_export.recognize.scan import foreign_functions
-from rmsnorm_export.rewrite.apply import Names
 from rmsnorm_export.rewrite.mend import mend
+from rmsnorm_export.rewrite.names import Names
+from rmsnorm_export.rewrite.options import OptimizeOptions
 
 _INLINED = "_inlfunc_"
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
-def with_defaults(loaded: LoadedModel, constant: bool) -> LoadedModel:
-    """The model with its overridable initializers as they are, or ``constant``: no inputs any more.
+def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
+    """Return the model, changed in place, without fused nodes that the target has no use for.
 
-    Either way a note says how many there are. Changed in place.
+    Its default domain is called by its short name afterwards, and no value inside by a name that
+    ONNX Runtime makes.
+
+    This package's operators are replaced by their function bodies, which spell every rounding step.
+    SkipSimplifiedLayerNormalization in f32 and f64 becomes Add and SimplifiedLayerNormalization; in
+    half types it normalises a sum that is not rounded, which no other operator does, and stays.
+    RMSNormalization is mended where runtimes do not take it, whatever the target (see ``mend``).
+    With single ``sites`` to write out all fused nodes stay.
     """
+    loaded = _with_defaults(loaded, options.constant_initializers)
+    model = loaded.model
+    _one_default_domain(model)
+    _rename_inlined(model)
+    if options.sites:
+        return loaded
+    operators = _own_form(options)
+    if not any(operator.startswith(DOMAIN) for operator in operators):
+        model = _inline_own(model)
+    if SKIP_SIMPLIFIED not in operators and MICROSOFT_DOMAIN in model.opset_imports:
+        for graph in all_graphs(model):
+            for node in list(graph):
+                _split_skip(graph, node)
+    mend(model)
+    return dataclasses.replace(loaded, model=model)
+
+
+def _own_form(options: OptimizeOptions) -> tuple[str, ...]:
+    """Return the operators of the target that the runtime, where there is one, knows."""
+    operators = TARGETS[options.form].operators
+    if (runtime := options.consumer) is None:
+        return operators
+    return tuple(o for o in operators if o != SKIP_SIMPLIFIED or o in runtime.forms)
+
+
+def _with_defaults(loaded: LoadedModel, constant: bool) -> LoadedModel:
+    """Note the overridable initializers; those that are ``constant`` are no inputs any more."""
     inputs = loaded.model.graph.inputs
     defaults = [value for value in inputs if value.is_initializer()]
     if not defaults:
@@ -44,31 +79,6 @@ def with_defaults(loaded: LoadedModel, constant: bool) -> LoadedModel:
             inputs.remove(value)
         note = f"{which} in the source; constant now"
     return dataclasses.replace(loaded, notes=(*loaded.notes, note))
-
-
-def unfold(model: ir.Model, target: TargetRow | None) -> ir.Model:
-    """``model`` without fused nodes that ``target`` has no use for; None: with all of them.
-
-    It is changed in place: its default domain is called by its short name afterwards, and no value
-    inside by a name that ONNX Runtime makes.
-
-    This package's operators are replaced by their function bodies, which spell every rounding step.
-    SkipSimplifiedLayerNormalization in f32 and f64 becomes Add and SimplifiedLayerNormalization; in
-    half types it normalises a sum that is not rounded, which no other operator does, and stays.
-    RMSNormalization is mended where runtimes do not take it, whatever the target (see ``mend``).
-    """
-    _one_default_domain(model)
-    _rename_inlined(model)
-    if target is None:
-        return model
-    if not any(operator.startswith(DOMAIN) for operator in target.operators):
-        model = _inline_own(model)
-    if SKIP_SIMPLIFIED not in target.operators and MICROSOFT_DOMAIN in model.opset_imports:
-        for graph in all_graphs(model):
-            for node in list(graph):
-                _split_skip(graph, node)
-    mend(model)
-    return model
 
 
 def _one_default_domain(model: ir.Model) -> None:
@@ -166,16 +176,3 @@ def _split_skip(graph: ir.Graph, node: ir.Node) -> None:
         old.name = None
         value.name = name or value.name
     graph.remove(node, safe=True)
-
-
-def remove_unused_own(model: ir.Model) -> None:
-    """Drop functions and the import of this package's domain that no node needs any more."""
-    if DOMAIN not in model.opset_imports:
-        return
-    called = {n.op_identifier() for graph in all_graphs(model) for n in graph if n.domain == DOMAIN}
-    foreign = foreign_functions(model)
-    for key in list(model.functions):
-        if key[0] == DOMAIN and key not in called and key not in foreign:
-            del model.functions[key]
-    if not called and not any(key[0] == DOMAIN for key in model.functions):
-        del model.opset_imports[DOMAIN]

@@ -1,0 +1,71 @@
+"""The proofs of a plan: every site run before and after, on hard inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rmsnorm_export.lower.lower import Lowered
+from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.refusal import Refusal, refuse
+from rmsnorm_export.rewrite.options import OptimizeOptions
+from rmsnorm_export.rewrite.plan import Plan
+
+_MAX_SCALE = 1 << 24
+"""Elements of a scale that a proof may read: 64 MiB in f32, far above any row length."""
+
+
+def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowered, Proof]]:
+    """Return the plan with the sites whose proof passed, and each proof, where asked for.
+
+    Raises:
+        BackendMissingError: ONNX Runtime is not installed, or does not take the kernels.
+    """
+    if not options.prove:
+        return plan, {}
+    from rmsnorm_export.proof.prove import prove_site
+
+    progress = options.progress
+    functions = tuple(plan.model.functions.values())
+    proofs: dict[Lowered, Proof] = {}
+    for done, site in enumerate(plan.sites):
+        if progress:
+            progress("proving", done, len(plan.sites))
+        proofs[site] = prove_site(
+            site.part,
+            site,
+            types=plan.types,
+            opset_imports=dict(plan.model.opset_imports),
+            functions=functions,
+            numerics=site.numerics,
+            stored_scale=_stored_scale(site.part),
+            seed=options.seed,
+            kernels=options.kernels,
+        )
+    if progress:
+        progress("proving", len(plan.sites), len(plan.sites))
+    failed = {site: _refuse(site.part, proof) for site, proof in proofs.items() if not proof.passed}
+    return plan.without(failed), proofs
+
+
+def _refuse(part: Match, proof: Proof) -> Refusal:
+    if proof.compared:
+        reason = "proof-failed"
+        message = "the new node did not reproduce the original nodes; they were kept"
+        hint = "please report this model; --numerics exact may avoid it"
+    else:
+        reason = "not-provable"
+        message = "the site could not be run by itself, so there is no proof; its nodes were kept"
+        hint = "without --prove it is rewritten; verify then compares the models as a whole"
+    return refuse(part.nodes[-1], reason, message, proof.reason, hint, part.scope)
+
+
+def _stored_scale(match: Match) -> np.ndarray | None:
+    """Return the real scale of a site: the only weight that is ever read, and only for a proof."""
+    tensor = match.scale.const_value if match.scale is not None else None
+    if tensor is None or tensor.size > _MAX_SCALE:
+        return None
+    try:
+        return np.asarray(tensor.numpy())
+    except (OSError, ValueError):
+        return None
