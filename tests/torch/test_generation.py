@@ -467,7 +467,7 @@ def test_a_cache_of_fixed_size_is_measured_in_place(tmp_path: Path) -> None:
     found = bench_generation(made.path, generate=3, providers=["cpu"], rounds=6)
     ours = {name + place for name in ("ort", "ort + fusions") for place in ("", " in place")}
     assert found.passed, found.reason
-    assert {trial.variant for trial in found.trials} == {"raw", *ours, "transformers"}
+    assert {trial.variant for trial in found.trials} == {"raw", *ours}
     assert {trial.status for trial in found.trials} == {"ok"}
     with pytest.raises(rx.UsageError, match="measure 8 tokens or fewer"):
         bench_generation(made.path, generate=9)
@@ -484,7 +484,7 @@ def test_the_speed_of_generating_is_measured(decoder: Path, tmp_path: Path) -> N
     arguments = ["bench", decoder, "--generate", "3", "--provider", "cpu", "--seconds", "0.1"]
     assert main([str(one) for one in (*arguments, "--report", report)]) == 0
     found = json.loads(report.read_text())
-    names = {"raw", "raw again", "ort", "ort + fusions", "transformers"}
+    names = {"raw", "raw again", "ort", "ort + fusions"}
     for case in ("first token", "each of 3 tokens"):
         assert {t["variant"] for t in found["timings"] if t["case"] == case} == names
     assert all(len(trial["checks"]) == 4 for trial in found["trials"])
@@ -495,4 +495,4 @@ def test_what_does_not_generate_is_not_measured(decoder: Path) -> None:
     with pytest.raises(rx.UsageError, match="Only a folder"):
         rx.bench(decoder / "decode.onnx", generate=2)
     with pytest.raises(rx.UsageError, match="a prompt of its own"):
-        bench_generation(decoder, generate=2, peers=["onnxsim"])
+        bench_generation(decoder, generate=2, dims="batch=1")
