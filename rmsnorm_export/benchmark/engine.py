@@ -33,7 +33,7 @@ def bench_engine(engine: StrPath, options: BenchOptions) -> Benchmark:
 
     Args:
         engine: path of the file.
-        options: those of `bench`; targets, peers, providers and threads say nothing here.
+        options: those of `bench`; targets, providers and threads say nothing here.
 
     Returns:
         The times, with the engine as the only variant.
@@ -49,7 +49,7 @@ def bench_engine(engine: StrPath, options: BenchOptions) -> Benchmark:
         raise UsageError(
             "Engines are timed by themselves, and generate nothing here.",
             found=f"generate {options.generate}, and an engine",
-            fix="leave it out, or give the folder of graphs",
+            fix="omit it, or give the folder of graphs",
         )
     path = Path(os.path.abspath(engine))
     opened = EngineFile.open(Chosen(path, "engine", "auto", "auto", True))

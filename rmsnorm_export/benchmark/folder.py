@@ -6,10 +6,10 @@ import dataclasses
 import os
 from pathlib import Path
 
-from rmsnorm_export.benchmark.measure import bench
+from rmsnorm_export.benchmark.measure import bench_model
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.graph.bundle import Components, open_folder
-from rmsnorm_export.options import keywords, takes
+from rmsnorm_export.options import takes
 from rmsnorm_export.runtime.sizes import POINTS
 from rmsnorm_export.tensorrt.engine.backends import engines_in
 
@@ -31,13 +31,11 @@ def bench_folder(folder: str | os.PathLike[str], options: BenchOptions) -> Compo
         UsageError, InputError, BackendMissingError: as `bench`.
     """
     if engines := engines_in(Path(folder)):
-        return Components(
-            Path(folder), {path.name: bench(path, **keywords(options)) for path in engines}
-        )
+        return Components(Path(folder), {path.name: bench_model(path, options) for path in engines})
     bundle = open_folder(folder)
     results = {
-        name: bench(
-            bundle.files[name], **keywords(dataclasses.replace(options, shapes=shapes, dims=dims))
+        name: bench_model(
+            bundle.files[name], dataclasses.replace(options, shapes=shapes, dims=dims)
         )
         for name, (shapes, dims) in bundle.sizes(options.shapes, options.dims, POINTS).items()
     }

@@ -1,8 +1,8 @@
 """``bench --generate``: the first token and those after it, of a decoder with its cache.
 
-A folder of prefill and decode as it is, and what ours, ours with transformers' fusions, and
-transformers' fusions alone make of it. Each writes the tokens that the folder as it is chooses, so
-that all compute the same; its logits are compared at every token.
+A folder of prefill and decode as it is, and what ``ort``, without and with transformers' fusions,
+makes of it. Each writes the tokens that the folder as it is chooses, so that all compute the same;
+its logits are compared at every token.
 """
 
 from __future__ import annotations
@@ -20,21 +20,19 @@ import numpy as np
 
 from rmsnorm_export.benchmark import sessions
 from rmsnorm_export.benchmark.feeding import Feeding, feeding_of
-from rmsnorm_export.benchmark.measure import check_outputs
+from rmsnorm_export.benchmark.measure import check_outputs, count_nodes, judged
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.benchmark.result import (
     AGAIN,
     RAW,
     Benchmark,
     Case,
-    Check,
     Machine,
     Timing,
     Trial,
     Variant,
 )
 from rmsnorm_export.benchmark.statistics import Run, run_rounds, timings
-from rmsnorm_export.benchmark.variants import count_nodes
 from rmsnorm_export.compare.outputs import describe_feeds
 from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.graph.bundle import open_folder, state_name, write_models
@@ -43,7 +41,6 @@ from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.options import takes
 from rmsnorm_export.printable import first_line, one_line
 from rmsnorm_export.rewrite.caches import masks, write_rows
-from rmsnorm_export.rewrite.fusions import fuse_as_they_do
 from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.runtime.inputs import declared_inputs, index_limits, numpy_type
 from rmsnorm_export.runtime.session import onnxruntime
@@ -63,10 +60,9 @@ Graphs = Mapping[str, Path]
 def bench_generation(folder: str | os.PathLike[str], options: BenchOptions) -> Benchmark:
     """Measure a decoder's first token, and the tokens after it, in ONNX Runtime.
 
-    Variants: ``raw``, the folder as it is; ``ort``; ``ort + fusions``, see ``optimize``; and
-    ``transformers``, its fusions on the folder as it is. Where caches have a fixed size, ours are
-    measured ``in place``, too: one buffer is input and output of each. The prompt has 16 tokens.
-    The times of the second case are those of one token.
+    Variants: ``raw``, the folder as it is; ``ort``; and ``ort + fusions``, see ``optimize``. Where
+    caches have a fixed size, ours are measured ``in place``, too: one buffer is input and output of
+    each. The prompt has 16 tokens. The times of the second case are those of one token.
 
     Args:
         folder: of ``prefill.onnx`` and ``decode.onnx``, best exported with ``--target plain``.
@@ -84,11 +80,11 @@ def bench_generation(folder: str | os.PathLike[str], options: BenchOptions) -> B
             found=", ".join(bundle.files),
             fix="export with --task generation, without --multi-token or --names optimum",
         )
-    if options.peers or options.native or options.shapes or options.dims:
+    if options.native or options.shapes or options.dims:
         raise UsageError(
             "Generation is measured with variants and a prompt of its own.",
-            found=f"generate {count} with peers, native, shapes or dims",
-            fix="leave these away, or generate",
+            found=f"generate {count} with native, shapes or dims",
+            fix="omit these, or generate",
         )
     feeding, window = feeding_of(bundle), _window(bundle.folder / "config.json")
     slots = feeding.slots if feeding else 0
@@ -108,7 +104,7 @@ def bench_generation(folder: str | os.PathLike[str], options: BenchOptions) -> B
     cases = (Case("first token", ()), Case(f"each of {count} tokens", ()))
     with tempfile.TemporaryDirectory(prefix="rmsnorm-export-bench-") as name:
         raw = {part: bundle.files[part] for part in _PARTS}
-        steps = 4 + len(chosen)
+        steps = 2 + len(chosen)
         variants = [Variant(RAW, "raw", nodes=count_nodes(raw["decode"]))]
         files: dict[str, Graphs] = {RAW: raw}
         for done, made in enumerate(_VARIANTS):
@@ -117,10 +113,10 @@ def bench_generation(folder: str | os.PathLike[str], options: BenchOptions) -> B
             variants.append(variant)
             if paths is not None:
                 files[made] = paths
-            if slots and paths is not None and variant.kind == "target":
+            if slots and paths is not None:
                 variants.append(dataclasses.replace(variant, name=made + _IN_PLACE))
                 files[made + _IN_PLACE] = paths
-        for done, provider in enumerate(chosen, 4):
+        for done, provider in enumerate(chosen, 2):
             tell(f"measuring on {provider}", done, steps)
             opens = {
                 one: functools.partial(
@@ -148,12 +144,11 @@ def bench_generation(folder: str | os.PathLike[str], options: BenchOptions) -> B
             right = [t.variant for t in trials if t.provider == provider and t.status == "ok"]
             measured += _time(provider, [RAW, AGAIN, *right[1:]], opens, cases, expected, options)
     wrong = [f"{t.variant} on {t.provider}: {t.detail}" for t in trials if t.status != "ok"]
-    ours = [text for text in wrong if not text.startswith("transformers")]
-    ours += [f"{one.name}: {one.detail}" for one in variants if one.status != "ok"]
+    wrong += [f"{one.name}: {one.detail}" for one in variants if one.status != "ok"]
     return Benchmark(
         source=str(bundle.folder),
-        passed=not ours,
-        reason="; ".join(ours),
+        passed=not wrong,
+        reason="; ".join(wrong),
         providers=chosen,
         cases=cases,
         variants=tuple(variants),
@@ -174,7 +169,7 @@ def bench_generation(folder: str | os.PathLike[str], options: BenchOptions) -> B
 
 
 _IN_PLACE = " in place"
-_VARIANTS = ("ort", "ort + fusions", "transformers")
+_VARIANTS = ("ort", "ort + fusions")
 
 
 def _make(
@@ -183,12 +178,8 @@ def _make(
     """What one variant makes of both graphs, and its files."""
     start, models, fused, refused = time.perf_counter(), {}, 0, 0
     provider: Any = "cuda" if options.providers and "cuda" in options.providers else "cpu"
-    kind: Any = "peer" if name == "transformers" else "target"
     try:
         for part, path in raw.items():
-            if name == "transformers":
-                models[part] = fuse_as_they_do(load_model(path).model, provider)
-                continue
             after = provider if name != "ort" else None
             result = optimize(path, target="ort", numerics=options.numerics, fusions=after)
             models[part] = result.model
@@ -198,17 +189,14 @@ def _make(
                 refused = len(result.report.unfused)
         folder.mkdir()
         write_models(models, folder)
-    except Exception as error:  # transformers' fusions may raise anything
-        if not isinstance(error, Error) and kind == "target":
-            raise
+    except Error as error:
         detail = one_line(f"{type(error).__name__}: {first_line(error, 300)}")
-        return Variant(name, kind, "failed", detail), None
+        return Variant(name, "target", "failed", detail), None
     paths = {part: folder / f"{part}.onnx" for part in raw}
     done = time.perf_counter() - start
     nodes = count_nodes(paths["decode"])
-    if kind == "peer":
-        return Variant(name, kind, nodes=nodes, seconds=done), paths
-    return Variant(name, kind, nodes=nodes, fused=fused, refused=refused, seconds=done), paths
+    made = Variant(name, "target", nodes=nodes, fused=fused, refused=refused, seconds=done)
+    return made, paths
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -336,10 +324,8 @@ def _trial(variant: str, provider: str, opens: Callable[[], _Decoder], expected:
         computed = decoder.generate(len(expected.tokens), expected.tokens).logits
     except Exception as error:  # ONNX Runtime's own errors
         return Trial(variant, provider, "failed", first_line(error, 300))
-    checks: list[Check] = check_outputs("generation", computed, expected.logits)
-    bad = [check for check in checks if not check.passed]
-    status: Any = "wrong outputs" if bad else "ok"
-    detail = f"{bad[0].output}: {bad[0].reason}" if bad else ""
+    checks = check_outputs("generation", computed, expected.logits)
+    status, detail = judged(checks)
     return Trial(variant, provider, status, detail, tuple(checks), load_seconds=seconds)
 
 

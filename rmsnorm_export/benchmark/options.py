@@ -18,7 +18,6 @@ from rmsnorm_export.rewrite.options import NUMERICS_HELP
 from rmsnorm_export.runtime.sizes import POINTS, Dims, Shapes, dims_option, shapes_option
 from rmsnorm_export.system.progress import ProgressChoice
 
-PeerName = Literal["ort.transformers", "onnxscript", "onnxsim", "onnxslim"]
 Provider = Literal["cpu", "cuda", "tensorrt"]
 
 TARGETS: tuple[Target, ...] = tuple(
@@ -33,14 +32,7 @@ class BenchOptions(Options):
     targets: Sequence[Target] = option(
         TARGETS,
         flag="--target",
-        help="What to make of MODEL and measure: portable, onnx, ort; none: only peers.",
-    )
-    peers: Sequence[PeerName] = option(
-        (),
-        cli=False,
-        help="Other optimizers, run in processes of their own: ort.transformers, onnxscript, "
-        "onnxsim, onnxslim. One that is not installed, fails or is wrong says so and is not "
-        "ranked.",
+        help="What to make of MODEL and measure: portable, onnx, ort.",
     )
     providers: Sequence[Provider] | None = option(
         None,
@@ -57,7 +49,7 @@ class BenchOptions(Options):
         None,
         metavar="N",
         help="Of a folder with prefill and decode: the time to the first token, and of each of N "
-        "tokens after it; as it is, for ort, with --fusions, and with transformers' fusions alone.",
+        "tokens after it; as it is, for ort, and with --fusions.",
     )
     shapes: Shapes | None = shapes_option(
         POINTS,
@@ -81,23 +73,16 @@ class BenchOptions(Options):
         help="Threads of every session.",
         shown="one per core",
     )
-    peer_seconds: Seconds = option(300.0, cli=False, help="When a peer's optimizer is stopped.")
-    peer_memory: Annotated[int, Meta(ge=1)] | None = option(
-        None,
-        cli=False,
-        toml=False,
-        help="Bytes that a peer may allocate; by default 80 % of what is free.",
-    )
     numerics: Numerics = option("reordered", toml=False, help=NUMERICS_HELP)
     seed: Seed = option(0, cli=False, help="Of the random inputs and of the order within a round.")
     progress: ProgressChoice = progress_option()
 
     def agree(self) -> None:
-        if not self.targets and not self.peers:
+        if not self.targets:
             raise UsageError(
                 "There is nothing to compare raw with.",
-                found="neither a target nor a peer",
-                fix="name some with --targets or --peers",
+                found="no target",
+                fix="name some with --target",
             )
         portable = self.native and "portable" in self.targets
         there = self.providers is None or {"cpu", "cuda"} & {*self.providers}
@@ -105,7 +90,7 @@ class BenchOptions(Options):
             raise UsageError(
                 "The kernels for the CPU and for CUDA run what portable writes.",
                 found=f"targets {', '.join(self.targets)}; providers {self.providers or 'all'}",
-                fix="name portable, and cpu or cuda, among them, or leave native out",
+                fix="name portable, and cpu or cuda, among them, or omit native",
             )
         if self.providers is not None and not self.providers:
             raise UsageError("No provider is named.", found="none", fix="use cpu, cuda, tensorrt")

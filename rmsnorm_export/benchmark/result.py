@@ -1,4 +1,4 @@
-"""What a benchmark found: frozen dataclasses of plain values, for text, JSON, PNG and HTML."""
+"""What a benchmark found: frozen dataclasses of plain values, for text, JSON and HTML."""
 
 from __future__ import annotations
 
@@ -18,18 +18,9 @@ NATIVE = "native"
 
 NO_DIFFERENCE: Literal["no difference beyond noise"] = "no difference beyond noise"
 
-VariantKind = Literal["raw", "target", "peer"]
+VariantKind = Literal["raw", "target"]
 Verdict = Literal["baseline", "noise floor", "faster", "slower", "no difference beyond noise"]
-Status = Literal[
-    "ok",
-    "wrong outputs",
-    "not compared",
-    "not installed",
-    "failed",
-    "out of memory",
-    "time limit",
-    "killed",
-]
+Status = Literal["ok", "wrong outputs", "not compared", "failed"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,14 +41,13 @@ class Variant:
     """A file that was to be measured.
 
     Attributes:
-        name: ``raw``, a target, ``native``, or a peer's optimizer.
+        name: ``raw``, a target, or ``native``.
         kind: which of these it is.
         status: how its making went.
         detail: why it went wrong, or "".
         nodes: in the file, subgraphs included; None where there is no file.
         fused, refused: norms of a target that became one node, and that did not; None for others.
-        seconds: to make it; of a peer, with the start of its process.
-        version: of the peer.
+        seconds: to make it.
     """
 
     name: str
@@ -68,7 +58,6 @@ class Variant:
     fused: int | None = None
     refused: int | None = None
     seconds: float = 0.0
-    version: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,7 +83,7 @@ class Check:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trial:
-    """A variant loaded and run once per shape, in a process of its own, before it is timed.
+    """A variant loaded and run once per shape, before it is timed.
 
     Attributes:
         variant, provider: what ran where.
@@ -102,8 +91,6 @@ class Trial:
         detail: why not, or "".
         checks: its outputs.
         load_seconds: to open the session.
-        base_mib: peak resident memory before the session was opened.
-        peak_mib: the same after the runs; None where the system does not say.
     """
 
     variant: str
@@ -112,8 +99,6 @@ class Trial:
     detail: str = ""
     checks: tuple[Check, ...] = ()
     load_seconds: float = 0.0
-    base_mib: float | None = None
-    peak_mib: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -184,7 +169,7 @@ class Benchmark(Shown):
         reason: the targets that did, or "".
         providers: where it was measured: ``cpu``, ``cuda``, ``tensorrt``.
         cases: shapes of the inputs.
-        variants: raw, the targets, the peers.
+        variants: raw and the targets.
         trials: every variant on every provider.
         timings: those that could be timed, by provider and shape.
         reference: provider of the raw outputs that all others are compared with.
@@ -231,12 +216,6 @@ class Benchmark(Shown):
         unmade = [(v.name, "", _why(v)) for v in self.variants if v.status != "ok"]
         untimed = [(t.variant, t.provider, _why(t)) for t in self.trials if t.status != "ok"]
         return (*unmade, *untimed)
-
-    def peak_mib(self, variant: str, provider: str) -> float | None:
-        """Peak memory of a variant's own process; None where it is not known."""
-        place = (RAW if variant == AGAIN else variant, provider)
-        peaks = (t.peak_mib for t in self.trials if (t.variant, t.provider) == place)
-        return next(peaks, None)
 
 
 def _why(item: Variant | Trial) -> str:

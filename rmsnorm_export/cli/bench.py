@@ -1,4 +1,4 @@
-"""``bench``: a model's speed and memory, raw against each target."""
+"""``bench``: a model's speed, raw against each target."""
 
 from __future__ import annotations
 
@@ -9,49 +9,38 @@ from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import MODEL, define
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.outcome import is_folder
-from rmsnorm_export.errors import UsageError, VerificationError
+from rmsnorm_export.errors import VerificationError
 
 
 @define("bench", BenchOptions, params=[MODEL])
 def command(files: Files, model: str, **options: Any) -> None:
     """Measure MODEL, an ONNX file or - for stdin, against what each target makes of it.
 
-    Where MODEL is a folder of graphs, each is measured by itself; a plot is of one file. An engine,
-    or a folder of them, is timed alone, where a GPU is.
+    Where MODEL is a folder of graphs, each is measured by itself. An engine, or a folder of them,
+    is timed alone, where a GPU is.
 
-    Every file is run once in a process of its own, for its memory and to compare its outputs with
-    those of MODEL; those that are right are timed together, each once per round in random order.
+    Every file is run once, to compare its outputs with those of MODEL; those that are right are
+    timed together, each once per round in random order.
     A second session of MODEL tells what is noise. Speed never decides the exit code; wrong outputs
     of a target do (4).
 
     \b
     Example:
-      rmsnorm-export bench model.onnx --shapes "ids=1x16,4x128" --report speed.png
+      rmsnorm-export bench model.onnx --shapes "ids=1x16,4x128" --report speed.html
     """
     from rmsnorm_export.benchmark.folder import bench_folder
-    from rmsnorm_export.benchmark.generation import bench_generation
     from rmsnorm_export.benchmark.measure import bench
-    from rmsnorm_export.tensorrt.engine.backends import is_engine
 
     files.check(model)
-    of_graphs = is_folder(model)
-    if files.wants(".png"):
-        from rmsnorm_export.benchmark.plot import check_matplotlib
-
-        check_matplotlib()
-        if of_graphs or is_engine(model):
-            problem = f"a .png report, and {model} is a folder or an engine"
-            raise UsageError("A plot compares one file.", found=problem, fix="use a .html report")
     source = files.source(model)
-    measure: Any = bench_generation if of_graphs else bench
     result: Any
     with console.progress(files.state, "Measuring") as step:
-        if of_graphs and options["generate"] is None:
+        if is_folder(model) and options["generate"] is None:
             folder = bench_folder(model, progress=step, **options)
             wrong = [f"{name}: {one.reason}" for name, one in folder.results.items() if one.reason]
             result, reason = folder, "; ".join(wrong)
         else:
-            result = measure(source, progress=step, **options)
+            result = bench(source, progress=step, **options)
             reason = result.reason
     error = VerificationError(
         "A target gives other outputs than the model, or none that can be compared.",

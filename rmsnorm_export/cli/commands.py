@@ -21,7 +21,7 @@ REPORT = click.Option(
     multiple=True,
     metavar="FILE",
     help="Write the report to FILE, too: as JSON where it ends in .json, as a page for a browser "
-    "in .html, as a plot of bench in .png, else as text. May be repeated.",
+    "in .html, else as text. May be repeated.",
 )
 MODEL = click.Argument(["model"], type=FILE)
 OUTPUT = click.Option(

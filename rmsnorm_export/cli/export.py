@@ -114,7 +114,7 @@ def command(
     with console.progress(files.state, "Starting", log=__name__) as tell:
         tell("loading the module", 0, 1)
         export = _export_decoder if task else _export_graph
-        reports, write, compare = export(source, loading, options, verify, tell)
+        reports, write, compare = export(source, loading, options, tell)
         unmet, error = outcome.first_problem(reports, requirement)
         files.remember(source)
         written = parity = None
@@ -143,22 +143,21 @@ def _export_graph(
     source: str,
     loading: records.SourceOptions,
     options: dict[str, Any],
-    verify: bool,
     tell: Progress,
 ) -> _Exported:
     from rmsnorm_export.compare.options import VerifyOptions
-    from rmsnorm_export.compare.own_type import compare_file, load_source
+    from rmsnorm_export.compare.source import compare_file, load_source
     from rmsnorm_export.torch.export.export import convert
 
     weights = options.pop("weights")
-    loaded, example, own = load_source(source, loading, seed=0, option="--shapes", own=verify)
+    loaded, example = load_source(source, loading, seed=0, option="--shapes")
     options |= {"kwargs": example.kwargs, "dynamic_shapes": example.dynamic}
     result = convert(loaded.module, example.args, progress=tell, **options).result
     notes = (*result.report.notes, *loaded.notes)
     return (
         {"": dataclasses.replace(result.report, source=source, notes=notes)},
         lambda files, place: outcome.write_model(files, place, result, weights),
-        lambda place: compare_file(place, loaded, example, own, VerifyOptions()),
+        lambda place: compare_file(place, loaded, example, VerifyOptions()),
     )
 
 
@@ -166,10 +165,8 @@ def _export_decoder(
     source: str,
     loading: records.SourceOptions,
     options: dict[str, Any],
-    verify: bool,
     tell: Progress,
 ) -> _Exported:
-    del verify
     from rmsnorm_export.compare.generation import verify_made
     from rmsnorm_export.torch.generation.export import make_decoder
     from rmsnorm_export.torch.generation.source import load_generative

@@ -163,10 +163,6 @@ class Files:
             return render(shown, **style)
 
         forms: dict[str, Callable[[Path], str | bytes]] = {".json": document, ".html": page}
-        if self.wants(".png"):
-            from rmsnorm_export.benchmark.plot import to_png
-
-            forms[".png"] = lambda _: to_png(result)  # type: ignore[arg-type]
         for path in self.reports:
             try:
                 content = forms.get(path.suffix, text)(path.parent)

@@ -6,7 +6,6 @@ import abc
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import onnx_ir as ir
@@ -144,10 +143,6 @@ class Backend(abc.ABC):
     def weights_type(self) -> str:
         """The float type of most of its weights; "" where that is not known."""
         return ""
-
-    def stand_in(self, folder: Path) -> Backend | None:  # noqa: ARG002
-        """The same in a type that the runtime has kernels for, kept in ``folder``; None without."""
-        return None
 
     def shapes(self) -> Mapping[str, Sequence[int]]:
         """Shapes that its inputs should have, as far as it insists on some."""

@@ -24,10 +24,8 @@ from rmsnorm_export.compare.outputs import (
     failed_outputs,
 )
 from rmsnorm_export.compare.result import OutputComparison, Verification, not_run
-from rmsnorm_export.compare.widened import save_as_float32
 from rmsnorm_export.errors import Error, InputError, NotRunError, UsageError
-from rmsnorm_export.graph.bundle import EXPORT_FILE, Bundle, bundle_at, open_folder, write_manifest
-from rmsnorm_export.graph.load import load_model
+from rmsnorm_export.graph.bundle import EXPORT_FILE, Bundle, bundle_at, open_folder
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import first_line, one_line, plural, short
 from rmsnorm_export.runtime.inputs import read_npz
@@ -106,16 +104,6 @@ def verify_export(
     }
     reference = None if other is None else other.folder
     outcome = verify_generation(model, bundle.folder, feeds, **how, reference=reference)
-    if outcome.not_run and other is None and not options.require_verified:
-        with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as name:
-            if _widen(bundle, Path(name)):
-                wide = copy.deepcopy(model).float()
-                again = verify_generation(wide, name, feeds, **how)
-                note = (
-                    "both were run as float32, with the same weights, widened exactly, and nothing"
-                    f" rounded to bfloat16: {one_line(outcome.not_run, 300)}"
-                )
-                return dataclasses.replace(again, notes=(*again.notes, note))
     if outcome.verdict != "differ" or not options.bisect:
         return outcome
     return _located(outcome, model, bundle, other, feeds, options, compare)
@@ -277,9 +265,6 @@ def verify_generation(
                     {f"token {step}, row {row}": np.asarray([got])},
                     Bounds(),
                 )
-    half = model.dtype in (torch.float16, torch.bfloat16)
-    if half and reference is None and not all(output.passed for output in outputs):
-        notes.append(_beside_float32(model, inputs, config, expected, computed))
     total = chosen.numel()
     notes.insert(0, f"{total - other:,} of {plural(total, 'greedy token')} are the same")
     return Verification(
@@ -293,24 +278,6 @@ def verify_generation(
     )
 
 
-def _beside_float32(
-    model: Any, inputs: Mapping[str, Any], config: Any, expected: Any, computed: Any
-) -> str:
-    """How far a model in half precision and its export are from float32 with the same weights."""
-    chosen = expected.sequences[:, -len(expected.logits) :]
-    wide = copy.deepcopy(model).float()
-    with collected(), inference(wide):
-        exact = _generated(wide, inputs, config, _Forced(chosen)).logits
-    off = [
-        max(float((a - b).abs().max() / a.abs().max()) for a, b in zip(exact, logits, strict=True))
-        for logits in (expected.logits, computed.logits)
-    ]
-    return (
-        f"from float32 with the same weights, PyTorch's {str(model.dtype).removeprefix('torch.')} "
-        f"is off by up to {off[0]:.3g} of a step's largest logit, the export by {off[1]:.3g}"
-    )
-
-
 def _settings(model: Any, tokens: int, static_cache: int | None) -> Any:
     """Greedy, so many tokens and no fewer, with their logits."""
     config = copy.deepcopy(model.generation_config)
@@ -321,20 +288,6 @@ def _settings(model: Any, tokens: int, static_cache: int | None) -> Any:
     if static_cache is not None:
         config.cache_implementation, config.max_cache_len = "static", static_cache
     return config
-
-
-def _widen(bundle: Bundle, folder: Path) -> bool:
-    """Write a folder with float32 in place of bfloat16; False, and no folder, without bfloat16."""
-    if not all(
-        save_as_float32(load_model(file), folder / file.name) for file in bundle.files.values()
-    ):
-        return False
-    manifest = copy.deepcopy(bundle.manifest) or {}
-    for name, file in bundle.files.items():
-        manifest["components"][name]["metadata"]["export_dtype"] = "float32"
-        (folder / f"{file.name}.data").touch()
-    write_manifest(folder, manifest)
-    return True
 
 
 class _Forced:

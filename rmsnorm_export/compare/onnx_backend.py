@@ -16,7 +16,6 @@ import onnx_ir as ir
 
 from rmsnorm_export.compare.backend import Answer, Backend, Chosen, ReadValues, RunModel
 from rmsnorm_export.compare.flow import Flow
-from rmsnorm_export.compare.widened import save_as_float32
 from rmsnorm_export.errors import BackendMissingError, VerificationError
 from rmsnorm_export.graph.load import LoadedModel, load_model
 from rmsnorm_export.graph.tensors import tensor_slots
@@ -117,14 +116,6 @@ class OnnxRuntime(OnnxBackend):
     @property
     def runtime(self) -> str:
         return runtime_name(self.device)
-
-    def stand_in(self, folder: Path) -> OnnxRuntime | None:
-        path = folder / "float32.onnx"
-        if path.exists():
-            path = folder / "float32.b.onnx"
-        if not save_as_float32(self.source, path):
-            return None
-        return dataclasses.replace(self, source=load_model(path))
 
     def plain(self) -> OnnxRuntime | None:
         return dataclasses.replace(self, optimized=False) if self.optimized else None

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,7 +27,6 @@ from rmsnorm_export.errors import Error, InputError, NotRunError, UsageError, Ve
 from rmsnorm_export.graph.bundle import bundle_at
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.options import takes
-from rmsnorm_export.printable import one_line
 from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.runtime.inputs import (
     SIZE_CHOICES,
@@ -45,8 +42,6 @@ from rmsnorm_export.runtime.session import runtime_name
 
 if TYPE_CHECKING:
     from rmsnorm_export.compare.backends import Model
-
-Made = TypeVar("Made")
 
 
 @takes(VerifyOptions)
@@ -105,11 +100,10 @@ def verify(a: Model, b: Model, options: VerifyOptions) -> Verification:
             )
         )
     )
-    with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as folder:
-        return _verify(first, second, options, Path(folder))
+    return _verify(first, second, options)
 
 
-def _verify(first: Backend, second: Backend, options: VerifyOptions, folder: Path) -> Verification:
+def _verify(first: Backend, second: Backend, options: VerifyOptions) -> Verification:
     reduced = dict.fromkeys(side.reduced for side in (first, second) if side.reduced)
     bounds = Bounds(
         options.atol,
@@ -123,16 +117,10 @@ def _verify(first: Backend, second: Backend, options: VerifyOptions, folder: Pat
         "optimized": (first.optimized, second.optimized),
         "backends": (first.name, second.name),
     }
-    place = None if options.require_verified else folder
     notes = [*first.notes, *second.notes]
     try:
-        a, b = first, second
-        first, (feeds, source, answer) = _run_here(
-            a, lambda side: _run_first(side, a, b, options), place, "first", notes
-        )
-        second, computed_by = _run_here(
-            b, lambda side: _run_second(side, feeds), place, "second", notes
-        )
+        feeds, source, answer = _run_first(first, second, options)
+        computed_by = _run_second(second, feeds)
     except NotRunError as error:
         return not_run(error, notes=tuple(notes), **how)
     expected, computed = pair_outputs(answer, computed_by)
@@ -160,35 +148,6 @@ def _verify(first: Backend, second: Backend, options: VerifyOptions, folder: Pat
     )
 
 
-def _run_here(
-    side: Backend, run: Callable[[Backend], Made], folder: Path | None, which: str, notes: list[str]
-) -> tuple[Backend, Made]:
-    """What comes of a model, or, where it cannot be run here, of what stands in for it.
-
-    Args:
-        side: the model.
-        run: what to do with it.
-        folder: for a file that stands in; None: nothing may.
-        which: of the two it is.
-        notes: for the reader, to be added to.
-
-    Raises:
-        NotRunError: it cannot be run here, and nothing stands in.
-    """
-    try:
-        return side, run(side)
-    except NotRunError as error:
-        other = None if folder is None else side.stand_in(folder)
-        if other is None:
-            raise
-        result = run(other)
-        notes.append(
-            f"the {which} model was run as float32, with the same weights, widened exactly, and"
-            f" nothing rounded to bfloat16: {one_line(error.found, 300)}"
-        )
-        return other, result
-
-
 def _without_optimization(
     b: Backend, feeds: Mapping[str, Array], first: Answer, bounds: Bounds
 ) -> tuple[Backend, str]:
@@ -209,17 +168,11 @@ def _without_optimization(
 
 
 def _run_first(
-    side: Backend, a: Backend, b: Backend, options: VerifyOptions
+    a: Backend, b: Backend, options: VerifyOptions
 ) -> tuple[dict[str, Array], str, Answer]:
-    """Inputs, where they came from, and the first model's outputs; it is closed afterwards.
-
-    Args:
-        side: what is run: the first model, or what stands in for it.
-        a, b: the models.
-        options: of ``verify``.
-    """
+    """Inputs, where they came from, and the first model's outputs; it is closed afterwards."""
     inputs = options.inputs
-    with side.running() as run:
+    with a.running() as run:
         declared = a.declared()
         if declared is None:
             declared = b.declared()
@@ -229,10 +182,10 @@ def _run_first(
             if declared is not None:
                 feeds = check_inputs(feeds, declared)
             feeds = _rounded(feeds, a, b)
-            return feeds, source, run(_taken_by(side, feeds))
+            return feeds, source, run(_taken_by(a, feeds))
         if declared is None:
             feeds = _rounded(_example_feeds(a, b, options.shapes or options.dims), a, b)
-            return feeds, "the example inputs of the module", run(_taken_by(side, feeds))
+            return feeds, "the example inputs of the module", run(_taken_by(a, feeds))
         limits = a.limits(declared) or b.limits(declared)
         usual = {**a.shapes(), **b.shapes()}
         failure: Error | None = None
@@ -240,7 +193,7 @@ def _run_first(
             every = input_shapes(declared, options.shapes, options.dims, usual=usual, sizes=sizes)
             feeds = _rounded(make_inputs(declared, limits, every, seed=options.seed), a, b)
             try:
-                return feeds, f"random, seed {options.seed}", run(_taken_by(side, feeds))
+                return feeds, f"random, seed {options.seed}", run(_taken_by(a, feeds))
             except NotRunError:
                 raise
             except VerificationError as error:
@@ -353,9 +306,7 @@ def compare_recorded(
     options: VerifyOptions,
     *,
     runtime: str,
-    weights: str = "",
     source: str,
-    notes: Sequence[str] = (),
 ) -> Verification:
     """A file in ONNX Runtime, graph optimization on, against what a PyTorch module computed.
 
@@ -363,18 +314,15 @@ def compare_recorded(
         path: of the file.
         calls: for the names of its inputs, what the module computed; the names of the outputs are
             numbered where there are several.
-        options: of ``verify``: the bounds, and whether something may stand in for the file.
+        options: of ``verify``: the bounds.
         runtime: what ran the module, e.g. ``PyTorch 2.13.0 (CPU)``.
-        weights: float type of the module's weights; "" where that of the file is.
         source: where the inputs came from, for the report.
-        notes: for the reader.
 
     Raises:
         VerificationError: ONNX Runtime rejects the file or the inputs, or it has other outputs.
     """
     outputs: list[OutputComparison] = []
     inputs: list[str] = []
-    told = list(notes)
     how: Any = {
         "runtime": f"{runtime} and {runtime_name()}",
         "optimized": (False, True),
@@ -383,18 +331,12 @@ def compare_recorded(
     file = OnnxRuntime.open(Chosen(path, "onnx", "onnxruntime", "auto", optimize=True))
     recorded = calls(list(file.declared() or ()))
 
-    def answers(side: Backend) -> list[Answer]:
-        with side.running() as run:
-            return [run(_taken_by(side, call.feeds)) for call in recorded]
-
-    with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as folder:
-        place = None if options.require_verified else Path(folder)
-        try:
-            _, computed = _run_here(file, answers, place, "second", told)
-        except NotRunError as error:
-            return not_run(error, notes=tuple(told), **how)
-    coarser = coarser_type(weights, file.weights_type) if weights else ""
-    bounds = Bounds(options.atol, options.rtol, options.max_ulp, weights=coarser)
+    try:
+        with file.running() as run:
+            computed = [run(_taken_by(file, call.feeds)) for call in recorded]
+    except NotRunError as error:
+        return not_run(error, **how)
+    bounds = Bounds(options.atol, options.rtol, options.max_ulp)
     for number, (call, answer) in enumerate(zip(recorded, computed, strict=True), 1):
         suffix = f" [{number}]" if len(recorded) > 1 else ""
         inputs += [text + suffix for text in describe_feeds(call.feeds)]
@@ -408,6 +350,5 @@ def compare_recorded(
         outputs=tuple(outputs),
         inputs=tuple(inputs),
         source=source,
-        notes=tuple(told),
         **how,
     )

@@ -12,8 +12,8 @@ from typing import Any
 
 from rmsnorm_export.compare.generation import verify_made
 from rmsnorm_export.compare.options import VerifyOptions
-from rmsnorm_export.compare.own_type import compare_file, load_source
 from rmsnorm_export.compare.result import Verification
+from rmsnorm_export.compare.source import compare_file, load_source
 from rmsnorm_export.deploy.tables import Export
 from rmsnorm_export.rewrite.options import GenerationOptions
 from rmsnorm_export.system.progress import Progress
@@ -44,9 +44,7 @@ def export_source(
     how: Any = {"seed": table.seed}
     options: Any = {"target": "plain", "opset": table.opset, "progress": progress}
     if table.task is None:
-        loaded, given, own = load_source(
-            source, load, option="[export] shapes", own=table.verify, **how
-        )
+        loaded, given = load_source(source, load, option="[export] shapes", **how)
         options |= {"kwargs": given.kwargs, "dynamic_shapes": given.dynamic}
         converted = convert(loaded.module, given.args, **options)
         progress("writing the model", 0, 1)
@@ -66,7 +64,7 @@ def export_source(
         if table.task is not None:
             return log, verify_made(model, place, inputs, rtol=table.rtol, **cache)
         bounds = VerifyOptions(rtol=table.rtol, seed=table.seed)
-        return log, compare_file(place, loaded, given, own, bounds)
+        return log, compare_file(place, loaded, given, bounds)
     except Exception as problem:  # the file is written: it is not lost
         return log, problem
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -313,36 +312,3 @@ def _random(
     if dtype.kind == "O":
         return np.full(shape, "a", dtype=object)
     return np.ones(shape, dtype=dtype)
-
-
-_BFLOAT16, _STRING, _PLAIN = "b:", "s:", "p:"
-
-
-def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Store ``arrays`` at ``path``: an .npz archive with the kind before each name."""
-    content = {}
-    # The names go into an array of their own: a name of a model may be no name of a file.
-    for i, (name, array) in enumerate(arrays.items()):
-        kind = _PLAIN
-        if array.dtype == BFLOAT16_DTYPE:
-            kind, array = _BFLOAT16, array.view(np.uint16)
-        elif array.dtype.kind == "O":
-            kind, array = _STRING, array.astype(str)
-        content[f"name{i}"], content[f"array{i}"] = np.array(kind + name), array
-    with path.open("wb") as file:
-        np.savez(file, **content)  # type: ignore[arg-type,unused-ignore]
-
-
-def read_arrays(path: Path) -> dict[str, Array]:
-    """What ``write_arrays`` stored."""
-    arrays = {}
-    with np.load(path, allow_pickle=False) as archive:
-        for i in range(len(archive.files) // 2):
-            kind, name = str(archive[f"name{i}"])[:2], str(archive[f"name{i}"])[2:]
-            array = archive[f"array{i}"]
-            if kind == _BFLOAT16:
-                array = array.view(BFLOAT16_DTYPE)
-            elif kind == _STRING:
-                array = array.astype(object)
-            arrays[name] = array
-    return arrays

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rmsnorm_export.benchmark.result import AGAIN, Benchmark, Timing, Variant, headlines
+from rmsnorm_export.benchmark.result import Benchmark, Timing, Variant, headlines
 from rmsnorm_export.printable import one_line, plural, printable
 from rmsnorm_export.show.page import Table
 from rmsnorm_export.show.text import Line, note_lines, table
 
-_TIMING_HEADS = ("variant", "time / raw", "95 % interval", "median ms", "quartiles ms", "peak MiB")
+_TIMING_HEADS = ("variant", "time / raw", "95 % interval", "median ms", "quartiles ms")
 _TIMING_STYLES = {"faster": "green", "slower": "red"}
 
 
@@ -27,9 +27,8 @@ def _tables(result: Benchmark) -> Iterator[tuple[str, Sequence[Timing]]]:
                 )
 
 
-def _timing_texts(result: Benchmark, timing: Timing, dash: str) -> list[str]:
+def _timing_texts(timing: Timing, dash: str) -> list[str]:
     """One timing, as many texts as ``_TIMING_HEADS``."""
-    peak = result.peak_mib(timing.variant, timing.provider)
     is_base = timing.verdict == "baseline"
     return [
         timing.variant,
@@ -37,7 +36,6 @@ def _timing_texts(result: Benchmark, timing: Timing, dash: str) -> list[str]:
         "" if is_base else f"{timing.low:.3f} {dash} {timing.high:.3f}",
         f"{timing.median_ms:.4g}",
         f"{timing.q1_ms:.4g} {dash} {timing.q3_ms:.4g}",
-        "" if peak is None or timing.variant == AGAIN else f"{peak:,.0f}",
     ]
 
 
@@ -69,8 +67,8 @@ def benchmark_lines(result: Benchmark, *, verbose: int = 0) -> list[Line]:
         return lines
     lines += [f"  {text}" for text in _made_on(result, verbose=verbose)]
     for title, timings in _tables(result):
-        cells = [[*_timing_texts(result, t, "-"), _timing_verdict(t)] for t in timings]
-        heads, *rows = table([[*_TIMING_HEADS, ""], *cells], right=(1, 2, 3, 4, 5))
+        cells = [[*_timing_texts(t, "-"), _timing_verdict(t)] for t in timings]
+        heads, *rows = table([[*_TIMING_HEADS, ""], *cells], right=(1, 2, 3, 4))
         lines += ["", (title, "bold"), (heads, "bold")]
         lines += [
             (row, _TIMING_STYLES.get(t.verdict, "")) for t, row in zip(timings, rows, strict=True)
@@ -90,7 +88,7 @@ def benchmark_tables(result: Benchmark) -> list[Table]:
         Table(
             title,
             heads,
-            [[*_timing_texts(result, t, "\u2013"), _timing_verdict(t)] for t in timings],
+            [[*_timing_texts(t, "\u2013"), _timing_verdict(t)] for t in timings],
             numbers=heads[1:-1],
         )
         for title, timings in _tables(result)
@@ -128,4 +126,4 @@ def _file_text(variant: Variant) -> str:
         parts.append(f"{plural(variant.fused, 'norm')} {verb} one node, {variant.refused} refused")
     if variant.kind != "raw":
         parts.append(f"made in {variant.seconds:.2f} s")
-    return f"{f'{variant.name} {variant.version}'.rstrip()}: {', '.join(parts)}"
+    return f"{variant.name}: {', '.join(parts)}"

@@ -27,7 +27,7 @@ def timing(variant: str, case: str, ratio: float, verdict: Verdict) -> Timing:
 
 
 def benchmark(*, wrong: bool = False) -> Benchmark:
-    """Two shapes on the CPU: a fast, a slow and an equal variant, and four that are not ranked."""
+    """Two shapes on the CPU: a fast, a slow and an equal variant, and two that are not ranked."""
     rows: list[tuple[str, float, Verdict]] = [
         (RAW, 1.0, "baseline"),
         (AGAIN, 1.01, "noise floor"),
@@ -47,13 +47,12 @@ def benchmark(*, wrong: bool = False) -> Benchmark:
             Variant("portable", "target", nodes=12, fused=2, refused=0, seconds=0.1),
             Variant("onnx", "target", nodes=12, fused=2, refused=0, seconds=0.1),
             Variant("ort", "target", nodes=12, fused=2, refused=0, seconds=0.1),
-            Variant("onnxsim", "peer", "not installed", "pip install onnxsim"),
-            Variant("onnxslim", "peer", "out of memory", "with 1.0 GiB: bad_alloc", seconds=3.0),
-            Variant("onnxscript", "peer", nodes=13, seconds=1.0, version="0.7.2"),
+            Variant("native", "target", nodes=12, fused=2, refused=0),
+            Variant("plain", "target", "failed", "no room"),
         ),
         trials=(
-            *(Trial(n, "cpu", "ok", "", (), 0.1, 90.0, 120.5) for n, _, _ in rows if n != AGAIN),
-            Trial("onnxscript", "cpu", "wrong outputs", "logits at ids=1x16", (check,)),
+            *(Trial(n, "cpu", "ok", "", (), 0.1) for n, _, _ in rows if n != AGAIN),
+            Trial("native", "cpu", "wrong outputs", "logits at ids=1x16", (check,)),
         ),
         timings=tuple(timing(n, case, r, v) for case in CASES for n, r, v in rows),
         reference="cpu",

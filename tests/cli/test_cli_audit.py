@@ -102,7 +102,7 @@ def test_a_verification_that_crashes_loses_no_report(
     def crashes(*_: object, **__: object) -> None:
         raise RuntimeError("driver gone")
 
-    monkeypatch.setattr("rmsnorm_export.compare.own_type.compare_file", crashes)
+    monkeypatch.setattr("rmsnorm_export.compare.source.compare_file", crashes)
     done = run("export", "made_here:make", "-o", "e.onnx", "--verify", "--format", "json")
     done.assert_error(1, "--verify", "driver gone")
     assert len(done.json["fused"]) == 1

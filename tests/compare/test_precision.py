@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from rmsnorm_export import verify
-from rmsnorm_export.compare.widened import save_as_float32
 from rmsnorm_export.errors import InputError, VerificationError
-from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.runtime.metrics import compare_arrays
 
@@ -55,7 +50,7 @@ def tower(element_type: int, *, epsilon: float = 1e-6, by: str = "x") -> onnx.Mo
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
-PAIRS = [pair for pair in itertools.product((F32, F16, F64, BF16), repeat=2) if len({*pair}) == 2]
+PAIRS = [pair for pair in itertools.product((F32, F16, F64), repeat=2) if len({*pair}) == 2]
 
 
 @pytest.mark.parametrize(("a", "b"), PAIRS)
@@ -77,19 +72,10 @@ def test_two_types_of_one_model_agree_and_of_another_differ(a: int, b: int) -> N
     assert wrong.first_difference.value == "stable"
 
 
-def test_the_same_bfloat16_model_is_verified_through_float32_and_as_tightly() -> None:
-    outcome = verify(tower(BF16), tower(BF16))
-    assert outcome.passed
-    (output,) = outcome.outputs
-    assert output.tolerance.startswith("float32: 0.0001 of the largest element")
-    assert sum("was run as float32" in note for note in outcome.notes) == 2
-    assert "MatMul" in outcome.notes[0]
-    assert verify(tower(BF16), tower(BF16, epsilon=1e-3)).verdict == "differ"
-
-
-def test_nothing_stands_in_where_both_have_to_be_verified_as_they_are() -> None:
-    outcome = verify(tower(BF16), tower(F32), require_verified=True)
-    assert (outcome.passed, outcome.verdict) == (False, "not run")
+@pytest.mark.parametrize(("a", "b"), [(BF16, BF16), (BF16, F32), (F32, BF16)])
+def test_a_type_without_kernels_is_not_compared(a: int, b: int) -> None:
+    outcome = verify(tower(a), tower(b))
+    assert (outcome.passed, outcome.verdict, outcome.outputs) == (False, "not run", ())
     assert "MatMul" in outcome.not_run
 
 
@@ -150,11 +136,10 @@ def test_masks_of_two_types_are_no_difference(infinite: bool) -> None:
         scores = outcome.outputs[1]
         assert scores.bound_abs < 0.1
         assert scores.metrics.max_abs < scores.bound_abs
-    for other in (masked(F16, half, epsilon=0.3), masked(BF16, lowest, epsilon=0.3)):
-        wrong = verify(wide, other)
-        assert [output.passed for output in wrong.outputs] == [False, True]
-        assert wrong.first_difference is not None
-        assert wrong.first_difference.value == "stable"
+    wrong = verify(wide, masked(F16, half, epsilon=0.3))
+    assert [output.passed for output in wrong.outputs] == [False, True]
+    assert wrong.first_difference is not None
+    assert wrong.first_difference.value == "stable"
     # An element that only overflows in the narrower type is no mask.
     assert verify(masked(F32, -1e5), masked(F16, -np.inf)).verdict == "differ"
 
@@ -169,29 +154,3 @@ def test_integers_of_different_types_are_no_match() -> None:
     )
     with pytest.raises(VerificationError, match="different types in the two models"):
         verify(model, other)
-
-
-def test_weights_are_widened_exactly_everywhere(tmp_path: Path) -> None:
-    """Constants in attributes and subgraphs, casts, and declared types included."""
-    text = """<ir_version: 10, opset_import: ["" : 18]>
-    g (bfloat16[2] x, bool c) => (bfloat16[2] y) {
-      k = Constant <value = bfloat16[2] {16256, 16129}> ()
-      s = Add (x, k)
-      y = If (c) <
-        then_branch = t () => (bfloat16[2] a) { a = Cast <to = 16> (s) },
-        else_branch = e () => (bfloat16[2] b) { b = Neg (s) }>
-    }"""
-    source = load_model(onnx.parser.parse_model(text))
-    before = ir.serde.serialize_model(source.model).SerializeToString()
-    assert save_as_float32(source, tmp_path / "wide.onnx")
-    assert ir.serde.serialize_model(source.model).SerializeToString() == before
-    wide = onnx.load(tmp_path / "wide.onnx")
-    onnx.checker.check_model(wide, full_check=True)
-    declared = (*wide.graph.input[:1], *wide.graph.output)
-    assert {item.type.tensor_type.elem_type for item in declared} == {F32}
-    (constant,) = (node for node in wide.graph.node if node.op_type == "Constant")
-    kept = numpy_helper.to_array(constant.attribute[0].t)
-    bits = np.array([16256, 16129], np.uint16).view(ml_dtypes.bfloat16)
-    assert kept.dtype == np.float32
-    np.testing.assert_array_equal(kept, bits.astype(np.float32))
-    assert not save_as_float32(load_model(tower(F16)), tmp_path / "none.onnx")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import runpy
 import shutil
 from collections.abc import Callable
@@ -171,8 +170,8 @@ def test_the_norm_at_which_an_export_leaves_pytorch_is_named(decoder: Path, tmp_
     assert "token 2 is computed by decode" in outcome.notes
 
 
-def test_half_precision_out_of_bounds_is_measured_from_float32(decoder: Path) -> None:
-    """Whose rounding it is: the weights in half precision, and an export that is float32."""
+def test_half_precision_has_its_own_bound(decoder: Path) -> None:
+    """The weights in half precision, and an export that is float32."""
     model, _, _ = load_generative(
         str(decoder.parent / "config.json"),
         arguments={},
@@ -185,12 +184,6 @@ def test_half_precision_out_of_bounds_is_measured_from_float32(decoder: Path) ->
     assert verify_generation(model, decoder, feeds, tokens=3).passed
     outcome = verify_generation(model, decoder, feeds, tokens=3, rtol=1e-6)
     assert outcome.verdict == "differ"
-    note = re.search(
-        r"float16 is off by up to (\S+) of .*, the export by (\S+)$", outcome.notes[-1]
-    )
-    assert note is not None
-    assert 1e-5 < float(note[1]) < 1e-2
-    assert float(note[2]) < 1e-2
 
 
 def test_two_folders_need_no_weights_of_the_model(decoder: Path) -> None:
@@ -199,14 +192,11 @@ def test_two_folders_need_no_weights_of_the_model(decoder: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_bfloat16_is_compared_as_float32_with_the_same_weights(tmp_path: Path) -> None:
-    """ONNX Runtime has no kernels for it on the CPU."""
+def test_bfloat16_is_not_compared_without_kernels(tmp_path: Path) -> None:
+    """ONNX Runtime has none for it on the CPU."""
     model = llama().to(torch.bfloat16)
     made = rx.export_generation(model, tmp_path / "made")
-    outcome = rx.verify(model, made.path, generate=8)
-    assert outcome.passed
-    assert any("run as float32" in note for note in outcome.notes)
-    assert rx.verify(model, made.path, generate=8, require_verified=True).verdict == "not run"
+    assert rx.verify(model, made.path, generate=8).verdict == "not run"
 
 
 def test_an_export_without_a_finite_logit_is_no_pass(decoder: Path, tmp_path: Path) -> None:
@@ -467,7 +457,7 @@ def test_a_cache_of_fixed_size_is_measured_in_place(tmp_path: Path) -> None:
     found = bench_generation(made.path, generate=3, providers=["cpu"], rounds=6)
     ours = {name + place for name in ("ort", "ort + fusions") for place in ("", " in place")}
     assert found.passed, found.reason
-    assert {trial.variant for trial in found.trials} == {"raw", *ours, "transformers"}
+    assert {trial.variant for trial in found.trials} == {"raw", *ours}
     assert {trial.status for trial in found.trials} == {"ok"}
     with pytest.raises(rx.UsageError, match="measure 8 tokens or fewer"):
         bench_generation(made.path, generate=9)
@@ -484,7 +474,7 @@ def test_the_speed_of_generating_is_measured(decoder: Path, tmp_path: Path) -> N
     arguments = ["bench", decoder, "--generate", "3", "--provider", "cpu", "--seconds", "0.1"]
     assert main([str(one) for one in (*arguments, "--report", report)]) == 0
     found = json.loads(report.read_text())
-    names = {"raw", "raw again", "ort", "ort + fusions", "transformers"}
+    names = {"raw", "raw again", "ort", "ort + fusions"}
     for case in ("first token", "each of 3 tokens"):
         assert {t["variant"] for t in found["timings"] if t["case"] == case} == names
     assert all(len(trial["checks"]) == 4 for trial in found["trials"])
@@ -495,4 +485,4 @@ def test_what_does_not_generate_is_not_measured(decoder: Path) -> None:
     with pytest.raises(rx.UsageError, match="Only a folder"):
         rx.bench(decoder / "decode.onnx", generate=2)
     with pytest.raises(rx.UsageError, match="a prompt of its own"):
-        bench_generation(decoder, generate=2, peers=["onnxsim"])
+        bench_generation(decoder, generate=2, dims="batch=1")
