@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from rmsnorm_export.errors import BackendMissingError, Error, VerificationError
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.system.machine import gpus
 from rmsnorm_export.system.packages import is_installed, pip_install, version_of
@@ -89,6 +90,26 @@ class Diagnosis(Shown):
     plugins: tuple[Built, ...]
     self_tests: tuple[SelfTest, ...]
     works: bool
+
+    @property
+    def error(self) -> Error | None:
+        """What does not work; None where the core does."""
+        bad = [c for c in self.components if c.required and c.status != "ok"]
+        if bad:
+            return BackendMissingError(
+                "A package that rmsnorm-export needs does not work.",
+                found=", ".join(f"{c.name} is {c.status}" for c in bad),
+                fix=" && ".join(dict.fromkeys(c.install for c in bad)),
+            )
+        failed = [f"{test.name}: {test.detail}" for test in self.self_tests if not test.passed]
+        if not failed:
+            return None
+        return VerificationError(
+            "The self test failed.",
+            found="; ".join(failed),
+            fix="install rmsnorm-export again; if that does not help, report what"
+            " doctor --format json prints",
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -97,7 +97,6 @@ READ_ELSEWHERE = {
     "system/machine.py",  # files of the system
     "runtime/operators.py",  # a file of the package
     "tensorrt/plugin/lines.py",  # a file of the package
-    "tensorrt/child.py",  # what its own child wrote
 }
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+from collections.abc import Mapping
 from typing import Literal
 
+from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.printable import plural
 from rmsnorm_export.system.machine import cores, cpu_name, load_average, memory_gib
 from rmsnorm_export.system.shown import Shown
@@ -220,6 +222,18 @@ class Benchmark(Shown):
 
 def _why(item: Variant | Trial) -> str:
     return f"{item.status}: {item.detail}" if item.detail else item.status
+
+
+def outputs_error(results: Mapping[str, Benchmark]) -> VerificationError | None:
+    """Return the error of targets with wrong outputs; None where all are right."""
+    wrong = [": ".join(filter(None, (k, one.reason))) for k, one in results.items() if one.reason]
+    if not wrong:
+        return None
+    return VerificationError(
+        "A target gives other outputs than the model, or none that can be compared.",
+        found="; ".join(wrong),
+        fix="see the site by site proof: rmsnorm-export optimize MODEL --target ... --prove",
+    )
 
 
 def headlines(result: Benchmark) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,13 +11,10 @@ from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.cli.outcome import is_folder
-from rmsnorm_export.errors import BackendMissingError, Error, InputError, NotRunError
-
-if TYPE_CHECKING:
-    from rmsnorm_export.tensorrt.engine.result import EngineCheck
+from rmsnorm_export.errors import InputError
 
 
-@define("check", params=[click.Argument(["file"], type=FILE, metavar="ENGINE")])
+@define("check", reports=False, params=[click.Argument(["file"], type=FILE, metavar="ENGINE")])
 def command(files: Files, file: str) -> None:
     """Say whether ENGINE can run on this machine, before something tries to run it.
 
@@ -38,7 +34,6 @@ def command(files: Files, file: str) -> None:
     from rmsnorm_export.tensorrt.engine.backends import engines_in, is_engine
     from rmsnorm_export.tensorrt.engine.check import check_engine
 
-    files.check(file)
     path = Path(file)
     engines = engines_in(path) if is_folder(file) else [path]
     if not engines or (path.is_file() and not is_engine(path)):
@@ -50,27 +45,7 @@ def command(files: Files, file: str) -> None:
     with console.progress(files.state, "Asking the backend"):
         files.remember(file)
         results = {engine.name: check_engine(engine) for engine in engines}
-    errors = [error for error in map(_unusable_engine, results.values()) if error is not None]
+    errors = [one.error for one in results.values() if one.error is not None]
     worst = min(errors, key=lambda error: error.exit_code, default=None)
     result = Components(path, results) if is_folder(file) else results[path.name]
     files.finish(result, worst)
-
-
-def _unusable_engine(check: EngineCheck) -> Error | None:
-    """Return the error that the exit code stands for; None when the engine can be used."""
-    if check.usable == "yes":
-        return None
-    if check.usable == "unknown":
-        return NotRunError(
-            "The engine could not be loaded here, so that nothing is known of it but its file.",
-            found="; ".join(check.notes),
-            fix="check it where its backend and a GPU are",
-        )
-    # What else stands against it would remain with the backend installed.
-    lacking = check.backend and not check.installed and len(check.problems) == 1
-    kind = BackendMissingError if lacking else InputError
-    return kind(
-        "The engine cannot be used here.",
-        found="; ".join(check.problems),
-        fix="; ".join(dict.fromkeys(check.fixes)),
-    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +11,7 @@ from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.deploy.tables import STEPS
+from rmsnorm_export.printable import printable
 from rmsnorm_export.system.progress import is_styled
 
 if TYPE_CHECKING:
@@ -30,13 +29,6 @@ _PARAMS = [
         help="Write PIPELINE.toml, with every table and key and what it is for, and end: a pipeline"
         " that optimizes and proves model.onnx, until you change it.",
     ),
-    click.Option(
-        ["--set", "changes"],
-        multiple=True,
-        metavar="TABLE.KEY=VALUE",
-        help="Take this value for the key, as if it stood in the file: a TOML value, or text. Paths"
-        " are relative to the file. May be repeated.",
-    ),
 ]
 
 
@@ -53,10 +45,13 @@ def command(files: Files, pipeline: str, init: bool, **options: Any) -> None:
     Examples:
       rmsnorm-export deploy decoder.toml --init
       rmsnorm-export deploy decoder.toml --report decoder.html
-      rmsnorm-export deploy decoder.toml --set optimize.target=ort --set bench.rounds=5
     """
     if init:
-        _begin(pipeline, force=files.force)
+        from rmsnorm_export.deploy.tables import begin
+
+        begin(pipeline, force=files.force)
+        shown = printable(pipeline)
+        click.echo(f"wrote {shown}: set [model] path there, then rmsnorm-export deploy {shown}")
         return
     import logging
     import sys
@@ -77,22 +72,3 @@ def command(files: Files, pipeline: str, init: bool, **options: Any) -> None:
     with console.progress(state, "Reading the pipeline", log=__name__) as step:
         deployment = run_pipeline(pipeline, force=files.force, progress=step, told=told, **options)
     files.finish(deployment, deployment.error)
-
-
-def _begin(pipeline: str, *, force: bool) -> None:
-    """Write a pipeline file to begin with."""
-    from rmsnorm_export.deploy.tables import begun_file
-    from rmsnorm_export.errors import UsageError
-    from rmsnorm_export.printable import printable
-    from rmsnorm_export.system.files import refusals_as, write_whole
-
-    path = Path(pipeline)
-    name = re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem).strip("-_") or "model"
-    if path.exists() and not force:
-        fix = "use --force to replace it"
-        raise UsageError("The pipeline file exists.", found=pipeline, fix=fix)
-    fix = "check the folder and its permissions"
-    with refusals_as("The pipeline file cannot be written.", path, fix=fix):
-        write_whole(path, begun_file(name), replace=force)
-    shown = printable(pipeline)
-    click.echo(f"wrote {shown}: set [model] path there, then rmsnorm-export deploy {shown}")

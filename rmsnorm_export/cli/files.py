@@ -25,7 +25,7 @@ from rmsnorm_export.system.progress import is_styled
 if TYPE_CHECKING:
     from rmsnorm_export.show.page import Section
     from rmsnorm_export.show.text import Line
-    from rmsnorm_export.system.provenance import FileState, Provenance
+    from rmsnorm_export.system.provenance import FileState
 
 _PLAIN = (".engine", ".plan", ".trt", ".pt2", ".json", ".npz")
 """Suffixes of files that are no ONNX models; an engine has its record beside it."""
@@ -96,9 +96,9 @@ class Files:
     def remember(self, argument: str) -> None:
         """Note the files of a MODEL argument as they are."""
         if self._audited and argument not in self._read:
-            from rmsnorm_export.system.provenance import provenance
+            from rmsnorm_export.system.provenance import file_states
 
-            self._read[argument] = provenance(_files_of(argument), ()).inputs
+            self._read[argument] = file_states(_files_of(argument))
 
     def finish(
         self,
@@ -130,8 +130,10 @@ class Files:
             ReportedError: there is an error, or a file could not be written.
         """
         from rmsnorm_export.system.files import write_whole
+        from rmsnorm_export.system.provenance import provenance
 
-        made, verbose = self._made(result, outputs), self.state.verbosity
+        read = [state for states in self._read.values() for state in states]
+        made, verbose = provenance(read, outputs if self._audited else ()), self.state.verbosity
 
         def page(folder: Path) -> str:
             from rmsnorm_export.show import to_html
@@ -148,10 +150,8 @@ class Files:
         def document(folder: Path) -> str:
             from rmsnorm_export.records import to_json
 
-            keys = {**(extra or {}), **error_document(error)}
-            if not hasattr(result, "provenance"):
-                keys = {"provenance": made.seen_from(folder), **keys}
-            return to_json(result, extra=keys)
+            keys = {"provenance": made.seen_from(folder), **(extra or {})}
+            return to_json(result, extra=keys | error_document(error))
 
         def text(folder: Path, **style: Any) -> str:
             from rmsnorm_export.show import show_lines
@@ -178,15 +178,6 @@ class Files:
             click.echo(shown, nl=False, file=stream, color=True)
         if error is not None:
             raise ReportedError(explain(error)) from error
-
-    def _made(self, result: object, outputs: Sequence[Path]) -> Provenance:
-        """What the documents say of their making."""
-        from rmsnorm_export.system.provenance import provenance
-
-        own: Provenance | None = getattr(result, "provenance", None)
-        if own is not None or not self._audited:
-            return own or provenance((), ())
-        return provenance([state for read in self._read.values() for state in read], outputs)
 
 
 def _files_of(argument: str) -> list[Path]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import click
 
 from rmsnorm_export.cli import failure
-from rmsnorm_export.cli.options import LOGGING, PROGRAM, State
+from rmsnorm_export.cli.options import DEBUG, LOGGING, PROGRAM, State
 from rmsnorm_export.errors import ExitCode, UsageError
 from rmsnorm_export.printable import nearest
 from rmsnorm_export.system.late import sympy_when_used
@@ -92,7 +92,7 @@ def cli() -> None:
     """Make every RMSNorm of an ONNX model one node, and prove it."""
 
 
-cli.params += LOGGING
+cli.params += [*LOGGING, DEBUG]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

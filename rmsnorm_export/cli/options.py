@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import shlex
 import typing
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -41,18 +40,20 @@ class State:
         self.command = PROGRAM
 
     @classmethod
-    def of_arguments(cls, arguments: Sequence[str]) -> State:
+    def of_arguments(cls, arguments: list[str]) -> State:
         """Return the state as far as it must be known before the arguments are parsed.
 
         A wrong option must be reported in the format, and on the stream, that were asked for.
+        ``--debug`` is taken out of the arguments, wherever it stands.
         """
         state = cls()
-        known = arguments[: arguments.index("--")] if "--" in arguments else arguments
-        words = {*known, *map("=".join, itertools.pairwise(known))}
+        state.command = shlex.join([PROGRAM, *arguments])
+        end = arguments.index("--") if "--" in arguments else len(arguments)
+        words = {*arguments[:end], *map("=".join, itertools.pairwise(arguments[:end]))}
+        arguments[:end] = [word for word in arguments[:end] if word != "--debug"]
         state.json = "--format=json" in words
         state.model_on_stdout = not words.isdisjoint({"--output=-", "-o-", "-o=-"})
         state.debug = "--debug" in words
-        state.command = shlex.join([PROGRAM, *arguments])
         return state
 
 
@@ -65,8 +66,6 @@ def _tell_state(context: click.Context, parameter: click.Parameter, value: Any) 
     state = context.ensure_object(State)
     if parameter.name == "output_format":
         state.json = value == "json"
-    elif parameter.name == "debug":
-        state.debug = state.debug or value
     else:
         state.verbosity += value if parameter.name == "verbose" else -value
 
@@ -85,9 +84,15 @@ LOGGING = [
         count=True,
         help="Print the first line of the report only, and no progress.",
     ),
-    click.Option(["--debug"], **_STATE, is_flag=True, help="Print the traceback of an error."),
 ]
 """Options of all commands, taken before and after the command's name."""
+
+DEBUG = click.Option(
+    ["--debug"],
+    is_flag=True,
+    expose_value=False,
+    help="Print the traceback of an error; may stand after the command's name, too.",
+)
 
 FORMAT = click.Option(
     ["--format", "output_format"],

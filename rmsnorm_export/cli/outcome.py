@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.files import Files, size_text
-from rmsnorm_export.errors import Error, RequirementError, UsageError, VerificationError
-from rmsnorm_export.printable import one_line, plural, printable
+from rmsnorm_export.errors import Error, RequirementError, UsageError
+from rmsnorm_export.printable import one_line, printable
 
 if TYPE_CHECKING:
     from rmsnorm_export.compare.result import Verification
@@ -143,29 +143,12 @@ def _finish(
     files.finish(result, error, outputs=outputs, **more)
 
 
-def failed_proofs(report: Report) -> Error | None:
-    """Return the error of ``--prove``; None when every proof holds or none was asked for."""
-    unproved = report.unproved
-    if not unproved:
-        return None
-    first = next((r for r in unproved if r.reason == "proof-failed"), unproved[0])
-    many = len(unproved)
-    how = f"{plural(many, 'proof')} failed"
-    if first.reason != "proof-failed":
-        how = f"{plural(many, 'rewrite')} cannot be proved"
-    return VerificationError(
-        f"{how}; the output was written with the original nodes there.",
-        found=f"{first.node}: {first.found}",
-        fix="see the refusals in the report; the output computes what the source computes",
-    )
-
-
 def first_problem(
     reports: Mapping[str, Report], requirement: Requirement
 ) -> tuple[RequirementError | None, Error | None]:
     """Return the requirement that a graph does not meet; and that, or a proof that failed."""
     unmet = next(filter(None, (requirement.unmet(r, name=n) for n, r in reports.items())), None)
-    return unmet, unmet or next(filter(None, map(failed_proofs, reports.values())), None)
+    return unmet, unmet or next(filter(None, (r.proof_error for r in reports.values())), None)
 
 
 def _outcome_lines(written: SaveResult | dict[str, object] | None) -> list[str]:

@@ -11,7 +11,6 @@ from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE, PATH
-from rmsnorm_export.errors import VerificationError
 
 PROGRAMS = (
     "trtexec", "trtexec-static", "polygraphy", "onnxruntime", "triton", "triton-preload",
@@ -96,7 +95,7 @@ def build_plugin(files: Files, **options: Any) -> None:
     files.finish(built, outputs=[library.path for library in built.libraries])
 
 
-@define("check", params=_CHECK, group=command)
+@define("check", params=_CHECK, reports=False, group=command)
 def check_plugin(files: Files, library: Path | None, **options: Any) -> None:
     """Load LIBRARY, or those of the build, in every installed runtime and try its plugins.
 
@@ -104,17 +103,11 @@ def check_plugin(files: Files, library: Path | None, **options: Any) -> None:
     norms are computed and compared with the reference. No GPU is needed. Exit code 4 when a check
     fails, or nothing here can try the library.
     """
-    from rmsnorm_export.show.plugin import check_failure
     from rmsnorm_export.tensorrt import plugin
 
-    files.check(library)
     with console.progress(files.state, "Checking the plugin"):
         result = plugin.check(library, **options)
-    error = None
-    if not result.passed:
-        what, found, fix = check_failure(result)
-        error = VerificationError(what, found=found, fix=fix)
-    files.finish(result, error)
+    files.finish(result, result.error)
 
 
 @define("lines", params=_LINES, reports=False, group=command)

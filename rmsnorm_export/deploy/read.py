@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.deploy.tables import TABLES
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.options import REQUIRED, OptionError, make, spread
-from rmsnorm_export.printable import did_you_mean, one_line, quoted, short
+from rmsnorm_export.printable import did_you_mean, one_line, short
 from rmsnorm_export.system.files import missing_fix
 from rmsnorm_export.system.reading import read_file
 
@@ -24,12 +23,8 @@ LARGEST = 1 << 20
 """Bytes of a pipeline file."""
 
 
-def read_tables(path: Path, changes: Iterable[str] = ()) -> dict[str, Any]:
+def read_tables(path: Path) -> dict[str, Any]:
     """Return the tables of a file by name, as dataclasses of ``tables``.
-
-    Args:
-        path: of the file.
-        changes: ``TABLE.KEY=VALUE`` each, which hold in its place; a value is TOML, or text.
 
     Raises:
         InputError: the file cannot be read, or is no TOML.
@@ -37,8 +32,6 @@ def read_tables(path: Path, changes: Iterable[str] = ()) -> dict[str, Any]:
             choices, or a key that is missing.
     """
     body = _parsed(path)
-    for change in changes:
-        _change(body, change)
     where, tables = f"In {short(path.name)}", {}
     for name, values in {"pipeline": {}, **body}.items():
         if name not in TABLES or not isinstance(values, dict):
@@ -86,17 +79,3 @@ def _parsed(path: Path) -> dict[str, Any]:
         problem, fix = one_line(str(error), 300), "correct it there; strings stand in quotes"
     found = f"{short(str(path), 300)}: {problem}"
     raise InputError("The pipeline file cannot be read.", found=found, fix=fix)
-
-
-def _change(body: dict[str, Any], change: str) -> None:
-    """Put ``TABLE.KEY=VALUE`` into what was read."""
-    place, equals, value = change.partition("=")
-    table, _, key = place.strip().partition(".")
-    if not (equals and key) or not isinstance(body.get(table, {}), dict):
-        fix = "give TABLE.KEY=VALUE, e.g. optimize.target=ort"
-        raise UsageError("--set: the change cannot be read.", found=quoted(change), fix=fix)
-    try:
-        parsed: Any = tomllib.loads(f"value = {value}")
-    except (ValueError, RecursionError):
-        parsed = {"value": value}
-    body.setdefault(table, {})[key] = parsed["value"] if len(parsed) == 1 else value

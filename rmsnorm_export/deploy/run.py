@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from rmsnorm_export.deploy.folder import SUMMARY, check_folder, working_in, writing
@@ -31,7 +31,6 @@ Told = Callable[[StepOutcome], None]
 def run_pipeline(
     path: str | os.PathLike[str],
     *,
-    changes: Sequence[str] = (),
     until: StepName | None = None,
     dry_run: bool = False,
     force: bool = False,
@@ -47,7 +46,6 @@ def run_pipeline(
 
     Args:
         path: of the pipeline file. Paths in it are relative to it.
-        changes: ``TABLE.KEY=VALUE`` each, as if it stood in the file.
         until: the last step to run.
         dry_run: change nothing; say what would run and why.
         force: replace a version in the model repository that another run of ``package`` made, and
@@ -67,7 +65,7 @@ def run_pipeline(
         BackendMissingError: a package that a step will need is not installed.
     """
     file = Path(os.path.abspath(path))
-    settings = settle(file, read_tables(file, changes))
+    settings = settle(file, read_tables(file))
     if until is not None and until not in settings.steps:
         fix = f"its steps are {', '.join(settings.steps)}"
         raise UsageError("The pipeline has no such step.", found=f"--until {short(until)}", fix=fix)

@@ -16,7 +16,6 @@ from rmsnorm_export.deploy.tables import StepName
 from rmsnorm_export.errors import (
     NotRunError,
     RequirementError,
-    VerificationError,
 )
 from rmsnorm_export.options import keywords, written
 from rmsnorm_export.printable import plural
@@ -185,11 +184,7 @@ class OptimizeStep(Step):
             failed = [site for one in reports.values() for site in one.unproved]
             proved = sum(len(one.fused) for one in reports.values())
             lines.append(f"{proved} of {plural(proved + len(failed), 'proof')} hold")
-            if failed:
-                what = f"{plural(len(failed), 'rewrite')} without a proof that holds."
-                fix = 'see optimize/report.json; numerics = "exact" allows the least'
-                found = f"{failed[0].node}: {failed[0].found}"
-                made.failure = VerificationError(what, found=found, fix=fix)
+            made.failure = next(filter(None, (one.proof_error for one in reports.values())), None)
         made.summary = "; ".join(lines)
         return made
 
@@ -285,7 +280,7 @@ class BenchStep(Step):
         from rmsnorm_export.benchmark.folder import bench_folder
         from rmsnorm_export.benchmark.generation import bench_generation
         from rmsnorm_export.benchmark.measure import bench
-        from rmsnorm_export.benchmark.result import headlines
+        from rmsnorm_export.benchmark.result import headlines, outputs_error
 
         options = self.table.options
         measure: Any = bench_folder if self.settings.of_graphs else bench
@@ -293,13 +288,11 @@ class BenchStep(Step):
         options = dataclasses.replace(options, numerics=self._numerics, progress=progress)
         result = measure(self.settings.place("raw"), **keywords(options))
         (folder / "benchmark.json").write_text(to_json(result), encoding="utf-8")
-        parts = getattr(result, "results", {"": result}).values()
-        lines = [line for one in parts for line in headlines(one)]
+        parts = getattr(result, "results", {"": result})
+        lines = [line for one in parts.values() for line in headlines(one)]
         made = Made("; ".join(lines) or "nothing could be measured")
-        made.notes = [note for one in parts for note in one.notes]
-        if wrong := [one.reason for one in parts if not one.passed]:
-            what = "A target gives other outputs than the model."
-            made.failure = VerificationError(what, found="; ".join(wrong), fix="add [prove]")
+        made.notes = [note for one in parts.values() for note in one.notes]
+        made.failure = outputs_error(parts)
         return made
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import textwrap
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from typing import Any, Literal
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.deploy.options import PackageOptions
+from rmsnorm_export.errors import UsageError
 from rmsnorm_export.options import (
     REQUIRED,
     Bound,
@@ -26,6 +28,7 @@ from rmsnorm_export.options import (
     spread,
 )
 from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement, SourceOptions
+from rmsnorm_export.system.files import StrPath, refusals_as, write_whole
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 
 StepName = Literal["export", "optimize", "build", "verify", "bench", "package"]
@@ -148,12 +151,27 @@ TABLES: dict[str, Any] = {
 _BEGUN = {"model": ['path = "model.onnx"'], "optimize": ['require = "all"'], "prove": []}
 
 
-def begun_file(name: str) -> str:
-    """Return a pipeline file to begin with, which optimizes and proves a model.
+def begin(path: StrPath, *, force: bool = False) -> None:
+    """Write a pipeline file to begin with, which optimizes and proves a model.
 
     Every other table and key is in it, too, commented out, with its type, its default and what it
     is for.
+
+    Raises:
+        UsageError: the file exists, and ``force`` is False.
+        InputError: it cannot be written.
     """
+    place = Path(path)
+    if place.exists() and not force:
+        fix = "use --force to replace it"
+        raise UsageError("The pipeline file exists.", found=str(path), fix=fix)
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", place.stem).strip("-_") or "model"
+    fix = "check the folder and its permissions"
+    with refusals_as("The pipeline file cannot be written.", place, fix=fix):
+        write_whole(place, _begun_file(name), replace=force)
+
+
+def _begun_file(name: str) -> str:
     begun = {"pipeline": [f"name = {json.dumps(name)}"], **_BEGUN}
     lines = [
         "# [model] or [export] is needed; a step runs when its table is there. Paths are relative",

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
+from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.printable import one_line, plural
@@ -165,6 +166,22 @@ class Report(Shown):
         """The rewrites that were asked to be proved, and have no proof that holds."""
         reasons = ("proof-failed", "not-provable")
         return tuple(refusal for refusal in self.refused if refusal.reason in reasons)
+
+    @property
+    def proof_error(self) -> VerificationError | None:
+        """That of rewrites without a proof that holds; None where all hold or none was asked."""
+        if not self.unproved:
+            return None
+        first = next((r for r in self.unproved if r.reason == "proof-failed"), self.unproved[0])
+        many = len(self.unproved)
+        how = f"{plural(many, 'proof')} failed"
+        if first.reason != "proof-failed":
+            how = f"{plural(many, 'rewrite')} cannot be proved"
+        return VerificationError(
+            f"{how}; the output was written with the original nodes there.",
+            found=f"{first.node}: {first.found}",
+            fix="see the refusals in the report; the output computes what the source computes",
+        )
 
     @property
     def look_alikes(self) -> tuple[Refusal, ...]:

@@ -56,16 +56,6 @@ def _trial_texts(trial: RuntimeCheck) -> list[str]:
     return [trial.runtime, trial.version or "-", printable(trial.library), trial.status, checks]
 
 
-def check_failure(result: CheckResult) -> tuple[str, str, str]:
-    """Return what, found and fix of the error for a plugin that does not work."""
-    first = next((one for one in result.runtimes if one.status == "failed"), result.runtimes[0])
-    fix = "run it again with -v for every check; rmsnorm-export plugin build --force"
-    if first.status == "missing":  # nothing could try it
-        fix = f"{first.detail}, or pip install tensorrt_lean, whose registry needs no GPU"
-    found = f"{first.library} in {first.runtime}: {first.status}: {first.detail}"
-    return "The plugin does not work.", found, fix
-
-
 def loader_lines(loaders: CommandLines, *, verbose: int = 0, only: bool = False) -> Sequence[Line]:
     """Return the lines of ``lines``; with ``only`` nothing but the line, for a script."""
     if only:

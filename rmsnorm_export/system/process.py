@@ -114,8 +114,16 @@ class Ended:
             return signal.Signals(-self.code).name
         return f"signal {-self.code}"
 
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """What the function of ``ask`` returned; None where it did not come to that."""
+        answer = self.first("answer")
+        return None if answer is None else dict(answer["result"])
+
     def how(self) -> str:
         """How it ended, in words."""
+        if self.code is None:
+            return f"the process did not end within {self.seconds:.0f} s"
         if name := self.signal_name():
             return f"the process was ended by {name}"
         return f"the process ended with exit code {self.code}"
@@ -123,6 +131,38 @@ class Ended:
     def last_line(self) -> str:
         """The last line that it printed; "" without one."""
         return next((line for line in reversed(self.tail.splitlines()) if line.strip()), "").strip()
+
+
+def ask(
+    function: str,
+    request: Mapping[str, object],
+    *,
+    environment: Mapping[str, str] | None = None,
+    time_limit: float | None = None,
+) -> Ended:
+    """Call a function of this package in a new process, and wait for its end.
+
+    Args:
+        function: ``module:name`` of what takes the request and returns a dictionary.
+        request: for it, of what JSON has.
+        environment: variables beside those of this process.
+        time_limit: seconds until the child is ended.
+    """
+    whole = {"function": function, "request": request}
+    target = f"{__name__}:answer"
+    return Child(target, whole, environment=environment, time_limit=time_limit).end()
+
+
+def answer(request: Request, say: Say) -> None:
+    """Call the function of ``ask``, in the child."""
+    say("answer", result=_named(request["function"])(request["request"]))
+
+
+def _named(target: str) -> Callable[..., Any]:
+    """Return the function ``module:name``."""
+    module, _, name = target.partition(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
 
 
 class Child:
@@ -254,8 +294,7 @@ def serve(target: str, memory_limit: str) -> None:
         with lock:
             print(line, file=out, flush=True)
 
-    module, _, name = target.partition(":")
-    getattr(importlib.import_module(module), name)(request, say)
+    _named(target)(request, say)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # destructors of C++ libraries may crash; nothing is left for them to do

@@ -30,7 +30,7 @@ from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.runtime.inputs import make_inputs, numpy_type
 from rmsnorm_export.system import packages
 from rmsnorm_export.system.packages import is_installed
-from rmsnorm_export.tensorrt.child import Answer as ChildAnswer
+from rmsnorm_export.system.process import Ended
 from rmsnorm_export.tensorrt.engine import backends as engine_backends
 from rmsnorm_export.tensorrt.engine.backends import RTX, gpu_visible
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, InputRange
@@ -237,7 +237,7 @@ def test_the_profile_is_the_one_that_fits() -> None:
 def test_an_engine_says_its_profiles_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     two = [[[1, 4], [1, 4], [2, 4]], [[3, 4], [3, 4], [8, 4]]]
     inputs = [{"name": "x", "dtype": "float32", "ranges": two}]
-    answer = ChildAnswer({"inputs": inputs}, "", "", 0.0)
+    answer = Ended(({"event": "answer", "result": {"inputs": inputs}},), 0, "")
     monkeypatch.setattr(engine_backend, "run_backend", lambda *_: answer)
     assert Engine(Path("m.engine"), RTX).profiles() == (profile(1, 2), profile(3, 8))
 

@@ -216,11 +216,12 @@ def test_a_folder_without_permission(tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
         assert rx.run_pipeline(path).passed
         (tmp_path / "out").chmod(0o500)
-        assert "cannot be made or used" in refused("--set", "optimize.opset=20")
+        write(tmp_path, MODEL, OPTIMIZE + "\nopset = 20")
+        assert "cannot be made or used" in refused()
         (tmp_path / "out").chmod(0o300)
         assert "cannot be made or used" in refused()
     finally:
         tmp_path.chmod(0o700)
         if (tmp_path / "out").exists():
             (tmp_path / "out").chmod(0o700)
-    assert rx.run_pipeline(path).step("optimize").state == "skipped"
+    assert rx.run_pipeline(path).step("optimize").state == "done"

@@ -18,8 +18,8 @@ from onnx import TensorProto, helper
 import rmsnorm_export as rx
 from rmsnorm_export.errors import BackendMissingError, InputError, RequirementError, UsageError
 from rmsnorm_export.records import from_json
+from rmsnorm_export.system import process
 from rmsnorm_export.system.digest import sha256_of
-from rmsnorm_export.tensorrt import child
 from rmsnorm_export.tensorrt.engine import backends, build
 from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, choose
 from rmsnorm_export.tensorrt.engine.build import _check_plugin, build_engine
@@ -310,7 +310,7 @@ def test_a_death_is_a_finding(
     one_norm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, word: str
 ) -> None:
     monkeypatch.setattr(
-        build, "run_backend", lambda *_: child.ask(f"{HERE}:die", {"signal": number})
+        build, "run_backend", lambda *_: process.ask(f"{HERE}:die", {"signal": number})
     )
     old = tmp_path / "old.engine"
     old.write_bytes(b"old")
@@ -324,7 +324,7 @@ def test_a_death_is_a_finding(
 def test_a_child_ends_with_its_caller(tmp_path: Path) -> None:
     """Killed while it waits, so that nothing is left to build for nobody."""
     pid = tmp_path / "pid"
-    code = f"from rmsnorm_export.tensorrt.child import ask; ask('{HERE}:wait', {str(pid)!r})"
+    code = f"from rmsnorm_export.system.process import ask; ask('{HERE}:wait', {str(pid)!r})"
     caller = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
     while not (pid.exists() and pid.read_text()):
         assert caller.poll() is None

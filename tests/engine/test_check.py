@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.tensorrt.child import Answer
+from rmsnorm_export.system.process import Ended
 from rmsnorm_export.tensorrt.engine import check
 from rmsnorm_export.tensorrt.engine.backends import gpu_visible
 from rmsnorm_export.tensorrt.engine.build import build_engine
@@ -53,19 +53,23 @@ def test_a_good_engine(engine: Path) -> None:
     found.require()
 
 
+def ended(result: dict[str, object]) -> Ended:
+    return Ended(({"event": "answer", "result": result},), 0, "")
+
+
 def test_what_a_gpu_would_say(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = check_engine(engine).record
     assert record is not None
     result = {"version": record.version, "reasons": 0, "loaded": True, "texts": []}
-    answers = [Answer(result, "", "", 1.0)]
+    answers = [ended(result)]
     monkeypatch.setattr(check, "run_backend", lambda *_: answers[-1])
     monkeypatch.setattr(check, "gpus", lambda: ("NVIDIA H200, 9.0, 580",))
     found = check_engine(engine)
     assert (found.usable, found.problems) == ("yes", ())
     assert found.loaded_by == f"TensorRT-RTX {record.version} on NVIDIA H200"
-    answers.append(Answer(result | {"reasons": 2, "loaded": False}, "", "", 1.0))
+    answers.append(ended(result | {"reasons": 2, "loaded": False}))
     assert check_engine(engine).problems == ("it was built for other GPUs",)
-    answers.append(Answer(None, "the process was ended by SIGSEGV", "error: bad", 1.0))
+    answers.append(Ended((), -11, "error: bad"))
     assert "SIGSEGV; error: bad" in check_engine(engine).problems[0]
 
 

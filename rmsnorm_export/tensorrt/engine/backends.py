@@ -13,8 +13,8 @@ from pathlib import Path
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.system import machine
 from rmsnorm_export.system.packages import is_installed, pip_install
+from rmsnorm_export.system.process import Ended, ask
 from rmsnorm_export.system.reading import open_regular
-from rmsnorm_export.tensorrt.child import Answer, ask
 from rmsnorm_export.tensorrt.engine.result import Backend, sidecar_path
 
 
@@ -129,7 +129,7 @@ def require_packages(info: BackendInfo) -> None:
             )
 
 
-def run_backend(command: str, request: Mapping[str, object], info: BackendInfo) -> Answer:
+def run_backend(command: str, request: Mapping[str, object], info: BackendInfo) -> Ended:
     """Call a function of ``worker`` in a new process.
 
     The parser and the builder are C++ that may abort, and Polygraphy reads once, at its import,

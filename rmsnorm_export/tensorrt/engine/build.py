@@ -22,7 +22,7 @@ from rmsnorm_export.runtime.sizes import RANGES
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
 from rmsnorm_export.system.packages import versions_of
-from rmsnorm_export.tensorrt.child import Answer
+from rmsnorm_export.system.process import Ended
 from rmsnorm_export.tensorrt.engine.backends import choose, gpu_visible, gpus, run_backend
 from rmsnorm_export.tensorrt.engine.failure import failure, refused
 from rmsnorm_export.tensorrt.engine.layers import by_profile, layers_of
@@ -168,7 +168,7 @@ def _findings(result: dict[str, Any], model: EngineModel, profiles: int) -> dict
     }
 
 
-def _surroundings(answer: Answer, options: BuildOptions) -> dict[str, Any]:
+def _surroundings(answer: Ended, options: BuildOptions) -> dict[str, Any]:
     """Return what the record says of the machine, the packages and the options."""
     now = datetime.datetime.now(datetime.timezone.utc)
     return {

@@ -9,7 +9,7 @@ from typing import Any
 from rmsnorm_export.errors import BackendMissingError, Error, InputError
 from rmsnorm_export.op.native import KINDS
 from rmsnorm_export.printable import one_line, quoted, short
-from rmsnorm_export.tensorrt.child import Answer
+from rmsnorm_export.system.process import Ended
 from rmsnorm_export.tensorrt.engine.backends import RTX, BackendInfo
 
 _PORTABLE = "make the model with optimize --target portable"
@@ -28,17 +28,17 @@ _FIXES = (
 _OTHERWISE = "try another --target of optimize, or the raw model, and report what differs"
 
 
-def cause(answer: Answer) -> str:
+def cause(answer: Ended) -> str:
     """Return the last errors of the backend and how its process ended."""
-    lines = [line for line in answer.printed.splitlines() if line.startswith("error: ")]
-    last = dict.fromkeys([*lines[-3:], answer.last_line])
-    return "; ".join([answer.ending, *(one_line(line, 400) for line in last if line)])
+    lines = [line for line in answer.tail.splitlines() if line.startswith("error: ")]
+    last = dict.fromkeys([*lines[-3:], answer.last_line()])
+    return "; ".join([answer.how(), *(one_line(line, 400) for line in last if line)])
 
 
-def failure(answer: Answer, info: BackendInfo, file: str, what: str, fix: str = "") -> Error:
+def failure(answer: Ended, info: BackendInfo, file: str, what: str, fix: str = "") -> Error:
     """Return the error for a process that ended without a result; ``what`` became of a file."""
     text = f"{file}: {cause(answer)}"
-    own = answer.last_line.startswith("ValueError: ")  # of worker
+    own = answer.last_line().startswith("ValueError: ")  # of worker
     if _NO_GPU.search(text) and not own:
         fix = f"use a machine with a GPU{'' if info is RTX else ', or --backend tensorrt-rtx'}"
         return BackendMissingError(f"{info.label} finds no GPU.", found=text, fix=fix)
@@ -48,7 +48,7 @@ def failure(answer: Answer, info: BackendInfo, file: str, what: str, fix: str = 
     return InputError(f"{info.label} {what}", found=text, fix=next(known, fix or _OTHERWISE))
 
 
-def refused(errors: Sequence[dict[str, Any]], answer: Answer, info: BackendInfo) -> InputError:
+def refused(errors: Sequence[dict[str, Any]], answer: Ended, info: BackendInfo) -> InputError:
     """Return the error for a model that the parser does not take."""
     if not errors:
         fix = "check the model with onnx.checker, and export it again"

@@ -10,7 +10,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from rmsnorm_export.errors import InputError
+from rmsnorm_export.errors import BackendMissingError, Error, InputError, NotRunError
 from rmsnorm_export.records import from_json
 from rmsnorm_export.system.reading import read_text
 from rmsnorm_export.system.shown import Shown
@@ -213,18 +213,34 @@ class EngineCheck(Shown):
     record: EngineRecord | None = None
     loaded_by: str = ""
 
+    @property
+    def error(self) -> Error | None:
+        """That of an engine that cannot be used, or of which nothing is known."""
+        if self.usable == "yes":
+            return None
+        if self.usable == "unknown":
+            return NotRunError(
+                "The engine could not be loaded here, so that nothing is known of it but its file.",
+                found="; ".join(self.notes),
+                fix="check it where its backend and a GPU are",
+            )
+        # What else stands against it would remain with the backend installed.
+        lacking = self.backend and not self.installed and len(self.problems) == 1
+        kind = BackendMissingError if lacking else InputError
+        return kind(
+            "The engine cannot be used here.",
+            found="; ".join(self.problems),
+            fix="; ".join(dict.fromkeys(self.fixes)),
+        )
+
     def require(self) -> None:
         """Go on only with an engine that nothing stands against.
 
         Raises:
-            InputError: ``usable`` is ``no``.
+            InputError, BackendMissingError: ``usable`` is ``no``.
         """
-        if self.usable == "no":
-            raise InputError(
-                "The engine cannot be used here.",
-                found="; ".join(self.problems),
-                fix="; ".join(dict.fromkeys(self.fixes)),
-            )
+        if self.usable == "no" and self.error is not None:
+            raise self.error
 
 
 def sidecar_path(engine: Path) -> Path:

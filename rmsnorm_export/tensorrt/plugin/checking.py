@@ -5,7 +5,7 @@ from __future__ import annotations
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import is_installed, version_of
-from rmsnorm_export.tensorrt.child import ask
+from rmsnorm_export.system.process import ask
 from rmsnorm_export.tensorrt.plugin.libraries import find_build, open_library
 from rmsnorm_export.tensorrt.plugin.result import (
     Check,
@@ -99,7 +99,7 @@ def _check_in(package: str, library: Library, version: str, timeout: float) -> R
         time_limit=timeout,
     )
     if answer.result is None:
-        detail = f"{answer.ending}; last message: {answer.last_line or 'none'}"
+        detail = f"{answer.how()}; last message: {answer.last_line() or 'none'}"
         return RuntimeCheck(package, here, name, style, "failed", detail)
     checks = tuple(Check(**one) for one in answer.result["checks"])
     bad = [one for one in checks if not one.passed]
@@ -108,7 +108,7 @@ def _check_in(package: str, library: Library, version: str, timeout: float) -> R
         detail = f"{bad[0].name}: {bad[0].detail}" + (
             f" (and {len(bad) - 1} more)" * (len(bad) > 1)
         )
-        detail += f"; last message: {answer.last_line}" if answer.last_line else ""
+        detail += f"; last message: {answer.last_line()}" if answer.last_line() else ""
     status = "failed" if bad or not checks else "passed"
     return RuntimeCheck(package, here, name, style, status, detail, checks)  # type: ignore[arg-type]
 

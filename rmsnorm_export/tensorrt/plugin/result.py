@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from rmsnorm_export.errors import Error
+from rmsnorm_export.errors import Error, VerificationError
 from rmsnorm_export.system.shown import Shown
 
 Style = Literal["load_library", "dlopen", "register", "functions"]
@@ -127,6 +127,18 @@ class CheckResult(Shown):
     runtimes: tuple[RuntimeCheck, ...]
     passed: bool
     notes: tuple[str, ...] = ()
+
+    @property
+    def error(self) -> VerificationError | None:
+        """That of the first library that failed, or that nothing could try."""
+        if self.passed:
+            return None
+        first = next((one for one in self.runtimes if one.status == "failed"), self.runtimes[0])
+        fix = "run it again with -v for every check; rmsnorm-export plugin build --force"
+        if first.status == "missing":
+            fix = f"{first.detail}, or pip install tensorrt_lean, whose registry needs no GPU"
+        found = f"{first.library} in {first.runtime}: {first.status}: {first.detail}"
+        return VerificationError("The plugin does not work.", found=found, fix=fix)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
