@@ -17,7 +17,7 @@ from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import assign_bodies, body_key
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import ROW_KINDS
-from rmsnorm_export.op.spec import BLOCK, NormSpec, Quantize, scaled_by
+from rmsnorm_export.op.spec import NormSpec, Quantize, scaled_by
 from rmsnorm_export.runtime.session import run_session
 from rmsnorm_export.tensorrt.plugin.native import node_model, session_options
 from tests.op.test_codes import at_every_place, reference_codes, same
@@ -44,11 +44,11 @@ def sweep(library: str) -> int:
     """Every kind, type and way to make codes against the reference of the kernels' own norms."""
     norms, coded = [], []
     for seed, (kind, dtype, how) in enumerate(itertools.product(ROW_KINDS, TYPES, HOWS)):
-        x, second = rows(TYPES[dtype], 96 if scaled_by(how) == "block" else 111, seed)
+        x, second = rows(TYPES[dtype], 111, seed)
         given = None if kind == "RMSNorm" else second
         weights = np.random.default_rng(seed).normal(0, 1, (2, x.shape[-1])).astype(np.float32)
         scale, bias = (weights[i] if seed % 4 > i else None for i in range(2))
-        axis = -2 if seed % 5 == 0 and scaled_by(how) != "block" and scale is None else -1
+        axis = -2 if seed % 5 == 0 and scale is None else -1
         spec = NormSpec(kind=kind, axis=axis, epsilon=2.0**-17)
         step = np.array(STEPS[seed % len(STEPS)], np.float32)
         for cases, more in ((norms, {}), (coded, {"quantize": how, "step": step})):
@@ -58,7 +58,7 @@ def sweep(library: str) -> int:
             outputs = tuple(x for _ in model.graph.output)
             cases.append((Case(dtype, spec, model, feeds, bias, outputs), how, float(step)))
     for dtype, how in itertools.product(TYPES, HOWS[2:]):
-        x = at_every_place(TYPES[dtype], 64 if scaled_by(how) == "block" else 37)
+        x = at_every_place(TYPES[dtype], 37)
         spec = NormSpec(epsilon=0.0, partial_size=1)  # changes nothing
         for cases, made in ((norms, None), (coded, how)):
             model, feeds = node_model(spec, x, None, None, None, quantize=made)
@@ -89,7 +89,6 @@ def test_every_half_number_has_the_code_of_its_body(
     """All of float16, as a row of ones scaled to them: kernel and body side by side."""
     scale = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     scale = scale[np.isfinite(scale)]
-    scale = scale[: scale.size // BLOCK * BLOCK]
     x = np.ones((2, scale.size), np.float16)
     spec = NormSpec(epsilon=0.0)
     for step in (0.02, 3.0) if scaled_by(how) == "tensor" else (None,):
@@ -109,9 +108,8 @@ def test_every_half_number_has_the_code_of_its_body(
 
 @pytest.mark.parametrize("how", HOWS)
 def test_any_shape_and_number_of_threads(native_library: pathlib.Path, how: Quantize) -> None:
-    unit = BLOCK if scaled_by(how) == "block" else 1
     step = np.array(0.02, np.float32) if scaled_by(how) == "tensor" else None
-    for shape in ((3 * unit,), (700, 33 * unit), (0, unit), (2, 0), (2, 3, 5, unit)):
+    for shape in ((3,), (700, 33), (0, 1), (2, 0), (2, 3, 5, 1)):
         x = np.random.default_rng(0).normal(0, 1, shape).astype(np.float32)
         model, feeds = node_model(NormSpec(), x, None, None, None, quantize=how, step=step)
         plain, _ = node_model(NormSpec(), x, None, None, None)
@@ -128,7 +126,7 @@ def test_any_shape_and_number_of_threads(native_library: pathlib.Path, how: Quan
 def test_channels_in_front_of_positions(native_library: pathlib.Path) -> None:
     """Codes have a scale for each row of the last axis, whatever is normalised."""
     x = np.random.default_rng(0).normal(0, 1, (2, 37, 5, 7)).astype(np.float16)
-    for how in HOWS[:4]:
+    for how in HOWS:
         step = np.array(0.02, np.float32) if scaled_by(how) == "tensor" else None
         results = []
         for more in ({}, {"quantize": how, "step": step}):
@@ -151,11 +149,6 @@ BAD: dict[str, tuple[str, dict[str, Any], Any]] = {
     "says other codes than": ("QuantizedRMSNorm_fp8", {"quantize": "int8"}, 0.5),
     "quantize is 'fp4'": ("QuantizedRMSNorm_fp8", {"quantize": "fp4"}, 0.5),
     "the last input is no scale of codes": ("QuantizedRMSNorm_int8", {"quantize": "int8"}, [1, 2]),
-    "a row has 8 elements; make that a multiple of 32": (
-        "QuantizedRMSNorm_mxfp8",
-        {"quantize": "mxfp8"},
-        None,
-    ),
 }
 
 

@@ -42,10 +42,8 @@ public:
         norm.rotary_interleaved = norm_.rotary_interleaved;
         problem_.x = problem_.y = kTypeOf[x];
         if (norm_.codes != Codes::kNone) {
-            constexpr kernels::Quantize kSteps[] = {
-                kernels::Quantize::kStatic, kernels::Quantize::kPerRow, kernels::Quantize::kBlocks,
-                kernels::Quantize::kBlocksFloor};
-            problem_.quantize = kSteps[static_cast<int>(norm_.steps)];
+            problem_.quantize = norm_.steps == Steps::kRow ? kernels::Quantize::kPerRow
+                                                           : kernels::Quantize::kStatic;
             problem_.y =
                 norm_.codes == Codes::kInt8 ? kernels::Type::kINT8 : kernels::Type::kFP8E4M3;
             if (norm_.steps == Steps::kRow && norm_.axis != -1) {
@@ -58,9 +56,6 @@ public:
         kernels::Problem smallest = problem_;
         smallest.n = std::max<std::int64_t>(
             {2, norm.partial_size, norm.group_size, norm.rotary_dim});
-        if (norm_.steps >= Steps::kBlock && !norm.group_size) {
-            smallest.n = (smallest.n + kernels::kBlock - 1) / kernels::kBlock * kernels::kBlock;
-        }
         smallest.table_width = norm.rotary_dim ? norm.rotary_dim : smallest.n;
         must(kernels::refusal(smallest),
              "partial_size is " + std::to_string(norm.partial_size) + ", group_size is " +
