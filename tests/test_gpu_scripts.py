@@ -116,10 +116,9 @@ def test_nvcc_builds_what_is_timed_and_what_is_checked() -> None:
     nvcc = str(kernel_build.find_nvcc())
 
     def fill(folder: Path) -> None:
-        units = [(unit, 90) for unit in kernel_build.UNITS]
-        kernel_build.nvcc_objects(units, folder, build.COUNTED)  # those of test_sass
-        build.library(nvcc, "90", folder, build.COUNTED)
-        build.driver(nvcc, "90", folder, build.COUNTED)
+        kernel_build.nvcc_objects([(unit, 90) for unit in kernel_build.UNITS], folder)
+        build.library(nvcc, "90", folder)
+        build.driver(nvcc, "90", folder)
 
     tests = kernel_build.PLUGINS / "tests"
     key = kernel_build.source_hash(

@@ -13,9 +13,6 @@ from tests.tools.lib.command import ROOT
 
 PLUGINS = ROOT / "plugins"
 KERNELS = PLUGINS / "kernels"
-RECORDED = "librmsnorm_recorded.so"
-COUNTED = PLUGINS / "tests" / "gpu" / "counted_only.cuh"
-"""In front of a unit: none but the kernels that scripts/sass counts."""
 FLAGS = ("-std=c++17", "-O3", "-lineinfo", "-Xcompiler=-fPIC,-Wall,-Wextra")
 
 
@@ -24,37 +21,27 @@ def source_hash() -> str:
     return sha256_of_all(sorted(KERNELS.iterdir()), KERNELS)[:12]
 
 
-def library(nvcc: str, arch: str, folder: Path, front: Path | None = None) -> Path:
+def library(nvcc: str, arch: str, folder: Path) -> Path:
     """The C functions of plugins/torch/c_api.cpp for one architecture, e.g. ``90``."""
     made = folder / "librmsnorm_kernels.so"
-    _link(nvcc, arch, PLUGINS / "torch" / "c_api.cpp", made, front, "-shared")
+    _link(nvcc, arch, PLUGINS / "torch" / "c_api.cpp", made, "-shared")
     return made
 
 
-def driver(nvcc: str, arch: str, folder: Path, front: Path | None = None) -> Path:
+def driver(nvcc: str, arch: str, folder: Path) -> Path:
     """The program of plugins/tests/kernels/driver.cpp with the GPU's memory and kernels."""
     made = folder / "rmsnorm_driver"
     memory = str(PLUGINS / "tests" / "gpu")
-    _link(nvcc, arch, PLUGINS / "tests" / "kernels" / "driver.cpp", made, front, "-I", memory)
+    _link(nvcc, arch, PLUGINS / "tests" / "kernels" / "driver.cpp", made, "-I", memory)
     return made
 
 
-def recorded(nvcc: str, arch: str, folder: Path, front: Path | None = None) -> Path:
-    """``library`` with a CUDA runtime that writes launches down instead of making them."""
-    made = folder / RECORDED
-    recorder = PLUGINS / "tests" / "gpu" / "recorder.cpp"
-    source = PLUGINS / "torch" / "c_api.cpp"
-    _link(nvcc, arch, source, made, front, str(recorder), "-shared", "-cudart=none")
-    return made
-
-
-def compiled(nvcc: str, arch: str, unit: Path, folder: Path, front: Path | None = None) -> Path:
+def compiled(nvcc: str, arch: str, unit: Path, folder: Path) -> Path:
     """The object of a unit of the kernels, unless it lies there already, and what ptxas says."""
-    front = front if "_" in unit.stem else None  # the host's side has no kernels
-    made = folder / f"{unit.stem}.{arch}{'-' + front.stem if front else ''}.o"
+    made = folder / f"{unit.stem}.{arch}.o"
     if not made.exists():
-        command = [*_base(nvcc, arch), *(("-include", str(front)) if front else ())]
-        words = _run_compiler([*command, "-Xptxas=-v", "-c", str(unit), "-o", str(made)])
+        command = [*_base(nvcc, arch), "-Xptxas=-v", "-c", str(unit), "-o", str(made)]
+        words = _run_compiler(command)
         made.with_suffix(".ptxas").write_text(words)
     return made
 
@@ -64,13 +51,11 @@ def _base(nvcc: str, arch: str) -> list[str]:
     return [nvcc, *FLAGS, code, "-I", str(KERNELS)]
 
 
-def _link(
-    nvcc: str, arch: str, source: Path, output: Path, front: Path | None, *flags: str
-) -> None:
-    """Compile the kernels, with ``front`` before each unit, and link them with ``source``."""
+def _link(nvcc: str, arch: str, source: Path, output: Path, *flags: str) -> None:
+    """Compile the kernels, and link them with ``source``."""
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         units = sorted(KERNELS.glob("*.cu"))
-        made = pool.map(lambda unit: compiled(nvcc, arch, unit, output.parent, front), units)
+        made = pool.map(lambda unit: compiled(nvcc, arch, unit, output.parent), units)
         objects = [str(path) for path in made]
     _run_compiler([*_base(nvcc, arch), *flags, str(source), *objects, "-o", str(output)])
 

@@ -150,10 +150,10 @@ Order order_of(Task const& task) {
 
 template <typename T, Mode mode, Order order, Quantize quantize>
 Kernel hot_kernel_of(Choice const& choice) {
-    if constexpr (quantize >= Quantize::kPerRow) {
-        if (choice.path == Path::kWarp) return row_warp<T, mode, order, quantize>;
+    if constexpr (quantize == Quantize::kPerRow) {
+        if (choice.path == Path::kWarp) return row_warp<T, mode, order>;
     }
-    if constexpr (mode == Mode::kPlain && quantize < Quantize::kBlocks) {
+    if constexpr (mode == Mode::kPlain) {
         if (choice.wide) return row_hot<T, 8, mode, order, quantize, Fetch::kWide>;
     }
     return choice.vectors == 8 ? row_hot<T, 8, mode, order, quantize>
@@ -177,10 +177,6 @@ Kernel hot_kernel(Task const& task) {
     if (quantize == Quantize::kNone) {
         return skip ? hot_kernel_of<T, Mode::kSkip, order, Quantize::kNone>(choice)
                     : hot_kernel_of<T, Mode::kPlain, order, Quantize::kNone>(choice);
-    }
-    if (quantize >= Quantize::kBlocks) {
-        return skip ? hot_kernel_of<T, Mode::kSkip, order, Quantize::kBlocks>(choice)
-                    : hot_kernel_of<T, Mode::kPlain, order, Quantize::kBlocks>(choice);
     }
     if (quantize == Quantize::kStatic) {
         return skip ? hot_kernel_of<T, Mode::kSkip, order, Quantize::kStatic>(choice)
@@ -226,25 +222,19 @@ bool widens(Task const& task, int sm) {
            at(task.pointers.x) % 32 == 0 && at(task.pointers.y) % (quantised ? elements : 32) == 0;
 }
 
-// A problem whose rows are whole aligned vectors; null for scales of blocks that no hot kernel has.
+// A problem whose rows are whole aligned vectors.
 template <typename T>
 Kernel vector_kernel(Task& task, int sm, int most_blocks, Tactic tactic) {
     int const inputs = task.mode == Mode::kPlain ? 1 : 2;
     std::int64_t const bytes = task.size * std::int64_t{sizeof(T)};
     bool const low_latency = tactic == Tactic::kLowLatency;
     task.choice = choose_hot(bytes, inputs, sm, most_blocks, low_latency);
-    if (task.problem.quantize >= Quantize::kPerRow && !low_latency && task.mode <= Mode::kSkip) {
+    if (task.problem.quantize == Quantize::kPerRow && !low_latency && task.mode <= Mode::kSkip) {
         Choice const warps = choose_warp(bytes, inputs, sm);
         if (warps.threads > 0) task.choice = warps;
     }
     task.choice.wide = widens<T>(task, sm);
     Kernel const hot = task.choice.threads > 0 ? hot_kernel<T>(task) : nullptr;
-    if (task.problem.quantize >= Quantize::kBlocks) {
-        // The threads that hold a block are neighbours.
-        int const least = kBlock / kWidth<T>;
-        task.choice.lanes = task.choice.lanes < least ? least : task.choice.lanes;
-        return hot;
-    }
     if (hot != nullptr) return hot;
     task.choice = choose(bytes, inputs, sm, most_blocks, low_latency);
     bool const quantised = task.problem.quantize != Quantize::kNone;
@@ -268,7 +258,6 @@ cudaError_t launch_typed(Task task, Device const& device, Tactic tactic, cudaStr
         for (int cluster = most_cluster(device.sm); status == cudaSuccess && most == 0;
              cluster = choice.cluster / 2) {
             kernel = vector_kernel<T>(task, device.sm, cluster, tactic);
-            if (kernel == nullptr) break;
             status = at_once(kernel, choice, device, most);
         }
         if (status != cudaSuccess) return status;

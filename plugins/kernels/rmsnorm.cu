@@ -40,7 +40,7 @@ bool complete(Problem const& problem, Pointers& pointers) {
            (problem.norm.kind == Kind::kSkipRMSNorm || settle(pointers.sum, false)) &&
            settle(pointers.scale, problem.has_scale) && settle(pointers.bias, problem.has_bias) &&
            settle(pointers.quant_scale, problem.quantize == Quantize::kStatic) &&
-           settle(pointers.row_scale, problem.quantize >= Quantize::kPerRow);
+           settle(pointers.row_scale, problem.quantize == Quantize::kPerRow);
 }
 
 Mode mode_of(Norm const& norm) {
@@ -82,7 +82,6 @@ cudaError_t current_device(Device& device) {
 char const* refusal(Problem const& problem) noexcept {
     Norm const& norm = problem.norm;
     bool const quantised = problem.quantize != Quantize::kNone;
-    bool const blocks = problem.quantize >= Quantize::kBlocks;
     bool const coded = problem.y == Type::kFP8E4M3 || problem.y == Type::kINT8;
     auto const one_of = [](auto value, auto last) {
         return value >= decltype(last){} && value <= last;
@@ -97,13 +96,10 @@ char const* refusal(Problem const& problem) noexcept {
         {!one_of(problem.x, Type::kBF16), "x must be f32, f16 or bf16"},
         {problem.has_scale && !fits(problem.scale), "scale must be of the type of x, or f32"},
         {problem.has_bias && !fits(problem.bias), "bias must be of the type of x, or f32"},
-        {!one_of(problem.quantize, Quantize::kBlocksFloor),
-         "quantize must be none, static, per row, blocks or blocks floor"},
+        {!one_of(problem.quantize, Quantize::kPerRow),
+         "quantize must be none, static or per row"},
         {!quantised && problem.y != problem.x, "y must be of the type of x, unless quantised"},
         {quantised && !coded, "a quantised y must be FP8 E4M3 or INT8"},
-        {blocks && problem.y != Type::kFP8E4M3, "codes with scales of blocks must be FP8 E4M3"},
-        {blocks && (problem.n % kBlock != 0 || group % kBlock != 0 || problem.inner != 1),
-         "rows and groups must be whole blocks of 32 elements of the last axis, for their scales"},
         {!one_of(norm.kind, Kind::kRotaryRMSNorm),
          "kind must be RMSNorm, SkipRMSNorm, GatedRMSNorm or RotaryRMSNorm"},
         {!one_of(norm.activation, Activation::kSigmoid), "activation must be silu or sigmoid"},

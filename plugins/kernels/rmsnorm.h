@@ -23,10 +23,7 @@
 // Quantised: with y as above, rounded to T,
 //         static:  q = saturate(round_to_even(y / *quant_scale))
 //         per row: row_scale = max|y| / (448 for FP8 E4M3, 127 for INT8), 1 when the row is 0;
-//                  q = saturate(round_to_even(y / row_scale));
-//         blocks:  FP8 E4M3, for every 32 elements m = max|y|, a scale 2^E and its code E + 127
-//                  (E8M0); E >= -127 is the least with m <= 448 * 2^E, or (floor) that of
-//                  floor(log2(m)) - 8. 255, and codes that are NaN, where m is no finite number.
+//                  q = saturate(round_to_even(y / row_scale)).
 // Rotary:  y, rounded to T, is turned. In the type C of cos and sin, each step rounded to C, then T:
 //         y_i * cos_i + rot_i * sin_i    for the first rotary_dim elements; the others pass
 //         rot_i = -y_(i + rotary_dim / 2), and y_(i - rotary_dim / 2) in the second half; or, with
@@ -44,8 +41,7 @@ namespace rmsnorm_export {
 enum class Type : std::int32_t { kF32, kF16, kBF16, kFP8E4M3, kINT8 };
 enum class Kind : std::int32_t { kRMSNorm, kSkipRMSNorm, kGatedRMSNorm, kRotaryRMSNorm };
 enum class Activation : std::int32_t { kSilu, kSigmoid };
-// kBlocks, kBlocksFloor: MXFP8, with the scale of a block rounded up, or as OCP's.
-enum class Quantize : std::int32_t { kNone, kStatic, kPerRow, kBlocks, kBlocksFloor };
+enum class Quantize : std::int32_t { kNone, kStatic, kPerRow };
 
 // What the launch is tuned for. Both give the same numbers for every row, whatever else is in the
 // batch, but not the same as each other in the last ulp of f32: their sums associate differently.
@@ -91,7 +87,6 @@ struct Problem {
 };
 
 constexpr std::int64_t kMaxRow = std::int64_t{1} << 20;
-constexpr int kBlock = 32;  // elements that share a scale of MXFP8
 
 // Device pointers. Any alignment that the element type allows; x, residual and gate may be equal to
 // no output. Null where the problem has no such tensor.
@@ -103,7 +98,7 @@ struct Pointers {
     float const* quant_scale{nullptr}; // one f32 on the device (static)
     void* y{nullptr};                  // in the shape of x
     void* sum{nullptr};                // like x (Skip); null: not written
-    void* row_scale{nullptr};          // f32 [rows] (per row), E8M0 [rows, n / 32] (blocks)
+    void* row_scale{nullptr};          // f32 [rows] (per row)
     void const* cos{nullptr};          // [rows of the tables, table_width] (Rotary)
     void const* sin{nullptr};
 };

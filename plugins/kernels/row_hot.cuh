@@ -6,7 +6,7 @@
 // Here a / rms is a * (1 / rms), as PyTorch computes it: rmsnorm.h allows that beside the division.
 #pragma once
 
-#include "blocks.cuh"
+#include "quantise.cuh"
 #include "reduce.cuh"
 
 namespace rmsnorm_export {
@@ -38,7 +38,7 @@ constexpr bool kRoomForEight = true;
 template <typename T, int V, Mode mode, Order order, Quantize quantize, Fetch fetch>
 constexpr int hot_blocks() {
     bool const f16 = std::is_same_v<T, __half>;
-    bool const greatest = quantize == Quantize::kPerRow || quantize == Quantize::kBlocks;
+    bool const greatest = quantize == Quantize::kPerRow;
     if (V == 4) return mode == Mode::kPlain && !(f16 && greatest) ? 2 : 1;
     bool const coded_wide = quantize == Quantize::kStatic && fetch == Fetch::kWide;
     bool const many = (f16 && (greatest || mode == Mode::kSkip)) ||
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kHotBound<V, mode>,
                                   hot_blocks<T, V, mode, order, quantize, fetch>())
     row_hot(__grid_constant__ Task const task) {
     constexpr bool wide = fetch == Fetch::kWide;
-    static_assert(!wide || (mode == Mode::kPlain && quantize < Quantize::kBlocks));
+    static_assert(!wide || mode == Mode::kPlain);
     if (wide && !kHasWide) return;  // never launched there, and nothing of it compiled
     constexpr int W = kWidth<T>;
     constexpr int kTogether = wide ? 2 : 1;  // vectors of an access, which are neighbours
@@ -157,9 +157,7 @@ __global__ void __launch_bounds__(kHotBound<V, mode>,
     int const rows = static_cast<int>(blockDim.x) / lanes;
     // Eight vectors may be those of a slice.
     int const blocks = V == 8 ? task.choice.cluster : 1;
-    constexpr bool kBlocks = quantize == Quantize::kBlocks;  // or kBlocksFloor
-    constexpr int kUnit = kBlocks ? kBlock / W : kTogether;  // vectors that stay together
-    int const slice = (task.size / W + kUnit * blocks - 1) / (kUnit * blocks) * kUnit;
+    int const slice = (task.size / W + kTogether * blocks - 1) / (kTogether * blocks) * kTogether;
     int const begin = blocks > 1 ? static_cast<int>(blockIdx.x) % blocks * slice : 0;
     int const whole = task.size / W - begin < slice ? task.size / W - begin : slice;
     // Whether all threads' vectors from the j-th on lie behind the row, which as a rule has more than
@@ -193,7 +191,6 @@ __global__ void __launch_bounds__(kHotBound<V, mode>,
             if (vector < whole) gain[j] = *from;
         }
     }
-    unsigned const carry = carry_of(task.problem.quantize);
     CodeUnit<T> unit{quantize == Quantize::kStatic ? *pointers.quant_scale : 1.0F};
 
     uint4 x[V]{};
@@ -267,31 +264,9 @@ __global__ void __launch_bounds__(kHotBound<V, mode>,
         auto const there = [&](int j) { return first_of(j) < left; };
         uint4* const to = raw<T, W>(pointers.y, start);
         unsigned greatest = 0;
-        int const left_of_leader = lane % kUnit == 0 ? left : 0;
-        int const blocks_of_lanes = lanes * W / kBlock;
 #pragma unroll
         for (int j = 0; j < V; ++j) {
             if (behind(j)) break;
-            if constexpr (kBlocks) {
-                // Whole warps shuffle; the zeros behind a row are in nobody's block.
-                if (there(j)) {
-                    if (kStaged<V>) gain[j] = stage[j];
-                    stay_packed(x[j]);
-                    stay_packed(gain[j]);
-                    x[j] = scaled<T, order>(x[j], rstd, gain[j], task.problem.norm.scale_offset);
-                }
-                unsigned top = 0;
-                widen<T>(top, x[j]);
-                BlockScale const of_block{peak_of_pairs<T, kUnit>(top), carry};
-                auto const codes = of_block.codes<T>(x[j]);
-                auto* const at = static_cast<std::decay_t<decltype(codes)>*>(pointers.y) + start / W;
-                store_if(there(j), at + j * lanes, codes);
-                auto* const scales = static_cast<unsigned char*>(pointers.row_scale) + start / kBlock;
-                if (left_of_leader > j * lanes) {
-                    scales[j * blocks_of_lanes] = static_cast<unsigned char>(of_block.code);
-                }
-                continue;
-            }
             if (kStaged<V>) gain[j] = stage[j];
             stay_packed(x[j]);
             stay_packed(gain[j]);
@@ -310,7 +285,7 @@ __global__ void __launch_bounds__(kHotBound<V, mode>,
                 store_if(there(j), reinterpret_cast<Access*>(to + first_of(j)), vectors);
             }
         }
-        if (quantize == Quantize::kNone || kBlocks) continue;
+        if (quantize == Quantize::kNone) continue;
 
         if (quantize == Quantize::kPerRow) {
             greatest = team.greatest(peak_of<T>(greatest));

@@ -7,7 +7,7 @@
 // the codes of groups.
 #pragma once
 
-#include "blocks.cuh"
+#include "quantise.cuh"
 #include "reduce.cuh"
 #include "segment.cuh"
 
@@ -144,8 +144,6 @@ __global__ void __launch_bounds__(kLongBlock, kLeastLongBlocks<T, kMode, kQuanti
                         greatest = peak(rounded<T>(y), greatest);
                     } else if (quantize == Quantize::kNone) {
                         store<T>(y, pointers.y, row.at(vector));
-                    } else if (W == 1 && quantize >= Quantize::kBlocks) {
-                        store_in_block<T>(rounded<T>(y).at[0], task, row.at(vector));
                     } else {
                         store_codes(rounded<T>(y), task, unit, row.at(vector));
                     }

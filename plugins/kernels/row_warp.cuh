@@ -1,4 +1,4 @@
-// Codes with a scale of the row, or of blocks, for rows of 4 to 32 KB in the usual orders of
+// Codes with a scale of the row, for rows of 4 to 32 KB in the usual orders of
 // roundings: a warp has a row of its own in shared memory, so that nobody waits at a barrier for the
 // sum, nor for the greatest magnitude. The next row is asked for as this one's codes leave.
 #pragma once
@@ -7,7 +7,7 @@
 
 namespace rmsnorm_export {
 
-template <typename T, Mode mode, Order order, Quantize quantize>
+template <typename T, Mode mode, Order order>
 __global__ void __launch_bounds__(kWarpRowThreads, 2)
     row_warp(__grid_constant__ Task const task) {
     constexpr int W = kWidth<T>;
@@ -24,7 +24,6 @@ __global__ void __launch_bounds__(kWarpRowThreads, 2)
     uint4* const stage = all + vectors * (1 + warp * (skip ? 2 : 1)) + lane;
     uint4* const other_stage = stage + vectors;
     Team<true> team{32, 1};
-    unsigned const carry = carry_of(task.problem.quantize);
     after_predecessor();
     for (int i = static_cast<int>(threadIdx.x); i < vectors; i += static_cast<int>(blockDim.x)) {
         copy_later(all + i, raw<T, W>(pointers.scale, i * W));
@@ -89,35 +88,6 @@ __global__ void __launch_bounds__(kWarpRowThreads, 2)
             return scaled<T, order>(x, rstd, gain, task.problem.norm.scale_offset);
         };
         unsigned char* const y = static_cast<unsigned char*>(pointers.y) + start;
-        if constexpr (quantize == Quantize::kBlocks) {
-            std::int64_t const first = start - lane % (kBlock / W) * W;
-            unsigned char* const scales = static_cast<unsigned char*>(pointers.row_scale);
-            for_each([&](auto several, int i, bool there) {
-                constexpr int count = decltype(several)::value;
-                uint4 values[count];
-                unsigned tops[count]{};
-#pragma unroll
-                for (int j = 0; j < count; ++j) {
-                    values[j] = normalised(i + 32 * j, there);
-                    widen<T>(tops[j], values[j]);
-                    tops[j] = peak_of_pairs<T, kBlock / W>(tops[j]);
-                }
-                unsigned char* const scale = scales + first / kBlock + i / (kBlock / W);
-#pragma unroll
-                for (int j = 0; j < count; ++j) {
-                    BlockScale const of_block{tops[j], carry};
-                    auto const codes = of_block.codes<T>(values[j]);
-                    auto* const to = reinterpret_cast<std::decay_t<decltype(codes)>*>(y);
-                    store_if(there, to + i + 32 * j, codes);
-                    if (there && lane % (kBlock / W) == 0) {
-                        scale[j * (32 * W / kBlock)] = static_cast<unsigned char>(of_block.code);
-                    }
-                }
-                if (next < task.segments) fetch(several, i, there, start_of(next));
-            });
-            continue;
-        }
-
         unsigned greatest = 0;
         for_each([&](auto several, int i, bool there) {
 #pragma unroll

@@ -39,8 +39,7 @@ double quantize(Node& node, double const* value) {
     auto const given = value ? *value : -1;
     constexpr std::pair<Quantize, Type> kHow[] = {
         {Quantize::kStatic, Type::kFP8E4M3}, {Quantize::kStatic, Type::kINT8},
-        {Quantize::kPerRow, Type::kFP8E4M3}, {Quantize::kPerRow, Type::kINT8},
-        {Quantize::kBlocks, Type::kFP8E4M3}, {Quantize::kBlocksFloor, Type::kFP8E4M3}};
+        {Quantize::kPerRow, Type::kFP8E4M3}, {Quantize::kPerRow, Type::kINT8}};
     auto const& [how, codes] = kHow[given < 0 ? 0 : std::int32_t(given)];
     node.problem.quantize = how;
     node.problem.y = codes;
@@ -64,8 +63,8 @@ constexpr Field kFields[] = {
     {"gate_first", kInteger, 0, 1, of<&Norm::gate_first>, "Gated"},
     {"rotary_dim", kInteger, 0, kMaxRow, of<&Norm::rotary_dim>, "Rotary"},
     {"rotary_interleaved", kInteger, 0, 1, of<&Norm::rotary_interleaved>, "Rotary"},
-    {"quantize", kWord, 0, 5, quantize, "Quantized",
-     {"fp8", "int8", "fp8_per_row", "int8_per_row", "mxfp8", "mxfp8_floor"}}};
+    {"quantize", kWord, 0, 3, quantize, "Quantized",
+     {"fp8", "int8", "fp8_per_row", "int8_per_row"}}};
 static_assert(std::size(kFields) == Node::kCount);
 
 template <typename T>
@@ -197,9 +196,6 @@ bool Node::read(char const* layer, PluginFieldCollection const* given) noexcept 
     // room for these attributes.
     problem.norm = *this;
     problem.n = std::max<std::int64_t>({1, partial_size, group_size, rotary_dim});
-    if (blocks()) {
-        problem.n = (problem.n + kBlock - 1) / kBlock * kBlock;
-    }
     if (rotary()) {
         problem.n += problem.n % 2;
         problem.table_width = rotary_dim != 0 ? rotary_dim : problem.n;
@@ -212,14 +208,6 @@ bool Node::read(char const* layer, PluginFieldCollection const* given) noexcept 
     }
     if (rotary() && axis != -1) {
         why = "a rotary embedding needs axis -1";
-    }
-    if (blocks() && axis != -1) {
-        why = "scales of blocks need axis -1";
-    }
-    if (blocks() && EnumMax<DataType>() <= kE8M0) {
-        why =
-            "scales of blocks have the type E8M0, which the TensorRT of this library lacks: build "
-            "the library with the headers of a later one";
     }
     if (last_axis < axis) {
         why = "last_axis must not be before axis";

@@ -37,8 +37,7 @@ constexpr char const* kSuffixes[] = {
 constexpr char const* kRowSuffixes[] = {
     "_whole", "_ungrouped", "_last_axis", "_partial", "_partial_2", "_grouped", "_grouped_2",
     "_several_axes", "_several_axes_2", "_channels", "_channels_2", "_epsilon_clamp_channels"};
-constexpr char const* kCodeSuffixes[] = {
-    "", "_fp8", "_int8", "_fp8_per_row", "_int8_per_row", "_mxfp8", "_mxfp8_floor"};
+constexpr char const* kCodeSuffixes[] = {"", "_fp8", "_int8", "_fp8_per_row", "_int8_per_row"};
 constexpr char const* kGateSuffixes[] = {"_silu", "_sigmoid", "_gate_first", "_gate_last"};
 constexpr char const* kRotarySuffixes[] = {
     "_rotary_part", "_rotary_whole", "_interleaved", "_halves", "_half_table", "_full_table",

@@ -18,9 +18,6 @@ enum Role : std::int32_t {
     kX, kOther, kCos, kSin, kScale, kBias, kQuantScale, kY, kSum, kRowScale, kRoles
 };
 
-// DataType::kE8M0, which earlier headers lack.
-constexpr std::int32_t kE8M0 = 11;
-
 // Such as "float16 of shape 2x-1x64"; the shape is left out where there is none.
 struct Text {
     explicit Text(PluginTensorDesc const& tensor) noexcept {
@@ -76,7 +73,7 @@ inline bool spans(Dims const& dims, std::int64_t const* sizes, std::int32_t coun
 
 // Names and meaning of the attributes are those of NormSpec in rmsnorm_export/op/spec.py; those
 // that the kernels know are in the base. The quantised operators have one more, quantize: fp8 or
-// int8 (static), fp8_per_row or int8_per_row, or mxfp8 or mxfp8_floor with scales of blocks.
+// int8 (static), fp8_per_row or int8_per_row.
 struct Node : Norm {
     static constexpr std::size_t kCount = 17;  // of fields, at most
 
@@ -102,7 +99,7 @@ struct Node : Norm {
     PluginFieldCollection const* serialized() noexcept;
 
     std::int32_t outputs() const noexcept {
-        return 1 + (kind == Kind::kSkipRMSNorm) + (problem.quantize >= Quantize::kPerRow);
+        return 1 + (kind == Kind::kSkipRMSNorm) + (problem.quantize == Quantize::kPerRow);
     }
 
     // Refuses counts that no node of these attributes has.
@@ -120,7 +117,6 @@ struct Node : Norm {
     }
 
     bool quantized() const noexcept { return problem.quantize != Quantize::kNone; }
-    bool blocks() const noexcept { return problem.quantize >= Quantize::kBlocks; }
     bool rotary() const noexcept { return kind == Kind::kRotaryRMSNorm; }
     static bool isWeight(Role role) noexcept { return role == kScale || role == kBias; }
     static bool isTable(Role role) noexcept { return role == kCos || role == kSin; }
@@ -145,9 +141,6 @@ struct Node : Norm {
 
     // The type of a tensor when X has type `x`; a weight or a table may also be float32.
     DataType typeOf(Role role, DataType x) const noexcept {
-        if (role == kRowScale && blocks()) {
-            return DataType(kE8M0);
-        }
         bool const real = role == kQuantScale || role == kRowScale;
         auto const code = problem.y == Type::kINT8 ? DataType::kINT8 : DataType::kFP8;
         return real ? DataType::kFLOAT : role == kY && quantized() ? code : x;

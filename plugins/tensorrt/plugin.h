@@ -63,11 +63,6 @@ class Plugin final : public IPluginV3,
             shapes[i] = given[0];
             if (node_.role(inputs + i, inputs) == kRowScale) {  // X with 1 for what is normalised
                 auto* const end = shapes[i].d + given[0].nbDims;
-                if (node_.blocks()) {
-                    end[-1] = expressions.operation(DimensionOperation::kFLOOR_DIV, *end[-1],
-                                                    *expressions.constant(kBlock));
-                    continue;
-                }
                 std::fill(end + node_.axis, end + node_.last_axis + 1, expressions.constant(1));
             }
         }

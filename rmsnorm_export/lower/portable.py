@@ -30,7 +30,6 @@ from rmsnorm_export.op.dtypes import numpy_dtype, type_name
 from rmsnorm_export.op.native import operator_name
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import (
-    BLOCK,
     CODE_TYPES,
     DOMAIN,
     DOUBLE,
@@ -40,11 +39,9 @@ from rmsnorm_export.op.spec import (
     PLUGIN_NAMESPACE,
     PLUGIN_VERSION,
     QUANTIZE,
-    UINT8,
     Kind,
     NormSpec,
     Quantize,
-    scaled_by,
 )
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
@@ -217,15 +214,12 @@ def _node(
             for label, value in weights
         ],
         tables=None if part.cos is None else (types.shape(inputs[0]), types.shape(part.cos)),
-        quantize=None if part.quantized is None else part.quantized.how,
     )
     made: dict[str, str] = {}
     if part.quantized is not None:
         made = {QUANTIZE: part.quantized.how}
         if (scales := part.quantized.scales) is not None:
-            per = scaled_by(part.quantized.how)
-            dtype = UINT8 if per == "block" else FLOAT
-            outputs.append(site.like(scales, dtype, f"{per}_scale"))
+            outputs.append(site.like(scales, FLOAT, "row_scale"))
             replace.append((scales, outputs[-1]))
     plugin = {"plugin_version": PLUGIN_VERSION, "plugin_namespace": PLUGIN_NAMESPACE}
     site.norm(
@@ -337,7 +331,6 @@ def plugin_refuses(
     n: int | None,
     weights: Sequence[tuple[str, int, Dims]],
     tables: tuple[Dims, Dims] | None = None,
-    quantize: Quantize | None = None,
 ) -> str:
     """Why the plugin does not take a node, as far as the file tells; "" when it does.
 
@@ -349,12 +342,9 @@ def plugin_refuses(
         weights: name, element type and shape of the scale, the bias and the scale of the codes
             that the node has.
         tables: shapes of X and of cos, where it has one.
-        quantize: how codes are made, where they are.
     """
     if DOUBLE in (dtype, spec.stash_type):
         return "it does not compute in float64"
-    if quantize is not None and scaled_by(quantize) == "block" and spec.group_size % BLOCK:
-        return "its groups are whole blocks of 32 elements"
     if name not in creator_names(spec.kind):
         return "it has no creator of that name"
     if spec.stash_type not in (FLOAT, dtype):

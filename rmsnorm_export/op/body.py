@@ -16,18 +16,15 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op import blocks
 from rmsnorm_export.op.body_key import CASTLIKE_OPSET, BodyKey
 from rmsnorm_export.op.dtypes import Array, numpy_dtype
 from rmsnorm_export.op.spec import (
     BFLOAT16,
-    BLOCK,
     CODE_TYPES,
     DOMAIN,
     DOUBLE,
     FLOAT,
     HALF_TYPES,
-    INT64,
     Quantize,
     scaled_by,
 )
@@ -49,7 +46,7 @@ def build_function(name: str, key: BodyKey, opset: int) -> ir.Function:
 
     Inputs in order: X, residual or gate or cos and sin, scale, bias, scale of the codes, as the key
     has them; all are required. Outputs: Y or its codes, for ``SkipRMSNorm`` the sum, and the scales
-    of the rows or blocks where those are computed. Attributes that it reads from the node:
+    of the rows where those are computed. Attributes that it reads from the node:
     ``epsilon`` and, where a scale may have an offset, ``scale_offset``. Nodes may carry more.
 
     Args:
@@ -319,7 +316,7 @@ class _Body:
     def codes(
         self, y: ir.Value, how: Quantize, inputs: list[ir.Value]
     ) -> tuple[ir.Value, list[ir.Value]]:
-        """The codes of ``y``, and the scales of its rows or blocks; a scale that is given joins
+        """The codes of ``y``, and the scales of its rows; a scale that is given joins
         ``inputs``.
 
         They end in QuantizeLinear, so that the runtime saturates and rounds as it always does; it
@@ -327,8 +324,6 @@ class _Body:
         """
         half = self.key.casts or self.key.stash_type != FLOAT
         wide = self.cast(y, FLOAT, "wide_y") if half else y
-        if scaled_by(how) == "block":
-            return self.block_codes(wide, how)
         element_type, largest = CODE_TYPES[how.partition("_")[0]]
         zero = np.zeros((), ir.DataType(element_type).numpy())
         zero_point = self.tensor(zero, "zero_point")
@@ -349,42 +344,8 @@ class _Body:
             scaled = self.add("Where", "finite_steps", [finite, scaled, nothing])
         return self.add("QuantizeLinear", "codes", [scaled, one, zero_point]), [rows]
 
-    def block_codes(self, wide: ir.Value, how: Quantize) -> tuple[ir.Value, list[ir.Value]]:
-        """The codes of MXFP8 and of the scales of its blocks.
-
-        No operator gives the exponent of a number: it is guessed from the logarithm, and a
-        comparison with the greatest number of that exponent mends the guess.
-        """
-        parts = self.add("Reshape", "blocks", [wide, self.integers([-1, BLOCK], "block_shape")])
-        top = self.greatest(parts, self.constant(np.inf, FLOAT, "infinite"))
-        binary = self.constant(1 / np.log(2.0), FLOAT, "per_octave")
-        octaves = self.add("Mul", "octaves", [self.add("Log", "logarithm", [top]), binary])
-        place = self.add("Add", "place", [octaves, self.constant(blocks.offset(how), FLOAT, "to")])
-        table = blocks.limits(how)
-        ends = [self.constant(end, FLOAT, f"place_{end}") for end in (0, len(table) - 1)]
-        whole = self.add("Clip", "whole_place", [self.add("Floor", "floor", [place]), *ends])
-        guess = self.cast(whole, INT64, "guess")
-        limit = self.add("Gather", "limit", [self.tensor(table, "limits"), guess])
-        beyond = self.cast(self.add("Greater", "beyond", [top, limit]), INT64, "one_more")
-        index = self.add("Add", "index", [guess, beyond])
-        unit = self.add("Gather", "per_scale", [self.tensor(blocks.reciprocals(), "units"), index])
-        scaled = self.add("Mul", "in_steps", [parts, unit])
-        stored = self.tensor(blocks.scale_codes(), "exponents")
-        scales = self.add("Gather", "exponent", [stored, index])
-        shape = self.add("Shape", "code_shape", [wide])
-        ends = [self.integers([end], f"axis_{i}") for i, end in enumerate((0, -1, 1 << 31))]
-        lead = self.add("Slice", "lead", [shape, ends[0], ends[1]])
-        count = self.add("Slice", "row_size", [shape, ends[1], ends[2]])
-        count = self.add("Div", "blocks_of_row", [count, self.integers([BLOCK], "block")])
-        of_scales = self.add("Concat", "scale_shape", [lead, count], {"axis": 0})
-        stays = self.zero_stays()
-        scaled = self.add("Reshape", "steps_of_row", [scaled, shape], stays)
-        # ONNX Runtime would move a QuantizeLinear before the Reshape, and reshapes no FP8.
-        codes = self.cast(scaled, CODE_TYPES["mxfp8"][0], "codes")
-        return codes, [self.add("Reshape", "block_scale", [scales, of_scales], stays)]
-
-    def greatest(self, rows: ir.Value, of_nan: ir.Value | None = None) -> ir.Value:
-        """The magnitude of each row; of one with a NaN ``of_nan``, else NaN.
+    def greatest(self, rows: ir.Value) -> ir.Value:
+        """The magnitude of each row; NaN of one with a NaN.
 
         ONNX Runtime's maximum drops a NaN, its sum does not.
         """
@@ -395,7 +356,7 @@ class _Body:
             top = self.add("ReduceMax", "largest", [size, axes], {"keepdims": 1})
         total = self.add("ReduceSum", "total_size", [size, axes], {"keepdims": 1})
         nan = self.add("IsNaN", "is_nan", [total])
-        return self.add("Where", "greatest", [nan, of_nan or total, top])
+        return self.add("Where", "greatest", [nan, total, top])
 
     def scalar(
         self, attribute: str, literal: float | None, label: str, *, like_x: bool

@@ -42,14 +42,12 @@ PLUGIN_VERSION = "1"
 
 Kind = Literal["RMSNorm", "SkipRMSNorm", "GatedRMSNorm", "RotaryRMSNorm"]
 Activation = Literal["silu", "sigmoid"]
-Quantize = Literal["fp8", "int8", "fp8_per_row", "int8_per_row", "mxfp8", "mxfp8_floor"]
+Quantize = Literal["fp8", "int8", "fp8_per_row", "int8_per_row"]
 
 FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 1, 10, 11, 16
 """ONNX element types (TensorProto.DataType) that the operator takes."""
 
 INT64 = 7
-UINT8 = 2
-"""That of the scales of blocks."""
 
 HALF_TYPES = frozenset({FLOAT16, BFLOAT16})
 
@@ -229,28 +227,14 @@ have beside those of the norm. With y the norm, rounded to T, and codes of INT8 
 
 ``fp8``, ``int8``: s is one float32 number, the last input. ``fp8_per_row``, ``int8_per_row``: s is
 max |y| of the row / 448 or / 127, and 1 where that is 0; it is the last output, float32. A row with
-a NaN has the scale NaN, one with an infinity alone an infinite scale: its int8 codes are 0.
+a NaN has the scale NaN, one with an infinity alone an infinite scale: its int8 codes are 0."""
 
-``mxfp8``, ``mxfp8_floor``: the row is the last axis, of whole blocks of 32 elements. s is 2^E, one
-for each block; its E8M0 code, E + 127 as uint8, is in the last output, ``[..., n / 32]``. With m
-the greatest |y| of the block, ``mxfp8`` takes the least E from -127 on with ``m <= 448 * 2^E``, so
-that no code saturates, and ``mxfp8_floor`` takes ``max(floor(log2(m)) - 8, -127)``. A block with a
-NaN or an infinity has the scale NaN (255), and its codes are NaN.
-
-Sources: OCP Microscaling Formats v1.0, sections 5.4.1 (E8M0), 6.3 (the rule of ``mxfp8_floor``);
-cuDNN's block scale quantize, Mishra et al. 2025, arXiv 2506.08027 (that of ``mxfp8``)."""
-
-CODE_TYPES = {"int8": (3, 127.0), "fp8": (17, 448.0), "mxfp8": (17, 448.0)}
+CODE_TYPES = {"int8": (3, 127.0), "fp8": (17, 448.0)}
 """ONNX element type of the codes, and the largest of them that a row is scaled to."""
 
-BLOCK = 32
-"""Elements that share a scale of MXFP8."""
 
-
-def scaled_by(how: str) -> Literal["tensor", "row", "block"]:
-    """What has a scale of its own."""
-    if how.startswith("mxfp8"):
-        return "block"
+def scaled_by(how: str) -> Literal["tensor", "row"]:
+    """Return what has a scale of its own."""
     return "row" if how.endswith("_per_row") else "tensor"
 
 

@@ -14,9 +14,8 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import NotRunError
 from rmsnorm_export.lower.lower import Lowered
-from rmsnorm_export.op.blocks import NAN
 from rmsnorm_export.op.dtypes import Array, numpy_dtype
-from rmsnorm_export.op.spec import BLOCK, FLOAT, scaled_by
+from rmsnorm_export.op.spec import FLOAT
 from rmsnorm_export.proof.feeds import Layout, batches
 from rmsnorm_export.proof.stages import stages
 from rmsnorm_export.recognize.match import Match, Quantized
@@ -89,17 +88,7 @@ def _differences(
         yield f"{old[0].dtype} {before.shape} and {new[0].dtype} {after.shape}"
         return
     judged = np.ones(before.shape, bool)
-    if scaled_by(made.how) == "block":
-        whole = old[1] == new[1]
-        if old[1].shape != new[1].shape or old[1].dtype != new[1].dtype:
-            yield "the scales of the blocks differ"
-            return
-        if match.edges:
-            judged &= np.repeat(whole & (new[1] != NAN), BLOCK, axis=-1)
-            whole |= _between_scales(old, new)
-        if not whole.all():
-            yield "the scales of the blocks differ"
-    elif made.scales is not None:
+    if made.scales is not None:
         rows = old[1]
         # Where the source divides by 0, by its bound, or by no number, the class says so.
         usual = np.isfinite(rows) & (rows > made.least)
@@ -110,17 +99,6 @@ def _differences(
     most = 1 if match.edges and made.scales is None else 0
     if far.max(initial=0) > most:
         yield f"{far.max()} steps apart, {most} allowed"
-
-
-def _between_scales(old: list[Array], new: list[Array]) -> Array:
-    """Blocks whose scales are one power apart, or in the new node none, because their greatest
-    number is, but for the rounding of a logarithm, where one scale ends and the next begins."""
-    apart = new[1].astype(np.int64) - old[1]
-    sizes = [np.abs(np.nan_to_num(codes.astype(np.float32))) for codes, _ in (old, new)]
-    greatest = [size.reshape(*apart.shape, BLOCK).max(axis=-1) for size in sizes]
-    coarse, fine = (np.where(order, *greatest) for order in (apart < 0, apart > 0))
-    end = (np.abs(apart) == 1) & (fine == 448) & np.isin(coarse, (224, 256))
-    return np.asarray(end | (new[1] == NAN))
 
 
 def _ordered(codes: Array) -> Array:

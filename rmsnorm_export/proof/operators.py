@@ -17,7 +17,6 @@ import numpy as np
 import onnx
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.op.blocks import reference_blocks
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import (
     MICROSOFT_DOMAIN,
@@ -27,7 +26,6 @@ from rmsnorm_export.op.native import (
 )
 from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import FLOAT, NormSpec
-from rmsnorm_export.recognize.blocks import TENSORRT
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 
 Attributes: TypeAlias = Mapping[str, Any]
@@ -256,7 +254,6 @@ def _skip_rms_normalization(inputs: Inputs, attributes: Attributes) -> Sequence[
 
 
 _KERNELS: dict[tuple[str, str], Kernel] = {
-    TENSORRT: lambda inputs, _: reference_blocks(_given(inputs[0]), "mxfp8"),
     ("", "Add"): _elementwise(np.add),
     ("", "Sub"): _elementwise(np.subtract),
     ("", "Mul"): _elementwise(np.multiply),

@@ -7,7 +7,6 @@ import dataclasses
 import onnx_ir as ir
 
 from rmsnorm_export.op.spec import NormSpec
-from rmsnorm_export.recognize.blocks import block_quantizer
 from rmsnorm_export.recognize.complete import gated_input
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import Context
@@ -64,7 +63,7 @@ def _with_nodes(match: Match) -> Match:
 
 def _quantizer(ctx: Context, match: Match) -> Match:
     """The norm with what makes codes of its output."""
-    found = quantizer(ctx, match) or block_quantizer(ctx, match)
+    found = quantizer(ctx, match)
     if isinstance(found, Refusal):
         return dataclasses.replace(match, apart=(*match.apart, found))
     if found is None:

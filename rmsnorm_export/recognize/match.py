@@ -40,8 +40,8 @@ class Quantized:
 
     Attributes:
         how: element type of the codes, and what has a scale of its own.
-        scale: one number, of any float type; None: rows or blocks have their own.
-        scales: those of the rows or blocks; None: one for all.
+        scale: one number, of any float type; None: rows have their own.
+        scales: those of the rows; None: one for all.
         least: the scale of a row is at least that in the source.
         twins: the same codes or scales, of nodes that repeat what makes them, and those.
     """

@@ -59,14 +59,16 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
     rank = ctx.types.rank(x)
     own_name = node.op_type.removeprefix("Quantized")
     kind = next((k for k in KINDS if own_name.startswith(k)), None)
-    spec = _own(node, kind) if node.domain == DOMAIN else _standard(node, rank, int(dtype))
-    if spec is None:
+    own = node.domain == DOMAIN
+    spec = _own(node, kind) if own else _standard(node, rank, int(dtype))
+    quantized = _quantized(node) if own else None
+    unread = own and own_name != node.op_type and quantized is None
+    if spec is None or unread:
         return _opaque(
             ctx, node, "native-form", "an attribute or a used second output of the node has no "
             "counterpart", f"attributes {sorted(node.attributes)}, x is {ctx.describe(x)}",
         )  # fmt: skip
     skip, gated = spec.kind == "SkipRMSNorm", spec.kind == "GatedRMSNorm"
-    quantized = _quantized(node) if node.domain == DOMAIN else None
     last = len(node.inputs) - (quantized is not None and quantized.scale is not None)
     turned = spec.kind == "RotaryRMSNorm"
     second, scale, bias = (

@@ -23,6 +23,10 @@ _ROWS: dict[int, Quantize] = {
 }
 
 
+_OF_BLOCKS = ("trt", "TRT_MXFP8DynamicQuantize")
+"""Domain and type of a node that TensorRT's parser knows and ModelOpt writes."""
+
+
 def quantizer(ctx: Context, match: Match) -> Found | Refusal | None:
     """What makes codes of the output of ``match``, or why it does so by itself; None: nothing."""
     y = match.output
@@ -35,6 +39,9 @@ def quantizer(ctx: Context, match: Match) -> Found | Refusal | None:
     for node in ctx.read_by(y):
         if standard(node) == "QuantizeLinear" and node.inputs[0] is y:
             return _static(ctx, match, y, node)
+        if node.op_identifier()[:2] == _OF_BLOCKS and node.op_identifier() not in ctx.foreign:
+            return kept(match, node, "its blocks have a scale each", node.op_type,
+                         "quantize per tensor, or row by row")  # fmt: skip
     for node in ctx.read_by(y):
         if standard(node) == "Div" and node.inputs[0] is y:
             found = _per_row(ctx, match, y, node)
@@ -202,13 +209,15 @@ def _clamped(
     return node.inputs[0], least
 
 
-def last_axis(ctx: Context, node: ir.Node, rank: int | None, *, keeps: bool | None = True) -> bool:
-    """Whether a reduction is over the last axis alone; ``keeps``: and keeps it, None: or not."""
+def last_axis(ctx: Context, node: ir.Node, rank: int | None) -> bool:
+    """Return whether a reduction is over the last axis alone and keeps it."""
     axes = tuple(node.attributes.get_ints("axes", ()))
     if len(node.inputs) > 1:
         axes = ctx.constants.ints(node.inputs[1]) or ()
-    as_wanted = keeps is None or bool(node.attributes.get_int("keepdims", 1)) == keeps
-    return as_wanted and axes in ((-1,), *([(rank - 1,)] if rank else []))
+    return bool(node.attributes.get_int("keepdims", 1)) and axes in (
+        (-1,),
+        *([(rank - 1,)] if rank else []),
+    )
 
 
 def _rounded(ctx: Context, value: ir.Value, largest: float, nodes: set[ir.Node]) -> ir.Value | None:

@@ -237,8 +237,8 @@ class OptimizeOptions(FusedOptions):
     )
     fold_quantize: bool = option(
         False,
-        help="Take what makes int8 or FP8 codes of a norm, by one scale or one for each row "
-        "or block (MXFP8), into the node, where the target can say it. TensorRT-RTX makes one "
+        help="Take what makes int8 or FP8 codes of a norm, by one scale or one for each row, "
+        "into the node, where the target can say it. TensorRT-RTX makes one "
         "kernel of both without it; it is for the plugin, whose node is a kernel of its own.",
     )
     fold_rotary: bool | None = option(

@@ -1,4 +1,4 @@
-"""Codes with a scale for each row or block: the function body against the definition."""
+"""Codes with a scale for each row: the function body against the definition."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from rmsnorm_export.op.blocks import reference_blocks
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import BodyKey
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.op.spec import CODE_TYPES, UINT8, Quantize, scaled_by
+from rmsnorm_export.op.spec import CODE_TYPES, Quantize, scaled_by
 from rmsnorm_export.runtime.session import run_session
 
 HOWS: tuple[Quantize, ...] = get_args(Quantize)
@@ -24,8 +23,6 @@ HOWS: tuple[Quantize, ...] = get_args(Quantize)
 
 def reference_codes(y: Array, how: Quantize, step: float) -> tuple[Array, ...]:
     """Codes of the norm ``y`` and, where they are not given, their scales: as in ``QUANTIZE``."""
-    if scaled_by(how) == "block":
-        return reference_blocks(y, how)
     with np.errstate(all="ignore"):
         wide, name = y.astype(np.float32), how.partition("_")[0]
         largest = np.float32(CODE_TYPES[name][1])
@@ -71,13 +68,12 @@ def body_model(how: Quantize, opset: int) -> bytes:
     key = BodyKey(has_scale=False, partial_size=1, quantize=how)
     function = ir.serde.serialize_function(build_function("Q", key, opset))
     codes, stored = ("q", TensorProto.INT8) if "int8" in how else ("codes", TensorProto.FLOAT)
-    of_scales = UINT8 if scaled_by(how) == "block" else TensorProto.FLOAT
     graph = helper.make_graph(
         [helper.make_node("Q", ["x"], ["q", "scales"], domain="rmsnorm_export", epsilon=0.0),
          helper.make_node("Cast", ["q"], ["codes"], to=TensorProto.FLOAT)],
         "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)],
         [helper.make_tensor_value_info(name, of, None)
-         for name, of in ((codes, stored), ("scales", of_scales))],
+         for name, of in ((codes, stored), ("scales", TensorProto.FLOAT))],
     )  # fmt: skip
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("rmsnorm_export", 1)]
     made = helper.make_model(graph, functions=[function], opset_imports=opsets, ir_version=8)
@@ -89,10 +85,10 @@ def body_model(how: Quantize, opset: int) -> bytes:
     [(how, opset) for how in HOWS[2:] for opset in (13, 17, 19, 23)
      if opset >= 19 or how.startswith("int8")],
 )  # fmt: skip
-def test_a_row_or_block_has_what_it_has_wherever_it_is(how: Quantize, opset: int) -> None:
+def test_a_row_has_what_it_has_wherever_it_is(how: Quantize, opset: int) -> None:
     """ONNX Runtime's ReduceMax drops a NaN that is not the first of its row."""
     session = onnxruntime.InferenceSession(body_model(how, opset))
-    for n in (32, 96) if scaled_by(how) == "block" else (2, 3, 9, 33):
+    for n in (2, 3, 9, 33):
         x = at_every_place(np.float32, n)
         codes, scales = reference_codes(x, how, 1.0)
         found, own = run_session(session, {"x": x}).values()

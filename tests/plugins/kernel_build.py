@@ -90,12 +90,8 @@ def run(command: Iterable[object], folder: pathlib.Path | None = None) -> str:
     return done.stdout + done.stderr
 
 
-def nvcc_objects(
-    jobs: Iterable[tuple[str, int]], folder: pathlib.Path, front: pathlib.Path | None = None
-) -> list[str]:
+def nvcc_objects(jobs: Iterable[tuple[str, int]], folder: pathlib.Path) -> list[str]:
     """Put objects of units and architectures into a folder.
-
-    ``front``: a file in front of the units, e.g. ``build.COUNTED``.
 
     Returns:
         What ptxas said of each; a minute or less for each that is new.
@@ -105,14 +101,13 @@ def nvcc_objects(
 
     def compiled(unit: str, architecture: int) -> str:
         source, arch = KERNELS / unit, str(architecture)
-        before = front.read_text() if front else ""
-        key = source_hash(KERNELS, settings=(version, *build.FLAGS, unit, arch, before))
+        key = source_hash(KERNELS, settings=(version, *build.FLAGS, unit, arch))
         name = f"{source.stem}-sm_{arch}"
         made = cache.entry(
             "kernels",
             name,
             key,
-            lambda new: build.compiled(nvcc, arch, source, new, front) and None,
+            lambda new: build.compiled(nvcc, arch, source, new) and None,
         )
         shutil.copytree(made, folder, dirs_exist_ok=True)
         (report,) = made.glob("*.ptxas")

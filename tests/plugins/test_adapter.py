@@ -40,7 +40,7 @@ def test_builder_and_runtime(headers: pathlib.Path, program: str) -> None:
     """Every creator goes through what TensorRT does with it, and refuses what it should."""
     passed, failed = re.findall(r"(\d+) passed, (\d+) failed", _program(headers, program))[-1]
     assert int(failed) == 0
-    assert int(passed) > 7000
+    assert int(passed) > 6000
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -68,7 +68,7 @@ def test_creators_are_the_names_that_optimize_writes(headers: pathlib.Path) -> N
     aliases = {name for name in written if not two.search(name)}
     codes = {name for name in named if name.startswith("Quantized")}
     assert named == aliases | set(KINDS) | codes
-    assert len(codes) == 7 * len(ROW_KINDS)
+    assert len(codes) == 5 * len(ROW_KINDS)
 
 
 def _second_names(kind: Kind) -> set[str]:
@@ -122,15 +122,13 @@ def _key(kind: Kind, dtype: int, changes: dict[str, object]) -> object:
     [
         (
             "librmsnorm_plugin.so",
-            ["getCreators", "rmsnormSelfTest", "rmsnormSelfTestCreators", "setLoggerFinder"],
+            ["getCreators", "setLoggerFinder"],
         ),
         (
             "librmsnorm_plugin_autoload.so",
             [
                 "createInferBuilder_INTERNAL",
                 "createInferRuntime_INTERNAL",
-                "rmsnormSelfTest",
-                "rmsnormSelfTestCreators",
             ],
         ),
     ],

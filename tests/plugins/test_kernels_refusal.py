@@ -23,8 +23,8 @@ REFUSALS: tuple[tuple[dict[str, object], str], ...] = (
     ({"quantize": 1}, "a quantised y must be FP8 E4M3 or INT8"),
     ({"quantize": 2, "y": F32_TYPE}, "a quantised y must be FP8 E4M3 or INT8"),
     (
-        {"quantize": 5, "y": INT8_TYPE},
-        "quantize must be none, static, per row, blocks or blocks floor",
+        {"quantize": 3, "y": INT8_TYPE},
+        "quantize must be none, static or per row",
     ),
     ({"kind": 4}, "kind must be"),
     ({"kind": -1}, "kind must be"),

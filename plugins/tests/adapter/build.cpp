@@ -8,8 +8,7 @@ namespace {
 
 constexpr DataType kTypes[] = {
     DataType::kFLOAT, DataType::kHALF, DataType::kINT8, DataType::kINT32, DataType::kBOOL,
-    DataType::kUINT8, DataType::kFP8,  DataType::kBF16, DataType::kINT64, DataType::kINT4,
-    DataType(11)};  // kE8M0, which earlier headers lack
+    DataType::kUINT8, DataType::kFP8,  DataType::kBF16, DataType::kINT64, DataType::kINT4};
 constexpr TensorFormat kFormats[] = {TensorFormat::kLINEAR, TensorFormat::kCHW2,
                                      TensorFormat::kHWC8};
 
@@ -98,8 +97,7 @@ void outputs(Case const& one, nvinfer1::IPluginV3OneBuild& plugin, int weights) 
         bool const scales = one.perRow() && i + 1 == made.size();
         for (int d = 0; good && d < made[i].nbDims; ++d) {
             bool const normalised = d >= 3 + one.axis && d <= 3 + one.last_axis;
-            auto const* const less = one.blocks() ? expressions.blocksOf(sizes[d])
-                                                  : expressions.constant(1);
+            auto const* const less = expressions.constant(1);
             good = made[i].d[d] == (scales && normalised ? less : &sizes[d]) && made[i].d[d];
         }
     }

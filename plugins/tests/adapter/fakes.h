@@ -47,33 +47,21 @@ class Expression final : public nvinfer1::IDimensionExpr {
     Expression() { mImpl = nullptr; }
 };
 
-// Knows the constants 1 and 32, and one number that is divided by the second.
+// Knows the constant 1.
 class Constants final : public nvinfer1::apiv::VExprBuilder {
   public:
     using Size = nvinfer1::IDimensionExpr const;
-    Size* constant(std::int64_t value) override { return value == 1 ? &one_ : value == 32 ? &block_ : nullptr; }
-    Size* operation(nvinfer1::DimensionOperation what, Size& first, Size& second) override {
-        bool const known = what == nvinfer1::DimensionOperation::kFLOOR_DIV && &second == &block_;
-        divided_ = known ? &first : nullptr;
-        return known ? &blocks_ : nullptr;
-    }
-    Size* blocksOf(Size& first) const { return &first == divided_ ? &blocks_ : nullptr; }
+    Size* constant(std::int64_t value) override { return value == 1 ? &one_ : nullptr; }
+    Size* operation(nvinfer1::DimensionOperation, Size&, Size&) override { return nullptr; }
     Size* declareSizeTensor(std::int32_t, Size&, Size&) override { return nullptr; }
 
   private:
     Expression one_;
-    Expression block_;
-    Expression blocks_;
-    Size* divided_{nullptr};
 };
 
 class Expressions final : public nvinfer1::IExprBuilder {
   public:
     Expressions() { mImpl = &constants_; }
-    // What `first` divided by 32 is, once it has been asked for.
-    auto* blocksOf(nvinfer1::IDimensionExpr const& first) const {
-        return constants_.blocksOf(first);
-    }
 
   private:
     Constants constants_;
@@ -178,10 +166,7 @@ inline std::vector<PluginTensorDesc> tensors(Case const& one, DataType type, Dat
     if (one.skip()) {
         made.push_back(made[0]);
     }
-    if (one.blocks()) {
-        rows.back() = shape.back() < 0 ? -1 : shape.back() / 32;
-        made.push_back(tensor(DataType(11), dims(rows)));  // kE8M0
-    } else if (one.perRow()) {
+    if (one.perRow()) {
         made.push_back(tensor(DataType::kFLOAT, dims(rows)));
     }
     return made;

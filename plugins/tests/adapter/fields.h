@@ -109,7 +109,6 @@ struct Case {
     bool skip() const { return op.find("Skip") != op.npos; }
     bool fixed() const { return quantize == "fp8" || quantize == "int8"; }
     bool perRow() const { return !quantize.empty() && !fixed(); }
-    bool blocks() const { return quantize.rfind("mx", 0) == 0; }
     int outputs() const { return 1 + skip() + perRow(); }
     int inputs(int weights) const { return 1 + other() + 2 * rotary() + weights + fixed(); }
 };
@@ -148,7 +147,7 @@ inline std::vector<Case> cases(std::string const& op) {
         add("gate_first", ordinary(op).integer("gate_first", 1));
     }
     if (op.find("Quantized") != op.npos) {
-        for (auto const* how : {"int8", "fp8_per_row", "int8_per_row", "mxfp8", "mxfp8_floor"}) {
+        for (auto const* how : {"int8", "fp8_per_row", "int8_per_row"}) {
             add(how, ordinary(op).text("quantize", how));
             all.back().quantize = how;
         }

@@ -113,9 +113,7 @@ void launched(Case const& one, Owner const& plugin, int weights) {
         auto const& problem = seen.problem;
         auto const quantize = one.quantize.empty() ? Quantize::kNone
                               : one.fixed()        ? Quantize::kStatic
-                              : !one.blocks()      ? Quantize::kPerRow
-                              : one.quantize == "mxfp8" ? Quantize::kBlocks
-                                                        : Quantize::kBlocksFloor;
+                                                   : Quantize::kPerRow;
         check(problem.x == kernelType(type) && problem.has_scale == (weights > 0) &&
                   problem.has_bias == (weights > 1) && problem.quantize == quantize &&
                   (!one.rotary() ||

@@ -123,9 +123,7 @@ void run(Job const& job) {
     Tensor sin(table, off * size_of(problem.table));
     Tensor y(all * size_of(problem.y), off * size_of(problem.y));
     Tensor sum(skip && job.has_sum ? all * x_size : 0, off * x_size);
-    std::size_t const scales = problem.quantize == Quantize::kPerRow ? 4 * job.rows
-                               : problem.quantize > Quantize::kPerRow ? all / kBlock
-                                                                      : 0;
+    std::size_t const scales = problem.quantize == Quantize::kPerRow ? 4 * job.rows : 0;
     Tensor row_scale(scales, 0);
 
     for (Tensor* input : {&x, &other, &scale, &bias, &quant_scale, &cos, &sin}) {

@@ -14,15 +14,12 @@ from onnx import helper
 from rmsnorm_export.op.dtypes import Array, element_type
 from rmsnorm_export.op.native import operator_name
 from rmsnorm_export.op.spec import (
-    BLOCK,
     CODE_TYPES,
     DOMAIN,
     FLOAT,
     QUANTIZE,
-    UINT8,
     NormSpec,
     Quantize,
-    scaled_by,
 )
 from rmsnorm_export.runtime.session import session_options as plain_options
 from rmsnorm_export.system.files import StrPath
@@ -95,9 +92,7 @@ def node_model(
         attributes[QUANTIZE] = quantize
         outputs["y"] = (CODE_TYPES[quantize.partition("_")[0]][0], x.shape)
         if step is None:
-            block = scaled_by(quantize) == "block"
-            last = x.shape[-1] // BLOCK if block else 1
-            outputs["scales"] = (UINT8 if block else FLOAT, (*x.shape[:-1], last))
+            outputs["scales"] = (FLOAT, (*x.shape[:-1], 1))
     name = operator_name(spec.kind, quantize)
     node = helper.make_node(name, names, [*outputs], "a norm", domain=DOMAIN, **attributes)
 
