@@ -123,7 +123,7 @@ def bench(model: Source, options: BenchOptions) -> Benchmark:
         for target in targets:
             run.step(f"optimizing for {target}")
             path = run.place(target)
-            variants.append(make_target(model, loaded, target, options.numerics, path))
+            variants.append(make_target(model, target, options.numerics, path))
             if target == "portable" and options.native:
                 variants.append(dataclasses.replace(variants[-1], name=NATIVE, seconds=0.0))
         for peer in peers:

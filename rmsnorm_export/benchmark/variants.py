@@ -11,26 +11,23 @@ import onnx_ir as ir
 from rmsnorm_export.benchmark.result import Variant
 from rmsnorm_export.benchmark.worker import PEERS, run_worker
 from rmsnorm_export.errors import Error
-from rmsnorm_export.graph.load import LoadedModel, Source
+from rmsnorm_export.graph.load import Source
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.rewrite.optimize import optimize
-from rmsnorm_export.rewrite.rewritten import Result
 from rmsnorm_export.system.machine import memory_available
 
 MEMORY_SHARE = 0.8
 """Of the memory that is free, what a peer may allocate: beyond it the machine would swap."""
 
 
-def make_target(
-    source: Source, loaded: LoadedModel, target: Target, numerics: Numerics, path: Path
-) -> Variant:
+def make_target(source: Source, target: Target, numerics: Numerics, path: Path) -> Variant:
     """Optimize ``source`` for ``target`` and write it to ``path``."""
     start = time.perf_counter()
     try:
         result = optimize(source, target=target, numerics=numerics)
-        _save(result, path, linked=bool(loaded.external))
+        result.save(path, force=True)
     except Error as error:
         reason = one_line(": ".join(filter(None, (error.what, error.found))), 300)
         return Variant(target, "target", "failed", reason, seconds=time.perf_counter() - start)
@@ -43,17 +40,6 @@ def make_target(
         refused=len(report.unfused),
         seconds=time.perf_counter() - start,
     )
-
-
-def _save(result: Result, path: Path, *, linked: bool) -> None:
-    """Write a target; external weights as hard links, which cost nothing, where that works."""
-    if linked:
-        try:
-            result.save(path, weights="link")
-            return
-        except Error:  # another file system, or a file of someone else's
-            pass
-    result.save(path, force=True)
 
 
 def make_peer(

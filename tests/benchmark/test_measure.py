@@ -98,9 +98,7 @@ def test_a_wrong_target_is_not_ranked_and_fails(
     monkeypatch.setattr(
         measure,
         "make_target",
-        lambda source, loaded, target, *rest: real(
-            wrong if target == "ort" else source, loaded, target, *rest
-        ),
+        lambda source, target, *rest: real(wrong if target == "ort" else source, target, *rest),
     )
     result = bench(path, targets=("portable", "ort"), shapes="x=2x40", **FAST)
     assert not result.passed

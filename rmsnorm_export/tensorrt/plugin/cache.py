@@ -134,7 +134,7 @@ def building(cache: Path, key: str) -> Iterator[None]:
         with writable(cache):
             cache.mkdir(parents=True, exist_ok=True)
             alone = held.enter_context(locked(cache / f".{key}.lock", required=False))
-        if alone is not None:
+        if alone:
             for left in cache.glob(f".{key}.*.tmp"):
                 shutil.rmtree(left, ignore_errors=True)
         yield
