@@ -9,11 +9,6 @@ from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import MODEL, define
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.outcome import is_folder
-<<<<<<< HEAD
-from rmsnorm_export.errors import VerificationError
-=======
-from rmsnorm_export.errors import UsageError
->>>>>>> slim
 
 
 @define("bench", BenchOptions, params=[MODEL])
@@ -34,34 +29,14 @@ def command(files: Files, model: str, **options: Any) -> None:
     """
     from rmsnorm_export.benchmark.folder import bench_folder
     from rmsnorm_export.benchmark.measure import bench
-<<<<<<< HEAD
-=======
     from rmsnorm_export.benchmark.result import outputs_error
-    from rmsnorm_export.tensorrt.engine.backends import is_engine
->>>>>>> slim
 
     files.check(model)
     source = files.source(model)
     result: Any
     with console.progress(files.state, "Measuring") as step:
-<<<<<<< HEAD
         if is_folder(model) and options["generate"] is None:
-            folder = bench_folder(model, progress=step, **options)
-            wrong = [f"{name}: {one.reason}" for name, one in folder.results.items() if one.reason]
-            result, reason = folder, "; ".join(wrong)
-        else:
-            result = bench(source, progress=step, **options)
-            reason = result.reason
-    error = VerificationError(
-        "A target gives other outputs than the model, or none that can be compared.",
-        found=reason,
-        fix="see the site by site proof: rmsnorm-export optimize MODEL --target ... --prove",
-    )
-    files.finish(result, error if reason else None)
-=======
-        if of_graphs and options["generate"] is None:
             result = bench_folder(model, progress=step, **options)
         else:
-            result = measure(source, progress=step, **options)
+            result = bench(source, progress=step, **options)
     files.finish(result, outputs_error(getattr(result, "results", {"": result})))
->>>>>>> slim

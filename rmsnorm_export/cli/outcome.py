@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _WEIGHTS = {
     "reference": "weights stay in their external files, where they were",
-    "link": "weights: hard links to the external files of the source",
     "copy": "weights: copies of the external files of the source",
     "embed": "weights are stored in the model file",
 }

@@ -85,7 +85,7 @@ class Optimize(Options):
 
     options: OptimizeOptions = flat(OptimizeOptions)
     requirement: Requirement = flat(Requirement)
-    weights: Literal["auto", "link", "copy", "embed"] = option(
+    weights: Literal["auto", "copy", "embed"] = option(
         "auto", help="What happens to weights in external files."
     )
 

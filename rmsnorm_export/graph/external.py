@@ -1,12 +1,7 @@
 """External data: the checks of its locations, and the policies for where it goes on saving.
 
-Hard links are never made unless asked for: onnx and onnx_ir refuse a data file with more than one
-name (onnx 1.23, onnx_ir 1.1), so a link made here would stop the *source* model from loading too.
-
 A hard link to a file elsewhere, which an archive may bring along, reads that file as a symbolic
-link does, and does not say where it is. So a file with names that are not in the folder is refused,
-unless it carries the mark of a link made here: an extended attribute of the file itself, which only
-who may write the file can set. Where there is no such attribute, ``link`` copies.
+link does, and does not say where it is. So a file with names that are not in the folder is refused.
 """
 
 from __future__ import annotations
@@ -30,10 +25,8 @@ from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.system.files import Transaction, copy_contents, same_contents
 from rmsnorm_export.system.reading import open_regular
 
-_MARK = "user.rmsnorm_export.linked"
-
 WEIGHTS_POLICIES: tuple[WeightsPolicy, ...] = get_args(WeightsPolicy)
-UsedPolicy = Literal["none", "reference", "link", "copy", "embed"]
+UsedPolicy = Literal["none", "reference", "copy", "embed"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,7 +151,7 @@ def _locate(slot: TensorSlot, location: str, base: str) -> ExternalFile:
         raise _bad(slot, location, reason, f"put the data file into {short(base, 200)}") from error
     if not stat.S_ISREG(info.st_mode):
         raise _bad(slot, location, "is not an ordinary file", "put the data file there")
-    if info.st_nlink > _names(info, {real_base, os.path.dirname(path)}) and not _is_marked(path):
+    if info.st_nlink > _names(info, {real_base, os.path.dirname(path)}):
         raise _bad(
             slot,
             location,
@@ -176,24 +169,6 @@ def _names(info: os.stat_result, folders: set[str]) -> int:
     return sum(
         entry.inode() == info.st_ino and entry.is_file(follow_symlinks=False) for entry in entries
     )
-
-
-def _mark(path: str) -> None:
-    """Say of a file that its other names were made here.
-
-    Raises:
-        OSError: files have no extended attributes here, or it belongs to somebody else.
-    """
-    if not hasattr(os, "setxattr"):
-        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
-    os.setxattr(path, _MARK, b"1")
-
-
-def _is_marked(path: str) -> bool:
-    try:
-        return hasattr(os, "getxattr") and bool(os.getxattr(path, _MARK))
-    except OSError:
-        return False
 
 
 def _check_range(
@@ -299,7 +274,7 @@ class Placement:
             self.swaps.append((slot, moved(tensor, self._locations[key], self.folder)))
 
     def _settle(self, file: ExternalFile, base: str) -> str:
-        """The location of ``file`` for the output; stages a copy or link when it needs one."""
+        """The location of ``file`` for the output; stages a copy when it needs one."""
         if self.policy == "embed" or not base or os.path.realpath(base) == self.folder:
             return file.location
         if self.policy == "reference":
@@ -316,25 +291,13 @@ class Placement:
         new = os.path.relpath(place, self.folder)
         temp, how = self._stage(file, place)
         self.pending.append((temp, place))
-        self.used = "link" if how == "linked" else "copy"
+        self.used = "copy"
         self.notes.append(
             f"weights {quoted(file.location)} ({file.size} bytes) were {how} to {quoted(new)}"
         )
         return new
 
     def _stage(self, file: ExternalFile, place: Path) -> tuple[Path, str]:
-        if self.policy == "link":
-            try:
-                _mark(file.path)
-                temp = self.files.link_temp(Path(file.path), place)
-            except OSError as error:
-                self.notes.append(f"no hard link is possible ({error.strerror}): copied instead")
-            else:
-                self.notes.append(
-                    "linked weights load in ONNX Runtime; onnx and onnx_ir refuse data files with "
-                    "several names, those of the source model now included"
-                )
-                return temp, "linked"
         temp, descriptor = self.files.temp(place)
         try:
             how = copy_contents(file.path, descriptor)
@@ -350,7 +313,7 @@ class Placement:
         if inside or os.path.realpath(same.parent) == self.folder:
             if not os.path.lexists(same) and self._is_new(same):
                 return same
-            if same.is_file() and not same.is_symlink() and self._same_data(file, same):
+            if same.is_file() and not same.is_symlink() and same_contents(file.path, str(same)):
                 return None
         for number in range(1, 10_000):
             prefix = self.target.stem if number == 1 else f"{self.target.stem}-{number}"
@@ -366,11 +329,6 @@ class Placement:
     def _is_new(self, path: Path) -> bool:
         taken = {place for _, place in self.pending} | {Path(self.folder, self.target.name)}
         return path not in taken
-
-    def _same_data(self, file: ExternalFile, path: Path) -> bool:
-        if os.path.samefile(file.path, path):
-            return True
-        return self.policy != "link" and same_contents(file.path, str(path))
 
 
 def embedded(slot: TensorSlot, folder: str) -> ir.TensorProtocol:

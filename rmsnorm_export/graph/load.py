@@ -298,7 +298,7 @@ def _from_bytes(data: bytes, path: Path | None, description: str) -> LoadedModel
 
 def _not_onnx(data: bytes, description: str, otherwise: str = "") -> InputError:
     kind = looks_like(data)
-    otherwise = otherwise or "bytes that are no protobuf message of that kind"
+    otherwise = otherwise or "bytes that are no whole protobuf message; it may be cut short"
     return InputError(
         "The file is not an ONNX model.",
         found=f"{description} looks like {kind}" if kind else f"{description}: {otherwise}",

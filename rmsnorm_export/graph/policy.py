@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-WeightsPolicy = Literal["auto", "reference", "link", "copy", "embed"]
+WeightsPolicy = Literal["auto", "reference", "copy", "embed"]
 """What happens to external data on saving.
 
 auto: referenced where it already lies beside the output, else copied. reference: left where it is;
-the output must be in the source's folder. link: a hard link beside the output, a copy where the
-file systems differ; see ``external``. copy: a copy, which costs nothing on file systems that clone.
-embed: stored inside the model, up to 2 GiB in all.
+the output must be in the source's folder. copy: a copy, which costs nothing on file systems that
+clone. embed: stored inside the model, up to 2 GiB in all.
 """

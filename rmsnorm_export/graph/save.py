@@ -127,7 +127,7 @@ def to_bytes(model: ir.Model, *, weights: WeightsPolicy = "auto") -> bytes:
     must say that the reader will store the model in the folder of the weights.
 
     Raises:
-        UsageError: external data with ``auto``, ``link`` or ``copy``.
+        UsageError: external data with ``auto`` or ``copy``.
         InputError: larger than 2 GiB.
     """
     _check_policy(weights)

@@ -13,8 +13,15 @@ from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.printable import one_line, plural
-from rmsnorm_export.runtime.consumers import FUNCTIONS, Consumer, RunsIn, by_name, versions
-from rmsnorm_export.runtime.operators import has_operator, unknown
+from rmsnorm_export.runtime.consumers import (
+    FUNCTIONS,
+    Consumer,
+    RunsIn,
+    by_name,
+    has_operator,
+    unknown,
+    versions,
+)
 
 _IR_OF_TYPES = {
     ir.DataType.FLOAT8E4M3FN: 9,

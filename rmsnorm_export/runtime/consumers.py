@@ -1,18 +1,23 @@
-"""What runs our files: one row per runtime and first version, with what was seen of it.
+"""What runs our files: the facts of ``facts.json``, one row per runtime and first version.
 
 A row tells which forms of a norm load and give the right numbers beside the standard operators,
-and which target is chosen for ``--for``. ``tests/tools/runtimes`` installs the runtimes of the rows
-that say ``run``; the tests hold every claim of these, in float32 and float16, and that the forms
-which are not named are refused. The other rows were measured by hand once, or are read.
+and which target is chosen for ``--for``. ``operators`` there holds what came of loading ONNX's own
+tests of each operator in the runtimes that were installed.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.native import (
+    DEFAULT_DOMAINS,
     MICROSOFT_DOMAIN,
     RMS_NORMALIZATION,
     SIMPLIFIED,
@@ -29,8 +34,7 @@ FUNCTIONS = "model-local functions"
 FORMS = (FUNCTIONS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Consumer:
+class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A runtime from one version to the next row's.
 
     Attributes:
@@ -49,7 +53,7 @@ class Consumer:
     name: str
     since: str
     seen: tuple[str, ...]
-    evidence: Evidence = "run"
+    evidence: Evidence
     opset: int = 0
     ir: int = 0
     forms: tuple[str, ...] = ()
@@ -85,155 +89,14 @@ class RunsIn:
     unknown: str = ""
 
 
-_ORT_FORMS = (FUNCTIONS, SIMPLIFIED, SKIP_SIMPLIFIED)
-_ORT_DOMAINS = (MICROSOFT_DOMAIN, "ai.onnx.ml", "com.microsoft.nchwc", "ai.onnx.preview.training")
-_FUSED = "one kernel a norm, residual sums in it"
+class _Facts(msgspec.Struct, frozen=True):
+    rows: tuple[Consumer, ...]
+    operators: dict[str, dict[str, str]]
 
 
-def _ort(
-    since: str,
-    *seen: str,
-    opset: int,
-    ir: int,
-    name: str = "onnxruntime",
-    evidence: Evidence = "run",
-) -> Consumer:
-    known = (*_ORT_FORMS, RMS_NORMALIZATION) if opset >= 23 else _ORT_FORMS
-    return Consumer(
-        name=name,
-        since=since,
-        seen=seen,
-        evidence=evidence,
-        opset=opset,
-        ir=ir,
-        forms=known,
-        domains=_ORT_DOMAINS,
-        target="ort",
-        why=_FUSED,
-    )
+_FACTS = msgspec.json.decode(Path(__file__).with_name("facts.json").read_bytes(), type=_Facts)
 
-
-CONSUMERS: tuple[Consumer, ...] = (
-    Consumer(
-        name="onnxruntime",
-        since="1.15",
-        seen=("1.15.1",),
-        opset=18,
-        ir=9,
-        forms=(FUNCTIONS, SIMPLIFIED),
-        domains=_ORT_DOMAINS,
-        target="ort",
-        why="one kernel a norm; residual sums stay Adds, for it has no kernel with them",
-    ),
-    _ort("1.16", "1.16.3", opset=19, ir=9),
-    _ort("1.17", "1.17.3", opset=20, ir=9),
-    _ort("1.18", "1.18.1", "1.19.2", "1.20.1", opset=21, ir=10),
-    _ort("1.22", "1.22.1", opset=22, ir=10),
-    _ort("1.23", "1.23.2", opset=23, ir=11),
-    _ort("1.31", "1.31.1", opset=26, ir=13),
-    _ort("1.32", "1.32.0", opset=28, ir=14),
-    _ort("1.30", "1.30.0", opset=26, ir=13, name="onnxruntime-node"),
-    Consumer(
-        name="onnxruntime-web",
-        since="1.14",
-        seen=("1.14",),
-        evidence="measured",
-        opset=17,
-        ir=8,
-        forms=(FUNCTIONS,),
-        domains=_ORT_DOMAINS,
-        target="portable",
-        why="it has no kernel for a residual norm",
-    ),
-    _ort("1.18", "1.18", "1.22", opset=21, ir=10, name="onnxruntime-web", evidence="measured"),
-    _ort("1.23", "1.23", opset=23, ir=11, name="onnxruntime-web", evidence="measured"),
-    _ort("1.30", "1.30.0", opset=26, ir=13, name="onnxruntime-web"),
-    Consumer(
-        name="tensorrt",
-        since="10.8",
-        seen=("10.8", "11.4"),
-        evidence="read",
-        forms=(FUNCTIONS,),
-        target="portable",
-        why="the plugin runs the node, and without it the parser takes the function",
-    ),
-    Consumer(
-        name="tensorrt-rtx",
-        since="1.7",
-        seen=("1.7.1",),
-        evidence="measured",
-        forms=FORMS,
-        target="portable",
-        why="engines of every form are built; this one is the plugin's, too",
-    ),
-    Consumer(
-        name="openvino",
-        since="2026.4",
-        seen=("2026.4.1",),
-        forms=(RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED),
-        domains=(MICROSOFT_DOMAIN,),
-        target="plain",
-        why="it fuses the plain operators into its RMS, at any opset",
-    ),
-    Consumer(
-        name="opencv",
-        since="5.0",
-        seen=("5.0.0",),
-        forms=(RMS_NORMALIZATION,),
-        target="onnx",
-        why="one layer a norm",
-    ),
-    Consumer(
-        name="tract",
-        since="0.23",
-        seen=("0.23.9",),
-        forms=(RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED),
-        domains=(MICROSOFT_DOMAIN,),
-        target="onnx",
-        why="one standard operator a norm",
-    ),
-    Consumer(
-        name="tvm",
-        since="0.27",
-        seen=("0.27.0",),
-        forms=(RMS_NORMALIZATION,),
-        target="onnx",
-        why="nn.rms_norm, one a norm",
-    ),
-    Consumer(
-        name="iree",
-        since="3.13",
-        seen=("3.13.0",),
-        target="plain",
-        forms=(SKIP_SIMPLIFIED,),
-        why="it has no functions, and a norm as one operator only with a residual sum",
-    ),
-    Consumer(
-        name="mnn",
-        since="3.6",
-        seen=("3.6.1",),
-        evidence="measured",
-        target="plain",
-        why="it has no norm operator and no functions",
-    ),
-    Consumer(
-        name="ncnn",
-        since="1.0.20261020",
-        seen=("1.0.20261020",),
-        evidence="measured",
-        forms=(FUNCTIONS, RMS_NORMALIZATION),
-        target="onnx",
-        why="pnnx makes its RMSNorm of each",
-    ),
-    Consumer(
-        name="onnx-reference",
-        since="1.23",
-        seen=("1.23.2",),
-        forms=(FUNCTIONS, RMS_NORMALIZATION),
-        target="portable",
-        why="it runs the definition in the file, at any opset",
-    ),
-)
+CONSUMERS = _FACTS.rows
 """Of one runtime in the order of its versions."""
 
 
@@ -284,3 +147,44 @@ def versions(rows: tuple[Consumer, ...]) -> str:
     """The range that rows of one runtime stand for, e.g. ``1.15 to 1.31.1``."""
     first, last = rows[0].since, rows[-1].seen[-1]
     return first if first == last else f"{first} to {last}"
+
+
+@functools.cache
+def _tried() -> Mapping[str, Mapping[str, frozenset[str]]]:
+    """``runtime@version`` -> ``takes``, ``lacks`` and domains -> operators."""
+    return {
+        label: {key: frozenset(names.split()) for key, names in row.items()}
+        for label, row in _FACTS.operators.items()
+    }
+
+
+def has_operator(row: Consumer, domain: str, operator: str) -> bool | None:
+    """Whether a runtime has an operator; None: not known of all its versions in the row."""
+    answers = {_answer(row, seen, domain, operator) for seen in row.seen}
+    return answers.pop() if len(answers) == 1 else None
+
+
+def _answer(row: Consumer, version: str, domain: str, operator: str) -> bool | None:
+    tried = _tried().get(f"{row.name}@{version}")
+    if tried is None:
+        return None
+    if domain in DEFAULT_DOMAINS:
+        return True if operator in tried["takes"] else False if operator in tried["lacks"] else None
+    if domain == MICROSOFT_DOMAIN and domain in tried:
+        return operator in tried[domain]
+    return None
+
+
+def unknown(row: Consumer, operators: Sequence[tuple[str, str]]) -> str:
+    """Which of these (domain, operator) are not known of a runtime, half a sentence; "": none."""
+    if not any(f"{row.name}@{seen}" in _tried() for seen in row.seen):
+        return "its operators other than norms were not tried"
+    names = [
+        operator if domain in DEFAULT_DOMAINS else f"{domain}.{operator}"
+        for domain, operator in operators
+        if has_operator(row, domain, operator) is None
+    ]
+    if not names:
+        return ""
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"not known whether it has {', '.join(sorted(names)[:5])}{more}"

@@ -122,18 +122,6 @@ class Transaction:
             os.fsync(file.fileno())
         return path
 
-    def link_temp(self, source: Path, target: Path) -> Path:
-        """A hard link to ``source`` under a temporary name beside ``target``.
-
-        Raises:
-            OSError: the file systems differ or know no hard links.
-        """
-        path, descriptor = self.temp(target)
-        os.close(descriptor)
-        path.unlink()
-        os.link(source, path)
-        return path
-
     def publish(
         self, temp: Path, target: Path, *, replace: bool = False, last: bool = False
     ) -> None:
@@ -317,7 +305,7 @@ def _copy_range(source_fd: int, target_fd: int, start: int, end: int) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, wait: bool = True, required: bool = True) -> Iterator[int | None]:
+def locked(path: Path, *, wait: bool = True, required: bool = True) -> Iterator[bool]:
     """Hold the lock of a file, which is made where it is missing, and stays.
 
     Args:
@@ -326,24 +314,25 @@ def locked(path: Path, *, wait: bool = True, required: bool = True) -> Iterator[
         required: False: go on where the file system has no locks.
 
     Returns:
-        In the block: a descriptor of the file; None where there is no lock.
+        In the block: True; False where there is no lock.
 
     Raises:
         BlockingIOError: another process holds it, and ``wait`` is False.
         OSError: the file cannot be made, or not be locked.
     """
-    import fcntl  # not on Windows, where only this fails
+    import filelock  # it takes longer to import than most commands need it
 
-    # The descriptor is not inherited: a process that outlives this one does not hold the lock.
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+    held = filelock.FileLock(path, timeout=-1 if wait else 0, thread_local=False)
     try:
-        held: int | None = descriptor
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError:
-            if required:
-                raise
-            held = None
-        yield held
+        held.acquire()
+    except filelock.Timeout as error:
+        raise BlockingIOError(errno.EAGAIN, "another process holds it", str(path)) from error
+    except OSError:
+        if required:
+            raise
+        yield False
+        return
+    try:
+        yield True
     finally:
-        os.close(descriptor)
+        held.release()

@@ -374,7 +374,7 @@ def test_a_constant_that_cannot_be_moved_out(
 
 def test_to_bytes_refuses_to_lose_weights(tmp_path: Path) -> None:
     loaded = load_model(external_model(tmp_path, data=GAIN))
-    for weights in ("auto", "link", "copy"):
+    for weights in ("auto", "copy"):
         with pytest.raises(UsageError, match=r"(?s)'w'.*embed"):
             to_bytes(loaded.model, weights=weights)  # type: ignore[arg-type]
     kept = onnx.load_from_string(to_bytes(loaded.model, weights="reference"))

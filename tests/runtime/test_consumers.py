@@ -9,8 +9,14 @@ from onnx import TensorProto, helper
 
 import rmsnorm_export as rx
 from rmsnorm_export.rewrite.runs import runs_in
-from rmsnorm_export.runtime.consumers import CONSUMERS, FUNCTIONS, by_name, consumer
-from rmsnorm_export.runtime.operators import has_operator, unknown
+from rmsnorm_export.runtime.consumers import (
+    CONSUMERS,
+    FUNCTIONS,
+    by_name,
+    consumer,
+    has_operator,
+    unknown,
+)
 from tests.tools.runtimes.models import block
 
 

@@ -33,8 +33,8 @@ def test_a_lock_is_held_by_one_and_let_go_of_with_its_process(tmp_path: Path) ->
         pass
     holder.kill()
     holder.communicate()
-    with locked(path, wait=False) as descriptor:
-        assert descriptor is not None
+    with locked(path, wait=False) as held:
+        assert held
     assert path.exists()
 
 
@@ -43,8 +43,8 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    with locked(tmp_path / "lock", required=False) as descriptor:
-        assert descriptor is None
+    with locked(tmp_path / "lock", required=False) as held:
+        assert not held
     with pytest.raises(OSError, match="lock"), locked(tmp_path / "lock"):
         pass
 
