@@ -66,146 +66,138 @@ void refusedList(char const* what, PluginFieldCollection const* fields) {
     check(!plugin && sink->errors > before, std::string{"refused: "} + what);
 }
 
-void numbers() {
-    std::string const op = "RMSNorm";
+// One thing is wrong in each: what the sentence has in it, beside the name of the operator.
+struct Bad {
+    char const* word;
+    Fields fields;
+    char const* op = "RMSNorm";
+};
+
+Fields plain() { return ordinary("RMSNorm"); }
+Fields gated() { return ordinary("GatedRMSNorm"); }
+Fields coded() { return ordinary("QuantizedRMSNorm"); }
+Fields turned() { return ordinary("RotaryRMSNorm"); }
+Fields channels() { return plain().integer("axis", -2).integer("last_axis", -2); }
+
+template <typename T>
+std::vector<Bad> each(char const* name, PluginFieldType type, std::vector<T> const& values) {
+    std::vector<Bad> all;
+    for (auto const value : values) all.push_back({name, plain().set<T>(name, type, {value})});
+    return all;
+}
+
+std::vector<Bad> numbers() {
+    constexpr auto kReal = PluginFieldType::kFLOAT32;
+    constexpr auto kInteger = PluginFieldType::kINT32;
+    constexpr auto kLong = PluginFieldType::kINT64;
     auto const inf = std::numeric_limits<float>::infinity();
-    for (float const value : {-1.0F, -1e-30F, inf, -inf, std::nanf("")}) {
-        refused(op, "epsilon", ordinary(op).real("epsilon", value), "epsilon");
-    }
-    for (float const value : {inf, -inf, std::nanf("")}) {
-        refused(op, "scale_offset", ordinary(op).real("scale_offset", value), "scale_offset");
-    }
-    auto const wide = PluginFieldType::kFLOAT64;
-    refused(op, "epsilon 1e300", ordinary(op).set<double>("epsilon", wide, {1e300}), "epsilon");
-    refused(op, "epsilon as integer", ordinary(op).integer("epsilon", 0), "epsilon");
-    refused(op, "two epsilons",
-            ordinary(op).set<float>("epsilon", PluginFieldType::kFLOAT32, {0, 0}), "epsilon");
-    refused(op, "no epsilon in its field",
-            ordinary(op).set<float>("epsilon", PluginFieldType::kFLOAT32, {}), "epsilon");
-    refused(op, "epsilon of half",
-            ordinary(op).set<short>("epsilon", PluginFieldType::kFLOAT16, {0}), "epsilon");
-    for (int const axis : {0, 1, -9}) {
-        refused(op, "axis", ordinary(op).integer("axis", axis), "axis");
-    }
     auto const least = std::numeric_limits<std::int64_t>::min();
-    refused(op, "axis -2^63",
-            ordinary(op).set<std::int64_t>("axis", PluginFieldType::kINT64, {least}), "axis");
-    refused(op, "axis as float", ordinary(op).real("axis", -1), "axis");
-    refused(op, "axis as string", ordinary(op).text("axis", "-1"), "axis");
-    for (int const type : {0, 7, 11, 17}) {
-        refused(op, "stash_type", ordinary(op).integer("stash_type", type), "stash_type");
-    }
+    std::vector<Bad> all{
+        {"epsilon", plain().set<double>("epsilon", PluginFieldType::kFLOAT64, {1e300})},
+        {"epsilon", plain().integer("epsilon", 0)},
+        {"epsilon", plain().set<float>("epsilon", kReal, {0, 0})},
+        {"epsilon", plain().set<float>("epsilon", kReal, {})},
+        {"epsilon", plain().set<short>("epsilon", PluginFieldType::kFLOAT16, {0})},
+        {"axis", plain().set<std::int64_t>("axis", kLong, {least})},
+        {"axis", plain().real("axis", -1)},
+        {"axis", plain().text("axis", "-1")}};
+    auto const add = [&](std::vector<Bad> const& some) {
+        all.insert(all.end(), some.begin(), some.end());
+    };
+    add(each<float>("epsilon", kReal, {-1, -1e-30F, inf, -inf, std::nanf("")}));
+    add(each<float>("scale_offset", kReal, {inf, -inf, std::nanf("")}));
+    add(each<std::int32_t>("axis", kInteger, {0, 1, -9}));
+    add(each<std::int32_t>("stash_type", kInteger, {0, 7, 11, 17}));
+    add(each<std::int32_t>("association", kInteger, {3}));
     for (auto const* flag : {"scale_before_cast", "epsilon_outside", "epsilon_clamp", "round_rstd"}) {
-        refused(op, "a flag of 2", ordinary(op).integer(flag, 2), flag);
-        refused(op, "a flag of -1", ordinary(op).integer(flag, -1), flag);
+        add(each<std::int32_t>(flag, kInteger, {2, -1}));
     }
-    refused(op, "association 3", ordinary(op).integer("association", 3), "association");
     for (auto const* size : {"partial_size", "group_size"}) {
-        refused(op, "a size of -1", ordinary(op).integer(size, -1), size);
-        refused(op, "a size past the longest row", ordinary(op).integer(size, (1 << 20) + 1), size);
-        refused(
-            op, "a size of 2^32",
-            ordinary(op).set<std::int64_t>(size, PluginFieldType::kINT64, {std::int64_t{1} << 32}),
-            size);
+        add(each<std::int32_t>(size, kInteger, {-1, (1 << 20) + 1}));
+        add(each<std::int64_t>(size, kLong, {std::int64_t{1} << 32}));
     }
+    return all;
 }
 
-void words() {
-    for (auto const* word : {"gelu", "", "SiLU", "silu sigmoid", "sil", "silusilu"}) {
-        refused("GatedRMSNorm", "activation", ordinary("GatedRMSNorm").text("activation", word),
-                "activation");
-    }
-    refused("GatedRMSNorm", "activation as integer",
-            ordinary("GatedRMSNorm").integer("activation", 0), "activation");
+std::vector<Bad> words() {
     std::vector<char> const endless(1000, 'a');
-    refused("GatedRMSNorm", "a long word without an end",
-            ordinary("GatedRMSNorm").set("activation", PluginFieldType::kCHAR, endless),
-            "activation");
-    for (auto const* word : {"fp4", "FP8", "", "fp8_per_tensor"}) {
-        refused("QuantizedRMSNorm", "quantize", ordinary("QuantizedRMSNorm").text("quantize", word),
-                "quantize");
+    std::vector<Bad> all{
+        {"activation", gated().integer("activation", 0), "GatedRMSNorm"},
+        {"activation", gated().set("activation", PluginFieldType::kCHAR, endless), "GatedRMSNorm"}};
+    for (auto const* word : {"gelu", "", "SiLU", "silu sigmoid", "sil", "silusilu"}) {
+        all.push_back({"activation", gated().text("activation", word), "GatedRMSNorm"});
     }
+    for (auto const* word : {"fp4", "FP8", "", "fp8_per_tensor", "mxfp8"}) {
+        all.push_back({"quantize", coded().text("quantize", word), "QuantizedRMSNorm"});
+    }
+    return all;
 }
 
-void combinations() {
-    std::string const op = "RMSNorm";
-    refused(op, "partial and group",
-            ordinary(op).integer("partial_size", 8).integer("group_size", 8), "cannot be combined");
-    refused(op, "partial of two axes", ordinary(op).integer("partial_size", 8).integer("axis", -2),
-            "axis");
-    refused(op, "group of two axes", ordinary(op).integer("group_size", 8).integer("axis", -2),
-            "axis");
-    refused(op, "association 1 without round_rstd",
-            ordinary(op).integer("association", 1).integer("stash_type", 10), "round_rstd");
-    refused(op, "the last axis before the first", ordinary(op).integer("last_axis", -2), "last_axis");
-    refused(op, "a group of channels",
-            ordinary(op).integer("group_size", 8).integer("axis", -2).integer("last_axis", -2),
-            "axis");
-    refused(op, "epsilon outside and as a bound",
-            ordinary(op).integer("epsilon_outside", 1).integer("epsilon_clamp", 1),
-            "epsilon_clamp");
-    refused(op, "association of channels",
-            ordinary(op).integer("association", 2).integer("axis", -2).integer("last_axis", -2),
-            "association");
-    refused(op, "association of groups",
-            ordinary(op).integer("association", 2).integer("group_size", 8), "association");
-    std::string const turned = "RotaryRMSNorm";
-    for (auto const* size : {"partial_size", "group_size"}) {
-        refused(turned, size, ordinary(turned).integer(size, 8), "no rotary embedding");
-    }
-    refused(turned, "two axes", ordinary(turned).integer("axis", -2), "axis -1");
-    refused(turned, "7 elements", ordinary(turned).integer("rotary_dim", 7), "even");
-    refused(turned, "-2 elements", ordinary(turned).integer("rotary_dim", -2), "rotary_dim");
-    refused(turned, "a flag of 2", ordinary(turned).integer("rotary_interleaved", 2), "from 0 to 1");
-    refused(op, "attributes of another operator", ordinary(op).integer("rotary_dim", 8), "rotary_dim");
-    refused(op, "round_rstd and scale_before_cast",
-            ordinary(op).integer("round_rstd", 1).integer("scale_before_cast", 1), "round_rstd");
+std::vector<Bad> combinations() {
+    auto const* const rotary = "RotaryRMSNorm";
+    return {
+        {"cannot be combined", plain().integer("partial_size", 8).integer("group_size", 8)},
+        {"axis", plain().integer("partial_size", 8).integer("axis", -2)},
+        {"axis", plain().integer("group_size", 8).integer("axis", -2)},
+        {"axis", channels().integer("group_size", 8)},
+        {"association", channels().integer("association", 2)},
+        {"association", plain().integer("association", 2).integer("group_size", 8)},
+        {"last_axis", plain().integer("last_axis", -2)},
+        {"round_rstd", plain().integer("association", 1).integer("stash_type", 10)},
+        {"round_rstd", plain().integer("round_rstd", 1).integer("scale_before_cast", 1)},
+        {"epsilon_clamp", plain().integer("epsilon_outside", 1).integer("epsilon_clamp", 1)},
+        {"rotary_dim", plain().integer("rotary_dim", 8)},
+        {"no rotary embedding", turned().integer("partial_size", 8), rotary},
+        {"no rotary embedding", turned().integer("group_size", 8), rotary},
+        {"axis -1", turned().integer("axis", -2), rotary},
+        {"even", turned().integer("rotary_dim", 7), rotary},
+        {"rotary_dim", turned().integer("rotary_dim", -2), rotary},
+        {"from 0 to 1", turned().integer("rotary_interleaved", 2), rotary},
+    };
+}
+
+// Collections that are none.
+void lists() {
+    refusedList("no collection", nullptr);
+    PluginField const anonymous{};
+    PluginField const hollow{"epsilon", nullptr, PluginFieldType::kFLOAT32, 1};
+    auto const byte = std::make_unique<char>();
+    PluginField const unread{"epsilon", byte.get(), PluginFieldType::kFLOAT32, 0};
+    std::pair<char const*, PluginFieldCollection> const kinds[] = {
+        {"a collection without its fields", {12, nullptr}},
+        {"a field without a name", {1, &anonymous}},
+        {"a negative count", {-3, &anonymous}},
+        {"a field without its value", {1, &hollow}},
+        {"a field of no elements, which must not be read", {1, &unread}}};
+    for (auto const& [what, fields] : kinds) refusedList(what, &fields);
+    Owner const unnamed{creator("RMSNorm")->createPlugin(nullptr, nullptr, TensorRTPhase::kBUILD)};
+    check(!unnamed, "refused: a layer without a name");
 }
 
 }  // namespace
 
 void badFields(Log& log) {
     sink = &log;
-    numbers();
-    words();
-    combinations();
+    for (auto const& some : {numbers(), words(), combinations()}) {
+        for (auto const& bad : some) refused(bad.op, bad.word, bad.fields, bad.word);
+    }
     for (std::string const op : {"RMSNorm", "GatedRMSNorm", "QuantizedSkipRMSNorm", "RotaryRMSNorm"}) {
         absent(op);
         later(op);
     }
-    refusedList("no collection", nullptr);
+    lists();
     PluginFieldCollection const none{0, nullptr};
     Owner const bare{creator("RMSNorm")->createPlugin("layer", &none, TensorRTPhase::kBUILD)};
     check(bare && bytes(*runtime(bare).getFieldsToSerialize()) ==
-                      bytes(*ordinary("RMSNorm").real("epsilon", 1e-5F).collection()),
+                      bytes(*plain().real("epsilon", 1e-5F).collection()),
           "taken: a node without attributes, the ordinary norm");
-    PluginFieldCollection const lying{12, nullptr};
-    refusedList("a collection without its fields", &lying);
-    PluginField const anonymous{};
-    PluginFieldCollection const nameless{1, &anonymous};
-    refusedList("a field without a name", &nameless);
-    PluginFieldCollection const negative{-3, &anonymous};
-    refusedList("a negative count", &negative);
-    PluginField const empty{"epsilon", nullptr, PluginFieldType::kFLOAT32, 1};
-    PluginFieldCollection const hollow{1, &empty};
-    refusedList("a field without its value", &hollow);
-    auto const byte = std::make_unique<char>();
-    PluginField const brief{"epsilon", byte.get(), PluginFieldType::kFLOAT32, 0};
-    PluginFieldCollection const unread{1, &brief};
-    refusedList("a field of no elements, which must not be read", &unread);
-    Owner const unnamed{creator("RMSNorm")->createPlugin(nullptr, nullptr, TensorRTPhase::kBUILD)};
-    check(!unnamed, "refused: a layer without a name");
-
     taken("RMSNorm", "int64 and float64",
-          ordinary("RMSNorm")
-              .set<std::int64_t>("axis", PluginFieldType::kINT64, {-2})
+          plain().set<std::int64_t>("axis", PluginFieldType::kINT64, {-2})
               .set<double>("epsilon", PluginFieldType::kFLOAT64, {1e-6}));
-    taken(
-        "RMSNorm", "the parser's own attributes",
-        ordinary("RMSNorm").text("plugin_version", "1").text("plugin_namespace", "rmsnorm_export"));
-    taken(
-        "GatedRMSNorm", "a string without its NUL",
-        ordinary("GatedRMSNorm")
-            .set<char>("activation", PluginFieldType::kCHAR, {'s', 'i', 'g', 'm', 'o', 'i', 'd'}));
-    taken("RMSNorm", "the longest group", ordinary("RMSNorm").integer("group_size", 1 << 20));
+    taken("RMSNorm", "the parser's own attributes",
+          plain().text("plugin_version", "1").text("plugin_namespace", "rmsnorm_export"));
+    std::string const sigmoid = "sigmoid";
+    taken("GatedRMSNorm", "a string without its NUL",
+          gated().set<char>("activation", PluginFieldType::kCHAR, {sigmoid.begin(), sigmoid.end()}));
+    taken("RMSNorm", "the longest group", plain().integer("group_size", 1 << 20));
 }
