@@ -242,3 +242,40 @@ def test_a_row_of_zeros_has_the_scale_one() -> None:
     codes, scale = session.run(["q", "rs"], {"x": zeros, "r": zeros})
     assert not np.any(codes)
     assert np.array_equal(scale, np.ones((1, 1, 1), np.float32))
+
+
+OF_BLOCKS = """
+<ir_version: 8, opset_import: ["" : 17, "trt" : 1, "rmsnorm_export" : 1]>
+g (float[2,64] x) => (float8e4m3fn[2,64] q, uint8[2,2] k)
+<float[64] w = {WEIGHT}, float two = {2}, float e = {1e-5}> {
+  p = Pow (x, two)
+  m = ReduceMean <axes = [-1]> (p)
+  a = Add (m, e)
+  r = Sqrt (a)
+  v = Div (x, r)
+  y = Mul (w, v)
+  q, k = trt.TRT_MXFP8DynamicQuantize <axis = -1, block_size = 32, output_dtype = 17> (y)
+}
+"""
+EARLIER = """
+<ir_version: 8, opset_import: ["" : 19, "rmsnorm_export" : 1]>
+g (float[2,64] x) => (float8e4m3fn[2,64] q, uint8[2,2] k) {
+  q, k = rmsnorm_export.QuantizedRMSNorm_mxfp8 <quantize = "mxfp8"> (x)
+}
+"""
+
+
+def test_a_quantizer_with_a_scale_for_each_block_stays_behind_its_norm() -> None:
+    text = OF_BLOCKS.replace("WEIGHT", ", ".join(["1.5"] * 64))
+    given = onnx.parser.parse_model(text)
+    result = rx.optimize(given, fold_quantize=True)
+    (kept,) = result.report.unfolded
+    assert (kept.reason, kept.kind) == ("quantizer-kept", "quantizer")
+    assert "blocks have a scale each" in kept.message
+    ops = [node.op_type for node in result.model.graph]
+    assert ops == ["RMSNorm", "TRT_MXFP8DynamicQuantize"]
+
+
+def test_a_node_with_codes_that_the_operator_no_longer_has_stays() -> None:
+    result = rx.optimize(onnx.parser.parse_model(EARLIER), fold_quantize=True)
+    assert [node.op_type for node in result.model.graph] == ["QuantizedRMSNorm_mxfp8"]
