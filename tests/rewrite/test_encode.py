@@ -76,14 +76,6 @@ def zeros(count: int, dtype: type = np.uint8) -> ir.Tensor:
 
 
 @pytest.mark.usefixtures("threshold")
-@pytest.mark.parametrize("size", SIZES)
-def test_sizes_alone_and_together(size: int) -> None:
-    for count in (1, 2, 3):
-        model = model_of([zeros(size) for _ in range(count)])
-        assert streamed(model) == whole(model)
-
-
-@pytest.mark.usefixtures("threshold")
 def test_every_type_and_shape() -> None:
     kinds = (np.float32, np.float16, np.float64, np.int64, np.bool_, np.complex64)
     tensors = [zeros(600, kind) for kind in kinds]
