@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from rmsnorm_export.benchmark import sessions
+from rmsnorm_export.benchmark.checks import check_outputs, count_nodes, judged
 from rmsnorm_export.benchmark.feeding import Feeding, feeding_of
-from rmsnorm_export.benchmark.measure import check_outputs, count_nodes, judged
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.benchmark.result import (
     AGAIN,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import os
 import tempfile
 import time
@@ -18,10 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import onnx
-import onnx_ir as ir
-
 from rmsnorm_export.benchmark import sessions
+from rmsnorm_export.benchmark.checks import check_outputs, count_nodes, judged
 from rmsnorm_export.benchmark.engine import bench_engine
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.benchmark.result import (
@@ -30,16 +27,14 @@ from rmsnorm_export.benchmark.result import (
     RAW,
     Benchmark,
     Case,
-    Check,
     Machine,
-    Status,
     Timing,
     Trial,
     Variant,
 )
 from rmsnorm_export.benchmark.shapes import grid
 from rmsnorm_export.benchmark.statistics import Run, run_rounds, timings
-from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds
+from rmsnorm_export.compare.outputs import describe_feeds
 from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model
 from rmsnorm_export.lower.targets import Target
@@ -48,7 +43,6 @@ from rmsnorm_export.options import keywords, takes
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.runtime.inputs import declared_inputs, index_limits, make_inputs
-from rmsnorm_export.runtime.metrics import NOTHING_COMPARED
 from rmsnorm_export.runtime.session import run_session
 from rmsnorm_export.system.machine import cores, load_average
 from rmsnorm_export.system.packages import versions_of
@@ -332,46 +326,6 @@ def make_target(source: Source, target: Target, options: BenchOptions, path: str
         refused=len(report.unfused),
         seconds=time.perf_counter() - start,
     )
-
-
-def count_nodes(path: str | Path) -> int:
-    """Count the nodes of a file's graphs, functions left out."""
-    model = ir.from_proto(onnx.load(path, load_external_data=False))
-    return len(model.graph) + sum(len(graph) for graph in model.graph.subgraphs())
-
-
-def check_outputs(case: str, computed: Feeds, expected: Feeds) -> list[Check]:
-    """Compare every output that the raw model has, as ``verify`` does."""
-    fitting = {
-        name: array
-        for name, array in expected.items()
-        if name in computed
-        and (computed[name].dtype, computed[name].shape) == (array.dtype, array.shape)
-    }
-    compared = {one.name: one for one in compare_outputs(fitting, computed, Bounds())}
-    checks = []
-    for name, array in expected.items():
-        one, mine = compared.get(name), computed.get(name)
-        if one is not None:
-            far, bound = one.metrics.max_abs, one.bound_abs
-            checks.append(Check(case, name, one.passed, one.reason, far, bound))
-            continue
-        reason = "the output is missing"
-        if mine is not None:
-            reason = f"{mine.dtype} {list(mine.shape)}, not {array.dtype} {list(array.shape)}"
-        checks.append(Check(case, name, False, reason, math.nan, math.nan))
-    return checks
-
-
-def judged(checks: Sequence[Check]) -> tuple[Status, str]:
-    """Return what the checks of a variant come to, and the first that failed."""
-    wrong = [check for check in checks if not check.passed]
-    if not wrong:
-        return "ok", ""
-    nothing = all(check.reason in NOTHING_COMPARED for check in wrong)
-    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-    detail = f"{wrong[0].output} at {wrong[0].case}: {wrong[0].reason}{more}"
-    return "not compared" if nothing else "wrong outputs", detail
 
 
 def _reader_notes(facts: Machine, trials: Sequence[Trial], where: str) -> Iterator[str]:

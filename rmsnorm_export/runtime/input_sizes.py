@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import dataclasses
 import difflib
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain, repeat
 from typing import Any, TypeVar
@@ -29,7 +28,6 @@ from rmsnorm_export.runtime.sizes import (
     read,
     rows_text,
     shape_text,
-    written,
 )
 
 Size = int | str | None
@@ -156,11 +154,6 @@ def _computed(tree: ast.expr, known: Mapping[str | int, int]) -> Any:
     raise ValueError("not made of names, numbers, sums and products")
 
 
-_STAND_INS = ((1, 4, 8), (2, 8, 16), (64, 128, 256))
-"""Sizes for examples; the larger ones for models that divide or subtract."""
-
-_LONG_EXAMPLE = 300
-
 _Result = TypeVar("_Result")
 
 Point = tuple[str, dict[str, Shape]]
@@ -218,7 +211,7 @@ class InputSizes:
         Raises:
             UsageError: an input or a dimension that the model does not have; a rank or a fixed size
                 that differs; sizes out of bounds or out of order; a dimension of two sizes; a
-                dynamic size that is not known. ``fix`` ends with options that fit the model.
+                dynamic size that is not known.
         """
         return self._checked(shapes, dims, self._complete)
 
@@ -230,63 +223,19 @@ class InputSizes:
         """
         return self._checked(shapes, dims, lambda given: self._at(given, 0))
 
-    def example(self, start: Given | None = None, *, by_name: bool = False) -> str:
-        """Options that fit the model; "" where every size is fixed.
-
-        Args:
-            start: what to keep of what was given, as far as it fits.
-            by_name: sizes of dimensions rather than shapes of inputs.
-        """
-        for kept in (start or {}, {}):
-            for stand_ins in _STAND_INS:
-                shapes, names = self._examples(kept, stand_ins)
-                long = len(written(shapes, self._use)) > _LONG_EXAMPLE
-                for candidate in (names, shapes) if by_name or long else (shapes, names):
-                    with contextlib.suppress(UsageError):
-                        self._check(candidate, {})
-                        self._complete(candidate)
-                        return written(candidate, self._use)
-        return ""
-
     def _checked(
         self, shapes: Shapes | None, dims: Dims | None, use_of: Callable[[Given], _Result]
     ) -> _Result:
-        """What follows from what is given; an error ends with options that fit the model."""
-        right: Given = {}
+        """Return what follows from what is given, after every check."""
         try:
             given = read(shapes, dims, self._use)
-            self._check(given, right)
+            self._check(given)
             return use_of(given)
         except UsageError as error:
-            example = self.example(right, by_name=dims is not None and shapes is None)
-            fix = f"{error.fix}, e.g. {example}" if example else error.fix
+            fix = error.fix
             if not any(map(symbols_of, self._shapes.values())):
-                fix = f"leave {self._use.option} away: the model fixes every size"
+                fix = f"omit {self._use.option}: the model fixes every size"
             raise UsageError(error.what, found=error.found, fix=fix) from error
-
-    def _examples(self, kept: Given, stand_ins: Sequence[int]) -> tuple[Given, Given]:
-        """What is kept, with stand-ins for what is missing: by input, and by name where it can."""
-        points = [self._at(kept, number) for number in range(self._count(kept))]
-        given = set(points[0][1])
-        for number, (shapes, known) in enumerate(points):
-            missing = [shape for name, shape in self._shapes.items() if name not in shapes]
-            fill(known, missing, (stand_ins[number if self._use.ranges else 0],))
-        by_input: Given = {
-            (INPUT, name): tuple(
-                shapes.get(name) or sized(shape, known) or () for shapes, known in points
-            )
-            for name, shape in self._shapes.items()
-            if (INPUT, name) in kept or symbols_of(shape)
-        }
-        by_name: Given = {
-            (DIMENSION, name): tuple((size_of(name, 0, known) or 1,) for _, known in points)
-            for name in points[0][1]
-            if isinstance(name, str) and name not in given
-        }
-        for (kind, name), rows in by_input.items():
-            if any(isinstance(symbol, int) for symbol in symbols_of(self._shapes[name])):
-                by_name[kind, name] = rows
-        return by_input, kept | by_name
 
     def _count(self, given: Given) -> int:
         return 3 if self._use.ranges else max(map(len, given.values()), default=1)
@@ -332,8 +281,8 @@ class InputSizes:
                 raise problem
         return points
 
-    def _check(self, given: Given, right: Given) -> None:
-        """Raise the first thing that does not fit the model; all that does goes to ``right``."""
+    def _check(self, given: Given) -> None:
+        """Raise the first thing that does not fit the model."""
         count = self._count(given)
         if count > self._use.most_points:
             raise UsageError(
@@ -341,22 +290,14 @@ class InputSizes:
                 found=f"{count} shapes, at most {self._use.most_points}",
                 fix="give fewer shapes, or run the command several times",
             )
-        problems = []
         for (kind, name), rows in given.items():
             known = self._inputs if kind is INPUT else self._names
-            nearest = name
             if name not in known:
                 nearest = "".join(difflib.get_close_matches(name, known, n=1, cutoff=0.5))
-                problems.append(self._unknown(kind, name, nearest))
-            if nearest == name or (nearest and (kind, nearest) not in given):
-                problem = self._misfit(kind, nearest, rows, count)
-                if problem is None:
-                    right[kind, nearest] = rows
-                else:
-                    problems.append(problem)
-        problems += self._conflicts(right)
-        if problems:
-            raise problems[0]
+                raise self._unknown(kind, name, nearest)
+            if (problem := self._misfit(kind, name, rows, count)) is not None:
+                raise problem
+        self._check_conflicts(given)
 
     def _unknown(self, kind: SizeKind, name: str, nearest: str) -> UsageError:
         if kind is INPUT:
@@ -388,23 +329,22 @@ class InputSizes:
             what, found=f"{rows_text(rows)}: {reason}{found}", fix="give sizes that fit"
         )
 
-    def _conflicts(self, right: Given) -> Iterator[UsageError]:
-        """Names of two sizes; the later one is taken out of ``right``."""
+    def _check_conflicts(self, given: Given) -> None:
+        """Raise where a name has two sizes."""
         seen = {
             name: (rows, self._use.option_for(kind))
-            for (kind, name), rows in right.items()
+            for (kind, name), rows in given.items()
             if kind is DIMENSION
         }
-        for (kind, name), rows in list(right.items()):
+        for (kind, name), rows in given.items():
             for axis, size in enumerate(self._shapes[name] if kind is INPUT else ()):
                 if not isinstance(size, str) or not size or len(rows[0]) <= axis:
                     continue
                 column = tuple(row[axis : axis + 1] for row in rows)
                 other, place = seen.setdefault(size, (column, f"input {quoted(name)}"))
                 if column != other and len({*column, *other}) > 1:
-                    right.pop((kind, name), None)
                     sizes = "ranges" if self._use.ranges else "sizes"
-                    yield UsageError(
+                    raise UsageError(
                         f"Dimension {quoted(size)} has two {sizes}.",
                         found=f"{rows_text(other)} in {place}, {rows_text(column)} in input "
                         f"{quoted(name)}",

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -68,8 +67,6 @@ _ONE_SIZE = r"[0-9]{1,18}(?:\s*\.\.\s*[0-9]{1,18})?"
 _VALUE = re.compile(rf"=\s*({_ONE_SIZE}(?:(?:x|\s*,\s*){_ONE_SIZE})*)(?=[\s;]|$)")
 _RANGE = re.compile(r"([0-9]{1,18})(?:\s*(\.\.)\s*([0-9]{1,18})?)?")
 _BETWEEN = "; \t\r\n"
-
-_AWKWARD_IN_SHELLS = frozenset('"$`\\!')
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,35 +223,6 @@ def _unreadable(part: str, kind: SizeKind, use: Use) -> UsageError:
 
 def _cannot_be_read(name: str, kind: SizeKind) -> str:
     return f"A {kind.size} of {kind.noun} {quoted(name)} cannot be read."
-
-
-def written(given: Given, use: Use) -> str:
-    """The options of a command that say so, as a shell takes them.
-
-    Where text cannot carry a name, e.g. one with a line break, the arguments as Python takes them.
-    """
-    options, arguments, legible = [], [], True
-    for kind in (DIMENSION, INPUT):
-        entries = {name: rows for (of, name), rows in given.items() if of is kind}
-        if not entries:
-            continue
-        text = kind.separator.join(f"{name}={rows_text(rows)}" for name, rows in entries.items())
-        legible = legible and text.isprintable() and _reads_as(text, entries, kind, use)
-        argument = shlex.quote(text) if _AWKWARD_IN_SHELLS.intersection(text) else f'"{text}"'
-        options.append(f"{use.option_for(kind)} {argument}")
-        flat = {name: [size for row in rows for size in row] for name, rows in entries.items()}
-        arguments.append(f"shapes={entries}" if kind is INPUT else f"dims={flat}")
-    return " ".join(options) if legible else ", ".join(arguments)
-
-
-def _reads_as(text: str, entries: Mapping[str, Rows], kind: SizeKind, use: Use) -> bool:
-    try:
-        given = read(text, None, use) if kind is INPUT else read(None, text, use)
-    except UsageError:
-        return False
-    return {name: set(rows) for (_, name), rows in given.items()} == {
-        name: set(rows) for name, rows in entries.items()
-    }
 
 
 def shapes_option(use: Use, **facts: Any) -> Any:

@@ -12,7 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from rmsnorm_export.benchmark import measure, sessions
-from rmsnorm_export.benchmark.measure import bench, check_outputs
+from rmsnorm_export.benchmark.checks import check_outputs
+from rmsnorm_export.benchmark.measure import bench
 from rmsnorm_export.benchmark.result import AGAIN, RAW, Benchmark, Trial
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.records import from_json, to_json
