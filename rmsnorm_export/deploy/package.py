@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rmsnorm_export.deploy.batching import decide_batch
 from rmsnorm_export.deploy.card import card
-from rmsnorm_export.deploy.config import check_serving, config_text, refuse_options
+from rmsnorm_export.deploy.config import config_text, refuse_options
 from rmsnorm_export.deploy.decoder import package_bundle
 from rmsnorm_export.deploy.options import PackageOptions
 from rmsnorm_export.deploy.packaged import (
@@ -96,7 +96,9 @@ class _Package:
         every = (*subject.inputs, *subject.outputs)
         self.max_batch, reason = decide_batch(every, self.asked, subject.profiles)
         self.notes = [f"requests are not batched: {reason}"] if reason else []
-        check_serving(subject.backend, self.max_batch, options)
+        if options.kind == "cpu" and subject.backend == "tensorrt":
+            what, fix = "An engine runs on a GPU only.", "omit --kind"
+            raise UsageError(what, found="--kind cpu", fix=fix)
         self.plugin = plugin_library(subject, options.plugin, gpu=options.kind != "cpu")
         for kept in place.kept:
             check_kept(kept, subject, self.max_batch)
@@ -154,7 +156,7 @@ class _Package:
             return f"not run: {error.found}"
         if not mixed:
             return asked
-        if self.asked is not None or self.options.preferred_batch_sizes:
+        if self.asked is not None:
             what = "Requests that are joined into a batch change each other's answers."
             fix = "package with --max-batch 0, or export the model with a batch axis"
             raise VerificationError(what, found=mixed, fix=fix)
