@@ -33,11 +33,11 @@ from rmsnorm_export.op.dtypes import Array, element_type, numpy_dtype
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.printable import plural
 from rmsnorm_export.runtime.session import onnxruntime, run_session, session_options
-from rmsnorm_export.tensorrt.plugin.native import node_model
 from tests.tools.lib.command import add_output, parser, say
 from tests.tools.lib.results import Start, about, bullets, write_results
 from tests.tools.lib.tables import markdown_table, print_table
 from tests.tools.lib.timing import samples, spread
+from tests.tools.node_model import node_model
 
 PACKAGES = ("rmsnorm-export", "onnxruntime", "onnx", "numpy")
 NORMS: dict[str, dict[str, Any]] = {

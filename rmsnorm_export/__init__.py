@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.tensorrt.engine.build import build_engine
     from rmsnorm_export.tensorrt.engine.check import check_engine
     from rmsnorm_export.tensorrt.engine.result import EngineResult
-    from rmsnorm_export.tensorrt.plugin.native import session_options
+    from rmsnorm_export.tensorrt.plugin.libraries import session_options
     from rmsnorm_export.torch.export.export import ExportResult, export
     from rmsnorm_export.torch.generation.export import export_generation
 
@@ -94,7 +94,7 @@ _HOMES = {
     "tensorrt.engine.build": "build_engine",
     "tensorrt.engine.check": "check_engine",
     "tensorrt.engine.result": "EngineResult",
-    "tensorrt.plugin.native": "session_options",
+    "tensorrt.plugin.libraries": "session_options",
     "torch.export.export": "ExportResult export",
     "torch.generation.export": "export_generation",
 }

@@ -62,16 +62,17 @@ def test_a_wheel_of_this_machine_is_enough(sources: pathlib.Path, tmp_path: path
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
     constraints = ["--constraint", ROOT / "constraints.txt"]
     subprocess.run([*pip, *constraints, f"{sources}[ort]"], check=True)
-    program = """
-import numpy as np, pathlib
+    program = '''
+import numpy as np
 import rmsnorm_export as rx
-from rmsnorm_export.op.spec import NormSpec
-from rmsnorm_export.tensorrt.plugin.native import node_model
-import onnxruntime
-model, feeds = node_model(NormSpec(), np.ones((2, 8), np.float32), None, None, None)
+import onnx.parser, onnxruntime
+model = onnx.parser.parse_model("""
+<ir_version: 8, opset_import: ["": 17, "rmsnorm_export": 1]>
+norm (float[2, 8] x) => (float[2, 8] y) { y = rmsnorm_export.RMSNorm(x) }""")
 session = onnxruntime.InferenceSession(model.SerializeToString(), rx.session_options())
-print(float(session.run(None, feeds)[0].sum()), rx.plugin.onnxruntime_library())
-"""
+x = np.ones((2, 8), np.float32)
+print(float(session.run(None, {"x": x})[0].sum()), rx.plugin.onnxruntime_library())
+'''
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     environment.pop("PYTHONPATH", None)
     done = subprocess.run(

@@ -34,13 +34,13 @@ from rmsnorm_export.tensorrt.engine.backends import (
     RTX,
     TENSORRT,
     BackendInfo,
+    failure,
     gpu_visible,
     require_packages,
     run_backend,
 )
 from rmsnorm_export.tensorrt.engine.build import build_one
 from rmsnorm_export.tensorrt.engine.check import check_engine
-from rmsnorm_export.tensorrt.engine.failure import failure
 from rmsnorm_export.tensorrt.engine.options import BuildOptions, library_or_none
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, InputRange
 

@@ -11,42 +11,14 @@ QUEUE_DELAY_US = 100
 """Microseconds: small against a decoder's milliseconds for one step."""
 
 
-_SHARED = (
-    "max_batch", "dynamic_batching", "preferred_batch_sizes", "queue_delay_us", "instances", "kind",
-)  # fmt: skip
-"""What stands in config.pbtxt, which all versions of a model share."""
-
-
-def check_serving(backend: ServingBackend, max_batch: int, options: PackageOptions) -> None:
-    """Refuse options that do not fit each other or the model.
-
-    Raises:
-        UsageError: naming the option.
-    """
-    preferred, joined = options.preferred_batch_sizes, options.dynamic_batching
-    sizes = f"the largest batch is {max_batch}"
-    for wrong, what, found in (
-        (options.kind == "cpu" and backend == "tensorrt", "An engine runs on a GPU only.", "cpu"),
-        (not max_batch and (joined or preferred), "Requests cannot be joined into batches.", sizes),
-        (preferred and joined is False, "Preferred sizes need dynamic batching.", str(preferred)),
-        (
-            any(size > max_batch for size in preferred),
-            "A preferred batch size is too large.",
-            sizes,
-        ),
-    ):
-        if wrong:
-            raise UsageError(what, found=found, fix="omit the option, or see --max-batch")
-
-
 def refuse_options(backend: ServingBackend, options: PackageOptions) -> None:
     """Refuse options of a configuration that stays as it is.
 
     Raises:
         UsageError: naming them.
     """
-    names = _SHARED if backend == "tensorrt" else (*_SHARED, "plugin")
-    if given := [name for name in names if getattr(options, name) not in (None, (), [])]:
+    names = ("max_batch", "kind") if backend == "tensorrt" else ("max_batch", "kind", "plugin")
+    if given := [name for name in names if getattr(options, name) is not None]:
         what = "Options of the configuration were given for a further version."
         fix = "omit these options, edit config.pbtxt, or use --force to write it anew"
         raise UsageError(what, found=", ".join(given), fix=fix)
@@ -89,12 +61,9 @@ def config_text(
     numbers = range(len(subject.profiles)) if subject.record is not None else ()
     # Without a list the server loads the first profile only.
     listed = "".join(f' profile: "{number}"' for number in numbers if len(numbers) > 1)
-    lines.append(f"instance_group {{ kind: {where} count: {options.instances or 1}{listed} }}")
-    if max_batch and options.dynamic_batching is not False:
-        delay = QUEUE_DELAY_US if options.queue_delay_us is None else options.queue_delay_us
-        preferred = list(options.preferred_batch_sizes)
-        sizes = f"preferred_batch_size: {preferred} " if preferred else ""
-        lines.append(f"dynamic_batching {{ {sizes}max_queue_delay_microseconds: {delay} }}")
+    lines.append(f"instance_group {{ kind: {where} count: 1{listed} }}")
+    if max_batch:
+        lines.append(f"dynamic_batching {{ max_queue_delay_microseconds: {QUEUE_DELAY_US} }}")
     if kernels:
         lines.append(f"model_operations {{ op_library_filename: {_quoted(kernels)} }}")
     return "\n".join([*lines, ""])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Literal
 
 from rmsnorm_export.options import (
@@ -31,22 +30,6 @@ class PackageOptions(Options):
         help="Most requests in a batch; 0: none.",
         shown="of the shapes or the engine, or 8, where all inputs and outputs share a dynamic "
         "leading axis",
-    )
-    dynamic_batching: bool | None = option(
-        None, cli=False, help="Let the server join requests.", shown="where there are batches"
-    )
-    preferred_batch_sizes: Sequence[Count] = option(
-        (), cli=False, flag="--preferred-batch", help="Sizes that do not wait for more requests."
-    )
-    queue_delay_us: Most | None = option(
-        None,
-        cli=False,
-        flag="--queue-delay",
-        help="Most microseconds that a request waits for others.",
-        shown="100",
-    )
-    instances: Count | None = option(
-        None, cli=False, help="Copies of the model on every GPU, or on the CPU.", shown="1"
     )
     kind: Literal["gpu", "cpu"] | None = option(None, help="Where it runs.", shown="gpu")
     shapes: Shapes | None = shapes_option(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rmsnorm_export.deploy.batching import decide_batch
 from rmsnorm_export.deploy.card import card
-from rmsnorm_export.deploy.config import check_serving, config_text, refuse_options
+from rmsnorm_export.deploy.config import config_text, refuse_options
 from rmsnorm_export.deploy.decoder import package_bundle
 from rmsnorm_export.deploy.options import PackageOptions
 from rmsnorm_export.deploy.packaged import (
@@ -20,21 +20,29 @@ from rmsnorm_export.deploy.packaged import (
     PackagedModel,
 )
 from rmsnorm_export.deploy.place import Place, find_place, model_name
-from rmsnorm_export.deploy.plugin import plugin_library
 from rmsnorm_export.deploy.served import ServedModel, check_kept, open_served
 from rmsnorm_export.deploy.trial import try_model
-from rmsnorm_export.errors import BackendMissingError, NotRunError, UsageError, VerificationError
+from rmsnorm_export.errors import (
+    BackendMissingError,
+    InputError,
+    NotRunError,
+    UsageError,
+    VerificationError,
+)
 from rmsnorm_export.graph.bundle import bundle_at
 from rmsnorm_export.graph.load import Source, load_model
 from rmsnorm_export.graph.save import save_model
 from rmsnorm_export.options import takes
 from rmsnorm_export.printable import quoted
 from rmsnorm_export.records import to_json
+from rmsnorm_export.runtime.session import has_cuda_nodes
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath, copy_file, refusals_as, write_whole
 from rmsnorm_export.system.folders import Stage
 from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.system.provenance import utc_now
+from rmsnorm_export.tensorrt.plugin.libraries import open_library
+from rmsnorm_export.tensorrt.plugin.lines import library
 
 
 @takes(PackageOptions)
@@ -96,8 +104,10 @@ class _Package:
         every = (*subject.inputs, *subject.outputs)
         self.max_batch, reason = decide_batch(every, self.asked, subject.profiles)
         self.notes = [f"requests are not batched: {reason}"] if reason else []
-        check_serving(subject.backend, self.max_batch, options)
-        self.plugin = plugin_library(subject, options.plugin, gpu=options.kind != "cpu")
+        if options.kind == "cpu" and subject.backend == "tensorrt":
+            what, fix = "An engine runs on a GPU only.", "omit --kind"
+            raise UsageError(what, found="--kind cpu", fix=fix)
+        self.plugin = _plugin_library(subject, options.plugin, gpu=options.kind != "cpu")
         for kept in place.kept:
             check_kept(kept, subject, self.max_batch)
         if not place.new_config:
@@ -154,7 +164,7 @@ class _Package:
             return f"not run: {error.found}"
         if not mixed:
             return asked
-        if self.asked is not None or self.options.preferred_batch_sizes:
+        if self.asked is not None:
             what = "Requests that are joined into a batch change each other's answers."
             fix = "package with --max-batch 0, or export the model with a batch axis"
             raise VerificationError(what, found=mixed, fix=fix)
@@ -178,3 +188,31 @@ def _put_model(subject: ServedModel, model: Path) -> None:
         copy_file(Path(os.path.realpath(subject.path.parent / location)), target)
     if subject.record is None:
         load_model(model)  # whole by itself: no link, no path out of the folder
+
+
+def _plugin_library(subject: ServedModel, given: StrPath | None, *, gpu: bool) -> Path | None:
+    """Return the library that the server must load for the model; None when it needs none.
+
+    Args:
+        subject: the model or engine.
+        given: by the user: for an engine the plugin, for a model kernels for ONNX Runtime.
+        gpu: the server runs it on a GPU.
+
+    Raises:
+        InputError: the library is missing, of no use, or not needed.
+        BackendMissingError: none was given and none is built.
+    """
+    state = subject.record.plugin if subject.record is not None else None
+    needed = state is not None and bool(state.library) and not state.embedded
+    if given is None:
+        return library("triton") if needed else None
+    if state is not None and needed:
+        return open_library(given, "dlopen").path
+    problem, fix = "the engine uses no plugin, or has it inside", "omit --plugin"
+    if state is None:
+        path = open_library(given, "register").path
+        if not gpu or has_cuda_nodes(path):
+            return path
+        problem, fix = "it has kernels for the CPU only", "give --kind cpu, or a library for CUDA"
+    found = f"{given}: {problem}"
+    raise InputError("The plugin library cannot be used.", found=found, fix=fix)

@@ -7,14 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import onnx
 import pytest
 
 from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.tensorrt.engine import backends
 from rmsnorm_export.tensorrt.engine.backends import RTX
 
-from .conftest import Run, model
+from .conftest import Run
 
 needs_rtx = pytest.mark.skipif(
     not (is_installed("tensorrt_rtx") and is_installed("polygraphy")),
@@ -65,14 +64,6 @@ def test_a_model_from_stdin_and_several_profiles(run: Run, three: Path) -> None:
 
 
 @needs_rtx
-def test_a_model_without_norms(run: Run, tmp_path: Path) -> None:
-    onnx.save(model(0), tmp_path / "none.onnx")
-    done = run("build", "none.onnx", "-o", "e.engine", "--shapes", SHAPES)
-    assert done.code == 0, done.stderr
-    assert done.text.startswith("engine built; the model has no RMSNorm")
-
-
-@needs_rtx
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -111,17 +102,6 @@ def test_no_backend(run: Run, three: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert done.code == 6
     assert done.json["kind"] == "error"
     assert done.json["exit_code"] == 6
-
-
-def test_help_loads_nothing_heavy() -> None:
-    code = (
-        "import sys\nfrom rmsnorm_export.cli.main import main\nmain(['build', '--help'])\n"
-        "heavy = {'onnx', 'onnx_ir', 'numpy', 'tensorrt_rtx', 'tensorrt', 'polygraphy', 'rich'}\n"
-        "print('LOADED', *sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "--backend" in done.stdout
-    assert done.stdout.splitlines()[-1] == "LOADED"
 
 
 @needs_rtx

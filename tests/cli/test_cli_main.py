@@ -17,7 +17,10 @@ from rmsnorm_export.errors import BackendMissingError, RequirementError
 from .conftest import Run, model
 
 PROGRAM = [sys.executable, "-m", "rmsnorm_export"]
-HEAVY = ("numpy", "onnx", "onnx_ir", "onnxruntime", "rich", "torch", "ml_dtypes", "logging")
+HEAVY = (
+    "numpy", "onnx", "onnx_ir", "onnxruntime", "rich", "torch", "ml_dtypes", "logging", "ctypes",
+    "tensorrt", "tensorrt_rtx", "polygraphy", "rmsnorm_export.tensorrt.plugin",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -27,8 +30,10 @@ HEAVY = ("numpy", "onnx", "onnx_ir", "onnxruntime", "rich", "torch", "ml_dtypes"
         ["-h"],
         *(
             [name, "--help"]
-            for name in ("optimize", "inspect", "verify", "export", "build", "plugin", "doctor")
+            for name in ("optimize", "inspect", "verify", "export", "build", "check", "doctor")
         ),
+        ["plugin", "--help"],
+        *(["plugin", name, "--help"] for name in ("build", "check", "lines")),
     ],
 )
 def test_help_loads_nothing_but_click(arguments: list[str]) -> None:

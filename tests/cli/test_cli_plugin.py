@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -58,16 +56,3 @@ def test_a_compile_error_names_the_log(run: Run, project: Path) -> None:  # noqa
 )
 def test_wrong_usage(run: Run, arguments: list[str], code: int, word: str) -> None:
     run("plugin", *arguments).assert_error(code, word)
-
-
-@pytest.mark.parametrize("name", ["", "build", "check", "lines"])
-def test_help_loads_nothing_but_click(name: str) -> None:
-    heavy = ("numpy", "onnx", "rich", "logging", "ctypes", "rmsnorm_export.tensorrt.plugin")
-    code = (
-        "import sys\nfrom rmsnorm_export.cli.main import main\n"
-        f"main({['plugin', *filter(None, [name]), '--help']!r})\n"
-        f"print('loaded', *sorted(set({heavy!r}) & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("Usage: rmsnorm-export plugin")
-    assert done.stdout.splitlines()[-1] == "loaded"

@@ -64,7 +64,7 @@ def engine(folder: Path, **changes: object) -> Path:
 
 
 def test_an_engine(tmp_path: Path) -> None:
-    packaged = package_model(engine(tmp_path), tmp_path / "models", preferred_batch_sizes=[4])
+    packaged = package_model(engine(tmp_path), tmp_path / "models")
     home, (model,) = tmp_path / "models/net", packaged.models
     assert (home / "1/model.plan").read_bytes() == (tmp_path / "net.engine").read_bytes()
     config = read_config(home)

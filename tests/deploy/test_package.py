@@ -69,15 +69,13 @@ def test_a_model_with_a_batch(tmp_path: Path) -> None:
 
 def test_options_of_the_configuration(tmp_path: Path) -> None:
     packaged = package_model(
-        decoder_model(), tmp_path / "m", name="d", max_batch=16, preferred_batch_sizes=[4, 16],
-        queue_delay_us=7, instances=3, kind="cpu", shapes="ids=1x1,4x12,16x20",
+        decoder_model(), tmp_path / "m", name="d", max_batch=16, kind="cpu",
+        shapes="ids=1x1,4x12,16x20",
     )  # fmt: skip
     config = config_of(packaged)
-    assert list(config.dynamic_batching.preferred_batch_size) == [4, 16]
-    assert config.dynamic_batching.max_queue_delay_microseconds == 7
-    assert (config.instance_group[0].count, config.instance_group[0].kind) == (3, 2)  # KIND_CPU
+    assert (config.instance_group[0].count, config.instance_group[0].kind) == (1, 2)  # KIND_CPU
     assert [list(one.dims) for one in (*config.input, *config.output)] == [[-1], [-1, N]]
-    for wrong in ({"max_batch": 17}, {"preferred_batch_sizes": [17]}, {"version": 0}):
+    for wrong in ({"max_batch": 17}, {"version": 0}):
         with pytest.raises(UsageError):
             package_model(
                 decoder_model(), tmp_path / "m", name="e", shapes="ids=1x1,4x12,16x20", **wrong
@@ -130,14 +128,6 @@ def test_no_batch(tmp_path: Path, dims: tuple[int | str | None, ...], expected: 
         return
     asked = package_model(identity_model(1, dims), tmp_path, name="u", max_batch=4)
     assert asked.models[0].max_batch == 4, "who asks for a batch says what the axis is"
-
-
-def test_leading_axes_of_two_names_are_no_batch(tmp_path: Path) -> None:
-    node = helper.make_node("MatMul", ["a", "b"], ["y"])
-    inputs = [value("a", 1, ["rows", 4]), value("b", 1, ["inner", 3])]
-    model = graph_model([node], inputs, [value("y", 1, ["rows", 3])])
-    packaged = package_model(model, tmp_path, name="t", shapes="a=4x4;b=4x3")
-    assert packaged.models[0].max_batch == 0
 
 
 def test_requests_that_change_each_other_are_not_joined(tmp_path: Path) -> None:

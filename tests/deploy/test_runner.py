@@ -88,12 +88,6 @@ def test_a_change_runs_what_depends_on_it(tmp_path: Path) -> None:
         rx.run_pipeline(path, until="bench")
 
 
-def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
-    dry = rx.run_pipeline(write(tmp_path, MODEL, OPTIMIZE), dry_run=True)
-    assert (states(dry), dry.dry_run) == ({"optimize": "would run"}, True)
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_requirement_that_is_not_met(tmp_path: Path) -> None:
     done = rx.run_pipeline(write(tmp_path, MODEL, "[optimize]\nrequire = 4", VERIFY))
     assert (done.passed, done.exit_code) == (False, 5)

@@ -42,7 +42,7 @@ def test_a_second_version(first: Path) -> None:
     assert after["2/model.onnx"] != after["1/model.onnx"]
     assert "## Version 1" in (first / "README.md").read_text()
     assert [path.name for path in first.parent.parent.iterdir()] == ["models"], "nothing is left"
-    for option in ({"max_batch": 4}, {"kind": "cpu"}, {"instances": 2}):
+    for option in ({"max_batch": 4}, {"kind": "cpu"}):
         with pytest.raises(UsageError, match="further version"):
             add(first, version=3, **option)
 
@@ -74,11 +74,11 @@ def test_an_existing_version_needs_force(first: Path) -> None:
     add(first, version=2)
     (first / "notes.txt").write_text("mine")
     kept = tree(first / "2")
-    add(first, force=True, instances=4)
+    add(first, force=True, kind="cpu")
     assert tree(first / "2") == kept
     assert tree(first)["1/model.onnx"] != before["1/model.onnx"]
     assert (first / "notes.txt").read_text() == "mine"
-    assert "count: 4" in (first / "config.pbtxt").read_text()
+    assert "KIND_CPU" in (first / "config.pbtxt").read_text()
     with pytest.raises(InputError, match="does not fit"):
         package_model(decoder_model(), first.parent, name="net", version=2, force=True)
 

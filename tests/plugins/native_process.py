@@ -25,7 +25,8 @@ from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.runtime.metrics import ulp_distance
 from rmsnorm_export.runtime.session import run_session
-from rmsnorm_export.tensorrt.plugin.native import node_model, session_options
+from rmsnorm_export.tensorrt.plugin.libraries import session_options
+from tests.tools.node_model import node_model
 
 TYPES: dict[int, type] = {
     1: np.float32,

@@ -28,9 +28,9 @@ from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import DOMAIN, NormSpec
 from rmsnorm_export.runtime.metrics import ulp_distance, ulp_error
 from rmsnorm_export.runtime.session import run_session
-from rmsnorm_export.tensorrt.plugin.native import node_model
 from tests.plugins import kernel_build
 from tests.plugins.native_process import TYPES
+from tests.tools.node_model import node_model
 
 PLUGINS = pathlib.Path(__file__).parents[2] / "plugins"
 

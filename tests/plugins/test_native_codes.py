@@ -19,11 +19,12 @@ from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import ROW_KINDS
 from rmsnorm_export.op.spec import NormSpec, Quantize, scaled_by
 from rmsnorm_export.runtime.session import run_session
-from rmsnorm_export.tensorrt.plugin.native import node_model, session_options
+from rmsnorm_export.tensorrt.plugin.libraries import session_options
 from tests.op.test_codes import at_every_place, reference_codes, same
 from tests.plugins.native_isa import ISAS
 from tests.plugins.native_process import TYPES, Case, run_all
 from tests.tools.lib.command import module_command, module_environment
+from tests.tools.node_model import node_model
 
 HOWS: tuple[Quantize, ...] = ("int8", "fp8", "int8_per_row", "fp8_per_row")
 """MXFP8 keeps its function bodies."""

@@ -23,7 +23,6 @@ from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import Kind, NormSpec, Quantize, scaled_by
 from rmsnorm_export.runtime.session import place_of_kernels, run_session
 from rmsnorm_export.runtime.support import CUDA
-from rmsnorm_export.tensorrt.plugin.native import node_model
 from tests.op.test_codes import at_every_place, reference_codes, same
 from tests.plugins import kernel_build
 from tests.plugins.native_process import GATES, VARIANTS, Case, run_all
@@ -31,6 +30,7 @@ from tests.plugins.test_native_codes import HOWS
 from tests.plugins.test_native_runtimes import VERSIONS, run_in
 from tests.proof.sites import LLAMA, source
 from tests.tools.corpus import cache
+from tests.tools.node_model import node_model
 from tests.tools.shim import assert_between
 
 TYPES: dict[int, Any] = {1: np.float32, 10: np.float16, 16: ml_dtypes.bfloat16}

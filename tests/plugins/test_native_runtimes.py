@@ -17,9 +17,9 @@ from rmsnorm_export.op.native import ROW_KINDS
 from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import NormSpec, scaled_by
 from rmsnorm_export.runtime.metrics import ulp_distance
-from rmsnorm_export.tensorrt.plugin.native import node_model
 from tests.plugins.test_native_codes import HOWS, reference_codes
 from tests.tools.corpus import cache
+from tests.tools.node_model import node_model
 
 VERSIONS = ("1.17.3", "1.20.1", "1.23.2", "1.32.0")
 

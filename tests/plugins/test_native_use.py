@@ -13,9 +13,9 @@ from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import assign_bodies, body_key
 from rmsnorm_export.op.spec import DOMAIN, NormSpec
-from rmsnorm_export.tensorrt.plugin.native import node_model
 from tests.plugins.native_process import TYPES
 from tests.proof.sites import F32_EPSILON, LLAMA, match_of, one_node, prove, source
+from tests.tools.node_model import node_model
 
 
 @pytest.fixture

@@ -23,8 +23,14 @@ from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.process import Ended
-from rmsnorm_export.tensorrt.engine.backends import choose, gpu_visible, gpus, run_backend
-from rmsnorm_export.tensorrt.engine.failure import failure, refused
+from rmsnorm_export.tensorrt.engine.backends import (
+    choose,
+    failure,
+    gpu_visible,
+    gpus,
+    refused,
+    run_backend,
+)
 from rmsnorm_export.tensorrt.engine.layers import by_profile, layers_of
 from rmsnorm_export.tensorrt.engine.model import EngineModel, make_profiles, open_model
 from rmsnorm_export.tensorrt.engine.options import BuildOptions, plan_plugin

@@ -16,11 +16,11 @@ from rmsnorm_export.tensorrt.engine.backends import (
     BACKENDS,
     BackendInfo,
     backend_of_file,
+    cause,
     gpu_visible,
     gpus,
     run_backend,
 )
-from rmsnorm_export.tensorrt.engine.failure import cause
 from rmsnorm_export.tensorrt.engine.options import library_or_none
 from rmsnorm_export.tensorrt.engine.result import EngineCheck, EngineRecord, Usable, read_record
 

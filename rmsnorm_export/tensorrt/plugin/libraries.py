@@ -170,6 +170,39 @@ def onnxruntime_library(*, cuda: bool = False, cache: StrPath | None = None) -> 
     return find_build(with_cuda("onnxruntime", cuda), cache).path("register")
 
 
+def session_options(
+    library: StrPath | None = None,
+    *,
+    cuda: bool = False,
+    threads: int = 0,
+    cache: StrPath | None = None,
+) -> Any:
+    """Return ``onnxruntime.SessionOptions`` with the operator's kernels registered.
+
+    The library has the operator's own names, so ONNX Runtime takes it instead of the function
+    bodies of a ``portable`` file; without it the same file runs its bodies.
+
+    Args:
+        library: of ``rx.plugin.build(runtime="onnxruntime")``; None: of the wheel or the build.
+        cuda: of None: the library with the CUDA kernels as well, for sessions with
+            ``providers=["CUDAExecutionProvider", "CPUExecutionProvider"]``.
+        threads: of one operator; 0 lets ONNX Runtime choose.
+        cache: folder of the builds; by default that of ``build``.
+
+    Raises:
+        BackendMissingError: ONNX Runtime is not installed, is older than 1.17 or cannot load the
+            library, or nothing is built.
+        InputError: ``library`` is none of ONNX Runtime, changed, or cut short.
+    """
+    if library is None:
+        chosen = onnxruntime_library(cuda=cuda, cache=cache)
+    else:
+        chosen = open_library(library, "register").path
+    from rmsnorm_export.runtime.session import session_options as plain_options
+
+    return plain_options(optimize=True, threads=threads, kernels=chosen)
+
+
 def use_in_torch(library: StrPath | None = None, *, cache: StrPath | None = None) -> Path:
     """Let ``torch.ops.rmsnorm_export.*`` run the CUDA kernels of a library on CUDA tensors.
 

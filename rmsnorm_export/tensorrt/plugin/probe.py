@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+from onnx import helper
 
 from rmsnorm_export.lower.portable import creator_names
 from rmsnorm_export.op import abi
@@ -18,6 +19,7 @@ from rmsnorm_export.op.dtypes import Array, numpy_dtype, type_name
 from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import (
     BFLOAT16,
+    DOMAIN,
     DOUBLE,
     FLOAT,
     FLOAT16,
@@ -29,7 +31,7 @@ from rmsnorm_export.op.spec import (
 from rmsnorm_export.runtime.metrics import ulp_distance
 from rmsnorm_export.runtime.session import has_cuda_nodes, onnxruntime, run_session
 from rmsnorm_export.runtime.support import CPU, CUDA
-from rmsnorm_export.tensorrt.plugin.native import node_model, session_options
+from rmsnorm_export.tensorrt.plugin.libraries import session_options
 
 _TYPES = (FLOAT, FLOAT16, BFLOAT16, DOUBLE)
 _MAX_ULP = {FLOAT: 3, DOUBLE: 8}
@@ -160,10 +162,18 @@ def _compared(ort: Any, options: Any, providers: list[str], kind: Kind, dtype: i
         "RotaryRMSNorm": {"cos": cos, "sin": sin},
     }
     named = more[kind]
-    model, feeds = node_model(
-        spec, x, scale, bias, second if len(named) == 1 else None,
-        (cos, sin) if "cos" in named else None,
-    )  # fmt: skip
+    feeds = {"x": x, **named, "scale": scale, "bias": bias}
+    outputs = ("y", "sum") if kind == "SkipRMSNorm" else ("y",)
+    attributes: dict[str, Any] = dict(spec.attributes())
+    node = helper.make_node(kind, [*feeds], outputs, domain=DOMAIN, **attributes)
+    graph = helper.make_graph(
+        [node],
+        "norm",
+        [helper.make_tensor_value_info(k, dtype, array.shape) for k, array in feeds.items()],
+        [helper.make_tensor_value_info(name, dtype, x.shape) for name in outputs],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     session = ort.InferenceSession(model.SerializeToString(), options, providers=providers)
     results = run_session(session, feeds)
     exact = reference_exact(spec, x, scale, bias, **named)

@@ -1,8 +1,4 @@
-"""The CPU kernels of the operator in ONNX Runtime: found and registered.
-
-The library has the operator's own names, so ONNX Runtime takes it instead of the function bodies of
-a ``portable`` file; without it the same file runs its bodies.
-"""
+"""A model of one node of the operator, without its function body: what only kernels can run."""
 
 from __future__ import annotations
 
@@ -21,37 +17,6 @@ from rmsnorm_export.op.spec import (
     NormSpec,
     Quantize,
 )
-from rmsnorm_export.runtime.session import session_options as plain_options
-from rmsnorm_export.system.files import StrPath
-from rmsnorm_export.tensorrt.plugin.libraries import onnxruntime_library, open_library
-
-
-def session_options(
-    library: StrPath | None = None,
-    *,
-    cuda: bool = False,
-    threads: int = 0,
-    cache: StrPath | None = None,
-) -> Any:
-    """``onnxruntime.SessionOptions`` with the operator's kernels registered.
-
-    Args:
-        library: of ``rx.plugin.build(runtime="onnxruntime")``; None: of the wheel or the build.
-        cuda: of None: the library with the CUDA kernels as well, for sessions with
-            ``providers=["CUDAExecutionProvider", "CPUExecutionProvider"]``.
-        threads: of one operator; 0 lets ONNX Runtime choose.
-        cache: folder of the builds; by default that of ``build``.
-
-    Raises:
-        BackendMissingError: ONNX Runtime is not installed, is older than 1.17 or cannot load the
-            library, or nothing is built.
-        InputError: ``library`` is none of ONNX Runtime, changed, or cut short.
-    """
-    if library is None:
-        chosen = onnxruntime_library(cuda=cuda, cache=cache)
-    else:
-        chosen = open_library(library, "register").path
-    return plain_options(optimize=True, threads=threads, kernels=chosen)
 
 
 def node_model(
@@ -64,7 +29,7 @@ def node_model(
     quantize: Quantize | None = None,
     step: Array | None = None,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """A model of one node, without its function body, and its inputs.
+    """Return a model of one node, and its inputs.
 
     Args:
         spec: the norm.
