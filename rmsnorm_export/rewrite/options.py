@@ -192,7 +192,7 @@ class FusedOptions(RewriteOptions):
         None,
         help="Then run transformers' fusions for this provider of ONNX Runtime: attention with its "
         "cache, rotary embeddings, mixtures of experts, products of one input in one. The target "
-        "is ort. The outputs are compared; a fusion that changes them is left out and named.",
+        "is ort. The outputs are compared; where they change, the graph stays as it was.",
     )
 
     def agree(self) -> None:

@@ -83,7 +83,7 @@ class Fusions:
         norms: norms that attention nodes compute themselves now (of queries and keys).
         residuals: residual sums that are in the node of their norm now, and were not before.
         nodes_before, nodes_after: of the graph.
-        left_out: the step that was not applied, ``all of them``, or "".
+        left_out: ``rotary embeddings in attention nodes``, ``all of them``, or "".
         problem: what was wrong with it, or "".
         compared: how the outputs compare with those of the graph before, or "".
         not_compared: why they were not, or "".
