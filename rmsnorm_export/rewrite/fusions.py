@@ -55,7 +55,7 @@ _PROVIDERS = {
     "webgpu": "WebGpuExecutionProvider",
     "dml": "DmlExecutionProvider",
 }
-"""What ONNX Runtime calls them; what is left runs on the CPU."""
+"""Names of the providers in ONNX Runtime; the others run on the CPU."""
 
 Step = Callable[[ir.Model], object]
 
