@@ -56,20 +56,9 @@ def _insert(model: ir.Model, sites: Sequence[Lowered], names: Names) -> None:
                     holder.opset_imports.setdefault(node.domain, node.version or OPSET_VERSION)
         _copy_metadata(site)
         for old, new in site.replace:
-            name = old.name
-            producer = old.producer()
-            new.doc_string = new.doc_string or old.doc_string
-            new.metadata_props.update(old.metadata_props)
-            new.meta.update(old.meta)
-            # A graph says of its outputs what it said before, and no more.
-            if old.shape is not None or old.is_graph_output():
-                new.shape = old.shape
-            old.replace_all_uses_with(new, replace_graph_outputs=True)
-            if name:
-                old.name = names(f"{name}_replaced")
-                new.name = name
-            if producer is not None:
+            if (producer := old.producer()) is not None:
                 dead.append(producer)
+            _take_over(old, new, names)
         functions.update((f.name, f) for f in site.functions)
     _remove_dead(dead)
     _drop_unread(model)
@@ -82,8 +71,23 @@ def _insert(model: ir.Model, sites: Sequence[Lowered], names: Names) -> None:
             model.functions[function.identifier()] = function
 
 
+def _take_over(old: ir.Value, new: ir.Value, names: Names) -> None:
+    """Give the uses, the name and the description of a value to the one in its place."""
+    name = old.name
+    new.doc_string = new.doc_string or old.doc_string
+    new.metadata_props.update(old.metadata_props)
+    new.meta.update(old.meta)
+    # A graph says of its outputs what it said before, and no more.
+    if old.shape is not None or old.is_graph_output():
+        new.shape = old.shape
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    if name:
+        old.name = names(f"{name}_replaced")
+        new.name = name
+
+
 def _copy_metadata(site: Lowered) -> None:
-    """What an exporter said of the source nodes (module path, stack trace) stays known.
+    """Copy what an exporter said of the source nodes (module path, stack trace).
 
     Of two nodes that say different things the later one is right: a residual Add, which comes
     first, is of another module.
@@ -115,14 +119,14 @@ def _add_constant(model: ir.Model, function_graph: ir.Graph | None, value: ir.Va
 
 
 class _Order:
-    """Where in its graph a node stands, so that a new one is put behind all its inputs."""
+    """Positions of nodes in their graphs, so that a new one is put behind all its inputs."""
 
     def __init__(self) -> None:
         self._position: dict[ir.Graph, dict[ir.Node, float]] = {}
         self.unsorted: list[ir.Graph] = []
 
     def place(self, site: Lowered) -> ir.Node:
-        """The node in front of which the site goes.
+        """Return the node in front of which the site goes.
 
         With one output that is the node it replaces. A residual sum has consumers before the norm,
         so the site goes where the Add is, unless an input of it is computed later.

@@ -61,7 +61,7 @@ def write_rows(model: ir.Model) -> int:
 
 
 def masks(mask: Array, count: int, slots: int, windows: Mapping[str, int]) -> dict[str, Array]:
-    """What the last ``count`` tokens may see, by input; ``mask`` is of all tokens until now."""
+    """Return the masks of the last ``count`` tokens by input; ``mask`` is of all until now."""
     if not slots:
         return dict.fromkeys(windows, mask)
     slot, total = np.arange(slots), mask.shape[1]
@@ -143,7 +143,7 @@ class _Builder:
         return made
 
     def rows(self, rows: ir.Value, places: ir.Value, cache: ir.Value) -> ir.Value:
-        """What is written, ``[batch, heads, tokens, width]``, from what has the tokens in front."""
+        """Return new rows with tokens in front as ``[batch, heads, tokens, width]``."""
         assert places.shape is not None
         assert cache.shape is not None
         expand = rows.producer()

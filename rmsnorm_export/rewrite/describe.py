@@ -1,4 +1,4 @@
-"""A plan in words: the sites, kept norms and refusals of a report.
+"""Description of a plan: the sites, kept norms and refusals of a report.
 
 Described while the source nodes are in place, before anything is applied.
 """
@@ -74,13 +74,13 @@ def describe_plan(
 
 
 def count_nodes(model: ir.Model) -> int:
-    """Nodes, without the bodies of this package's own operators."""
+    """Count the nodes, without the bodies of this package's own operators."""
     own = (g for f in own_functions(model) for g in (f.graph, *f.subgraphs()))
     return sum(map(len, all_graphs(model))) - sum(map(len, own))
 
 
 def own_functions(model: ir.Model) -> Iterator[ir.Function]:
-    """The functions in this package's domain."""
+    """Return the functions in this package's domain."""
     return (function for function in model.functions.values() if function.domain == DOMAIN)
 
 
@@ -101,7 +101,7 @@ def _fused(
 def _described_site(
     match: Match, node: ir.Node, gallery: Gallery | None, new: Lowered | None = None
 ) -> Site:
-    """The norm ``match`` that is, or will be, ``node``."""
+    """Return the norm ``match`` that is, or will be, ``node``."""
     name = name_of(node)
     return Site(
         name=name,
@@ -126,7 +126,7 @@ def _described_site(
 
 
 def _opaque_site(node: ir.Node, refusal: Refusal) -> Site:
-    """An operator of the target that was not understood further."""
+    """Return an operator of the target that was not understood further."""
     x = node.inputs[0] if node.inputs else None
     epsilon = node.attributes.get("epsilon")
     return Site(

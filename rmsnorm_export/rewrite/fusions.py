@@ -55,17 +55,17 @@ _PROVIDERS = {
     "webgpu": "WebGpuExecutionProvider",
     "dml": "DmlExecutionProvider",
 }
-"""What ONNX Runtime calls them; what is left runs on the CPU."""
+"""Names of the providers in ONNX Runtime; the others run on the CPU."""
 
-Step = tuple[str, Callable[[ir.Model], object]]
+Step = Callable[[ir.Model], object]
 
 
 def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[ir.Model, Fusions]:
-    """The model with transformers' fusions for one provider of ONNX Runtime.
+    """Return the model with transformers' fusions for one provider of ONNX Runtime.
 
     The result is run beside the model, on random inputs. Where it does not run, is off by more than
-    ``verify`` allows, or has fewer norms, each step is left out in turn, until it is right; else
-    the model stays as it was.
+    ``verify`` allows, or has fewer norms, attention nodes are told not to rotate; where that does
+    not help, the model stays as it was.
 
     Args:
         model: whose norms are one node; left as it is.
@@ -75,48 +75,45 @@ def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[i
     Raises:
         BackendMissingError: transformers with its exporters, or ONNX Runtime, is missing.
     """
-    steps = _their_steps(provider)
+    steps = _steps(provider)
     with tempfile.TemporaryDirectory(prefix="rmsnorm-export-fusions-") as folder:
         judge = _Judge(model, provider, Path(folder), seed)
         fused, problem = judge.attempt(steps)
         left_out = ""
         if problem:
-            fused, left_out = model, "all of them"
-            for name, others in _without_one(steps):
-                other, why = judge.attempt(others)
-                if not why:
-                    fused, left_out = other, name
-                    break
-        before, after = _operators(model), _operators(fused)
-        new = {node.op_type for node in fused.graph.all_nodes() if node.domain == MICROSOFT_DOMAIN}
-        changed = {
+            fused, still = judge.attempt([_unrotated(step) for step in steps])
+            left_out = "rotary embeddings in attention nodes"
+            if still:
+                fused, left_out = model, "all of them"
+    before, after = _operators(model), _operators(fused)
+    new = {node.op_type for node in fused.graph.all_nodes() if node.domain == MICROSOFT_DOMAIN}
+    return fused, Fusions(
+        provider=provider,
+        version=version_of("transformers"),
+        operators={
             name: (before[name], after[name])
             for name in sorted(before | after)
-            if before[name] != after[name] and (name in _KNOWN or name in new)
-        }
-        return fused, Fusions(
-            provider=provider,
-            version=version_of("transformers"),
-            operators=changed,
-            norms=_norms_in_attention(fused),
-            residuals=after[SKIP_SIMPLIFIED] - before[SKIP_SIMPLIFIED],
-            nodes_before=count_nodes(model),
-            nodes_after=count_nodes(fused),
-            left_out=left_out,
-            problem=problem,
-            compared=judge.compared if fused is not model else "",
-            not_compared=judge.not_compared,
-        )
+            if before[name] != after[name] and (name in _COUNTED or name in new)
+        },
+        norms=_norms_in_attention(fused),
+        residuals=after[SKIP_SIMPLIFIED] - before[SKIP_SIMPLIFIED],
+        nodes_before=count_nodes(model),
+        nodes_after=count_nodes(fused),
+        left_out=left_out,
+        problem=problem,
+        compared=judge.compared if fused is not model else "",
+        not_compared=judge.not_compared,
+    )
 
 
 def fuse_as_they_do(model: ir.Model, provider: FusionProvider) -> ir.Model:
-    """A copy of the model with their fusions alone, none compared: what ours are measured by.
+    """Return a copy with their fusions alone, none compared: what ours are measured by.
 
     Raises:
         BackendMissingError: transformers with its exporters is missing.
     """
     model = _copy(model)
-    for _, step in _their_steps(provider):
+    for step in _steps(provider):
         step(model)
     return model
 
@@ -139,12 +136,12 @@ def _bytes_of(array: Array) -> Any:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-_KNOWN = frozenset({"MatMul", "Softmax", "Gemm", *_NORMS})
+_COUNTED = frozenset({"MatMul", "Softmax", "Gemm", *_NORMS})
 """Operators of ONNX whose numbers say what became of a graph, beside those that are new in it."""
 
 
-def _their_steps(provider: FusionProvider) -> list[Step]:
-    """What is done, by name; transformers' own steps, where this release has them apart.
+def _steps(provider: FusionProvider) -> list[Step]:
+    """Return what is done: onnxscript's optimizer, our own step, transformers' fusions.
 
     Raises:
         BackendMissingError: there is no such module.
@@ -158,21 +155,24 @@ def _their_steps(provider: FusionProvider) -> list[Step]:
             found=first_line(error),
             fix=pip_install("transformers>=5.20", "[torch]"),
         ) from error
-    named: dict[int, str] = {}
-    for name, value in vars(theirs).items():
-        named[id(value)] = name.strip("_").lower()
-    steps: list[Step] = [("onnxscript's optimizer", optimizer.optimize), *_OUR_STEPS]
-    listed: Sequence[tuple[Any, Any]] = getattr(theirs, "_STEPS", ())
-    for number, (step, providers) in enumerate(listed, 1):
-        if providers is None or provider in providers:
-            inner = getattr(step, "func", step)
-            owner = getattr(inner, "__self__", inner)
-            title = named.get(id(owner)) or getattr(inner, "__name__", "step")
-            steps.append((f"{title} (step {number})", step))
-    if not listed:
-        whole = functools.partial(theirs.fuse_for_onnxruntime, ort_fusions=provider)
-        steps.append(("fuse_for_onnxruntime", whole))
-    return steps
+    # Their own steps, where this release has them apart.
+    listed: Sequence[tuple[Any, Any]] = getattr(theirs, "_STEPS", ()) or [
+        (functools.partial(theirs.fuse_for_onnxruntime, ort_fusions=provider), None)
+    ]
+    steps = [step for step, providers in listed if providers is None or provider in providers]
+    return [optimizer.optimize, _uncast_norms, *steps]
+
+
+def _unrotated(step: Step) -> Step:
+    """Return a step that leaves rotary embeddings to nodes of their own, where it is told to.
+
+    Without a cache, GroupQueryAttention counts positions up from the first element of
+    ``position_ids``, for every row, which is wrong in a batch with padding on the left.
+    """
+    if "rotary" not in inspect.signature(getattr(step, "func", step)).parameters:
+        return step
+    unrotated: Callable[..., object] = step
+    return functools.partial(unrotated, rotary=False)
 
 
 def _uncast_norms(model: ir.Model) -> None:
@@ -226,30 +226,8 @@ def _exactly(scale: ir.Value, dtype: ir.DataType, graph: ir.Graph) -> ir.Value |
     return made
 
 
-_OUR_STEPS: list[Step] = [("norms in half precision", _uncast_norms)]
-
-
-def _without_one(steps: Sequence[Step]) -> Iterator[tuple[str, list[Step]]]:
-    """What is left out, and the steps without it; from what costs least to be without.
-
-    An attention that rotates can be told to leave that to a node of its own: without a cache,
-    GroupQueryAttention counts positions up from the first element of ``position_ids``, for every
-    row, which is wrong in a batch with padding on the left.
-    """
-    for at, (_, step) in enumerate(steps):
-        if "rotary" in inspect.signature(getattr(step, "func", step)).parameters:
-            unrotated: Callable[..., object] = step
-            other = functools.partial(unrotated, rotary=False)
-            yield (
-                "rotary embeddings in attention nodes",
-                [*steps[:at], ("attention", other), *steps[at + 1 :]],
-            )
-    for at, (name, _) in reversed(list(enumerate(steps))):
-        yield name, [*steps[:at], *steps[at + 1 :]]
-
-
 class _Judge:
-    """Applies steps to copies of one model and says what is wrong with what comes of it."""
+    """Apply steps to copies of one model and compare the outputs."""
 
     def __init__(self, model: ir.Model, provider: str, folder: Path, seed: int) -> None:
         self._model, self._provider, self._folder, self._seed = model, provider, folder, seed
@@ -261,16 +239,16 @@ class _Judge:
         self._elsewhere = name is not None and name not in onnxruntime().get_available_providers()
 
     def attempt(self, steps: Sequence[Step]) -> tuple[ir.Model, str]:
-        """The model after the steps, and what is wrong with it, or ""."""
+        """Return the model after the steps, and what is wrong with it, or ""."""
         model = _copy(self._model)
         kept = [(value.name, value.type, value.shape) for value in model.graph.outputs]
         self.compared = self.not_compared = ""
         with _tied_weights_kept(model):
-            for name, step in steps:
-                try:
+            try:
+                for step in steps:
                     step(model)
-                except Exception as error:
-                    return model, f"{name} fails: {type(error).__name__}: {first_line(error)}"
+            except Exception as error:
+                return model, f"a fusion fails: {type(error).__name__}: {first_line(error)}"
         if [value.name for value in model.graph.outputs] != [name for name, _, _ in kept]:
             return model, "the outputs have other names"
         for value, (_, of_type, shape) in zip(model.graph.outputs, kept, strict=True):
@@ -285,7 +263,7 @@ class _Judge:
         return model, self._compare(model)
 
     def _compare(self, model: ir.Model) -> str:
-        """Why the outputs are not those of the model before, or ""."""
+        """Return why the outputs are not those of the model before, or ""."""
         if self._expected is None:
             self._expected = self._reference()
             if none := without_evidence(self._expected):
@@ -295,11 +273,7 @@ class _Judge:
             self.not_compared = self._unknown
             return ""
         if self._elsewhere and _norms_in_attention(model):
-            self.not_compared = (
-                f"this ONNX Runtime has no provider for {self._provider}, and its CPU provider "
-                "does not normalise queries and keys in the attention"
-            )
-            return ""
+            return self._not_here("does not normalise queries and keys in the attention")
         try:
             path = self._write(model)
             device: Any = "cuda" if self._provider == "cuda" and not self._elsewhere else "cpu"
@@ -307,11 +281,7 @@ class _Judge:
         except Error as error:
             if not self._elsewhere:
                 return f"ONNX Runtime does not run it: {one_line(error.found, 300)}"
-            self.not_compared = (
-                f"this ONNX Runtime has no provider for {self._provider}, and its CPU provider "
-                f"does not run the graph: {one_line(error.found, 300)}"
-            )
-            return ""
+            return self._not_here(f"does not run the graph: {one_line(error.found, 300)}")
         furthest = 0.0
         for name, expected in self._expected.items():
             made = computed[name]
@@ -328,14 +298,19 @@ class _Judge:
         )
         return ""
 
+    def _not_here(self, why: str) -> str:
+        self.not_compared = (
+            f"this ONNX Runtime has no provider for {self._provider}, and its CPU provider {why}"
+        )
+        return ""
+
     def _reference(self) -> dict[str, Array]:
         """Outputs of the model as it was; none where it cannot be run here."""
         try:
             session = open_session(self._write(self._model))
             declared, limits = declared_inputs(session), index_limits(self._model)
         except Error as error:
-            self._unknown = f"the graph before them does not run: {one_line(error.found, 300)}"
-            return {}
+            return self._unknown_before(error)
         for sizes in SIZE_CHOICES:
             try:
                 shapes = input_shapes(declared, None, usual={}, sizes=sizes)
@@ -344,7 +319,11 @@ class _Judge:
                 self._filled = _like_tokens(self._feeds)
                 return run_session(session, self._feeds)
             except Error as error:
-                self._unknown = f"the graph before them does not run: {one_line(error.found, 300)}"
+                self._unknown_before(error)
+        return {}
+
+    def _unknown_before(self, error: Error) -> dict[str, Array]:
+        self._unknown = f"the graph before them does not run: {one_line(error.found, 300)}"
         return {}
 
     def _write(self, model: ir.Model) -> Path:

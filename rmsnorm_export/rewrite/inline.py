@@ -28,30 +28,30 @@ _SMALL = 32
 def inline_parts(
     model: ir.Model, first: Recognition, recognize: Callable[[ir.Model], Recognition]
 ) -> tuple[ir.Model, Recognition]:
-    """``model`` without the functions that hold parts of norms, if that finds norms; a copy.
+    """Return a copy without the functions that hold parts of norms, if that finds norms.
 
     Args:
         model: not changed.
         first: what ``recognize`` says of it.
     """
-    best, found = model, first
-    trial, seen = model, first
+    best, of_best = model, first
+    trial, of_trial = model, first
     for _ in range(_MOST_ROUNDS):
-        if not seen.crossed or not may_inline(trial):
+        if not of_trial.crossed or not may_inline(trial):
             break
-        inlined = _without(trial, seen.crossed | _small_functions(trial))
+        inlined = _without(trial, of_trial.crossed | _small_functions(trial))
         if inlined is None:
             break
-        trial, seen = inlined, recognize(inlined)
-        if len(seen.matches) > len(found.matches):
-            best, found = trial, seen
-    unbranched = _without_equal_branches(best) if found.refusals else None
+        trial, of_trial = inlined, recognize(inlined)
+        if len(of_trial.matches) > len(of_best.matches):
+            best, of_best = trial, of_trial
+    unbranched = _without_equal_branches(best) if of_best.refusals else None
     if unbranched is not None:
-        seen = recognize(unbranched)
+        of_trial = recognize(unbranched)
         # A norm in both branches was two.
-        if len(seen.refusals) < len(found.refusals):
-            best, found = unbranched, seen
-    return best, found
+        if len(of_trial.refusals) < len(of_best.refusals):
+            best, of_best = unbranched, of_trial
+    return best, of_best
 
 
 def _small_functions(model: ir.Model) -> Set[ir.OperatorIdentifier]:

@@ -21,7 +21,7 @@ from rmsnorm_export.rewrite.options import OptimizeOptions
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Norms:
-    """What recognition says of one model, seen from a target.
+    """The norms of one model, seen from a target.
 
     Attributes:
         model: whose norms these are; a copy where functions had to be inlined to see them.

@@ -69,7 +69,7 @@ def _requirement(value: int | str) -> int | Literal["all"]:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement(Options):
-    """How many norms must become one node for the result to be written."""
+    """Number of norms that must become one node for the result to be written."""
 
     require: Literal["all"] | int | None = option(
         None,
@@ -87,22 +87,22 @@ class Requirement(Options):
             report: of the model.
             name: of the model, where there are several.
         """
-        done, refused = len(report.fused) + len(report.kept), report.unfused
+        fused, refused = len(report.fused) + len(report.kept), report.unfused
         if self.require is None:
             return None
-        if done > 0 and not refused if self.require == "all" else done >= self.require:
+        if fused > 0 and not refused if self.require == "all" else fused >= self.require:
             return None
-        state = "can be" if report.planned else "is" if done == 1 else "are"
-        found = f"{f'{name}: ' if name else ''}{plural(done, 'norm')} {state} one node"
-        found += f", {len(refused)} refused"
+        state = "can be" if report.planned else "is" if fused == 1 else "are"
+        count = f"{f'{name}: ' if name else ''}{plural(fused, 'norm')} {state} one node"
+        count += f", {len(refused)} refused"
         if refused:
-            found += f" ({', '.join(dict.fromkeys(refusal.reason for refusal in refused))})"
+            count += f" ({', '.join(dict.fromkeys(refusal.reason for refusal in refused))})"
         if alike := report.look_alikes:
-            found += f"; {plural(len(alike), 'look-alike')}, no RMSNorm, left alone"
+            count += f"; {plural(len(alike), 'look-alike')}, no RMSNorm, left alone"
         consequence = "" if report.planned else "; nothing was written"
         return RequirementError(
             f"--require {self.require} is not met{consequence}.",
-            found=found,
+            found=count,
             fix="see the hints of the refusals in the report, or lower --require"
             if refused
             else "check that this is the right model, or omit --require",
@@ -111,7 +111,7 @@ class Requirement(Options):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SaveOptions(Options):
-    """What becomes of the weights of a model that ``optimize`` writes."""
+    """Storage of the weights of a model that ``optimize`` writes."""
 
     weights: WeightsPolicy = option("auto", help="What happens to weights in external files.")
 
@@ -123,7 +123,7 @@ def _known_runtime(text: str) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteOptions(Options):
-    """What ``optimize`` and ``export`` have in common."""
+    """Options that ``optimize`` and ``export`` share."""
 
     target: Target | None = option(
         None,
@@ -171,14 +171,14 @@ class RewriteOptions(Options):
 
     @property
     def consumer(self) -> Consumer | None:
-        """What is known of the runtime."""
+        """Return the facts about the runtime; None without one."""
         return None if self.runtime is None else consumer(self.runtime)
 
     @property
     def form(self) -> Target:
-        """The target that was asked for, or that of the runtime, or the portable one."""
-        row = self.consumer
-        return self.target or ("portable" if row is None else row.target)
+        """Return the target asked for, or that of the runtime, or the portable one."""
+        runtime = self.consumer
+        return self.target or ("portable" if runtime is None else runtime.target)
 
 
 FusionProvider = Literal["cpu", "cuda", "webgpu", "dml"]
@@ -192,7 +192,7 @@ class FusedOptions(RewriteOptions):
         None,
         help="Then run transformers' fusions for this provider of ONNX Runtime: attention with its "
         "cache, rotary embeddings, mixtures of experts, products of one input in one. The target "
-        "is ort. The outputs are compared; a fusion that changes them is left out and named.",
+        "is ort. The outputs are compared; where they change, the graph stays as it was.",
     )
 
     def agree(self) -> None:
@@ -346,7 +346,7 @@ class GenerationOptions(FusedOptions):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions(Options):
-    """How a PyTorch source is loaded, by the command ``export`` and the table [export]."""
+    """Loading of a PyTorch source, by the command ``export`` and the table [export]."""
 
     arguments: Mapping[str, Any] | None = option(None, cli=False, help="Arguments of the factory.")
     shapes: str | None = option(

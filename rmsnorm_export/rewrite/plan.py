@@ -1,4 +1,4 @@
-"""What becomes of each norm of one model: new nodes, a reason, or the node it is already."""
+"""The fate of each norm of one model: new nodes, a refusal, or the node that it is already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run found and did: frozen dataclasses of plain values, ready for text, JSON and HTML."""
+"""Reports of a run: frozen dataclasses of plain values, ready for text, JSON and HTML."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BEHIND: tuple[tuple[RefusalKind, str, str], ...] = (
     ("quantizer", "quantized", "quantized output"),
     ("rotary", "rotary", "rotary embedding"),
 )
-"""What may be in the node that stands behind its norm: kind, field of ``Site``, and its name."""
+"""Followers of a norm that its node may hold: kind, field of ``Site``, and its name."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -73,7 +73,7 @@ class Site:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fusions:
-    """What transformers' fusions for one provider of ONNX Runtime did, after the norms were fused.
+    """Effect of transformers' fusions for one provider of ONNX Runtime, after the norms were fused.
 
     Attributes:
         provider: ``cpu``, ``cuda``, ``webgpu`` or ``dml``.
@@ -83,7 +83,7 @@ class Fusions:
         norms: norms that attention nodes compute themselves now (of queries and keys).
         residuals: residual sums that are in the node of their norm now, and were not before.
         nodes_before, nodes_after: of the graph.
-        left_out: the step that was not applied, ``all of them``, or "".
+        left_out: ``rotary embeddings in attention nodes``, ``all of them``, or "".
         problem: what was wrong with it, or "".
         compared: how the outputs compare with those of the graph before, or "".
         not_compared: why they were not, or "".

@@ -1,4 +1,4 @@
-"""What ``optimize`` gives: a model, or the models of a folder, not written yet."""
+"""Results of ``optimize``: a model, or the models of a folder, not written yet."""
 
 from __future__ import annotations
 

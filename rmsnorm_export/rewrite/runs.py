@@ -38,7 +38,7 @@ _PLAIN_IR = 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Needs:
-    """What a file asks of a runtime beside the standard operators.
+    """Requirements of a file beside the standard operators.
 
     Attributes:
         opset, ir_version: versions of the default domain and of the format.
@@ -53,7 +53,7 @@ class Needs:
 
     @classmethod
     def of(cls, model: ir.Model) -> Needs:
-        """Those of ``model``."""
+        """Return those of ``model``."""
         forms: dict[str, str] = {}
         operators: dict[tuple[str, str], str] = {}
         first: dict[ir.OperatorIdentifier, ir.Node] = {}
@@ -71,7 +71,7 @@ class Needs:
         return cls(default_opset(model), model.ir_version, forms, operators)
 
     def refused_by(self, row: Consumer) -> str:
-        """Why a runtime does not run the file; "" where nothing is known against it."""
+        """Return why a runtime does not run the file; "" where nothing is known against it."""
         for form, where in self.forms.items():
             if form not in row.forms:
                 return f"it was not seen to run {form} ({where})"
@@ -89,8 +89,8 @@ class Needs:
 
 
 def runs_in(model: ir.Model) -> tuple[RunsIn, ...]:
-    """For every runtime of the table, whether it runs the norms of ``model``."""
-    needs, found = Needs.of(model), []
+    """Tell for every runtime of the table whether it runs ``model``."""
+    needs, verdicts = Needs.of(model), []
     for name, rows in by_name().items():
         reasons = [needs.refused_by(row) for row in rows]
         since = ""
@@ -99,12 +99,12 @@ def runs_in(model: ir.Model) -> tuple[RunsIn, ...]:
                 break
             since = row.since
         open_ = "" if reasons[-1] else unknown(rows[-1], tuple(needs.operators))
-        found.append(RunsIn(name, since, versions(rows), reasons[-1], rows[-1].evidence, open_))
-    return tuple(found)
+        verdicts.append(RunsIn(name, since, versions(rows), reasons[-1], rows[-1].evidence, open_))
+    return tuple(verdicts)
 
 
 def fit_model(model: ir.Model, row: Consumer) -> tuple[ir.Model, tuple[str, ...]]:
-    """``model`` as ``row`` loads it, functions inlined and the format version lowered; the notes.
+    """Inline functions and lower the format version as a runtime needs; return the notes, too.
 
     Raises:
         InputError: the runtime cannot run it: which operator, and why.
@@ -137,7 +137,7 @@ def fit_model(model: ir.Model, row: Consumer) -> tuple[ir.Model, tuple[str, ...]
 
 
 def _needed_ir(model: ir.Model) -> int:
-    """Lowest version of the format that has the element types of ``model``."""
+    """Return the lowest version of the format that has the element types of ``model``."""
     values = [
         value
         for graph in all_graphs(model)
@@ -147,6 +147,6 @@ def _needed_ir(model: ir.Model) -> int:
             *(output for node in graph for output in node.outputs),
         )
     ]
-    known = {value.dtype for value in values if value.dtype is not None}
-    newest = {t for t in known if t.value > ir.DataType.FLOAT4E2M1.value}
-    return 99 if newest else max([_PLAIN_IR, *(_IR_OF_TYPES.get(t, 0) for t in known)])
+    types = {value.dtype for value in values if value.dtype is not None}
+    newest = {t for t in types if t.value > ir.DataType.FLOAT4E2M1.value}
+    return 99 if newest else max([_PLAIN_IR, *(_IR_OF_TYPES.get(t, 0) for t in types)])

@@ -222,57 +222,54 @@ def test_names_in_linear_time() -> None:
     assert time.perf_counter() - start < 5
 
 
-def test_weightless_residual_norms_in_functions_and_outside() -> None:
-    # One tensor of ones is shared by sites of one size, but a function cannot see the main graph.
-    body = (
-        "h = Add(x, r)\n" + norm("h", "a", "p") + "k = Add(a, h)\n" + norm("k", "b", "q", None)
-        + "c = Relu(b)\n t = Add(c, k)\n" + norm("t", "d", "s", None) + "y = Relu(d)"
-    )  # fmt: skip
-    main = "u = my.F(x, w, x)\n v = Relu(u)\n" + norm("v", "o", "p", None) + norm("o", "z", "q")
-    branch = (
-        "y = If (c) <then_branch = t1 () => (float[2,3,8] o1) {" + norm("z", "o1", "t", None)
-        + "},\n else_branch = t2 () => (float[2,3,8] o2) { o2 = Relu(z) }>"
-    )  # fmt: skip
-    source = model(
-        main + branch,
-        inputs="float[2,3,8] x, bool c",
-        outputs="float[2,3,8] y, float[2,3,8] u, float[2,3,8] o",
-        imports=', "my" : 1',
-        functions=function("F", "(x, w, r) => (y)", body),
-    )
-    report, _ = optimized(source, "portable")
-    assert len(report.fused) == 6
-
-
-def test_each_function_has_its_own_ones_and_zeros() -> None:
-    # A weightless norm needs ones and zeros where another norm of the model has gain and bias.
-    first = function("F", "(x, w) => (y)", norm("x", "y", weight=None))
-    second = function("G", "(x, w) => (y)", norm("x", "t") + norm("t", "y", "k", None))
-    third = function("H", "(x, w) => (y)", norm("x", "t") + "y = Add(t, w)")
-    source = model(
-        "a = my.F(x, w)\n b = my.G(x, w)\n c = my.H(x, w)\n" + norm("x", "d", weight=None)
-        + "y = Sum(a, b, c, d)",
-        imports=', "my" : 1',
-        functions=first + second + third,
-    )  # fmt: skip
-    report, _ = optimized(source, "portable")
-    assert len(report.fused) == 5
-
-
-def test_ones_in_a_branch_of_a_function() -> None:
-    inner = (
-        "y = If (c) <then_branch = t1 () => (float[2,3,8] o1) {" + norm("x", "o1", "t", None)
-        + "},\n else_branch = t2 () => (float[2,3,8] o2) {" + norm("x", "o2", "u") + "}>"
-    )  # fmt: skip
-    source = model(
+_BRANCHES = (
+    "y = If (c) <then_branch = t1 () => (float[2,3,8] o1) {{{0}}},"
+    " else_branch = t2 () => (float[2,3,8] o2) {{{1}}}>"
+)
+# One tensor of ones is shared by sites of one size, but a function cannot see the main graph; a
+# weightless norm needs ones and zeros where another norm of the model has gain and bias.
+ONES: dict[str, tuple[str, str, list[tuple[str, str, str]], int]] = {
+    "residual norms in a function and outside": (
+        "u = my.F(x, w, x)\n v = Relu(u)\n" + norm("v", "o", "p", None) + norm("o", "z", "q")
+        + _BRANCHES.format(norm("z", "o1", "t", None), "o2 = Relu(z)"),
+        "float[2,3,8] y, float[2,3,8] u, float[2,3,8] o",
+        [("F", "(x, w, r) => (y)",
+          "h = Add(x, r)\n" + norm("h", "a", "p") + "k = Add(a, h)\n"
+          + norm("k", "b", "q", None) + "c = Relu(b)\n t = Add(c, k)\n"
+          + norm("t", "d", "s", None) + "y = Relu(d)")],
+        6,
+    ),
+    "each function has its own": (
+        "a = my.F(x, w)\n b = my.G(x, w)\n t3 = my.H(x, w)\n" + norm("x", "d", weight=None)
+        + "y = Sum(a, b, t3, d)",
+        "float[2,3,8] y",
+        [("F", "(x, w) => (y)", norm("x", "y", weight=None)),
+         ("G", "(x, w) => (y)", norm("x", "t") + norm("t", "y", "k", None)),
+         ("H", "(x, w) => (y)", norm("x", "t") + "y = Add(t, w)")],
+        5,
+    ),
+    "in a branch of a function": (
         "y = my.F(x, w, c)\n" + norm("y", "z", "p", None),
+        "float[2,3,8] y, float[2,3,8] z",
+        [("F", "(x, w, c) => (y)",
+          _BRANCHES.format(norm("x", "o1", "t", None), norm("x", "o2", "u")))],
+        3,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ONES)
+def test_ones_and_zeros_are_in_reach_of_their_norm(name: str) -> None:
+    body, outputs, functions, norms = ONES[name]
+    source = model(
+        body,
         inputs="float[2,3,8] x, bool c",
-        outputs="float[2,3,8] y, float[2,3,8] z",
+        outputs=outputs,
         imports=', "my" : 1',
-        functions=function("F", "(x, w, c) => (y)", inner),
+        functions="".join(function(*each) for each in functions),
     )
     report, _ = optimized(source, "portable")
-    assert len(report.fused) == 3
+    assert len(report.fused) == norms
 
 
 FIRST = {

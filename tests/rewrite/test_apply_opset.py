@@ -8,7 +8,16 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from recognize.text_models import CONSTANTS, WEIGHT, function, model, norm, ops, optimized
+from recognize.text_models import (
+    CONSTANTS,
+    WEIGHT,
+    check_same,
+    function,
+    model,
+    norm,
+    ops,
+    optimized,
+)
 
 import rmsnorm_export as rx
 
@@ -145,6 +154,31 @@ def test_functions_are_inlined_and_that_is_said() -> None:
     report, proto = optimized(source, "onnx")
     assert ops(proto) == ["RMSNormalization", "Relu"]
     assert any("inlined" in note for note in report.notes)
+
+
+def test_a_model_is_not_raised_for_norms_that_it_has_not() -> None:
+    source = model(
+        "y = my.F(x)", imports=', "my" : 1', functions=function("F", "(a) => (b)", "b = Relu(a)")
+    )
+    report, proto = optimized(source, "onnx")
+    assert (report.opset_before, report.opset_after, report.notes) == (17, 17, ())
+    assert proto.functions
+    with pytest.raises(rx.UsageError, match="not lowered"):
+        rx.optimize(source, target="onnx", opset=16)
+    assert rx.optimize(source, target="onnx", opset=20).report.opset_after == 20
+
+
+def test_a_function_of_two_row_sizes_is_two_norms_where_it_is_inlined() -> None:
+    source = model(
+        "y = my.F(x, w)\n z = my.F(r, w)",
+        inputs="float[2,8] x, float[2,1] r",
+        outputs="float[2,8] y, float[2,8] z",
+        imports=', "my" : 1',
+        functions=function("F", "(x, w) => (y)", norm("x", "y")),
+    )
+    report, proto = optimized(source, "onnx")
+    assert sorted(site.n or 0 for site in report.fused) == [1, 8]
+    check_same(source, proto)
 
 
 def test_a_function_of_another_opset_is_told() -> None:

@@ -413,32 +413,19 @@ def _raising(_: ir.Model) -> None:
     raise RuntimeError("no such pattern")
 
 
-@pytest.mark.parametrize("defect", [_halved, pytest.param(_raising, marks=pytest.mark.thorough)])
-def test_a_fusion_that_fails_is_left_out_and_named(
+@pytest.mark.parametrize("defect", [_halved, _raising])
+def test_where_a_fusion_is_wrong_the_graph_is_as_before(
     decoder: Path, monkeypatch: pytest.MonkeyPatch, defect: Callable[[ir.Model], None]
 ) -> None:
     from transformers.exporters import onnxruntime_fusions
 
     steps = (*onnxruntime_fusions._STEPS, (defect, ("cpu",)))
     monkeypatch.setattr(onnxruntime_fusions, "_STEPS", steps)
-    made = rx.optimize(decoder / "decode.onnx", fusions="cpu").report.fusions
-    assert made is not None
-    assert defect.__name__ in made.left_out
-    assert ("fails: RuntimeError" if defect is _raising else "is off by") in made.problem
-    assert made.operators["GroupQueryAttention"] == (0, 2)
-    assert made.compared
-
-
-def test_where_every_fusion_fails_the_graph_is_as_before(
-    decoder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from transformers.exporters import onnxruntime_fusions
-
-    steps = ((_raising, ("cpu",)), (_raising, ("cpu",)))
-    monkeypatch.setattr(onnxruntime_fusions, "_STEPS", steps)
     result = rx.optimize(decoder / "decode.onnx", fusions="cpu")
-    assert result.report.fusions is not None
-    assert result.report.fusions.left_out == "all of them"
+    fusions = result.report.fusions
+    assert fusions is not None
+    assert fusions.left_out == "all of them"
+    assert ("fails: RuntimeError" if defect is _raising else "is off by") in fusions.problem
     without = rx.optimize(decoder / "decode.onnx", target="ort")
     assert result.to_bytes(weights="embed") == without.to_bytes(weights="embed")
 
