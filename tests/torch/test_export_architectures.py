@@ -25,34 +25,14 @@ from tests.tools.corpus.architectures import architecture, count_norms
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 
+# fmt: off
 NAMES = (
-    "llama",
-    "mistral",
-    "mixtral",
-    "qwen2",
-    "qwen3",
-    "gemma",
-    "gemma2",
-    "gemma3",
-    "gemma4",
-    "phi3",
-    "olmo2",
-    "glm4",
-    "deepseek_v3",
-    "mamba2",
-    "t5_encoder",
-    "nanochat",
-    "aimv2_vision",
-    "diffllama",
-    "llama4",
-    "gpt_oss",
-    "granite",
-    "smollm3",
-    "exaone4",
-    "minimax",
-    "ernie4_5",
+    "llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma4", "phi3",
+    "olmo2", "glm4", "deepseek_v3", "mamba2", "t5_encoder", "nanochat", "aimv2_vision",
+    "diffllama", "llama4", "gpt_oss", "granite", "smollm3", "exaone4", "minimax", "ernie4_5",
     "hunyuan",
 )
+# fmt: on
 FORMS = ((18, "portable"), (23, "onnx"), (18, "ort"), (23, "portable"), (23, "ort"))
 CASES = [
     *((name, "float16", *FORMS[i % len(FORMS)]) for i, name in enumerate(NAMES)),

@@ -58,6 +58,7 @@ CASES = [
     ("branch", Holder(Branch()), (X,), {}, InputError, ["'inner.1'", "torch.where"]),
     ("operator", Holder(Bessel()), (X,), {}, InputError, ["bessel_j0"]),
     ("raises", Holder(Raising()), (X,), {}, InputError, ["'inner.1'", "KeyError"]),
+    ("types", Holder(HALF), (X,), {}, InputError, ["'inner.1'", "float16"]),
     ("missing", Holder(Branch()), (), {}, UsageError, ["'x'", "forward(x)"]),
     ("fixed", Fixing(), (X,), {"dynamic_shapes": STRING_DIM}, UsageError, ["'x'", "[1]", "4"]),
     ("no axes", Fixing(), (X,), {"dynamic_shapes": 5}, UsageError, ["dynamic_shapes", "5"]),
