@@ -271,34 +271,15 @@ class RowAttributes(TypedDict, total=False):
     round_rstd: bool
     association: int
     epsilon_clamp: bool
+    activation: Activation
+    gate_first: bool
+    rotary_dim: int
+    rotary_interleaved: bool
 
 
 class NormAttributes(RowAttributes, total=False):
-    """Those of ``RMSNorm`` and ``SkipRMSNorm``."""
+    """Those and what a module names itself, or reads from its shape."""
 
     epsilon: float
     axis: int
     last_axis: int
-
-
-class GatedNormAttributes(NormAttributes, total=False):
-    """Those of ``GatedRMSNorm``."""
-
-    activation: Activation
-    gate_first: bool
-
-
-class RotaryNormAttributes(NormAttributes, total=False):
-    """Those of ``RotaryRMSNorm``."""
-
-    rotary_dim: int
-    rotary_interleaved: bool
-
-
-class ModuleAttributes(RowAttributes, total=False):
-    """Those of a module, which names epsilon itself and whose shape says the axis."""
-
-    activation: Activation
-    gate_first: bool
-    rotary_dim: int
-    rotary_interleaved: bool

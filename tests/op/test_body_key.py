@@ -1,11 +1,11 @@
 import itertools
 
 import pytest
-from norm_models import variants
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.body_key import BodyKey, assign_bodies, body_key, unify
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
+from tests.op.norm_models import variants
 
 
 def key(spec=None, dtype=FLOAT16, scale=FLOAT16, bias=None, opset=18, **attributes):
@@ -112,19 +112,6 @@ def test_a_gate_after_the_norm_makes_the_order_of_a_weightless_norm_matter():
     assert unify(plain, before) is None
     first = key(scale=None, kind="GatedRMSNorm", gate_first=True)
     assert first == key(scale=None, kind="GatedRMSNorm", gate_first=True, scale_before_cast=True)
-
-
-def test_one_body_for_a_model_of_one_order():
-    """As Gemma: unit offset everywhere, a norm without weight, one bias, some float32."""
-    keys = [
-        key(scale_before_cast=True, scale_offset=1.0),
-        key(scale_before_cast=True, scale=None),
-        key(scale_before_cast=True, bias=FLOAT16),
-        key(dtype=FLOAT, scale=FLOAT),
-    ]
-    assigned = assign_bodies(keys)
-    assert {name for name, _ in assigned} == {"RMSNorm"}
-    assert len({body for _, body in assigned}) == 1
 
 
 def test_most_sites_have_the_plain_name_and_the_others_say_why_not():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from norm_models import steps
 
 from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT
+from tests.op.norm_models import steps
 
 
 def to_torch(array: np.ndarray) -> torch.Tensor:

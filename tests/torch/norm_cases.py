@@ -18,6 +18,7 @@ from rmsnorm_export.op.dtypes import numpy_dtype, round_to, type_name
 from rmsnorm_export.op.operands import row_shape
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
 from rmsnorm_export.torch.dtypes import TORCH_TYPES
+from tests.op.torch_arrays import to_torch
 
 DTYPES = (FLOAT, FLOAT16, BFLOAT16, DOUBLE)
 SIZES = (1, 3, 111, 123, 199, 4104)
@@ -141,24 +142,9 @@ def arrays(case: Case, shape: tuple[int, ...], *, exact: bool = True) -> dict[st
     }
 
 
-def tensor(array: np.ndarray) -> torch.Tensor:
-    """The same bits as a PyTorch tensor."""
-    if array.dtype == numpy_dtype(BFLOAT16):
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
-
-
-def array(value: torch.Tensor) -> np.ndarray:
-    """The same bits as a NumPy array."""
-    value = value.detach()
-    if value.dtype == torch.bfloat16:
-        return value.view(torch.int16).numpy().view(numpy_dtype(BFLOAT16))
-    return value.numpy()
-
-
 def tensors(case: Case, shape: tuple[int, ...], *, exact: bool = True) -> dict[str, torch.Tensor]:
     """``arrays`` as PyTorch tensors."""
-    return {name: tensor(value) for name, value in arrays(case, shape, exact=exact).items()}
+    return {name: to_torch(value) for name, value in arrays(case, shape, exact=exact).items()}
 
 
 def torch_type(element_type: int) -> torch.dtype:

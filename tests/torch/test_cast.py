@@ -42,6 +42,8 @@ def test_every_value_is_judged_as_the_cast_judges_it(source, target):
         lost = int(((values != 0) & (values.to(target) == 0)).sum())
         notes = check_tensors([("w", values)], target)
         assert (f"{lost} weights" in notes[0]) if lost else notes == []
+    wide = torch.tensor([3e38, 1e-44], dtype=torch.float32)
+    assert check_tensors([("w", wide), ("n", torch.arange(9))], torch.float32) == []
     top = torch.finfo(target).max
     edge = top * (1 + torch.finfo(target).eps / 4)  # halfway to the next power of two: infinite
     for factor in (0.5, 1.0, 0.9999, 1.0001, 1.01, 2.0):
@@ -53,25 +55,6 @@ def test_every_value_is_judged_as_the_cast_judges_it(source, target):
                 assert not beyond, (value, tensor)
             except InputError:
                 assert beyond, (value, tensor)
-
-
-def test_wider_types_lose_nothing():
-    huge = torch.tensor([3e38, 1e-44], dtype=torch.float32)
-    assert check_tensors([("w", huge)], torch.float32) == []
-    assert check_tensors([("w", torch.tensor([6e4, 6e-8]).half())], torch.bfloat16) == []
-    assert check_tensors([("n", torch.arange(9)), ("m", huge.to("meta"))], torch.float16) == []
-
-
-def test_the_error_names_the_tensors_and_what_to_do():
-    tensors = [(f"layer.{i}.weight", torch.full((7, 9), 1e5 + i)) for i in range(6)]
-    tensors += [("norm.weight", torch.ones(9))]
-    with pytest.raises(InputError) as caught:
-        check_tensors(tensors, torch.float16)
-    text = str(caught.value)
-    assert "6 of 7 tensors have values above 65504" in text
-    assert "layer.3.weight (up to 100003)" in text
-    assert "bf16" in text
-    assert "float32" in text
 
 
 def test_no_second_copy_is_made(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -54,31 +53,21 @@ class Holder(torch.nn.Module):
 
 X = torch.ones(2, 4)
 HALF = torch.nn.Linear(4, 4).half()
-RANGES = {"x": {0: torch.export.Dim("batch", max=8), 1: torch.export.Dim("seq", max=64)}}
 STRING_DIM = {"x": {0: "batch", 1: "sequence"}}
 CASES = [
     ("branch", Holder(Branch()), (X,), {}, InputError, ["'inner.1'", "torch.where"]),
     ("operator", Holder(Bessel()), (X,), {}, InputError, ["bessel_j0"]),
-    ("shape", Holder(torch.nn.Linear(5, 4)), (X,), {}, InputError, ["'inner.1'", "[2, 4]"]),
     ("raises", Holder(Raising()), (X,), {}, InputError, ["'inner.1'", "KeyError"]),
     ("types", Holder(HALF), (X,), {}, InputError, ["'inner.1'", "float16"]),
     ("missing", Holder(Branch()), (), {}, UsageError, ["'x'", "forward(x)"]),
-    ("extra", Holder(Branch()), (X, X), {}, UsageError, ["too many", "forward(x)"]),
     ("fixed", Fixing(), (X,), {"dynamic_shapes": STRING_DIM}, UsageError, ["'x'", "[1]", "4"]),
-    ("fixed range", Fixing(), (X,), {"dynamic_shapes": RANGES}, UsageError, ["'x'", "seq", "4"]),
-    ("axis", Fixing(), (X,), {"dynamic_shapes": {"x": {7: "b"}}}, UsageError, ["dynamic"]),
     ("no axes", Fixing(), (X,), {"dynamic_shapes": 5}, UsageError, ["dynamic_shapes", "5"]),
     ("name", Fixing(), (X,), {"dynamic_shapes": {"z": {0: "b"}}}, UsageError, ["['z']"]),
     ("opset 17", HALF, (X,), {"opset": 17}, UsageError, ["17", "18"]),
-    ("opset 99", HALF, (X,), {"opset": 99}, UsageError, ["99", "24"]),
     ("onnx at 20", HALF, (X,), {"opset": 20, "target": "onnx"}, UsageError, ["onnx", "23"]),
-    ("target", HALF, (X,), {"target": "tensorrt"}, OptionError, ["tensorrt", "portable"]),
     ("numerics", HALF, (X,), {"numerics": "sloppy"}, OptionError, ["sloppy", "exact"]),
     ("not a module", torch.sin, (X,), {}, UsageError, ["torch.nn.Module"]),
-    ("args", HALF, X, {}, UsageError, ["tuple"]),
-    ("kwargs", HALF, (), {"kwargs": [X]}, OptionError, ["kwargs"]),
     ("names", Fixing(), (X,), {"input_names": ["a", "b"]}, UsageError, ["input_names", "x"]),
-    ("same names", Fixing(), (X,), {"output_names": ["a", "a"]}, UsageError, ["output_names"]),
 ]
 
 
@@ -98,10 +87,6 @@ def test_bad_input(tmp_path: Path, module, args, options, kind, words):
     assert list(tmp_path.iterdir()) == []
 
 
-def _read_file(_: str) -> torch.Tensor:
-    raise FileNotFoundError(errno.ENOENT, "no such file", "weights.bin")
-
-
 def test_weights_without_values(tmp_path):
     with torch.device("meta"):
         module = torch.nn.Linear(4, 4)
@@ -113,8 +98,6 @@ def test_weights_without_values(tmp_path):
         export(module, (X,), tmp_path / "m.onnx", state=lambda _: torch.ones(3))
     with pytest.raises(InputError, match=r"(?s)weight cannot be had.*'weight': KeyError"):
         export(module, (X,), tmp_path / "m.onnx", state=lambda name: {}[name])
-    with pytest.raises(InputError, match=r"(?s)weight cannot be had.*no such file"):
-        export(module, (X,), tmp_path / "m.onnx", state=_read_file)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -126,12 +109,15 @@ def test_an_existing_file_is_kept_and_nothing_is_computed(tmp_path):
     assert path.read_text() == "precious"
 
 
-@pytest.mark.parametrize("package", ["torch", "onnxscript"])
-def test_a_missing_package_is_named_with_its_command(package):
+@pytest.mark.parametrize(
+    ("package", "module"),
+    [("torch", "torch"), ("torch", "torch.export.export"), ("onnxscript", "torch.export.export")],
+)
+def test_a_missing_package_is_named_with_its_command(package, module):
     code = (
         f"import sys; sys.modules[{package!r}] = None\n"
         "from rmsnorm_export.errors import BackendMissingError\n"
-        "try:\n    from rmsnorm_export.torch.export.export import export\n"
+        f"try:\n    import rmsnorm_export.{module}\n"
         "except BackendMissingError as error:\n    print(error.found, error.fix)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

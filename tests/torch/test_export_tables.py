@@ -11,7 +11,6 @@ pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
 pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
 
 import torch
-from onnxscript import values
 from onnxscript._internal import ast_utils
 
 from rmsnorm_export.torch.export import tables
@@ -37,19 +36,6 @@ def test_the_graph_is_the_same_and_no_translation_is_parsed(monkeypatch):
         assert bool(parsed) == (tables_made is contextlib.nullcontext)
         texts.append(program.model_proto.SerializeToString(deterministic=True))
     assert texts[0] == texts[1]
-
-
-def test_what_is_asked_beyond_the_domain_is_parsed():
-    traced = values.TracedOnnxFunction(values.Opset("some.domain", 3), _translated)
-    whole = traced.function_ir
-    with tables.quick_tables():
-        short = traced.function_ir
-        assert short.domain == whole.domain == "some.domain"
-        assert [a.name for a in short.attrs] == [a.name for a in whole.attrs] == ["count"]
-
-
-def _translated(x, count: int = 1):  # noqa: ARG001
-    return x
 
 
 def test_an_operator_that_is_registered_between_two_exports_is_seen():

@@ -13,7 +13,7 @@ import rmsnorm_export.torch as rt
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.reference import reference_float64
 from tests.op.norm_models import steps
-from tests.torch.norm_cases import array
+from tests.op.torch_arrays import to_numpy
 
 N = 111
 HALF = (torch.float16, torch.bfloat16)
@@ -63,7 +63,7 @@ def test_agrees_with_the_class_of_transformers(family, name, arguments, attribut
     with torch.no_grad():
         expected, got = theirs(*inputs), ours(*inputs)
     assert got.dtype == expected.dtype == dtype
-    right, value = array(expected), array(got)
+    right, value = to_numpy(expected), to_numpy(got)
     if dtype == torch.float32:
         bound = (N / 2 + 8) * 2.0**-24
         np.testing.assert_allclose(value, right, rtol=bound, atol=bound * 2.0**-10)
@@ -73,9 +73,9 @@ def test_agrees_with_the_class_of_transformers(family, name, arguments, attribut
         assert (distance > 0).mean() <= 0.05
     truth = reference_float64(
         ours.spec,
-        array(x),
-        array(ours.weight) if weighted else None,
-        gate=array(inputs[1]) if "kind" in attributes else None,
+        to_numpy(x),
+        to_numpy(ours.weight) if weighted else None,
+        gate=to_numpy(inputs[1]) if "kind" in attributes else None,
     )
     errors = [np.abs(y.astype(np.float64) - truth).mean() for y in (value, right)]
     # Both round at random: over 21,312 elements equal means differ by chance below 1 %.

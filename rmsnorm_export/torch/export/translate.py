@@ -136,7 +136,7 @@ def _emit(spec: NormSpec, *operands: Any) -> Any:
 
 
 @functools.cache
-def translation(kind: Kind, spec: type[NormSpec] = NormSpec) -> Callable[..., Any]:
+def translation(kind: Kind) -> Callable[..., Any]:
     """The function that translates a call of the operator ``kind``.
 
     The exporter reads its signature: attributes are the parameters with a plain type, and their
@@ -151,7 +151,7 @@ def translation(kind: Kind, spec: type[NormSpec] = NormSpec) -> Callable[..., An
     ]
     parameters += [
         inspect.Parameter(name, either, default=value, annotation=type(value))
-        for name, value in attribute_defaults(kind, spec).items()
+        for name, value in attribute_defaults(kind).items()
     ]
     signature = inspect.Signature(parameters, return_annotation=Any)
 
@@ -160,7 +160,7 @@ def translation(kind: Kind, spec: type[NormSpec] = NormSpec) -> Callable[..., An
         bound.apply_defaults()
         values = bound.arguments
         operands = [values.pop(name) for name in OPERANDS[kind]]
-        return _emit(spec(kind=kind, **values), *operands)
+        return _emit(NormSpec(kind=kind, **values), *operands)
 
     described: Any = translate
     described.__signature__ = signature

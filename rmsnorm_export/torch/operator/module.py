@@ -13,19 +13,16 @@ from torch import Tensor
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.operands import check_offset, check_row
-from rmsnorm_export.op.spec import Kind, ModuleAttributes
+from rmsnorm_export.op.spec import Kind, RowAttributes
 from rmsnorm_export.torch.operator.ops import call
 from rmsnorm_export.torch.operator.plan import make_spec
-from rmsnorm_export.torch.operator.signature import (
-    OPERANDS,
-    check_attributes,
-)
+from rmsnorm_export.torch.operator.signature import OPERANDS, check_attributes
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-_ATTRIBUTES = tuple(typing.get_type_hints(ModuleAttributes))
+_ATTRIBUTES = tuple(typing.get_type_hints(RowAttributes))
 """The attributes that a module takes beside epsilon: its shape says the axis."""
 
 
@@ -80,7 +77,7 @@ class RMSNorm(torch.nn.Module):
         p: float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **attributes: Unpack[ModuleAttributes],
+        **attributes: Unpack[RowAttributes],
     ) -> None:
         check_attributes("RMSNorm", attributes, ("epsilon", *_ATTRIBUTES))
         shape = _row_shape(normalized_shape)
@@ -140,18 +137,11 @@ class RMSNorm(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """``(64,), epsilon=1e-05`` and whatever is not as in the ordinary norm."""
-        words = [str(self.normalized_shape), f"epsilon={self.spec.epsilon:g}"]
-        if self.spec.kind != "RMSNorm":
-            words.append(f"kind={self.spec.kind}")
-        for name in self.spec.non_default():
-            value = getattr(self.spec, name)
-            if name != "axis":
-                words.append(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}")
-        if self.weight is None:
-            words.append("weight=False")
-        if self.bias is not None:
-            words.append("bias=True")
-        return ", ".join(words)
+        ordinary = {"kind": "RMSNorm", "weight": True, "bias": False}
+        own = {"kind": self.spec.kind, **self.spec.non_default()}
+        own |= {"weight": self.weight is not None, "bias": self.bias is not None}
+        words = [f"{name}={own[name]}" for name in own if own[name] != ordinary.get(name)]
+        return ", ".join([f"{self.normalized_shape}, epsilon={self.spec.epsilon:g}", *words])
 
 
 def _row_shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:

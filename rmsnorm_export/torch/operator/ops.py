@@ -21,13 +21,7 @@ import torch
 from torch import Tensor
 
 from rmsnorm_export.op.operands import check_more
-from rmsnorm_export.op.spec import (
-    GatedNormAttributes,
-    Kind,
-    NormAttributes,
-    NormSpec,
-    RotaryNormAttributes,
-)
+from rmsnorm_export.op.spec import Kind, NormAttributes, NormSpec
 from rmsnorm_export.torch.operator import library
 from rmsnorm_export.torch.operator.eager import forward
 from rmsnorm_export.torch.operator.signature import (
@@ -100,7 +94,7 @@ def gated_rms_norm(
     gate: Tensor,
     scale: Tensor | None = None,
     bias: Tensor | None = None,
-    **attributes: Unpack[GatedNormAttributes],
+    **attributes: Unpack[NormAttributes],
 ) -> Tensor:
     """RMSNorm with a gate: ``rms_norm(x) * act(gate)``, or ``rms_norm(x * act(gate))``.
 
@@ -125,7 +119,7 @@ def rotary_rms_norm(
     sin: Tensor,
     scale: Tensor | None = None,
     bias: Tensor | None = None,
-    **attributes: Unpack[RotaryNormAttributes],
+    **attributes: Unpack[NormAttributes],
 ) -> Tensor:
     """RMSNorm with a rotary embedding: ``y * cos + rot(y) * sin`` with ``y = rms_norm(x)``.
 

@@ -6,7 +6,6 @@ an operator and its translation to ONNX follow from them.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -31,20 +30,20 @@ OPTIONAL = frozenset({"scale", "bias"})
 """The operands that may be omitted."""
 
 
-def attribute_defaults(kind: Kind, spec: type[NormSpec] = NormSpec) -> dict[str, Any]:
-    """Return the attributes of an operator in order, and their defaults: fields of ``spec``."""
-    fields = {field.name: field.default for field in dataclasses.fields(spec)}
-    return {name: fields[name] for name in spec(kind=kind).attributes()}
+def attribute_defaults(kind: Kind) -> dict[str, Any]:
+    """Return the attributes of an operator in order, and their defaults."""
+    spec = NormSpec(kind=kind)
+    return {name: getattr(spec, name) for name in spec.attributes()}
 
 
-def schema(kind: Kind, spec: type[NormSpec] = NormSpec) -> str:
+def schema(kind: Kind) -> str:
     """Return the operator's schema for ``torch.library``."""
     operands = ", ".join(
         f"Tensor? {name}=None" if name in OPTIONAL else f"Tensor {name}" for name in OPERANDS[kind]
     )
     attributes = ", ".join(
         f"{type(value).__name__} {name}={_literal(value)}"
-        for name, value in attribute_defaults(kind, spec).items()
+        for name, value in attribute_defaults(kind).items()
     )
     result = "(Tensor, Tensor)" if kind == "SkipRMSNorm" else "Tensor"
     return f"{NAMES[kind]}({operands}, *, {attributes}) -> {result}"

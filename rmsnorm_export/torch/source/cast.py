@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from rmsnorm_export.errors import InputError
@@ -15,7 +14,6 @@ from rmsnorm_export.torch.dtypes import dtype_name
 _CHUNK = 2**16
 """Elements looked at together: they stay in the cache."""
 
-_INTEGERS = {2: (torch.int16, np.uint16), 4: (torch.int32, np.uint32), 8: (torch.int64, np.uint64)}
 _MOST_NAMES = 4
 
 
@@ -79,27 +77,18 @@ def stored_tensors(files: Iterable[Path]) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _loss(name: str, tensor: torch.Tensor, target: torch.dtype) -> _Loss:
-    """Look at the bits, which are ordered as magnitudes are: doubled, they have no sign."""
-    dtype, least = tensor.dtype, _least(target)
-    if not _can_lose(dtype, target):
-        return _Loss(name, 0.0, 0)
-    integer, unsigned = _INTEGERS[dtype.itemsize]
-
-    def doubled_bits(value: float) -> int:
-        return 2 * int(torch.tensor(value, dtype=torch.float64).to(dtype).view(integer))
-
-    infinite, large = doubled_bits(float("inf")), doubled_bits(torch.finfo(target).max / 2)
-    tiny = doubled_bits(least / 2) + 2  # a tie is rounded to the even number, zero
-    largest = vanished = 0
-    flat = tensor.detach().reshape(-1)
-    for part in flat.split(_CHUNK):  # type: ignore[no-untyped-call]
-        doubled = part.cpu().view(integer).numpy().view(unsigned) << 1
-        # Less than tiny ones wrap around to be the largest.
-        if int((doubled - unsigned(tiny)).max()) >= large - tiny:
-            largest = max(largest, int(doubled[doubled < infinite].max(initial=0)))
-            vanished += int(np.count_nonzero((doubled > 0) & (doubled < tiny)))
-    value = torch.tensor(largest // 2, dtype=torch.int64).to(integer).view(dtype)
-    return _Loss(name, float(value.double()) if value.to(target).isinf() else 0.0, vanished)
+    """Cast the tensor, a part at a time, and look at what comes of it."""
+    beyond, vanished = 0.0, 0
+    if not _can_lose(tensor.dtype, target):
+        return _Loss(name, beyond, vanished)
+    for part in tensor.detach().reshape(-1).split(_CHUNK):  # type: ignore[no-untyped-call]
+        cast = part.to(target)
+        vanished += int(part.count_nonzero() - cast.count_nonzero())
+        infinite = cast.isinf()
+        if infinite.any():
+            lost = part[infinite & part.isfinite()].abs().double()
+            beyond = max([beyond, *lost.tolist()])
+    return _Loss(name, beyond, vanished)
 
 
 def _can_lose(dtype: torch.dtype, target: torch.dtype) -> bool:
@@ -108,5 +97,5 @@ def _can_lose(dtype: torch.dtype, target: torch.dtype) -> bool:
 
 
 def _least(dtype: torch.dtype) -> float:
-    """The smallest number above zero."""
+    """Return the smallest number above zero."""
     return torch.finfo(dtype).tiny * torch.finfo(dtype).eps
