@@ -75,7 +75,7 @@ def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[i
     Raises:
         BackendMissingError: transformers with its exporters, or ONNX Runtime, is missing.
     """
-    steps = _steps(provider)
+    steps = _provider_steps(provider)
     with tempfile.TemporaryDirectory(prefix="rmsnorm-export-fusions-") as folder:
         judge = _Judge(model, provider, Path(folder), seed)
         fused, problem = judge.attempt(steps)
@@ -113,7 +113,7 @@ def fuse_as_they_do(model: ir.Model, provider: FusionProvider) -> ir.Model:
         BackendMissingError: transformers with its exporters is missing.
     """
     model = _copy(model)
-    for step in _steps(provider):
+    for step in _provider_steps(provider):
         step(model)
     return model
 
@@ -140,7 +140,7 @@ _COUNTED = frozenset({"MatMul", "Softmax", "Gemm", *_NORMS})
 """Operators of ONNX whose numbers say what became of a graph, beside those that are new in it."""
 
 
-def _steps(provider: FusionProvider) -> list[Step]:
+def _provider_steps(provider: FusionProvider) -> list[Step]:
     """Return what is done: onnxscript's optimizer, our own step, transformers' fusions.
 
     Raises:
