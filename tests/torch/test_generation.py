@@ -24,6 +24,7 @@ import transformers
 import rmsnorm_export as rx
 from rmsnorm_export.benchmark.generation import bench_generation
 from rmsnorm_export.cli.main import main
+from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.torch.generation.components import sample_inputs, whole_static_caches
 from rmsnorm_export.torch.generation.source import load_generative
 from tests.tools.corpus.decoders import decoder as decoder_of
