@@ -21,6 +21,7 @@ constexpr float kUsual = 87.0F;
 template <bool usual, int K>
 INLINE void logistic(const Floats (&z)[K], Floats (&s)[K]) {
     const auto all = [](float value) LAMBDA { return Floats{} + value; };
+    constexpr float kMost = 0x1.8p23F + 100;
     Floats u[K], last[K], bounded[K], k[K], p[K], c[K], rest[K], sum[K], a[K];
     EACH u[j] = z[j];
     if constexpr (!usual) {
@@ -38,7 +39,7 @@ INLINE void logistic(const Floats (&z)[K], Floats (&s)[K]) {
     EACH p[j] = multiply_add(u[j], p[j], all(0.5F));
     EACH p[j] = multiply_add(u[j] * u[j], p[j], -u[j]);
     EACH bounded[j] = last[j];
-    if constexpr (!usual) EACH bounded[j] = (last[j] > 0x1.8p23F + 100) ? all(0x1.8p23F + 100) : last[j];
+    if constexpr (!usual) EACH bounded[j] = (last[j] > kMost) ? all(kMost) : last[j];
     EACH c[j] = (Floats)(((Bits)bounded[j] << 23) + (127U << 23));
     EACH sum[j] = c[j] + 1.0F;
     EACH rest[j] = c[j] * p[j];
@@ -47,8 +48,8 @@ INLINE void logistic(const Floats (&z)[K], Floats (&s)[K]) {
     if constexpr (kFused) {
         EACH a[j] = multiply_add(-sum[j], s[j], all(1.0F));
     } else {
-        EACH a[j] = __builtin_convertvector(1.0 - __builtin_convertvector(sum[j], Doubles) *
-                                                      __builtin_convertvector(s[j], Doubles), Floats);
+        const auto wide = [](Floats v) LAMBDA { return __builtin_convertvector(v, Doubles); };
+        EACH a[j] = __builtin_convertvector(1.0 - wide(sum[j]) * wide(s[j]), Floats);
     }
     EACH a[j] = multiply_add(-rest[j], s[j], a[j]);
     EACH s[j] = multiply_add(a[j], s[j], s[j]);
@@ -57,14 +58,16 @@ INLINE void logistic(const Floats (&z)[K], Floats (&s)[K]) {
     }
 }
 
-// The activations of gates, segments of n, as lanes; what is read in a while is `ahead` elements from them.
+// The activations of gates, segments of n, as lanes; what is read in a while is `ahead` elements from
+// them.
 template <bool usual, class T, class S, class C>
 bool all_usual(const Rows& rows, const T* gates, std::size_t segments, std::size_t n,
                std::size_t ahead, C* to) {
     const bool sigmoid = rows.norm->sigmoid, far = rows.streamed;
     Ints most{};
     for (; segments; --segments, gates += n, to += n) {
-        each_lot<(kTogether<T, S> > 1 ? 4 : 1)>(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+        constexpr int together = kTogether<T, S> > 1 ? 4 : 1;
+        each_lot<together>(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
             constexpr int K = decltype(lot)::kVectors;
             Vec<C> z[K], s[K];
             fetch<K>(far, gates + i, ahead);

@@ -237,7 +237,9 @@ void Operator::check_tensors(const Call& call) const {
     };
     const auto n = static_cast<std::int64_t>(call.n);
     const std::string row = ", a row has " + std::to_string(n) + " elements";
-    if (norm_.partial_size > n) refuse(is("partial_size", norm_.partial_size) + row, "use at most those");
+    if (norm_.partial_size > n) {
+        refuse(is("partial_size", norm_.partial_size) + row, "use at most those");
+    }
     if (norm_.group_size && n % norm_.group_size) {
         refuse(is("group_size", norm_.group_size) + row, "use a divisor of that");
     }
@@ -248,8 +250,9 @@ void Operator::check_tensors(const Call& call) const {
     }
     for (const Tensor* tensor : {&call.scale, &call.bias}) {
         if (tensor->present && own_sizes(tensor->shape) != own_sizes(normalised)) {
-            refuse((tensor == &call.scale ? "scale" : "bias") + (" has the shape " + tensor->shape.text()) +
-                       ", the normalised axes " + normalised.text(),
+            const std::string name = tensor == &call.scale ? "scale" : "bias";
+            refuse(name + " has the shape " + tensor->shape.text() + ", the normalised axes " +
+                       normalised.text(),
                    "give it one element per element of a row");
         }
     }
@@ -278,7 +281,8 @@ void Operator::check_tables(Call& call) const {
     call.turned = dim;
     call.width = fits ? static_cast<std::size_t>(table.last[-1]) : 0;
     if (!fits || (call.width != dim && call.width * 2 != dim)) {
-        refuse("cos has the shape " + table.text() + ", sin " + call.sin.shape.text() + ", X " + x.text(),
+        refuse("cos has the shape " + table.text() + ", sin " + call.sin.shape.text() + ", X " +
+                   x.text(),
                "make both broadcast against X, with " + std::to_string(dim) + " or " +
                    std::to_string(dim / 2) + " entries in the last axis");
     }

@@ -141,9 +141,11 @@ INLINE Ints int8_codes(Floats v) {
 void encode(Type type, Codes codes, const void* y, std::size_t n, float step, std::uint8_t* to) {
     with(type, [&](auto element) {
         const auto* const from = static_cast<const decltype(element)*>(y);
+        const float by = step;
+        const bool fp8 = codes == Codes::kFp8;
         each_vector(n, [&](std::size_t i, std::size_t count) LAMBDA {
-            const Floats v = get<float>(from + i, count) / step;
-            const Ints code = codes == Codes::kFp8 ? fp8_codes(v) : int8_codes(v);
+            const Floats v = get<float>(from + i, count) / by;
+            const Ints code = fp8 ? fp8_codes(v) : int8_codes(v);
             const Bytes bytes = __builtin_convertvector(code & 0xff, Bytes);
             __builtin_memcpy(to + i, &bytes, count);
         });
@@ -151,16 +153,18 @@ void encode(Type type, Codes codes, const void* y, std::size_t n, float step, st
 }
 
 float largest(Type type, const void* y, std::size_t n) {
-    Ints most = {};  // as integers, magnitudes order as they do, and NaN is above infinity
+    float result = 0;
     with(type, [&](auto element) {
         const auto* const from = static_cast<const decltype(element)*>(y);
+        Ints most = {};  // as integers, magnitudes order as they do, and NaN is above infinity
         each_vector(n, [&](std::size_t i, std::size_t count) LAMBDA {
             const Ints size = (Ints)get<float>(from + i, count) & 0x7fffffff;
             most = (size > most) ? size : most;
         });
+        for (std::size_t i = 1; i < kLanes; ++i) most[0] = most[i] > most[0] ? most[i] : most[0];
+        result = ((Floats)most)[0];
     });
-    for (std::size_t i = 1; i < kLanes; ++i) most[0] = most[i] > most[0] ? most[i] : most[0];
-    return ((Floats)most)[0];
+    return result;
 }
 
 }  // namespace

@@ -237,13 +237,14 @@ void run_segments(const Rows& rows, std::size_t begin, std::size_t end, void* sc
                 }
             };
             Sum<T, C> sum{exact};
-            each_lot<kTogether<T, S>>(rows.summed, [&](auto lot, std::size_t i, std::size_t some) LAMBDA {
+            const auto add = [&](auto lot, std::size_t i, std::size_t some) LAMBDA {
                 constexpr int K = decltype(lot)::kVectors;
                 Vec<C> v[K];
                 row(lot, i, some, v);
                 EACH v[j] = round_to<S>(v[j] * v[j]);
                 sum.add(v);
-            });
+            };
+            each_lot<kTogether<T, S>>(rows.summed, add);
             each_lot<1>(n - rows.summed, [&](auto lot, std::size_t i, std::size_t some) LAMBDA {
                 Vec<C> v[1];
                 row(lot, rows.summed + i, some, v);

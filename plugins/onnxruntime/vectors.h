@@ -189,7 +189,8 @@ INLINE Floats round_to(Floats v) {
 template <class T>
 INLINE Doubles round_to(Doubles v) {
     if constexpr (sizeof(T) == 8) return v;
-    const Floats narrow = kHalfType<T> ? round_to<T>(to_odd(v)) : __builtin_convertvector(v, Floats);
+    const Floats narrow =
+        kHalfType<T> ? round_to<T>(to_odd(v)) : __builtin_convertvector(v, Floats);
     return __builtin_convertvector(narrow, Doubles);
 }
 template <class T>
@@ -300,7 +301,9 @@ INLINE void each_lot(std::size_t n, Step step) {
 }
 // Of the types that models have; the code of others is kept small.
 template <class T, class S>
-constexpr int kTogether = sizeof(T) == 8 || !std::is_same_v<S, float> ? 1 : kHalfType<T> && kLanes == 16 ? 8 : 4;
+constexpr int kTogether = sizeof(T) == 8 || !std::is_same_v<S, float> ? 1
+                          : kHalfType<T> && kLanes == 16            ? 8
+                                                                    : 4;
 
 }  // namespace
 }  // namespace rmsnorm_export::onnxruntime
