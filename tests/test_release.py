@@ -50,7 +50,7 @@ def test_what_the_tests_and_the_pages_install_is_pinned() -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     pinned = {_plain(name) for name in re.findall(r"^([\w-]+)==", pins, re.MULTILINE)}
-    extras = "dependencies|ort|torch|report|tensorrt-rtx|triton|plugin|test|dev|docs"
+    extras = "dependencies|ort|torch|tensorrt-rtx|plugin|test|dev|docs"
     lists = re.findall(rf"^(?:{extras}) = \[(.*?)\]$", project, re.MULTILINE | re.DOTALL)
     assert len(lists) == len(extras.split("|"))
     wanted = {_plain(name) for text in lists for name in re.findall(r"[\"']([\w-]+)[>\"']", text)}

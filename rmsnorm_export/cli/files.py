@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.show.text import Line
     from rmsnorm_export.system.provenance import FileState
 
+_PICTURES = (".png", ".svg", ".pdf")
 _PLAIN = (".engine", ".plan", ".trt", ".pt2", ".json", ".npz")
 """Suffixes of files that are no ONNX models; an engine has its record beside it."""
 
@@ -204,6 +205,8 @@ def _check_file(path: Path, taken: Sequence[str], force: bool) -> None:
     if str(path) == "-":
         what, problem = "A report needs a file.", "--report -"
         fix = "omit --report: the report is on stdout, or on stderr with -o -"
+    elif path.suffix.lower() in _PICTURES:
+        what, problem, fix = "A report is no picture.", str(path), "give a name with .json or .html"
     elif any(o != "-" and os.path.realpath(o) == os.path.realpath(path) for o in taken):
         what, problem = "A report would overwrite a model or another report.", str(path)
         fix = "give it another name"

@@ -59,7 +59,8 @@ def test_wrong_outputs_decide_the_exit_code(
         (("--target", "none"), 2, "nothing to compare"),
         (("--target", "tensorrt"), 2, "portable, onnx, ort"),
         (("--provider", "gpu"), 2, "cuda"),
-        (("--report", "no/such.png"), 3, "no folder no"),
+        (("--report", "no/such.html"), 3, "no folder no"),
+        (("--report", "x.png"), 2, "no picture"),
         (("--report", "x", "--report", "x"), 2, "would overwrite"),
     ],
 )
