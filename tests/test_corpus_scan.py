@@ -136,7 +136,7 @@ def test_cache_entry_appears_whole_or_not_at_all(
         calls.append(folder)
         # another process finishes the same entry first, on a file system without locks
         if len(calls) == 1:
-            with mock.patch("fcntl.flock", side_effect=OSError):
+            with mock.patch("filelock.FileLock.acquire", side_effect=OSError):
                 cache.entry("kind", "name", "key", whole)
         (folder / "text").write_text(str(len(calls)))
 

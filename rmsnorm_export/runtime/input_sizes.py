@@ -273,7 +273,8 @@ class InputSizes:
             raise UsageError(
                 f"Inputs with dynamic sizes need a {'range' if ranges else 'shape'}.",
                 found="; ".join([*missing.values()][:5]) + (" ..." if len(missing) > 5 else ""),
-                fix="give smallest, usual and largest sizes" if ranges else "give theirs, too",
+                fix=f"give {'smallest, usual and largest' if ranges else 'their'} sizes with --dims,"
+                f" or the shapes of the inputs with {self._use.option}",
             )
         for name in self._inputs:
             problem = self._misfit(INPUT, name, tuple(shapes[name] for _, shapes in points))

@@ -40,7 +40,7 @@ def test_html(run: Run, tmp_path: Path) -> None:
     read = Page(page)  # every element is closed, in order
     assert "net: verify FAILED" in read.text
     assert "3 of 3 RMSNorms are one node" in read.text
-    assert "problem" in read.values("class")
+    assert "Fix" in read.text
     run("deploy", path, "--report", "page.html").assert_error(2, "--force")
     run("deploy", path, "--report", path, "--force").assert_error(2, "would overwrite a model")
     assert "[optimize]" in path.read_text()

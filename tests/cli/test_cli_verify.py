@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import numpy as np
@@ -80,10 +79,7 @@ def test_inputs_and_shapes(run: Run, three: Path, tmp_path: Path) -> None:
     run("verify", three, three, "--shapes", "y=3x40").assert_error(2, "y")
     run("verify", three, three, "--shapes", "x=3", "--inputs", "in.npz").assert_error(2)
     run("verify", three, three, "--shapes", "x=3xa").assert_error(2, "'x=3xa'", "NAME=1x1")
-    wrong = run("verify", three, three, "--shapes", "z=3x40")
-    wrong.assert_error(2, "no input 'z'")
-    paste = shlex.split(wrong.stderr[wrong.stderr.rindex("--shapes") :])
-    assert run("verify", three, three, *paste).code == 0
+    run("verify", three, three, "--shapes", "z=3x40").assert_error(2, "no input 'z'")
     run("verify", three, three, "--inputs", "missing.npz").assert_error(3, "missing.npz")
     np.savez(tmp_path / "wrong.npz", x=np.ones((7, 41), np.float32))
     run("verify", three, three, "--inputs", "wrong.npz").assert_error(3, "41")
