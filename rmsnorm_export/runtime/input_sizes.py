@@ -270,11 +270,11 @@ class InputSizes:
             points.append((label, shapes))
         if missing:
             ranges = self._use.ranges
+            sizes = f"{'smallest, usual and largest' if ranges else 'their'} sizes"
             raise UsageError(
                 f"Inputs with dynamic sizes need a {'range' if ranges else 'shape'}.",
                 found="; ".join([*missing.values()][:5]) + (" ..." if len(missing) > 5 else ""),
-                fix=f"give {'smallest, usual and largest' if ranges else 'their'} sizes with --dims,"
-                f" or the shapes of the inputs with {self._use.option}",
+                fix=f"give {sizes} with --dims, or shapes of the inputs with {self._use.option}",
             )
         for name in self._inputs:
             problem = self._misfit(INPUT, name, tuple(shapes[name] for _, shapes in points))
