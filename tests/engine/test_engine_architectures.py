@@ -1,6 +1,6 @@
 """Whole architectures as they were exported, and optimized: each parses and builds without a GPU.
 
-``scripts/engines/run`` does the same for all of them and keeps the record.
+One of each sort, for every target.
 """
 
 from __future__ import annotations
