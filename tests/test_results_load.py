@@ -41,7 +41,21 @@ def _reference(model: bytes | str) -> str:
     return ""
 
 
-LOADERS = {"onnxruntime": _onnxruntime, "onnx-reference": _reference}
+def _tensorrt_rtx(model: bytes | str) -> str:
+    trt = pytest.importorskip("tensorrt_rtx", reason="pip install tensorrt-rtx")
+    logger = trt.Logger(trt.Logger.INTERNAL_ERROR)
+    builder = trt.Builder(logger)
+    network = builder.create_network()
+    parser = trt.OnnxParser(network, logger)
+    taken = parser.parse_from_file(model) if isinstance(model, str) else parser.parse(model)
+    return "" if taken else f"tensorrt-rtx: {parser.get_error(0).desc()[:300]}"
+
+
+LOADERS = {
+    "onnxruntime": _onnxruntime,
+    "onnx-reference": _reference,
+    "tensorrt-rtx": _tensorrt_rtx,
+}
 
 
 def refused(source: bytes | str, folder: pathlib.Path) -> list[str]:

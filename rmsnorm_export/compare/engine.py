@@ -169,8 +169,9 @@ class TensorRT(OnnxBackend):
     def running(self) -> Iterator[RunModel]:
         with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as folder:
             path = Path(folder) / "model.engine"
-            content = self.source.content()
-            yield lambda feeds: self._build(content, path, feeds).run(feeds)
+            source = self.source
+            model = source.to_bytes() if source.path is None else str(source.path)
+            yield lambda feeds: self._build(model, path, feeds).run(feeds)
 
     @contextlib.contextmanager
     def probing(self, feeds: Mapping[str, Array], flow: Flow) -> Iterator[ReadValues]:

@@ -24,12 +24,14 @@ from rmsnorm_export.compare.outputs import (
     failed_outputs,
 )
 from rmsnorm_export.compare.result import OutputComparison, Verification, not_run
-from rmsnorm_export.errors import Error, InputError, NotRunError, UsageError
+from rmsnorm_export.errors import Error, InputError, NotRunError, UsageError, VerificationError
 from rmsnorm_export.graph.bundle import EXPORT_FILE, Bundle, bundle_at, open_folder
+from rmsnorm_export.graph.encode import serialize
+from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import first_line, one_line, plural, short
 from rmsnorm_export.runtime.inputs import read_npz
-from rmsnorm_export.runtime.session import runtime_name
+from rmsnorm_export.runtime.session import open_session, runtime_name
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.trace import inference
 from rmsnorm_export.torch.generation.components import (
@@ -377,7 +379,6 @@ def _in_place_of_forward(
 
 def _runners(model: Any, folder: Path) -> dict[str, Any]:
     """transformers' runner of each component, with what the manifest says of it written anew."""
-    from transformers.exporters.exporter_onnx import OnnxExporter
     from transformers.exporters.metadata import ExportMetadata
     from transformers.exporters.runners.runner_onnx import OnnxModelRunner
 
@@ -392,15 +393,18 @@ def _runners(model: Any, folder: Path) -> dict[str, Any]:
     for name, file in bundle.files.items():
         entry = bundle.manifest["components"][name]["metadata"]
         metadata = ExportMetadata(**checked_metadata(model, name, entry))
+        loaded = load_model(file)
         try:
-            program = OnnxExporter.load_program(file)
-            runners[name] = OnnxModelRunner.from_program(program, metadata, "cpu")
-        except Exception as error:  # ONNX Runtime's own errors
+            session = open_session(
+                serialize(loaded.model), optimize=True, external_folder=loaded.folder
+            )
+        except VerificationError as error:
             raise NotRunError(
                 "ONNX Runtime cannot load a component.",
-                found=f"{file}: {first_line(error)}",
+                found=f"{file}: {error.found}",
                 fix="choose another --target or --dtype",
             ) from error
+        runners[name] = OnnxModelRunner(metadata, session)
     return runners
 
 

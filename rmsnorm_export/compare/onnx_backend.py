@@ -66,11 +66,11 @@ class OnnxBackend(Backend):
                 sizes[type_name_of(dtype)] += math.prod(slot.tensor.shape.numpy())
         return sizes.most_common(1)[0][0] if sizes else ""
 
-    def load(self, content: bytes | str, names: Sequence[str] | None = None) -> RunModel:
+    def load(self, content: bytes, names: Sequence[str] | None = None) -> RunModel:
         """Make the model, or a copy of it, ready to run.
 
         Args:
-            content: serialised model, whose external data lies in ``source.folder``; or a path.
+            content: serialised model, whose external data lies in ``source.folder``.
             names: of the outputs that are wanted; None: every one.
 
         Raises:
@@ -80,7 +80,7 @@ class OnnxBackend(Backend):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[RunModel]:
-        yield self.load(self.source.content())
+        yield self.load(self.source.to_bytes())
 
     @contextlib.contextmanager
     def probing(self, feeds: Mapping[str, Array], flow: Flow) -> Iterator[ReadValues]:
@@ -120,13 +120,12 @@ class OnnxRuntime(OnnxBackend):
     def plain(self) -> OnnxRuntime | None:
         return dataclasses.replace(self, optimized=False) if self.optimized else None
 
-    def load(self, content: bytes | str, names: Sequence[str] | None = None) -> RunModel:
-        folder = self.source.folder if isinstance(content, bytes) else None
+    def load(self, content: bytes, names: Sequence[str] | None = None) -> RunModel:
         try:
             session = open_session(
                 content,
                 optimize=self.optimized,
-                external_folder=folder,
+                external_folder=self.source.folder,
                 device=self.device,
                 kernels=self.kernels(),
             )

@@ -24,6 +24,7 @@ from rmsnorm_export.graph.external import stored_at
 from rmsnorm_export.graph.load import LoadedModel, load_model, no_gc
 from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.graph.save import save_model
+from rmsnorm_export.graph.structures import structure_anew
 from rmsnorm_export.graph.tensors import MAX_PROTO_BYTES, memory_of, tensor_slots
 from rmsnorm_export.printable import first_line, plural, quoted, short
 from rmsnorm_export.runtime.input_sizes import names_in
@@ -256,9 +257,15 @@ def _with_manifest(folder: Path, manifest: Path) -> Bundle:
     kind = str(content.get("export_format"))
     records = {str(name): _object(entries, manifest, name) for name in entries}
     metadata = {name: _object(record, manifest, "metadata") for name, record in records.items()}
-    for facts in metadata.values():
+    for name, facts in metadata.items():
         if facts.get("export_config") is not None:
             _object(facts, manifest, "export_config")
+        for key in ("in_spec", "out_spec"):
+            if facts.get(key) is not None:
+                try:
+                    facts[key] = structure_anew(facts[key])
+                except (ValueError, LookupError, TypeError, AttributeError) as error:
+                    raise _unusable(manifest, f"{key} of {short(name)}: {error}") from error
     places = {name: str(record.get("file")) for name, record in records.items()}
     if kind != "onnx" or not places:
         raise InputError(

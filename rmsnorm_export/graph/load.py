@@ -63,6 +63,7 @@ class LoadedModel:
         external_size: bytes of the external files together; 0 when their folder is not known.
         notes: oddities that were accepted or put right.
         origin: what was given, where that was bytes or a ModelProto; never changed.
+        identity: of the file when it was read, by inode, size and time.
     """
 
     model: ir.Model
@@ -73,6 +74,7 @@ class LoadedModel:
     external_size: int = 0
     notes: tuple[str, ...] = ()
     origin: bytes | onnx.ModelProto | None = None
+    identity: tuple[str, int, int, int] | None = None
 
     @property
     def folder(self) -> str | None:
@@ -81,25 +83,25 @@ class LoadedModel:
             return str(self.path.parent)
         return next(iter(self._folders()), None)
 
-    def content(self) -> bytes | str:
-        """What a runtime opens: the path of the file, or the bytes of a model in memory.
-
-        Raises:
-            InputError: as `to_bytes`.
-        """
-        return self.to_bytes() if self.path is None else str(self.path)
-
     def to_bytes(self) -> bytes:
         """The model as it was given, serialised: nothing is put right, external data stays away.
 
         Raises:
-            InputError: the file went away; or the model in memory is larger than 2 GiB, or has
-                external data in no single known folder.
+            InputError: the file went away, or is another than the one that was checked; or the
+                model in memory is larger than 2 GiB, or has external data in no single known
+                folder.
         """
         if self.path is not None:
-            fix = "leave it where it is until the work is over"
+            fix = "do not move or change it until the work is over"
             with refusals_as("The model file cannot be read again.", self.path, fix=fix):
-                return read_file(self.path, MAX_PROTO_BYTES)
+                content = read_file(self.path, MAX_PROTO_BYTES)
+            if _identity(self.path) != self.identity:
+                raise InputError(
+                    "The model file was changed while it was in use.",
+                    found=short(str(self.path), 300),
+                    fix=fix,
+                )
+            return content
         if self.external and self.origin is not None:
             raise InputError(
                 "A model in memory with external data does not know its folder.",
@@ -273,7 +275,7 @@ def _from_path(source: str | os.PathLike[str]) -> LoadedModel:
         if len(_DATA) >= _REMEMBERED:
             _DATA.clear()
         _DATA[identity] = loaded.external
-    return loaded
+    return dataclasses.replace(loaded, identity=identity)
 
 
 def _from_bytes(data: bytes, path: Path | None, description: str) -> LoadedModel:

@@ -29,7 +29,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.errors import BackendMissingError, Error
+from rmsnorm_export.errors import BackendMissingError, Error, InputError
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.dtypes import Array, Float64Array, numpy_dtype
 from rmsnorm_export.op.numerics import Numerics
@@ -61,8 +61,41 @@ from rmsnorm_export.runtime.session import (
 
 _Run: TypeAlias = Callable[[ir.Model, Mapping[str, Array]], dict[str, Array]]
 
+_FREE_ELEMENTS = 1 << 19
+"""Elements of rows that are proved whatever a file holds: some 2 s of work."""
+
 _KEPT_PROOFS = 256
 _proofs: OrderedDict[tuple[object, ...], Proof] = OrderedDict()
+
+
+class Allowance:
+    """Work that the proofs of one model may take, bounded by what its file stores.
+
+    A few bytes declare rows of any length, and each is run on every case; the layers of a model
+    store weights as long as their rows.
+
+    Args:
+        stored: elements of the model's tensors.
+    """
+
+    def __init__(self, stored: int) -> None:
+        self._left = _FREE_ELEMENTS + stored
+
+    def take(self, layout: Layout, dtype: int) -> None:
+        """Count the rows that a layout runs, in elements of a row that every case runs once.
+
+        Raises:
+            InputError: the sites before it have used up what there was.
+        """
+        n = math.prod(layout.row)
+        elements = n * max(1, math.prod(layout.lead) // len(case_names(dtype)))
+        if elements > self._left:
+            raise InputError(
+                "The rows of this model are more than its file lets a proof run.",
+                found=f"{elements} elements, {self._left} are left",
+                fix="prove a model with fewer sites, or verify the models as a whole",
+            )
+        self._left -= elements
 
 
 def prove_site(
@@ -76,6 +109,7 @@ def prove_site(
     stored_scale: Array | None = None,
     seed: int = 0,
     kernels: str | None = None,
+    allowance: Allowance | None = None,
 ) -> Proof:
     """Run the nodes that a rewrite replaces against the nodes that replace them.
 
@@ -92,6 +126,7 @@ def prove_site(
         stored_scale: the real values of ``match.scale``; a random scale is always tried as well.
         seed: of the random inputs.
         kernels: a library of custom operators for ONNX Runtime, which has those of this package.
+        allowance: of the whole model; None: that of a model without weights, for this site alone.
 
     Returns:
         The proof; where the site cannot be cut out or run it has not passed, nor ``compared``.
@@ -101,10 +136,12 @@ def prove_site(
     """
     runtime = runtime_name()
     functions = tuple(functions)
+    allowance = allowance or Allowance(0)
     if match.quantized is not None or match.rotary is not None:
         return _prove_behind(
-            match, lowered, types, opset_imports, functions, stored_scale, seed, runtime, kernels
-        )
+            match, lowered, types, opset_imports, functions, stored_scale, seed, runtime, kernels,
+            allowance,
+        )  # fmt: skip
     failure: Error | None = None
     try:
         tried = tuple(layouts(match, lowered, types))
@@ -123,6 +160,7 @@ def prove_site(
             pair = cut(layout)
             key = (*_proof_key(pair, layout, numerics, stored_scale, seed), kernels)
             if key not in _proofs:
+                allowance.take(layout, match.dtype)
                 runs = _SiteRuns(pair, layout, numerics, seed, runtime, kernels)
                 proof = runs.prove(stored_scale)
                 _proofs[key] = _without_rows(proof, cut, layout) if proof.passed else proof
@@ -163,6 +201,7 @@ def _prove_behind(
     seed: int,
     runtime: str,
     kernels: str | None,
+    allowance: Allowance,
 ) -> Proof:
     """The proof of the norm, and of what is made of it (see ``proof.codes``, ``proof.rotary``)."""
     differing = differing_codes if match.quantized is not None else differing_turns
@@ -174,6 +213,7 @@ def _prove_behind(
         proof = prove_site(
             match.inner, norm, types=types, opset_imports=opset_imports, functions=functions,
             numerics=norm.numerics, stored_scale=stored_scale, seed=seed, kernels=kernels,
+            allowance=allowance,
         )  # fmt: skip
     if not proof.passed:
         return proof
@@ -181,6 +221,7 @@ def _prove_behind(
     try:
         for layout in layouts(match, lowered, types):
             try:
+                allowance.take(layout, match.dtype)
                 reason = differing(
                     match, lowered, layout, types=types, opset_imports=opset_imports,
                     functions=functions, seed=seed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rmsnorm_export.graph.tensors import tensor_slots
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.match import Match
@@ -23,11 +24,12 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
     """
     if not options.prove:
         return plan, {}
-    from rmsnorm_export.proof.prove import prove_site
+    from rmsnorm_export.proof.prove import Allowance, prove_site
 
     progress = options.progress
     functions = tuple(plan.model.functions.values())
     proofs: dict[Lowered, Proof] = {}
+    allowance = Allowance(sum(slot.tensor.size for slot in tensor_slots(plan.model)))
     for done, site in enumerate(plan.sites):
         if progress:
             progress("proving", done, len(plan.sites))
@@ -41,6 +43,7 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
             stored_scale=_stored_scale(site.part),
             seed=options.seed,
             kernels=options.kernels,
+            allowance=allowance,
         )
     if progress:
         progress("proving", len(plan.sites), len(plan.sites))

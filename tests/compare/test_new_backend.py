@@ -33,7 +33,7 @@ class Reference(OnnxBackend):
     def runtime(self) -> str:
         return f"onnx {onnx.__version__} (reference)"
 
-    def load(self, content: bytes | str, names: Sequence[str] | None = None) -> RunModel:
+    def load(self, content: bytes, names: Sequence[str] | None = None) -> RunModel:
         evaluator = ReferenceEvaluator(onnx.load_from_string(content))  # type: ignore[arg-type]
         wanted = tuple(evaluator.output_names if names is None else names)
         return lambda feeds: Answer(wanted, tuple(evaluator.run(list(wanted), dict(feeds))))

@@ -110,6 +110,18 @@ PLACES: dict[str, Callable[[str], str]] = {
 }  # fmt: skip
 
 
+def _norms(count: int, elements: int, dtype: str) -> str:
+    """Norms of rows of different lengths: each is a site of its own for a proof."""
+    rows = range(elements, elements - count, -1)
+    names = [f"{dtype}[1, {n}] {{}}{n}" for n in rows]
+    inputs, outputs = (", ".join(name.format(end) for name in names) for end in "xy")
+    norm = """ s{n} = Mul(x{n}, x{n}) m{n} = ReduceMean(s{n}, ax) a{n} = Add(m{n}, e)
+ r{n} = Sqrt(a{n}) y{n} = Div(x{n}, r{n})"""
+    body = "".join(norm.replace("{n}", str(n)) for n in rows)
+    stored = f"int64[1] ax = {{-1}}, {dtype} e = {{1}}"
+    return f"{_HEAD} g ({inputs}) => ({outputs}) <{stored}> {{ {body} }}"
+
+
 def attacks() -> Iterator[tuple[str, bytes]]:
     """Name and bytes of every file."""
     for maker, text in MAKERS.items():
@@ -121,6 +133,10 @@ def attacks() -> Iterator[tuple[str, bytes]]:
                 yield f"{maker}, {use}, {place}", model.SerializeToString()
     for levels in (20, 40, 60):
         yield f"functions of functions, {levels}", _nested(levels).SerializeToString()
+    for count, elements in ((12, 2**18), (40, 2**14), (40, 2**16), (40, 64)):
+        for dtype in ("float", "float16", "bfloat16", "double"):
+            norms = parser.parse_model(_norms(count, elements, dtype)).SerializeToString()
+            yield f"{count} norms of {elements}, {dtype}", norms
 
 
 def _nested(levels: int) -> onnx.ModelProto:

@@ -25,6 +25,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.benchmark.generation import bench_generation
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.compare.generation import verify_generation
+from rmsnorm_export.runtime.session import open_session
 from rmsnorm_export.torch.generation.components import sample_inputs, whole_static_caches
 from rmsnorm_export.torch.generation.source import load_generative
 from tests.tools.corpus.decoders import decoder as decoder_of
@@ -113,6 +114,26 @@ def test_weights_are_on_disk_once(decoder: Path, tmp_path: Path) -> None:
     shutil.copytree(decoder, copy)
     for name in ("prefill", "decode"):
         onnxruntime.InferenceSession(copy / f"{name}.onnx", providers=["CPUExecutionProvider"])
+
+
+def test_the_graphs_that_were_checked_are_those_that_run(
+    decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever stands in their files by the time that ONNX Runtime gets them."""
+    folder = shutil.copytree(decoder, tmp_path / "decoder")
+    checked = {path: path.read_bytes() for path in folder.glob("*.onnx")}
+
+    def while_swapped(content: bytes, **options: object) -> object:
+        for path in checked:
+            path.write_bytes(b"another file")
+        try:
+            return open_session(content, **options)  # type: ignore[arg-type]
+        finally:
+            for path, before in checked.items():
+                path.write_bytes(before)
+
+    monkeypatch.setattr("rmsnorm_export.compare.generation.open_session", while_swapped)
+    assert rx.verify(decoder.parent / "config.json", folder, generate=2).passed
 
 
 def test_verify_compares_tokens_and_says_which_differ(decoder: Path, tmp_path: Path) -> None:
