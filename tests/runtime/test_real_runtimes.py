@@ -176,7 +176,7 @@ def test_what_is_written_for_a_runtime_runs_there(
 
 
 @pytest.mark.thorough
-@every_runtime
+@_parametrized([entry for entry in CATALOGUE if entry.kind != "web"])  # a page for each is slow
 def test_results_of_the_spellings_load_where_the_table_says_so(
     runtime: Installable, tmp_path: Path
 ) -> None:
