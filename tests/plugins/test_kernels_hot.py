@@ -158,28 +158,6 @@ def test_accesses_of_32_bytes(
         assert (wide.threads, wide.cluster) == (narrow.threads, narrow.cluster)
 
 
-def test_where_32_bytes_are_not_aligned(shim: Shim) -> None:
-    """Other threads have the elements then, so the last bits of f32 tell the kernels apart."""
-    cases: tuple[tuple[int, dict[str, Any]], ...] = (
-        (1024, {}),
-        (1024, {"misaligned": 4}),
-        (1024, {"compiled_for": 90}),
-        (1028, {}),
-    )
-    for n, other in cases:
-        job = job_for(n, F32, rows=32, attributes={})
-        narrow = shim.run(job)
-        newer = dataclasses.replace(job, sm=100, **other)
-        found = shim.run(newer)
-        check(newer, found)
-        assert (found.y.tobytes() == narrow.y.tobytes()) == (n == 1028 or other != {})
-    # x is 16 bytes away from a multiple of 32, and codes are 8 away from one of 16.
-    for dtype in (F16, BF16):
-        for quantize in ("none", "static", "per_row"):
-            job = job_for(1024, dtype, attributes={}, quantize=quantize, sm=100, misaligned=8)
-            check(job, shim.run(job))
-
-
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("n", [64, 1024, 16384])

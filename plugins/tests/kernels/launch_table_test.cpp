@@ -11,9 +11,9 @@ namespace {
 using namespace rmsnorm_export;
 
 // The choice needs nothing but its arguments: it can be made while compiling.
-static_assert(choose(256, 1, 90, 16, false).lanes == 8);
+static_assert(choose(256, 1, 90, 16, false).lanes == 4);
+static_assert(choose(256, 1, 90, 16, true).lanes == 16);
 static_assert(choose(8 * kKilobyte, 1, 80, 1, false).threads == 128);
-static_assert(choose(32 * kKilobyte, 1, 90, 16, false).vectors == 8);
 static_assert(choose(64 * kKilobyte, 1, 90, 16, false).cluster == 2);
 static_assert(choose(64 * kKilobyte, 1, 90, 1, false).cluster == 1);
 
@@ -21,11 +21,6 @@ static_assert(choose_hot(496, 1, 90, 16, false).vectors == 4);
 static_assert(choose_hot(512, 1, 90, 16, false).lanes == 4);
 static_assert(choose_hot(8 * kKilobyte, 1, 90, 16, false).threads == 64);
 static_assert(choose_hot(16 * kKilobyte, 1, 90, 16, false).cluster == 1);
-static_assert(choose_warp(8 * kKilobyte, 1, 90).threads == 384);
-static_assert(choose_warp(16 * kKilobyte, 2, 90).threads == 96);
-static_assert(choose_warp(4 * kKilobyte, 1, 90).threads == 0);
-static_assert(choose_warp(16 * kKilobyte, 1, 120).threads == 0);
-static_assert(choose_warp(8 * kKilobyte, 1, 75).threads == 0);
 static_assert(choose_hot(32 * kKilobyte, 1, 90, 16, false).threads == 128);
 static_assert(choose_hot(128 * kKilobyte, 1, 90, 16, false).cluster == 8);
 static_assert(choose_hot(512 * kKilobyte, 2, 90, 16, false).threads == 256);
@@ -73,32 +68,22 @@ void test(int inputs, int sm, int most, bool latency) {
         Choice const choice = choose(bytes, inputs, sm, most, latency);
         std::int64_t const vectors = bytes / 16;
         must(choice.threads % 32 == 0 && choice.threads >= 32 && choice.threads <= 512, "threads");
-        if (choice.path == Path::kRegisters) {
-            must(choice.vectors == 2 || choice.vectors == 4 || (choice.vectors == 8 && inputs == 1),
-                 "no such kernel");
-            must(choice.vectors != 8 || choice.threads <= 256, "more threads than registers");
-            must(choice.vectors * std::int64_t{choice.lanes} >= vectors, "row not covered");
-            bool const shuffles = (choice.lanes & (choice.lanes - 1)) == 0 && choice.lanes <= 32;
-            must(shuffles || (choice.lanes % 32 == 0 && choice.lanes == choice.threads), "lanes");
-            must(choice.threads % choice.lanes == 0, "part of a row in a block");
-            must(choice.cluster == 1 && choice.staged == 0, "neither cluster nor stage");
-            // Fewer than half of the loads may be idle, once a row is more than a warp's.
-            must(choice.lanes <= 32 || latency ||
-                     2 * vectors > choice.vectors * (std::int64_t{choice.lanes} - 32),
-                 "idle threads");
+        bool const shuffles = (choice.lanes & (choice.lanes - 1)) == 0 && choice.lanes <= 32;
+        must(shuffles || (choice.lanes % 32 == 0 && choice.lanes == choice.threads), "lanes");
+        must(choice.threads % choice.lanes == 0, "part of a row in a block");
+        must(1024 + 16 * choice.staged <= shared_of(sm), "shared memory");
+        if (inputs * bytes <= kShortBytes) {
+            must(choice.cluster == 1, "a cluster for a short row");
+            must(choice.staged == vectors * (choice.threads / choice.lanes), "stage");
         } else {
             std::int64_t const slice = (vectors + choice.cluster - 1) / choice.cluster;
-            must(inputs * bytes > kRegisterBytes, "long path for a short row");
             must(choice.cluster == 1 || (sm >= 90 && sm < 120), "no clusters here");
             must((choice.cluster & (choice.cluster - 1)) == 0 && choice.cluster <= most, "cluster");
             must(choice.staged <= slice, "stage longer than its slice");
-            must(1024 + 16 * choice.staged <= shared_of(sm), "shared memory");
         }
         if (bytes > 16) {
-            must(choice.path >= before.path, "back to registers");
             must(choice.cluster >= before.cluster, "smaller cluster for a longer row");
-            must(choice.vectors >= before.vectors || choice.path == Path::kLong, "fewer vectors");
-            must(choice.vectors != before.vectors || choice.lanes >= before.lanes, "fewer lanes");
+            must(choice.lanes >= before.lanes || latency, "fewer lanes");
         }
         before = choice;
     }
@@ -121,9 +106,7 @@ void test_hot(int inputs, int sm, int most, bool latency) {
         }
         std::int64_t const slice = (bytes / 16 + choice.cluster - 1) / choice.cluster;
         must(choice.vectors == 4 || choice.vectors == 8, "no such kernel");
-        // In pairs of vectors as well.
-        must(choice.vectors * std::int64_t{choice.lanes} >= slice + slice % 2,
-             "row not covered");
+        must(choice.vectors * std::int64_t{choice.lanes} >= slice, "row not covered");
         bool const shuffles = (choice.lanes & (choice.lanes - 1)) == 0 && choice.lanes <= 32;
         must(shuffles || (choice.lanes % 32 == 0 && choice.lanes == choice.threads), "lanes");
         must(choice.threads % 32 == 0 && choice.threads <= kHotThreads, "threads");
@@ -141,32 +124,11 @@ void test_hot(int inputs, int sm, int most, bool latency) {
     }
 }
 
-// A warp for a row, in the shared memory of two blocks to an SM.
-void test_warp(int inputs, int sm) {
-    for (std::int64_t bytes = 16; bytes <= kLongest; bytes += 16) {
-        auto const must = [&](bool holds, char const* what) {
-            require(holds, what, bytes, inputs, sm, false);
-        };
-        Choice const choice = choose_warp(bytes, inputs, sm);
-        if (choice.threads == 0) continue;
-        int const warps = choice.threads / 32;
-        bool const two = bytes <= kMostWarpRow / 2;
-        must(bytes > kLeastWarpRow && bytes <= kMostWarpRow, "a row for others");
-        must(warps * (two ? 2 : 1) >= 6, "few rows on an SM");
-        must(choice.threads % 32 == 0 && choice.threads <= kWarpRowThreads, "threads");
-        must(choice.lanes == 32 && choice.cluster == 1, "a row of more than a warp");
-        must(choice.staged == bytes / 16 * (1 + inputs * warps), "stage");
-        int const of_block = 1024 + 16 * choice.staged;
-        must((two ? 2 * (of_block + 1024) - 1024 : of_block) <= shared_of(sm), "shared memory");
-    }
-}
-
 }  // namespace
 
 int main() {
     for (int const sm : kArchitectures) {
         for (int const inputs : {1, 2}) {
-            test_warp(inputs, sm);
             for (bool const latency : {false, true}) {
                 for (int most = most_cluster(sm); most > 0; most /= most == 16 ? 2 : 8) {
                     test(inputs, sm, most, latency);
