@@ -14,10 +14,6 @@
 
 namespace rmsnorm_export {
 
-// Keeps the compiler from computing many long expressions side by side, in more registers than
-// there are: what comes before, in the order of the source, is computed before.
-__device__ inline void one_after_another(float& value) { asm volatile("" : "+f"(value)); }
-
 // Keeps the compiler from holding on to what was computed from a value, which takes registers: it
 // is computed again from here on.
 __device__ inline void compute_again(int& value) { asm volatile("" : "+r"(value)); }
@@ -78,63 +74,35 @@ __device__ inline unsigned saturated_bytes(int const (&whole)[4]) {
     return packed;
 }
 
-// 16 bytes that are read once only, or 32 (sm_100 and newer), or zeros; no branch, so that many are
-// asked for at once.
-template <typename V>
-__device__ V load_if(bool there, V const* from) {
-    static_assert(sizeof(V) == alignof(V) && (sizeof(V) == 16 || sizeof(V) == 32));
-    unsigned words[sizeof(V) / 4]{};
-    if constexpr (sizeof(V) == 16) {
-        asm volatile(
-            "{\n.reg .pred p;\nsetp.ne.s32 p, %4, 0;\n"
-            "@p ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%5];\n}"
-            : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3])
-            : "r"(static_cast<int>(there)), "l"(from));
-    } else {
-        asm volatile(
-            "{\n.reg .pred p;\nsetp.ne.s32 p, %8, 0;\n"
-            "@p ld.global.cs.v8.u32 {%0, %1, %2, %3, %4, %5, %6, %7}, [%9];\n}"
-            : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3]), "+r"(words[4]),
-              "+r"(words[5]), "+r"(words[6]), "+r"(words[7])
-            : "r"(static_cast<int>(there)), "l"(from));
-    }
-    V vector;
-    memcpy(static_cast<void*>(&vector), words, sizeof(V));
+// 16 bytes that are read once only, or zeros; no branch, so that many are asked for at once.
+__device__ inline uint4 load_if(bool there, uint4 const* from) {
+    uint4 vector{};
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.s32 p, %4, 0;\n"
+        "@p ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%5];\n}"
+        : "+r"(vector.x), "+r"(vector.y), "+r"(vector.z), "+r"(vector.w)
+        : "r"(static_cast<int>(there)), "l"(from));
     return vector;
 }
 
-// Words of 4, 8 or 16 bytes, or 32 (sm_100 and newer); no branch either.
+// Words of 4, 8 or 16 bytes; no branch either.
 template <typename V>
 __device__ void store_if(bool there, V* to, V const& value) {
-    static_assert(sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16 || sizeof(V) == 32);
+    static_assert(sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16);
     unsigned words[sizeof(V) / 4];
     memcpy(words, &value, sizeof(V));
+    int const p = there;
     if constexpr (sizeof(V) == 4) {
-        asm volatile(
-            "{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.u32 [%1], %2;\n}" ::"r"(
-                static_cast<int>(there)),
-            "l"(to), "r"(words[0])
-            : "memory");
+        asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.u32 [%1], %2;\n}" ::
+                         "r"(p), "l"(to), "r"(words[0]) : "memory");
     } else if constexpr (sizeof(V) == 8) {
-        asm volatile(
-            "{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.v2.u32 [%1], {%2, %3};\n}" ::"r"(
-                static_cast<int>(there)),
-            "l"(to), "r"(words[0]), "r"(words[1])
-            : "memory");
-    } else if constexpr (sizeof(V) == 32) {
-        asm volatile(
-            "{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n"
-            "@p st.global.v8.u32 [%1], {%2, %3, %4, %5, %6, %7, %8, %9};\n}" ::"r"(
-                static_cast<int>(there)),
-            "l"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(words[4]),
-            "r"(words[5]), "r"(words[6]), "r"(words[7])
-            : "memory");
+        asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.v2.u32 [%1], {%2, %3};\n}" ::
+                         "r"(p), "l"(to), "r"(words[0]), "r"(words[1]) : "memory");
     } else {
-        asm volatile(
-            "{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n"
-            "@p st.global.v4.u32 [%1], {%2, %3, %4, %5};\n}" ::"r"(static_cast<int>(there)),
-            "l"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
-            : "memory");
+        asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n"
+                     "@p st.global.v4.u32 [%1], {%2, %3, %4, %5};\n}" ::
+                         "r"(p), "l"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                     : "memory");
     }
 }
 

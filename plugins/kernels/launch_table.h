@@ -9,26 +9,25 @@
 
 namespace rmsnorm_export {
 
-enum class Path : std::int32_t { kHot, kWarp, kRegisters, kLong, kRotary };
+enum class Path : std::int32_t { kHot, kLong, kRotary };
 
 struct Choice {
     Path path;
-    int vectors;  // 16-byte vectors of a thread: 4 or 8 (kHot), 2, 4 or 8 (kRegisters)
+    int vectors;  // 16-byte vectors of a thread: 4 or 8 (kHot)
     int lanes;    // threads of a segment, in a block
     int threads;  // of a block
     int cluster;  // blocks of a segment
     int staged;   // vectors that a block keeps in shared memory: of x (kLong), of the scale and the
-                  // second input (kHot), of all three (kWarp)
+                  // second input (kHot)
     int rows{1};  // that the threads of a segment take at once, at most (kRotary)
-    bool wide{};  // whether two neighbouring vectors may be one access (kHot)
 };
 
 constexpr std::int64_t kKilobyte = 1024;
 constexpr int kVectorBytes = 16;
 
-// Up to here all inputs of a row stay in registers. More would leave one block on an SM, and nobody
-// to load a row while another is being summed.
-constexpr std::int64_t kRegisterBytes = 32 * kKilobyte;
+// Up to here a row of row_long.cuh, with all inputs, has no more threads than it has vectors for, and
+// shares its block with others.
+constexpr std::int64_t kShortBytes = 32 * kKilobyte;
 
 // Segments of up to a warp share a block of this size: small enough that 16 of them fill an SM.
 constexpr int kShortBlock = 128;
@@ -63,9 +62,6 @@ constexpr std::int64_t stage_bytes(int sm) {
     bool const medium = (sm == 80 || sm == 87);          // 164 KB
     return (large ? 112 : medium ? 80 : 48) * kKilobyte;  // 100 KB: 86, 89, 120
 }
-
-// Accesses of 32 bytes. (PTX ISA 8.8, ld and st)
-constexpr bool has_wide_accesses(int sm) { return sm >= 100; }
 
 constexpr int round_up(std::int64_t value, int multiple) {
     return static_cast<int>((value + multiple - 1) / multiple * multiple);
@@ -116,24 +112,6 @@ constexpr Choice choose_hot(std::int64_t segment_bytes, int inputs, int sm, int 
     return {Path::kHot, per_thread, lanes, threads, cluster, staged};
 }
 
-// Threads of the largest block of row_warp.cuh, two of which fit an SM.
-constexpr int kWarpRowThreads = 384;
-constexpr std::int64_t kLeastWarpRow = 4 * kKilobyte;  // shorter rows a warp has in its registers
-constexpr std::int64_t kMostWarpRow = 32 * kKilobyte;
-
-// For the kernels of row_warp.cuh: a warp for each row, in half the shared memory of an SM, or in all
-// of it, with the scale. No threads where an SM would have fewer than six, or eight of a block.
-constexpr Choice choose_warp(std::int64_t row_bytes, int inputs, int sm) {
-    bool const two = row_bytes <= kMostWarpRow / 2;
-    std::int64_t const room = two ? stage_bytes(sm) : most_shared(sm) - kKilobyte;
-    std::int64_t const warps = (room - row_bytes) / (inputs * row_bytes);
-    bool const fits = row_bytes > kLeastWarpRow && row_bytes <= kMostWarpRow;
-    if (sm < 80 || !fits || warps < (two ? 3 : 8)) return {Path::kWarp, 0, 0, 0, 0, 0};
-    int const threads = warps < kWarpRowThreads / 32 ? static_cast<int>(32 * warps) : kWarpRowThreads;
-    std::int64_t const vectors = row_bytes / kVectorBytes * (1 + inputs * (threads / 32));
-    return {Path::kWarp, 0, 32, threads, 1, static_cast<int>(vectors)};
-}
-
 // Rows with the same angles that a team takes at once: cos and sin are fetched for all of them, and
 // with eight vectors of x 64 KB are under way on an SM. For few rows, one: no row waits for another.
 constexpr int kRotaryRows = 4;
@@ -145,33 +123,22 @@ constexpr Choice choose_rotary(std::int64_t row_bytes, bool low_latency) {
     return {Path::kRotary, 2, lanes, kShortBlock, 1, 0, low_latency ? 1 : kRotaryRows};
 }
 
-// `segment_bytes`: of a row, or of a group, in T; a multiple of 16. `inputs`: 2 with a residual or
-// a gate, whose vectors need registers of their own.
+// For the kernels of every other norm (row_long.cuh). `segment_bytes`: of a row, or of a group, in T;
+// a multiple of 16. `inputs`: 2 with a residual or a gate.
 constexpr Choice choose(std::int64_t segment_bytes, int inputs, int sm, int most,
                         bool low_latency) {
     std::int64_t const vectors = segment_bytes / kVectorBytes;
-    if (inputs * segment_bytes > kRegisterBytes) {
-        int const cluster =
-            cluster_for(segment_bytes, low_latency ? kLatencySlice : kSlice, most);
-        std::int64_t const slice = (vectors + cluster - 1) / cluster;
-        std::int64_t const room = (stage_bytes(sm) - kKilobyte) / kVectorBytes;
-        return {Path::kLong, 0,       kLongBlock,
-                kLongBlock,  cluster, static_cast<int>(slice < room ? slice : room)};
+    if (inputs * segment_bytes <= kShortBytes) {
+        // For latency one load a thread; else 64 bytes of each input under way, a warp a row at 2 KB.
+        int const lanes = lanes_for(vectors, low_latency && vectors <= kLongBlock ? 1 : 4);
+        int const threads = lanes <= 32 ? kShortBlock : lanes;
+        return {Path::kLong, 0, lanes, threads, 1, static_cast<int>(vectors * (threads / lanes))};
     }
-    int per_thread = 0;
-    if (low_latency) {
-        // One load per thread and the shortest sum, as far as a block of 512 goes.
-        per_thread = vectors <= 512 ? 1 : 4;
-    } else if (segment_bytes <= kKilobyte) {
-        per_thread = 2;  // few registers, many warps; 32 lanes at 1 KB
-    } else if (segment_bytes <= 16 * kKilobyte) {
-        per_thread = 4;  // 64 bytes in flight per thread and input; a warp a row at 2 KB
-    } else {
-        per_thread = 8;  // 256 threads at 32 KB, so two or three blocks to an SM
-    }
-    int const lanes = lanes_for(vectors, per_thread);
-    int const threads = lanes <= 32 ? kShortBlock : lanes;
-    return {Path::kRegisters, per_thread < 2 ? 2 : per_thread, lanes, threads, 1, 0};
+    int const cluster = cluster_for(segment_bytes, low_latency ? kLatencySlice : kSlice, most);
+    std::int64_t const slice = (vectors + cluster - 1) / cluster;
+    std::int64_t const room = (stage_bytes(sm) - kKilobyte) / kVectorBytes;
+    return {Path::kLong, 0,       kLongBlock,
+            kLongBlock,  cluster, static_cast<int>(slice < room ? slice : room)};
 }
 
 }  // namespace rmsnorm_export

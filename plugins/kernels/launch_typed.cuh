@@ -4,8 +4,6 @@
 #include "launch_rotary.cuh"
 #include "row_hot.cuh"
 #include "row_long.cuh"
-#include "row_registers.cuh"
-#include "row_warp.cuh"
 
 namespace rmsnorm_export {
 
@@ -115,23 +113,14 @@ inline cudaError_t enqueue(Kernel kernel, Task const& task, std::int64_t blocks,
     return cudaLaunchKernelExC(&launch.config, reinterpret_cast<void const*>(kernel), arguments);
 }
 
-template <typename T, Mode mode, bool kQuantised>
-Kernel kernel_of_mode(Choice const& choice) {
-    if (choice.path == Path::kLong) return row_long<T, float, kWidth<T>, mode, kQuantised>;
-    constexpr int kMost = mode == Mode::kPlain ? 8 : 4;  // two inputs never have more
-    if (choice.vectors == 8) return row_registers<T, kMost, mode, kQuantised>;
-    return choice.vectors == 4 ? row_registers<T, 4, mode, kQuantised>
-                               : row_registers<T, 2, mode, kQuantised>;
-}
-
 template <typename T, bool kQuantised>
-Kernel fast_kernel(Task const& task) {
-    constexpr Kernel (*of_mode[])(Choice const&) = {
-        kernel_of_mode<T, Mode::kPlain, kQuantised>,
-        kernel_of_mode<T, Mode::kSkip, kQuantised>,
-        kernel_of_mode<T, Mode::kGated, kQuantised>,
-        kernel_of_mode<T, Mode::kGateFirst, kQuantised>};
-    return of_mode[static_cast<int>(task.mode)](task.choice);
+Kernel long_kernel(Mode mode) {
+    constexpr int W = kWidth<T>;
+    constexpr Kernel of_mode[] = {row_long<T, float, W, Mode::kPlain, kQuantised>,
+                                  row_long<T, float, W, Mode::kSkip, kQuantised>,
+                                  row_long<T, float, W, Mode::kGated, kQuantised>,
+                                  row_long<T, float, W, Mode::kGateFirst, kQuantised>};
+    return of_mode[static_cast<int>(mode)];
 }
 
 // The order of the roundings, when a kernel was compiled for it.
@@ -150,12 +139,6 @@ Order order_of(Task const& task) {
 
 template <typename T, Mode mode, Order order, Quantize quantize>
 Kernel hot_kernel_of(Choice const& choice) {
-    if constexpr (quantize == Quantize::kPerRow) {
-        if (choice.path == Path::kWarp) return row_warp<T, mode, order>;
-    }
-    if constexpr (mode == Mode::kPlain) {
-        if (choice.wide) return row_hot<T, 8, mode, order, quantize, Fetch::kWide>;
-    }
     return choice.vectors == 8 ? row_hot<T, 8, mode, order, quantize>
                                : row_hot<T, 4, mode, order, quantize>;
 }
@@ -211,17 +194,6 @@ bool vectorises(Task const& task) {
            at(p.y) % (quantised ? W : 16) == 0;
 }
 
-// Whether rows are whole accesses of 32 bytes of x, and of two vectors of y, and these are aligned.
-// Their sums associate differently from those of single vectors.
-template <typename T>
-bool widens(Task const& task, int sm) {
-    std::int64_t const elements = 2 * kWidth<T>;
-    auto const at = [](void const* tensor) { return reinterpret_cast<std::uintptr_t>(tensor); };
-    bool const quantised = task.problem.quantize != Quantize::kNone;
-    return has_wide_accesses(sm) && task.choice.vectors == 8 && task.size % elements == 0 &&
-           at(task.pointers.x) % 32 == 0 && at(task.pointers.y) % (quantised ? elements : 32) == 0;
-}
-
 // A problem whose rows are whole aligned vectors.
 template <typename T>
 Kernel vector_kernel(Task& task, int sm, int most_blocks, Tactic tactic) {
@@ -229,16 +201,11 @@ Kernel vector_kernel(Task& task, int sm, int most_blocks, Tactic tactic) {
     std::int64_t const bytes = task.size * std::int64_t{sizeof(T)};
     bool const low_latency = tactic == Tactic::kLowLatency;
     task.choice = choose_hot(bytes, inputs, sm, most_blocks, low_latency);
-    if (task.problem.quantize == Quantize::kPerRow && !low_latency && task.mode <= Mode::kSkip) {
-        Choice const warps = choose_warp(bytes, inputs, sm);
-        if (warps.threads > 0) task.choice = warps;
-    }
-    task.choice.wide = widens<T>(task, sm);
     Kernel const hot = task.choice.threads > 0 ? hot_kernel<T>(task) : nullptr;
     if (hot != nullptr) return hot;
     task.choice = choose(bytes, inputs, sm, most_blocks, low_latency);
     bool const quantised = task.problem.quantize != Quantize::kNone;
-    return quantised ? fast_kernel<T, true>(task) : fast_kernel<T, false>(task);
+    return quantised ? long_kernel<T, true>(task.mode) : long_kernel<T, false>(task.mode);
 }
 
 template <typename T>

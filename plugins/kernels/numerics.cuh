@@ -11,29 +11,21 @@
 
 namespace rmsnorm_export {
 
-// Division of many values by one. f32 is IEEE division. A half type takes the reciprocal and one
-// correction step (Markstein 1990): an error of half an ulp of f32 and a hair, at a third of the
-// price. The correction would make NaN of an infinite quotient. Divisors that no sane row has
-// divide: for them the correction underflows, or there is no reciprocal.
+// Division of many values by one: IEEE division in f32; of a half type the product with the
+// reciprocal, but for divisors that no sane row has, whose reciprocals f32 lacks.
 template <typename T>
 struct Divisor {
     float value;
     float reciprocal;
-    bool correct{value >= 0x1p-60F && value <= 0x1p60F};
 
     // Not in the list of initialisers: nvcc shows that to the host's compiler.
     __device__ explicit Divisor(float by) : value(by) { reciprocal = __fdiv_rn(1.0F, by); }
 
     template <int W>
     __device__ Floats<W> divide(Floats<W> const& values) const {
+        bool const multiply = kHalf<T> && value >= 0x1p-60F && value <= 0x1p60F;
         return values.each([&](float dividend, int) {
-            if constexpr (!kHalf<T>) return __fdiv_rn(dividend, value);
-            if (!correct) return __fdiv_rn(dividend, value);
-            float const quotient = __fmul_rn(dividend, reciprocal);
-            if (!(fabsf(quotient) < INFINITY)) return quotient;
-            // q * b - a, not a - q * b: the sign of a zero survives.
-            float const excess = __fmaf_rn(quotient, value, -dividend);
-            return __fmaf_rn(-excess, reciprocal, quotient);
+            return multiply ? __fmul_rn(dividend, reciprocal) : __fdiv_rn(dividend, value);
         });
     }
 };

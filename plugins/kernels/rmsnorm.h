@@ -15,11 +15,12 @@
 //     y   = T(v * (scale_offset + scale) + bias)                     in S (scale_before_cast)
 //
 // With S = f32 a / rms may be a * (1 / rms), within 2 ulp of f32: the kernels of the usual norms
-// (row_hot.cuh) multiply, the others divide. So may y / *quant_scale and y / row_scale.
+// (row_hot.cuh) multiply, and so do all for half types. So may y / *quant_scale and y / row_scale.
 //
 // Skip:   sum = T(x + residual), y = norm(sum); both are written, the sum where it has a pointer.
 // Gated:  y = T(S(norm) * act(gate)), or, gate_first, norm(S(x) * act(gate)), that product not
-//         rounded to T; act = silu or sigmoid, computed in S.
+//         rounded to T; act = silu or sigmoid in S, the sigmoid to 2^-20 of itself; in the kernels of
+//         the usual norms silu to 2^-17.
 // Quantised: with y as above, rounded to T,
 //         static:  q = saturate(round_to_even(y / *quant_scale))
 //         per row: row_scale = max|y| / (448 for FP8 E4M3, 127 for INT8), 1 when the row is 0;

@@ -1,5 +1,5 @@
-// The usual norms: what row_registers.cuh and row_long.cuh do for every norm, with the order of the
-// roundings known while compiling. A row waits in the registers of a block, up to 64 KB of it, or
+// The usual norms: what row_long.cuh does for every norm, with the order of the roundings known while
+// compiling. A row waits in the registers of a block, up to 64 KB of it, or
 // of the blocks of a cluster. Every row is one way to memory: all of x is asked for at once, and
 // the scale waits in the block from before its first row.
 //
@@ -16,45 +16,30 @@ enum class Order : std::int32_t {
     kNarrow,      // T(T(v) * scale): LLaMA
     kWide,        // T(v * scale): torch.nn.RMSNorm
     kWideOffset,  // T(v * (offset + scale)): Gemma
-    kOther,       // row_registers.cuh
-};
-
-// How the vectors of a row come to a thread.
-enum class Fetch : std::int32_t {
-    kNow,   // one by one
-    kWide,  // in pairs, which are loaded and stored in one access each (sm_100 and newer); not for
-            // a second input, as shared memory is filled 16 bytes at a time
+    kOther,       // row_long.cuh
 };
 
 // So many blocks of 512 threads have to fit an SM: two in 64 registers, or four of 256 threads,
 // with 128 KB under way when a thread has eight vectors. More registers are for a second input in
-// them, for eight vectors before sm_90, for f16 with a second input or a scale of the row, for codes in
-// Gemma's order by wide accesses, and for codes of a sum.
+// them, for eight vectors before sm_90, for f16 with a second input or a scale of the row, and for
+// codes of a sum.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr bool kRoomForEight = false;
 #else
 constexpr bool kRoomForEight = true;
 #endif
-template <typename T, int V, Mode mode, Order order, Quantize quantize, Fetch fetch>
+template <typename T, int V, Mode mode, Quantize quantize>
 constexpr int hot_blocks() {
     bool const f16 = std::is_same_v<T, __half>;
     bool const greatest = quantize == Quantize::kPerRow;
     if (V == 4) return mode == Mode::kPlain && !(f16 && greatest) ? 2 : 1;
-    bool const coded_wide = quantize == Quantize::kStatic && fetch == Fetch::kWide;
     bool const many = (f16 && (greatest || mode == Mode::kSkip)) ||
-                      (kHalf<T> && coded_wide && order == Order::kWideOffset) ||
                       (quantize != Quantize::kNone && mode == Mode::kSkip);
     return kRoomForEight && !many ? 2 : 1;
 }
 // Or one of so many threads, for the registers of six blocks of a short row with a gate.
 template <int V, Mode mode>
 constexpr int kHotBound = V == 4 && mode == Mode::kGated ? 768 : kHotThreads;
-
-#if defined(__CUDA_ARCH__)
-constexpr bool kHasWide = has_wide_accesses(__CUDA_ARCH__ / 10);
-#else
-constexpr bool kHasWide = true;
-#endif
 
 // The scale and the second input stay in registers where there is room for them, else in shared
 // memory: each thread keeps its own part, so that it waits for nobody's.
@@ -121,50 +106,37 @@ __device__ inline float together(float const (&sums)[4]) {
     return __fadd_rn(__fadd_rn(sums[0], sums[1]), __fadd_rn(sums[2], sums[3]));
 }
 
-// The codes of a row's vectors, of `together` of them in one access.
-template <Type codes, int together, typename T, int V, typename There, typename Behind>
+// The codes of a row's vectors.
+template <Type codes, typename T, int V, typename There, typename Behind>
 __device__ void store_vectors(CodeUnit<T> const& unit, uint4 const (&x)[V], void* y, int lanes,
                               There const& there, Behind const& behind) {
-    using Codes = Packed<decltype(unit.template codes_of_vector<codes>(x[0])), together>;
+    using Codes = decltype(unit.template codes_of_vector<codes>(x[0]));
 #pragma unroll
-    for (int j = 0; j < V; j += together) {
+    for (int j = 0; j < V; ++j) {
         if (j == 6 && behind(j)) break;
-        Codes of;
-#pragma unroll
-        for (int i = 0; i < together; ++i) {
-            of.at[i] = unit.template codes_of_vector<codes>(x[j + i]);
-        }
-        store_if(there(j), static_cast<Codes*>(y) + j / together * lanes, of);
+        auto const of = unit.template codes_of_vector<codes>(x[j]);
+        store_if(there(j), static_cast<Codes*>(y) + j * lanes, of);
     }
 }
 
-template <typename T, int V, Mode mode, Order order, Quantize quantize, Fetch fetch = Fetch::kNow>
-__global__ void __launch_bounds__(kHotBound<V, mode>,
-                                  hot_blocks<T, V, mode, order, quantize, fetch>())
+template <typename T, int V, Mode mode, Order order, Quantize quantize>
+__global__ void __launch_bounds__(kHotBound<V, mode>, hot_blocks<T, V, mode, quantize>())
     row_hot(__grid_constant__ Task const task) {
-    constexpr bool wide = fetch == Fetch::kWide;
-    static_assert(!wide || mode == Mode::kPlain);
-    if (wide && !kHasWide) return;  // never launched there, and nothing of it compiled
     constexpr int W = kWidth<T>;
-    constexpr int kTogether = wide ? 2 : 1;  // vectors of an access, which are neighbours
-    using Access = Packed<uint4, kTogether>;
     Pointers const& pointers = task.pointers;
     int const lanes = task.choice.lanes;
-    // The thread's first vector; from it to the j-th, and to the first of the j-th's access.
-    int const lane = static_cast<int>(threadIdx.x) % lanes * kTogether;
-    auto const first_of = [&](int j) { return (j - j % kTogether) * lanes; };
-    auto const place = [&](int j) { return first_of(j) + j % kTogether; };
+    int const lane = static_cast<int>(threadIdx.x) % lanes;  // the thread's first vector
     int const rows = static_cast<int>(blockDim.x) / lanes;
     // Eight vectors may be those of a slice.
     int const blocks = V == 8 ? task.choice.cluster : 1;
-    int const slice = (task.size / W + kTogether * blocks - 1) / (kTogether * blocks) * kTogether;
+    int const slice = (task.size / W + blocks - 1) / blocks;
     int const begin = blocks > 1 ? static_cast<int>(blockIdx.x) % blocks * slice : 0;
     int const whole = task.size / W - begin < slice ? task.size / W - begin : slice;
     // Whether all threads' vectors from the j-th on lie behind the row, which as a rule has more than
     // half of them. A branch also keeps the compiler from computing more of them side by side than
     // there are registers for.
     auto const behind = [&](int j) {
-        return (j % 2 == 0 || (j > 4 && kTogether == 1)) && first_of(j) >= whole;
+        return (j % 2 == 0 || j > 4) && j * lanes >= whole;
     };
     Team<true> team{lanes, blocks};
 
@@ -172,7 +144,7 @@ __global__ void __launch_bounds__(kHotBound<V, mode>,
         shared_memory() + kReductionBytes / kVectorBytes + threadIdx.x * kStagePitch;
     uint4* const other_stage = stage + blockDim.x * kStagePitch;
     for (int j = 0; j < V; ++j) {
-        int const vector = lane + place(j);
+        int const vector = lane + j * lanes;
         if (vector < whole) fetch_to_l2(raw<T, W>(pointers.scale, (begin + vector) * W));
         // What is added to the zeros behind a row.
         if (kStaged<V> && mode == Mode::kSkip) other_stage[j] = uint4{};
@@ -182,7 +154,7 @@ __global__ void __launch_bounds__(kHotBound<V, mode>,
     uint4 gain[V];
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-        int const vector = lane + place(j);
+        int const vector = lane + j * lanes;
         uint4 const* const from = raw<T, W>(pointers.scale, (begin + vector) * W);
         if constexpr (kStaged<V>) {
             if (vector < whole) copy_later(stage + j, from);
@@ -195,7 +167,7 @@ __global__ void __launch_bounds__(kHotBound<V, mode>,
 
     uint4 x[V]{};
     uint4 other[V];
-    // A row's vectors from this thread's first one on: the j-th is there when first_of(j) is less.
+    // A row's vectors from this thread's first one on: the j-th is there when j * lanes is less.
     auto const left_of = [&](std::int64_t number) {
         return (number < task.segments ? whole : 0) - lane;
     };
@@ -214,12 +186,8 @@ __global__ void __launch_bounds__(kHotBound<V, mode>,
         }
     };
     auto const load = [&](int j, std::int64_t start, int left) {
-        bool const there = first_of(j) < left;
-        if (j % kTogether != 0) return;
-        uint4 const* const from = raw<T, W>(pointers.x, start + place(j) * W);
-        Access const vectors = load_if(there, reinterpret_cast<Access const*>(from));
-#pragma unroll
-        for (int i = 0; i < kTogether; ++i) x[j + i] = vectors.at[i];
+        bool const there = j * lanes < left;
+        x[j] = load_if(there, raw<T, W>(pointers.x, start + j * lanes * W));
         if (kStaged<V> || mode == Mode::kPlain) return;
         other[j] = load_if(there, raw<T, W>(pointers.other, start + j * lanes * W));
     };
@@ -261,7 +229,7 @@ __global__ void __launch_bounds__(kHotBound<V, mode>,
 
         int left = left_of(number);
         compute_again(left);
-        auto const there = [&](int j) { return first_of(j) < left; };
+        auto const there = [&](int j) { return j * lanes < left; };
         uint4* const to = raw<T, W>(pointers.y, start);
         unsigned greatest = 0;
 #pragma unroll
@@ -278,11 +246,8 @@ __global__ void __launch_bounds__(kHotBound<V, mode>,
             }
             if (quantize == Quantize::kPerRow) {
                 if (there(j)) widen<T>(greatest, x[j]);
-            } else if (quantize == Quantize::kNone && j % kTogether == kTogether - 1) {
-                Access vectors;
-#pragma unroll
-                for (int i = 0; i < kTogether; ++i) vectors.at[i] = x[j - j % kTogether + i];
-                store_if(there(j), reinterpret_cast<Access*>(to + first_of(j)), vectors);
+            } else if (quantize == Quantize::kNone) {
+                store_if(there(j), to + j * lanes, x[j]);
             }
         }
         if (quantize == Quantize::kNone) continue;
@@ -300,9 +265,9 @@ __global__ void __launch_bounds__(kHotBound<V, mode>,
         compute_again(number);
         void* const codes = static_cast<unsigned char*>(pointers.y) + start_of(number);
         if (task.problem.y == Type::kINT8) {
-            store_vectors<Type::kINT8, kTogether>(unit, x, codes, lanes, there, behind);
+            store_vectors<Type::kINT8>(unit, x, codes, lanes, there, behind);
         } else {
-            store_vectors<Type::kFP8E4M3, kTogether>(unit, x, codes, lanes, there, behind);
+            store_vectors<Type::kFP8E4M3>(unit, x, codes, lanes, there, behind);
         }
     }
 }

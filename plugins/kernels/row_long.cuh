@@ -1,6 +1,7 @@
-// Rows of more than 32 KB, with all inputs: a block of its own for each, or from sm_90 on a cluster
-// whose blocks take a slice each and add their sums over distributed shared memory. A slice waits
-// in shared memory for its root mean square; what does not fit is read again, from L2 as a rule.
+// Every norm: `lanes` threads of a block for a row, or a whole block, or from sm_90 on a cluster whose
+// blocks take a slice each and add their sums over distributed shared memory. A row, or its slice,
+// waits in shared memory for its root mean square; what does not fit is read again, from L2 as a
+// rule.
 //
 // With W = 1 and Mode::kAny any problem at any alignment, an element at a time: rows that are no
 // whole number of vectors, or whose elements lie apart, a stash type of half precision, one scale for
@@ -72,31 +73,35 @@ __global__ void __launch_bounds__(kLongBlock, kLeastLongBlocks<T, kMode, kQuanti
     bool const gated = mode == Mode::kGated || mode == Mode::kGateFirst;
     Quantize const quantize = kQuantised ? task.problem.quantize : Quantize::kNone;
     bool const per_row = quantize == Quantize::kPerRow;
-    int const threads = static_cast<int>(blockDim.x);
+    int const lanes = task.choice.lanes;
+    int const teams = static_cast<int>(blockDim.x) / lanes;
+    int const own_team = static_cast<int>(threadIdx.x) / lanes;
     int const blocks = task.choice.cluster;
     int const vectors = task.size / W;
     int const slice = (vectors + blocks - 1) / blocks;
     int const begin = static_cast<int>(blockIdx.x) % blocks * slice;
     int const end = begin + slice < vectors ? begin + slice : vectors;
-    int const own = begin + static_cast<int>(threadIdx.x);
-    R* const stage = reinterpret_cast<R*>(shared_memory() + kReductionBytes / 16) - begin;
-    int const staged = begin + task.choice.staged;
-    Team<> team{threads, blocks};
+    int const own = begin + static_cast<int>(threadIdx.x) % lanes;
+    int const room = task.choice.staged / teams;
+    R* const stage =
+        reinterpret_cast<R*>(shared_memory() + kReductionBytes / 16) + own_team * room - begin;
+    int const staged = begin + room;
+    Team<> team{lanes, blocks};
     after_predecessor();
 
     auto const divisor_of = [&](Row const& row) {
         constexpr int kAtOnce = kUnderWay<kMode>;
         float sum = 0.0F;
-        for (int base = own; base < end; base += kAtOnce * threads) {
+        for (int base = own; base < row.end; base += kAtOnce * lanes) {
             R x[kAtOnce];
             R other[kAtOnce];
 #pragma unroll
-            for (int j = 0; j < kAtOnce; ++j) row.load(x[j], other[j], base + j * threads);
+            for (int j = 0; j < kAtOnce; ++j) row.load(x[j], other[j], base + j * lanes);
 #pragma unroll
             for (int j = 0; j < kAtOnce; ++j) {
-                int const vector = base + j * threads;
+                int const vector = base + j * lanes;
                 sum = __fadd_rn(sum, row.squares(x[j], other[j], vector));
-                if (vector < end && vector < staged) stage[vector] = x[j];
+                if (vector < row.end && vector < staged) stage[vector] = x[j];
             }
         }
         return Divisor<T>{root_mean_square<S>(task, team.sum(sum))};
@@ -125,8 +130,12 @@ __global__ void __launch_bounds__(kLongBlock, kLeastLongBlocks<T, kMode, kQuanti
         return y;
     };
 
-    for (std::int64_t item = blockIdx.x / blocks; item * task.together < task.segments;
-         item += gridDim.x / blocks) {
+    // The bound is that of the block, not of the thread: every thread of a warp must shuffle.
+    std::int64_t const step = static_cast<std::int64_t>(gridDim.x) / blocks * teams;
+    for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) / blocks * teams;
+         first * task.together < task.segments; first += step) {
+        std::int64_t const item = first + own_team;
+        int const behind = item * task.together < task.segments ? end : begin;
         float scale = quantize == Quantize::kStatic ? *pointers.quant_scale : 1.0F;
         unsigned greatest = 0;
         Divisor<T> rms{1.0F};
@@ -135,10 +144,10 @@ __global__ void __launch_bounds__(kLongBlock, kLeastLongBlocks<T, kMode, kQuanti
             bool const writes = pass == 1;
             Divisor<T> const unit{scale};
             for (int i = 0; i < task.together; ++i) {
-                Row const row{task, mode, item * task.together + i, end};
+                Row const row{task, mode, item * task.together + i, behind};
                 // The root mean square of a row is known in its second pass, those of groups not.
                 if (!writes || !per_row || task.together > 1) rms = divisor_of(row);
-                for (int vector = own; vector < end; vector += threads) {
+                for (int vector = own; vector < behind; vector += lanes) {
                     auto const y = result(row, rms, vector);
                     if (!writes) {
                         greatest = peak(rounded<T>(y), greatest);
@@ -151,7 +160,7 @@ __global__ void __launch_bounds__(kLongBlock, kLeastLongBlocks<T, kMode, kQuanti
             }
             if (!writes) {
                 scale = scale_of_row(team.greatest(greatest), task.problem.y);
-                if (own == 0) static_cast<float*>(pointers.row_scale)[item] = scale;
+                if (own == 0 && behind > 0) static_cast<float*>(pointers.row_scale)[item] = scale;
             }
         }
     }

@@ -46,18 +46,18 @@ struct Segment {
             bool const wanted = task.pointers.sum != nullptr;
             if (wanted && vector < end) store<T>(sum, task.pointers.sum, at(vector));
         }
-        return sum_of_squares<S>(values(x, other, false), task.limit - vector * W);
+        return sum_of_squares<S>(values(x, other), task.limit - vector * W);
     }
 
     // y, not yet rounded to T.
     __device__ Floats<W> output(Divisor<T> const& rms, Raw<T, W> const& x, Raw<T, W> const& other,
                                 int vector) const {
         std::int64_t const index = parameter + vector * W;
-        Floats<W> const normalised = values(x, other, true);
+        Floats<W> const normalised = values(x, other);
         Floats<W> const gain = load_gain<T, W>(task, index);
         Floats<W> const y = normalise<T, S>(normalised, task, rms, gain, index);
         if (mode != Mode::kGated) return y;
-        return activate<T, S>(y, unpack<T>(other), task.problem.norm, false);
+        return activate<S>(y, unpack<T>(other), task.problem.norm);
     }
 
 private:
@@ -67,12 +67,11 @@ private:
         return number / inner * inner * task.size + number % inner;
     }
 
-    // What is normalised. `numerators`: it is going to be divided, not only squared.
-    __device__ Floats<W> values(Raw<T, W> const& x, Raw<T, W> const& other, bool numerators) const {
+    // What is normalised.
+    __device__ Floats<W> values(Raw<T, W> const& x, Raw<T, W> const& other) const {
         Floats<W> const values = unpack<T>(x);
         if (mode != Mode::kGateFirst) return values;
-        Norm const& norm = task.problem.norm;
-        return activate<T, S>(values, unpack<T>(other), norm, numerators && norm.round_rstd);
+        return activate<S>(values, unpack<T>(other), task.problem.norm);
     }
 };
 

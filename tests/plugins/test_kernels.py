@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,73 +13,77 @@ import pytest
 from tests.plugins.kernel_cases import KINDS, LONG, SIZES, STASHES, TYPES, VARIANTS, job_for
 from tests.tools.shim import BF16, F16, F32, FP8, INT8, Job, Shim, check
 
-HALF_TYPES = (F16, BF16)
+EVERY = ("none", "static", "per_row")
+
+
+def _variants(dtype: np.dtype[Any], kind: dict[str, Any]) -> Iterator[Job]:
+    for variant in VARIANTS.values():
+        for n, bias in ((7, True), (64, False), (199, False), (1000, True), (1024, False)):
+            yield job_for(n, dtype, bias=bias, seed=n, attributes=kind | variant)
+
+
+def _half_stashes(dtype: np.dtype[Any], kind: dict[str, Any]) -> Iterator[Job]:
+    for variant in STASHES.values() if dtype != F32 else ():
+        for n, bias in ((7, True), (64, False), (199, True), (1000, False)):
+            yield job_for(n, dtype, stash=True, bias=bias, seed=n, attributes=kind | variant)
+
+
+def _sizes(dtype: np.dtype[Any], kind: dict[str, Any]) -> Iterator[Job]:
+    for n, how, low_latency in itertools.product(SIZES, EVERY, (False, True)):
+        if kind["kind"] != "GatedRMSNorm":
+            yield job_for(
+                n, dtype, rows=1 if low_latency else 5, seed=n, attributes=kind, quantize=how,
+                codes=INT8 if n % 2 else FP8, quant_scale=0.013, low_latency=low_latency,
+            )  # fmt: skip
+
+
+def _codes(dtype: np.dtype[Any], kind: dict[str, Any]) -> Iterator[Job]:
+    sizes = ((111, "plain"), (256, "gemma"), (1000, "groups"), (1000, "rounded rstd"))
+    for (n, variant), codes, how in itertools.product(sizes, (FP8, INT8), EVERY[1:]):
+        yield job_for(
+            n, dtype, seed=n, bias=n == 256, attributes=kind | VARIANTS[variant], quantize=how,
+            codes=codes, quant_scale=0.013,
+        )  # fmt: skip
+
+
+def _parameters_of_f32(dtype: np.dtype[Any], kind: dict[str, Any]) -> Iterator[Job]:
+    """Beside half x: rounded to T in the product, unless that is in f32."""
+    for variant in ("plain", "gemma", "groups", "rounded rstd"):
+        for n in (199, 512, 4096 + 8):
+            attributes = kind | VARIANTS[variant]
+            yield job_for(n, dtype, seed=n, bias=True, parameters=F32, attributes=attributes)
+
+
+def _no_scale(dtype: np.dtype[Any], kind: dict[str, Any]) -> Iterator[Job]:
+    for n, variant in itertools.product((7, 256), ("plain", "rounded rstd", "partial")):
+        job = job_for(n, dtype, seed=n, bias=n == 7, attributes=kind | VARIANTS[variant])
+        yield dataclasses.replace(job, scale=None)
+
+
+def _misaligned(dtype: np.dtype[Any], kind: dict[str, Any]) -> Iterator[Job]:
+    for off, how in itertools.product((1, 3, 8 + 1), EVERY):
+        yield job_for(512, dtype, attributes=kind, quantize=how, codes=INT8, misaligned=off)
+
+
+def _rows_that_lie_apart(dtype: np.dtype[Any], kind: dict[str, Any]) -> Iterator[Job]:
+    """Channels in front of positions."""
+    shapes = ((64, 3, "plain"), (7, 6, "gemma"), (600, 2, "epsilon clamp"))
+    for (n, inner, variant), how in itertools.product(shapes, EVERY):
+        yield job_for(
+            n, dtype, rows=6, seed=n, bias=n == 7, attributes=kind | VARIANTS[variant],
+            quantize=how, quant_scale=0.013, inner=inner,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_variant(shim: Shim, dtype: np.dtype[Any], kind: str, variant: str) -> None:
-    attributes = KINDS[kind] | VARIANTS[variant]
-    for n, bias in ((7, True), (64, False), (199, False), (1000, True), (1024, False)):
-        job = job_for(n, dtype, bias=bias, seed=n, attributes=attributes)
-        check(job, shim.run(job))
-
-
-@pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("variant", STASHES)
-def test_half_stash_type(shim: Shim, dtype: np.dtype[Any], kind: str, variant: str) -> None:
-    attributes = KINDS[kind] | STASHES[variant]
-    for n, bias in ((7, True), (64, False), (199, True), (1000, False)):
-        job = job_for(n, dtype, stash=True, bias=bias, seed=n, attributes=attributes)
-        check(job, shim.run(job))
-
-
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("quantize", ["none", "static", "per_row"])
-@pytest.mark.parametrize("low_latency", [False, True])
-def test_size(shim: Shim, dtype: np.dtype[Any], n: int, quantize: Any, low_latency: bool) -> None:
-    codes = INT8 if n % 2 else FP8
-    for kind in ("RMSNorm", "Skip"):
-        job = job_for(
-            n,
-            dtype,
-            rows=1 if low_latency else 5,
-            seed=n,
-            attributes=KINDS[kind],
-            quantize=quantize,
-            codes=codes,
-            quant_scale=0.013,
-            low_latency=low_latency,
-        )
-        check(job, shim.run(job))
-
-
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("codes", [FP8, INT8], ids=str)
-@pytest.mark.parametrize("quantize", ["static", "per_row"])
-def test_quantised(
-    shim: Shim, dtype: np.dtype[Any], kind: str, codes: np.dtype[Any], quantize: Any
-) -> None:
-    for n, attributes in (
-        (111, VARIANTS["plain"]),
-        (256, VARIANTS["gemma"]),
-        (1000, VARIANTS["groups"]),
-        (1000, VARIANTS["rounded rstd"]),
-    ):
-        job = job_for(
-            n,
-            dtype,
-            seed=n,
-            bias=n == 256,
-            attributes=KINDS[kind] | attributes,
-            quantize=quantize,
-            codes=codes,
-            quant_scale=0.013,
-        )
+@pytest.mark.parametrize(
+    "jobs",
+    [_variants, _half_stashes, _sizes, _codes, _parameters_of_f32, _no_scale, _misaligned,
+     _rows_that_lie_apart],
+)  # fmt: skip
+def test_against_the_reference(shim: Shim, dtype: np.dtype[Any], kind: str, jobs: Any) -> None:
+    for job in jobs(dtype, KINDS[kind]):
         check(job, shim.run(job))
 
 
@@ -102,38 +108,6 @@ def test_long_row(shim: Shim, sm: int, n: int, quantize: Any) -> None:
 def test_longest_rows(shim: Shim, n: int) -> None:
     job = job_for(n, BF16, rows=1, seed=n, attributes={})
     check(job, shim.run(job))
-
-
-@pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
-def test_parameters_of_f32(shim: Shim, dtype: np.dtype[Any], kind: str) -> None:
-    """f32 scale and bias beside half x: rounded to T in the product, unless that is in f32."""
-    for n in (199, 512, 4096 + 8):
-        for variant in ("plain", "gemma", "groups", "rounded rstd"):
-            attributes = KINDS[kind] | VARIANTS[variant]
-            job = job_for(n, dtype, seed=n, bias=True, parameters=F32, attributes=attributes)
-            check(job, shim.run(job))
-
-
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_scale(shim: Shim, dtype: np.dtype[Any], kind: str) -> None:
-    for n in (7, 256):
-        for variant in ("plain", "rounded rstd", "partial"):
-            job = job_for(n, dtype, seed=n, bias=n == 7, attributes=KINDS[kind] | VARIANTS[variant])
-            job = dataclasses.replace(job, scale=None)
-            check(job, shim.run(job))
-
-
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("misaligned", [1, 3, 8 + 1])
-@pytest.mark.parametrize("quantize", ["none", "static", "per_row"])
-def test_misaligned(shim: Shim, dtype: np.dtype[Any], misaligned: int, quantize: Any) -> None:
-    for kind in KINDS.values():
-        job = job_for(
-            512, dtype, attributes=kind, quantize=quantize, codes=INT8, misaligned=misaligned
-        )
-        check(job, shim.run(job))
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -164,26 +138,6 @@ def test_order_of_threads_does_not_matter(shim: Shim, dtype: np.dtype[Any], n: i
         backwards = shim.run(dataclasses.replace(job, backwards=True))
         assert forwards.y.tobytes() == backwards.y.tobytes()
         check(job, backwards)
-
-
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("quantize", ["none", "static", "per_row"])
-def test_rows_that_lie_apart(shim: Shim, dtype: np.dtype[Any], kind: str, quantize: Any) -> None:
-    """Channels in front of positions."""
-    for n, inner, variant in ((64, 3, "plain"), (7, 6, "gemma"), (600, 2, "epsilon clamp")):
-        job = job_for(
-            n,
-            dtype,
-            rows=6,
-            seed=n,
-            bias=n == 7,
-            attributes=KINDS[kind] | VARIANTS[variant],
-            quantize=quantize,
-            quant_scale=0.013,
-            inner=inner,
-        )
-        check(job, shim.run(job))
 
 
 def test_no_rows(shim: Shim) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import Any, Literal
 
 import numpy as np
@@ -91,10 +90,7 @@ def test_slices(shim: Shim, n: int, sm: int, kind: str) -> None:
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("n", [256, 2048, 4096, 65536])
 def test_a_row_does_not_depend_on_the_others(shim: Shim, dtype: np.dtype[Any], n: int) -> None:
-    """A block goes from row to row, with its scale: the last row is that of a launch of its own.
-
-    With a scale of the row for its codes a warp has the row.
-    """
+    """A block goes from row to row, with its scale: the last row is that of a launch of its own."""
     for kind, quantize in (("RMSNorm", "none"), ("RMSNorm", "per_row"), ("Skip", "per_row")):
         rows = 40 if n < 65536 else 6
         job = job_for(n, dtype, rows=rows, attributes=KINDS[kind], quantize=quantize)
@@ -106,78 +102,11 @@ def test_a_row_does_not_depend_on_the_others(shim: Shim, dtype: np.dtype[Any], n
         assert backwards.y.tobytes() == together.y.tobytes()
 
 
-def test_a_warp_goes_from_row_to_row(shim: Shim) -> None:
-    """More rows than warps run at once: the next one is fetched to where the one before lay."""
-    for dtype, kind in ((F32, "RMSNorm"), (BF16, "Skip")):
-        n = 4096 // dtype.itemsize + 32  # not a whole number of vectors for each thread
-        job = job_for(n, dtype, rows=230, attributes=KINDS[kind], quantize="per_row")
-        outcome = shim.run(job)
-        check(job, outcome)
-        assert outcome.threads // 32 * outcome.blocks < 230
-        other = None if job.other is None else job.other[-1:]
-        alone = shim.run(dataclasses.replace(job, x=job.x[-1:], other=other))
-        assert alone.y.tobytes() == outcome.y[-1].tobytes()
-
-
 def _exact_squares(rows: int, n: int, dtype: np.dtype[Any], seed: int) -> Array:
     """Values whose squares add up without rounding in any order: few bits, near each other."""
     rng = np.random.default_rng(seed)
     values = rng.integers(1, 16, (rows, n)) * rng.choice([-1, 1], (rows, n))
     return (values * 2.0 ** rng.integers(-3, 4, (rows, 1))).astype(dtype)
-
-
-WIDE = (256, 272, 2048 + 16, 8192 + 48, 40000)
-"""Rows of whole pairs of vectors; the last is cut into slices of an odd number of vectors."""
-
-
-@pytest.mark.parametrize(
-    ("dtype", "quantize"),
-    [(F32, "none"), *itertools.product((F16, BF16), ("none", "static", "per_row"))],
-    ids=str,
-)
-def test_accesses_of_32_bytes(
-    shim: Shim, dtype: np.dtype[Any], quantize: Literal["none", "static", "per_row"]
-) -> None:
-    """sm_100 and newer: the numbers of sm_90, where squares add up without rounding."""
-    for (i, n), order in zip(enumerate(WIDE), itertools.cycle(ORDERS.values()), strict=False):
-        job = job_for(
-            n,
-            dtype,
-            rows=3,
-            seed=n,
-            attributes=order,
-            quantize=quantize,
-            codes=(FP8, INT8)[i % 2],
-            quant_scale=0.013,
-            sm=100,
-        )
-        check(job, shim.run(job))
-        job = dataclasses.replace(job, x=_exact_squares(3, n, dtype, n))
-        wide, narrow = (shim.run(dataclasses.replace(job, sm=sm)) for sm in (100, 90))
-        assert wide.y.tobytes() == narrow.y.tobytes()
-        assert (wide.threads, wide.cluster) == (narrow.threads, narrow.cluster)
-
-
-def test_where_32_bytes_are_not_aligned(shim: Shim) -> None:
-    """Other threads have the elements then, so the last bits of f32 tell the kernels apart."""
-    cases: tuple[tuple[int, dict[str, Any]], ...] = (
-        (1024, {}),
-        (1024, {"misaligned": 4}),
-        (1024, {"compiled_for": 90}),
-        (1028, {}),
-    )
-    for n, other in cases:
-        job = job_for(n, F32, rows=32, attributes={})
-        narrow = shim.run(job)
-        newer = dataclasses.replace(job, sm=100, **other)
-        found = shim.run(newer)
-        check(newer, found)
-        assert (found.y.tobytes() == narrow.y.tobytes()) == (n == 1028 or other != {})
-    # x is 16 bytes away from a multiple of 32, and codes are 8 away from one of 16.
-    for dtype in (F16, BF16):
-        for quantize in ("none", "static", "per_row"):
-            job = job_for(1024, dtype, attributes={}, quantize=quantize, sm=100, misaligned=8)
-            check(job, shim.run(job))
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)

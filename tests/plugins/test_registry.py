@@ -94,20 +94,6 @@ def test_loading(headers: pathlib.Path, flavour: str, ways: str, tmp_path: pathl
 
 
 @with_headers
-@with_flavour
-def test_serialisation_through_the_registry(headers: pathlib.Path, flavour: str) -> None:
-    """Fields to serialise, made into a plugin again by the creator that the registry gives."""
-    if not serves(headers):
-        pytest.skip("the wheels have TensorRT 11, these headers are older")
-    program = adapter_build.build(headers) / "tests" / "adapter" / "rmsnorm_registry_tests"
-    process = subprocess.run(
-        [program, library_of(flavour), plain(headers)], capture_output=True, text=True, check=False
-    )
-    assert process.returncode == 0, process.stdout[-3000:] + process.stderr
-    assert re.search(r"\d{3} passed, 0 failed", process.stdout)
-
-
-@with_headers
 @needs("tensorrt_lean")
 @needs("tensorrt_rtx")
 def test_two_flavours_in_one_process(headers: pathlib.Path) -> None:

@@ -1,5 +1,5 @@
-// Every row length that the fast kernels can get, on every architecture: a kernel that exists, with
-// threads that cover the row. Prints what is wrong; says nothing when nothing is.
+// Every row length that a kernel of whole vectors can get, on every architecture: threads that cover
+// the row, in shared memory that is there. Prints what is wrong; says nothing when nothing is.
 
 #include "launch_table.h"
 
@@ -11,167 +11,73 @@ namespace {
 using namespace rmsnorm_export;
 
 // The choice needs nothing but its arguments: it can be made while compiling.
-static_assert(choose(256, 1, 90, 16, false).lanes == 8);
-static_assert(choose(8 * kKilobyte, 1, 80, 1, false).threads == 128);
-static_assert(choose(32 * kKilobyte, 1, 90, 16, false).vectors == 8);
+static_assert(choose(256, 1, 90, 16, false).lanes == 4);
+static_assert(choose(256, 1, 90, 16, true).lanes == 16);
 static_assert(choose(64 * kKilobyte, 1, 90, 16, false).cluster == 2);
-static_assert(choose(64 * kKilobyte, 1, 90, 1, false).cluster == 1);
-
-static_assert(choose_hot(496, 1, 90, 16, false).vectors == 4);
 static_assert(choose_hot(512, 1, 90, 16, false).lanes == 4);
-static_assert(choose_hot(8 * kKilobyte, 1, 90, 16, false).threads == 64);
-static_assert(choose_hot(16 * kKilobyte, 1, 90, 16, false).cluster == 1);
-static_assert(choose_warp(8 * kKilobyte, 1, 90).threads == 384);
-static_assert(choose_warp(16 * kKilobyte, 2, 90).threads == 96);
-static_assert(choose_warp(4 * kKilobyte, 1, 90).threads == 0);
-static_assert(choose_warp(16 * kKilobyte, 1, 120).threads == 0);
-static_assert(choose_warp(8 * kKilobyte, 1, 75).threads == 0);
-static_assert(choose_hot(32 * kKilobyte, 1, 90, 16, false).threads == 128);
 static_assert(choose_hot(128 * kKilobyte, 1, 90, 16, false).cluster == 8);
-static_assert(choose_hot(512 * kKilobyte, 2, 90, 16, false).threads == 256);
 static_assert(choose_hot(128 * kKilobyte, 1, 89, 1, false).threads == 0);
-
-constexpr std::int64_t kLongest = 4 * 1024 * kKilobyte;  // kMaxRow of f32
-constexpr int kArchitectures[] = {75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121};
-
-static_assert(choose_rotary(256, false).lanes == 8);
 static_assert(choose_rotary(kKilobyte, false).lanes == 32);
 static_assert(choose_rotary(160, true).rows == 1);
 static_assert(choose_rotary(kKilobyte + 32, false).threads == 0);
 
-int wrong = 0;
+constexpr std::int64_t kLongest = 4 * 1024 * kKilobyte;  // kMaxRow of f32
 
-void require(bool holds, char const* what, std::int64_t bytes, int inputs, int sm, bool latency) {
-    if (holds) return;
-    ++wrong;
-    if (wrong < 20) {
-        std::printf("%s: %lld bytes, %d inputs, sm_%d%s\n", what, static_cast<long long>(bytes),
-                    inputs, sm, latency ? ", low latency" : "");
-    }
-}
+int wrong = 0;
 
 // Shared memory that a block may ask for (CUDA C++ Programming Guide, compute capabilities).
 int shared_of(int sm) {
-    switch (sm) {
-        case 75: return 64 * 1024;
-        case 80:
-        case 87: return 163 * 1024;
-        case 90:
-        case 100:
-        case 103:
-        case 110: return 227 * 1024;
-        default: return 99 * 1024;
-    }
+    if (sm >= 90 && sm < 120) return 227 * 1024;
+    return sm == 75 ? 64 * 1024 : sm == 80 || sm == 87 ? 163 * 1024 : 99 * 1024;
 }
 
-void test(int inputs, int sm, int most, bool latency) {
+void test(bool hot, int inputs, int sm, int most, bool latency) {
     Choice before{};
     for (std::int64_t bytes = 16; bytes <= kLongest; bytes += 16) {
         auto const must = [&](bool holds, char const* what) {
-            require(holds, what, bytes, inputs, sm, latency);
+            if (holds || ++wrong >= 20) return;
+            std::printf("%s%s: %lld bytes, %d inputs, sm_%d%s\n", hot ? "hot, " : "", what,
+                        static_cast<long long>(bytes), inputs, sm, latency ? ", latency" : "");
         };
-        Choice const choice = choose(bytes, inputs, sm, most, latency);
-        std::int64_t const vectors = bytes / 16;
-        must(choice.threads % 32 == 0 && choice.threads >= 32 && choice.threads <= 512, "threads");
-        if (choice.path == Path::kRegisters) {
-            must(choice.vectors == 2 || choice.vectors == 4 || (choice.vectors == 8 && inputs == 1),
-                 "no such kernel");
-            must(choice.vectors != 8 || choice.threads <= 256, "more threads than registers");
-            must(choice.vectors * std::int64_t{choice.lanes} >= vectors, "row not covered");
-            bool const shuffles = (choice.lanes & (choice.lanes - 1)) == 0 && choice.lanes <= 32;
-            must(shuffles || (choice.lanes % 32 == 0 && choice.lanes == choice.threads), "lanes");
-            must(choice.threads % choice.lanes == 0, "part of a row in a block");
-            must(choice.cluster == 1 && choice.staged == 0, "neither cluster nor stage");
-            // Fewer than half of the loads may be idle, once a row is more than a warp's.
-            must(choice.lanes <= 32 || latency ||
-                     2 * vectors > choice.vectors * (std::int64_t{choice.lanes} - 32),
-                 "idle threads");
-        } else {
-            std::int64_t const slice = (vectors + choice.cluster - 1) / choice.cluster;
-            must(inputs * bytes > kRegisterBytes, "long path for a short row");
-            must(choice.cluster == 1 || (sm >= 90 && sm < 120), "no clusters here");
-            must((choice.cluster & (choice.cluster - 1)) == 0 && choice.cluster <= most, "cluster");
-            must(choice.staged <= slice, "stage longer than its slice");
-            must(1024 + 16 * choice.staged <= shared_of(sm), "shared memory");
-        }
-        if (bytes > 16) {
-            must(choice.path >= before.path, "back to registers");
-            must(choice.cluster >= before.cluster, "smaller cluster for a longer row");
-            must(choice.vectors >= before.vectors || choice.path == Path::kLong, "fewer vectors");
-            must(choice.vectors != before.vectors || choice.lanes >= before.lanes, "fewer lanes");
-        }
-        before = choice;
-    }
-}
-
-// The kernels of the usual norms.
-void test_hot(int inputs, int sm, int most, bool latency) {
-    Choice before{};
-    for (std::int64_t bytes = 16; bytes <= kLongest; bytes += 16) {
-        auto const must = [&](bool holds, char const* what) {
-            require(holds, what, bytes, inputs, sm, latency);
-        };
-        Choice const choice = choose_hot(bytes, inputs, sm, most, latency);
-        bool const clusters = sm >= 90 && sm < 120;
-        if (choice.threads == 0) {
+        Choice const choice = hot ? choose_hot(bytes, inputs, sm, most, latency)
+                                  : choose(bytes, inputs, sm, most, latency);
+        if (hot && choice.threads == 0) {
             // 64 KB in registers, and the scale and a second input in shared memory.
             std::int64_t const stage = (shared_of(sm) - 1024) / inputs / 4608 * 4096;
             must(bytes > most * (stage < kHotSlice ? stage : kHotSlice), "a row that fits");
             continue;
         }
         std::int64_t const slice = (bytes / 16 + choice.cluster - 1) / choice.cluster;
-        must(choice.vectors == 4 || choice.vectors == 8, "no such kernel");
-        // In pairs of vectors as well.
-        must(choice.vectors * std::int64_t{choice.lanes} >= slice + slice % 2,
-             "row not covered");
+        int const teams = choice.threads / choice.lanes;
         bool const shuffles = (choice.lanes & (choice.lanes - 1)) == 0 && choice.lanes <= 32;
-        must(shuffles || (choice.lanes % 32 == 0 && choice.lanes == choice.threads), "lanes");
-        must(choice.threads % 32 == 0 && choice.threads <= kHotThreads, "threads");
+        must(choice.threads % 32 == 0 && choice.threads >= 32 && choice.threads <= 512, "threads");
+        must(shuffles || (choice.lanes % 32 == 0 && teams == 1), "lanes");
         must(choice.threads % choice.lanes == 0, "part of a row in a block");
-        must(choice.cluster == 1 || (clusters && choice.vectors == 8), "no clusters here");
-        must(choice.cluster == 1 || choice.lanes == choice.threads, "two slices in a block");
         must((choice.cluster & (choice.cluster - 1)) == 0 && choice.cluster <= most, "cluster");
-        must(choice.staged == (choice.vectors == 8 ? inputs * kStagePitch * choice.threads : 0), "stage");
+        must(choice.cluster == 1 || (sm >= 90 && sm < 120), "no clusters here");
+        must(choice.cluster == 1 || teams == 1, "two slices in a block");
         must(1024 + 16 * choice.staged <= shared_of(sm), "shared memory");
-        if (bytes > 16) {
-            must(choice.cluster >= before.cluster, "smaller cluster for a longer row");
+        must(choice.cluster >= before.cluster, "smaller cluster for a longer row");
+        if (hot) {
+            must(choice.vectors == 4 || (choice.vectors == 8 && choice.staged > 0), "no such kernel");
+            must(choice.vectors * std::int64_t{choice.lanes} >= slice, "row not covered");
             must(choice.vectors >= before.vectors, "fewer vectors");
+        } else {
+            bool const little = inputs * bytes <= kShortBytes;
+            must(choice.staged <= slice * teams, "stage longer than its rows");
+            must(!little || (choice.cluster == 1 && choice.staged == slice * teams), "short row");
         }
         before = choice;
-    }
-}
-
-// A warp for a row, in the shared memory of two blocks to an SM.
-void test_warp(int inputs, int sm) {
-    for (std::int64_t bytes = 16; bytes <= kLongest; bytes += 16) {
-        auto const must = [&](bool holds, char const* what) {
-            require(holds, what, bytes, inputs, sm, false);
-        };
-        Choice const choice = choose_warp(bytes, inputs, sm);
-        if (choice.threads == 0) continue;
-        int const warps = choice.threads / 32;
-        bool const two = bytes <= kMostWarpRow / 2;
-        must(bytes > kLeastWarpRow && bytes <= kMostWarpRow, "a row for others");
-        must(warps * (two ? 2 : 1) >= 6, "few rows on an SM");
-        must(choice.threads % 32 == 0 && choice.threads <= kWarpRowThreads, "threads");
-        must(choice.lanes == 32 && choice.cluster == 1, "a row of more than a warp");
-        must(choice.staged == bytes / 16 * (1 + inputs * warps), "stage");
-        int const of_block = 1024 + 16 * choice.staged;
-        must((two ? 2 * (of_block + 1024) - 1024 : of_block) <= shared_of(sm), "shared memory");
     }
 }
 
 }  // namespace
 
 int main() {
-    for (int const sm : kArchitectures) {
-        for (int const inputs : {1, 2}) {
-            test_warp(inputs, sm);
-            for (bool const latency : {false, true}) {
-                for (int most = most_cluster(sm); most > 0; most /= most == 16 ? 2 : 8) {
-                    test(inputs, sm, most, latency);
-                    test_hot(inputs, sm, most, latency);
-                }
+    for (int const sm : {75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121}) {
+        for (int const variant : {0, 1, 2, 3, 4, 5, 6, 7}) {
+            for (int most = most_cluster(sm); most > 0; most /= most == 16 ? 2 : 8) {
+                test(variant & 1, 1 + (variant >> 1 & 1), sm, most, variant & 4);
             }
         }
     }

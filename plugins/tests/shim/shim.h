@@ -95,7 +95,6 @@ inline unsigned __float_as_uint(float value) {
 
 namespace rmsnorm_export {
 
-inline void one_after_another(float&) {}
 inline void compute_again(int&) {}
 inline void compute_again(std::int64_t&) {}
 inline void stay_packed(uint4&) {}

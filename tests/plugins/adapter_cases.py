@@ -1,0 +1,125 @@
+"""Nodes and attributes that the plugin of TensorRT takes, and those that it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from player import BF16, FLOAT, HALF, INT32, Fields, Tensor, Value, field, raw_field
+
+from rmsnorm_export.op.spec import PLUGIN_NAMESPACE
+
+Change: TypeAlias = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+
+
+def change(role: str, **changes: Any) -> Change:
+    return lambda tensors: tensors | {role: dataclasses.replace(tensors[role], **changes)}
+
+
+def both(**changes: Any) -> Change:
+    return lambda tensors: change("cos", **changes)(change("sin", **changes)(tensors))
+
+
+def without(role: str) -> Change:
+    return lambda tensors: {name: tensors[name] for name in tensors if name != role}
+
+
+CHANNELS = {"axis": -2, "last_axis": -2}
+TAKEN: list[tuple[str, Fields, int, Change]] = [
+    ("RMSNorm", {}, 1, change("scale", sizes=None)),
+    *(("RMSNorm", CHANNELS, 1, change("scale", sizes=sizes))
+      for sizes in ((4, 1), (1, 4, 1), (1, 1, 4, 1, 1))),
+    ("QuantizedRMSNorm", {}, 0, change("quant_scale", sizes=(1, 1, 1, 1))),
+]  # fmt: skip
+REFUSED: list[tuple[str, Fields, int, tuple[int, ...], Change | None, str]] = [
+    ("RMSNorm", {"axis": -3}, 0, (2, 64), None, "dimensions"),
+    ("RMSNorm", {"group_size": 48}, 1, (2, 4, 64), None, "group_size"),
+    ("RMSNorm", {"partial_size": 65}, 1, (2, 4, 64), None, "partial_size"),
+    ("RMSNorm", {}, 0, (2, 2**20 + 1), None, "1048576"),
+    ("RMSNorm", {}, 0, (2, 0), None, "1048576"),
+    ("RMSNorm", {}, 0, (2**40, 2**40, 64), None, "counted"),
+    ("RMSNorm", {"stash_type": 16}, 0, (2, 4, 64), None, "stash_type"),
+    ("RMSNorm", {"scale_offset": 1.0}, 0, (2, 4, 64), None, "scale_offset"),
+    ("RotaryRMSNorm", {}, 0, (2, 4, 63), None, "even"),
+    ("RotaryRMSNorm", {"rotary_dim": 66}, 0, (2, 4, 64), None, "at most the elements"),
+    *((op, fields, weights, (2, 4, 64), change, word) for op, fields, weights, change, word in (
+        ("RMSNorm", {}, 1, change("x", type=FLOAT), "type"),
+        ("RMSNorm", {}, 1, change("scale", type=BF16), "bfloat16"),
+        ("RMSNorm", {}, 0, change("x", type=INT32), "int32"),
+        ("RMSNorm", {}, 1, change("scale", sizes=(4,)), "4"),
+        ("RMSNorm", {}, 1, change("scale", sizes=(1,)), "1"),
+        ("RMSNorm", {}, 1, change("scale", sizes=(2, 4, 64)), "2x4x64"),
+        ("RMSNorm", CHANNELS, 1, change("scale", sizes=(64,)), "64"),
+        ("RMSNorm", CHANNELS, 1, change("scale", sizes=(4, 64)), "4x64"),
+        ("RMSNorm", {"axis": -2}, 1, change("scale", sizes=(64,)), "64"),
+        ("RMSNorm", {}, 1, change("x", sizes=None), "rank"),
+        ("RMSNorm", {}, 2, lambda t: {"x": t["x"], "fourth": t["x"], **t}, "found 4"),
+        ("SkipRMSNorm", {}, 1, change("other", type=FLOAT), "type"),
+        ("SkipRMSNorm", {}, 1, change("other", sizes=(1, 4, 64)), "shape"),
+        ("SkipRMSNorm", {}, 1, change("other", sizes=(1, 2, 4, 64)), "shape"),
+        ("SkipRMSNorm", {}, 1, change("other", sizes=None), "left out"),
+        ("SkipRMSNorm", {}, 0, without("other"), "found 1"),
+        ("RotaryRMSNorm", {}, 0, change("sin", type=FLOAT), "one type"),
+        ("RotaryRMSNorm", {}, 0, change("sin", sizes=(1, 64)), "one shape"),
+        ("RotaryRMSNorm", {}, 0, change("sin", sizes=None), "left out"),
+        ("RotaryRMSNorm", {}, 0, both(type=BF16), "bfloat16"),
+        ("RotaryRMSNorm", {}, 0, both(sizes=(4, 21)), "half as many"),
+        ("RotaryRMSNorm", {}, 0, both(sizes=(3, 64)), "3x64"),
+        ("RotaryRMSNorm", {}, 0, without("cos"), "X, cos, sin"),
+        ("QuantizedRMSNorm", {}, 0, without("quant_scale"), "found 1"),
+        ("QuantizedRMSNorm", {}, 0, change("quant_scale", sizes=(64,)), "one number"),
+        ("QuantizedRMSNorm", {}, 0, change("quant_scale", type=HALF), "float32"),
+    )),
+    ("RotaryRMSNorm", {}, 0, (3, 2, 3, 4, 64), both(sizes=(1, 2, 1, 4, 64)), "at most two runs"),
+]  # fmt: skip
+
+
+INF, NAN = float("inf"), float("nan")
+BAD_VALUES: list[tuple[str, str, list[Value]]] = [
+    ("RMSNorm", "epsilon", [-1.0, -1e-30, INF, -INF, NAN, 1, "1e-6"]),
+    ("RMSNorm", "scale_offset", [INF, -INF, NAN]),
+    ("RMSNorm", "axis", [0, 1, -9, "-1", -1.0]),
+    ("RMSNorm", "stash_type", [0, 7, 11, 17]),
+    ("RMSNorm", "association", [3]),
+    *(("RMSNorm", flag, [2, -1])
+      for flag in ("scale_before_cast", "epsilon_outside", "epsilon_clamp", "round_rstd")),
+    *(("RMSNorm", size, [-1, 2**20 + 1]) for size in ("partial_size", "group_size")),
+    ("GatedRMSNorm", "activation", [0, "gelu", "SiLU", "sil", "silusilu", "a" * 1000]),
+    ("QuantizedRMSNorm", "quantize", ["fp4", "FP8", "fp8_per_tensor", "mxfp8"]),
+    ("RotaryRMSNorm", "rotary_dim", [-2]),
+    ("RotaryRMSNorm", "rotary_interleaved", [2]),
+    ("RMSNorm", "rotary_dim", [8]),
+]  # fmt: skip
+BAD_TOGETHER: list[tuple[str, Fields, str]] = [
+    ("RMSNorm", {"partial_size": 8, "group_size": 8}, "cannot be combined"),
+    ("RMSNorm", {"partial_size": 8, "axis": -2}, "axis"),
+    ("RMSNorm", {"group_size": 8, "axis": -2}, "axis"),
+    ("RMSNorm", {**CHANNELS, "group_size": 8}, "axis"),
+    ("RMSNorm", {**CHANNELS, "association": 2}, "association"),
+    ("RMSNorm", {"association": 2, "group_size": 8}, "association"),
+    ("RMSNorm", {"last_axis": -2}, "last_axis"),
+    ("RMSNorm", {"association": 1, "stash_type": 10}, "round_rstd"),
+    ("RMSNorm", {"round_rstd": 1, "scale_before_cast": 1}, "round_rstd"),
+    ("RMSNorm", {"epsilon_outside": 1, "epsilon_clamp": 1}, "epsilon_clamp"),
+    ("RotaryRMSNorm", {"partial_size": 8}, "no rotary embedding"),
+    ("RotaryRMSNorm", {"group_size": 8}, "no rotary embedding"),
+    ("RotaryRMSNorm", {"axis": -2}, "axis -1"),
+    ("RotaryRMSNorm", {"rotary_dim": 7}, "even"),
+]
+RAW: list[tuple[str, list[str], bool]] = [
+    ("all", [raw_field("group_size", 10, 1, (2**32).to_bytes(8, "little"))], False),
+    ("all", [raw_field("axis", 10, 1, (-2).to_bytes(8, "little", signed=True))], True),
+    ("all", [raw_field("epsilon", 2, 1, np.float64(1e-6).tobytes())], True),
+    ("all", [field("plugin_version", "1"), field("plugin_namespace", PLUGIN_NAMESPACE)], True),
+    ("all", [raw_field("epsilon", 1, 1, None)], False),
+    ("all", [raw_field("epsilon", 1, 0, b"\0")], False),
+    ("all", [raw_field("-", 1, 1, b"")], False),
+    ("all", [field("of_the_future", 0)], False),
+    ("all", [field("group_size", 2**20)], True),
+    ("0", [], True),
+    ("12", [], False),
+    ("-3", [], False),
+    ("-10", [], False),  # no collection
+]  # fmt: skip
