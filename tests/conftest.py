@@ -15,7 +15,9 @@ No deadline: an example may build an ONNX Runtime session while the other core i
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -46,6 +48,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     for path in sorted((session.config.rootpath / "tests").rglob("test_*.py"), reverse=True):
         with contextlib.suppress(Exception, pytest.skip.Exception):
             _ = pytest.Module.from_parent(session, path=path).obj
+
+
+@pytest.fixture(scope="session", autouse=True)
+def translations_are_parsed_once() -> None:
+    """PyTorch's exporter parses the source of five hundred translations again in every export."""
+    if values := sys.modules.get("onnxscript.values"):
+        traced = values.TracedOnnxFunction
+        traced.function_ir = property(functools.cache(traced.function_ir.fget))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -152,7 +152,7 @@ def _export_graph(
     weights = options.pop("weights")
     loaded, example = load_source(source, loading, seed=0, option="--shapes")
     options |= {"kwargs": example.kwargs, "dynamic_shapes": example.dynamic}
-    result = convert(loaded.module, example.args, progress=tell, **options).result
+    result, _ = convert(loaded.module, example.args, progress=tell, **options)
     notes = (*result.report.notes, *loaded.notes)
     return (
         {"": dataclasses.replace(result.report, source=source, notes=notes)},

@@ -46,10 +46,9 @@ def export_source(
     if table.task is None:
         loaded, given = load_source(source, load, option="[export] shapes", **how)
         options |= {"kwargs": given.kwargs, "dynamic_shapes": given.dynamic}
-        converted = convert(loaded.module, given.args, **options)
+        result, log = convert(loaded.module, given.args, **options)
         progress("writing the model", 0, 1)
-        converted.result.save(place)
-        log = converted.log
+        result.save(place)
     else:
         names = ("dtype", "shapes", "dims")
         loading: Any = {name: getattr(load, name) for name in names}

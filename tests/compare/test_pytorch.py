@@ -21,7 +21,6 @@ from rmsnorm_export.compare.pytorch import PyTorch, module_results  # noqa: E402
 from rmsnorm_export.errors import InputError, UsageError, VerificationError  # noqa: E402
 from rmsnorm_export.graph.load import load_model  # noqa: E402
 from rmsnorm_export.runtime.inputs import graph_inputs  # noqa: E402
-from rmsnorm_export.torch.export.tables import quick_tables  # noqa: E402
 from rmsnorm_export.torch.source.example import Loaded  # noqa: E402
 
 from .broken import set_epsilon, told  # noqa: E402
@@ -91,8 +90,7 @@ def exported(tower: Tower, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def raw(tower: Tower, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """PyTorch's own export, norms spelled out."""
     path = tmp_path_factory.mktemp("raw") / "raw.onnx"
-    with quick_tables():
-        torch.onnx.export(tower, ARGS, str(path), dynamo=True, verbose=False, external_data=False)
+    torch.onnx.export(tower, ARGS, str(path), dynamo=True, verbose=False, external_data=False)
     return path
 
 

@@ -19,7 +19,6 @@ from torch.nn.functional import normalize as unit_row
 import rmsnorm_export as rx
 from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.runtime.session import run_onnxruntime
-from rmsnorm_export.torch.export.tables import quick_tables
 from tests.sample import crossed, sampled
 
 N = 24
@@ -68,7 +67,7 @@ def export(module: nn.Module, exporter: str, dtype: torch.dtype = torch.float32)
     dynamo, opset = EXPORTERS[exporter]
     x = torch.randn(2, 5, N, dtype=dtype)
     module = module.eval().to(dtype)
-    with warnings.catch_warnings(), quick_tables():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if dynamo:
             program = torch.onnx.export(module, (x,), dynamo=True, opset_version=opset)

@@ -7,7 +7,6 @@ import torch
 
 import rmsnorm_export as rx
 from recognize.text_models import CONSTANTS, WEIGHT, model
-from rmsnorm_export.torch.export.tables import quick_tables
 
 QUANTIZERS = "float qs = {0.01}, int8 qz = {0}, int8 q_two = {127}, float two_s = {0.015748}"
 STEPS = {
@@ -98,11 +97,10 @@ def test_a_variance_is_no_refused_norm(
     if exporter["dynamo"]:
         dynamic = torch.export.Dim.DYNAMIC
         sizes = {"dynamic_shapes": ({0: dynamic, 1: dynamic},)}
-    with quick_tables():
-        torch.onnx.export(
-            SimpleNorm(unbiased=unbiased), (torch.randn(2, 5, 24),), path, input_names=["x"],
-            **exporter, **sizes,  # type: ignore[arg-type]
-        )  # fmt: skip
+    torch.onnx.export(
+        SimpleNorm(unbiased=unbiased), (torch.randn(2, 5, 24),), path, input_names=["x"],
+        **exporter, **sizes,  # type: ignore[arg-type]
+    )  # fmt: skip
     report = rx.inspect(path)
     assert [(r.reason, r.kind) for r in report.refused] == [("variance", "look-alike")]
     assert not report.fused

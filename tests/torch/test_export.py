@@ -19,7 +19,8 @@ from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.runtime.session import open_session, run_session
-from rmsnorm_export.torch.export.export import STAGES, ExportResult, export
+from rmsnorm_export.torch.export.export import ExportResult, export
+from rmsnorm_export.torch.export.trace import STAGES
 from tests.sample import crossed
 from tests.torch.export_modules import KINDS, Llama, Model, N, ids, make
 

@@ -70,11 +70,11 @@ def test_the_file_is_that_of_export(name: str, dtype: str) -> None:
     made = onnx_models.single(module.spec, given, weights).models["portable"]
     tensors = tuple(map(arrays.tensor, given.values()))
     dynamic = ({0: "batch"},) * len(tensors)
-    exported = convert(module, tensors, opset=onnx_models.OPSET, dynamic_shapes=dynamic)
-    assert onnx_models.nodes(made) == onnx_models.nodes(exported.result.model)
+    exported, _ = convert(module, tensors, opset=onnx_models.OPSET, dynamic_shapes=dynamic)
+    assert onnx_models.nodes(made) == onnx_models.nodes(exported.model)
     bodies = [
         [[node.op_type for node in function] for function in model.functions.values()]
-        for model in (made, exported.result.model)
+        for model in (made, exported.model)
     ]
     assert bodies[0] == bodies[1]
 

@@ -7,10 +7,8 @@ one, and at opset 23 it fuses norms in an order of rounding that is not the sour
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Hashable
 
-import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 from onnxscript import optimizer
@@ -37,6 +35,8 @@ _EXACT_RULES = (
 )
 """Rules that move elements or remove what does nothing, whatever the values are."""
 
+_OF_ONE_TYPE = {"Add", "Concat", "Conv", "Div", "Gemm", "MatMul", "Mul", "Sub"}
+
 
 def tidy(model: ir.Model) -> None:
     """Inline functions, fold small constants, remove what is unused or twice there; in place."""
@@ -49,10 +49,9 @@ def tidy(model: ir.Model) -> None:
         """Not what is made of a weight: it would lose its name, and be stored in another type."""
         return False if any(value in weights for value in node.inputs) else None
 
-    for rules_next in (True, False):
-        optimizer.fold_constants(model, onnx_shape_inference=True, should_fold=should_fold)
-        if rules_next:
-            RewritePass(_EXACT_RULES)(model)
+    optimizer.fold_constants(model, onnx_shape_inference=True, should_fold=should_fold)
+    RewritePass(_EXACT_RULES)(model)
+    optimizer.fold_constants(model, onnx_shape_inference=True, should_fold=should_fold)
     ir.passes.Sequential(
         passes.RemoveUnusedNodesPass(),
         passes.RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]
@@ -65,6 +64,7 @@ def tidy(model: ir.Model) -> None:
         passes.NameFixPass(),
     )(model)
     _share_storage(model)
+    _check_types(model)
 
 
 def _name_types(model: ir.Model) -> None:
@@ -84,14 +84,14 @@ def _share_storage(model: ir.Model) -> None:
     first: dict[Hashable, ir.Value] = {}
     for name, value in list(model.graph.initializers.items()):
         key = memory_of(value.const_value)
-        kept = value if key is None else first.setdefault(key, value)
-        if kept is not value and not value.is_graph_output() and not value.is_graph_input():
-            value.replace_all_uses_with(kept)
+        shared = value if key is None else first.setdefault(key, value)
+        if shared is not value and not value.is_graph_output() and not value.is_graph_input():
+            value.replace_all_uses_with(shared)
             del model.graph.initializers[name]
 
 
-def check_types(model: ir.Model) -> None:
-    """Operands that an operator's schema wants of one type have one type.
+def _check_types(model: ir.Model) -> None:
+    """Refuse operands of two types where ONNX has one.
 
     PyTorch traces with tensors that have no values, on which some operators (``matmul``) do not
     look at the types as they do on real ones.
@@ -99,37 +99,12 @@ def check_types(model: ir.Model) -> None:
     Raises:
         InputError: naming the module, the operator and the types.
     """
-    opset = model.opset_imports[""]
     for node in model.graph.all_nodes():
-        if node.domain not in ("", "ai.onnx"):
-            continue
-        bound: dict[str, ir.DataType] = {}
-        for value, variable in zip(node.inputs, _variables(node.op_type, opset), strict=False):
-            if value is None or value.dtype is None or not variable:
-                continue
-            first = bound.setdefault(variable, value.dtype)
-            if first != value.dtype:
-                place = module_path(node)
-                raise InputError(
-                    "The module computes with operands of different types.",
-                    found=(f"module {place!r}: " if place else "")
-                    + f"{node.op_type} of {first.name.lower()} and {value.dtype.name.lower()}",
-                    fix="give inputs of the type of the weights (--dtype, --shapes)",
-                )
-
-
-@functools.cache
-def _variables(op_type: str, opset: int) -> tuple[str, ...]:
-    """Type variable of each input, "" where the type is fixed; empty for an unknown operator."""
-    try:
-        schema = onnx.defs.get_schema(op_type, opset)
-    except onnx.defs.SchemaError:
-        return ()
-    named = {constraint.type_param_str for constraint in schema.type_constraints}
-    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
-    result: list[str] = []
-    for formal in schema.inputs:
-        variable = formal.type_str if formal.type_str in named else ""
-        repeated = formal.option == variadic
-        result += [variable if formal.is_homogeneous else ""] * (64 if repeated else 1)
-    return tuple(result)
+        types = {value.dtype.name.lower() for value in node.inputs if value and value.dtype}
+        if len(types) > 1 and node.domain == "" and node.op_type in _OF_ONE_TYPE:
+            raise InputError(
+                "The module computes with operands of different types.",
+                found=f"module {module_path(node)!r}: {node.op_type} of "
+                + " and ".join(sorted(types)),
+                fix="give inputs of the type of the weights (--dtype, --shapes)",
+            )

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Optional, get_args
 
@@ -27,7 +26,7 @@ from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import body_key
 from rmsnorm_export.op.spec import DOMAIN, DOUBLE, FLOAT, OPSET_VERSION, Kind, NormSpec
 from rmsnorm_export.torch.operator import library  # noqa: F401 (registers the operators)
-from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS, OPTIONAL, attribute_defaults
+from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS, OPTIONAL
 
 
 def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -98,30 +97,30 @@ def _operand_type(node: ir.Node, index: int) -> int | None:
 
 @functools.cache
 def _operator(kind: Kind) -> values.Op:
-    """The operator as the exporter wants it, to make a node of; any operand is of any type."""
-    schema, optional = onnx.defs.OpSchema, onnx.defs.OpSchema.FormalParameterOption.Optional
-    names = [*OPERANDS[kind], "y", "sum"]
+    """Return the operator as the exporter makes nodes of it; any operand is of any type."""
+    schema = onnx.defs.OpSchema
+    options = schema.FormalParameterOption
+    outputs = ("y", "sum") if kind == "SkipRMSNorm" else ("y",)
     parameters = [
-        schema.FormalParameter(name, f"T_{name}", param_option=optional)
-        if name in OPTIONAL
-        else schema.FormalParameter(name, f"T_{name}")
-        for name in names
+        schema.FormalParameter(
+            name, f"T_{name}", param_option=options.Optional if name in OPTIONAL else options.Single
+        )
+        for name in (*OPERANDS[kind], *outputs)
     ]
     types = [f"tensor({name})" for name in ("float", "float16", "double", "bfloat16")]
-    outputs = 2 if kind == "SkipRMSNorm" else 1
-    made = schema(
+    own = schema(
         kind,
         DOMAIN,
         OPSET_VERSION,
-        inputs=parameters[:-2],
-        outputs=parameters[-2:][:outputs],
-        type_constraints=[(f"T_{name}", types, "") for name in names],
+        inputs=parameters[: -len(outputs)],
+        outputs=parameters[-len(outputs) :],
+        type_constraints=[(parameter.type_str, types, "") for parameter in parameters],
         attributes=[
             schema.Attribute(name, onnx.helper.make_attribute(name, value))
             for name, value in NormSpec(kind=kind).attributes().items()
         ],
     )
-    return values.Op(values.Opset(DOMAIN, OPSET_VERSION), kind, made)
+    return values.Op(values.Opset(DOMAIN, OPSET_VERSION), kind, own)
 
 
 def _emit(spec: NormSpec, *operands: Any) -> Any:
@@ -129,42 +128,20 @@ def _emit(spec: NormSpec, *operands: Any) -> Any:
     if scale is None and bias is not None:
         # The inputs of a body are positional: a scale of one goes with a bias.
         op: Any = opset18
-        one = op.CastLike(op.Constant(value_floats=[1.0]), x)
-        one.dtype = x.dtype
-        operands = (x, *others, one, bias)
-    return _operator(spec.kind)(*operands, **spec.attributes())
+        scale = op.CastLike(op.Constant(value_floats=[1.0]), x)
+        scale.dtype = x.dtype
+    return _operator(spec.kind)(x, *others, scale, bias, **spec.attributes())
 
 
-@functools.cache
 def translation(kind: Kind) -> Callable[..., Any]:
-    """The function that translates a call of the operator ``kind``.
+    """Return the function that translates a call of the operator ``kind``."""
+    names = OPERANDS[kind]
 
-    The exporter reads its signature: attributes are the parameters with a plain type, and their
-    defaults stand for what the traced call leaves out.
-    """
-    either = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [
-        inspect.Parameter(name, either, default=None, annotation=Any)
-        if name in OPTIONAL
-        else inspect.Parameter(name, either, annotation=Any)
-        for name in OPERANDS[kind]
-    ]
-    parameters += [
-        inspect.Parameter(name, either, default=value, annotation=type(value))
-        for name, value in attribute_defaults(kind).items()
-    ]
-    signature = inspect.Signature(parameters, return_annotation=Any)
+    def translate(*operands: Any, **more: Any) -> Any:
+        rest = [more.pop(name, None) for name in names[len(operands) :]]
+        return _emit(NormSpec(kind=kind, **more), *operands, *rest)
 
-    def translate(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        values = bound.arguments
-        operands = [values.pop(name) for name in OPERANDS[kind]]
-        return _emit(NormSpec(kind=kind, **values), *operands)
-
-    described: Any = translate
-    described.__signature__ = signature
-    described.__annotations__ = {p.name: p.annotation for p in parameters}
+    translate.__name__ = NAMES[kind]
     return translate
 
 

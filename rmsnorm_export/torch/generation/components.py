@@ -17,8 +17,7 @@ from rmsnorm_export.errors import BackendMissingError, Error, InputError, UsageE
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.system.packages import pip_install
 from rmsnorm_export.torch.export.chatter import collected
-from rmsnorm_export.torch.export.clean import check_types, tidy
-from rmsnorm_export.torch.export.tables import quick_tables
+from rmsnorm_export.torch.export.clean import tidy
 from rmsnorm_export.torch.export.trace import EXPORTING, inference
 
 if TYPE_CHECKING:
@@ -74,7 +73,6 @@ def trace_components(
         inference(model),
         whole_static_caches(),
         own_types_of_caches(),
-        quick_tables(),
     ):
         name = "generate"
         try:
@@ -110,7 +108,6 @@ def trace_components(
             ) from error
         for component in components:
             tidy(component.model)
-            check_types(component.model)
     return components, "\n".join(lines)
 
 

@@ -96,8 +96,8 @@ def exported(norm: NormClass, module: torch.nn.Module, dtype: str) -> ir.Model:
     dynamic = ({0: "batch"},) * len(inputs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        converted = convert(module, inputs, opset=OPSET, dynamic_shapes=dynamic)
-    return converted.result.model
+        result, _ = convert(module, inputs, opset=OPSET, dynamic_shapes=dynamic)
+    return result.model
 
 
 def prove(
