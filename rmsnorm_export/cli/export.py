@@ -150,9 +150,11 @@ def _export_graph(
     from rmsnorm_export.torch.export.export import convert
 
     weights = options.pop("weights")
-    loaded, example = load_source(source, loading, seed=0, option="--shapes")
+    loaded, example = load_source(source, loading, seed=0)
     options |= {"kwargs": example.kwargs, "dynamic_shapes": example.dynamic}
-    result, _ = convert(loaded.module, example.args, progress=tell, **options)
+    result, _ = convert(
+        loaded.module, example.args, records.ExportOptions(progress=tell, **options)
+    )
     notes = (*result.report.notes, *loaded.notes)
     return (
         {"": dataclasses.replace(result.report, source=source, notes=notes)},
@@ -171,7 +173,7 @@ def _export_decoder(
     from rmsnorm_export.torch.generation.export import make_decoder
     from rmsnorm_export.torch.generation.source import load_generative
 
-    how = {name: getattr(loading, name) for name in ("dtype", "shapes", "dims")}
+    how = {name: getattr(loading, name) for name in ("dtype", "shapes")}
     arguments, cache = loading.arguments or {}, options["static_cache"]
     model, inputs, notes = load_generative(source, arguments=arguments, seed=0, **how)
     decoder = make_decoder(

@@ -95,7 +95,7 @@ def verify_export(
         model = load_frame(other.folder, str(metadata[-1].get("architecture")), dtype)
     elif isinstance(a, str | os.PathLike):
         model, _, _ = load_generative(
-            os.fspath(a), arguments={}, dtype=dtype, shapes=None, dims=None, seed=options.seed
+            os.fspath(a), arguments={}, dtype=dtype, shapes=None, seed=options.seed
         )
     given = {name: torch.from_numpy(np.asarray(array)) for name, array in inputs.items()}
     feeds = sample_inputs(model, given, seed=options.seed)

@@ -16,16 +16,13 @@ from rmsnorm_export.torch.source.example import Example, Loaded, example_of
 from rmsnorm_export.torch.source.load import load
 
 
-def load_source(
-    source: str, options: SourceOptions, *, seed: int, option: str
-) -> tuple[Loaded, Example]:
+def load_source(source: str, options: SourceOptions, *, seed: int) -> tuple[Loaded, Example]:
     """Load a source in ``options.dtype``, and make its example inputs.
 
     Args:
         source: as ``export`` takes it.
         options: how it is loaded.
         seed: of the inputs.
-        option: how the user gives ``options.shapes``, for errors.
 
     Raises:
         UsageError, InputError, BackendMissingError: as ``load`` and ``example_of``.
@@ -36,7 +33,7 @@ def load_source(
         dtype=options.dtype,
         trust_source=options.trust_source,
     )
-    return loaded, example_of(loaded, options.shapes, dims=options.dims, seed=seed, option=option)
+    return loaded, example_of(loaded, options.shapes, seed=seed)
 
 
 def compare_file(

@@ -15,7 +15,7 @@ from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.result import Verification
 from rmsnorm_export.compare.source import compare_file, load_source
 from rmsnorm_export.deploy.tables import Export
-from rmsnorm_export.rewrite.options import GenerationOptions
+from rmsnorm_export.rewrite.options import ExportOptions, GenerationOptions
 from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.torch.export.export import convert
 from rmsnorm_export.torch.generation.export import make_decoder
@@ -44,14 +44,13 @@ def export_source(
     how: Any = {"seed": table.seed}
     options: Any = {"target": "plain", "opset": table.opset, "progress": progress}
     if table.task is None:
-        loaded, given = load_source(source, load, option="[export] shapes", **how)
+        loaded, given = load_source(source, load, **how)
         options |= {"kwargs": given.kwargs, "dynamic_shapes": given.dynamic}
-        result, log = convert(loaded.module, given.args, **options)
+        result, log = convert(loaded.module, given.args, ExportOptions(**options))
         progress("writing the model", 0, 1)
         result.save(place)
     else:
-        names = ("dtype", "shapes", "dims")
-        loading: Any = {name: getattr(load, name) for name in names}
+        loading: Any = {"dtype": load.dtype, "shapes": load.shapes}
         model, inputs, _ = load_generative(source, arguments=load.arguments or {}, **loading, **how)
         cache: Any = {"static_cache": table.static_cache}
         options |= {"multi_token": table.multi_token, "inputs": inputs, **cache, **how}

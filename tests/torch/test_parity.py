@@ -82,8 +82,8 @@ def test_the_file_is_that_of_export(name: str, dtype: str) -> None:
 # The claims can fail: each of these breaks the operator in PyTorch, or what is declared of it.
 
 
-def _no_epsilon(plan: Any, squares: Any, row: Any, reuse: bool) -> Any:
-    return RMS(dataclasses.replace(plan, epsilon=0.0), squares, row, reuse)
+def _no_epsilon(plan: Any, squares: Any, row: Any) -> Any:
+    return RMS(dataclasses.replace(plan, epsilon=0.0), squares, row)
 
 
 def _no_offset(plan: Any, scale: Any, row: Any) -> Any:
@@ -94,7 +94,7 @@ def _one_too_many(spec: Any, row: Any) -> int:
     return COUNT(spec, row) + 1
 
 
-RMS, GAIN, COUNT = eager._rms, eager._scale_factor, eager.count
+RMS, GAIN, COUNT = eager._rms, eager._scale_factor, eager._count
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -103,7 +103,7 @@ RMS, GAIN, COUNT = eager._rms, eager._scale_factor, eager.count
     [
         ("_rms", _no_epsilon, "LLaMA order"),
         ("_scale_factor", _no_offset, "unit offset"),
-        ("count", _one_too_many, "partial"),
+        ("_count", _one_too_many, "partial"),
     ],
 )
 def test_a_broken_operator_fails(

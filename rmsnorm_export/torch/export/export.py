@@ -74,27 +74,18 @@ def export(
         BackendMissingError: PyTorch or onnxscript is not installed.
     """
     check_output(path, force=options.force)
-    result, log = _convert(module, args, options)
+    result, log = convert(module, args, options)
     tell(options.progress, WRITING)
     saved = result.save(path, weights=options.weights, force=options.force)
     return ExportResult(saved.path, result.model, result.report, saved, log)
 
 
-@takes(ExportOptions)
 def convert(
     module: torch.nn.Module | torch.export.ExportedProgram,
     args: Sequence[Any],
     options: ExportOptions,
 ) -> tuple[Result, str]:
     """As `export`, without writing a file: the result, and the exporter's log."""
-    return _convert(module, args, options)
-
-
-def _convert(
-    module: torch.nn.Module | torch.export.ExportedProgram,
-    args: Sequence[Any],
-    options: ExportOptions,
-) -> tuple[Result, str]:
     model, log = trace(module, args, dataclasses.replace(options, opset=_opset(options)))
     tell(options.progress, RECOGNISING)
     shared = {entry.name: getattr(options, entry.name) for entry in entries(RewriteOptions)}

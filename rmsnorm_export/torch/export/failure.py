@@ -52,15 +52,15 @@ def explain(
 
 def arguments_text(args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
     """Return the types and shapes of arguments, for a message."""
-    texts = [_argument_text(value) for value in args]
-    texts += [f"{name}={_argument_text(value)}" for name, value in kwargs.items()]
-    return ", ".join(texts) or "none"
-
-
-def _argument_text(value: object) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"{dtype_name(value.dtype)}{list(value.shape)}"
-    return type(value).__name__
+    named = [("", value) for value in args] + [
+        (f"{name}=", value) for name, value in kwargs.items()
+    ]
+    return ", ".join(
+        f"{name}{dtype_name(value.dtype)}{list(value.shape)}"
+        if isinstance(value, torch.Tensor)
+        else f"{name}{type(value).__name__}"
+        for name, value in named
+    )
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -64,7 +64,7 @@ def trace(
         UsageError, InputError: as `rmsnorm_export.export`.
     """
     positional, named, axes = tuple(args), dict(options.kwargs or {}), options.dynamic_shapes
-    _check_module(module)
+    _check_weights(module)
     _check_axes(axes, (positional, named))
     tell(options.progress, EXPORTING)
     with collected() as lines:
@@ -77,6 +77,8 @@ def trace(
                     dynamo=True,
                     opset_version=options.opset,
                     dynamic_shapes=axes,
+                    input_names=options.input_names,
+                    output_names=options.output_names,
                     custom_translation_table=translation_table(),
                     optimize=False,
                 )
@@ -86,22 +88,15 @@ def trace(
     model = program.model
     tell(options.progress, TIDYING)
     _check_dynamic(model, axes)
-    _rename(model.graph.inputs, options.input_names, "input_names")
-    output_names = options.output_names or _output_names(program.exported_program, model)
-    _rename(model.graph.outputs, output_names, "output_names")
+    if not options.output_names:
+        _name_outputs(program.exported_program, model)
     with collected() as more:
         tidy(model)
     return model, "\n".join([*lines, *more])
 
 
-def _check_module(module: object) -> None:
-    """Refuse what is no module, and one whose weights have no values."""
-    if not isinstance(module, torch.nn.Module | torch.export.ExportedProgram):
-        raise UsageError(
-            "Only a torch.nn.Module or a torch.export.ExportedProgram can be exported.",
-            found=f"{type(module).__module__}.{type(module).__qualname__}",
-            fix="put the computation into the forward of a torch.nn.Module",
-        )
+def _check_weights(module: object) -> None:
+    """Refuse a module whose weights have no values."""
     if isinstance(module, torch.nn.Module):
         for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
             if tensor.is_meta:
@@ -128,44 +123,24 @@ def inference(module: object) -> Iterator[None]:
             child.training = mode
 
 
-def _output_names(program: torch.export.ExportedProgram | None, model: ir.Model) -> list[str]:
-    """Return the keys of a dictionary (``logits``), else ``output``, ``output_1``.
-
-    Empty when the graph has other outputs than the program returns.
-    """
-    count = len(model.graph.outputs)
-    names = ["output" if i == 0 else f"output_{i}" for i in range(count)]
+def _name_outputs(program: torch.export.ExportedProgram | None, model: ir.Model) -> None:
+    """Name outputs by the keys of a dictionary (``logits``), else ``output``, ``output_1``."""
+    outputs = model.graph.outputs
     spec = None if program is None else program.call_spec.out_spec
-    if spec is None or spec.num_leaves != count:
-        return []
-    outputs = pytree.tree_unflatten(names, spec)
-    if not isinstance(outputs, Mapping):
-        return names
-    keys: list[str] = []
-    for key, value in outputs.items():
-        leaves = pytree.tree_leaves(value)
-        keys += [str(key) if len(leaves) == 1 else f"{key}_{i}" for i in range(len(leaves))]
-    return keys
-
-
-def _rename(values: Sequence[ir.Value], names: Sequence[str] | None, option: str) -> None:
-    """Give the values these names; others that have one of them make way when names are fixed.
-
-    Raises:
-        UsageError: the names are not as many as the values, or not unique.
-    """
-    if not names:
+    if spec is None or spec.num_leaves != len(outputs):
         return
-    if len(names) != len(values) or len(set(names)) != len(names):
-        have = ", ".join(str(value.name) for value in values)
-        raise UsageError(
-            f"{option} must give each {option.split('_')[0]} of the graph its own name.",
-            found=f"{names!r} for {len(values)}: {have}",
-            fix=f"give {len(values)} different names, in that order",
-        )
-    for value, name in zip(values, names, strict=True):
-        # An output that is an input keeps that name.
-        if option == "input_names" or value.producer() is not None:
+    tree = pytree.tree_unflatten(list(outputs), spec)
+    if isinstance(tree, Mapping):
+        groups = [(str(key), pytree.tree_leaves(value)) for key, value in tree.items()]
+        names = [
+            key if len(leaves) == 1 else f"{key}_{i}"
+            for key, leaves in groups
+            for i in range(len(leaves))
+        ]
+    else:
+        names = [f"output_{i}" if i else "output" for i in range(len(outputs))]
+    for value, name in zip(outputs, names, strict=True):
+        if value.producer() is not None:  # an output that is an input keeps that name
             value.name = name
 
 

@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import inspect
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -18,7 +18,7 @@ from rmsnorm_export.printable import first_line
 from rmsnorm_export.system.packages import pip_install
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.clean import tidy
-from rmsnorm_export.torch.export.trace import EXPORTING, inference
+from rmsnorm_export.torch.export.trace import EXPORTING, inference, tell
 
 if TYPE_CHECKING:
     from rmsnorm_export.rewrite.options import GenerationOptions
@@ -40,18 +40,16 @@ class Component:
 
 
 def trace_components(
-    model: Any,
-    inputs: Mapping[str, Any],
-    options: GenerationOptions,
-    tell: Callable[[str], None],
+    model: Any, inputs: Mapping[str, Any], options: GenerationOptions
 ) -> tuple[list[Component], str]:
-    """The components of a model that generates, as ``transformers.exporters`` splits it.
+    """Return the components of a model that generates, as ``transformers.exporters`` splits it.
 
-    The exporter's own optimizer is left out for `tidy`, which changes no number.
+    The exporter's own optimizer is omitted for `tidy`, which changes no number.
 
     Args:
         model: of transformers; left as it is.
         inputs: of ``model.generate``.
+        options: of the export.
 
     Returns:
         The components in the order in which they run, and what was printed and warned of.
@@ -66,15 +64,15 @@ def trace_components(
     config = config_class(
         dynamic=True, optimize=False, opset_version=options.opset, dynamic_shapes=None
     )
+    recorded = {
+        **json.loads(config.to_json_string()),
+        "multi_token_decode": options.multi_token,
+        "static_cache": options.static_cache,
+    }
     components: list[Component] = []
-    tell(EXPORTING)
-    with (
-        collected() as lines,
-        inference(model),
-        whole_static_caches(),
-        own_types_of_caches(),
-    ):
-        name = "generate"
+    name = "generate"
+    tell(options.progress, EXPORTING)
+    with collected() as lines, inference(model), whole_static_caches(), own_types_of_caches():
         try:
             exporter = exporter_class()
             with _encoder_calls(model) as encoder:
@@ -90,11 +88,7 @@ def trace_components(
             _check_whole(model, stages)
             for name, (module, feeds) in stages.items():
                 program, metadata = exporter.export_program(module, feeds, config=config)
-                metadata.export_config = {
-                    **json.loads(config.to_json_string()),
-                    "multi_token_decode": options.multi_token,
-                    "static_cache": options.static_cache,
-                }
+                metadata.export_config = dict(recorded)
                 components.append(Component(name, program, metadata))
         except Error:
             raise
@@ -131,25 +125,17 @@ def check_generative(model: Any) -> None:
     Raises:
         InputError: it is not.
     """
-    kind = f"{type(model).__module__}.{type(model).__qualname__}"
-    if not hasattr(model, "can_generate") or not hasattr(model, "set_attn_implementation"):
+    if not hasattr(model, "set_attn_implementation") or not model.can_generate():
         raise InputError(
-            "Only a model of transformers is exported for generation.",
-            found=kind,
-            fix="in Python, give the model that from_pretrained makes; as SOURCE a Hugging Face "
-            "folder, a config.json or a factory of such a model; or omit --task",
-        )
-    if not model.can_generate():
-        raise InputError(
-            "The model cannot generate.",
-            found=f"{kind} has no generate()",
-            fix="name a class with a language model's head under architectures in config.json, "
-            "e.g. LlamaForCausalLM, or omit --task",
+            "Only a model of transformers that generates is exported for generation.",
+            found=f"{type(model).__module__}.{type(model).__qualname__}",
+            fix="give a model of from_pretrained, or as SOURCE its folder, config.json or factory, "
+            "with a head of a language model (LlamaForCausalLM); or omit --task",
         )
 
 
 def _generation_config(model: Any, inputs: Mapping[str, Any], options: GenerationOptions) -> Any:
-    """How ``model.generate`` is run to see its caches.
+    """Return how ``model.generate`` is run to see its caches.
 
     Raises:
         UsageError: the cache is longer than the model's positions, or too short for the inputs.
@@ -162,32 +148,26 @@ def _generation_config(model: Any, inputs: Mapping[str, Any], options: Generatio
         )
     config = copy.deepcopy(model.generation_config)
     config.do_sample, config.num_beams, config.use_cache = False, 1, True
-    if options.static_cache is not None:
-        limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        if isinstance(limit, int) and options.static_cache > limit:
-            raise UsageError(
-                "The cache is longer than the model has positions.",
-                found=f"{options.static_cache} tokens, max_position_embeddings is {limit}",
-                fix=f"use --static-cache {limit} or less",
-            )
+    if (size := options.static_cache) is not None:
         tokens = inputs.get(written_name(model))
         least = 2 if tokens is None else tokens.shape[1] + 2
-        if options.static_cache < least:
+        most = getattr(model.config.get_text_config(), "max_position_embeddings", None) or size
+        if not least <= size <= most:
             raise UsageError(
-                "The cache is shorter than the text that the model is traced with.",
-                found=f"{options.static_cache} tokens, of {least} that are needed",
-                fix=f"use --static-cache {least} or more, or a shorter prompt (--shapes)",
+                "The cache does not fit the model or the text that it is traced with.",
+                found=f"{size} tokens",
+                fix=f"use --static-cache {least} to {most} (the text and two tokens, "
+                "max_position_embeddings)",
             )
-        config.cache_implementation = "static"
-        config.max_cache_len = options.static_cache
+        config.cache_implementation, config.max_cache_len = "static", size
     return config
 
 
 def _check_whole(model: Any, stages: Collection[str]) -> None:
-    """A model that sees or hears has its encoder among its components.
+    """Refuse a model that sees or hears without its encoder among its components.
 
     Raises:
-        InputError: it has not: ``generate`` of transformers 5.23 runs it before ``forward``,
+        InputError: ``generate`` of transformers 5.23 runs it before ``forward``,
             where its exporter does not find it.
     """
     if "language_model" in stages and not any(name.endswith("_encoder") for name in stages):
@@ -200,7 +180,7 @@ def _check_whole(model: Any, stages: Collection[str]) -> None:
 
 @contextlib.contextmanager
 def _encoder_calls(model: Any) -> Iterator[dict[str, tuple[Any, dict[str, Any]]]]:
-    """The encoder of an encoder-decoder and what it is called with, which the exporter leaves out.
+    """The encoder of an encoder-decoder and what it is called with, which the exporter omits.
 
     It gives the components that begin with the encoder's result.
     """
@@ -210,9 +190,15 @@ def _encoder_calls(model: Any) -> Iterator[dict[str, tuple[Any, dict[str, Any]]]
         return
 
     def keep(module: Any, _: Any, feeds: dict[str, Any]) -> None:
-        known = inspect.signature(module.forward).parameters
-        tensors = {key: one for key, one in feeds.items() if isinstance(one, torch.Tensor)}
-        stages["encoder"] = module, {key: one for key, one in tensors.items() if key in known}
+        taken = inspect.signature(module.forward).parameters
+        stages["encoder"] = (
+            module,
+            {
+                name: value
+                for name, value in feeds.items()
+                if name in taken and isinstance(value, torch.Tensor)
+            },
+        )
 
     handle = model.get_encoder().register_forward_pre_hook(keep, with_kwargs=True)
     try:
@@ -222,7 +208,7 @@ def _encoder_calls(model: Any) -> Iterator[dict[str, tuple[Any, dict[str, Any]]]
 
 
 def written_name(model: Any) -> str:
-    """The input of ``generate`` with the tokens that the model continues."""
+    """Return the input of ``generate`` with the tokens that the model continues."""
     return "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
 
 
@@ -272,8 +258,8 @@ def own_types_of_caches() -> Iterator[None]:
         utils.cast_leaf_tensors = cast
 
 
-def sample_inputs(model: Any, given: Mapping[str, Any], *, seed: int = 0) -> dict[str, Any]:
-    """Inputs of ``generate``: those given, and an attention mask with padding on the left.
+def sample_inputs(model: Any, known: Mapping[str, Any], *, seed: int = 0) -> dict[str, Any]:
+    """Return inputs of ``generate``, with an attention mask that pads on the left.
 
     A mask of ones alone is dropped while tracing, and the graph would take no padded batch. A scan
     in chunks is traced with several of them, or the graph would take no more than one. An
@@ -281,10 +267,12 @@ def sample_inputs(model: Any, given: Mapping[str, Any], *, seed: int = 0) -> dic
     fixed.
 
     Args:
-        given: inputs by name; ``input_ids`` of shape [batch, sequence] are made where there are
+        model: of transformers.
+        known: inputs by name; ``input_ids`` of shape [batch, sequence] are made where there are
             none.
+        seed: of random tokens.
     """
-    inputs = dict(given)
+    inputs = dict(known)
     if "input_ids" not in inputs and model.main_input_name == "input_ids":
         limit = model.get_input_embeddings().num_embeddings
         generator = torch.Generator().manual_seed(seed)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.bundle import check_folder, new_folder, write_manifest, write_models
-from rmsnorm_export.options import takes
+from rmsnorm_export.options import entries, takes
 from rmsnorm_export.rewrite.caches import write_rows
+from rmsnorm_export.rewrite.fusions import share_weights
 from rmsnorm_export.rewrite.optimize import optimize
-from rmsnorm_export.rewrite.options import GenerationOptions
+from rmsnorm_export.rewrite.options import FusedOptions, GenerationOptions
 from rmsnorm_export.rewrite.result import GenerationExport, Report
+from rmsnorm_export.torch.export.trace import RECOGNISING, tell
 from rmsnorm_export.torch.generation.components import (
     Component,
     check_generative,
@@ -104,49 +106,35 @@ def export_generation(
 def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
     """As `export_generation`, without writing anything."""
     start = time.perf_counter()
-    tell = _teller(options)
     check_generative(model)
-    if options.names == "optimum":
+    optimum = options.names == "optimum"
+    if optimum:
         options = dataclasses.replace(options, multi_token=True)
-    components, log = trace_components(
-        model, sample_inputs(model, options.inputs or {}), options, tell
-    )
+    components, log = trace_components(model, sample_inputs(model, options.inputs or {}), options)
+    shared = {entry.name: getattr(options, entry.name) for entry in entries(FusedOptions)}
     models: dict[str, ir.Model] = {}
     reports: dict[str, Report] = {}
     states: States = {}
+    tell(options.progress, RECOGNISING)
     for component in components:
-        tell(f"recognising the norms of {component.name}")
         name_dimensions(component.model, options.static_cache, states)
-        if options.names == "optimum":
+        if optimum:
             name_as_optimum(component.model.graph)
-        result = optimize(
-            component.model,
-            target=options.target,
-            runtime=options.runtime,
-            numerics=options.numerics,
-            prove=options.prove,
-            fusions=options.fusions,
-            seed=options.seed,
-            kernels=options.kernels,
-            progress=options.progress,
-            drawings=options.drawings,
-        )
+        result = optimize(component.model, **shared)
         if options.target != "plain":  # which is as the exporter gives it
             write_rows(result.model)
-        name = "model" if options.names == "optimum" else component.name
+        name = "model" if optimum else component.name
         models[name] = result.model
         source = f"{type(model).__name__}, {component.name}"
         reports[name] = dataclasses.replace(result.report, source=source)
         if options.fusions is not None:
             component.metadata.export_config |= {"ort_fusions": options.fusions, "optimize": True}
     if options.fusions is not None:
-        from rmsnorm_export.rewrite.fusions import share_weights
-
         share_weights(models.values())
     return Decoder(
         models=models,
         reports=reports,
-        manifest=_manifest(components) if options.names == "transformers" else None,
+        manifest=None if optimum else _manifest(components),
         configs=(model.config, model.generation_config),
         log=log,
         seconds=time.perf_counter() - start,
@@ -156,7 +144,7 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
 def plain_component(
     model: Any, inputs: Mapping[str, Any], name: str, settings: Mapping[str, Any], folder: Path
 ) -> Path:
-    """A component as the exporter gives it, every norm spelled out.
+    """Write a component as the exporter gives it, every norm spelled out.
 
     Args:
         model, inputs: as for `export_generation`.
@@ -171,7 +159,7 @@ def plain_component(
         multi_token=bool(settings.get("multi_token_decode")),
         static_cache=settings.get("static_cache"),
     )
-    components, _ = trace_components(model, sample_inputs(model, inputs), options, lambda _: None)
+    components, _ = trace_components(model, sample_inputs(model, inputs), options)
     states: States = {}
     for component in components:
         name_dimensions(component.model, options.static_cache, states)
@@ -198,11 +186,3 @@ def _manifest(components: list[Component]) -> dict[str, Any]:
             for component in components
         },
     }
-
-
-def _teller(options: GenerationOptions) -> Callable[[str], None]:
-    def tell(stage: str) -> None:
-        if options.progress:
-            options.progress(stage, 0, 1)
-
-    return tell

@@ -22,56 +22,55 @@ States = dict[str, ir.Shape]
 """What the graphs of a model give of its cache, by the paths of the leaves."""
 
 
-def name_dimensions(
-    model: ir.Model, static_cache: int | None = None, states: States | None = None
-) -> None:
-    """``batch``, ``sequence`` and ``past`` for the symbols that tracing invented, in place.
+def name_dimensions(model: ir.Model, static_cache: int | None, states: States) -> None:
+    """Use ``batch``, ``sequence`` and ``past`` for the symbols that tracing invented, in place.
 
     A mask over cache and tokens has the dimension ``past + sequence``; what an encoder has read is
     of ``encoder_sequence``.
 
     Args:
+        model: the graph.
         static_cache: the size of the caches, which stands for ``past`` then.
         states: of the graphs before this one, whose fixed sizes hold here, too (the widths of
             Mamba's convolutions); this graph's are added.
     """
-    graph = model.graph
-    states = {} if states is None else states
+    shapes = {str(value.name): value.shape for value in model.graph.inputs if value.shape}
     names: dict[str, str] = {}
-    given = {str(value.name): value for value in graph.inputs}
-    order = ("decoder_input_ids", "input_ids", "inputs_embeds")
-    tokens = next((given[name] for name in order if name in given), None)
-    encodes = "decoder_input_ids" in given
-    sequence: int | str = "sequence"
-    if tokens is not None and tokens.shape is not None:
-        _call(names, tokens.shape[0], "batch")
-        _call(names, tokens.shape[1], "sequence")
-        sequence = tokens.shape[1] if isinstance(tokens.shape[1], int) else "sequence"
-    past: str | int | None = None
-    for name, value in given.items():
-        if value.shape is None or not value.shape or not is_state(name):
+
+    def call(dim: int | ir.SymbolicDim, name: object) -> None:
+        if isinstance(dim, ir.SymbolicDim) and dim.value is not None:
+            names.setdefault(dim.value, str(name))
+
+    sequence, past = "sequence", ""
+    for name in ("decoder_input_ids", "input_ids", "inputs_embeds"):
+        if name in shapes:
+            rows, tokens, *_ = shapes[name]
+            call(rows, "batch")
+            call(tokens, "sequence")
+            sequence = str(tokens) if isinstance(tokens, int) else sequence
+            break
+    for name, shape in shapes.items():
+        if not is_state(name):
             continue
-        _call(names, value.shape[0], "batch")
+        call(shape[0], "batch")
         leaf = _LEAF.fullmatch(name)
-        if leaf is not None and len(value.shape) == 4 and not leaf[1]:
-            _call(names, value.shape[2], str(static_cache or "past"))
-            past = past or _text(names, value.shape[2])
+        if leaf is not None and len(shape) == 4 and not leaf[1]:
+            call(shape[2], static_cache or "past")
+            past = past or str(_renamed(names, shape[2]))
             continue
-        for dim, before in zip(value.shape, states.get(state_name(name), ()), strict=False):
-            if isinstance(before, int):
-                _call(names, dim, str(before))
-    total = f"{past} + {sequence}" if isinstance(past, str) else past or "sequence"
-    for name in ("attention_mask", "encoder_outputs.last_hidden_state"):
-        shape = None if name not in given else given[name].shape
-        if shape is not None and len(shape) == (2 if name == "attention_mask" else 3):
-            _call(names, shape[0], "batch")
-            _call(names, shape[1], "encoder_sequence" if encodes else str(total))
+        for dim, size in zip(shape, states.get(state_name(name), ()), strict=False):
+            if isinstance(size, int):
+                call(dim, size)
+    total = past if past.isdecimal() else f"{past} + {sequence}" if past else "sequence"
+    encoded = "encoder_sequence" if "decoder_input_ids" in shapes else total
+    for name, rank in (("attention_mask", 2), ("encoder_outputs.last_hidden_state", 3)):
+        if len(shapes.get(name, ())) == rank:
+            call(shapes[name][0], "batch")
+            call(shapes[name][1], encoded)
     for value in _values(model):
         if value.shape is not None and any(not isinstance(dim, int) for dim in value.shape):
             value.shape = ir.Shape([_renamed(names, dim) for dim in value.shape])
-    for value in graph.outputs:
-        if value.shape is not None:
-            states[state_name(str(value.name))] = value.shape
+    states |= {state_name(str(v.name)): v.shape for v in model.graph.outputs if v.shape is not None}
 
 
 def name_as_optimum(graph: ir.Graph) -> None:
@@ -92,17 +91,6 @@ def name_as_optimum(graph: ir.Graph) -> None:
                     found=f"{name}, which is no layer's keys or values",
                     fix="omit --names",
                 )
-
-
-def _call(names: dict[str, str], dim: int | ir.SymbolicDim, name: str) -> None:
-    if isinstance(dim, ir.SymbolicDim) and dim.value is not None:
-        names.setdefault(dim.value, name)
-
-
-def _text(names: dict[str, str], dim: int | ir.SymbolicDim) -> str | int | None:
-    if isinstance(dim, int):
-        return dim
-    return names.get(dim.value or "", dim.value)
 
 
 def _renamed(names: dict[str, str], dim: int | ir.SymbolicDim) -> int | str | None:

@@ -30,14 +30,13 @@ def load_generative(
     arguments: Mapping[str, Any],
     dtype: str | None,
     shapes: str | None,
-    dims: Any,
     seed: int,
 ) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
     """A model of transformers with its cache switched on, inputs of ``generate``, and notes.
 
     Args:
         source, arguments, dtype: as for ``load``.
-        shapes, dims: of the inputs; without them two rows of five tokens are made later.
+        shapes: of the inputs; without them two rows of five tokens are made later.
         seed: of random inputs.
 
     Raises:
@@ -54,7 +53,7 @@ def load_generative(
     model.set_attn_implementation("sdpa")
     inputs: dict[str, Any] = {}
     if shapes or loaded.kwargs:
-        made = example_of(loaded, shapes, seed=seed, option="--shapes", dims=dims)
+        made = example_of(loaded, shapes, seed=seed)
         inputs = dict(made.kwargs)
     return model, inputs, loaded.notes
 

@@ -22,17 +22,12 @@ def forward(
     gate: Tensor | None = None,
     cos: Tensor | None = None,
     sin: Tensor | None = None,
-    reuse: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The formula of ``rmsnorm_export.op.spec`` on checked operands.
+    """Compute the formula of ``rmsnorm_export.op.spec`` on checked operands.
 
     Bitwise what ``reference_exact`` gives, except that the sum of squares is taken in the order of
     the device; that a sigmoid, or a square root in float64, is as accurate as the device's; and
     that PyTorch casts float64 to a half type by way of float32.
-
-    Args:
-        reuse: write into own intermediates instead of making new ones, as the operator's kernel
-            does; not for autograd, nor for a compiler to see through.
 
     Returns:
         ``y`` and the tensor that was normalised (``x``, or the sum with the residual); contiguous.
@@ -43,7 +38,7 @@ def forward(
         scale, bias = (None if v is None else v.reshape(-1) for v in (scale, bias))
         trailing = dataclasses.replace(plan, spec=spec.trailing())
         rows = x.movedim(spec.axis, -1)
-        results = forward(trailing, rows, scale, bias, residual=residual, gate=gate, reuse=reuse)
+        results = forward(trailing, rows, scale, bias, residual=residual, gate=gate)
         y, total = (value.movedim(-1, spec.axis).contiguous() for value in results)
         return y, total
     total = x.contiguous()
@@ -58,12 +53,11 @@ def forward(
             row = row * activation
             numerator = row.to(plan.out)
     factor = None if scale is None else _scale_factor(plan, scale, row)
-    y = _normalise(plan, row, numerator, factor, reuse).to(plan.product)
+    y = _normalise(plan, row, numerator, factor).to(plan.product)
     if factor is not None and not spec.association:
-        y = y.mul_(factor) if reuse else y * factor
+        y = y * factor
     if bias is not None:
-        addend = bias.to(plan.product).reshape(row.shape[spec.axis :])
-        y = y.add_(addend) if reuse else y + addend
+        y = y + bias.to(plan.product).reshape(row.shape[spec.axis :])
     if activation is not None and not spec.gate_first:
         y = y.to(plan.stash) * activation
     y = y.to(plan.out)
@@ -73,7 +67,7 @@ def forward(
 
 
 def _turned(spec: NormSpec, y: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """The norm ``y`` with its rotary embedding, in the type of the tables; as ``y`` at the end."""
+    """Turn the norm ``y`` in the type of the tables; the result is of that of ``y``."""
     size = spec.rotary_dim or y.shape[-1]
     part = y[..., :size].to(cos.dtype)
     if cos.shape[-1] != size:
@@ -87,59 +81,54 @@ def _joined(spec: NormSpec, first: Tensor, second: Tensor) -> Tensor:
     return torch.stack([first, second], -1 if spec.rotary_interleaved else -2).flatten(-2)
 
 
-def _normalise(
-    plan: NormPlan, row: Tensor, numerator: Tensor, factor: Tensor | None, reuse: bool
-) -> Tensor:
-    """``v`` of the formula, a new tensor; with an ``association`` the scale is in it already."""
+def _normalise(plan: NormPlan, row: Tensor, numerator: Tensor, factor: Tensor | None) -> Tensor:
+    """Return ``v`` of the formula; with an ``association`` the scale is in it already."""
     spec = plan.spec
     shape = row.shape
     if spec.group_size:
         row, numerator = (v.reshape(*shape[:-1], -1, spec.group_size) for v in (row, numerator))
     squares = (row[..., : spec.partial_size] if spec.partial_size else row).square()
-    rms = _rms(plan, squares, row, reuse)
+    rms = _rms(plan, squares, row)
     if factor is not None and spec.association == 2:
         row = numerator = row * factor
-    if spec.round_rstd:
-        reciprocal = rms.reciprocal().to(plan.out)
-        if factor is not None and spec.association == 1:
-            return numerator * (reciprocal * factor)
-        return (numerator * reciprocal).reshape(shape)
-    if reuse and squares.shape == row.shape:
-        return torch.div(row, rms, out=squares).reshape(shape)
-    return (row / rms).reshape(shape)
+    if not spec.round_rstd:
+        return (row / rms).reshape(shape)
+    reciprocal = rms.reciprocal().to(plan.out)
+    if factor is not None and spec.association == 1:
+        return numerator * (reciprocal * factor)
+    return (numerator * reciprocal).reshape(shape)
 
 
-def _rms(plan: NormPlan, squares: Tensor, row: Tensor, reuse: bool) -> Tensor:
-    """Root mean square of every row or group, stabilised by epsilon, in the stash type."""
+def _rms(plan: NormPlan, squares: Tensor, row: Tensor) -> Tensor:
+    """Return the root mean square of every row or group, stabilised, in the stash type."""
     spec = plan.spec
     total = squares.sum(list(spec.row_axes()), keepdim=True, dtype=plan.wide)
     # Divided, not taken by torch.mean: that multiplies by a rounded 1 / n on CUDA.
-    mean = (total / count(spec, row)).to(plan.stash)
+    mean = (total / _count(spec, row)).to(plan.stash)
     if spec.epsilon_outside:
-        return _root(mean, reuse) + plan.epsilon
+        return _root(mean) + plan.epsilon
     if spec.epsilon_clamp:
-        return _root(mean, reuse).clamp_min(plan.epsilon)
-    return _root(mean + plan.epsilon, reuse)
+        return _root(mean).clamp_min(plan.epsilon)
+    return _root(mean + plan.epsilon)
 
 
-def _root(value: Tensor, library: bool) -> Tensor:
-    """The square root, correctly rounded; on a CPU in float64 to an ulp.
-
-    ``library``: it is computed by PyTorch's own kernel, not by code that a compiler makes.
-    """
-    # On a CPU that kernel is MKL's, an ulp off for one number in 140; once it is rounded from
-    # float64 to float32 that is no longer seen.
-    if library and value.device.type == "cpu" and value.dtype == torch.float32:
-        return value.double().sqrt().to(torch.float32)
+def _root(value: Tensor) -> Tensor:
+    """Return the square root, correctly rounded; on a CPU in float64 to an ulp."""
+    wide = value
+    if value.device.type == "cpu" and value.dtype == torch.float32:
+        # MKL's is an ulp off for one number in 140, which is not seen after another rounding.
+        wide = value.double()
     if value.requires_grad:
         # A row of zeros has no slope; without this it would be infinite, times 0.
-        zero = value == 0
-        return value.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)
-    return value.sqrt()
+        zero = wide == 0
+        wide = wide.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)
+    else:
+        wide = wide.sqrt()
+    return wide.to(value.dtype)
 
 
 def _scale_factor(plan: NormPlan, scale: Tensor, row: Tensor) -> Tensor:
-    """``scale_offset + scale`` in the type of the product, in the shape of the normalised axes."""
+    """Return ``scale_offset + scale`` in the product's type and the normalised axes' shape."""
     factor = scale.to(plan.product).reshape(row.shape[plan.spec.axis :])
     return factor + plan.offset if plan.offset else factor
 
@@ -150,6 +139,5 @@ def _activated_gate(spec: NormSpec, gate: Tensor) -> Tensor:
     return sigmoid if spec.activation == "sigmoid" else gate * sigmoid
 
 
-def count(spec: NormSpec, row: Tensor) -> int:
-    """How many those are."""
+def _count(spec: NormSpec, row: Tensor) -> int:
     return spec.partial_size or math.prod(row.shape[spec.axis :])

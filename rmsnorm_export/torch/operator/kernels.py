@@ -20,13 +20,8 @@ from rmsnorm_export.op import abi
 from rmsnorm_export.torch.dtypes import dtype_name
 from rmsnorm_export.torch.operator.plan import NormPlan
 
-_NOT_IN_IT = "the kernels have none of these types"
-
-
-class _Loaded:
-    """The library that is in use, if any."""
-
-    library: ctypes.CDLL | None = None
+_IN_USE: list[ctypes.CDLL] = []
+"""The library that is in use, if any."""
 
 
 def use(path: Path | None) -> None:
@@ -35,7 +30,7 @@ def use(path: Path | None) -> None:
     Raises:
         InputError: it cannot be loaded, or belongs to another version of this package.
     """
-    _Loaded.library = None if path is None else abi.functions(path)
+    _IN_USE[:] = [] if path is None else [abi.functions(path)]
 
 
 def launched(
@@ -46,12 +41,11 @@ def launched(
     **more: Tensor | None,
 ) -> tuple[Tensor, Tensor] | None:
     """``eager.forward`` in one launch on the current stream; None where ATen is to do it."""
-    library = _Loaded.library
-    if library is None or x.device.type != "cuda":
+    if not _IN_USE or x.device.type != "cuda":
         return None
     stream = torch.cuda.current_stream(x.device).cuda_stream
     with torch.cuda.device(x.device):
-        return launch(library, stream, plan, x, scale, bias, **more)
+        return launch(_IN_USE[0], stream, plan, x, scale, bias, **more)
 
 
 def launch(
@@ -66,15 +60,14 @@ def launch(
     cos: Tensor | None = None,
     sin: Tensor | None = None,
 ) -> tuple[Tensor, Tensor] | None:
-    """The launch, on tensors in memory that the library's kernels reach."""
+    """Launch on tensors in memory that the library's kernels reach."""
     spec = plan.spec
     x = x.contiguous()
-    second = residual if gate is None else gate
-    given = {"other": second, "scale": scale, "bias": bias, "cos": cos, "sin": sin}
-    tensors = {k: None if v is None else v.contiguous() for k, v in given.items()}
+    operands = {"other": residual if gate is None else gate, "scale": scale, "bias": bias}
+    operands |= {"cos": cos, "sin": sin}
     types = {
         name: abi.TYPES.get(dtype_name(x.dtype if value is None else value.dtype))
-        for name, value in {"x": x, "scale": scale, "bias": bias, "table": cos}.items()
+        for name, value in {"x": x, "y": x, "scale": scale, "bias": bias, "table": cos}.items()
     }
     behind = x.ndim + spec.last_axis + 1
     problem = abi.Problem(
@@ -83,34 +76,29 @@ def launch(
         has_scale=scale is not None,
         has_bias=bias is not None,
     )
-    stays = _NOT_IN_IT
-    if None not in types.values() and plan.stash in (torch.float32, x.dtype):
-        problem.set_norm(spec)
-        for name, value in {**types, "y": types["x"]}.items():
-            setattr(problem, name, value)
-        refused = _refusal(library, problem, x, cos) if x.numel() else None
-        stays = "" if refused is None else refused.decode()
     y = torch.empty_like(x)
     total = torch.empty_like(x) if residual is not None else x
-    if not stays and x.numel():
-        pointers = abi.Pointers(
-            x=x.data_ptr(), y=y.data_ptr(), sum=total.data_ptr() if total is not x else None
-        )
-        for name, tensor in tensors.items():
-            setattr(pointers, name, None if tensor is None else tensor.data_ptr())
-        arguments = (ctypes.byref(problem), ctypes.byref(pointers), x.numel() // problem.n)
-        status = library.rmsnorm_launch(*arguments, abi.THROUGHPUT, stream)
-        stays = "" if status == 0 else library.rmsnorm_error(status).decode()
-    if stays:
-        _note(f"{spec.kind} of {dtype_name(x.dtype)}: {stays}")
-        return None
-    return y, total
+    if None in types.values() or plan.stash not in (torch.float32, x.dtype):
+        return _left(plan, b"the kernels have none of these types")
+    if not x.numel():
+        return y, total
+    problem.set_norm(spec)
+    for name, value in types.items():
+        setattr(problem, name, value)
+    if (refusal := _refusal(library, problem, x, cos)) is not None:
+        return _left(plan, refusal)
+    dense = {name: value.contiguous() for name, value in operands.items() if value is not None}
+    dense |= {"x": x, "y": y} | ({} if residual is None else {"sum": total})
+    pointers = abi.Pointers(**{name: value.data_ptr() for name, value in dense.items()})
+    arguments = (ctypes.byref(problem), ctypes.byref(pointers), x.numel() // problem.n)
+    status = library.rmsnorm_launch(*arguments, abi.THROUGHPUT, stream)
+    return _left(plan, library.rmsnorm_error(status)) if status else (y, total)
 
 
 def _refusal(
     library: ctypes.CDLL, problem: abi.Problem, x: Tensor, table: Tensor | None
 ) -> bytes | None:
-    """Why the kernels do not take it; the problem knows the table's shape then."""
+    """Return why the kernels do not take it; the problem knows the table's shape then."""
     if table is not None:
         problem.table_width = table.shape[-1]
         shapes = [shape[:-1] for shape in (x.shape, table.shape)]
@@ -122,9 +110,14 @@ def _refusal(
     return refused
 
 
+def _left(plan: NormPlan, reason: bytes) -> None:
+    """Leave a norm to PyTorch, and say so."""
+    _note(f"{plan.spec.kind} of {dtype_name(plan.out)}: {reason.decode()}")
+
+
 @functools.cache
 def _note(reason: str) -> None:
-    """Once for each reason."""
+    """Warn once for each reason."""
     warnings.warn(
         f"rmsnorm_export: PyTorch's own operators compute a norm, not the CUDA kernels: {reason}",
         RuntimeWarning,

@@ -70,23 +70,18 @@ def _equal_sizes(left: Any, right: Any) -> bool:
     return True
 
 
-def _gradients(
-    plan: NormPlan, operands: Operands, needed: set[str], grad_y: Tensor
-) -> dict[str, Tensor]:
-    """Gradients of ``forward``, taken in ``plan.wide``, where its casts are identities."""
+def _gradients(plan: NormPlan, operands: Operands, grad_y: Tensor) -> dict[str, Tensor]:
+    """Return gradients of ``forward``, taken in ``plan.wide``, where its casts are identities."""
+    again = torch.is_grad_enabled()
     with torch.enable_grad():
         # A view of each: a tensor that is two operands has two gradients.
-        leaves = {n: v.view_as(v) for n, v in operands.items() if v is not None}
-        wide = {name: value.to(plan.wide) for name, value in leaves.items()}
-        y, _ = forward(widened(plan), **wide)
-        chosen = {name: leaves[name] for name in leaves if name in needed}
-        found = torch.autograd.grad(
-            y,
-            list(chosen.values()),
-            grad_y.to(plan.wide),
-            create_graph=torch.is_grad_enabled(),
+        leaves = {name: v.view_as(v) for name, v in operands.items() if v is not None}
+        y, _ = forward(widened(plan), **{name: v.to(plan.wide) for name, v in leaves.items()})
+        chosen = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+        gradients = torch.autograd.grad(
+            y, list(chosen.values()), grad_y.to(plan.wide), create_graph=again
         )
-    return dict(zip(chosen, found, strict=True))
+    return dict(zip(chosen, gradients, strict=True))
 
 
 def _define(library: torch.library.Library, kind: Kind) -> None:
@@ -97,7 +92,7 @@ def _define(library: torch.library.Library, kind: Kind) -> None:
 
     def kernel(*operands: Any, **attributes: Any) -> Tensor | tuple[Tensor, Tensor]:
         plan, named = prepare(kind, operands, attributes)
-        y, total = launched(plan, **named) or forward(plan, **named, reuse=True)
+        y, total = launched(plan, **named) or forward(plan, **named)
         return (y, total) if two else y
 
     def fake(*operands: Any, **attributes: Any) -> Tensor | tuple[Tensor, Tensor]:
@@ -118,19 +113,15 @@ def _define(library: torch.library.Library, kind: Kind) -> None:
         ctx.set_materialize_grads(False)
 
     def backward(ctx: Any, grad_y: Tensor | None, grad_sum: Tensor | None = None) -> Any:
-        names = OPERANDS[kind]
-        needed = {n for n, need in zip(names, ctx.needs_input_grad, strict=False) if need}
-        if "residual" in needed:
-            needed.add("x")
-        grads: dict[str, Tensor | None] = {}
-        if grad_y is not None and needed:
-            saved = dict(zip(names, ctx.saved_tensors, strict=True))
-            grads.update(_gradients(ctx.plan, saved, needed, grad_y))
+        grads: dict[str, Tensor] = {}
+        if grad_y is not None:
+            saved = dict(zip(OPERANDS[kind], ctx.saved_tensors, strict=True))
+            grads = _gradients(ctx.plan, saved, grad_y)
         if grad_sum is not None:
-            through = grads.get("x")
-            grads["x"] = grad_sum if through is None else through + grad_sum
-        grads["residual"] = grads.get("x")
-        return tuple(grads.get(n) for n in names[: len(ctx.needs_input_grad)])
+            grads["x"] = grads["x"] + grad_sum if "x" in grads else grad_sum
+        if two and "x" in grads:
+            grads["residual"] = grads["x"]
+        return tuple(grads.get(n) for n in OPERANDS[kind][: len(ctx.needs_input_grad)])
 
     library.define(schema(kind), tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
     library.impl(name, kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]

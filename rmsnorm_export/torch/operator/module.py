@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import typing
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,14 +14,10 @@ from rmsnorm_export.op.operands import check_offset, check_row
 from rmsnorm_export.op.spec import Kind, RowAttributes
 from rmsnorm_export.torch.operator.ops import call
 from rmsnorm_export.torch.operator.plan import make_spec
-from rmsnorm_export.torch.operator.signature import OPERANDS, check_attributes
+from rmsnorm_export.torch.operator.signature import OPERANDS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-
-_ATTRIBUTES = tuple(typing.get_type_hints(RowAttributes))
-"""The attributes that a module takes beside epsilon: its shape says the axis."""
 
 
 class RMSNorm(torch.nn.Module):
@@ -38,7 +32,7 @@ class RMSNorm(torch.nn.Module):
         RMSNorm(n, scale_before_cast=True)                  torch.nn.RMSNorm, OLMo, GPT-OSS
         RMSNorm(n, round_rstd=True)                         T5 in half precision
         RMSNorm(n, weight=False)                            no scale
-        RMSNorm(n, p=0.0625)                                pRMSNorm: mean of the first ceil(n * p)
+        RMSNorm(n, partial_size=k)                          pRMSNorm: mean of the first k
         RMSNorm(n, group_size=64)                           Mamba-2: a root mean square per group
         RMSNorm((h, w))                                     the last two axes
         RMSNorm(n, kind="GatedRMSNorm")                     forward(x, gate)
@@ -50,10 +44,9 @@ class RMSNorm(torch.nn.Module):
 
     Args:
         normalized_shape: shape of a row, or the number of its elements.
-        weight: whether there is a scale.
-        bias: whether there is a bias.
+        weight: give it a scale.
+        bias: give it a bias.
         kind: the operator: ``RMSNorm``, ``SkipRMSNorm``, ``GatedRMSNorm`` or ``RotaryRMSNorm``.
-        p: share of the row that the mean square is taken from, 0 < p <= 1; or ``partial_size``.
         device, dtype: of the parameters.
         **attributes: those of ``rmsnorm_export.NormSpec``, where T is the type of the rows.
 
@@ -74,43 +67,37 @@ class RMSNorm(torch.nn.Module):
         weight: bool = True,
         bias: bool = False,
         kind: Kind = "RMSNorm",
-        p: float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         **attributes: Unpack[RowAttributes],
     ) -> None:
-        check_attributes("RMSNorm", attributes, ("epsilon", *_ATTRIBUTES))
-        shape = _row_shape(normalized_shape)
-        if p is not None:
-            size = attributes.get("partial_size", 0)
-            attributes["partial_size"] = _partial_size(p, size, shape)
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
         spec = make_spec(kind, epsilon=epsilon, axis=-len(shape), **attributes)
         super().__init__()
         check_row(spec, math.prod(shape))
         check_offset(spec, weight or None)
         self.spec = spec
-        self.normalized_shape = shape
-        for name, wanted in (("weight", weight), ("bias", bias)):
-            made = torch.empty(shape, device=device, dtype=dtype) if wanted else None
-            self.register_parameter(name, None if made is None else torch.nn.Parameter(made))
+        self.normalized_shape = tuple(shape)
+        for name, has in (("weight", weight), ("bias", bias)):
+            values = torch.empty(tuple(shape), device=device, dtype=dtype) if has else None
+            self.register_parameter(name, None if values is None else torch.nn.Parameter(values))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """A scale of one (``weight`` is 1 - scale_offset) and a bias of zero."""
+        """Set a scale of one (``weight`` is 1 - scale_offset) and a bias of zero."""
         with torch.no_grad():
             if self.weight is not None:
                 self.weight.fill_(1.0 - self.spec.scale_offset)
             if self.bias is not None:
                 self.bias.zero_()
 
-    def forward(self, x: Tensor, other: Tensor | None = None, sin: Tensor | None = None) -> Any:
-        """The norm of ``x``.
+    def forward(self, x: Tensor, *others: Tensor) -> Any:
+        """Compute the norm of ``x``.
 
         Args:
             x: ``[..., *normalized_shape]``.
-            other: the gate of a ``GatedRMSNorm``, the residual of a ``SkipRMSNorm``, cos of a
-                ``RotaryRMSNorm``.
-            sin: of a ``RotaryRMSNorm``.
+            *others: the gate of a ``GatedRMSNorm``, the residual of a ``SkipRMSNorm``, cos and sin
+                of a ``RotaryRMSNorm``.
 
         Returns:
             ``y`` of the shape and type of ``x``; for ``SkipRMSNorm`` the pair ``(y, sum)``.
@@ -118,52 +105,26 @@ class RMSNorm(torch.nn.Module):
         Raises:
             UsageError: operands that do not fit the module or one another.
         """
-        shape = self.normalized_shape
-        if tuple(x.shape[-len(shape) :]) != shape:
+        names = OPERANDS[self.spec.kind][1:-2]
+        if x.shape[-len(self.normalized_shape) :] != self.normalized_shape:
             raise UsageError(
                 "The tensor x does not end in the normalised shape.",
-                found=f"shape {tuple(x.shape)}, normalized_shape {shape}",
+                found=f"shape {tuple(x.shape)}, normalized_shape {self.normalized_shape}",
                 fix="make the module with the shape of the rows of x",
             )
-        names = OPERANDS[self.spec.kind][1:-2]
-        others = [value for value in (other, sin) if value is not None]
-        if len(others) > len(names):
+        if len(others) != len(names):
             raise UsageError(
                 f"{self.spec.kind} takes {1 + len(names)} tensors.",
                 found=f"{1 + len(others)} tensors",
-                fix="make the module with the kind of operator that takes them",
+                fix=f"give x{''.join(f', {name}' for name in names)}",
             )
-        return call(self.spec, x, self.weight, self.bias, **dict(zip(names, others, strict=False)))
+        more = dict(zip(names, others, strict=True))
+        return call(self.spec, x, self.weight, self.bias, **more)
 
     def extra_repr(self) -> str:
-        """``(64,), epsilon=1e-05`` and whatever is not as in the ordinary norm."""
-        ordinary = {"kind": "RMSNorm", "weight": True, "bias": False}
-        own = {"kind": self.spec.kind, **self.spec.non_default()}
-        own |= {"weight": self.weight is not None, "bias": self.bias is not None}
-        words = [f"{name}={own[name]}" for name in own if own[name] != ordinary.get(name)]
+        """Return ``(64,), epsilon=1e-05`` and whatever is not as in the ordinary norm."""
+        more = {"kind": self.spec.kind, **self.spec.non_default()}
+        more |= {"weight": self.weight is not None, "bias": self.bias is not None}
+        usual = {"kind": "RMSNorm", "weight": True, "bias": False}
+        words = [f"{name}={more[name]}" for name in more if more[name] != usual.get(name)]
         return ", ".join([f"{self.normalized_shape}, epsilon={self.spec.epsilon:g}", *words])
-
-
-def _row_shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    if not shape or not all(isinstance(size, int) and size > 0 for size in shape):
-        raise UsageError(
-            "The argument normalized_shape must be one or more positive numbers.",
-            found=repr(normalized_shape),
-            fix="pass the number of elements of a row, or its shape",
-        )
-    return shape
-
-
-def _partial_size(p: float, partial_size: int, shape: tuple[int, ...]) -> int:
-    """``k = ceil(n * p)``, the paper's section 3.2; 0 for the whole row."""
-    if partial_size or not 0 < p <= 1:
-        raise UsageError(
-            "The argument p must be above 0 and at most 1, and excludes partial_size.",
-            found=f"p={p}, partial_size={partial_size}",
-            fix="pass p=0.0625 for the first 6.25 % of the row, or partial_size alone",
-        )
-    n = math.prod(shape)
-    # Of the number as it is written: in floats 30 * 0.1 is above 3.
-    size = math.ceil(n * Fraction(str(p)))
-    return 0 if size == n else size

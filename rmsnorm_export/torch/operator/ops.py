@@ -24,12 +24,7 @@ from rmsnorm_export.op.operands import check_more
 from rmsnorm_export.op.spec import Kind, NormAttributes, NormSpec
 from rmsnorm_export.torch.operator import library
 from rmsnorm_export.torch.operator.eager import forward
-from rmsnorm_export.torch.operator.signature import (
-    NAMES,
-    OPERANDS,
-    attribute_defaults,
-    check_attributes,
-)
+from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS, attributes_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -37,7 +32,6 @@ if TYPE_CHECKING:
 _OPERATORS: dict[Kind, Callable[..., Any]] = {
     kind: getattr(torch.ops.rmsnorm_export, name).default for kind, name in NAMES.items()
 }
-_KNOWN_ATTRIBUTES = {kind: tuple(attribute_defaults(kind)) for kind in NAMES}
 
 
 def rms_norm(
@@ -58,7 +52,7 @@ def rms_norm(
         The norm, contiguous, of the shape and type of ``x``.
 
     Raises:
-        UsageError: operands or attributes that do not fit one another, an unknown attribute.
+        UsageError: operands or attributes that do not fit one another.
 
     Source: arXiv 1910.07467, equation 4; ``rmsnorm_export.op.spec`` for every rounding step.
     """
@@ -83,7 +77,7 @@ def skip_rms_norm(
         ``(y, sum)``, both contiguous, of the shape and type of ``x``.
 
     Raises:
-        UsageError: operands or attributes that do not fit one another, an unknown attribute.
+        UsageError: operands or attributes that do not fit one another.
     """
     operands = (x, residual, scale, bias)
     return _run_operator("SkipRMSNorm", operands, attributes)  # type: ignore[no-any-return]
@@ -107,7 +101,7 @@ def gated_rms_norm(
         The gated norm, contiguous, of the shape and type of ``x``.
 
     Raises:
-        UsageError: operands or attributes that do not fit one another, an unknown attribute.
+        UsageError: operands or attributes that do not fit one another.
     """
     operands = (x, gate, scale, bias)
     return _run_operator("GatedRMSNorm", operands, attributes)  # type: ignore[no-any-return]
@@ -137,7 +131,7 @@ def rotary_rms_norm(
         The turned norm, contiguous, of the shape and type of ``x``.
 
     Raises:
-        UsageError: operands or attributes that do not fit one another, an unknown attribute.
+        UsageError: operands or attributes that do not fit one another.
 
     Source: arXiv 2104.09864, equation 34.
     """
@@ -169,15 +163,13 @@ def call(
     check_more(kind, more)
     named = {"x": x, "scale": scale, "bias": bias, **more}
     operands = tuple(named[name] for name in OPERANDS[kind])
-    attributes = {name: getattr(spec, name) for name in _KNOWN_ATTRIBUTES[kind]}
-    return _run_operator(kind, operands, attributes)  # type: ignore[no-any-return]
+    return _run_operator(kind, operands, attributes_of(spec))  # type: ignore[no-any-return]
 
 
 def _run_operator(
     kind: Kind, operands: tuple[Tensor | None, ...], attributes: Mapping[str, Any]
 ) -> Any:
     """One call of the operator, or of its formula while a compiler generates code."""
-    check_attributes(NAMES[kind], attributes, _KNOWN_ATTRIBUTES[kind])
     # An exported graph keeps the operator as one node.
     if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
         return _composed(kind, *operands, **attributes)

@@ -39,7 +39,7 @@ class NormPlan:
 
 
 def make_spec(kind: Kind, **attributes: Any) -> NormSpec:
-    """The spec with these attributes.
+    """Return the spec with these attributes.
 
     Raises:
         UsageError: what NormSpec refuses.
@@ -48,7 +48,7 @@ def make_spec(kind: Kind, **attributes: Any) -> NormSpec:
 
 
 def _concrete(value: Any) -> Any:
-    """An attribute that a tracer made symbolic is constant in the graph that it traces."""
+    """Take the number of an attribute that a tracer made symbolic: it is constant in its graph."""
     if isinstance(value, torch.SymFloat):
         return float(value)
     return int(value) if isinstance(value, torch.SymInt) else value
@@ -57,22 +57,18 @@ def _concrete(value: Any) -> Any:
 @functools.lru_cache(maxsize=4096)
 def _make_spec(kind: Kind, attributes: tuple[tuple[str, Any], ...]) -> NormSpec:
     try:
-        spec = NormSpec(kind=kind, **dict(attributes))
-        return dataclasses.replace(
-            spec, epsilon=float(spec.epsilon), scale_offset=float(spec.scale_offset)
-        )
+        return NormSpec(kind=kind, **dict(attributes))
     except (TypeError, ValueError) as error:
-        given = ", ".join(f"{name}={value!r}" for name, value in attributes)
         raise UsageError(
             f"{kind} cannot have these attributes: {error}",
-            found=given or "the defaults",
+            found=", ".join(f"{name}={value!r}" for name, value in attributes),
             fix="see rmsnorm_export.NormSpec for the attributes and what they combine with",
         ) from None
 
 
 @functools.lru_cache(maxsize=4096)
 def make_plan(spec: NormSpec, dtype: torch.dtype) -> NormPlan:
-    """The plan of ``spec`` for X of ``dtype``.
+    """Return the plan of ``spec`` for X of ``dtype``.
 
     Raises:
         UsageError: ``dtype`` is none of the four float types.
@@ -106,7 +102,7 @@ def widened(plan: NormPlan) -> NormPlan:
 
 
 def _rounded_attribute(value: float, used_in: int) -> float:
-    """A float32 attribute when it is used in the type ``used_in``; unrounded in float64."""
+    """Round a float32 attribute as it is used in the type ``used_in``; unrounded in float64."""
     if used_in == DOUBLE:
         return value
     return float(round_to(round_to(value, FLOAT), used_in))

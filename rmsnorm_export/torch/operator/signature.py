@@ -6,10 +6,8 @@ an operator and its translation to ONNX follow from them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
 from typing import Any
 
-from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.spec import Kind, NormSpec
 
 NAMES: dict[Kind, str] = {
@@ -30,9 +28,8 @@ OPTIONAL = frozenset({"scale", "bias"})
 """The operands that may be omitted."""
 
 
-def attribute_defaults(kind: Kind) -> dict[str, Any]:
-    """Return the attributes of an operator in order, and their defaults."""
-    spec = NormSpec(kind=kind)
+def attributes_of(spec: NormSpec) -> dict[str, Any]:
+    """Return the attributes of a spec in order, of the types that they have there."""
     return {name: getattr(spec, name) for name in spec.attributes()}
 
 
@@ -43,7 +40,7 @@ def schema(kind: Kind) -> str:
     )
     attributes = ", ".join(
         f"{type(value).__name__} {name}={_literal(value)}"
-        for name, value in attribute_defaults(kind).items()
+        for name, value in attributes_of(NormSpec(kind=kind)).items()
     )
     result = "(Tensor, Tensor)" if kind == "SkipRMSNorm" else "Tensor"
     return f"{NAMES[kind]}({operands}, *, {attributes}) -> {result}"
@@ -51,18 +48,3 @@ def schema(kind: Kind) -> str:
 
 def _literal(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value)
-
-
-def check_attributes(owner: str, names: Iterable[str], allowed: Collection[str]) -> None:
-    """Refuse an attribute that ``owner`` does not have, such as a misspelt one.
-
-    Raises:
-        UsageError: naming it and the attributes that ``owner`` has.
-    """
-    for name in names:
-        if name not in allowed:
-            raise UsageError(
-                f"{owner} has no attribute {name!r}.",
-                found=f"{name}=...",
-                fix=f"use {', '.join(allowed)}",
-            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,91 +22,83 @@ from rmsnorm_export.torch.source.settings import (
     CONFIG,
     GENERATION_CONFIG,
     read_settings,
-    weights_of,
+    weight_files,
 )
 
-_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-_OPTIONS = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+_OPTIONS = {"_attn_implementation": "eager", "_experts_implementation": "batched_mm"}
 """Plain attention, and one matrix product over all experts: a loop over the experts that are in use
 depends on the values of a tensor, which cannot be traced."""
 
 
 def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
-    """The model of a folder with ``config.json`` and safetensors.
+    """Return the model of a folder with ``config.json`` and safetensors.
 
     Raises:
         InputError: no config, no weights, weights that do not fill the model, unknown model type.
         BackendMissingError: ``transformers`` is not installed.
     """
-    settings = model_settings(path / CONFIG)
-    weights, generation = weights_of(path), generation_settings(path)
+    settings, generation = model_settings(path / CONFIG), generation_settings(path)
+    files = weight_files(path)
     with torch.device("meta"):
         # PyTorch looks up, at the first use of a device and for good, which functions take one;
         # transformers has another torch.linspace in place while it loads.
         torch.empty(0)
-    configs = {CONFIG: settings, GENERATION_CONFIG: generation}
-    with offline(), weights.alone(configs) as folder:
+    with offline():
         config, cls = model_class(path, settings)
         with explained(path, "The weights cannot be loaded."):
+            stored = dict(stored_tensors(files))
+            # No path: transformers would look there for adapters and for code.
             model, info = cls.from_pretrained(
-                folder,
-                config=config,
-                dtype=dtype or "auto",
-                local_files_only=True,
-                use_safetensors=True,
-                trust_remote_code=False,
+                None, config=config, state_dict=stored, dtype=dtype or "auto",
                 output_loading_info=True,
-            )
+            )  # fmt: skip
             model.name_or_path = model.config.name_or_path = str(path)
-        lacking = sorted(info["missing_keys"])
-        if lacking:
+            if generation is not None and model.can_generate():
+                model.generation_config = type(model.generation_config).from_dict(generation)
+        if lacking := sorted(info["missing_keys"]):
             raise InputError(
                 "The folder lacks weights of the model.",
                 found=f"{len(lacking)} of {cls.__name__}, the first is {lacking[0]}",
                 fix="complete the folder, or name the right class under architectures in "
                 "config.json",
             )
-        target = dtype or model.dtype
-        state = model.state_dict()
-        with explained(path, "The weights cannot be read."):
-            stored = stored_tensors(weights.files.values())
-            cast = (one for one in stored if one[0] not in state or state[one[0]].dtype == target)
-            notes = check_tensors(
-                (one for one in cast if one[0] not in info["unexpected_keys"]), target
-            )
-    return _finished(model, path.name or str(path), dtype, notes)
-
-
-def generation_settings(folder: Path) -> dict[str, Any] | None:
-    """Return what a folder says of how its model generates; None where it says nothing.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    try:
-        return read_settings(folder / GENERATION_CONFIG)
-    except FileNotFoundError:
-        return None
+    target, state = dtype or model.dtype, model.state_dict()
+    cast = [
+        (name, tensor)
+        for name, tensor in stored.items()
+        if name not in info["unexpected_keys"]
+        and (name not in state or state[name].dtype == target)
+    ]
+    return _finished(model, path.name or str(path), check_tensors(cast, target))
 
 
 def from_config(path: Path, dtype: torch.dtype | None) -> Loaded:
-    """The model of a ``config.json`` with random weights (seed 0).
+    """Return the model of a ``config.json`` with random weights (seed 0).
 
     Raises:
-        InputError: as for `from_folder`.
+        InputError: as for `from_folder`; or the weights do not fit into memory.
         BackendMissingError: ``transformers`` is not installed.
     """
     settings = model_settings(path)
+    kind = dtype or torch.float32
     with offline():
         config, cls = model_class(path, settings)
-        kind = dtype or torch.float32
         with explained(path, "The model cannot be made from its config."):
             with torch.device("meta"):
-                _check_memory(path, cls._from_config(config, dtype=kind))
+                frame = cls._from_config(config, dtype=kind)
+            need = sum(p.numel() * p.element_size() for p in frame.parameters())
+            free = memory_available()
+            if free is not None and need > free:  # the system would end this process
+                raise InputError(
+                    "The random weights of this config do not fit into memory.",
+                    found=f"{path}: {need / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free",
+                    fix="make the config smaller (e.g. num_hidden_layers), or use --dtype f16",
+                )
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 model = cls._from_config(config, dtype=kind)
-    return _finished(model, str(path), kind)
+    return _finished(model, str(path))
 
 
 def model_settings(path: Path) -> dict[str, Any]:
@@ -119,11 +111,9 @@ def model_settings(path: Path) -> dict[str, Any]:
         settings = read_settings(path)
     except FileNotFoundError as error:
         raise InputError(
-            "The folder is no Hugging Face model."
-            if path.parent.is_dir()
-            else "The config file does not exist.",
+            "This is no Hugging Face model.",
             found=f"no file {path}",
-            fix="give a folder with config.json and .safetensors files",
+            fix="give a folder with config.json and .safetensors files, or a config.json",
         ) from error
     if not isinstance(settings.get("model_type"), str):
         raise InputError(
@@ -132,6 +122,17 @@ def model_settings(path: Path) -> dict[str, Any]:
             fix='add it, e.g. "model_type": "llama"',
         )
     return settings
+
+
+def generation_settings(folder: Path) -> dict[str, Any] | None:
+    """Return what a folder says of how its model generates; None where it says nothing.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        return read_settings(folder / GENERATION_CONFIG)
+    return None
 
 
 def model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
@@ -153,19 +154,21 @@ def model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
     transformers.logging.set_verbosity_error()
     kind, auto_map = settings["model_type"], settings.get("auto_map") or {}
     if kind not in transformers.CONFIG_MAPPING:
-        if auto_map:
-            raise _own_code(path, f"model_type {kind!r}")
+        raise _no_class(path, f"model_type {kind!r}", own_code=bool(auto_map))
+    # Settings become attributes: none takes a method's place, or names weights of its own.
+    config_class = transformers.CONFIG_MAPPING[kind]
+    names = [key for key in settings if callable(getattr(config_class, key, None))]
+    if names := [*names, *(settings.keys() & {"transformers_weights"})]:
         raise InputError(
-            "This transformers has no model of that type.",
-            found=f"{path}: model_type {kind!r}, transformers {transformers.__version__}",
-            fix="install a newer transformers, or correct model_type",
+            "The config has a setting that is not taken.",
+            found=f"{path}: {short(names[0])}",
+            fix="remove it; weights are those of model.safetensors or of its index",
         )
-    _refuse_names(path, transformers.CONFIG_MAPPING[kind], settings)
     with explained(path, "The config does not fit its model type."):
         config = transformers.AutoConfig.for_model(**settings)
         for name, value in _OPTIONS.items():
             with contextlib.suppress(AttributeError):
-                setattr(config, f"_{name}", value)
+                setattr(config, name, value)
         config.use_cache = False
     named = [str(name) for name in settings.get("architectures") or ()]
     for name in named:
@@ -174,50 +177,24 @@ def model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
         if isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel):
             return config, cls
     if own_code := [name for name in named if name in auto_map]:
-        raise _own_code(path, f"auto_map gives {own_code[0]}")
+        raise _no_class(path, own_code[0], own_code=True)
     for auto in (transformers.AutoModelForCausalLM, transformers.AutoModel):
         if type(config) in auto._model_mapping:
             return config, auto._model_mapping[type(config)]
-    raise InputError(
-        "There is no model class for this config.",
-        found=f"{path}: model_type {kind!r}",
-        fix="name a class of transformers under architectures in config.json",
-    )
+    raise _no_class(path, f"model_type {kind!r} alone", own_code=False)
 
 
-def _own_code(path: Path, found: str) -> InputError:
+def _no_class(path: Path, name: str, *, own_code: bool) -> InputError:
+    if own_code:
+        what = "The model brings code of its own, which is not run."
+    else:
+        what = "The installed transformers has no model of this name."
     return InputError(
-        "The model brings code of its own, which is not run.",
-        found=f"{path}: {found}",
-        fix="name a class of transformers under architectures in config.json, or write a factory "
-        "that builds the model (package.module:factory)",
+        what,
+        found=f"{path}: {short(name)}",
+        fix="name a class of transformers under architectures in config.json, install a newer "
+        "transformers, or write a factory that builds the model (package.module:factory)",
     )
-
-
-def _refuse_names(path: Path, config: type, settings: Mapping[str, Any]) -> None:
-    """Settings become attributes: none takes a method's place, or names weights of its own."""
-    methods = [key for key in settings if callable(getattr(config, key, None))]
-    if names := [*methods, *(settings.keys() & {"transformers_weights"})]:
-        raise InputError(
-            "The config has a setting that is not taken.",
-            found=f"{path}: {short(names[0])}",
-            fix="remove it; weights are those of model.safetensors or of its index",
-        )
-
-
-def _check_memory(path: Path, model: torch.nn.Module) -> None:
-    """Random weights must fit into the memory that is free: else the system would kill us."""
-    need = sum(p.numel() * p.element_size() for p in model.parameters())
-    free = memory_available()
-    if free is not None and need > free:
-        first = next(model.parameters())
-        raise InputError(
-            "The random weights of this config do not fit into memory.",
-            found=f"{path}: {need / 2**30:.1f} GiB for {type(model).__name__} in "
-            f"{dtype_name(first.dtype)}, {free / 2**30:.1f} GiB are free",
-            fix="make the config smaller (e.g. num_hidden_layers; what it leaves out has the size "
-            "of a full model), use --dtype f16, or a machine with more memory",
-        )
 
 
 @contextlib.contextmanager
@@ -235,24 +212,19 @@ def explained(path: Path, what: str) -> Iterator[None]:
         ) from error
 
 
-def _finished(
-    model: Any, name: str, dtype: torch.dtype | None, notes: Sequence[str] = ()
-) -> Loaded:
+def _finished(model: Any, name: str, notes: Sequence[str] = ()) -> Loaded:
     model.eval()
-    if hasattr(model, "generation_config") and model.generation_config is not None:
+    if getattr(model, "generation_config", None) is not None:
         model.generation_config.use_cache = False
-    return Loaded(model, name, shapes=_default_shapes(model, dtype), notes=tuple(notes))
+    return Loaded(model, name, shapes=_default_shapes(model), notes=tuple(notes))
 
 
-def _default_shapes(model: Any, dtype: torch.dtype | None) -> str:
+def _default_shapes(model: Any) -> str:
     config, main = model.config, getattr(model, "main_input_name", "input_ids")
-    kind = dtype_name(dtype or model.dtype)
-    if main == "pixel_values":
-        size = getattr(config, "image_size", None)
+    size = getattr(config, "image_size", None)
+    if main == "pixel_values" and isinstance(size, int):
         channels = getattr(config, "num_channels", 3)
-        if not isinstance(size, int):
-            return ""
-        return f"pixel_values={kind}[batch,{channels},{size},{size}]"
+        return f"pixel_values={dtype_name(model.dtype)}[batch,{channels},{size},{size}]"
     if main != "input_ids":
         return ""
     text = "input_ids=int64[batch,sequence]"
@@ -263,16 +235,13 @@ def _default_shapes(model: Any, dtype: torch.dtype | None) -> str:
 @contextlib.contextmanager
 def offline() -> Iterator[None]:
     """No look-up on a network, and no question on stdin, while a model is loaded."""
-    before = {name: os.environ.get(name) for name in _OFFLINE}
-    os.environ.update(dict.fromkeys(_OFFLINE, "1"))
-    stdin = sys.stdin
+    before, stdin = dict(os.environ), sys.stdin
+    os.environ.update(_OFFLINE)
     try:
         with open(os.devnull, encoding="utf-8") as sys.stdin:
             yield
     finally:
         sys.stdin = stdin
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in _OFFLINE:
+            del os.environ[name]
+        os.environ.update({name: before[name] for name in _OFFLINE if name in before})

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import inspect
 import operator
 import os
 import sys
-import sysconfig
-import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.op.type_names import TYPE_NAMES, float_name
@@ -34,7 +32,7 @@ from rmsnorm_export.torch.source.example import Loaded
 def load(
     source: str, *, arguments: Mapping[str, Any], dtype: str | None, trust_source: bool = False
 ) -> Loaded:
-    """The module that ``source`` names.
+    """Return the module that ``source`` names.
 
     Args:
         source: ``package.module:factory``, a Hugging Face folder, a ``config.json`` or a ``.pt2``.
@@ -66,9 +64,8 @@ def load(
         return (from_folder if path.is_dir() else from_config)(path, converted)
     raise UsageError(
         "The source is nothing that can be exported.",
-        found=f"{source} is no file or folder that exists"
-        if not path.exists()
-        else f"{source} is a file of another kind",
+        found=f"{source} is "
+        + ("a file of another kind" if path.exists() else "no file or folder that exists"),
         fix="give package.module:factory, a local Hugging Face folder, a config.json or a .pt2 "
         "file; models are not downloaded",
     )
@@ -105,91 +102,62 @@ def _from_program(path: Path, dtype: torch.dtype | None, trusted: bool) -> Loade
 
 def _from_factory(source: str, arguments: Mapping[str, Any], dtype: torch.dtype | None) -> Loaded:
     module_name, _, name = source.partition(":")
-    factory = _find(source, module_name, name)
-    with contextlib.suppress(ValueError):  # some built-ins have no signature
-        signature = inspect.signature(factory)
-        try:
-            signature.bind(**arguments)
-        except TypeError as error:
-            raise UsageError(
-                "The arguments do not fit the factory.",
-                found=f"{error}; {name}{signature}",
-                fix="give each with --arg NAME=VALUE",
-            ) from error
-    try:
-        with _working_folder():
-            made = factory(**arguments)
-    except (Exception, SystemExit) as error:
-        raise InputError(
-            f"The factory {source} raised an exception.",
-            found=f"{type(error).__name__}: {first_line(error)}{_place(error)}",
-            fix="correct the factory or its --arg; --debug prints the traceback",
-        ) from error
-    return _made_module(made, source, dtype)
-
-
-def _made_module(made: object, source: str, dtype: torch.dtype | None) -> Loaded:
-    parts = made if isinstance(made, tuple) else (made,)
-    module, args, kwargs = (*parts, None, None, None)[:3]
-    if isinstance(args, torch.Tensor):
-        args = (args,)
-    good = isinstance(module, torch.nn.Module | torch.export.ExportedProgram)
-    good = good and len(parts) <= 3 and isinstance(args, tuple | list | None)
-    if not good or not isinstance(kwargs, Mapping | None):
-        kinds = ", ".join(type(part).__name__ for part in parts)
-        raise InputError(
-            f"The factory {source} returned something else than a module.",
-            found=f"({kinds})" if isinstance(made, tuple) else kinds,
-            fix="return a torch.nn.Module, or (module, args) or (module, args, kwargs) with a "
-            "tuple and a dictionary of example inputs",
-        )
-    assert isinstance(module, torch.nn.Module | torch.export.ExportedProgram)
-    notes: list[str] = []
-    if dtype is not None and isinstance(module, torch.nn.Module):
-        notes = check_tensors([*module.named_parameters(), *module.named_buffers()], dtype)
-        module = module.to(dtype)
-        args = None if args is None else tuple(_converted(value, dtype) for value in args)
-        kwargs = None if kwargs is None else {k: _converted(v, dtype) for k, v in kwargs.items()}
-    args = None if args is None else tuple(args)
-    kwargs = kwargs if kwargs or args is not None else None
-    return Loaded(module, source, args, kwargs, notes=tuple(notes))
-
-
-def _converted(value: Any, dtype: torch.dtype) -> Any:
-    floats = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return value.to(dtype) if floats else value
-
-
-def _find(source: str, module_name: str, name: str) -> Any:
     if not module_name or not all(part.isidentifier() for part in name.split(".")):
         raise UsageError(
             "The factory is not named as package.module:factory.",
             found=repr(source),
             fix="write e.g. mypackage.models:make_llama",
         )
-    try:
-        with _working_folder():
-            module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        is_named = missing is not None and f"{module_name}.".startswith(f"{missing}.")
-        raise (UsageError if is_named else InputError)(
-            f"The module {module_name} of the factory cannot be imported.",
-            found=f"{type(error).__name__}: {first_line(error)}{'' if is_named else _place(error)}",
-            fix="check the name: modules are looked for in the working folder and the installed "
-            "packages; or correct the module, --debug prints the traceback",
-        ) from error
-    try:
-        factory: Any = operator.attrgetter(name)(module)
-    except AttributeError:
-        factory = None
-    if not callable(factory):
-        raise UsageError(
-            "The module has no factory of this name.",
-            found=f"{module_name} has no {name} that can be called",
-            fix="name a function or class that returns a torch.nn.Module",
+    with _working_folder():
+        try:
+            factory = operator.attrgetter(name)(importlib.import_module(module_name))
+        except (Exception, SystemExit) as error:
+            raise InputError(
+                f"The factory {source} cannot be imported.",
+                found=f"{type(error).__name__}: {first_line(error)}",
+                fix="check the names: modules are looked for in the working folder and the "
+                "installed packages; or correct the module, --debug prints the traceback",
+            ) from error
+        try:
+            result = factory(**arguments)
+        except (Exception, SystemExit) as error:
+            raise InputError(
+                f"The factory {source} raised an exception.",
+                found=f"{type(error).__name__}: {first_line(error)}",
+                fix="correct the factory or its --arg; --debug prints the traceback",
+            ) from error
+    return _loaded(result, source, dtype)
+
+
+def _loaded(result: object, source: str, dtype: torch.dtype | None) -> Loaded:
+    """Read what a factory returned: a module, or one with its inputs."""
+    parts = result if isinstance(result, tuple) else (result,)
+    module, args, kwargs = (*parts, None, None)[:3]
+    args = (args,) if isinstance(args, torch.Tensor) else args
+    if (
+        not isinstance(module, torch.nn.Module | torch.export.ExportedProgram)
+        or not isinstance(args, tuple | list | None)
+        or not isinstance(kwargs, Mapping | None)
+    ):
+        raise InputError(
+            f"The factory {source} returned something else than a module.",
+            found=", ".join(type(part).__name__ for part in parts),
+            fix="return a torch.nn.Module, or (module, args) or (module, args, kwargs) with a "
+            "tuple and a dictionary of example inputs",
         )
-    return factory
+    args = tuple(args or ()) if args is not None or kwargs else None
+    notes: list[str] = []
+    if dtype is not None and isinstance(module, torch.nn.Module):
+        notes = check_tensors([*module.named_parameters(), *module.named_buffers()], dtype)
+        module = module.to(dtype)
+        args, kwargs = pytree.tree_map(
+            lambda leaf: leaf.to(dtype) if _is_float(leaf) else leaf, (args, kwargs)
+        )
+    return Loaded(module, source, args, kwargs, notes=tuple(notes))
+
+
+def _is_float(leaf: object) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
 
 
 @contextlib.contextmanager
@@ -202,14 +170,3 @@ def _working_folder() -> Iterator[None]:
     finally:
         with contextlib.suppress(ValueError):
             sys.path.remove(folder)
-
-
-def _place(error: BaseException) -> str:
-    """File and line at which ``error`` was raised: the last outside of packages and of this one."""
-    paths = sysconfig.get_paths()
-    folders = [paths[key] for key in ("purelib", "platlib", "stdlib")]
-    folders.append(str(Path(__file__).resolve().parents[2]))
-    others = ("<", *(folder + os.sep for folder in folders))
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(others)]
-    return f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else ""

@@ -24,6 +24,7 @@ import torch
 import rmsnorm_export.torch as rt
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
+from rmsnorm_export.rewrite.options import ExportOptions
 from rmsnorm_export.torch.export.export import convert
 from tests.tools.corpus import build
 from tests.tools.corpus.norm_classes import DTYPES, EPSILON, NormClass
@@ -96,7 +97,7 @@ def exported(norm: NormClass, module: torch.nn.Module, dtype: str) -> ir.Model:
     dynamic = ({0: "batch"},) * len(inputs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result, _ = convert(module, inputs, opset=OPSET, dynamic_shapes=dynamic)
+        result, _ = convert(module, inputs, ExportOptions(opset=OPSET, dynamic_shapes=dynamic))
     return result.model
 
 
