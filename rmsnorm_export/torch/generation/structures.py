@@ -10,6 +10,7 @@ caches are written with is refused.
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -71,14 +72,14 @@ def checked_metadata(model: Any, name: str, metadata: Mapping[str, Any]) -> dict
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    """An object whose keys are names, and none of those with a meaning of its own."""
+    """Return an object whose keys are names, and none of those with a meaning of its own."""
     if not isinstance(value, dict) or any(key == "_t" or key[:2] == "__" for key in value):
         raise _Refused("an object of plain names is none")
     return value
 
 
-def _is_number(value: Any, below: int | None = None) -> bool:
-    return type(value) is int and value >= 0 and (below is None or value < below)
+def _is_number(value: Any, below: float = math.inf) -> bool:
+    return type(value) is int and 0 <= value < below
 
 
 def _is_scalar(value: Any) -> bool:
@@ -126,26 +127,17 @@ class _Names:
                 raise _Refused("a tensor has parts")
             return {"type": None, "context": None, "children_spec": []}
         path = str(kind).replace(":", ".")
-        context = parse_json(node["context"])
+        content, caches = parse_json(node["context"]), _dotted(self._parts)
         if kind in _CONTAINERS or path in _dotted(self._outputs):
             kind = path
-            self._check_keys(kind, context, len(children))
-        elif path in (known := _dotted(self._parts)):
-            kind, context = known[path], self._content(context, len(children))
+            sequence = kind in ("builtins.tuple", "builtins.list")
+            if content is not None if sequence else not _are_keys(content, len(children)):
+                raise _Refused(f"{quoted(kind)} has other keys than parts")
+        elif path in caches:
+            kind, content = caches[path], self._content(content, len(children))
         else:
             raise _Refused(f"{quoted(str(kind))} is no container, cache or output of this model")
-        return {"type": kind, "context": json.dumps(context), "children_spec": children}
-
-    def _check_keys(self, kind: str, keys: Any, children: int) -> None:
-        if kind in ("builtins.tuple", "builtins.list"):
-            if keys is not None:
-                raise _Refused("a sequence has keys")
-        elif (
-            not isinstance(keys, list)
-            or len(keys) != children
-            or not all(_is_number(key) or isinstance(key, str) for key in keys)
-        ):
-            raise _Refused(f"the keys of {quoted(kind)} are none, or not as many as its parts")
+        return {"type": kind, "context": json.dumps(content), "children_spec": children}
 
     def _content(self, value: Any, tensors: int) -> Any:
         """Rebuild what a cache holds; ``_t`` says what is made of an object."""
@@ -188,6 +180,11 @@ class _Names:
                 return {"_t": mark, "p": path, "s": inner(_plain(value["s"]))}
         name = str(path or value.get("fqn")).replace(":", ".")
         raise _Refused(f"{quoted(str(mark))} of {quoted(name)} is no part of this model's caches")
+
+
+def _are_keys(keys: Any, parts: int) -> bool:
+    names = keys if isinstance(keys, list) and len(keys) == parts else [None]
+    return all(_is_number(key) or isinstance(key, str) for key in names)
 
 
 def _dotted(classes: Mapping[str, type]) -> dict[str, str]:

@@ -18,7 +18,7 @@ import inspect
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -69,32 +69,22 @@ class Loaded:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Size:
-    """One dimension.
+class Input:
+    """One input as the user describes it.
 
     Attributes:
-        name: or "".
-        low, high: its range; no limit where ``high`` is None.
-        example: size of the example input.
+        name: of the parameter of ``forward``.
+        dtype: of its elements.
+        shape: in the example.
+        other: another shape, where axes are dynamic.
+        axes: the dynamic ones.
     """
 
     name: str
-    low: int
-    high: int | None
-    example: int
-
-    @property
-    def dynamic(self) -> bool:
-        return self.low != self.high
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Input:
-    """One input: its name, type and dimensions."""
-
-    name: str
     dtype: torch.dtype
-    sizes: tuple[Size, ...]
+    shape: tuple[int, ...]
+    other: tuple[int, ...]
+    axes: dict[int, torch.export.Dim]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -113,13 +103,14 @@ class Example:
     dynamic: Any
 
     def feeds(self, *, seed: int, limit: int) -> list[Feed]:
-        """The inputs, and where dimensions are dynamic others of other sizes, with the next seed.
+        """Return the inputs, and where axes are dynamic others of other shapes, with the next seed.
 
         ``limit``: as for `random_inputs`.
         """
         calls: list[Feed] = [(self.args, self.kwargs)]
         if self.dynamic:
-            calls.append(((), random_inputs(self.inputs, seed=seed + 1, limit=limit, others=True)))
+            others = [dataclasses.replace(item, shape=item.other) for item in self.inputs]
+            calls.append(((), random_inputs(others, seed=seed + 1, limit=limit)))
         return calls
 
 
@@ -156,7 +147,8 @@ def example_of(loaded: Loaded, shapes: str | None, *, seed: int) -> Example:
         )
     inputs = parse_shapes(text)
     kwargs = random_inputs(inputs, seed=seed, limit=loaded.limit)
-    return Example(inputs, (), kwargs, dynamic_shapes(inputs))
+    dynamic = {item.name: item.axes for item in inputs}
+    return Example(inputs, (), kwargs, dynamic if any(dynamic.values()) else None)
 
 
 def parse_shapes(text: str) -> tuple[Input, ...]:
@@ -166,7 +158,7 @@ def parse_shapes(text: str) -> tuple[Input, ...]:
         UsageError: naming the part that cannot be read, and how to write it.
     """
     inputs: dict[str, Input] = {}
-    dims: dict[str, Size] = {}
+    dims: dict[str, _Size] = {}
     for part in filter(str.strip, text.split(";")):
         match = _INPUT.fullmatch(part)
         if match is None:
@@ -177,14 +169,34 @@ def parse_shapes(text: str) -> tuple[Input, ...]:
         if kind not in TYPE_NAMES:
             raise _unreadable(f"the type {kind} of {name}; types are {', '.join(TYPE_NAMES)}")
         parts = sizes.split(",") if sizes.strip() else []
-        dtype = getattr(torch, TYPE_NAMES[kind])
-        inputs[name] = Input(name, dtype, tuple(_size(size, dims) for size in parts))
+        axes = [_size(size, dims) for size in parts]
+        inputs[name] = Input(
+            name,
+            getattr(torch, TYPE_NAMES[kind]),
+            tuple(axis.example for axis in axes),
+            tuple(axis.other for axis in axes),
+            {i: axis.dim for i, axis in enumerate(axes) if axis.dim is not None},
+        )
     if not inputs:
         raise _unreadable("no input")
     return tuple(inputs.values())
 
 
-def _size(text: str, dims: dict[str, Size]) -> Size:
+class _Size(NamedTuple):
+    """One dimension: its range, its size in the example and in others, and it where it is dynamic.
+
+    Attributes:
+        low, high: no limit where ``high`` is None.
+    """
+
+    low: int
+    high: int | None
+    example: int
+    other: int
+    dim: torch.export.Dim | None
+
+
+def _size(text: str, dims: dict[str, _Size]) -> _Size:
     """Read one size; ``dims`` holds the named ones so far."""
     match = _SIZE.fullmatch(text)
     if match is None:
@@ -194,14 +206,18 @@ def _size(text: str, dims: dict[str, Size]) -> Size:
         return dims[name]
     low = int(number or first or 1)
     high = low if number else int(last) if last else None
-    if low < 1 or (high is not None and high < low):
+    most = 2**63 if high is None else high
+    if not 1 <= low <= most:
         raise _unreadable(f"the size {text!r}, which is empty")
-    wish = _EXAMPLES[len(dims) % len(_EXAMPLES)]
-    size = Size(name or "", low, high, max(low, wish if high is None else min(high, wish)))
-    other = dims.setdefault(name, size) if name else size
-    if (other.low, other.high) != (low, high):
+    example = max(low, min(most, _EXAMPLES[len(dims) % len(_EXAMPLES)]))
+    if low == most:
+        return _Size(low, high, low, low, None)
+    other = min(most, example + 1 + len(name) % 3)
+    size = _Size(low, high, example, other, torch.export.Dim(name, min=low, max=high))
+    known = dims.setdefault(name, size)
+    if (known.low, known.high) != (low, high):
         raise _unreadable(f"the size {text!r}, which has another range before")
-    return other
+    return known
 
 
 def _unreadable(part: str) -> UsageError:
@@ -212,27 +228,13 @@ def _unreadable(part: str) -> UsageError:
     )
 
 
-def dynamic_shapes(inputs: Sequence[Input]) -> dict[str, dict[int, torch.export.Dim]] | None:
-    """Return ``dynamic_shapes`` for ``torch.export``, by input; None when every size is fixed."""
-    sizes = {size.name: size for item in inputs for size in item.sizes if size.dynamic}
-    dims = {name: torch.export.Dim(name, min=s.low, max=s.high) for name, s in sizes.items()}
-    by_input = {
-        item.name: {i: dims[size.name] for i, size in enumerate(item.sizes) if size.dynamic}
-        for item in inputs
-    }
-    return by_input if dims else None
-
-
-def random_inputs(
-    inputs: Sequence[Input], *, seed: int, limit: int, others: bool = False
-) -> dict[str, torch.Tensor]:
+def random_inputs(inputs: Sequence[Input], *, seed: int, limit: int) -> dict[str, torch.Tensor]:
     """Return inputs by name: normal numbers, integers from 0 below ``limit``, masks of ones.
 
     Args:
         inputs: their description.
         seed: of the numbers.
         limit: integers are smaller than this; for indices the length of the shortest table.
-        others: dynamic dimensions have other sizes than the graph is traced with.
 
     Raises:
         UsageError: an input is too large.
@@ -240,26 +242,14 @@ def random_inputs(
     generator = torch.Generator().manual_seed(seed)
     tensors: dict[str, torch.Tensor] = {}
     for item in inputs:
-        shape = [_other_size(size) if others else size.example for size in item.sizes]
+        shape, dtype = item.shape, item.dtype
         if math.prod(shape) > _MOST_ELEMENTS:
-            raise UsageError(
-                f"The example of input {item.name!r} is too large.",
-                found=f"{shape}, more than {_MOST_ELEMENTS:,} elements",
-                fix="give a range from a smaller size, e.g. seq=1..2048",
-            )
-        if item.dtype == torch.bool or "mask" in item.name:
-            tensors[item.name] = torch.ones(shape, dtype=item.dtype)
-        elif item.dtype.is_floating_point:
-            tensors[item.name] = torch.randn(shape, generator=generator).to(item.dtype)
+            raise _unreadable(f"{item.name} of {math.prod(shape):,} elements, which are too many")
+        if dtype == torch.bool or "mask" in item.name:
+            values = torch.ones(shape, dtype=dtype)
+        elif dtype.is_floating_point:
+            values = torch.randn(shape, generator=generator).to(dtype)
         else:
-            tensors[item.name] = torch.randint(
-                0, max(limit, 1), shape, generator=generator, dtype=item.dtype
-            )
+            values = torch.randint(0, max(limit, 1), shape, generator=generator, dtype=dtype)
+        tensors[item.name] = values
     return tensors
-
-
-def _other_size(size: Size) -> int:
-    if not size.dynamic:
-        return size.example
-    other = size.example + 1 + len(size.name) % 3
-    return other if size.high is None else min(size.high, other)

@@ -21,7 +21,6 @@ from torch.utils import _pytree as pytree
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.op.type_names import TYPE_NAMES, float_name
 from rmsnorm_export.printable import first_line
-from rmsnorm_export.system.files import missing_fix
 from rmsnorm_export.system.reading import open_regular
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.source.cast import check_tensors
@@ -56,7 +55,7 @@ def load(
             found=f"--arg {next(iter(arguments))}=..., with {source}",
             fix="omit --arg, or give package.module:factory",
         )
-    if path.suffix == ".pt2":
+    if path.suffix == ".pt2" and path.exists():
         return _from_program(path, converted, trust_source)
     if path.is_dir() or path.name.endswith(".json"):
         from rmsnorm_export.torch.source.huggingface import from_config, from_folder
@@ -72,8 +71,6 @@ def load(
 
 
 def _from_program(path: Path, dtype: torch.dtype | None, trusted: bool) -> Loaded:
-    if not path.exists():
-        raise InputError("The .pt2 file does not exist.", found=str(path), fix=missing_fix(path))
     if dtype is not None:
         raise UsageError(
             "--dtype cannot change an exported program.",
