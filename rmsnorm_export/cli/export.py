@@ -173,9 +173,8 @@ def _export_decoder(
     from rmsnorm_export.torch.generation.export import make_decoder
     from rmsnorm_export.torch.generation.source import load_generative
 
-    how = {name: getattr(loading, name) for name in ("dtype", "shapes")}
-    arguments, cache = loading.arguments or {}, options["static_cache"]
-    model, inputs, notes = load_generative(source, arguments=arguments, seed=0, **how)
+    cache = options["static_cache"]
+    model, inputs, notes = load_generative(source, loading, seed=0)
     decoder = make_decoder(
         model, records.GenerationOptions(inputs=inputs, progress=tell, **options)
     )

@@ -30,6 +30,7 @@ from rmsnorm_export.graph.encode import serialize
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import first_line, one_line, plural, short
+from rmsnorm_export.rewrite.options import SourceOptions
 from rmsnorm_export.runtime.inputs import read_npz
 from rmsnorm_export.runtime.session import open_session, runtime_name
 from rmsnorm_export.torch.export.chatter import collected
@@ -94,9 +95,7 @@ def verify_export(
     if other is not None:
         model = load_frame(other.folder, str(metadata[-1].get("architecture")), dtype)
     elif isinstance(a, str | os.PathLike):
-        model, _, _ = load_generative(
-            os.fspath(a), arguments={}, dtype=dtype, shapes=None, seed=options.seed
-        )
+        model, _, _ = load_generative(os.fspath(a), SourceOptions(dtype=dtype), seed=options.seed)
     given = {name: torch.from_numpy(np.asarray(array)) for name, array in inputs.items()}
     feeds = sample_inputs(model, given, seed=options.seed)
     how: Any = {
@@ -341,7 +340,7 @@ def _in_place_of_forward(
     """
     from transformers.exporters.utils import onnx_feed
 
-    runners = _runners(model, folder)
+    runners = _runners(folder)
     if not {"decode"} <= runners.keys() <= {"encoder", "prefill", "decode"}:
         raise NotRunError(
             "The components of this model are not put together here.",
@@ -377,7 +376,7 @@ def _in_place_of_forward(
         yield
 
 
-def _runners(model: Any, folder: Path) -> dict[str, Any]:
+def _runners(folder: Path) -> dict[str, Any]:
     """transformers' runner of each component, with what the manifest says of it written anew."""
     from transformers.exporters.metadata import ExportMetadata
     from transformers.exporters.runners.runner_onnx import OnnxModelRunner
@@ -392,7 +391,7 @@ def _runners(model: Any, folder: Path) -> dict[str, Any]:
     runners: dict[str, Any] = {}
     for name, file in bundle.files.items():
         entry = bundle.manifest["components"][name]["metadata"]
-        metadata = ExportMetadata(**checked_metadata(model, name, entry))
+        metadata = ExportMetadata(**checked_metadata(name, entry))
         loaded = load_model(file)
         try:
             session = open_session(

@@ -50,13 +50,11 @@ class PyTorch(Backend):
     def open(cls, chosen: Chosen) -> PyTorch:
         """Load a source as ``export`` takes it, or take a module as it is."""
         from rmsnorm_export.torch.source.example import Loaded
-        from rmsnorm_export.torch.source.load import load
+        from rmsnorm_export.torch.source.load import SourceOptions, load
 
         model = chosen.model
         if isinstance(model, str | os.PathLike):
-            return cls(
-                load(os.fspath(model), arguments={}, dtype=None, trust_source=chosen.trust_source)
-            )
+            return cls(load(os.fspath(model), SourceOptions(trust_source=chosen.trust_source)))
         if chosen.kind != "pytorch":
             raise UsageError(
                 "The backend torch runs no such model.",

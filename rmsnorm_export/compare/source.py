@@ -27,12 +27,7 @@ def load_source(source: str, options: SourceOptions, *, seed: int) -> tuple[Load
     Raises:
         UsageError, InputError, BackendMissingError: as ``load`` and ``example_of``.
     """
-    loaded = load(
-        source,
-        arguments=options.arguments or {},
-        dtype=options.dtype,
-        trust_source=options.trust_source,
-    )
+    loaded = load(source, options)
     return loaded, example_of(loaded, options.shapes, seed=seed)
 
 

@@ -50,8 +50,7 @@ def export_source(
         progress("writing the model", 0, 1)
         result.save(place)
     else:
-        loading: Any = {"dtype": load.dtype, "shapes": load.shapes}
-        model, inputs, _ = load_generative(source, arguments=load.arguments or {}, **loading, **how)
+        model, inputs, _ = load_generative(source, load, **how)
         cache: Any = {"static_cache": table.static_cache}
         options |= {"multi_token": table.multi_token, "inputs": inputs, **cache, **how}
         log = make_decoder(model, GenerationOptions(**options)).save(place).log

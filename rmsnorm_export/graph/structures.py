@@ -10,13 +10,23 @@ from typing import Any
 from rmsnorm_export.printable import quoted
 from rmsnorm_export.strict import parse_json
 
-_SEQUENCES = {f"builtins.{name}" for name in ("tuple", "list", "dict", "set", "frozenset")}
+_SEQUENCES = {f"builtins.{name}" for name in ("tuple", "list", "set", "frozenset")}
+_MAPPINGS = {"builtins.dict", "collections.OrderedDict"}
 _STRUCTURES = re.compile(
     r"transformers\.(cache_utils|configuration_utils|modeling_outputs|models\.\w+\.(cache|configuration|modeling)_\w+)"
-    r"\.[A-Z]\w*",
+    r"\.(?=\w*(Cache|Layer|Config|Output))[A-Z]\w*",
     re.ASCII,
 )
-"""Names of the classes that caches and outputs of a model are of, by their modules."""
+"""Names of the classes that caches, their configs and outputs of a model are of, by module."""
+
+_WORDS = {
+    "device": ("s", re.compile(r"(cpu|meta|(cuda|mps|xpu)(:[0-9]{1,3})?)", re.ASCII)),
+    "dtype": ("n", re.compile(r"bool|bfloat16|(float|u?int|complex)[0-9]{1,3}\w{,20}", re.ASCII)),
+    "layout": ("n", re.compile("strided")),
+}
+"""Marks of objects of PyTorch: the key that holds the name, and the names that are let through."""
+
+_OTHERS = {None, "tensor", "sym", "size", "items", "type", "seq", "map", "obj"}
 
 
 def structure_anew(text: str) -> str:
@@ -48,21 +58,29 @@ def _node_anew(node: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _check_class(name: object) -> None:
+def _check_class(name: object, mark: object = None) -> None:
     path = str(name).replace(":", ".")
-    if path not in _SEQUENCES | {"collections.OrderedDict"} and not _STRUCTURES.fullmatch(path):
+    is_other = path in _MAPPINGS or _STRUCTURES.fullmatch(path) is not None
+    if path not in _SEQUENCES and (mark == "seq" or not is_other):
         raise ValueError(f"{quoted(str(name))} is no container, cache or output of a model")
 
 
 def _check_content(value: Any) -> None:
-    """Check the classes that the content of a node names: ``p`` of an object marked by ``_t``."""
+    """Check the content of a node; objects are marked by ``_t`` and name their class ``p``."""
     if isinstance(value, list):
         for part in value:
             _check_content(part)
     elif isinstance(value, dict):
-        if "__enum__" in value or "fqn" in value:
-            raise ValueError("it names an enumeration")
-        if "_t" in value and "p" in value:
-            _check_class(value["p"])
+        if "fqn" in value or any(key.startswith("__") for key in value):
+            raise ValueError("it names an enumeration, or what Python itself uses")
+        mark = value.get("_t")
+        if mark in _WORDS:
+            key, words = _WORDS[mark]
+            if not words.fullmatch(value[key]):
+                raise ValueError(f"{quoted(str(value[key]))} is no {mark}")
+        elif mark not in _OTHERS:
+            raise ValueError(f"{quoted(str(mark))} marks no part of a cache")
+        if mark is not None and "p" in value:
+            _check_class(value["p"], mark)
         for part in value.values():
             _check_content(part)

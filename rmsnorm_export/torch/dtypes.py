@@ -16,8 +16,6 @@ TORCH_TYPES: dict[int, torch.dtype] = {
 
 ELEMENT_TYPES = {dtype: element_type for element_type, dtype in TORCH_TYPES.items()}
 
-HALF_DTYPES = (torch.float16, torch.bfloat16)
-
 
 def dtype_name(dtype: torch.dtype | None) -> str:
     """``float16`` for ``torch.float16``."""

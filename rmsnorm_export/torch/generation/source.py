@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,40 +9,35 @@ import torch
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import short
+from rmsnorm_export.rewrite.options import SourceOptions
 from rmsnorm_export.torch.dtypes import FLOATS
 from rmsnorm_export.torch.generation.components import check_generative
 from rmsnorm_export.torch.source.example import example_of
 from rmsnorm_export.torch.source.huggingface import (
     explained,
-    generation_settings,
     model_class,
     model_settings,
     offline,
 )
 from rmsnorm_export.torch.source.load import load
-from rmsnorm_export.torch.source.settings import CONFIG
+from rmsnorm_export.torch.source.settings import CONFIG, GENERATION_CONFIG, read_settings
 
 
 def load_generative(
-    source: str,
-    *,
-    arguments: Mapping[str, Any],
-    dtype: str | None,
-    shapes: str | None,
-    seed: int,
+    source: str, options: SourceOptions, *, seed: int
 ) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
-    """A model of transformers with its cache switched on, inputs of ``generate``, and notes.
+    """Return a model of transformers with its cache switched on, inputs of ``generate``, and notes.
 
     Args:
-        source, arguments, dtype: as for ``load``.
-        shapes: of the inputs; without them two rows of five tokens are made later.
+        source: as for ``load``.
+        options: how it is loaded; without shapes two rows of five tokens are made later.
         seed: of random inputs.
 
     Raises:
         UsageError, InputError, BackendMissingError: as ``load`` and ``example_of``; and where the
             source gives no model of transformers that generates.
     """
-    loaded = load(source, arguments=arguments, dtype=dtype)
+    loaded = load(source, options)
     model: Any = loaded.module
     check_generative(model)
     # For one graph without cache these were switched off, and attention spelled out.
@@ -52,14 +46,13 @@ def load_generative(
         model.generation_config.use_cache = True
     model.set_attn_implementation("sdpa")
     inputs: dict[str, Any] = {}
-    if shapes or loaded.kwargs:
-        made = example_of(loaded, shapes, seed=seed)
-        inputs = dict(made.kwargs)
+    if options.shapes or loaded.kwargs:
+        inputs = example_of(loaded, options.shapes, seed=seed).kwargs
     return model, inputs, loaded.notes
 
 
 def load_frame(folder: Path, architecture: str, dtype: str) -> Any:
-    """The model that an export was made of, without weights: for its ``generate`` alone.
+    """Return the model that an export was made of, without weights: for its ``generate`` alone.
 
     Args:
         folder: of the export, with the model's configs.
@@ -72,7 +65,7 @@ def load_frame(folder: Path, architecture: str, dtype: str) -> Any:
     from transformers import GenerationConfig
 
     path = folder / CONFIG
-    settings, generation = model_settings(path), generation_settings(folder)
+    settings, generation = model_settings(path), read_settings(folder / GENERATION_CONFIG)
     config, kind = model_class(path, settings | {"architectures": [architecture]})
     if kind.__name__ != architecture or dtype not in FLOATS:
         raise InputError(

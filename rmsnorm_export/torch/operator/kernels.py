@@ -79,20 +79,25 @@ def launch(
     y = torch.empty_like(x)
     total = torch.empty_like(x) if residual is not None else x
     if None in types.values() or plan.stash not in (torch.float32, x.dtype):
-        return _left(plan, b"the kernels have none of these types")
+        _note(plan, b"the kernels have none of these types")
+        return None
     if not x.numel():
         return y, total
     problem.set_norm(spec)
     for name, value in types.items():
         setattr(problem, name, value)
     if (refusal := _refusal(library, problem, x, cos)) is not None:
-        return _left(plan, refusal)
+        _note(plan, refusal)
+        return None
     dense = {name: value.contiguous() for name, value in operands.items() if value is not None}
     dense |= {"x": x, "y": y} | ({} if residual is None else {"sum": total})
     pointers = abi.Pointers(**{name: value.data_ptr() for name, value in dense.items()})
     arguments = (ctypes.byref(problem), ctypes.byref(pointers), x.numel() // problem.n)
     status = library.rmsnorm_launch(*arguments, abi.THROUGHPUT, stream)
-    return _left(plan, library.rmsnorm_error(status)) if status else (y, total)
+    if status:
+        _note(plan, library.rmsnorm_error(status))
+        return None
+    return y, total
 
 
 def _refusal(
@@ -110,16 +115,12 @@ def _refusal(
     return refused
 
 
-def _left(plan: NormPlan, reason: bytes) -> None:
-    """Leave a norm to PyTorch, and say so."""
-    _note(f"{plan.spec.kind} of {dtype_name(plan.out)}: {reason.decode()}")
-
-
 @functools.cache
-def _note(reason: str) -> None:
-    """Warn once for each reason."""
+def _note(plan: NormPlan, reason: bytes) -> None:
+    """Warn that a norm is left to PyTorch, once for each reason."""
     warnings.warn(
-        f"rmsnorm_export: PyTorch's own operators compute a norm, not the CUDA kernels: {reason}",
+        f"rmsnorm_export: PyTorch's own operators compute a norm, not the CUDA kernels: "
+        f"{plan.spec.kind} of {dtype_name(plan.out)}: {reason.decode()}",
         RuntimeWarning,
         stacklevel=2,
     )

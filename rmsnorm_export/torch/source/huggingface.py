@@ -38,7 +38,7 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
         InputError: no config, no weights, weights that do not fill the model, unknown model type.
         BackendMissingError: ``transformers`` is not installed.
     """
-    settings, generation = model_settings(path / CONFIG), generation_settings(path)
+    settings, generation = model_settings(path / CONFIG), read_settings(path / GENERATION_CONFIG)
     files = weight_files(path)
     with torch.device("meta"):
         # PyTorch looks up, at the first use of a device and for good, which functions take one;
@@ -107,32 +107,14 @@ def model_settings(path: Path) -> dict[str, Any]:
     Raises:
         InputError: it is missing, cannot be read, or names no model.
     """
-    try:
-        settings = read_settings(path)
-    except FileNotFoundError as error:
+    settings = read_settings(path)
+    if settings is None or not isinstance(settings.get("model_type"), str):
         raise InputError(
             "This is no Hugging Face model.",
-            found=f"no file {path}",
+            found=f"no file {path}" if settings is None else f"{path} has no key model_type",
             fix="give a folder with config.json and .safetensors files, or a config.json",
-        ) from error
-    if not isinstance(settings.get("model_type"), str):
-        raise InputError(
-            "The config does not say which model it is for.",
-            found=f"{path} has no key model_type",
-            fix='add it, e.g. "model_type": "llama"',
         )
     return settings
-
-
-def generation_settings(folder: Path) -> dict[str, Any] | None:
-    """Return what a folder says of how its model generates; None where it says nothing.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        return read_settings(folder / GENERATION_CONFIG)
-    return None
 
 
 def model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:

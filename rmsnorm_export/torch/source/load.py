@@ -19,8 +19,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.op.type_names import TYPE_NAMES, float_name
+from rmsnorm_export.op.type_names import TYPE_NAMES
 from rmsnorm_export.printable import first_line
+from rmsnorm_export.rewrite.options import SourceOptions
 from rmsnorm_export.system.reading import open_regular
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.source.cast import check_tensors
@@ -28,27 +29,23 @@ from rmsnorm_export.torch.source.example import Loaded
 
 
 @collected()
-def load(
-    source: str, *, arguments: Mapping[str, Any], dtype: str | None, trust_source: bool = False
-) -> Loaded:
+def load(source: str, options: SourceOptions) -> Loaded:
     """Return the module that ``source`` names.
 
     Args:
         source: ``package.module:factory``, a Hugging Face folder, a ``config.json`` or a ``.pt2``.
-        arguments: for the factory, by name.
-        dtype: ``f32``, ``f16`` or ``bf16``, in any spelling; None: as the source has it
-            (f32 for random weights).
-        trust_source: a ``.pt2`` may run what it holds.
+        options: its type, the arguments of a factory, whether a ``.pt2`` may run what it holds.
 
     Raises:
         UsageError: the source is none of these, or an option does not go with it.
         InputError: the source cannot be read, raises, or gives something else than a module.
         BackendMissingError: a Hugging Face model without ``transformers``.
     """
-    converted = None if dtype is None else getattr(torch, TYPE_NAMES[float_name(dtype)])
+    arguments = options.arguments or {}
+    dtype = None if options.dtype is None else getattr(torch, TYPE_NAMES[options.dtype])
     path = Path(source)
     if not path.exists() and ":" in source:
-        return _from_factory(source, arguments, converted)
+        return _from_factory(source, arguments, dtype)
     if arguments:
         raise UsageError(
             "--arg is for a factory.",
@@ -56,11 +53,11 @@ def load(
             fix="omit --arg, or give package.module:factory",
         )
     if path.suffix == ".pt2" and path.exists():
-        return _from_program(path, converted, trust_source)
+        return _from_program(path, dtype, options.trust_source)
     if path.is_dir() or path.name.endswith(".json"):
         from rmsnorm_export.torch.source.huggingface import from_config, from_folder
 
-        return (from_folder if path.is_dir() else from_config)(path, converted)
+        return (from_folder if path.is_dir() else from_config)(path, dtype)
     raise UsageError(
         "The source is nothing that can be exported.",
         found=f"{source} is "

@@ -25,11 +25,10 @@ _FLOAT_TAG = "__float__"
 """Key of transformers for a number that JSON cannot say."""
 
 
-def read_settings(path: Path) -> dict[str, Any]:
-    """Return what a ``config.json`` or ``generation_config.json`` says.
+def read_settings(path: Path) -> dict[str, Any] | None:
+    """Return what a ``config.json`` or ``generation_config.json`` says; None where there is none.
 
     Raises:
-        FileNotFoundError: there is none.
         InputError: it is no object of JSON, or names a type that PyTorch has not.
     """
     try:
@@ -38,7 +37,7 @@ def read_settings(path: Path) -> dict[str, Any]:
             raise ValueError("it is no object")
         _check_types(settings)
     except FileNotFoundError:
-        raise
+        return None
     except (OSError, ValueError) as error:
         fix = "give the config.json of a Hugging Face model"
         raise _unreadable("The config cannot be read.", path, error, fix) from error
