@@ -29,6 +29,7 @@ from rmsnorm_export.graph.bundle import EXPORT_FILE, Bundle, bundle_at, open_fol
 from rmsnorm_export.graph.encode import serialize
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.op.type_names import float_name
 from rmsnorm_export.printable import first_line, one_line, plural, short
 from rmsnorm_export.rewrite.options import SourceOptions
 from rmsnorm_export.runtime.inputs import read_npz
@@ -95,7 +96,9 @@ def verify_export(
     if other is not None:
         model = load_frame(other.folder, str(metadata[-1].get("architecture")), dtype)
     elif isinstance(a, str | os.PathLike):
-        model, _, _ = load_generative(os.fspath(a), SourceOptions(dtype=dtype), seed=options.seed)
+        model, _, _ = load_generative(
+            os.fspath(a), SourceOptions(dtype=float_name(dtype)), seed=options.seed
+        )
     given = {name: torch.from_numpy(np.asarray(array)) for name, array in inputs.items()}
     feeds = sample_inputs(model, given, seed=options.seed)
     how: Any = {

@@ -18,6 +18,7 @@ from rmsnorm_export.lower.builder import REPLACES
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.match import name_scopes
+from rmsnorm_export.rewrite.options import SourceOptions
 from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.system.packages import require_package
 
@@ -50,7 +51,7 @@ class PyTorch(Backend):
     def open(cls, chosen: Chosen) -> PyTorch:
         """Load a source as ``export`` takes it, or take a module as it is."""
         from rmsnorm_export.torch.source.example import Loaded
-        from rmsnorm_export.torch.source.load import SourceOptions, load
+        from rmsnorm_export.torch.source.load import load
 
         model = chosen.model
         if isinstance(model, str | os.PathLike):

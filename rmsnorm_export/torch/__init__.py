@@ -9,18 +9,6 @@ Importing this package registers the operators. It needs the extra ``torch``.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
-from rmsnorm_export.errors import BackendMissingError
-from rmsnorm_export.system.packages import pip_install
-
-if find_spec("torch") is None:
-    raise BackendMissingError(
-        "rmsnorm_export.torch needs PyTorch.",
-        found="no package torch",
-        fix=pip_install("[torch]"),
-    )
-
 from rmsnorm_export.torch.operator.module import RMSNorm
 from rmsnorm_export.torch.operator.ops import (
     call,

@@ -7,22 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnx_ir as ir
+import torch
+from torch.utils import _pytree as pytree
 
-from rmsnorm_export.errors import BackendMissingError, UsageError
-from rmsnorm_export.system.packages import pip_install
+from rmsnorm_export.errors import UsageError
 from rmsnorm_export.system.progress import ProgressChoice
-
-try:
-    import onnxscript as _onnxscript  # noqa: F401 (torch.onnx needs it)
-    import torch
-    from torch.utils import _pytree as pytree
-except ModuleNotFoundError as error:
-    raise BackendMissingError(
-        "Exporting from PyTorch needs packages that are not installed.",
-        found=f"no package {error.name}",
-        fix=pip_install("[torch]"),
-    ) from error
-
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.clean import tidy
 from rmsnorm_export.torch.export.failure import explain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,10 +12,10 @@ from typing import Any
 
 import torch
 
-from rmsnorm_export.errors import BackendMissingError, InputError
+from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import one_line, short
 from rmsnorm_export.system.machine import memory_available
-from rmsnorm_export.system.packages import pip_install
+from rmsnorm_export.system.packages import require_package
 from rmsnorm_export.torch.dtypes import dtype_name
 from rmsnorm_export.torch.source.cast import check_tensors, stored_tensors
 from rmsnorm_export.torch.source.example import Loaded
@@ -124,15 +125,8 @@ def model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
         InputError: transformers has none, or the settings do not fit.
         BackendMissingError: transformers is not installed.
     """
-    try:
-        import transformers as package
-    except ModuleNotFoundError as error:
-        raise BackendMissingError(
-            "A Hugging Face model needs the package transformers.",
-            found=f"no package {error.name}",
-            fix=pip_install("transformers"),
-        ) from error
-    transformers: Any = package
+    require_package("transformers", "A Hugging Face model", "transformers")
+    transformers: Any = importlib.import_module("transformers")
     transformers.logging.set_verbosity_error()
     kind, auto_map = settings["model_type"], settings.get("auto_map") or {}
     if kind not in transformers.CONFIG_MAPPING:
