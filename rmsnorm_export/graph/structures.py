@@ -19,7 +19,7 @@ _STRUCTURES = re.compile(
 )
 """Names of the classes that caches, their configs and outputs of a model are of, by module."""
 
-_WORDS = {
+_TORCH_WORDS = {
     "device": ("s", re.compile(r"(cpu|meta|(cuda|mps|xpu)(:[0-9]{1,3})?)", re.ASCII)),
     "dtype": ("n", re.compile(r"bool|bfloat16|(float|u?int|complex)[0-9]{1,3}\w{,20}", re.ASCII)),
     "layout": ("n", re.compile("strided")),
@@ -74,8 +74,8 @@ def _check_content(value: Any) -> None:
         if "fqn" in value or any(key.startswith("__") for key in value):
             raise ValueError("it names an enumeration, or what Python itself uses")
         mark = value.get("_t")
-        if mark in _WORDS:
-            key, words = _WORDS[mark]
+        if mark in _TORCH_WORDS:
+            key, words = _TORCH_WORDS[mark]
             if not words.fullmatch(value[key]):
                 raise ValueError(f"{quoted(str(value[key]))} is no {mark}")
         elif mark not in _OTHERS:

@@ -36,7 +36,7 @@ _SIZE = re.compile(
 _EXAMPLES = (2, 3, 5, 7, 11, 13, 17, 19)
 """Sizes of the example inputs: all different, so that no two dimensions look like one, and not 1,
 which PyTorch treats apart."""
-_MOST_ELEMENTS = 2**31
+_LARGEST_EXAMPLE = 2**31
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -162,12 +162,12 @@ def parse_shapes(text: str) -> tuple[Input, ...]:
     for part in filter(str.strip, text.split(";")):
         match = _INPUT.fullmatch(part)
         if match is None:
-            raise _unreadable(part)
+            raise _not_described(part)
         name, kind, sizes = match.groups()
         if name in inputs:
-            raise _unreadable(f"{name}, which stands twice")
+            raise _not_described(f"{name}, which stands twice")
         if kind not in TYPE_NAMES:
-            raise _unreadable(f"the type {kind} of {name}; types are {', '.join(TYPE_NAMES)}")
+            raise _not_described(f"the type {kind} of {name}; types are {', '.join(TYPE_NAMES)}")
         parts = sizes.split(",") if sizes.strip() else []
         axes = [_size(size, dims) for size in parts]
         inputs[name] = Input(
@@ -178,7 +178,7 @@ def parse_shapes(text: str) -> tuple[Input, ...]:
             {i: axis.dim for i, axis in enumerate(axes) if axis.dim is not None},
         )
     if not inputs:
-        raise _unreadable("no input")
+        raise _not_described("no input")
     return tuple(inputs.values())
 
 
@@ -200,7 +200,7 @@ def _size(text: str, dims: dict[str, _Size]) -> _Size:
     """Read one size; ``dims`` holds the named ones so far."""
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise _unreadable(f"the size {text!r}")
+        raise _not_described(f"the size {text!r}")
     name, first, last, number = match.groups()
     if name in dims and first is None:
         return dims[name]
@@ -208,7 +208,7 @@ def _size(text: str, dims: dict[str, _Size]) -> _Size:
     high = low if number else int(last) if last else None
     most = 2**63 if high is None else high
     if not 1 <= low <= most:
-        raise _unreadable(f"the size {text!r}, which is empty")
+        raise _not_described(f"the size {text!r}, which is empty")
     example = max(low, min(most, _EXAMPLES[len(dims) % len(_EXAMPLES)]))
     if low == most:
         return _Size(low, high, low, low, None)
@@ -216,11 +216,11 @@ def _size(text: str, dims: dict[str, _Size]) -> _Size:
     size = _Size(low, high, example, other, torch.export.Dim(name, min=low, max=high))
     known = dims.setdefault(name, size)
     if (known.low, known.high) != (low, high):
-        raise _unreadable(f"the size {text!r}, which has another range before")
+        raise _not_described(f"the size {text!r}, which has another range before")
     return known
 
 
-def _unreadable(part: str) -> UsageError:
+def _not_described(part: str) -> UsageError:
     return UsageError(
         "The description of the inputs cannot be read (--shapes).",
         found=short(part.strip(), 200),
@@ -243,8 +243,10 @@ def random_inputs(inputs: Sequence[Input], *, seed: int, limit: int) -> dict[str
     tensors: dict[str, torch.Tensor] = {}
     for item in inputs:
         shape, dtype = item.shape, item.dtype
-        if math.prod(shape) > _MOST_ELEMENTS:
-            raise _unreadable(f"{item.name} of {math.prod(shape):,} elements, which are too many")
+        if math.prod(shape) > _LARGEST_EXAMPLE:
+            raise _not_described(
+                f"{item.name} of {math.prod(shape):,} elements, which are too many"
+            )
         if dtype == torch.bool or "mask" in item.name:
             values = torch.ones(shape, dtype=dtype)
         elif dtype.is_floating_point:

@@ -40,11 +40,11 @@ def read_settings(path: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError) as error:
         fix = "give the config.json of a Hugging Face model"
-        raise _unreadable("The config cannot be read.", path, error, fix) from error
+        raise _not_read("The config cannot be read.", path, error, fix) from error
     return settings
 
 
-def _unreadable(what: str, path: Path, error: Exception, fix: str) -> InputError:
+def _not_read(what: str, path: Path, error: Exception, fix: str) -> InputError:
     reason = getattr(error, "strerror", None) or first_line(error)
     return InputError(what, found=f"{short(str(path), 300)}: {reason}", fix=fix)
 
@@ -92,7 +92,7 @@ def weight_files(folder: Path) -> list[Path]:
         ) from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         what, fix = "The index of the weights cannot be read.", "save it with save_pretrained"
-        raise _unreadable(what, folder / _INDEX, error, fix) from error
+        raise _not_read(what, folder / _INDEX, error, fix) from error
     return [_weight_file(folder, name) for name in names]
 
 
@@ -109,5 +109,5 @@ def _weight_file(folder: Path, name: str) -> Path:
     except (OSError, ValueError) as error:
         what = "The weights cannot be read."
         fix = "complete the folder: save the model again with save_pretrained"
-        raise _unreadable(what, folder / short(name, 200), error, fix) from error
+        raise _not_read(what, folder / short(name, 200), error, fix) from error
     return path
