@@ -11,10 +11,9 @@ pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
 
 import torch
 
-import rmsnorm_export as rx
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.torch.source.cast import check_tensors, stored_tensors
-from rmsnorm_export.torch.source.load import load
+from rmsnorm_export.torch.source.load import SourceOptions, load
 from tests.cli.conftest import run  # noqa: F401 (a fixture)
 
 # ruff: noqa: F811 (fixtures as arguments)
@@ -46,15 +45,14 @@ def test_every_value_is_judged_as_the_cast_judges_it(source, target):
     assert check_tensors([("w", wide), ("n", torch.arange(9))], torch.float32) == []
     top = torch.finfo(target).max
     edge = top * (1 + torch.finfo(target).eps / 4)  # halfway to the next power of two: infinite
-    for factor in (0.5, 1.0, 0.9999, 1.0001, 1.01, 2.0):
-        for value in (top * factor, -top * factor, edge, edge * (1 - 1e-6)):
-            tensor = torch.tensor([1.0, value, math.inf, math.nan], dtype=torch.float64).to(source)
-            beyond = bool((tensor.isfinite() & ~tensor.to(target).isfinite()).any())
-            try:
-                check_tensors([("w", tensor)], target)
-                assert not beyond, (value, tensor)
-            except InputError:
-                assert beyond, (value, tensor)
+    for value in (*(top * f for f in (0.5, 0.9999, 1, 1.01, -2)), edge, edge * (1 - 1e-6)):
+        tensor = torch.tensor([1.0, value, math.inf, math.nan], dtype=torch.float64).to(source)
+        beyond = bool((tensor.isfinite() & ~tensor.to(target).isfinite()).any())
+        try:
+            check_tensors([("w", tensor)], target)
+            assert not beyond, (value, tensor)
+        except InputError:
+            assert beyond, (value, tensor)
 
 
 def test_no_second_copy_is_made(tmp_path):
@@ -72,18 +70,12 @@ def test_no_second_copy_is_made(tmp_path):
 
 FACTORY = """
 import torch
-class Model(torch.nn.Module):
-    def __init__(self, big, tiny):
-        super().__init__()
-        self.norm = torch.nn.RMSNorm(8)
-        self.linear = torch.nn.Linear(8, 4)
-        self.register_buffer("shift", torch.full((4,), tiny))
-        with torch.no_grad():
-            self.linear.weight[1, 2] = big
-    def forward(self, x):
-        return self.linear(self.norm(x)) + self.shift
 def make(big=1.0, tiny=0.5):
-    return Model(big, tiny).eval(), (torch.ones(2, 8),)
+    model = torch.nn.Sequential(torch.nn.RMSNorm(8), torch.nn.Linear(8, 4))
+    with torch.no_grad():
+        model[1].weight[1, 2] = big
+        model[1].bias.fill_(tiny)
+    return model, (torch.ones(2, 8),)
 """
 
 
@@ -91,51 +83,26 @@ def test_a_factory(tmp_path, run):
     (tmp_path / "cast_factory.py").write_text(FACTORY)
     options = ["-o", "m.onnx", "--dtype", "f16", "--format", "json"]
     done = run("export", "cast_factory:make", *options, "--arg", "big=-70000.0")
-    done.assert_error(3, "linear.weight (up to 70000)", "bf16")
+    done.assert_error(3, "1.weight (up to 70000)", "bf16")
     assert not (tmp_path / "m.onnx").exists()
     done = run("export", "cast_factory:make", *options, "--arg", "tiny=1e-9")
     assert done.code == 0, done.stderr
-    assert any("4 weights" in note and "shift (4)" in note for note in done.json["notes"])
-    done = run("export", "cast_factory:make", "-o", "b.onnx", "--dtype", "bf16", "--arg", "big=7e4")
-    assert done.code == 0, done.stderr
+    assert any("4 weights" in note and "1.bias (4)" in note for note in done.json["notes"])
 
 
 @pytest.mark.parametrize("shards", ["5GB", "20KB"])
-def test_a_folder_whose_weights_become_infinite(shards, tmp_path, run):
+def test_a_folder_whose_weights_become_infinite(shards, tmp_path):
     transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        tie_word_embeddings=False,
-    )
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(vocab_size=32, num_hidden_layers=2, **sizes)
     model = transformers.LlamaForCausalLM(config).bfloat16()
-    folder = tmp_path / "llama"
     with torch.no_grad():
         model.model.layers[1].mlp.up_proj.weight[0, 0] = 7e4
         model.model.layers[0].mlp.down_proj.weight[3, 5] = -(2.0**17)
-    model.save_pretrained(folder, max_shard_size=shards)
-    done = run("export", folder, "-o", "m.onnx", "--dtype", "f16")
-    done.assert_error(
-        3,
-        "2 of 21 tensors",
-        "model.layers.0.mlp.down_proj.weight (up to 131072)",
-        "model.layers.1.mlp.up_proj.weight",
-    )
-    assert not (tmp_path / "m.onnx").exists()
-    assert load(str(folder), arguments={}, dtype=None).notes == ()
-    assert load(str(folder), arguments={}, dtype="f32").notes == ()
-
-
-def test_values_that_are_given_when_they_are_written(tmp_path):
-    with torch.device("meta"):
-        module = torch.nn.Sequential(torch.nn.RMSNorm(8), torch.nn.Linear(8, 4)).half()
-    x = torch.ones(2, 8).half()
-    state = {name: torch.ones(tensor.shape) for name, tensor in module.named_parameters()}
-    rx.export(module, (x,), tmp_path / "m.onnx", state=state)
-    state["1.bias"] = torch.full((4,), 66000.0)
-    with pytest.raises(InputError, match=r"1\.bias \(up to 66000\)"):
-        rx.export(module, (x,), tmp_path / "n.onnx", state=state)
-    assert not (tmp_path / "n.onnx").exists()
+    model.save_pretrained(tmp_path, max_shard_size=shards)
+    with pytest.raises(InputError, match="2 tensors") as caught:
+        load(str(tmp_path), SourceOptions(dtype="f16"))
+    assert "model.layers.0.mlp.down_proj.weight (up to 131072)" in caught.value.found
+    assert "model.layers.1.mlp.up_proj.weight" in caught.value.found
+    assert load(str(tmp_path), SourceOptions()).notes == ()
+    assert load(str(tmp_path), SourceOptions(dtype="f32")).notes == ()
