@@ -17,7 +17,6 @@ import torch
 from rmsnorm_export.op.dtypes import numpy_dtype, round_to, type_name
 from rmsnorm_export.op.operands import row_shape
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
-from rmsnorm_export.torch.dtypes import TORCH_TYPES
 from tests.op.torch_arrays import to_torch
 
 DTYPES = (FLOAT, FLOAT16, BFLOAT16, DOUBLE)
@@ -145,7 +144,3 @@ def arrays(case: Case, shape: tuple[int, ...], *, exact: bool = True) -> dict[st
 def tensors(case: Case, shape: tuple[int, ...], *, exact: bool = True) -> dict[str, torch.Tensor]:
     """``arrays`` as PyTorch tensors."""
     return {name: to_torch(value) for name, value in arrays(case, shape, exact=exact).items()}
-
-
-def torch_type(element_type: int) -> torch.dtype:
-    return TORCH_TYPES[element_type]

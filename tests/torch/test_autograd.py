@@ -7,8 +7,9 @@ import torch
 
 import rmsnorm_export.torch as rt
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.torch.dtypes import TORCH_TYPES
 from tests.sample import crossed
-from tests.torch.norm_cases import FORMS, Case, spec_of, tensors, torch_type
+from tests.torch.norm_cases import FORMS, Case, spec_of, tensors
 
 
 def _leaves(spec: NormSpec, *parameters: int | None, n: int = 6) -> dict[str, torch.Tensor]:
@@ -57,7 +58,7 @@ def test_gradients_in_every_type_are_as_accurate_as_the_type(form, dtype, n):
         y = rt.call(spec_of(form, n, stash_type=stash), **given)
         y = y[0] if isinstance(y, tuple) else y
         upstream = torch.randn(y.shape, generator=torch.Generator().manual_seed(n))
-        upstream = upstream.to(torch_type(dtype)).to(y.dtype)
+        upstream = upstream.to(TORCH_TYPES[dtype]).to(y.dtype)
         gradients.append(torch.autograd.grad(y, list(given.values()), upstream))
     unit = {FLOAT: 2.0**-24, FLOAT16: 2.0**-11, BFLOAT16: 2.0**-8}
     for name, value, right in zip(leaves, *gradients, strict=True):

@@ -7,6 +7,7 @@ import runpy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,8 +27,14 @@ from rmsnorm_export.benchmark.generation import bench_generation
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.runtime.session import open_session
-from rmsnorm_export.torch.generation.components import sample_inputs, whole_static_caches
+from rmsnorm_export.torch.generation.components import (
+    own_types_of_caches,
+    sample_inputs,
+    whole_static_caches,
+)
 from rmsnorm_export.torch.generation.source import load_generative
+from rmsnorm_export.torch.source.load import SourceOptions
+from tests.tools.corpus.decoders import DECODERS
 from tests.tools.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
@@ -43,12 +50,15 @@ CONFIG = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
 }
+NORMS = [
+    *(f"model.layers.{i}.{name}_layernorm" for i in (0, 1) for name in ("input", "post_attention")),
+    "model.norm",
+]
 
 
-def llama(**changes: object) -> transformers.PreTrainedModel:
+def llama() -> transformers.PreTrainedModel:
     torch.manual_seed(3)
-    config = transformers.LlamaConfig(**{**CONFIG, **changes})
-    return transformers.LlamaForCausalLM(config).eval()
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**CONFIG)).eval()
 
 
 @pytest.fixture(scope="module")
@@ -63,21 +73,36 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "made"
 
 
-def dims(value: onnx.ValueInfoProto) -> list[str | int]:
-    return [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+@pytest.fixture
+def broken(decoder: Path, tmp_path: Path) -> Path:
+    """A copy, to be broken."""
+    return Path(shutil.copytree(decoder, tmp_path / "broken"))
+
+
+def source(decoder: Path) -> Path:
+    return decoder.parent / "config.json"
+
+
+def set_scale(path: Path, value: float) -> None:
+    """Change the last norm."""
+    model = onnx.load(path, load_external_data=False)
+    (scale,) = (one for one in model.graph.initializer if one.name == "model.norm.weight")
+    scale.raw_data = np.full(32, value, np.float32).tobytes()
+    onnx.save(model, path)
+
+
+def shapes(values: Any) -> dict[str, list[str | int]]:
+    return {
+        one.name: [dim.dim_param or dim.dim_value for dim in one.type.tensor_type.shape.dim]
+        for one in values
+    }
 
 
 def test_every_norm_is_one_proved_node_named_after_its_module(decoder: Path) -> None:
     report = json.loads((decoder.parent / "r.json").read_text())
     assert list(report["reports"]) == ["prefill", "decode"]
     for one in report["reports"].values():
-        assert [site["module"] for site in one["fused"]] == [
-            "model.layers.0.input_layernorm",
-            "model.layers.0.post_attention_layernorm",
-            "model.layers.1.input_layernorm",
-            "model.layers.1.post_attention_layernorm",
-            "model.norm",
-        ]
+        assert [site["module"] for site in one["fused"]] == NORMS
         assert all(site["proof"]["passed"] for site in one["fused"])
         assert one["refused"] == []
     assert report["verification"]["passed"]
@@ -91,37 +116,30 @@ def test_every_norm_is_one_proved_node_named_after_its_module(decoder: Path) -> 
 
 def test_inputs_and_dimensions_have_the_names_that_users_know(decoder: Path) -> None:
     graph = onnx.load(decoder / "decode.onnx", load_external_data=False).graph
-    inputs = {value.name: dims(value) for value in graph.input}
-    outputs = {value.name: dims(value) for value in graph.output}
+    inputs, outputs = shapes(graph.input), shapes(graph.output)
     assert inputs["input_ids"] == ["batch", 1]
     assert inputs["attention_mask"] == ["batch", "past + 1"]
     assert inputs["input.past_key_values.layers.1.keys"] == ["batch", 2, "past", 8]
     assert outputs["output.past_key_values.layers.1.keys"] == ["batch", 2, "past + 1", 8]
     assert outputs["logits"] == ["batch", 1, 64]
     prefill = onnx.load(decoder / "prefill.onnx", load_external_data=False).graph
-    assert {value.name: dims(value) for value in prefill.input} == {
-        "input_ids": ["batch", "sequence"],
-        "attention_mask": ["batch", "sequence"],
-        "position_ids": ["batch", "sequence"],
-    }
+    names = ("input_ids", "attention_mask", "position_ids")
+    assert shapes(prefill.input) == {name: ["batch", "sequence"] for name in names}
 
 
-def test_weights_are_on_disk_once(decoder: Path, tmp_path: Path) -> None:
+def test_weights_are_on_disk_once(decoder: Path, broken: Path) -> None:
     weights = sum(p.numel() * p.element_size() for p in llama().parameters() if p.ndim > 1)
     stored = sum(path.stat().st_size for path in decoder.glob("*.data"))
     assert weights <= stored <= 1.05 * weights
-    copy = tmp_path / "copy"  # as an upload would make it: no links
-    shutil.copytree(decoder, copy)
-    for name in ("prefill", "decode"):
-        onnxruntime.InferenceSession(copy / f"{name}.onnx", providers=["CPUExecutionProvider"])
+    for name in ("prefill", "decode"):  # a copy as an upload would make it: no links
+        onnxruntime.InferenceSession(broken / f"{name}.onnx", providers=["CPUExecutionProvider"])
 
 
 def test_the_graphs_that_were_checked_are_those_that_run(
-    decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    decoder: Path, broken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever stands in their files by the time that ONNX Runtime gets them."""
-    folder = shutil.copytree(decoder, tmp_path / "decoder")
-    checked = {path: path.read_bytes() for path in folder.glob("*.onnx")}
+    checked = {path: path.read_bytes() for path in broken.glob("*.onnx")}
 
     def while_swapped(content: bytes, **options: object) -> object:
         for path in checked:
@@ -133,38 +151,34 @@ def test_the_graphs_that_were_checked_are_those_that_run(
                 path.write_bytes(before)
 
     monkeypatch.setattr("rmsnorm_export.compare.generation.open_session", while_swapped)
-    assert rx.verify(decoder.parent / "config.json", folder, generate=2).passed
+    assert rx.verify(source(decoder), broken, generate=2).passed
 
 
-def test_verify_compares_tokens_and_says_which_differ(decoder: Path, tmp_path: Path) -> None:
-    config = decoder.parent / "config.json"
-    same = rx.verify(config, decoder, generate=4)
+def test_verify_compares_tokens_and_says_which_differ(decoder: Path, broken: Path) -> None:
+    same = rx.verify(source(decoder), decoder, generate=4)
     assert same.passed
     assert len(same.outputs) == 4
-    broken = tmp_path / "broken"
-    shutil.copytree(decoder, broken)
-    model = onnx.load(broken / "decode.onnx", load_external_data=False)
-    (scale,) = (one for one in model.graph.initializer if one.name == "model.norm.weight")
-    scale.raw_data = np.full(32, 1.01, np.float32).tobytes()
-    onnx.save(model, broken / "decode.onnx")
-    other = rx.verify(config, broken, generate=4, bisect=False)
+    set_scale(broken / "decode.onnx", 1.01)
+    other = rx.verify(source(decoder), broken, generate=4, bisect=False)
     assert other.verdict == "differ"
     assert [output.passed for output in other.outputs] == [True, False, False, False]
     assert "logits of token 2" in other.reason
     folders = rx.verify(decoder, broken, generate=3)  # on what the first folder writes
     assert [output.passed for output in folders.outputs] == [True, False, False]
     assert "token 2 is computed by decode" in folders.notes
-    assert folders.first_difference is not None
-    assert folders.first_difference.site is not None
-    assert folders.first_difference.site.module == "model.norm"
-    assert folders.first_difference.site.place == "at"
+    site = folders.first_difference and folders.first_difference.site
+    assert site is not None
+    assert (site.module, site.place) == ("model.norm", "at")
+
+
+def test_an_export_without_a_finite_logit_is_no_pass(decoder: Path, broken: Path) -> None:
+    set_scale(broken / "prefill.onnx", np.nan)
+    assert not rx.verify(source(decoder), broken, generate=2, bisect=False).passed
 
 
 def test_half_precision_has_its_own_bound(decoder: Path) -> None:
     """The weights in half precision, and an export that is float32."""
-    config = str(decoder.parent / "config.json")
-    given = {"arguments": {}, "dtype": "f16", "shapes": None, "dims": None, "seed": 0}
-    model, _, _ = load_generative(config, **given)
+    model, _, _ = load_generative(str(source(decoder)), SourceOptions(dtype="f16"), seed=0)
     feeds = sample_inputs(model, {})
     assert verify_generation(model, decoder, feeds, tokens=3).passed
     outcome = verify_generation(model, decoder, feeds, tokens=3, rtol=1e-6)
@@ -174,53 +188,36 @@ def test_half_precision_has_its_own_bound(decoder: Path) -> None:
 @pytest.mark.thorough
 def test_bfloat16_is_not_compared_without_kernels(tmp_path: Path) -> None:
     """ONNX Runtime has none for it on the CPU."""
-    model = llama().to(torch.bfloat16)
-    made = rx.export_generation(model, tmp_path / "made")
-    assert rx.verify(model, made.path, generate=8).verdict == "not run"
+    made = rx.export_generation(llama().to(torch.bfloat16), tmp_path / "made")
+    assert rx.verify(llama().to(torch.bfloat16), made.path, generate=8).verdict == "not run"
 
 
-def test_an_export_without_a_finite_logit_is_no_pass(decoder: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(decoder, broken)
-    model = onnx.load(broken / "prefill.onnx", load_external_data=False)
-    for one in model.graph.initializer:
-        if one.name == "model.norm.weight":
-            one.raw_data = np.full(32, np.nan, np.float32).tobytes()
-    onnx.save(model, broken / "prefill.onnx")
-    config = decoder.parent / "config.json"
-    assert not rx.verify(config, broken, generate=2, bisect=False).passed
-
-
-def test_what_is_no_folder_of_an_export_is_refused(decoder: Path, tmp_path: Path) -> None:
-    config = decoder.parent / "config.json"
+def test_what_is_no_folder_of_an_export_is_refused(decoder: Path, broken: Path) -> None:
     with pytest.raises(rx.UsageError, match="folder of an export"):
-        rx.verify(config, decoder / "decode.onnx", generate=2)
-    copy = tmp_path / "copy"
-    shutil.copytree(decoder, copy)
-    (copy / "export.json").write_text("{")
-    with pytest.raises(rx.InputError, match="manifest"):
-        rx.verify(config, copy, generate=2)
-    shutil.copy(decoder / "export.json", copy)
-    (copy / "decode.onnx").unlink()
-    with pytest.raises(rx.InputError, match=r"decode\.onnx"):
-        rx.verify(config, copy, generate=2)
-    shutil.copy(decoder / "decode.onnx", copy)
-    (copy / "config.json").unlink()
-    with pytest.raises(rx.InputError, match="no Hugging Face model"):
-        rx.verify(copy, decoder, generate=2)
+        rx.verify(source(decoder), decoder / "decode.onnx", generate=2)
+    for name, message in (("export.json", "manifest"), ("decode.onnx", r"decode\.onnx")):
+        content = (broken / name).read_bytes()
+        (broken / name).write_text("{")
+        with pytest.raises(rx.InputError, match=message):
+            rx.verify(source(decoder), broken, generate=2)
+        (broken / name).write_bytes(content)
     with pytest.raises(rx.UsageError, match="inputs"):
-        rx.verify(config, copy, generate=2, dims={"batch": 1})
+        rx.verify(source(decoder), broken, generate=2, dims={"batch": 1})
+    (broken / "config.json").unlink()
+    with pytest.raises(rx.InputError, match="no Hugging Face model"):
+        rx.verify(broken, decoder, generate=2)
 
 
-def client_of(folder: Path, repository: Path) -> Callable[..., np.ndarray]:
-    """``generate`` of docs/examples, with the calls of sessions in the place of the server's."""
-    made = rx.package_model(folder, repository, name="llm", kind="cpu")
-    names = [model.name for model in made.models]
-    assert names == ["llm_prefill", "llm_decode"]
-    place = Path(__file__).resolve().parents[2] / "docs/examples/triton_decoder.py"
-    client = runpy.run_path(str(place))
+def test_the_client_of_the_examples_generates_what_pytorch_does(
+    decoder: Path, tmp_path: Path
+) -> None:
+    """Twelve tokens after a padded batch, and after a longer one, by sessions for a server."""
+    repository = tmp_path / "models"
+    packaged = rx.package_model(decoder, repository, name="llm", kind="cpu").models
+    assert [model.name for model in packaged] == ["llm_prefill", "llm_decode"]
     sessions = {
-        name: onnxruntime.InferenceSession(repository / name / "1/model.onnx") for name in names
+        model.name: onnxruntime.InferenceSession(repository / model.name / "1/model.onnx")
+        for model in packaged
     }
     kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
     inputs = {
@@ -231,50 +228,22 @@ def client_of(folder: Path, repository: Path) -> Callable[..., np.ndarray]:
         for name, session in sessions.items()
     }
 
-    def infer(model: str, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        session = sessions[model]
-        names = [value.name for value in session.get_outputs()]
-        return dict(zip(names, session.run(names, given), strict=True))
+    def infer(model: str, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        names = [value.name for value in sessions[model].get_outputs()]
+        return dict(zip(names, sessions[model].run(names, feeds), strict=True))
 
-    return lambda *given: client["generate"](infer, inputs, *given)
-
-
-def check_client(model: transformers.PreTrainedModel, generate: Callable[..., np.ndarray]) -> None:
-    """Twelve tokens after a padded batch, and after a longer one, are PyTorch's."""
+    place = Path(__file__).resolve().parents[2] / "docs/examples/triton_decoder.py"
+    generate = runpy.run_path(str(place))["generate"]
+    model, _, _ = load_generative(str(source(decoder)), SourceOptions(), seed=0)
+    how = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "eos_token_id": []}
     for length in (3, 10):
         ids = np.random.default_rng(length).integers(2, 64, (2, length))
         mask = np.ones_like(ids)
         mask[0, 0] = 0
-        expected = model.generate(
-            torch.tensor(ids),
-            attention_mask=torch.tensor(mask),
-            max_new_tokens=12,
-            min_new_tokens=12,
-            do_sample=False,
-            eos_token_id=[],
-            pad_token_id=0,
-        )
-        np.testing.assert_array_equal(generate(ids, mask, 12), expected[:, length:])
-
-
-def test_the_client_of_the_examples_generates_what_pytorch_does(
-    decoder: Path, tmp_path: Path
-) -> None:
-    config = str(decoder.parent / "config.json")
-    given = {"arguments": {}, "dtype": None, "shapes": None, "dims": None, "seed": 0}
-    model, _, _ = load_generative(config, **given)
-    check_client(model, client_of(decoder, tmp_path / "models"))
-
-
-def test_an_existing_folder_is_kept_unless_it_may_be_replaced(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(rx.UsageError, match="not empty"):
-        rx.export_generation(llama(), tmp_path)
-    with pytest.raises(rx.InputError, match="is no folder"):
-        rx.export_generation(llama(), tmp_path / "notes.txt")
-    with pytest.raises(rx.InputError, match="does not exist"):
-        rx.export_generation(llama(), tmp_path / "a" / "b")
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+        batch = {"attention_mask": torch.tensor(mask), "pad_token_id": 0}
+        expected = model.generate(torch.tensor(ids), **batch, **how)
+        tokens = generate(infer, inputs, ids, mask, 12)
+        np.testing.assert_array_equal(tokens, expected[:, length:])
 
 
 def test_one_graph_with_the_names_of_optimum(tmp_path: Path) -> None:
@@ -286,15 +255,15 @@ def test_one_graph_with_the_names_of_optimum(tmp_path: Path) -> None:
     assert (made.path / "notes.txt").read_text() == "mine"
     assert not (made.path / "export.json").exists()
     session = onnxruntime.InferenceSession(made.path / "model.onnx")
-    shapes = {value.name: value.shape for value in session.get_inputs()}
-    assert shapes["past_key_values.0.key"] == ["batch", 2, "past", 8]
-    assert shapes["attention_mask"] == ["batch", "past + sequence"]
+    sizes = {value.name: value.shape for value in session.get_inputs()}
+    assert sizes["past_key_values.0.key"] == ["batch", 2, "past", 8]
+    assert sizes["attention_mask"] == ["batch", "past + sequence"]
     ids = np.array([[5, 9, 11], [7, 8, 1]])
     mask = np.array([[0, 1, 1], [1, 1, 1]])
     expected = model.generate(
         torch.tensor(ids), attention_mask=torch.tensor(mask), max_new_tokens=12, min_new_tokens=12
     )
-    cache = {name: np.zeros((2, 2, 0, 8), np.float32) for name in shapes if "past" in name}
+    cache = {name: np.zeros((2, 2, 0, 8), np.float32) for name in sizes if "past" in name}
     fed, tokens, outputs = ids, [], session.get_outputs()
     for _ in range(12):
         positions = np.maximum(mask.cumsum(1) - 1, 0)[:, -fed.shape[1] :]
@@ -309,18 +278,26 @@ def test_one_graph_with_the_names_of_optimum(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.concatenate(tokens, axis=1), expected[:, 3:])
 
 
-def test_what_cannot_generate_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(rx.InputError, match="cannot generate"):
-        rx.export_generation(llama().model, tmp_path / "made")
-    with pytest.raises(rx.InputError, match="give the model that from_pretrained makes"):
-        rx.export_generation("a folder", tmp_path / "made")
-    with pytest.raises(rx.UsageError, match="max_position_embeddings is 64"):
-        rx.export_generation(llama(), tmp_path / "made", static_cache=65)
-    with pytest.raises(rx.UsageError, match="6 tokens, of 7 that are needed"):
-        rx.export_generation(llama(), tmp_path / "made", static_cache=6)
-    with pytest.raises(rx.UsageError, match="encoder, prefill and decode"):
-        rx.export_generation(decoder_of("t5"), tmp_path / "made", names="optimum")
-    assert list(tmp_path.iterdir()) == []
+REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], type[rx.Error], str]] = {
+    "no head": (lambda: llama().model, {}, rx.InputError, "that generates"),
+    "a name": (lambda: "a folder", {}, rx.InputError, "give a model of from_pretrained"),
+    "a long cache": (llama, {"static_cache": 65}, rx.UsageError, "7 to 64"),
+    "a short cache": (llama, {"static_cache": 6}, rx.UsageError, "7 to 64"),
+    "t5": (lambda: decoder_of("t5"), {"names": "optimum"}, rx.UsageError, "encoder, prefill"),
+    "a folder in use": (llama, {"path": "."}, rx.UsageError, "not empty"),
+    "a file": (llama, {"path": "notes.txt"}, rx.InputError, "is no folder"),
+    "no folder": (llama, {"path": "a/b"}, rx.InputError, "does not exist"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_exported_is_refused(case: str, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    model, options, kind, message = REFUSED[case]
+    place = tmp_path / options.get("path", "made")
+    with pytest.raises(kind, match=message):
+        rx.export_generation(model(), place, **{k: v for k, v in options.items() if k != "path"})
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 @pytest.mark.parametrize("window", [8, 40])
@@ -338,19 +315,79 @@ def test_a_static_cache_holds_more_than_the_window(window: int) -> None:
     np.testing.assert_array_equal(written.sequences, expected)
 
 
+def test_a_cache_goes_into_a_trace_as_it_is() -> None:
+    """Mamba's states are float32 beside half weights: decode takes what prefill gives."""
+    from transformers.exporters.utils import prepare_for_export
+
+    model = decoder_of("mamba2", torch.float16)
+    written = model(**sample_inputs(model, {}), use_cache=True)
+    given = {"cache_params": written.cache_params, "extra": torch.zeros(1)}
+    with own_types_of_caches():
+        _, inputs, _ = prepare_for_export(model, given)
+    layer = inputs["cache_params"].layers[0]
+    assert layer.recurrent_states[0].dtype == torch.float32
+    assert layer.conv_states[0].dtype == inputs["extra"].dtype == torch.float16
+
+
+WRITTEN = [
+    *((kind, {}) for kind in DECODERS),
+    *((kind, {"static_cache": 48}) for kind in DECODERS if kind != "mamba2"),  # without keys
+    ("mamba2", {"dtype": torch.float16}),
+    *((kind, {"fusions": "cpu"}) for kind in ("llama", "qwen3", "gemma3_text", "phi3")),
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("kind", "options"), WRITTEN, ids=str)
+def test_architectures_write_what_pytorch_writes(
+    kind: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """All norms, and 32 greedy tokens, of prefill and decode; fusions with heads of 16."""
+    options = dict(options)
+    sizes = {"hidden_size": 64, "head_dim": 16} if "fusions" in options else {}
+    model = decoder_of(kind, options.pop("dtype", torch.float32), **sizes)
+    made = rx.export_generation(model, tmp_path / "made", **options)
+    for report in made.reports.values():
+        assert report.unfused == ()
+        assert report.fused
+        if "fusions" in options:
+            assert report.fusions is not None
+            assert report.fusions.operators["GroupQueryAttention"] == (0, 2)
+    feeds, cache = sample_inputs(model, {}), options.get("static_cache")
+    outcome = verify_generation(model, made.path, feeds, tokens=32, static_cache=cache)
+    assert outcome.passed, outcome.found
+    assert outcome.notes[0] == "64 of 64 greedy tokens are the same"
+
+
+def test_a_model_that_sees_is_refused_without_its_encoder(tmp_path: Path) -> None:
+    """transformers 5.23 gives its language model alone; a folder of that takes no image."""
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
+    sizes["num_attention_heads"] = 4
+    vision = {"model_type": "clip_vision_model", "image_size": 8, "patch_size": 4, **sizes}
+    text = {"model_type": "llama", "vocab_size": 64, "pad_token_id": 0, **sizes}
+    config = transformers.LlavaConfig(
+        vision_config=vision, text_config=text, image_token_id=63, image_seq_length=4
+    )
+    model = transformers.LlavaForConditionalGeneration(config).eval()
+    inputs = {"input_ids": torch.tensor([[63] * 4 + [5]]), "pixel_values": torch.ones(1, 3, 8, 8)}
+    with pytest.raises(rx.InputError, match="would be missing"):
+        rx.export_generation(model, tmp_path / "made", inputs=inputs)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Fusions of ONNX Runtime behind.
+
+
 def test_fusions_follow_and_the_folder_still_generates(decoder: Path, tmp_path: Path) -> None:
     """The attention takes its cache in; as many norms are one node as without."""
     fused = rx.optimize(decoder, fusions="cpu")
     for report in fused.reports.values():
-        assert report.target == "ort"
-        assert report.unfused == ()
+        assert (report.target, report.unfused) == ("ort", ())
         made = report.fusions
         assert made is not None
         assert made.left_out == made.problem == made.not_compared == ""
         assert made.compared.startswith("5 outputs differ by at most")
         assert made.operators["GroupQueryAttention"] == (0, 2)
-        assert made.operators["MatMul"] == (19, 9)
-        assert made.nodes_after < made.nodes_before - 40
     written = fused.save(tmp_path / "fused")
     sizes = [sum(p.stat().st_size for p in f.glob("*.data")) for f in (decoder, written.path)]
     assert sizes[1] <= 1.05 * sizes[0]
@@ -360,12 +397,10 @@ def test_fusions_follow_and_the_folder_still_generates(decoder: Path, tmp_path: 
     assert {one.external_data[0].value for one in packed} == {"prefill.onnx.data"}
     norms = [node for node in graph.node if node.op_type.endswith("SimplifiedLayerNormalization")]
     assert len(norms) == 5
-    outputs = {value.name: dims(value) for value in graph.output}
-    assert outputs["output.past_key_values.layers.1.keys"] == ["batch", 2, "past + 1", 8]
     manifest = json.loads((written.path / "export.json").read_text())
     config = manifest["components"]["decode"]["metadata"]["export_config"]
     assert config["ort_fusions"] == "cpu"
-    outcome = rx.verify(decoder.parent / "config.json", written.path, generate=4)
+    outcome = rx.verify(source(decoder), written.path, generate=4)
     assert outcome.passed
     assert outcome.notes[0] == "8 of 8 greedy tokens are the same"
 
@@ -402,14 +437,10 @@ def test_where_a_fusion_is_wrong_the_graph_is_as_before(
 def test_a_cache_of_fixed_size_is_measured_in_place(tmp_path: Path) -> None:
     """Ours are bound apart and in place; their tokens and logits are raw's either way."""
     made = rx.export_generation(llama(), tmp_path / "made", static_cache=24, target="plain")
-    found = bench_generation(made.path, generate=3, providers=["cpu"], rounds=6)
+    measured = bench_generation(made.path, generate=3, providers=["cpu"], rounds=6)
     ours = {name + place for name in ("ort", "ort + fusions") for place in ("", " in place")}
-    assert found.passed, found.reason
-    assert {trial.variant for trial in found.trials} == {"raw", *ours}
-    assert {trial.status for trial in found.trials} == {"ok"}
+    assert measured.passed, measured.reason
+    assert {trial.variant for trial in measured.trials} == {"raw", *ours}
+    assert {trial.status for trial in measured.trials} == {"ok"}
     with pytest.raises(rx.UsageError, match="measure 8 tokens or fewer"):
         bench_generation(made.path, generate=9)
-    decode = rx.optimize(made.path / "decode.onnx", fusions="cpu").report.fusions
-    assert decode is not None
-    assert decode.operators["GroupQueryAttention"] == (0, 2)
-    assert decode.left_out == ""

@@ -244,9 +244,7 @@ def random_inputs(inputs: Sequence[Input], *, seed: int, limit: int) -> dict[str
     for item in inputs:
         shape, dtype = item.shape, item.dtype
         if math.prod(shape) > _LARGEST_EXAMPLE:
-            raise _not_described(
-                f"{item.name} of shape {shape}, which is too large"
-            )
+            raise _not_described(f"{item.name} of shape {shape}, which is too large")
         if dtype == torch.bool or "mask" in item.name:
             values = torch.ones(shape, dtype=dtype)
         elif dtype.is_floating_point:

@@ -89,6 +89,8 @@ class Variant:
         options = dict(self.options)
         if "group_size" in options:
             options["group_size"] = _GROUPS[n]
+        if "partial_size" in options:
+            options["partial_size"] = math.ceil(n * options["partial_size"])
         if self.name == "stash half":
             options["stash_type"] = ELEMENT_TYPES[dtype]
         elif dtype == "float64":
@@ -197,7 +199,7 @@ VARIANTS = (
         "partial",
         "bzhangGo/rmsnorm, p = 6.25 %",
         _partial,
-        {"p": 0.0625, "epsilon_outside": True},
+        {"partial_size": 0.0625, "epsilon_outside": True},
         epsilon=1e-8,
     ),
     Variant("grouped", "transformers Mamba-2, ungated", _grouped, {"group_size": 1}),
