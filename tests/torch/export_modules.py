@@ -23,26 +23,6 @@ class Llama(nn.Module):
         return self.weight * wide.to(x.dtype)
 
 
-class Gemma(Llama):
-    """Scale by one plus the weight in float32, then round once."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
-        return (wide * (1.0 + self.weight.float())).to(x.dtype)
-
-
-class T5(Llama):
-    """The mean in float32, the product with x in float32, rounded before the scale."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        variance = x.to(torch.float32).pow(2).mean(-1, keepdim=True)
-        x = x * torch.rsqrt(variance + 1e-6)
-        if self.weight.dtype in (torch.float16, torch.bfloat16):
-            x = x.to(self.weight.dtype)
-        return self.weight * x
-
-
 class Builtin(nn.RMSNorm):
     """``torch.nn.RMSNorm`` with a weight that is not one."""
 
@@ -54,8 +34,6 @@ class Builtin(nn.RMSNorm):
 
 KINDS: dict[str, type[nn.Module]] = {
     "llama": Llama,
-    "gemma": Gemma,
-    "t5": T5,
     "builtin": Builtin,
 }
 

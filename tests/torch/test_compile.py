@@ -7,7 +7,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import rmsnorm_export.torch as rt
-from rmsnorm_export.op.spec import DOUBLE, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.op.spec import FLOAT, NormSpec
 from rmsnorm_export.torch.operator.signature import NAMES, attributes_of
 from tests.sample import crossed
 from tests.torch.norm_cases import FORMS, Case, spec_of, tensors
@@ -24,17 +24,13 @@ def _call(spec: NormSpec, dtype: int = FLOAT, n: int = 6):
 @crossed(2, form=[*FORMS], trained=[False, True])
 def test_opcheck(form, trained):
     operator, operands, attributes = _call(spec_of(form, 6))
-    for value in operands:
+    strided = tuple(v.mT.contiguous().mT if v.ndim > 1 else v for v in operands)
+    for value in (*operands, *strided):
         value.requires_grad_(trained)
     torch.library.opcheck(operator, operands, attributes)
-
-
-@pytest.mark.parametrize("form", ["plain", "skip", "gated", "rotary"])
-def test_opcheck_of_strided_half_operands(form):
-    operator, operands, attributes = _call(spec_of(form, 6), FLOAT16)
-    strided = tuple(v.mT.contiguous().mT if v.ndim > 1 else v for v in operands)
-    torch.library.opcheck(operator, strided, attributes)
-    torch.library.opcheck(operator, operands[: len(operands) - 2], attributes)
+    if form in ("plain", "skip", "gated", "rotary"):
+        torch.library.opcheck(operator, strided, attributes)
+        torch.library.opcheck(operator, operands[:-2], attributes)
 
 
 ALL_ELSEWHERE = {"epsilon_outside": True, "scale_offset": 1.0, "scale_before_cast": True}
@@ -88,7 +84,7 @@ def test_compiles_whole_with_gradients_and_dynamic_shapes(attributes, backend):
     assert compilations[1] == compilations[0] > 0
 
 
-def test_compiled_code_does_not_call_the_opaque_operator_but_an_exported_graph_does():
+def test_compiled_code_does_not_call_the_opaque_operator():
     torch.compiler.reset()
     seen: list[str] = []
 
@@ -106,11 +102,6 @@ def test_compiled_code_does_not_call_the_opaque_operator_but_an_exported_graph_d
         torch.compile(module, fullgraph=True, backend=backend)(x)
         assert not [name for name in seen if "rmsnorm_export" in name]
         assert any("aten.div" in name for name in seen)
-        seen.clear()
-        torch.compile(lambda x: OPS.rms_norm(x), fullgraph=True, backend=backend)(x)
-    assert [name for name in seen if "rmsnorm_export" in name] == [
-        "rmsnorm_export.rms_norm.default"
-    ]
 
 
 @crossed(2, form=[*FORMS], strict=[False, True])
@@ -136,13 +127,3 @@ def test_exports_as_one_node_with_dynamic_shapes(form, strict):
         calls = [node for node in calls if "getitem" not in str(node.target)]
         assert [str(n.target) for n in calls] == [f"rmsnorm_export.{NAMES[spec.kind]}.default"]
     torch.testing.assert_close(program.module()(*larger), module(*larger), rtol=0, atol=0)
-
-
-def test_meta_tensors_have_the_shapes():
-    x = torch.empty(2, 5, 6, device="meta", dtype=torch.bfloat16)
-    y, total = rt.skip_rms_norm(x, x, torch.empty(6, device="meta"), stash_type=DOUBLE)
-    for value in (y, total, rt.rms_norm(x.mT, group_size=5), rt.gated_rms_norm(x, x)):
-        assert value.device.type == "meta"
-        assert value.dtype == torch.bfloat16
-        assert value.is_contiguous()
-    assert y.shape == total.shape == x.shape

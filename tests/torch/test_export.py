@@ -1,6 +1,6 @@
-"""``rx.export``: one node per norm, named after its module, rounded as PyTorch; what it refuses.
+"""``rx.export``: one node per norm, named after its module, and what it refuses.
 
-Small modules, and tiny configurations of ``transformers`` in half precision, the targets and opsets
+That each is rounded as in PyTorch, test_parity_rounding.py holds. Small modules, and tiny configurations of ``transformers`` in half precision, the targets and opsets
 in turn.
 """
 
@@ -19,12 +19,9 @@ pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
 import torch
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.op.reference import reference_exact
-from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.options import OptionError
 from rmsnorm_export.runtime.session import open_session, run_session
-from rmsnorm_export.torch.dtypes import TORCH_TYPES
-from rmsnorm_export.torch.export.export import ExportResult, export
+from rmsnorm_export.torch.export.export import export
 from rmsnorm_export.torch.export.trace import STAGES
 from tests.op.torch_arrays import to_numpy
 from tests.sample import crossed, sampled
@@ -35,12 +32,6 @@ pytestmark = pytest.mark.export
 DYNAMIC = {"ids": {0: "batch", 1: "sequence"}}
 PATHS = ["layers.0.input_layernorm", "layers.1.input_layernorm", "norm"]
 OPS = ["RMSNorm", "SkipRMSNorm", "SkipRMSNorm"]
-ORDERS = {
-    "llama": {},
-    "gemma": {"scale_before_cast": True, "scale_offset": 1.0},
-    "t5": {},
-    "builtin": {"scale_before_cast": True},
-}
 
 
 def run(path: Path, *, optimize: bool = True, **feeds):
@@ -54,7 +45,7 @@ def assert_within(value, expected, bound: float) -> None:
     assert np.abs(value.astype(np.float64) - expected).max() <= bound * np.abs(expected).max()
 
 
-@crossed(3, opset=[18, 23], dtype=[torch.float32, torch.float16], kind=[*KINDS])
+@crossed(2, opset=[18, 23], dtype=[torch.float32, torch.float16], kind=[*KINDS])
 def test_every_norm_is_one_node_with_its_module_path(tmp_path, kind, dtype, opset):
     model = make(Model, dtype, KINDS[kind])
     result = export(
@@ -73,39 +64,6 @@ def test_every_norm_is_one_node_with_its_module_path(tmp_path, kind, dtype, opse
     for name, tensor in expected.items():
         # Two blocks: some ten roundings of the type on the way, f16 sums in another order.
         assert_within(outputs[name], tensor, {torch.float32: 1e-5, torch.float16: 5e-3}[dtype])
-
-
-def declared(result: ExportResult, dtype: int) -> NormSpec:
-    """The one norm of a file as its node declares it."""
-    (site,) = (*result.report.fused, *result.report.kept)
-    (node,) = (n for n in result.model.graph if n.name == site.name)
-    values = {name: attribute.value for name, attribute in node.attributes.items()}
-    names = ("epsilon", "stash_type", "scale_before_cast", "scale_offset", "round_rstd")
-    return NormSpec(**{name: values[name] for name in names if name in values}).canonical(dtype)
-
-
-@crossed(3, opset=[18, 23], dtype=[FLOAT16, BFLOAT16, FLOAT], kind=[*KINDS])
-def test_the_declared_rounding_order_is_pytorchs(tmp_path, kind, dtype, opset):
-    """The rounding-exact reference of the exported node against PyTorch, element by element."""
-    norm = make(KINDS[kind], TORCH_TYPES[dtype])
-    x = torch.randn((64, N), generator=torch.Generator().manual_seed(1)).to(TORCH_TYPES[dtype])
-    spec = declared(export(norm, (x,), tmp_path / "n.onnx", opset=opset), dtype)
-    wanted = NormSpec(epsilon=spec.epsilon, **ORDERS[kind]).canonical(dtype)
-    assert (spec.scale_before_cast, spec.round_rstd) == (wanted.scale_before_cast, False)
-    scale = to_numpy(norm.weight.detach())
-    if ORDERS[kind].get("scale_offset") and not spec.scale_offset:
-        scale = (1 + scale.astype(np.float32)).astype(scale.dtype if dtype == FLOAT else np.float32)
-    got = reference_exact(spec, to_numpy(x), scale).astype(np.float64)
-    expected = to_numpy(norm(x).detach()).astype(np.float64)
-    if dtype == FLOAT:
-        np.testing.assert_allclose(got, expected, rtol=(N / 2 + 8) * 2.0**-24)
-        return
-    # PyTorch sums the squares in float32 in another order: now and then a value close to the
-    # middle of two numbers is rounded to the other. The wrong order differs in a quarter.
-    assert (got != expected).mean() <= 0.01
-    other = NormSpec(epsilon=spec.epsilon, scale_before_cast=not spec.scale_before_cast)
-    wrong = reference_exact(other, to_numpy(x), scale).astype(np.float64)
-    assert (wrong != expected).mean() > 0.05
 
 
 def test_weights_keep_their_names_and_types_and_tied_ones_are_stored_once(tmp_path):

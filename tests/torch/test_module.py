@@ -8,7 +8,6 @@ import torch
 
 import rmsnorm_export.torch as rt
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.reference import reference_float64
 from tests.op.norm_models import steps
 from tests.op.torch_arrays import to_numpy
 
@@ -35,7 +34,7 @@ CLASSES = [
     ("family", "name", "arguments", "attributes"), CLASSES, ids=[name for _, name, *_ in CLASSES]
 )
 def test_agrees_with_the_class_of_transformers(family, name, arguments, attributes, dtype):
-    """Its state dict loads, the outputs agree, and float64 says that ours are no less accurate.
+    """Its state dict loads and the outputs agree; how accurate they are, test_parity.py holds.
 
     PyTorch multiplies by rsqrt instead of dividing and sums in another order: n / 2 + 8 roundings
     of float32, and in a half type now and then the other neighbour.
@@ -62,25 +61,6 @@ def test_agrees_with_the_class_of_transformers(family, name, arguments, attribut
         distance = steps(value, right)
         assert distance.max() <= 2
         assert (distance > 0).mean() <= 0.05
-    truth = reference_float64(
-        ours.spec,
-        to_numpy(x),
-        to_numpy(ours.weight) if weighted else None,
-        gate=to_numpy(inputs[1]) if "kind" in attributes else None,
-    )
-    errors = [np.abs(y.astype(np.float64) - truth).mean() for y in (value, right)]
-    # Both round at random: over 21,312 elements equal means differ by chance below 1 %.
-    assert errors[0] <= errors[1] * 1.01
-
-
-def test_agrees_with_the_modules_of_torch():
-    for shape in ((N,), (5, 7)):
-        theirs = torch.nn.RMSNorm(shape, eps=1e-6)
-        torch.nn.init.normal_(theirs.weight)
-        ours = rt.RMSNorm(shape, 1e-6, scale_before_cast=True)
-        ours.load_state_dict(theirs.state_dict())
-        x = torch.randn(4, *shape)
-        torch.testing.assert_close(ours(x), theirs(x), rtol=N * 2.0**-24, atol=1e-9)
 
 
 def test_parameters_start_as_a_gain_of_one():
