@@ -11,63 +11,53 @@ from typing import Any, Literal
 Kind = Literal["tokens", "pixels"]
 
 COMMON: dict[str, Any] = {
-    "vocab_size": 101,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 64,
+    "vocab_size": 101, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
     "initializer_range": 0.1,  # activations around 1, so that epsilon is small beside them
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "use_cache": False,
-    "tie_word_embeddings": False,
-}
+    "use_cache": False, "tie_word_embeddings": False,
+}  # fmt: skip
 
 # Every token goes to every expert: where two of four are chosen, one rounding in a half type can
 # choose another, and logits of two runtimes differ by as much as they are large.
 _EXPERTS: dict[str, Any] = {
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "num_experts_per_tok": 4,
-    "moe_intermediate_size": 32,
-}
+    "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 4, "moe_intermediate_size": 32,
+}  # fmt: skip
 
 _LATENT: dict[str, Any] = {
-    **_EXPERTS,
-    "n_routed_experts": 4,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 24,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 16,
-    "v_head_dim": 16,
-    "first_k_dense_replace": 1,
-    "n_group": 1,
-    "topk_group": 1,
-    "num_key_value_heads": 4,
-}
+    **_EXPERTS, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+    "q_lora_rank": 16, "kv_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16,
+    "v_head_dim": 16, "num_key_value_heads": 4,
+}  # fmt: skip
 
 _LINEAR: dict[str, Any] = {
-    **_EXPERTS,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-    "shared_expert_intermediate_size": 32,
+    **_EXPERTS, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16, "shared_expert_intermediate_size": 32,
     "layer_types": ["linear_attention", "full_attention"],
-}
+}  # fmt: skip
 
 _MAMBA: dict[str, Any] = {
-    "mamba_n_heads": 8,
-    "mamba_d_head": 16,
-    "mamba_expand": 2,
-    "mamba_d_state": 16,
-    "mamba_n_groups": 2,
-    "mamba_chunk_size": 8,
-}
+    "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_expand": 2, "mamba_d_state": 16,
+    "mamba_n_groups": 2, "mamba_chunk_size": 8,
+}  # fmt: skip
+
+_NEMOTRON: dict[str, Any] = {
+    "hybrid_override_pattern": "M*-M", "num_hidden_layers": 4, "mamba_num_heads": 8,
+    "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2, "chunk_size": 8,
+}  # fmt: skip
+
+_KIMI: dict[str, Any] = {
+    **_LATENT, "num_attention_heads": 4, "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_heads": 4, "linear_head_dim": 16,
+}  # fmt: skip
+
+_GEMMA4: dict[str, Any] = {
+    "vocab_size_per_layer_input": 101, "hidden_size_per_layer_input": 16, "global_head_dim": 16,
+}  # fmt: skip
+
+_DEEPSEEK_V4: dict[str, Any] = {
+    **_EXPERTS, "q_lora_rank": 16, "o_lora_rank": 16, "index_n_heads": 4, "index_head_dim": 16,
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,41 +81,24 @@ class Entry:
 
 ENTRIES: dict[str, Entry] = {
     "llama": Entry("llama", "the ordinary norm before attention, before the MLP and at the end"),
-    "mistral": Entry("mistral", "as llama, sliding window"),
     "mixtral": Entry("mixtral", "norm in front of a router", _EXPERTS),
-    "qwen2": Entry("qwen2", "as llama, biases in attention"),
     "qwen3": Entry("qwen3", "norm of queries and keys, per head"),
     "qwen3_moe": Entry("qwen3_moe", "per head, with experts", _EXPERTS),
     "qwen3_next": Entry("qwen3_next", "unit offset, and gated after in linear attention", _LINEAR),
     "gemma": Entry("gemma", "unit offset, scale before cast"),
     "gemma2": Entry("gemma2", "four norms a layer, two of them after the block"),
     "gemma3": Entry("gemma3_text", "four norms a layer and norm of queries and keys"),
-    "gemma4": Entry(
-        "gemma4_text",
-        "weightless norm of values, Pow(-0.5)",
-        {
-            "vocab_size_per_layer_input": 101,
-            "hidden_size_per_layer_input": 16,
-            "global_head_dim": 16,
-        },
-    ),
-    "phi3": Entry("phi3", "fused projections behind the norm"),
+    "gemma4": Entry("gemma4_text", "weightless norm of values, Pow(-0.5)", _GEMMA4),
     "olmo2": Entry("olmo2", "norm after the block, norm over all heads together"),
-    "olmoe": Entry("olmoe", "norm over all heads together, with experts", _EXPERTS),
     "glm4": Entry("glm4", "norms before and after each block"),
-    "deepseek_v2": Entry("deepseek_v2", "norms of the compressed queries and keys", _LATENT),
     "deepseek_v3": Entry("deepseek_v3", "norms of the compressed queries and keys", _LATENT),
-    "granite": Entry("granite", "scaled residual: no plain Add in front of the norm"),
     "cohere": Entry("cohere", "LayerNorm: nothing to find"),
-    "nemotron": Entry("nemotron", "LayerNorm with 1 + w: nothing to find"),
     "gpt_oss": Entry("gpt_oss", "scale before cast", _EXPERTS),
-    "smollm3": Entry("smollm3", "as llama, some layers without rotary embedding"),
     "minimax": Entry(
         "minimax",
         "norm of the output of linear attention, gate after it",
         {**_EXPERTS, "layer_types": ["linear_attention", "full_attention"], "block_size": 8},
     ),
-    "ernie4_5": Entry("ernie4_5", "as llama, interleaved rotary embedding"),
     "exaone4": Entry("exaone4", "norm after the block, and per head"),
     "mamba2": Entry(
         "mamba2",
@@ -133,44 +106,18 @@ ENTRIES: dict[str, Entry] = {
         {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk_size": 8},
     ),
     "bamba": Entry("bamba", "Mamba-2 and attention", {**_MAMBA, "attn_layer_indices": [1]}),
-    "nemotron_h": Entry(
-        "nemotron_h",
-        "grouped norm, gate before it",
-        {
-            "hybrid_override_pattern": "M*-M",
-            "num_hidden_layers": 4,
-            "mamba_num_heads": 8,
-            "mamba_head_dim": 16,
-            "ssm_state_size": 16,
-            "n_groups": 2,
-            "chunk_size": 8,
-        },
-    ),
+    "nemotron_h": Entry("nemotron_h", "grouped norm, gate before it", _NEMOTRON),
     "falcon_h1": Entry(
         "falcon_h1",
         "grouped norm after which the gate comes",
         {**_MAMBA, "mamba_d_ssm": 128, "mamba_rms_norm": True, "mamba_norm_before_gate": True},
     ),
     "falcon_mamba": Entry("falcon_mamba", "weightless norms of B, C and dt", {"state_size": 16}),
-    "llama4": Entry("llama4_text", "weightless norm of queries and keys", _EXPERTS),
     "nanochat": Entry("nanochat", "every norm weightless"),
     "helium": Entry("helium", "weight cast to float32 before the product"),
-    "arcee": Entry("arcee", "as llama, squared ReLU: a square that is no norm"),
     "diffllama": Entry("diffllama", "torch.nn.RMSNorm without weight, over two heads"),
-    "kimi_linear": Entry(
-        "kimi_linear",
-        "sigmoid gate after the norm, in float32",
-        {
-            **_LATENT,
-            "num_attention_heads": 4,
-            "layer_types": ["linear_attention", "full_attention"],
-            "linear_num_heads": 4,
-            "linear_head_dim": 16,
-            "num_experts": 4,
-        },
-    ),
+    "kimi_linear": Entry("kimi_linear", "sigmoid gate after the norm, in float32", _KIMI),
     "hunyuan": Entry("hunyuan_v1_dense", "norm of queries and keys after the rotary embedding"),
-    "recurrent_gemma": Entry("recurrent_gemma", "unit offset, real-gated recurrence"),
     "t5_encoder": Entry(
         "t5",
         "T5's norm, which rounds before it scales only in half types",
@@ -196,15 +143,5 @@ ENTRIES: dict[str, Entry] = {
         {**_EXPERTS, "moe_hidden_size": 48},
         model="AutoModel",
     ),
-    "deepseek_v4": Entry(
-        "deepseek_v4",
-        "weightless norm with 1 / RMS rounded",
-        {
-            **_EXPERTS,
-            "q_lora_rank": 16,
-            "o_lora_rank": 16,
-            "index_n_heads": 4,
-            "index_head_dim": 16,
-        },
-    ),
+    "deepseek_v4": Entry("deepseek_v4", "weightless norm with 1 / RMS rounded", _DEEPSEEK_V4),
 }

@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -25,9 +26,6 @@ TYPES = ("float32", "float16")
 
 _CHUNKED = ("torch_chunk_gated_delta_rule", "chunk_kimi_delta_attention")
 _CHUNK = 8
-
-# Families whose rotary embedding uses complex numbers: axis of the heads where it is applied.
-_COMPLEX = {"llama4": 2, "deepseek_v2": 1}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,24 +68,16 @@ class ArchExport:
 
     Attributes:
         architecture: what was exported.
-        dtype: of the weights.
         path: the ONNX file; None when no exporter could make it.
-        exporter: which made it.
-        dynamic: axes that are symbolic in the input.
-        reason: why the exporters before that one failed, or all of them; "" if the first did it.
+        reason: why the exporters failed.
         expected_norms: RMSNorm calls in one forward pass.
-        calls: the same by class name.
         arrays: ``.npz`` with the example input ``in0`` and PyTorch's result ``out0``.
     """
 
     architecture: Architecture
-    dtype: str
     path: pathlib.Path | None
-    exporter: str
-    dynamic: tuple[int, ...]
     reason: str
     expected_norms: int
-    calls: dict[str, int]
     arrays: pathlib.Path
 
     def inputs(self) -> dict[str, np.ndarray]:
@@ -134,44 +124,35 @@ def architecture(name: str) -> Architecture:
 
 
 def count_norms(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> dict[str, int]:
-    """RMSNorm calls in one forward pass, by class: modules by their class, the function by itself.
+    """Count RMSNorm calls in one forward pass: modules by their class, the function by itself.
 
     A module called twice counts twice, one that is never called does not count. The function counts
     where no ``torch.nn.RMSNorm`` calls it.
     """
     calls: collections.Counter[str] = collections.Counter()
-    inside = 0
+    inside: list[torch.nn.Module] = []
 
     def enter(module: torch.nn.Module, _args: Any) -> None:
-        nonlocal inside
-        inside += 1
+        inside.append(module)
         calls[type(module).__name__] += 1
 
-    def leave(_module: torch.nn.Module, _args: Any, _out: Any) -> None:
-        nonlocal inside
-        inside -= 1
+    def leave(*_: Any) -> None:
+        inside.pop()
 
-    handles = []
-    for module in model.modules():
-        if _name(module) in _norm_names():
-            handles.append(module.register_forward_pre_hook(enter))
-            handles.append(module.register_forward_hook(leave))
     function = torch.nn.functional.rms_norm
 
     def counted(*args: Any, **kwargs: Any) -> torch.Tensor:
-        if not inside:
-            calls["rms_norm"] += 1
+        calls["rms_norm"] += not inside
         return function(*args, **kwargs)
 
-    torch.nn.functional.rms_norm = counted
-    try:
-        with torch.no_grad():
-            model(*inputs)
-    finally:
-        torch.nn.functional.rms_norm = function
-        for handle in handles:
-            handle.remove()
-    return dict(calls)
+    with contextlib.ExitStack() as hooks, torch.no_grad():
+        for module in model.modules():
+            if _name(module) in _norm_names():
+                hooks.callback(module.register_forward_pre_hook(enter).remove)
+                hooks.callback(module.register_forward_hook(leave).remove)
+        hooks.enter_context(mock.patch.object(torch.nn.functional, "rms_norm", counted))
+        model(*inputs)
+    return {name: count for name, count in calls.items() if count}
 
 
 def export_architecture(arch: Architecture, dtype: str = "float32") -> ArchExport:
@@ -190,44 +171,28 @@ def export_architecture(arch: Architecture, dtype: str = "float32") -> ArchExpor
     about = json.loads((folder / "about.json").read_text())
     path = folder / "model.onnx"
     return ArchExport(
-        architecture=arch,
-        dtype=dtype,
-        path=path if path.exists() else None,
-        exporter=about["exporter"],
-        dynamic=tuple(about["dynamic"]),
-        reason=about["reason"],
-        expected_norms=sum(about["calls"].values()),
-        calls=about["calls"],
-        arrays=folder / "arrays.npz",
-    )
+        arch, path if path.exists() else None, about["reason"], about["norms"],
+        folder / "arrays.npz",
+    )  # fmt: skip
 
 
 def _fill(folder: pathlib.Path, arch: Architecture, dtype: str) -> None:
     model, inputs = arch.make(dtype)
-    calls = count_norms(model, inputs)
+    norms = sum(count_norms(model, inputs).values())
     with torch.no_grad():
         exporters.save_io(folder / "arrays.npz", inputs, model(*inputs))
-    name = "pixel_values" if arch.kind == "pixels" else "input_ids"
+    path, names = folder / "model.onnx", ["pixel_values" if arch.kind == "pixels" else "input_ids"]
     axes = ((0,), ()) if arch.kind == "pixels" else ((0, 1), (0,), ())
-    reasons: list[str] = []
-    made = {"exporter": "", "dynamic": ()}
+    reason = ""
     for exporter, dynamic in [*(("dynamo18", a) for a in axes), ("torchscript17", ())]:
         try:
             exporters.export_module(
-                model,
-                inputs,
-                folder / "model.onnx",
-                exporter,
-                dynamic_axes=dynamic,
-                names=[name],
+                model, inputs, path, exporter, dynamic_axes=dynamic, names=names
             )
-        except Exception as error:  # the reason is part of the entry
-            reasons.append(f"{exporter} {list(dynamic)}: {_root(error)}")
-            continue
-        made = {"exporter": exporter, "dynamic": dynamic}
-        break
-    about = {**made, "calls": calls, "reason": "; ".join(reasons)}
-    (folder / "about.json").write_text(json.dumps(about))
+            break
+        except Exception as error:  # the reason is the entry
+            reason = exporters.first_line(error)
+    (folder / "about.json").write_text(json.dumps({"norms": norms, "reason": reason}))
 
 
 def _model(entry: Entry, dtype: torch.dtype) -> torch.nn.Module:
@@ -253,51 +218,14 @@ def _exportable(model: torch.nn.Module) -> Iterator[None]:
     """Functions of the model's own file replaced by equals that an exporter can take.
 
     Linear attention goes in chunks of 8 tokens, not 64: an export unrolls the loop over a chunk.
-    Rotary embeddings that use complex numbers use their real and imaginary parts: ONNX has no
-    operators for complex numbers.
     """
     module = sys.modules[type(model).__module__]
-    replaced: dict[str, Any] = {
-        name: functools.partial(getattr(module, name), chunk_size=_CHUNK)
-        for name in _CHUNKED
-        if hasattr(module, name)
-    }
-    family = module.__name__.rsplit(".", 1)[1].removeprefix("modeling_")
-    if family in _COMPLEX:
-        replaced["apply_rotary_emb"] = functools.partial(_rotate, heads=_COMPLEX[family])
-    kept = {name: getattr(module, name) for name in replaced}
-    for name, function in replaced.items():
-        setattr(module, name, function)
-    try:
+    with contextlib.ExitStack() as stack:
+        for name in _CHUNKED:
+            if function := getattr(module, name, None):
+                chunked = functools.partial(function, chunk_size=_CHUNK)
+                stack.enter_context(mock.patch.object(module, name, chunked))
         yield
-    finally:
-        for name, function in kept.items():
-            setattr(module, name, function)
-
-
-def _rotate(
-    query: torch.Tensor, key: torch.Tensor, freqs_cis: torch.Tensor, heads: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pairs of neighbours turned by the angle of ``freqs_cis``, [batch, sequence, size / 2].
-
-    Args:
-        heads: axis of the heads in query and key, which ``freqs_cis`` lacks.
-    """
-    cos, sin = (part.unsqueeze(heads) for part in (freqs_cis.real, freqs_cis.imag))
-
-    def turned(x: torch.Tensor) -> torch.Tensor:
-        even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
-        pairs = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
-        return pairs.flatten(-2).type_as(x)
-
-    return turned(query), turned(key)
-
-
-def _root(error: BaseException) -> str:
-    """The error that began a chain of them, in one line."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return exporters.first_line(error)
 
 
 def _name(module: torch.nn.Module) -> str:

@@ -24,52 +24,28 @@ _SIZES = frozenset(
 _SIZES |= {"normalized_shape", "embed_dim", "feat_size", "hidden_dim", "num_features"}
 
 
-class _Config(types.SimpleNamespace):
-    """A configuration that knows the sizes which norm classes ask for, and nothing else."""
+_CONFIG = {"hidden_size": WIDTH, "head_dim": WIDTH, "num_key_value_heads": 3}
+_VALUES: dict[str, Any] = {
+    **dict.fromkeys(_SIZES, WIDTH),
+    **dict.fromkeys(("num_groups", "n_groups", "num_heads", "n_heads"), WIDTH // GROUP),
+    **dict.fromkeys(("group_size", "head_dim", "head_size"), GROUP),
+    "feature_dims": (4,),
+}
 
 
 def constructor_arguments(cls: type, *, eps: float, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments for ``cls`` from the names of its parameters.
+    """Return keyword arguments for ``cls`` from the names of its parameters.
 
     Args:
         cls: a module class.
         eps: value for every parameter that is an epsilon.
-        overrides: values that win over the guess; names that ``cls`` does not know are an error.
-
-    Raises:
-        TypeError: a parameter without default that no rule covers, or an unknown override.
+        overrides: values that win over the guess.
     """
+    config = types.SimpleNamespace(**_CONFIG, eps=eps, rms_norm_eps=eps)
     parameters = inspect.signature(cls).parameters
-    kinds = {p.kind for p in parameters.values()}
-    unknown = {} if inspect.Parameter.VAR_KEYWORD in kinds else set(overrides) - set(parameters)
-    if unknown:
-        raise TypeError(f"{cls.__name__} has no parameter {sorted(unknown)}")
-    arguments: dict[str, Any] = {k: v for k, v in overrides.items() if k not in parameters}
-    for name, parameter in parameters.items():
-        if name in overrides:
-            arguments[name] = overrides[name]
-        elif name in _SIZES:
-            arguments[name] = WIDTH
-        elif "eps" in name:
-            arguments[name] = eps
-        elif name == "group_size":
-            arguments[name] = GROUP
-        elif name in ("num_groups", "n_groups", "num_heads", "n_heads"):
-            arguments[name] = WIDTH // GROUP
-        elif name in ("head_dim", "head_size"):
-            arguments[name] = GROUP
-        elif name == "config":
-            arguments[name] = _Config(
-                hidden_size=WIDTH, eps=eps, rms_norm_eps=eps, head_dim=WIDTH, num_key_value_heads=3
-            )
-        elif name == "feature_dims":
-            arguments[name] = (4,)
-        elif parameter.default is inspect.Parameter.empty and parameter.kind not in (
-            inspect.Parameter.VAR_KEYWORD,
-            inspect.Parameter.VAR_POSITIONAL,
-        ):
-            raise TypeError(f"{cls.__name__}: no value for the parameter {name!r}")
-    return arguments
+    epsilons = {name: eps for name in parameters if "eps" in name}
+    values = {**_VALUES, "config": config, **epsilons}
+    return {name: values[name] for name in parameters if name in values} | dict(overrides)
 
 
 def build(
@@ -84,7 +60,7 @@ def build(
     """``module.name`` with random weights, in evaluation mode, converted to ``dtype``.
 
     Raises:
-        TypeError: see ``constructor_arguments``.
+        TypeError: an argument of the class is not known here.
         ImportError, AttributeError: no such class.
     """
     cls = getattr(importlib.import_module(module), name)

@@ -8,13 +8,11 @@ killed process leaves no half entry behind. Of processes that need the same entr
 
 from __future__ import annotations
 
-import ast
 import functools
 import hashlib
 import importlib.metadata
 import os
 import pathlib
-import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -40,39 +38,15 @@ def root() -> pathlib.Path:
 
 @functools.cache
 def versions() -> str:
-    """Versions of the packages that decide what an export looks like."""
-    found = []
-    for name in _PACKAGES:
-        try:
-            found.append(f"{name}-{importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            found.append(f"{name}-none")
-    return " ".join(found)
+    """Return the versions of the packages that decide what an export looks like."""
+    return " ".join(f"{name}-{importlib.metadata.version(name)}" for name in _PACKAGES)
 
 
 @functools.cache
 def source_hash(*files: str) -> str:
-    """Hash of source files of this folder, by name without suffix; comments do not count."""
-    digest = hashlib.sha256()
-    for name in files:
-        tree = ast.parse((_HERE / f"{name}.py").read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module is not None:
-                # The folder was tests/corpus once: entries made then are as good as new ones.
-                node.module = re.sub(r"^tests\.tools\.corpus\b", "tests.corpus", node.module)
-            body = getattr(node, "body", None)
-            if isinstance(body, list):
-                node.body = [n for n in body if not _is_string(n)]  # type: ignore[attr-defined]
-        digest.update(ast.dump(tree).encode())
-    return digest.hexdigest()[:16]
-
-
-def _is_string(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
+    """Return a hash of source files of this folder, by name without suffix."""
+    content = b"".join((_HERE / f"{name}.py").read_bytes() for name in files)
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def entry(kind: str, name: str, key: str, fill: Callable[[pathlib.Path], None]) -> pathlib.Path:
@@ -85,7 +59,8 @@ def entry(kind: str, name: str, key: str, fill: Callable[[pathlib.Path], None]) 
         fill: writes the content into the empty folder that it is given. What it raises goes
             through, and leaves no entry.
     """
-    final = root() / kind / f"{name}-{_digest(versions(), key)}"
+    digest = hashlib.sha256(f"{versions()}\n{key}".encode()).hexdigest()[:12]
+    final = root() / kind / f"{name}-{digest}"
     if final.is_dir():
         return final
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -107,28 +82,19 @@ def entry(kind: str, name: str, key: str, fill: Callable[[pathlib.Path], None]) 
     return final
 
 
-def _digest(packages: str, key: str) -> str:
-    return hashlib.sha256(f"{packages}\n{key}".encode()).hexdigest()[:12]
-
-
 def save_arrays(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
     """Write an ``.npz``; bfloat16, which NumPy's format does not know, goes as uint16."""
-    plain = {}
-    for name, array in arrays.items():
-        if array.dtype == ml_dtypes.bfloat16:
-            plain[name + _BF16] = array.view(np.uint16)
-        else:
-            plain[name] = array
-    np.savez(path, **plain)  # type: ignore[arg-type]
+    half = {name for name, array in arrays.items() if array.dtype == ml_dtypes.bfloat16}
+    plain = {name: array for name, array in arrays.items() if name not in half}
+    np.savez(path, **plain, **{name + _BF16: arrays[name].view(np.uint16) for name in half})  # type: ignore[arg-type]
 
 
 def load_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """What ``save_arrays`` wrote, with its types."""
-    arrays = {}
+    """Return what ``save_arrays`` wrote, with its types."""
     with np.load(path) as stored:
-        for name in stored.files:
-            if name.endswith(_BF16):
-                arrays[name.removesuffix(_BF16)] = stored[name].view(ml_dtypes.bfloat16)
-            else:
-                arrays[name] = stored[name]
-    return arrays
+        return {
+            name.removesuffix(_BF16): stored[name].view(ml_dtypes.bfloat16)
+            if name.endswith(_BF16)
+            else stored[name]
+            for name in stored.files
+        }

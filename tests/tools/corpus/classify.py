@@ -43,18 +43,6 @@ class Variant:
     axes: int = 1
     epsilon: str = "inside"
 
-    def __str__(self) -> str:
-        parts = [f"gain {self.gain}"]
-        if self.gate != "none":
-            parts.append(f"gate {self.gate}")
-        if self.group_size:
-            parts.append(f"groups of {self.group_size}")
-        if self.axes != 1:
-            parts.append(f"{self.axes} axes")
-        if self.epsilon != "inside":
-            parts.append(f"epsilon {self.epsilon}")
-        return ", ".join(parts)
-
 
 def fit(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], eps: float) -> list[Variant]:
     """Every variant that reproduces ``module(*inputs)`` in float32 within ``RELATIVE``.
@@ -76,7 +64,7 @@ def _explains(
     eps: float,
     got: torch.Tensor,
 ) -> bool:
-    weight, bias = _parameters(module, torch.float64)
+    weight, bias = _parameters(module)
     row = inputs[0].shape[-variant.axes :].numel()
     if any(p is not None and p.numel() != row for p in (weight, bias)):
         return False
@@ -96,65 +84,54 @@ def evaluate(
     bias: torch.Tensor | None,
     eps: float,
 ) -> torch.Tensor:
-    """The formula of ``variant`` in the type of ``inputs``, without any rounding step."""
+    """Return the formula of ``variant`` in the type of ``inputs``, without any rounding step."""
     x = inputs[0]
     place, _, when = variant.gate.partition(" ")
     act = _ACTIVATIONS[place](inputs[1]) if when else None
+    gain = 1 + weight if "1+w" in variant.gain else weight
     if when == "before":
         x = x * act
     if variant.gain == "pre 1+w":
-        x = x * (1 + weight)
+        x = x * gain
     y = x / root_mean_square(x, variant, eps)
-    if variant.gain in ("w", "w+b"):
-        y = y * weight
-    elif variant.gain == "1+w":
-        y = y * (1 + weight)
+    if variant.gain in ("w", "w+b", "1+w"):
+        y = y * gain
     if variant.gain == "w+b":
         y = y + bias
     return y * act if when == "after" else y
 
 
 def root_mean_square(x: torch.Tensor, variant: Variant, eps: float) -> torch.Tensor:
-    """The divisor, broadcastable to ``x``."""
-    dims = tuple(range(-variant.axes, 0))
+    """Return the divisor, broadcastable to ``x``."""
     if variant.group_size:
         mean = x.unflatten(-1, (-1, variant.group_size)).square().mean(-1, keepdim=True)
         mean = mean.expand(*mean.shape[:-1], variant.group_size).flatten(-2)
     else:
-        mean = x.square().mean(dims, keepdim=True)
+        mean = x.square().mean(tuple(range(-variant.axes, 0)), keepdim=True)
     if variant.epsilon == "outside":
         return mean.sqrt() + eps
     return (mean + (eps if variant.epsilon == "inside" else 0.0)).sqrt()
 
 
 def _variants(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Iterator[Variant]:
-    weight, bias = _parameters(module, torch.float64)
-    gains = ["none"]
-    if weight is not None:
-        gains += ["w", "1+w", "pre 1+w"]
-        if bias is not None:
-            gains.append("w+b")
+    weight, bias = _parameters(module)
+    gains = ["none"] if weight is None else ["none", "w", "1+w", "pre 1+w"]
+    gains += [] if weight is None or bias is None else ["w+b"]
     gates = ["none"]
     if len(inputs) > 1:
         gates += [f"{a} {w}" for a in _ACTIVATIONS for w in ("after", "before")]
-    places = ("inside", "outside", "none")
     axes = (1, 2) if weight is None or weight.ndim > 1 else (1,)
-    for gain, gate, group, place, count in itertools.product(
-        gains, gates, (0, GROUP), places, axes
-    ):
-        if not (group and count > 1):
-            yield Variant(gain=gain, gate=gate, group_size=group, axes=count, epsilon=place)
+    groups, places = (0, GROUP), ("inside", "outside", "none")
+    for parts in itertools.product(gains, gates, groups, axes, places):
+        variant = Variant(*parts)
+        if not (variant.group_size and variant.axes > 1):
+            yield variant
 
 
-def _parameters(
-    module: torch.nn.Module, dtype: torch.dtype
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    named = dict(module.named_parameters())
-    weight, bias = named.get("weight"), named.get("bias")
-    return (
-        None if weight is None else weight.detach().to(dtype),
-        None if bias is None else bias.detach().to(dtype),
-    )
+def _parameters(module: torch.nn.Module) -> list[torch.Tensor | None]:
+    """Return weight and bias, in float64."""
+    named = {name: value.detach().double() for name, value in module.named_parameters()}
+    return [named.get("weight"), named.get("bias")]
 
 
 def invariances(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> str:

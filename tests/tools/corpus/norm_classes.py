@@ -41,20 +41,11 @@ EPSILON = 1e-5
 _FIT_EPSILON = 0.1  # near the mean squares of the example rows: shows whether it is in the root
 
 # The class after which a body is named: the best known of those that share it.
-_PREFERRED = frozenset(
-    {
-        "LlamaRMSNorm",
-        "GemmaRMSNorm",
-        "Olmo2RMSNorm",
-        "T5LayerNorm",
-        "Gemma3nRMSNorm",
-        "MambaRMSNormGated",
-        "NanoChatRMSNorm",
-        "Qwen3NextRMSNormGated",
-        "KimiLinearRMSNormGated",
-        "MoshiRMSNorm",
-    }
-)
+_PREFERRED = {
+    "LlamaRMSNorm", "GemmaRMSNorm", "Olmo2RMSNorm", "T5LayerNorm", "Gemma3nRMSNorm",
+    "MambaRMSNormGated", "NanoChatRMSNorm", "Qwen3NextRMSNormGated", "KimiLinearRMSNormGated",
+    "MoshiRMSNorm",
+}  # fmt: skip
 
 # Constructor arguments that no rule on parameter names can guess.
 _ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -65,19 +56,14 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 # Other ways to construct or call a class that give another norm: label -> (arguments, inputs).
 _VARIANTS: dict[str, dict[str, tuple[dict[str, Any], int]]] = {
     "Gemma3nRMSNorm": {"weightless": ({"with_scale": False}, 1)},
-    "MambaRMSNormGated": {
-        "one-group": ({"group_size": build.WIDTH}, 2),
-        "ungated": ({}, 1),
-    },
+    "MambaRMSNormGated": {"one-group": ({"group_size": build.WIDTH}, 2), "ungated": ({}, 1)},
     "FalconH1RMSNormGated": {
         "gate-first": ({"norm_before_gate": False}, 2),
-        "ungated": ({}, 1),
-        "one-group": ({"n_groups": 1}, 2),
+        "one-group": ({"n_groups": 1}, 2), "ungated": ({}, 1),
     },
     "Qwen4ExpTextRMSNorm": {"one-group": ({"group_size": None}, 1)},
     "xLSTMRMSNorm": {
-        "weightless": ({"use_weight": False}, 1),
-        "bias": ({"use_bias": True}, 1),
+        "weightless": ({"use_weight": False}, 1), "bias": ({"use_bias": True}, 1),
         "input-type": ({"force_float32_reductions": False}, 1),
     },
     "RMSNorm": {
@@ -85,7 +71,7 @@ _VARIANTS: dict[str, dict[str, tuple[dict[str, Any], int]]] = {
         "two-axes": ({"normalized_shape": (6, build.WIDTH)}, 1),
         "default-epsilon": ({"eps": None}, 1),
     },
-}
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -127,11 +113,6 @@ class NormClass:
         """Unique readable name."""
         return f"{self.name}-{self.label}" if self.label else self.name
 
-    @property
-    def primary(self) -> bool:
-        """Whether this stands for the forward body (not for another way to use it)."""
-        return not self.label
-
     def make(self, dtype: str = "float32") -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
         """The module with random weights and its example inputs.
 
@@ -148,18 +129,12 @@ class NormClass:
         return module, build.example_inputs(self.shape, len(self.inputs), dtype=DTYPES[dtype])
 
 
+@functools.cache
 def norm_classes(*, rmsnorm_only: bool = False) -> list[NormClass]:
-    """Every distinct norm, most common body first; ``torch.nn.RMSNorm`` is among them.
+    """Return every distinct norm, most common body first; ``torch.nn.RMSNorm`` is among them.
 
     The verdicts are kept in the cache, so that only the first call imports the model files.
     """
-    found = _load()
-    return [c for c in found if c.is_rmsnorm] if rmsnorm_only else list(found)
-
-
-@functools.cache
-def _load() -> tuple[NormClass, ...]:
-    key = cache.source_hash("scan", "build", "classify", "norm_classes")
 
     def fill(folder: pathlib.Path) -> None:
         with warnings.catch_warnings():
@@ -167,8 +142,10 @@ def _load() -> tuple[NormClass, ...]:
             rows = [dataclasses.asdict(c) for c in _classify_all()]
         (folder / "classes.json").write_text(json.dumps(rows, indent=1))
 
+    key = cache.source_hash("scan", "build", "classify", "norm_classes")
     folder = cache.entry("classes", "norms", key, fill)
-    return tuple(_from_json(row) for row in json.loads((folder / "classes.json").read_text()))
+    norms = [_from_json(row) for row in json.loads((folder / "classes.json").read_text())]
+    return [norm for norm in norms if norm.is_rmsnorm or not rmsnorm_only]
 
 
 def _from_json(row: dict[str, Any]) -> NormClass:
@@ -176,9 +153,7 @@ def _from_json(row: dict[str, Any]) -> NormClass:
     row["arguments"] = tuple(
         (k, tuple(v) if isinstance(v, list) else v) for k, v in row["arguments"]
     )
-    for name in ("members", "shape", "inputs"):
-        row[name] = tuple(row[name])
-    return NormClass(**row)
+    return NormClass(**row | {name: tuple(row[name]) for name in ("members", "shape", "inputs")})
 
 
 def bodies() -> dict[str, list[Candidate]]:
@@ -195,22 +170,16 @@ def bodies() -> dict[str, list[Candidate]]:
 
 
 def _classify_all() -> list[NormClass]:
-    torch_norm = Candidate(
-        "torch.nn.modules.normalization",
-        "RMSNorm",
-        "def forward(self, x):\n"
-        "    return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)",
-        (),
-    )
-    found: list[NormClass] = []
+    source = "def forward(self, x):\n    return F.rms_norm(x, ..., self.weight, self.eps)"
+    torch_norm = Candidate("torch.nn.modules.normalization", "RMSNorm", source, ())
+    norms: list[NormClass] = []
     for group in [*bodies().values(), [torch_norm]]:
         chosen = next((c for c in group if c.name in _PREFERRED), group[0])
         members = tuple(f"{c.module}.{c.name}" for c in group)
-        uses = {"": ({}, None), **_VARIANTS.get(chosen.name, {})}
-        for label, (arguments, count) in uses.items():
+        for label, (arguments, count) in {"": ({}, None), **_VARIANTS.get(chosen.name, {})}.items():
             arguments = {**_ARGUMENTS.get(chosen.name, {}), **arguments}
-            found.append(_classify_one(chosen, label, arguments, count, members))
-    return found
+            norms.append(_classify_one(chosen, label, arguments, count, members))
+    return norms
 
 
 def _classify_one(
@@ -220,53 +189,38 @@ def _classify_one(
     count: int | None,
     members: tuple[str, ...],
 ) -> NormClass:
-    def result(
-        variant: classify.Variant | None,
-        reason: str,
-        shape: tuple[int, ...],
-        names: tuple[str, ...],
-    ) -> NormClass:
-        given = arguments.get("eps", EPSILON)
-        pairs = tuple(arguments.items())
-        ok = variant is not None
-        return NormClass(
-            chosen.name, chosen.module, label, chosen.body, chosen.source, members, ok, variant,
-            reason, pairs, given, shape, names,
-        )  # fmt: skip
+    def make(eps: float) -> torch.nn.Module:
+        return build.build(chosen.module, chosen.name, eps=eps, overrides=arguments)
 
-    def make(dtype: torch.dtype, eps: float) -> torch.nn.Module:
-        return build.build(chosen.module, chosen.name, dtype=dtype, eps=eps, overrides=arguments)
-
+    variant, shape, names = None, None, ()
     try:
-        module = make(torch.float32, _FIT_EPSILON)
+        module = make(_FIT_EPSILON)
+        names = _input_names(module, count)
+        shape = _accepted_shape(module, len(names))
+        reason = "" if shape else "no example input is accepted"
     except Exception as error:
-        return result(None, f"not constructed: {error}", (), ())
-    names = _input_names(module, count)
-    shape = _accepted_shape(module, len(names))
-    if shape is None:
-        return result(None, "no example input is accepted", (), names)
-    eps = _FIT_EPSILON
-    if "eps" in arguments:  # None: the step of float32 for half inputs too, the type it computes in
-        eps = torch.finfo(torch.float32).eps
-    variants = classify.fit(module, build.example_inputs(shape, len(names)), eps)
-    if len(variants) > 1:
-        variants = [v for v in variants if v.epsilon == "inside"] or variants
-    if not variants:
-        flat = build.example_inputs(shape, len(names), seed=2)
-        flat = (flat[0] / flat[0].square().mean(-1, keepdim=True).sqrt() * 3.0, *flat[1:])
-        small = make(torch.float32, 1e-12)
-        return result(None, classify.invariances(small, flat), shape, names)
-    variant = variants[0]
-    return result(variant, f"RMSNorm: {variant}", shape, names)
+        reason = f"not constructed: {error}"
+    if shape is not None:
+        # None: the step of float32 for half inputs too, the type it computes in.
+        eps = torch.finfo(torch.float32).eps if "eps" in arguments else _FIT_EPSILON
+        variants = classify.fit(module, build.example_inputs(shape, len(names)), eps)
+        variant = next((v for v in variants if v.epsilon == "inside"), (*variants, None)[0])
+        reason = "an RMSNorm"
+        if variant is None:
+            flat = build.example_inputs(shape, len(names), seed=2)
+            flat = (flat[0] / flat[0].square().mean(-1, keepdim=True).sqrt() * 3.0, *flat[1:])
+            reason = classify.invariances(make(1e-12), flat)
+    return NormClass(
+        chosen.name, chosen.module, label, chosen.body, chosen.source, members,
+        variant is not None, variant, reason, tuple(arguments.items()),
+        arguments.get("eps", EPSILON), shape or (), names,
+    )  # fmt: skip
 
 
 def _input_names(module: torch.nn.Module, count: int | None) -> tuple[str, ...]:
-    names = []
-    for name, parameter in inspect.signature(module.forward).parameters.items():
-        required = parameter.default is inspect.Parameter.empty
-        if required or name == "gate":
-            names.append(name)
-    return tuple(names[:count])
+    parameters = inspect.signature(module.forward).parameters.values()
+    names = (p.name for p in parameters if p.default is p.empty or p.name == "gate")
+    return tuple(names)[:count]
 
 
 def _accepted_shape(module: torch.nn.Module, count: int) -> tuple[int, ...] | None:

@@ -51,24 +51,18 @@ def scan(root: pathlib.Path | None = None) -> list[Candidate]:
 
     Args:
         root: folder of the ``transformers`` package; None: the installed one.
-
-    Raises:
-        ModuleNotFoundError: ``transformers`` is not installed.
     """
     if root is None:
         spec = importlib.util.find_spec("transformers")
-        if spec is None or not spec.submodule_search_locations:
-            raise ModuleNotFoundError("transformers is not installed: pip install transformers")
-        root = pathlib.Path(spec.submodule_search_locations[0])
-    found: list[Candidate] = []
+        assert spec is not None
+        assert spec.origin is not None
+        root = pathlib.Path(spec.origin).parent
+    candidates: list[Candidate | None] = []
     for path in sorted(root.glob("models/*/modeling_*.py")):
         module = "transformers." + ".".join(path.relative_to(root).with_suffix("").parts)
-        text = path.read_text(encoding="utf-8")
-        for block in _class_blocks(text):
-            candidate = _candidate(module, block)
-            if candidate is not None:
-                found.append(candidate)
-    return found
+        blocks = _class_blocks(path.read_text(encoding="utf-8"))
+        candidates += [_candidate(module, block) for block in blocks]
+    return [candidate for candidate in candidates if candidate is not None]
 
 
 def _class_blocks(text: str) -> Iterator[str]:
@@ -131,18 +125,17 @@ def _normalised(function: ast.FunctionDef) -> str:
 
 
 def _canonical(source: str) -> str:
-    """``source`` with parameters and local variables numbered in order of appearance."""
+    """Return ``source`` with parameters and local variables numbered in order of appearance."""
     tree = ast.parse(source)
     for function in tree.body:
         names: dict[str, str] = {}
-        for node in ast.walk(function):
-            if isinstance(node, ast.arg) and node.arg != "self":
-                names.setdefault(node.arg, f"v{len(names)}")
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                names.setdefault(node.id, f"v{len(names)}")
-        for node in ast.walk(function):
-            if isinstance(node, ast.arg):
-                node.arg = names.get(node.arg, node.arg)
-            elif isinstance(node, ast.Name):
-                node.id = names.get(node.id, node.id)
+        nodes = [n for n in ast.walk(function) if isinstance(n, ast.arg | ast.Name)]
+        for node in nodes:
+            name = node.arg if isinstance(node, ast.arg) else node.id
+            local = name != "self" if isinstance(node, ast.arg) else isinstance(node.ctx, ast.Store)
+            if local:
+                names.setdefault(name, f"v{len(names)}")
+        for node in nodes:
+            field = "arg" if isinstance(node, ast.arg) else "id"
+            setattr(node, field, names.get(getattr(node, field), getattr(node, field)))
     return ast.unparse(tree)

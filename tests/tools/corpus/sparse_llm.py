@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -109,11 +110,10 @@ class _Decoder:
         return self._node("MatMul", [x, weight], name, columns)
 
     def _weight(self, name: str, dims: list[int]) -> str:
-        length = 2 * int(np.prod(dims, dtype=np.int64))
+        length = 2 * math.prod(dims)
         tensor = self.graph.initializer.add(name=name, data_type=BFLOAT16, dims=dims)
         tensor.data_location = TensorProto.EXTERNAL
-        entries = (("location", self.data), ("offset", self.offset), ("length", length))
-        for key, value in entries:
+        for key, value in {"location": self.data, "offset": self.offset, "length": length}.items():
             tensor.external_data.add(key=key, value=str(value))
         self.offset += length
         return name
@@ -127,9 +127,7 @@ class _Decoder:
         dtype: int = BFLOAT16,
         **attributes: int,
     ) -> str:
-        node = self.graph.node.add(op_type=op, name=output, input=inputs, output=[output])
-        for key, value in attributes.items():
-            node.attribute.append(helper.make_attribute(key, value))
+        self.graph.node.append(helper.make_node(op, inputs, [output], name=output, **attributes))
         if self.value_info:
             self.graph.value_info.append(self._info(output, dtype, width))
         return output
