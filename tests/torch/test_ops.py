@@ -206,7 +206,7 @@ ROTARY = {"x": X, "cos": X, "sin": X}
         ("RMSNorm", {"x": X.half(), "stash_type": 10, "association": 1}, "association 1"),
         ("RMSNorm", {"x": X, "scale": X}, "scale does not have the shape"),
         ("RMSNorm", {"x": X, "bias": X[0, :1]}, "bias does not have the shape"),
-        ("RMSNorm", {"x": X, "scale": X[0].bool()}, "scale must be a float"),
+        ("RMSNorm", {"x": X, "scale": X[0].bool()}, "float tensors only"),
         ("RMSNorm", {"x": X, "scale": X[0].to("meta")}, "another device"),
         ("RMSNorm", {"x": X[..., None], "axis": -2, "last_axis": -2, "scale": X[0, :5]}, "scale"),
         ("SkipRMSNorm", {"x": X, "residual": X[:1]}, "shape and type"),

@@ -25,16 +25,16 @@ from onnxscript import opset18, values
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import body_key
 from rmsnorm_export.op.spec import DOMAIN, DOUBLE, FLOAT, OPSET_VERSION, Kind, NormSpec
+from rmsnorm_export.torch.dtypes import TORCH_TYPES
 from rmsnorm_export.torch.operator import library  # noqa: F401 (registers the operators)
 from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS, OPTIONAL
 
 
 def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """The ``custom_translation_table`` for ``torch.onnx.export(dynamo=True)``."""
+    """Return the ``custom_translation_table`` for ``torch.onnx.export(dynamo=True)``."""
     ours = torch.ops.rmsnorm_export
     table = {getattr(ours, name).default: translation(kind) for kind, name in NAMES.items()}
     table[torch.ops.aten.rms_norm.default] = _aten_rms_norm
-    table[torch.ops.aten._fused_rms_norm.default] = _aten_fused_rms_norm
     return table
 
 
@@ -145,18 +145,6 @@ def translation(kind: Kind) -> Callable[..., Any]:
     return translate
 
 
-def _aten_spec(x: Any, normalized_shape: Sequence[int], eps: float | None) -> NormSpec:
-    double = x.dtype == ir.DataType.DOUBLE
-    if eps is None:
-        eps = torch.finfo(torch.float64 if double else torch.float32).eps
-    return NormSpec(
-        epsilon=eps,
-        axis=-len(normalized_shape),
-        stash_type=DOUBLE if double else FLOAT,
-        scale_before_cast=True,
-    )
-
-
 # The exporter's signature reader knows Optional, not the newer spelling.
 def _aten_rms_norm(
     x: Any,
@@ -164,20 +152,11 @@ def _aten_rms_norm(
     weight: Any = None,
     eps: Optional[float] = None,  # noqa: UP045
 ) -> Any:
-    return _emit(_aten_spec(x, normalized_shape, eps), x, weight, None)
-
-
-def _aten_fused_rms_norm(
-    x: Any,
-    normalized_shape: Sequence[int],
-    weight: Any,
-    eps: Optional[float],  # noqa: UP045
-) -> Any:
-    """``(y, rstd)``; what computes rstd is removed where nobody asks for it."""
-    spec = _aten_spec(x, normalized_shape, eps)
-    op: Any = opset18
-    wide = op.Cast(x, to=spec.stash_type)
-    axes = op.Constant(value_ints=list(range(spec.axis, 0)))
-    epsilon = op.CastLike(op.Constant(value_float=spec.epsilon), wide)
-    mean = op.ReduceMean(op.Mul(wide, wide), axes, keepdims=1)
-    return _emit(spec, x, weight, None), op.Reciprocal(op.Sqrt(op.Add(mean, epsilon)))
+    wide = DOUBLE if x.dtype == ir.DataType.DOUBLE else FLOAT
+    spec = NormSpec(
+        epsilon=torch.finfo(TORCH_TYPES[wide]).eps if eps is None else eps,
+        axis=-len(normalized_shape),
+        stash_type=wide,
+        scale_before_cast=True,
+    )
+    return _emit(spec, x, weight, None)

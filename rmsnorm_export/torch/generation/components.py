@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch
 
-from rmsnorm_export.errors import BackendMissingError, Error, InputError, UsageError
+from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.printable import first_line
-from rmsnorm_export.system.packages import pip_install
+from rmsnorm_export.system.packages import require_package
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.clean import tidy
 from rmsnorm_export.torch.export.trace import EXPORTING, inference, tell
@@ -59,9 +59,13 @@ def trace_components(
         UsageError: the cache is longer than the model's positions.
         BackendMissingError: transformers is not installed, or has no exporters.
     """
-    exporter_class, config_class, decompose = _exporters()
+    require_package("transformers.exporters", "Exporting a cache", "transformers>=5.20")
+    from transformers.exporters.configs import OnnxConfig
+    from transformers.exporters.exporter_onnx import OnnxExporter
+    from transformers.exporters.utils import decompose_for_generation
+
     settings = _generation_config(model, inputs, options)
-    config = config_class(
+    config: Any = OnnxConfig(
         dynamic=True, optimize=False, opset_version=options.opset, dynamic_shapes=None
     )
     recorded = {
@@ -74,9 +78,9 @@ def trace_components(
     tell(options.progress, EXPORTING)
     with collected() as lines, inference(model), whole_static_caches(), own_types_of_caches():
         try:
-            exporter = exporter_class()
+            exporter: Any = OnnxExporter()  # type: ignore[no-untyped-call]
             with _encoder_calls(model) as encoder:
-                stages = decompose(
+                stages = decompose_for_generation(
                     model,
                     dict(inputs),
                     generation_config=settings,
@@ -103,20 +107,6 @@ def trace_components(
         for component in components:
             tidy(component.model)
     return components, "\n".join(lines)
-
-
-def _exporters() -> tuple[Any, Any, Any]:
-    try:
-        from transformers.exporters.configs import OnnxConfig
-        from transformers.exporters.exporter_onnx import OnnxExporter
-        from transformers.exporters.utils import decompose_for_generation
-    except ImportError as error:
-        raise BackendMissingError(
-            "Exporting a decoder with its cache needs transformers and its exporters.",
-            found=first_line(error),
-            fix=pip_install("transformers>=5.20"),
-        ) from error
-    return OnnxExporter, OnnxConfig, decompose_for_generation
 
 
 def check_generative(model: Any) -> None:

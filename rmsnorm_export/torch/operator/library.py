@@ -39,27 +39,19 @@ def prepare(
     named = dict(zip(OPERANDS[kind], operands, strict=False))
     spec, x = make_spec(kind, **attributes), named["x"]
     plan = make_plan(spec, x.dtype)
-    described = {
-        name: None if value is None else _described(name, value, x) for name, value in named.items()
-    }
+    described: dict[str, Operand] = {}
+    for name, value in named.items():
+        if value is not None:
+            make_plan(spec, value.dtype)  # which has none for another type
+            described[name] = ELEMENT_TYPES[value.dtype], value.shape
+            if value.device != x.device:
+                raise UsageError(
+                    f"{name} is on another device than x.",
+                    found=f"{name} on {value.device}, x on {x.device}",
+                    fix=f"move {name} to {x.device}",
+                )
     check_operands(spec, described, _equal_sizes)
     return plan, named
-
-
-def _described(name: str, value: Tensor, x: Tensor) -> Operand:
-    if value.dtype not in ELEMENT_TYPES:
-        raise UsageError(
-            f"{name} must be a float tensor.",
-            found=f"{name} of {value.dtype}",
-            fix=f"convert {name} to float16, bfloat16, float32 or float64",
-        )
-    if value.device != x.device:
-        raise UsageError(
-            f"{name} is on another device than x.",
-            found=f"{name} on {value.device}, x on {x.device}",
-            fix=f"move {name} to {x.device}",
-        )
-    return ELEMENT_TYPES[value.dtype], value.shape
 
 
 def _equal_sizes(left: Any, right: Any) -> bool:
