@@ -14,9 +14,6 @@ import torch
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.torch.source.cast import check_tensors, stored_tensors
 from rmsnorm_export.torch.source.load import SourceOptions, load
-from tests.cli.conftest import run  # noqa: F401 (a fixture)
-
-# ruff: noqa: F811 (fixtures as arguments)
 
 CASTS = [
     (torch.float32, torch.float16),
@@ -79,15 +76,18 @@ def make(big=1.0, tiny=0.5):
 """
 
 
-def test_a_factory(tmp_path, run):
+def test_a_factory(tmp_path, monkeypatch):
     (tmp_path / "cast_factory.py").write_text(FACTORY)
-    options = ["-o", "m.onnx", "--dtype", "f16", "--format", "json"]
-    done = run("export", "cast_factory:make", *options, "--arg", "big=-70000.0")
-    done.assert_error(3, "1.weight (up to 70000)", "bf16")
-    assert not (tmp_path / "m.onnx").exists()
-    done = run("export", "cast_factory:make", *options, "--arg", "tiny=1e-9")
-    assert done.code == 0, done.stderr
-    assert any("4 weights" in note and "1.bias (4)" in note for note in done.json["notes"])
+    monkeypatch.chdir(tmp_path)
+
+    def notes(**arguments):
+        return load("cast_factory:make", SourceOptions(dtype="f16", arguments=arguments)).notes
+
+    with pytest.raises(InputError, match=r"1\.weight \(up to 70000\)"):
+        notes(big=-70000.0)
+    (note,) = notes(tiny=1e-9)
+    assert "4 weights" in note
+    assert "1.bias (4)" in note
 
 
 @pytest.mark.parametrize("shards", ["5GB", "20KB"])

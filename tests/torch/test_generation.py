@@ -23,7 +23,6 @@ import torch
 import transformers
 
 import rmsnorm_export as rx
-from rmsnorm_export.benchmark.generation import bench_generation
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.runtime.session import open_session
@@ -431,16 +430,3 @@ def test_where_a_fusion_is_wrong_the_graph_is_as_before(
     assert ("fails: RuntimeError" if defect is _raising else "is off by") in fusions.problem
     without = rx.optimize(decoder / "decode.onnx", target="ort")
     assert result.to_bytes(weights="embed") == without.to_bytes(weights="embed")
-
-
-@pytest.mark.thorough
-def test_a_cache_of_fixed_size_is_measured_in_place(tmp_path: Path) -> None:
-    """Ours are bound apart and in place; their tokens and logits are raw's either way."""
-    made = rx.export_generation(llama(), tmp_path / "made", static_cache=24, target="plain")
-    measured = bench_generation(made.path, generate=3, providers=["cpu"], rounds=6)
-    ours = {name + place for name in ("ort", "ort + fusions") for place in ("", " in place")}
-    assert measured.passed, measured.reason
-    assert {trial.variant for trial in measured.trials} == {"raw", *ours}
-    assert {trial.status for trial in measured.trials} == {"ok"}
-    with pytest.raises(rx.UsageError, match="measure 8 tokens or fewer"):
-        bench_generation(made.path, generate=9)

@@ -18,11 +18,8 @@ pytest.importorskip("transformers", reason="needs the catalogue: pip install tra
 
 import onnx_ir as ir
 
-from rmsnorm_export.op.reference import reference_exact
-from rmsnorm_export.op.spec import BFLOAT16, FLOAT16
 from tests.tools.corpus.norm_classes import norm_classes
-from tests.tools.parity import arrays, declaration, exact_rows, half_proof, orders
-from tests.torch.norm_cases import FORMS, spec_of
+from tests.tools.parity import declaration, half_proof
 
 NORMS = {norm.key: norm for norm in norm_classes(rmsnorm_only=True)}
 CASES = [
@@ -123,27 +120,3 @@ def test_a_wrong_order_in_the_operator_is_caught(monkeypatch: pytest.MonkeyPatch
     assert found.declared
     assert not found.ours
     assert not found.holds
-
-
-def _further(form: str) -> bool:
-    """Whether ``orders.evaluate`` leaves it to the tests of the operator."""
-    return bool(FORMS[form].keys() & {"last_axis", "rotary_dim"})
-
-
-@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
-@pytest.mark.parametrize("form", [form for form in FORMS if not _further(form)])
-def test_two_spellings_of_the_rounding_steps_agree(form: str, dtype: int) -> None:
-    """``evaluate`` here and ``reference_exact``, which were written apart, in every order."""
-    spec = spec_of(form, 48)
-    row = (3, 48) if spec.axis == -2 else (48,)
-    second = {"SkipRMSNorm": "residual", "GatedRMSNorm": "gate"}.get(spec.kind, "")
-    operands = exact_rows.operands(spec, dtype, row, 20, seed=3, second=second)
-    weight = arrays.weight(dtype, row, seed=1)
-    every = orders.orders(spec, dtype, weighted=True, biased=False)
-    assert len(every) >= 6
-    for order in every:
-        other = {second: operands[second]} if second else {}
-        expected = reference_exact(order, operands["x"], weight, **other)
-        found = orders.evaluate(order, {**operands, "weight": weight}, "x / rms")
-        wanted = expected if isinstance(expected, tuple) else (expected,)
-        assert orders.all_equal(found, wanted), order

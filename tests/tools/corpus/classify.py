@@ -134,11 +134,8 @@ def _parameters(module: torch.nn.Module) -> list[torch.Tensor | None]:
     return [named.get("weight"), named.get("bias")]
 
 
-def invariances(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> str:
-    """What a module that is no RMSNorm does, from how its output follows its first input.
-
-    The inputs are moderate (every row of the same scale), epsilon is small.
-    """
+def sort_of(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> str:
+    """Return what sort of norm a module is that is no RMSNorm, from moderate inputs."""
 
     def run(x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -146,18 +143,8 @@ def invariances(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> st
         return (out[0] if isinstance(out, tuple) else out).double()
 
     x = inputs[0]
-    y, y2, y3 = run(x), run(2 * x), run(3 * x)
-    size = y.abs().max()
-
-    def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-        return bool((a - b).abs().max() <= 1e-4 * size)
-
-    if same(y3 - y2, y2 - y) and not same(y2, y):
-        return "an affine map: no statistic of its input"
-    if y.shape != x.shape and same(y2 * 2, y):
-        return "1 / RMS alone: the product is left to the caller"
-    if same(y2, y):
-        if same(run(x + 1.0), y):
-            return "centred: scaling and shifting the input change nothing (LayerNorm, GroupNorm)"
-        return "scale invariant, but no mean square of the row: L2 norm with a clamp, or var"
-    return "neither scale invariant nor affine"
+    y = run(x)
+    scaled, shifted = (
+        bool((run(v) - y).abs().max() <= 1e-4 * y.abs().max()) for v in (2 * x, x + 1)
+    )
+    return f"{'' if scaled else 'not '}scale invariant, {'' if shifted else 'not '}centred"

@@ -209,7 +209,7 @@ def _classify_one(
         if variant is None:
             flat = build.example_inputs(shape, len(names), seed=2)
             flat = (flat[0] / flat[0].square().mean(-1, keepdim=True).sqrt() * 3.0, *flat[1:])
-            reason = classify.invariances(make(1e-12), flat)
+            reason = classify.sort_of(make(1e-12), flat)
     return NormClass(
         chosen.name, chosen.module, label, chosen.body, chosen.source, members,
         variant is not None, variant, reason, tuple(arguments.items()),
