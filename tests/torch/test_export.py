@@ -235,14 +235,6 @@ def test_what_cannot_be_exported_is_told(tmp_path: Path, case: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_existing_file_is_kept_and_nothing_is_computed(tmp_path):
-    path = tmp_path / "m.onnx"
-    path.write_text("precious")
-    with pytest.raises(UsageError, match="exists"):
-        export(Branch(), (X,), path)
-    assert path.read_text() == "precious"
-
-
 # Whole architectures. The diffusion transformer is an example of a pipeline (tests/deploy).
 
 # fmt: off

@@ -184,13 +184,6 @@ def test_half_precision_has_its_own_bound(decoder: Path) -> None:
     assert outcome.verdict == "differ"
 
 
-@pytest.mark.thorough
-def test_bfloat16_is_not_compared_without_kernels(tmp_path: Path) -> None:
-    """ONNX Runtime has none for it on the CPU."""
-    made = rx.export_generation(llama().to(torch.bfloat16), tmp_path / "made")
-    assert rx.verify(llama().to(torch.bfloat16), made.path, generate=8).verdict == "not run"
-
-
 def test_what_is_no_folder_of_an_export_is_refused(decoder: Path, broken: Path) -> None:
     with pytest.raises(rx.UsageError, match="folder of an export"):
         rx.verify(source(decoder), decoder / "decode.onnx", generate=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import typing
 
 import numpy as np
 import pytest
@@ -13,29 +12,13 @@ import rmsnorm_export.torch as rt
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.reference import reference_exact
-from rmsnorm_export.op.spec import (
-    BFLOAT16,
-    DOUBLE,
-    FLOAT,
-    FLOAT16,
-    NormAttributes,
-    NormSpec,
-)
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.torch.dtypes import TORCH_TYPES
 from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS, attributes_of
 from tests.op.norm_models import steps
 from tests.op.torch_arrays import to_numpy, to_torch
 from tests.sample import crossed
-from tests.torch.norm_cases import (
-    DTYPES,
-    FORMS,
-    SIZES,
-    Case,
-    arrays,
-    cases,
-    spec_of,
-    tensors,
-)
+from tests.torch.norm_cases import DTYPES, FORMS, SIZES, Case, arrays, cases, spec_of, tensors
 
 OPS = torch.ops.rmsnorm_export
 WRAPPERS = {
@@ -181,12 +164,6 @@ def test_schemas_have_the_attributes_of_the_spec(kind):
     assert [a.name for a in arguments if not a.kwarg_only] == [*OPERANDS[kind]]
     wrapper = inspect.signature(WRAPPERS[kind]).parameters.values()
     assert [p.name for p in wrapper if p.kind is not p.VAR_KEYWORD] == [*OPERANDS[kind]]
-
-
-def test_the_types_for_a_type_checker_are_those_of_the_spec():
-    types = typing.get_type_hints(NormSpec)
-    del types["kind"]
-    assert typing.get_type_hints(NormAttributes) == types
 
 
 # Errors.

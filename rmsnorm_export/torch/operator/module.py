@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.operands import check_offset, check_row
-from rmsnorm_export.op.spec import Kind, RowAttributes
+from rmsnorm_export.op.spec import Kind
 from rmsnorm_export.torch.operator.ops import call
 from rmsnorm_export.torch.operator.plan import make_spec
 from rmsnorm_export.torch.operator.signature import OPERANDS
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 class RMSNorm(torch.nn.Module):
@@ -69,7 +66,7 @@ class RMSNorm(torch.nn.Module):
         kind: Kind = "RMSNorm",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **attributes: Unpack[RowAttributes],
+        **attributes: Any,
     ) -> None:
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
         spec = make_spec(kind, epsilon=epsilon, axis=-len(shape), **attributes)

@@ -15,19 +15,16 @@ and ``gate`` must have the type of ``x``, under autocast as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rmsnorm_export.op.operands import check_more
-from rmsnorm_export.op.spec import Kind, NormAttributes, NormSpec
+from rmsnorm_export.op.spec import Kind, NormSpec
 from rmsnorm_export.torch.operator import library
 from rmsnorm_export.torch.operator.eager import forward
 from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS, attributes_of
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 _OPERATORS: dict[Kind, Callable[..., Any]] = {
     kind: getattr(torch.ops.rmsnorm_export, name).default for kind, name in NAMES.items()
@@ -38,7 +35,7 @@ def rms_norm(
     x: Tensor,
     scale: Tensor | None = None,
     bias: Tensor | None = None,
-    **attributes: Unpack[NormAttributes],
+    **attributes: Any,
 ) -> Tensor:
     """RMSNorm of every row of ``x``: ``x / sqrt(mean(x ** 2) + epsilon) * scale + bias``.
 
@@ -64,7 +61,7 @@ def skip_rms_norm(
     residual: Tensor,
     scale: Tensor | None = None,
     bias: Tensor | None = None,
-    **attributes: Unpack[NormAttributes],
+    **attributes: Any,
 ) -> tuple[Tensor, Tensor]:
     """RMSNorm of a residual sum, and the sum: ``s = x + residual``, ``(rms_norm(s), s)``.
 
@@ -88,7 +85,7 @@ def gated_rms_norm(
     gate: Tensor,
     scale: Tensor | None = None,
     bias: Tensor | None = None,
-    **attributes: Unpack[NormAttributes],
+    **attributes: Any,
 ) -> Tensor:
     """RMSNorm with a gate: ``rms_norm(x) * act(gate)``, or ``rms_norm(x * act(gate))``.
 
@@ -113,7 +110,7 @@ def rotary_rms_norm(
     sin: Tensor,
     scale: Tensor | None = None,
     bias: Tensor | None = None,
-    **attributes: Unpack[NormAttributes],
+    **attributes: Any,
 ) -> Tensor:
     """RMSNorm with a rotary embedding: ``y * cos + rot(y) * sin`` with ``y = rms_norm(x)``.
 

@@ -109,18 +109,13 @@ class FirstOutput(torch.nn.Module):
 
 
 def architectures() -> list[Architecture]:
-    """All of them, in the order of the table."""
-    return [Architecture(name, entry.why, entry.kind) for name, entry in ENTRIES.items()]
+    """Return all of them, in the order of the table."""
+    return list(map(architecture, ENTRIES))
 
 
 def architecture(name: str) -> Architecture:
-    """One by name.
-
-    Raises:
-        KeyError: no such architecture.
-    """
-    entry = ENTRIES[name]
-    return Architecture(name, entry.why, entry.kind)
+    """Return one by name."""
+    return Architecture(name, ENTRIES[name].why, ENTRIES[name].kind)
 
 
 def count_norms(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> dict[str, int]:

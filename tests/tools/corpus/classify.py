@@ -66,9 +66,8 @@ def _explains(
 ) -> bool:
     weight, bias = _parameters(module)
     row = inputs[0].shape[-variant.axes :].numel()
-    if any(p is not None and p.numel() != row for p in (weight, bias)):
-        return False
-    if variant.group_size and row % variant.group_size:
+    sizes = {row if parameter is None else parameter.numel() for parameter in (weight, bias)}
+    if sizes != {row} or (variant.group_size and row % variant.group_size):
         return False
     want = evaluate(variant, [t.double() for t in inputs], weight, bias, eps)
     if want.shape != got.shape:

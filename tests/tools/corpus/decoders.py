@@ -8,16 +8,10 @@ import torch
 import transformers
 
 _SIZES = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 64,
-    "max_position_embeddings": 64,
-    "head_dim": 8,
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 64, "max_position_embeddings": 64, "head_dim": 8,
     "pad_token_id": 0,
-}
+}  # fmt: skip
 _WINDOW = {"query_pre_attn_scalar": 8, "sliding_window": 8}  # fewer than are written
 DECODERS: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -26,10 +20,6 @@ DECODERS: dict[str, dict[str, Any]] = {
     "gemma3_text": _WINDOW,
     "gemma4_text": {"sliding_window": 8},
     "phi3": {},
-    "olmo2": {},
-    "glm4": {},
-    "granite": {},
-    "smollm3": {},
     "mistral": {"sliding_window": 8},
     "deepseek_v3": {
         "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,

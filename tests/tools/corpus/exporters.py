@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rmsnorm_export import printable
 from rmsnorm_export.torch.export.chatter import collected
 from tests.op.torch_arrays import to_numpy
 from tests.tools.corpus import cache
@@ -185,6 +186,5 @@ def _numbered(path: pathlib.Path, prefix: str) -> list[np.ndarray]:
 
 
 def first_line(error: Exception) -> str:
-    """Type and first line of an error, short enough for a table."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
+    """Return type and first line of an error, short enough for a table."""
+    return f"{type(error).__name__}: {printable.first_line(error)}"

@@ -89,7 +89,6 @@ class NormClass:
         variant: what kind of RMSNorm; None when it is none.
         reason: in words, what it computes.
         arguments: constructor arguments besides the sizes and epsilon, as pairs.
-        epsilon: as given to the constructor; None: the class's own default.
         shape: of the example inputs.
         inputs: names of the forward parameters that are given.
     """
@@ -104,7 +103,6 @@ class NormClass:
     variant: classify.Variant | None
     reason: str
     arguments: tuple[tuple[str, Any], ...]
-    epsilon: float | None
     shape: tuple[int, ...]
     inputs: tuple[str, ...]
 
@@ -213,7 +211,7 @@ def _classify_one(
     return NormClass(
         chosen.name, chosen.module, label, chosen.body, chosen.source, members,
         variant is not None, variant, reason, tuple(arguments.items()),
-        arguments.get("eps", EPSILON), shape or (), names,
+        shape or (), names,
     )  # fmt: skip
 
 

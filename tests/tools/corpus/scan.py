@@ -93,17 +93,12 @@ def _candidate(module: str, block: str) -> Candidate | None:
     methods = {f.name: f for f in node.body if isinstance(f, ast.FunctionDef)}
     if "forward" not in methods:
         return None
-    pieces, outside = [], set()
-    todo, seen = ["forward"], {"forward"}
-    while todo:
-        piece = _normalised(methods[todo.pop(0)])
-        pieces.append(piece)
-        for called in re.findall(r"self\.(\w+)\(", piece):
-            if called not in methods:
-                outside.add(called)
-            elif called not in seen:
-                seen.add(called)
-                todo.append(called)
+    pieces, outside, names = [], set(), ["forward"]
+    for name in names:  # which grows
+        pieces.append(_normalised(methods[name]))
+        called = re.findall(r"self\.(\w+)\(", pieces[-1])
+        outside |= {own for own in called if own not in methods}
+        names += [own for own in dict.fromkeys(called) if own in methods and own not in names]
     source = "\n".join(pieces)
     named = _NAMED.search(node.name) and _NUMERIC.search(source)
     if not (named or _COMPUTES.search(source)):

@@ -37,7 +37,15 @@ def make_sparse_llm(
     Returns:
         The path of the model file.
     """
-    return _Decoder(hidden, data, value_info).write(folder, name, layers, intermediate)
+    decoder = _Decoder(hidden, data, value_info)
+    decoder.fill(layers, intermediate)
+    with (folder / data).open("wb") as file:
+        file.truncate(decoder.offset)
+    model = helper.make_model(
+        decoder.graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]
+    )
+    (folder / name).write_bytes(model.SerializeToString())
+    return folder / name
 
 
 def norm_count(layers: int) -> int:
@@ -47,22 +55,14 @@ def norm_count(layers: int) -> int:
 
 class _Decoder:
     def __init__(self, hidden: int, data: str, value_info: bool) -> None:
-        self.hidden = hidden
-        self.data = data
-        self.value_info = value_info
-        self.model = onnx.ModelProto(ir_version=10, producer_name="make_sparse_llm")
-        self.model.opset_import.add(domain="", version=18)
-        self.graph = self.model.graph
-        self.graph.name = "decoder"
-        self.offset = 0
+        self.hidden, self.data, self.value_info, self.offset = hidden, data, value_info, 0
+        self.graph = onnx.GraphProto(name="decoder")
 
-    def write(self, folder: Path, name: str, layers: int, intermediate: int) -> Path:
-        for constant, key in (
-            (np.float32(2), "two"),
-            (np.array([-1], np.int64), "axes"),
-            (np.float32(1e-5), "epsilon"),
-        ):
-            self.graph.initializer.append(onnx.numpy_helper.from_array(constant, key))
+    def fill(self, layers: int, intermediate: int) -> None:
+        constants = {"two": np.float32(2), "axes": np.int64([-1]), "epsilon": np.float32(1e-5)}
+        for key, constant in constants.items():
+            tensor = onnx.numpy_helper.from_array(np.asarray(constant), key)
+            self.graph.initializer.append(tensor)
         self.graph.input.append(self._info("x", BFLOAT16, self.hidden))
         value = "x"
         for index in range(layers):
@@ -70,11 +70,6 @@ class _Decoder:
         value = self._norm(value, "norm")
         del self.graph.value_info[-1:]
         self.graph.output.append(self._info(value, BFLOAT16, self.hidden))
-        with (folder / self.data).open("wb") as file:
-            file.truncate(self.offset)
-        path = folder / name
-        path.write_bytes(self.model.SerializeToString())
-        return path
 
     def _layer(self, x: str, name: str, intermediate: int) -> str:
         hidden = self.hidden
