@@ -94,11 +94,6 @@ ENTRIES: dict[str, Entry] = {
     "deepseek_v3": Entry("deepseek_v3", "norms of the compressed queries and keys", _LATENT),
     "cohere": Entry("cohere", "LayerNorm: nothing to find"),
     "gpt_oss": Entry("gpt_oss", "scale before cast", _EXPERTS),
-    "minimax": Entry(
-        "minimax",
-        "norm of the output of linear attention, gate after it",
-        {**_EXPERTS, "layer_types": ["linear_attention", "full_attention"], "block_size": 8},
-    ),
     "exaone4": Entry("exaone4", "norm after the block, and per head"),
     "mamba2": Entry(
         "mamba2",
@@ -112,9 +107,7 @@ ENTRIES: dict[str, Entry] = {
         "grouped norm after which the gate comes",
         {**_MAMBA, "mamba_d_ssm": 128, "mamba_rms_norm": True, "mamba_norm_before_gate": True},
     ),
-    "falcon_mamba": Entry("falcon_mamba", "weightless norms of B, C and dt", {"state_size": 16}),
     "nanochat": Entry("nanochat", "every norm weightless"),
-    "helium": Entry("helium", "weight cast to float32 before the product"),
     "diffllama": Entry("diffllama", "torch.nn.RMSNorm without weight, over two heads"),
     "kimi_linear": Entry("kimi_linear", "sigmoid gate after the norm, in float32", _KIMI),
     "hunyuan": Entry("hunyuan_v1_dense", "norm of queries and keys after the rotary embedding"),

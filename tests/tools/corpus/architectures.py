@@ -34,12 +34,10 @@ class Architecture:
 
     Attributes:
         name: unique readable name.
-        why: what its norms show that others do not.
         kind: of input, ``tokens`` or ``pixels``.
     """
 
     name: str
-    why: str
     kind: Kind
 
     def make(self, dtype: str = "float32") -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
@@ -115,7 +113,7 @@ def architectures() -> list[Architecture]:
 
 def architecture(name: str) -> Architecture:
     """Return one by name."""
-    return Architecture(name, ENTRIES[name].why, ENTRIES[name].kind)
+    return Architecture(name, ENTRIES[name].kind)
 
 
 def count_norms(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> dict[str, int]:
@@ -194,18 +192,16 @@ def _model(entry: Entry, dtype: torch.dtype) -> torch.nn.Module:
     import transformers
 
     transformers.logging.set_verbosity_error()
-    # one matrix product over all experts: a loop over the experts in use cannot be exported
-    options = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         config = transformers.AutoConfig.for_model(entry.model_type, **{**COMMON, **entry.settings})
-        for name, value in options.items():
+        # one matrix product over all experts: a loop over the experts in use cannot be exported
+        for name, value in {"attn": "eager", "experts": "batched_mm"}.items():
             with contextlib.suppress(AttributeError):
-                setattr(config, f"_{name}", value)
-        if entry.model.startswith("Auto") or not entry.model:
-            auto = getattr(transformers, entry.model or "AutoModelForCausalLM")
-            return auto.from_config(config, dtype=dtype)
-        return getattr(transformers, entry.model)._from_config(config, dtype=dtype)
+                setattr(config, f"_{name}_implementation", value)
+        kind = getattr(transformers, entry.model or "AutoModelForCausalLM")
+        make = getattr(kind, "from_config", None) or kind._from_config
+        return make(config, dtype=dtype)
 
 
 @contextlib.contextmanager

@@ -154,24 +154,21 @@ def _from_json(row: dict[str, Any]) -> NormClass:
     return NormClass(**row | {name: tuple(row[name]) for name in ("members", "shape", "inputs")})
 
 
-def bodies() -> dict[str, list[Candidate]]:
-    """Leaf norm classes grouped by forward body, most common body first.
+def _classify_all() -> list[NormClass]:
+    """Decide on leaf norm classes by their forward body, most common body first.
 
     A leaf calls no child module; a class that does (an encoder layer, a block that holds a norm) is
     no norm itself: its child is found on its own.
     """
-    groups: dict[str, list[Candidate]] = collections.defaultdict(list)
+    bodies: dict[str, list[Candidate]] = collections.defaultdict(list)
     for candidate in scan():
         if not candidate.submodules:
-            groups[candidate.body].append(candidate)
-    return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0].name)))
-
-
-def _classify_all() -> list[NormClass]:
+            bodies[candidate.body].append(candidate)
     source = "def forward(self, x):\n    return F.rms_norm(x, ..., self.weight, self.eps)"
     torch_norm = Candidate("torch.nn.modules.normalization", "RMSNorm", source, ())
+    groups = sorted(bodies.values(), key=lambda group: (-len(group), group[0].name))
     norms: list[NormClass] = []
-    for group in [*bodies().values(), [torch_norm]]:
+    for group in [*groups, [torch_norm]]:
         chosen = next((c for c in group if c.name in _PREFERRED), group[0])
         members = tuple(f"{c.module}.{c.name}" for c in group)
         for label, (arguments, count) in {"": ({}, None), **_VARIANTS.get(chosen.name, {})}.items():
