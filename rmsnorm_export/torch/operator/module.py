@@ -88,13 +88,14 @@ class RMSNorm(torch.nn.Module):
             if self.bias is not None:
                 self.bias.zero_()
 
-    def forward(self, x: Tensor, *others: Tensor) -> Any:
+    def forward(self, x: Tensor, other: Tensor | None = None, sin: Tensor | None = None) -> Any:
         """Compute the norm of ``x``.
 
         Args:
             x: ``[..., *normalized_shape]``.
-            *others: the gate of a ``GatedRMSNorm``, the residual of a ``SkipRMSNorm``, cos and sin
-                of a ``RotaryRMSNorm``.
+            other: the gate of a ``GatedRMSNorm``, the residual of a ``SkipRMSNorm``, cos of a
+                ``RotaryRMSNorm``.
+            sin: of a ``RotaryRMSNorm``.
 
         Returns:
             ``y`` of the shape and type of ``x``; for ``SkipRMSNorm`` the pair ``(y, sum)``.
@@ -109,6 +110,7 @@ class RMSNorm(torch.nn.Module):
                 found=f"shape {tuple(x.shape)}, normalized_shape {self.normalized_shape}",
                 fix="make the module with the shape of the rows of x",
             )
+        others = [value for value in (other, sin) if value is not None]
         if len(others) != len(names):
             raise UsageError(
                 f"{self.spec.kind} takes {1 + len(names)} tensors.",

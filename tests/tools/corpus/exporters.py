@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from rmsnorm_export import printable
+from rmsnorm_export.compare.eager import to_array
 from rmsnorm_export.torch.export.chatter import collected
-from tests.op.torch_arrays import to_numpy
 from tests.tools.corpus import cache
 from tests.tools.corpus.norm_classes import DTYPES, NormClass, norm_classes
 
@@ -174,8 +174,8 @@ def export_module(
 def save_io(path: pathlib.Path, inputs: Sequence[torch.Tensor], outputs: Any) -> None:
     """Write inputs as ``in0``... and the tensors of ``outputs`` (one or a tuple) as ``out0``..."""
     outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
-    arrays = {f"in{i}": to_numpy(t) for i, t in enumerate(inputs)}
-    arrays |= {f"out{i}": to_numpy(t) for i, t in enumerate(outputs)}
+    arrays = {f"in{i}": to_array(t) for i, t in enumerate(inputs)}
+    arrays |= {f"out{i}": to_array(t) for i, t in enumerate(outputs)}
     cache.save_arrays(path, arrays)
 
 

@@ -131,7 +131,7 @@ def prove(
     confused, count = _confused(model, of_file, spec, dtype)
     ours = declaration.evaluate_file(model, given, operator)
     failed = []
-    others = norm.members if members and norm.primary and not _in_front(norm) else ()
+    others = norm.members if members and not norm.label and not _in_front(norm) else ()
     for member in others:
         path, _, name = member.rpartition(".")
         other = build.build(
