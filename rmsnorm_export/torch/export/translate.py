@@ -76,7 +76,7 @@ def spell_out(model: ir.Model) -> None:
 
 
 def _table_facts(node: ir.Node, spec: NormSpec) -> dict[str, Any]:
-    """What a body has to know of the tables of a rotary embedding."""
+    """Return what a body depends on of the tables of a rotary embedding."""
     if spec.kind != "RotaryRMSNorm":
         return {}
     x, cos, *_ = node.inputs

@@ -170,7 +170,7 @@ def _check_whole(model: Any, stages: Collection[str]) -> None:
 
 @contextlib.contextmanager
 def _encoder_calls(model: Any) -> Iterator[dict[str, tuple[Any, dict[str, Any]]]]:
-    """The encoder of an encoder-decoder and what it is called with, which the exporter omits.
+    """Catch the encoder of an encoder-decoder and its inputs, which the exporter omits.
 
     It gives the components that begin with the encoder's result.
     """
@@ -248,7 +248,7 @@ def own_types_of_caches() -> Iterator[None]:
         utils.cast_leaf_tensors = cast
 
 
-def sample_inputs(model: Any, known: Mapping[str, Any], *, seed: int = 0) -> dict[str, Any]:
+def sample_inputs(model: Any, feeds: Mapping[str, Any], *, seed: int = 0) -> dict[str, Any]:
     """Return inputs of ``generate``, with an attention mask that pads on the left.
 
     A mask of ones alone is dropped while tracing, and the graph would take no padded batch. A scan
@@ -258,11 +258,11 @@ def sample_inputs(model: Any, known: Mapping[str, Any], *, seed: int = 0) -> dic
 
     Args:
         model: of transformers.
-        known: inputs by name; ``input_ids`` of shape [batch, sequence] are made where there are
+        feeds: inputs by name; ``input_ids`` of shape [batch, sequence] are made where there are
             none.
         seed: of random tokens.
     """
-    inputs = dict(known)
+    inputs = dict(feeds)
     if "input_ids" not in inputs and model.main_input_name == "input_ids":
         limit = model.get_input_embeddings().num_embeddings
         generator = torch.Generator().manual_seed(seed)

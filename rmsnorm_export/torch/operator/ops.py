@@ -143,7 +143,7 @@ def call(
     bias: Tensor | None = None,
     **more: Tensor | None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """The operator of ``spec.kind`` with the attributes of ``spec``.
+    """Call the operator of ``spec.kind`` with the attributes of ``spec``.
 
     Args:
         spec: the norm.
@@ -177,7 +177,7 @@ def _run_operator(
 # AOTAutograd traces the tensors.
 @torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
 def _composed(kind: Kind, *operands: Tensor | None, **attributes: Any) -> Any:
-    """The operator in ATen operators; the same results and errors."""
+    """Compute the operator in ATen operators; the same results and errors."""
     plan, named = library.prepare(kind, operands, attributes)
     y, total = forward(plan, **named)
     return (y, total) if kind == "SkipRMSNorm" else y

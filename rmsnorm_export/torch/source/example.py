@@ -89,7 +89,7 @@ class Input:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Example:
-    """What a module is exported with.
+    """Inputs of a module that is exported.
 
     Attributes:
         inputs: what the user said of the inputs; () when the source gives tensors.
@@ -214,10 +214,10 @@ def _size(text: str, dims: dict[str, _Size]) -> _Size:
         return _Size(low, high, low, low, None)
     other = min(most, example + 1 + len(name) % 3)
     size = _Size(low, high, example, other, torch.export.Dim(name, min=low, max=high))
-    known = dims.setdefault(name, size)
-    if (known.low, known.high) != (low, high):
+    first_size = dims.setdefault(name, size)
+    if (first_size.low, first_size.high) != (low, high):
         raise _not_described(f"the size {text!r}, which has another range before")
-    return known
+    return first_size
 
 
 def _not_described(part: str) -> UsageError:

@@ -175,7 +175,7 @@ def _no_class(path: Path, name: str, *, own_code: bool) -> InputError:
 
 @contextlib.contextmanager
 def explained(path: Path, what: str) -> Iterator[None]:
-    """Whatever transformers raises becomes an error of ours."""
+    """Turn what transformers raises into an error of ours."""
     try:
         yield
     except InputError:
