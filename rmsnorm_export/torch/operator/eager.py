@@ -22,12 +22,17 @@ def forward(
     gate: Tensor | None = None,
     cos: Tensor | None = None,
     sin: Tensor | None = None,
+    reuse: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Compute the formula of ``rmsnorm_export.op.spec`` on checked operands.
 
     Bitwise what ``reference_exact`` gives, except that the sum of squares is taken in the order of
     the device; that a sigmoid, or a square root in float64, is as accurate as the device's; and
     that PyTorch casts float64 to a half type by way of float32.
+
+    Args:
+        reuse: write into own intermediates instead of making new ones, as the operator's kernel
+            does; not for autograd, nor for a compiler to see through.
 
     Returns:
         ``y`` and the tensor that was normalised (``x``, or the sum with the residual); contiguous.
@@ -38,7 +43,7 @@ def forward(
         scale, bias = (None if v is None else v.reshape(-1) for v in (scale, bias))
         trailing = dataclasses.replace(plan, spec=spec.trailing())
         rows = x.movedim(spec.axis, -1)
-        results = forward(trailing, rows, scale, bias, residual=residual, gate=gate)
+        results = forward(trailing, rows, scale, bias, residual=residual, gate=gate, reuse=reuse)
         y, total = (value.movedim(-1, spec.axis).contiguous() for value in results)
         return y, total
     total = x.contiguous()
@@ -53,9 +58,9 @@ def forward(
             row = row * activation
             numerator = row.to(plan.out)
     factor = None if scale is None else _scale_factor(plan, scale, row)
-    y = _normalise(plan, row, numerator, factor).to(plan.product)
+    y = _normalise(plan, row, numerator, factor, reuse).to(plan.product)
     if factor is not None and not spec.association:
-        y = y * factor
+        y = y.mul_(factor) if reuse else y * factor
     if bias is not None:
         y = y + bias.to(plan.product).reshape(row.shape[spec.axis :])
     if activation is not None and not spec.gate_first:
@@ -81,7 +86,9 @@ def _joined(spec: NormSpec, first: Tensor, second: Tensor) -> Tensor:
     return torch.stack([first, second], -1 if spec.rotary_interleaved else -2).flatten(-2)
 
 
-def _normalise(plan: NormPlan, row: Tensor, numerator: Tensor, factor: Tensor | None) -> Tensor:
+def _normalise(
+    plan: NormPlan, row: Tensor, numerator: Tensor, factor: Tensor | None, reuse: bool
+) -> Tensor:
     """Return ``v`` of the formula; with an ``association`` the scale is in it already."""
     spec = plan.spec
     shape = row.shape
@@ -92,7 +99,8 @@ def _normalise(plan: NormPlan, row: Tensor, numerator: Tensor, factor: Tensor | 
     if factor is not None and spec.association == 2:
         row = numerator = row * factor
     if not spec.round_rstd:
-        return (row / rms).reshape(shape)
+        out = squares if reuse and squares.shape == row.shape else None
+        return torch.div(row, rms, out=out).reshape(shape)
     reciprocal = rms.reciprocal().to(plan.out)
     if factor is not None and spec.association == 1:
         return numerator * (reciprocal * factor)

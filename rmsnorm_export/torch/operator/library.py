@@ -84,7 +84,7 @@ def _define(library: torch.library.Library, kind: Kind) -> None:
 
     def kernel(*operands: Any, **attributes: Any) -> Tensor | tuple[Tensor, Tensor]:
         plan, named = prepare(kind, operands, attributes)
-        y, total = launched(plan, **named) or forward(plan, **named)
+        y, total = launched(plan, **named) or forward(plan, **named, reuse=True)
         return (y, total) if two else y
 
     def fake(*operands: Any, **attributes: Any) -> Tensor | tuple[Tensor, Tensor]:
