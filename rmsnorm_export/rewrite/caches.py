@@ -9,7 +9,7 @@ caches that are inputs; TensorRT makes its KVCacheUpdate of it, which has one bu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -58,19 +58,6 @@ def write_rows(model: ir.Model) -> int:
     if count:
         passes.RemoveUnusedNodesPass()(model)
     return count
-
-
-def masks(mask: Array, count: int, slots: int, windows: Mapping[str, int]) -> dict[str, Array]:
-    """Return the masks of the last ``count`` tokens by input; ``mask`` is of all until now."""
-    if not slots:
-        return dict.fromkeys(windows, mask)
-    slot, total = np.arange(slots), mask.shape[1]
-    token = np.arange(total - count, total)[:, None]
-    there = np.pad(mask, ((0, 0), (0, slots - total))).astype(bool)[:, None, None]
-    return {
-        name: there & (slot <= token) & (slot > token - (window or slots))
-        for name, window in windows.items()
-    }
 
 
 def _back(scatter: ir.Node) -> ir.Node | None:

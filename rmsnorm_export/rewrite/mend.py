@@ -10,6 +10,9 @@ number stays: ONNX Runtime takes it, and rounds in another order than a Mul.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import onnx_ir as ir
 
 from rmsnorm_export.graph.order import all_graphs
@@ -35,61 +38,52 @@ def _mend(graph: ir.Graph, node: ir.Node, names: Names) -> None:
     x, scale = (*node.inputs, None, None)[:2]
     if x is None or scale is None or depends_on_caller(node) or len(node.outputs) != 1:
         return
-    given, kept = x.dtype, scale.dtype
-    if given not in FLOATS or kept not in FLOATS or given is None or kept is None:
+    narrow, final = x.dtype, scale.dtype
+    if narrow not in FLOATS or final not in FLOATS or narrow is None or final is None:
         return
-    wide = next((t for t in (given, kept) if widens(given, t) and widens(kept, t)), None)
-    wide = wide or ir.DataType.FLOAT
-    apart = _needs_product(node, x, scale)
-    if given == kept and not apart:
+    row = _row_apart(node, x, scale)
+    if narrow == final and not row:
         return
+    widest = (t for t in (narrow, final) if widens(narrow, t) and widens(final, t))
+    wide = next(widest, ir.DataType.FLOAT)
     old, stem = node.outputs[0], node.name or node.outputs[0].name or "norm"
-    new: list[ir.Node] = []
+    nodes: list[ir.Node] = []
 
-    def add(
-        op: str, inputs: list[ir.Value], attributes: dict[str, object], like: ir.Value
-    ) -> ir.Value:
+    def add(op: str, inputs: Sequence[ir.Value], like: ir.Value, **attributes: Any) -> ir.Value:
         """Append a node of type ``wide`` and the shape of ``like``."""
         name = names(f"{stem}/{op}")
         output = ir.Value(name=names(f"{name}_output"), shape=like.shape, type=ir.TensorType(wide))
-        new.append(ir.node(op, inputs, attributes, outputs=[output], name=name))  # type: ignore[arg-type]
+        nodes.append(ir.node(op, inputs, attributes, outputs=[output], name=name))
         return output
 
-    if given != wide:
-        x = add("Cast", [x], {"to": int(wide)}, x)
-    if kept != wide:
-        scale = add("Cast", [scale], {"to": int(wide)}, scale)
+    if narrow != wide:
+        x = add("Cast", [x], x, to=int(wide))
+    if final != wide:
+        scale = add("Cast", [scale], scale, to=int(wide))
     factor = scale
-    if apart:
+    if row:
         size = ir.Value(name=names(f"{stem}/size"), type=ir.TensorType(ir.DataType.INT64))
-        new.append(ir.node("Constant", [], {"value_ints": [apart]}, outputs=[size]))
-        one = ir.tensor([1.0], dtype=wide)
-        scale = add("ConstantOfShape", [size], {"value": one}, size)
-        scale.shape = ir.Shape([apart])
-    result = add(RMS_NORMALIZATION, [x, scale], {}, old)
-    norm = new[-1]
-    norm.attributes.update(node.attributes)
-    norm.name = node.name
-    norm.metadata_props.update(node.metadata_props)
-    if apart:
-        result = add("Mul", [result, factor], {}, old)
-    if kept != wide:
-        result = add("Cast", [result], {"to": int(kept)}, old)
-    graph.insert_before(node, new)
-    name, result.type = old.name, ir.TensorType(kept)
-    old.replace_all_uses_with(result, replace_graph_outputs=True)
-    old.name = None
-    result.name = name
-    graph.remove(node, safe=True)
+        nodes.append(ir.node("Constant", [], {"value_ints": [row]}, outputs=[size]))
+        scale = add("ConstantOfShape", [size], size, value=ir.tensor([1.0], dtype=wide))
+        scale.shape = ir.Shape([row])
+    result = add(RMS_NORMALIZATION, [x, scale], old, **node.attributes)
+    nodes[-1].name = node.name
+    nodes[-1].metadata_props.update(node.metadata_props)
+    if row:
+        result = add("Mul", [result, factor], old)
+    if final != wide:
+        result = add("Cast", [result], old, to=int(final))
+    old.type = ir.TensorType(final)
+    ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, [old], [result])
 
 
-def _needs_product(node: ir.Node, x: ir.Value, scale: ir.Value) -> int:
-    """Elements of a row where the scale is certainly no row of numbers, else 0."""
-    if node.attributes.get_int("axis", -1) != -1 or x.shape is None or scale.shape is None:
+def _row_apart(node: ir.Node, x: ir.Value, scale: ir.Value) -> int:
+    """Return the elements of a row where the scale is certainly no row of numbers, else 0."""
+    if node.attributes.get_int("axis", -1) != -1 or not x.shape or scale.shape is None:
         return 0
-    n, dims = x.shape[-1] if len(x.shape) else None, tuple(scale.shape)
-    if not isinstance(n, int) or n < 1 or not all(d is not None for d in dims):
+    n, dims = x.shape[-1], tuple(scale.shape)
+    if not isinstance(n, int) or n < 1 or None in dims:
         return 0
-    number = all(d == 1 for d in dims)
-    row = bool(dims) and dims[-1] == n and all(d == 1 for d in dims[:-1])
-    return 0 if row or number else n
+    single = all(dim == 1 for dim in dims)
+    row = dims[-1:] == (n,) and all(dim == 1 for dim in dims[:-1])
+    return 0 if row or single else n

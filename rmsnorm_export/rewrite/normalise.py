@@ -18,10 +18,10 @@ from rmsnorm_export.lower.builder import FORMERLY
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import DOMAIN
-from rmsnorm_export.printable import plural
+from rmsnorm_export.printable import first_line, plural
 from rmsnorm_export.recognize.scan import foreign_functions
 from rmsnorm_export.rewrite.mend import mend
-from rmsnorm_export.rewrite.names import Names
+from rmsnorm_export.rewrite.names import Names, values_in
 from rmsnorm_export.rewrite.options import OptimizeOptions
 
 _INLINED = "_inlfunc_"
@@ -52,7 +52,8 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
     if SKIP_SIMPLIFIED not in operators and MICROSOFT_DOMAIN in model.opset_imports:
         for graph in all_graphs(model):
             for node in list(graph):
-                _split_skip(graph, node)
+                if node.op_type == SKIP_SIMPLIFIED and node.domain == MICROSOFT_DOMAIN:
+                    _split_skip(graph, node)
     mend(model)
     return dataclasses.replace(loaded, model=model)
 
@@ -71,18 +72,19 @@ def _with_defaults(loaded: LoadedModel, constant: bool) -> LoadedModel:
     defaults = [value for value in inputs if value.is_initializer()]
     if not defaults:
         return loaded
-    many = plural(len(defaults), "initializer")
-    which = f"{many} {'is a graph input' if len(defaults) == 1 else 'are graph inputs'} as well"
-    note = f"{which}, which a caller may replace; constant with constant_initializers"
+    verb = "is a graph input" if len(defaults) == 1 else "are graph inputs"
+    note = f"{plural(len(defaults), 'initializer')} {verb} as well"
     if constant:
         for value in defaults:
             inputs.remove(value)
-        note = f"{which} in the source; constant now"
+        note += " in the source; constant now"
+    else:
+        note += ", which a caller may replace; constant with constant_initializers"
     return dataclasses.replace(loaded, notes=(*loaded.notes, note))
 
 
 def _one_default_domain(model: ir.Model) -> None:
-    """``ai.onnx`` is the default domain's other name; two imports of it could differ."""
+    """Call the default domain by its short name; two imports of it could differ."""
     holders: list[ir.Model | ir.Function] = [model, *model.functions.values()]
     for holder in holders:
         version = holder.opset_imports.pop("ai.onnx", None)
@@ -105,19 +107,12 @@ def _rename_inlined(model: ir.Model) -> None:
     It makes the same names when it inlines the functions of the new file, and then finds them twice
     and does not load it. Inputs and outputs of a graph keep theirs.
     """
-    values = [
-        value
-        for graph in all_graphs(model)
-        for value in (
-            *graph.initializers.values(),
-            *(output for node in graph for output in node.outputs),
-        )
-        if (value.name or "").startswith(_INLINED)
-        and not (value.is_graph_input() or value.is_graph_output())
-    ]
     names = Names(model)
+    values = [value for graph in all_graphs(model) for value in values_in(graph)]
     for value in values:
-        value.name = names((value.name or "").replace(_INLINED, "inlined_"))
+        name = value.name or ""
+        if name.startswith(_INLINED) and not (value.is_graph_input() or value.is_graph_output()):
+            value.name = names(name.replace(_INLINED, "inlined_"))
 
 
 def _inline_own(model: ir.Model) -> ir.Model:
@@ -134,29 +129,25 @@ def _inline_own(model: ir.Model) -> ir.Model:
     except ValueError as error:
         raise InputError(
             "The function bodies of an earlier run cannot be put in the place of their nodes.",
-            found=str(error).splitlines()[0][:300],
+            found=first_line(error),
             fix="optimize the original model for this target",
         ) from error
 
 
 def _split_skip(graph: ir.Graph, node: ir.Node) -> None:
-    if node.domain != MICROSOFT_DOMAIN or node.op_type != SKIP_SIMPLIFIED:
-        return
-    operands = [*node.inputs, None, None, None, None][:4]
-    x, skip, scale, bias = operands
+    x, skip, scale, bias = (*node.inputs, None, None, None, None)[:4]
     if x is None or skip is None or scale is None or x.dtype not in _WIDE:
         return
     if any(v.uses() or v.is_graph_output() for v in node.outputs[1:3]):
         return
-    epsilon = node.attributes.get_float("epsilon", 1e-12)
     stem = node.name or node.outputs[0].name or "skip"
-    new: list[ir.Node] = []
+    nodes: list[ir.Node] = []
     total = x
     for index, addend in enumerate(v for v in (bias, skip) if v is not None):
-        add = ir.node("Add", [total, addend], name=f"{stem}/Add_{index}")
-        add.outputs[0].shape, add.outputs[0].type = x.shape, x.type
-        new.append(add)
-        total = add.outputs[0]
+        nodes.append(ir.node("Add", [total, addend], name=f"{stem}/Add_{index}"))
+        total = nodes[-1].outputs[0]
+        total.shape, total.type = x.shape, x.type
+    epsilon = node.attributes.get_float("epsilon", 1e-12)
     norm = ir.node(
         SIMPLIFIED,
         [total, scale],
@@ -164,15 +155,7 @@ def _split_skip(graph: ir.Graph, node: ir.Node) -> None:
         name=f"{stem}/RMSNorm",
         metadata_props=dict(node.metadata_props),
     )
-    new.append(norm)
-    graph.insert_before(node, new)
-    pairs = [(node.outputs[0], norm.outputs[0])]
-    if len(node.outputs) > 3:
-        pairs.append((node.outputs[3], total))
-    for old, value in pairs:
-        value.shape, value.type = old.shape or x.shape, old.type or x.type
-        name = old.name
-        old.replace_all_uses_with(value, replace_graph_outputs=True)
-        old.name = None
-        value.name = name or value.name
-    graph.remove(node, safe=True)
+    y = norm.outputs[0]
+    y.shape, y.type = x.shape, x.type
+    old, new = [node.outputs[0], *(v for v in node.outputs[3:] if v.name)], [y, total]
+    ir.convenience.replace_nodes_and_values(graph, node, [node], [*nodes, norm], old, new)
