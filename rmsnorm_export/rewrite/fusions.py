@@ -6,21 +6,21 @@ look for: without it no rotary embedding goes into its attention.
 
 from __future__ import annotations
 
-import contextlib
 import copy
+import functools
 import hashlib
-import logging
+import inspect
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import BackendMissingError, Error
 from rmsnorm_export.graph.bundle import is_state, write_models
-from rmsnorm_export.graph.encode import LARGE_BYTES
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
@@ -53,6 +53,8 @@ _PROVIDERS = {
 }
 """Names of the providers in ONNX Runtime; the others run on the CPU."""
 
+_HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
 Step = Callable[[ir.Model], object]
 
 
@@ -68,7 +70,8 @@ def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[i
     """Return the model with transformers' fusions for one provider of ONNX Runtime.
 
     The result is run beside the model, on random inputs. Where it does not run, is off by more than
-    ``verify`` allows, or has fewer norms, the model stays as it was.
+    ``verify`` allows, or has fewer norms, attention nodes are told not to rotate; where that does
+    not help, the model stays as it was.
 
     Args:
         model: whose norms are one node; left as it is.
@@ -78,15 +81,20 @@ def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[i
     Raises:
         BackendMissingError: transformers with its exporters, or ONNX Runtime, is missing.
     """
-    steps, fused = _steps(provider), _copy(model)
-    problem = compared = not_compared = ""
-    try:
-        _apply(steps, fused)
-        compared = _compare(model, fused, provider, seed)
-    except _WrongError as error:
-        fused, problem = model, str(error)
-    except _NotComparedError as error:
-        not_compared = str(error)
+    problem = compared = not_compared = left_out = ""
+    for rotary in (True, False):
+        fused = _copy(model)
+        try:
+            _apply(_steps(provider, rotary=rotary), fused)
+            compared = _compare(model, fused, provider, seed)
+        except _NotComparedError as error:
+            not_compared = str(error)
+        except _WrongError as error:
+            problem, left_out = problem or str(error), "rotary embeddings in attention nodes"
+            continue
+        break
+    else:
+        fused, left_out = model, "all of them"
     before, after = _operators(model), _operators(fused)
     counted = {*_COUNTED, *(n.op_type for n in fused.graph.all_nodes() if n.domain)}
     return fused, Fusions(
@@ -101,7 +109,7 @@ def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[i
         residuals=after[SKIP_SIMPLIFIED] - before[SKIP_SIMPLIFIED],
         nodes_before=count_nodes(model),
         nodes_after=count_nodes(fused),
-        left_out="all of them" if problem else "",
+        left_out=left_out,
         problem=problem,
         compared=compared,
         not_compared=not_compared,
@@ -121,35 +129,50 @@ def share_weights(models: Iterable[ir.Model]) -> None:
                 value.const_value = ir.Tensor(shared, dtype=tensor.dtype, name=tensor.name)
 
 
-def _steps(provider: FusionProvider) -> list[Step]:
+def _steps(provider: FusionProvider, *, rotary: bool) -> list[Step]:
     """Return what is done: onnxscript's optimizer, a step of our own, and transformers' fusions.
+
+    Without a cache, GroupQueryAttention counts positions up from the first element of
+    ``position_ids``, for every row, which is wrong in a batch with padding on the left: without
+    ``rotary`` embeddings stay nodes of their own.
 
     Raises:
         BackendMissingError: there is no such module.
     """
     try:
         from onnxscript import optimizer
-        from transformers.exporters.onnxruntime_fusions import fuse_for_onnxruntime
+        from transformers.exporters.onnxruntime_fusions import _STEPS
     except ImportError as error:
         raise BackendMissingError(
             "The fusions are those of transformers, which cannot be imported.",
             found=first_line(error),
             fix=pip_install("transformers>=5.20", "[torch]"),
         ) from error
-    return [optimizer.optimize, _take_half, lambda model: fuse_for_onnxruntime(model, provider)]
+    steps: list[Step] = [optimizer.optimize, _take_half]
+    listed: Sequence[tuple[Any, Sequence[str] | None]] = _STEPS
+    for step, providers in listed:
+        if providers is None or provider in providers:
+            turns = not rotary and "rotary" in inspect.signature(step).parameters
+            steps.append(functools.partial(step, rotary=False) if turns else step)
+    return steps
 
 
 def _take_half(model: ir.Model) -> None:
     """Take the casts from in front of norms, which compute in float32 anyway, in place.
 
-    A residual sum only goes into a norm of its own type.
+    A residual sum only goes into a norm of its own type: theirs narrow a scale that is exact.
     """
     for node in model.graph.all_nodes():
-        x = node.inputs[0] if node.op_type == SIMPLIFIED else None
+        x, scale = node.inputs[:2] if node.op_type == SIMPLIFIED else (None, None)
         cast = None if x is None else x.producer()
         source = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
-        if source is not None and source.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
-            node.replace_input_with(0, source)
+        if source is None or source.dtype not in _HALF or scale is None:
+            continue
+        if scale.const_value is not None:
+            weights = scale.const_value.numpy()
+            half = weights.astype(source.dtype.numpy())
+            if np.array_equal(half.astype(weights.dtype), weights):
+                node.replace_input_with(0, source)
 
 
 def _apply(steps: Sequence[Step], model: ir.Model) -> None:
@@ -161,9 +184,8 @@ def _apply(steps: Sequence[Step], model: ir.Model) -> None:
     outputs = [(value.name, value.type, value.shape) for value in model.graph.outputs]
     norms = _norms(model)
     try:
-        with _tied_weights_kept(model):
-            for step in steps:
-                step(model)
+        for step in steps:
+            step(model)
     except Exception as error:  # whatever another package raises
         raise _WrongError(f"a fusion fails: {type(error).__name__}: {first_line(error)}") from error
     if [value.name for value in model.graph.outputs] != [name for name, _, _ in outputs]:
@@ -248,31 +270,6 @@ def _largest(array: Array) -> float:
     """Return the largest finite magnitude; 1 where there is none above 0."""
     finite = np.abs(array[np.isfinite(array)].astype(np.float64))
     return float(finite.max(initial=0.0)) or 1.0
-
-
-@contextlib.contextmanager
-def _tied_weights_kept(model: ir.Model) -> Iterator[None]:
-    """In the block a weight of several uses counts as an input, which no step folds: a tied
-    embedding would be stored again, transposed."""
-    tied = [value for value in model.graph.initializers.values() if _is_tied(value)]
-    log = logging.getLogger("onnx_ir.passes")  # it warns of every initializer that is an input
-    level = log.level
-    model.graph.inputs.extend(tied)
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
-        for value in tied:
-            if value in model.graph.inputs:
-                model.graph.inputs.remove(value)
-
-
-def _is_tied(value: ir.Value) -> bool:
-    """It is a matrix of weights that nodes of several kinds read."""
-    tensor, readers = value.const_value, {node.op_type for node in value.consumers()}
-    matrix = tensor is not None and len(tensor.shape) == 2 and tensor.nbytes >= LARGE_BYTES
-    return matrix and len(readers) > 1 and not value.is_graph_input()
 
 
 def _copy(model: ir.Model) -> ir.Model:
