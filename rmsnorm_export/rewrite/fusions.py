@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import copy
 import functools
-import hashlib
 import inspect
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +51,6 @@ _PROVIDERS = {
     "dml": "DmlExecutionProvider",
 }
 """Names of the providers in ONNX Runtime; the others run on the CPU."""
-
-_HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 Step = Callable[[ir.Model], object]
 
@@ -116,21 +113,8 @@ def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[i
     )
 
 
-def share_weights(models: Iterable[ir.Model]) -> None:
-    """Let equal weights that the fusions have made in several graphs be one piece of memory."""
-    first: dict[Hashable, Array] = {}
-    for model in models:
-        for value in model.graph.initializers.values():
-            tensor = value.const_value
-            if isinstance(tensor, ir.Tensor) and isinstance(tensor.raw, np.ndarray):
-                memory = np.ascontiguousarray(tensor.raw).reshape(-1).view(np.uint8)
-                key = tensor.dtype, tuple(tensor.shape), hashlib.sha256(memory.data).digest()
-                shared = first.setdefault(key, tensor.raw)
-                value.const_value = ir.Tensor(shared, dtype=tensor.dtype, name=tensor.name)
-
-
 def _steps(provider: FusionProvider, *, rotary: bool) -> list[Step]:
-    """Return what is done: onnxscript's optimizer, a step of our own, and transformers' fusions.
+    """Return what is done: onnxscript's optimizer and transformers' fusions.
 
     Without a cache, GroupQueryAttention counts positions up from the first element of
     ``position_ids``, for every row, which is wrong in a batch with padding on the left: without
@@ -148,31 +132,13 @@ def _steps(provider: FusionProvider, *, rotary: bool) -> list[Step]:
             found=first_line(error),
             fix=pip_install("transformers>=5.20", "[torch]"),
         ) from error
-    steps: list[Step] = [optimizer.optimize, _take_half]
+    steps: list[Step] = [optimizer.optimize]
     listed: Sequence[tuple[Any, Sequence[str] | None]] = _STEPS
     for step, providers in listed:
         if providers is None or provider in providers:
             turns = not rotary and "rotary" in inspect.signature(step).parameters
             steps.append(functools.partial(step, rotary=False) if turns else step)
     return steps
-
-
-def _take_half(model: ir.Model) -> None:
-    """Take the casts from in front of norms, which compute in float32 anyway, in place.
-
-    A residual sum only goes into a norm of its own type: theirs narrow a scale that is exact.
-    """
-    for node in model.graph.all_nodes():
-        x, scale = node.inputs[:2] if node.op_type == SIMPLIFIED else (None, None)
-        cast = None if x is None else x.producer()
-        source = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
-        if source is None or source.dtype not in _HALF or scale is None:
-            continue
-        if scale.const_value is not None:
-            weights = scale.const_value.numpy()
-            half = weights.astype(source.dtype.numpy())
-            if np.array_equal(half.astype(weights.dtype), weights):
-                node.replace_input_with(0, source)
 
 
 def _apply(steps: Sequence[Step], model: ir.Model) -> None:

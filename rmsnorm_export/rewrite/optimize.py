@@ -22,8 +22,7 @@ from rmsnorm_export.rewrite.norms import find_norms
 from rmsnorm_export.rewrite.options import InspectOptions, OptimizeOptions
 from rmsnorm_export.rewrite.plan import plan_at_opset, plan_rewrite
 from rmsnorm_export.rewrite.proofs import prove_sites
-from rmsnorm_export.rewrite.result import GenerationExport, Report
-from rmsnorm_export.rewrite.rewritten import FolderResult, Result
+from rmsnorm_export.rewrite.result import FolderResult, GenerationExport, Report, Result
 from rmsnorm_export.rewrite.runs import fit_model, runs_in
 
 _WITH_PLUGIN = ("tensorrt", "tensorrt-rtx")

@@ -15,8 +15,7 @@ from rmsnorm_export.graph.wellformed import NEWEST_OPSET
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.options import takes
 from rmsnorm_export.rewrite.optimize import optimize
-from rmsnorm_export.rewrite.result import Report
-from rmsnorm_export.rewrite.rewritten import Result
+from rmsnorm_export.rewrite.result import Report, Result
 from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.system.shown import Shown
 from rmsnorm_export.torch.export.trace import EXPORTING, OLDEST_OPSET, TIDYING, trace

@@ -140,7 +140,7 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
         if options.fusions is not None:
             component.metadata.export_config |= {"ort_fusions": options.fusions, "optimize": True}
     if options.fusions is not None:
-        from rmsnorm_export.rewrite.fusions import share_weights
+        from rmsnorm_export.rewrite.shared import share_weights
 
         share_weights(models.values())
     return Decoder(
