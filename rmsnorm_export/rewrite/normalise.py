@@ -157,5 +157,6 @@ def _split_skip(graph: ir.Graph, node: ir.Node) -> None:
     )
     y = norm.outputs[0]
     y.shape, y.type = x.shape, x.type
-    old, new = [node.outputs[0], *(v for v in node.outputs[3:] if v.name)], [y, total]
+    pairs = [(node.outputs[0], y), *((value, total) for value in node.outputs[3:] if value.name)]
+    old, new = zip(*pairs, strict=True)
     ir.convenience.replace_nodes_and_values(graph, node, [node], [*nodes, norm], old, new)

@@ -20,7 +20,6 @@ from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.lower.lower import refuse_match
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.rewrite.describe import describe_plan
-from rmsnorm_export.rewrite.norms import find_norms
 from rmsnorm_export.rewrite.options import OptimizeOptions
 from rmsnorm_export.rewrite.plan import plan_rewrite
 from rmsnorm_export.show import to_html, to_text
@@ -196,7 +195,7 @@ def test_a_norm_that_is_refused_has_no_residual() -> None:
     """A proof that does not hold gives up the site; the Add in front of it is no miss then."""
     source = model("h = Add(x, r)\n" + norm("h", "y"), inputs=XR)
     loaded, options = load_model(source), OptimizeOptions(target="onnx")
-    plan = plan_rewrite(find_norms(loaded.model, options), options)
+    plan = plan_rewrite(loaded.model, options)
     (site,) = plan.sites
     assert site.apart
     assert len(describe_plan(loaded, plan, options).unfolded) == 1
